@@ -1,0 +1,3 @@
+//! Weir: a ZFS storage server in user space.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Checksums, compression, encryption and parity of the OpenZFS format.

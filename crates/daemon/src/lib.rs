@@ -1,0 +1,1 @@
+//! Ties pools to the protocols that serve them.

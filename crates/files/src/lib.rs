@@ -1,0 +1,1 @@
+//! POSIX files and directories over objects (the ZPL).

@@ -1,0 +1,146 @@
+//! Reading integers off a byte slice in either byte order, never past its end.
+
+use thiserror::Error;
+
+/// The byte order in which a structure was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Endian {
+    /// x86, ARM.
+    Little,
+    /// SPARC, and everything XDR.
+    Big,
+}
+
+/// Why bytes are not the structure that they should be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The bytes end before the structure does.
+    #[error("{what}: {needed} bytes needed at offset {offset}, only {have} there")]
+    Truncated {
+        /// The structure.
+        what: &'static str,
+        /// Where the missing field starts.
+        offset: usize,
+        /// How many bytes it takes.
+        needed: usize,
+        /// How many bytes there are from `offset`.
+        have: usize,
+    },
+    /// A magic number that is not the structure's.
+    #[error("{what}: magic number {found:#x} is not one of this structure")]
+    Magic {
+        /// The structure.
+        what: &'static str,
+        /// What stands there.
+        found: u64,
+    },
+    /// A field with a value that the format does not allow.
+    #[error("{what}: field {field} has the impossible value {value:#x}")]
+    Field {
+        /// The structure.
+        what: &'static str,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+/// A read position in a byte slice with a byte order.
+#[derive(Clone, Debug)]
+pub struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    endian: Endian,
+    what: &'static str,
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts at the first byte; `what` names the structure in errors.
+    pub fn new(bytes: &'a [u8], endian: Endian, what: &'static str) -> Self {
+        Cursor { bytes, at: 0, endian, what }
+    }
+
+    /// The position, in bytes from the start of the slice.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The bytes not read yet.
+    pub fn remaining(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// The byte order.
+    pub fn endian(&self) -> Endian {
+        self.endian
+    }
+
+    /// Takes the next `len` bytes.
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        if len > self.remaining() {
+            return Err(DecodeError::Truncated {
+                what: self.what,
+                offset: self.at,
+                needed: len,
+                have: self.remaining(),
+            });
+        }
+        let taken = &self.bytes[self.at..self.at + len];
+        self.at += len;
+        Ok(taken)
+    }
+
+    /// Takes the next `N` bytes as an array.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.bytes(N)?);
+        Ok(out)
+    }
+
+    /// Skips `len` bytes.
+    pub fn skip(&mut self, len: usize) -> Result<(), DecodeError> {
+        self.bytes(len).map(drop)
+    }
+
+    /// The next byte.
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// The next two bytes as an integer.
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+        let b = self.array()?;
+        Ok(match self.endian {
+            Endian::Little => u16::from_le_bytes(b),
+            Endian::Big => u16::from_be_bytes(b),
+        })
+    }
+
+    /// The next four bytes as an integer.
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        let b = self.array()?;
+        Ok(match self.endian {
+            Endian::Little => u32::from_le_bytes(b),
+            Endian::Big => u32::from_be_bytes(b),
+        })
+    }
+
+    /// The next eight bytes as an integer.
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        let b = self.array()?;
+        Ok(match self.endian {
+            Endian::Little => u64::from_le_bytes(b),
+            Endian::Big => u64::from_be_bytes(b),
+        })
+    }
+
+    /// The next `N` 64-bit integers.
+    pub fn words<const N: usize>(&mut self) -> Result<[u64; N], DecodeError> {
+        let mut out = [0; N];
+        for w in &mut out {
+            *w = self.u64()?;
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,149 @@
+//! Dnodes (`dnode_phys_t`, OpenZFS `include/sys/dnode.h`): what describes an object.
+//!
+//! ```text
+//!   0 type · 1 indirect block shift · 2 levels · 3 block pointers · 4 bonus type · 5 checksum · 6 compression · 7 flags
+//!   8 data block size /512 (u16) · 10 bonus length (u16) · 12 extra slots · 13 pad
+//!  16 highest block id (u64) · 24 used (u64) · 32 pad (32)
+//!  64 block pointers (1–3 × 128) · bonus area to the end of the last slot, less the spill pointer (128) if flagged
+//! ```
+
+use crate::blkptr::BlockPointer;
+use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::kinds::ObjectType;
+use smallvec::SmallVec;
+
+/// The flag bits of a dnode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DnodeFlags(pub u8);
+
+#[allow(missing_docs)]
+impl DnodeFlags {
+    pub const USED_BYTES: u8 = 1;
+    pub const USERUSED_ACCOUNTED: u8 = 2;
+    pub const SPILL_BLKPTR: u8 = 4;
+    pub const USEROBJUSED_ACCOUNTED: u8 = 8;
+
+    pub fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+}
+
+/// A decoded dnode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dnode {
+    /// What the object holds.
+    pub object_type: ObjectType,
+    /// log2 of an indirect block's size in bytes.
+    pub indirect_shift: u8,
+    /// Levels of blocks: 1 is data alone.
+    pub levels: u8,
+    /// What the bonus area holds.
+    pub bonus_type: ObjectType,
+    /// Checksum function of new blocks, as its number.
+    pub checksum: u8,
+    /// Compression function of new blocks, as its number.
+    pub compression: u8,
+    /// Flags.
+    pub flags: DnodeFlags,
+    /// Size of a data block in bytes (a multiple of 512).
+    pub data_block_bytes: u32,
+    /// Bytes of the bonus area in use.
+    pub bonus_len: u16,
+    /// 512-byte slots beyond the first.
+    pub extra_slots: u8,
+    /// Highest block id at level 0.
+    pub max_block_id: u64,
+    /// Space used: bytes if `USED_BYTES`, else 512-byte sectors.
+    pub used: u64,
+    /// The top-level block pointers.
+    pub block_pointers: SmallVec<[BlockPointer; 1]>,
+    /// The bonus area, whole.
+    pub bonus: SmallVec<[u8; 320]>,
+    /// Pointer to the spill block.
+    pub spill: Option<BlockPointer>,
+    /// Byte order in which the dnode (and so its bonus) was written.
+    pub endian: Endian,
+}
+
+impl Dnode {
+    /// Bytes of one slot.
+    pub const SLOT: usize = 512;
+
+    /// Decodes the dnode that starts at the front of `bytes`; extra slots follow there. `None` for a free slot.
+    pub fn decode(bytes: &[u8], endian: Endian) -> Result<Option<Self>, DecodeError> {
+        const WHAT: &str = "dnode";
+        let bad = |field, value: u64| DecodeError::Field { what: WHAT, field, value };
+        let mut c = Cursor::new(bytes, endian, WHAT);
+        let [object_type, indirect_shift, levels, nblkptr, bonus_type, checksum, compression, flags] =
+            c.array::<8>()?;
+        if object_type == 0 {
+            return Ok(None);
+        }
+        let data_sectors = c.u16()?;
+        let bonus_len = c.u16()?;
+        let extra_slots = c.u8()?;
+        c.skip(3)?;
+        let max_block_id = c.u64()?;
+        let used = c.u64()?;
+        c.skip(32)?;
+        if !(1..=3).contains(&nblkptr) {
+            return Err(bad("block pointer count", nblkptr.into()));
+        }
+        if !(1..=12).contains(&levels) {
+            return Err(bad("levels", levels.into()));
+        }
+        if levels > 1 && !(10..=24).contains(&indirect_shift) {
+            return Err(bad("indirect block shift", indirect_shift.into()));
+        }
+        let total = (extra_slots as usize + 1) * Self::SLOT;
+        if bytes.len() < total {
+            return Err(DecodeError::Truncated { what: WHAT, offset: 0, needed: total, have: bytes.len() });
+        }
+        let mut block_pointers = SmallVec::new();
+        for _ in 0..nblkptr {
+            block_pointers.push(BlockPointer::decode(&mut c)?);
+        }
+        let flags = DnodeFlags(flags);
+        let has_spill = flags.has(DnodeFlags::SPILL_BLKPTR);
+        let tail = if has_spill { BlockPointer::SIZE } else { 0 };
+        let room = (total - c.position()).checked_sub(tail).ok_or(bad("block pointer count", nblkptr.into()))?;
+        if usize::from(bonus_len) > room {
+            return Err(bad("bonus length", bonus_len.into()));
+        }
+        let bonus = SmallVec::from_slice(c.bytes(room)?);
+        let spill = if has_spill { Some(BlockPointer::decode(&mut c)?) } else { None };
+        Ok(Some(Dnode {
+            object_type: ObjectType(object_type),
+            indirect_shift,
+            levels,
+            bonus_type: ObjectType(bonus_type),
+            checksum,
+            compression,
+            flags,
+            data_block_bytes: u32::from(data_sectors) << 9,
+            bonus_len,
+            extra_slots,
+            max_block_id,
+            used,
+            block_pointers,
+            bonus,
+            spill,
+            endian,
+        }))
+    }
+
+    /// Slots that the dnode takes.
+    pub fn slots(&self) -> usize {
+        self.extra_slots as usize + 1
+    }
+
+    /// Space used in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        if self.flags.has(DnodeFlags::USED_BYTES) { self.used } else { self.used.saturating_mul(512) }
+    }
+
+    /// Bytes of the bonus area in use.
+    pub fn bonus(&self) -> &[u8] {
+        &self.bonus[..usize::from(self.bonus_len).min(self.bonus.len())]
+    }
+}

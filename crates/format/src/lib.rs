@@ -1,0 +1,17 @@
+//! The OpenZFS on-disk format: every structure, bytes to values and back. Pure: no I/O, no clock, no lock.
+//!
+//! Pools are written in the byte order of the machine that wrote them, block by block: the byte order of a block's
+//! contents is a bit of the pointer that leads to it ([`BlockPointer::endian`]). Everything here is therefore decoded
+//! by hand over an endian-aware [`cursor::Cursor`]; nothing is cast.
+
+pub mod blkptr;
+pub mod cursor;
+pub mod dnode;
+pub mod ids;
+pub mod kinds;
+
+pub use blkptr::{BlockPointer, Dva, Embedded};
+pub use cursor::{Cursor, DecodeError, Endian};
+pub use dnode::{Dnode, DnodeFlags};
+pub use ids::{ObjectId, ObjsetId, Txg};
+pub use kinds::{ChecksumKind, CompressionKind, ObjectType};

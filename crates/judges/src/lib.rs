@@ -1,0 +1,1 @@
+//! Judges: golden pools, OpenZFS's own tools and independent readers against Weir.

@@ -1,0 +1,138 @@
+//! The disk seam.
+
+use crate::buf::Buf;
+use futures_channel::oneshot;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// What a disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Smallest unit of transfer in bytes: offsets and lengths of every [`Io`] are multiples of it.
+    pub sector_bytes: u32,
+    /// A spinning disk.
+    pub rotational: bool,
+}
+
+/// What an [`Io`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Fill the buffer from the disk.
+    Read,
+    /// Write the buffer.
+    Write,
+    /// Make everything written and completed so far durable.
+    Flush,
+    /// The range's contents are no longer needed.
+    Discard,
+}
+
+/// Why a disk did not do an [`Io`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DiskError {
+    /// The range reaches past the end.
+    #[error("{op:?} of {len} bytes at {offset} reaches past the end of the disk ({size_bytes} bytes)")]
+    OutOfRange {
+        /// What was asked.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// The disk's size.
+        size_bytes: u64,
+    },
+    /// The operating system's error number.
+    #[error("{op:?} of {len} bytes at {offset}: {}", std::io::Error::from_raw_os_error(*.errno))]
+    Os {
+        /// What was asked.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// `errno`.
+        errno: i32,
+    },
+    /// The disk is gone, or was opened read-only and asked to write.
+    #[error("{op:?}: {why}")]
+    Refused {
+        /// What was asked.
+        op: Op,
+        /// Why not.
+        why: &'static str,
+    },
+    /// A path that could not be opened.
+    #[error("{}: {}", .path.display(), std::io::Error::from_raw_os_error(*.errno))]
+    Open {
+        /// The path.
+        path: PathBuf,
+        /// `errno`.
+        errno: i32,
+    },
+}
+
+/// One operation on a disk. It owns its buffer and its completion, so a future that is dropped leaves nothing dangling.
+pub struct Io {
+    /// What to do.
+    pub op: Op,
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How much, in bytes (the buffer's length for reads and writes).
+    pub len: u64,
+    /// The bytes (empty for flush and discard).
+    pub buf: Buf,
+    /// Where the result goes, with the buffer.
+    pub done: oneshot::Sender<Result<Buf, DiskError>>,
+}
+
+/// A disk, real or simulated.
+pub trait Disk: Send + Sync {
+    /// What it is.
+    fn geometry(&self) -> Geometry;
+    /// Starts an operation; the result arrives through `io.done`. Never blocks for the transfer itself.
+    fn submit(&self, io: Io);
+}
+
+impl dyn Disk {
+    /// Reads `len` bytes at `offset`, both multiples of the sector size.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Buf, DiskError> {
+        self.run(Op::Read, offset, len as u64, Buf::zeroed(len)).await
+    }
+
+    /// Writes `buf` at `offset`.
+    pub async fn write(&self, offset: u64, buf: Buf) -> Result<Buf, DiskError> {
+        self.run(Op::Write, offset, buf.len() as u64, buf).await
+    }
+
+    /// Makes completed writes durable.
+    pub async fn flush(&self) -> Result<(), DiskError> {
+        self.run(Op::Flush, 0, 0, Buf::zeroed(0)).await.map(drop)
+    }
+
+    async fn run(&self, op: Op, offset: u64, len: u64, buf: Buf) -> Result<Buf, DiskError> {
+        let (done, result) = oneshot::channel();
+        self.submit(Io { op, offset, len, buf, done });
+        result.await.unwrap_or(Err(DiskError::Refused { op, why: "the disk dropped the operation" }))
+    }
+}
+
+/// How a disk is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Not one byte may change.
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// Where disks come from: the file system in production, a table in the simulator.
+pub trait Disks: Send + Sync {
+    /// The regular files and block devices directly in `dir`, sorted.
+    fn scan(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError>;
+    /// Opens one.
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError>;
+}

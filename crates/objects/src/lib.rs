@@ -1,0 +1,1 @@
+//! Objects of a pool: dnodes, ZAPs, datasets, intent logs.

@@ -1,0 +1,1 @@
+//! Pools: finding, importing, walking and verifying them.

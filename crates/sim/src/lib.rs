@@ -1,0 +1,1 @@
+//! The seeded simulator: virtual time, simulated disks with faults, canary.
