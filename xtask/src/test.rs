@@ -1,0 +1,84 @@
+//! `cargo xtask test`: everything that proves Weir on this machine in one go, and the sums at the end.
+//!
+//! First the workspace's own tests (unit, integration, documentation), then the judges that need only what is at
+//! hand: the golden pools if their folder is there, OpenZFS's tools if they were fetched. Whatever cannot run is
+//! counted as skipped with one line that says why. The last line is `N passed, N failed, N skipped`.
+
+use crate::judge;
+use crate::process::{Outcome, Tally, cargo, golden, watch};
+
+/// The judges that belong to every test run, with what each needs.
+const JUDGES: &[(&[&str], Needs)] = &[
+    (&["golden", "--via", "engine"], Needs::Golden),
+    (&["golden", "--via", "nfs"], Needs::Golden),
+    (&["golden", "--via", "fuse"], Needs::Golden),
+    (&["readers"], Needs::Golden),
+    (&["streams"], Needs::Golden),
+    (&["bcc"], Needs::Both),
+    (&["old-pools"], Needs::Tools),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Golden,
+    Tools,
+    Both,
+}
+
+/// Entry point of the chore. `--fast` leaves the judges out; other arguments go to `cargo test`.
+pub fn run(arguments: &[String]) -> Outcome {
+    let fast = arguments.iter().any(|argument| argument == "--fast");
+    let others: Vec<&String> = arguments.iter().filter(|argument| *argument != "--fast").collect();
+    let mut tally = Tally::default();
+    let mut broken = Vec::new();
+
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.args(others);
+    let succeeded = watch("tests of the workspace", &mut command, |line| {
+        if let Some(result) = Tally::from_test_result(line) {
+            tally.add(result);
+        }
+    })?;
+    if !succeeded {
+        broken.push("cargo test".to_string());
+    }
+    if !fast {
+        for (arguments, needs) in JUDGES {
+            let name = arguments.join(" ");
+            if let Some(reason) = missing(*needs) {
+                println!("== judge {name}\nskipped: {reason}");
+                tally.skipped += 1;
+                continue;
+            }
+            let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+            let (figures, succeeded) = judge::start(&arguments, "dev")?;
+            tally.add(figures);
+            if !succeeded {
+                broken.push(format!("judge {name}"));
+            }
+        }
+    }
+    // A run that ends without a figure for what broke (a crash, a build error) still counts as one failure.
+    if !broken.is_empty() && tally.failed == 0 {
+        tally.failed = broken.len() as u64;
+    }
+    println!("\n{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
+    if broken.is_empty() && tally.failed == 0 { Ok(()) } else { Err(format!("failed: {}", broken.join(", "))) }
+}
+
+/// `cargo xtask sim`: the simulator's own tests, optimised, with what follows handed to them.
+pub fn sim(arguments: &[String]) -> Outcome {
+    let mut command = cargo(&["test", "-p", "weir-sim"]);
+    command.args(arguments);
+    if watch("simulator", &mut command, |_| {})? { Ok(()) } else { Err("the simulator found a failure".to_string()) }
+}
+
+fn missing(needs: Needs) -> Option<&'static str> {
+    if needs != Needs::Tools && golden().is_none() {
+        return Some("no golden pools (set WEIR_GOLDEN to their folder)");
+    }
+    if needs != Needs::Golden && judge::tools().is_none() {
+        return Some("OpenZFS's tools are not here (cargo xtask judge --fetch)");
+    }
+    None
+}

@@ -1,0 +1,300 @@
+//! `cargo xtask tidy`: rules that neither the compiler nor clippy knows.
+//!
+//! - The layering of ARCHITECTURE.md: the table below is the only place where an edge between crates is allowed, and
+//!   it is checked against `cargo metadata`, so a new edge is a reviewed line here, never an accident.
+//! - Sizes: source files and functions stay readable. What is too long today stands with its figure in
+//!   `tidy-exceptions.txt`, and that figure can only go down.
+//! - Every module opens with its theory (`//!`); nothing is left half done; no path of one machine; `unsafe` only
+//!   where it is allowed.
+//!
+//! Functions are measured by rustfmt's own layout: one begins at a line with `fn` and ends at the first line that
+//! holds nothing but a closing brace at the same depth. That is a heuristic, and good enough for formatted code.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::licences::metadata;
+use crate::process::{Outcome, top};
+
+/// Which crates of ours a crate may use. A crate absent here may use none.
+const EDGES: &[(&str, &[&str])] = &[
+    ("format", &[]),
+    ("codec", &["format"]),
+    ("machine", &[]),
+    ("sim", &["machine"]),
+    ("blocks", &["format", "codec", "machine"]),
+    ("cache", &["format", "codec", "machine", "blocks"]),
+    ("objects", &["format", "codec", "machine", "blocks", "cache"]),
+    ("files", &["format", "machine", "objects"]),
+    ("volumes", &["format", "machine", "objects"]),
+    ("pool", &["format", "codec", "machine", "blocks", "cache", "objects", "files", "volumes"]),
+    ("nfs", &["machine", "files"]),
+    ("nbd", &["machine", "volumes"]),
+    ("fuse", &["machine", "files"]),
+    ("daemon", &["machine", "objects", "files", "volumes", "pool", "nfs", "nbd", "fuse"]),
+    ("weir", &["format", "codec", "machine", "blocks", "cache", "objects", "files", "volumes", "pool", "daemon"]),
+    (
+        "judges",
+        &["format", "codec", "machine", "sim", "blocks", "cache", "objects", "files", "volumes", "pool", "nfs", "nbd"],
+    ),
+    ("xtask", &[]),
+];
+
+/// Crates that every crate's tests may use besides its own edges: they hold no engine code.
+const TEST_ONLY: &[&str] = &["sim"];
+
+/// The only rooms with `unsafe`: kernels of the codec, the seam to the operating system.
+const UNSAFE_ROOMS: &[&str] = &["crates/codec/", "crates/machine/"];
+
+const FILE_LINES: usize = 600;
+const TEST_FILE_LINES: usize = 1000;
+const FUNCTION_LINES: usize = 70;
+const EXCEPTIONS: &str = "xtask/tidy-exceptions.txt";
+
+/// Entry point of the chore: prints every breach, fails if there is one.
+pub fn run() -> Outcome {
+    let mut breaches = edges(&metadata(true)?);
+    let mut sizes = Sizes::read()?;
+    let top = top();
+    let mut files = Vec::new();
+    collect(&top, &mut files)?;
+    files.sort();
+    for path in &files {
+        let name = path.strip_prefix(&top).unwrap_or(path).to_string_lossy().into_owned();
+        let Ok(text) = fs::read_to_string(path) else { continue };
+        breaches.extend(leftovers(&name, &text));
+        if name.ends_with(".rs") {
+            breaches.extend(theory(&name, &text));
+            breaches.extend(unsafe_rooms(&name, &text));
+            breaches.extend(sizes.judge(&name, &text));
+        }
+    }
+    breaches.extend(sizes.unused());
+    if breaches.is_empty() {
+        println!("tidy: {} files in order", files.len());
+        return Ok(());
+    }
+    Err(format!("{}\ntidy: {} breaches", breaches.join("\n"), breaches.len()))
+}
+
+/// Compares every dependency between our crates with the table.
+fn edges(metadata: &serde_json::Value) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = short(package["name"].as_str().unwrap_or_default());
+        let Some((_, allowed)) = EDGES.iter().find(|(from, _)| *from == name) else {
+            breaches.push(format!("layering: crate {name} is not in the table of xtask/src/tidy.rs"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            if dependency["path"].is_null() {
+                continue;
+            }
+            let to = short(dependency["name"].as_str().unwrap_or_default());
+            let in_tests = dependency["kind"].as_str() == Some("dev");
+            if !allowed.contains(&to) && !(in_tests && (TEST_ONLY.contains(&to) || to == name)) {
+                breaches.push(format!("layering: {name} must not use {to}"));
+            }
+        }
+    }
+    breaches
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("weir-").unwrap_or(name)
+}
+
+/// Every text file of the repository that is ours, found by walking: no build output, nothing hidden but `.ci`.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Outcome {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if name != "target" && name != "corpus" && name != "artifacts" && (!name.starts_with('.') || name == ".ci")
+            {
+                collect(&path, files)?;
+            }
+        } else if is_text(&name) || path.parent().is_some_and(|parent| parent.ends_with(".ci")) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_text(name: &str) -> bool {
+    [".rs", ".md", ".toml", ".sh", ".txt", ".yml"].iter().any(|ending| name.ends_with(ending))
+}
+
+/// Marks of unfinished work and paths that exist on one machine only.
+fn leftovers(name: &str, text: &str) -> Vec<String> {
+    // Put together from halves so that this file does not accuse itself.
+    let marks = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+    ];
+    let places = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/Us", "ers/"), concat!("/ho", "me/")];
+    let mut breaches = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if let Some(mark) = marks.iter().find(|mark| line.contains(**mark)) {
+            breaches.push(format!("{name}:{}: leftover {mark}", number + 1));
+        }
+        if let Some(place) = places.iter().find(|place| line.contains(**place)) {
+            breaches.push(format!("{name}:{}: path of one machine ({place})", number + 1));
+        }
+    }
+    breaches
+}
+
+/// Each module opens with `//!`, tests aside.
+fn theory(name: &str, text: &str) -> Option<String> {
+    let opens = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#![")).unwrap_or_default();
+    let exempt = name.ends_with("/tests.rs") || name.ends_with("build.rs");
+    (!exempt && !opens.starts_with("//!")).then(|| format!("{name}: does not open with its theory (//!)"))
+}
+
+fn unsafe_rooms(name: &str, text: &str) -> Vec<String> {
+    let word = concat!("un", "safe");
+    if UNSAFE_ROOMS.iter().any(|room| name.starts_with(room)) {
+        return Vec::new();
+    }
+    let used = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        [" {", " fn", " impl"].iter().any(|after| code.contains(&format!("{word}{after}")))
+    };
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| used(line))
+        .map(|(number, _)| format!("{name}:{}: {word} outside codec and machine", number + 1))
+        .collect()
+}
+
+/// Lengths against the limits and the exceptions, whose figures can only shrink.
+struct Sizes {
+    /// `path` or `path::function` → the length that is put up with.
+    exceptions: BTreeMap<String, usize>,
+    used: Vec<String>,
+}
+
+impl Sizes {
+    fn read() -> Result<Sizes, String> {
+        let text = fs::read_to_string(top().join(EXCEPTIONS)).map_err(|error| format!("{EXCEPTIONS}: {error}"))?;
+        let mut exceptions = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
+            let (name, lines) = line.rsplit_once(' ').ok_or_else(|| format!("{EXCEPTIONS}: odd line {line:?}"))?;
+            let lines = lines.parse().map_err(|_| format!("{EXCEPTIONS}: odd figure in {line:?}"))?;
+            exceptions.insert(name.to_string(), lines);
+        }
+        Ok(Sizes { exceptions, used: Vec::new() })
+    }
+
+    fn judge(&mut self, name: &str, text: &str) -> Vec<String> {
+        let tests = name.ends_with("/tests.rs") || name.contains("/tests/");
+        let mut breaches = Vec::new();
+        let limit = if tests { TEST_FILE_LINES } else { FILE_LINES };
+        breaches.extend(self.over(name, text.lines().count(), limit));
+        for (function, lines) in functions(text) {
+            breaches.extend(self.over(&format!("{name}::{function}"), lines, FUNCTION_LINES));
+        }
+        breaches
+    }
+
+    fn over(&mut self, name: &str, lines: usize, limit: usize) -> Option<String> {
+        if lines <= limit {
+            return None;
+        }
+        match self.exceptions.get(name) {
+            Some(figure) if lines == *figure => {
+                self.used.push(name.to_string());
+                None
+            }
+            Some(figure) if lines < *figure => {
+                self.used.push(name.to_string());
+                Some(format!("{name}: shrank from {figure} to {lines} lines: lower its figure in {EXCEPTIONS}"))
+            }
+            _ => Some(format!("{name}: {lines} lines, at most {limit}")),
+        }
+    }
+
+    fn unused(&self) -> Vec<String> {
+        let unused = self.exceptions.keys().filter(|name| !self.used.contains(name));
+        unused.map(|name| format!("{name}: no longer too long, strike it from {EXCEPTIONS}")).collect()
+    }
+}
+
+/// Name and length of each function in formatted source. Of two with one name, the longer counts.
+fn functions(text: &str) -> BTreeMap<String, usize> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = BTreeMap::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let depth = line.len() - line.trim_start().len();
+        let closing = format!("{}}}", " ".repeat(depth));
+        let one_line = line.ends_with('}') || line.ends_with(';');
+        let Some(end) = lines[start..].iter().position(|line| **line == closing) else { continue };
+        if !one_line {
+            let longest = found.entry(name.to_string()).or_insert(0);
+            *longest = (end + 1).max(*longest);
+        }
+    }
+    found
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    let words = ["pub(crate) ", "pub(super) ", "pub ", "const ", "async ", concat!("un", "safe "), "extern \"C\" "];
+    while let Some(next) = words.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = next;
+    }
+    let name = rest.strip_prefix("fn ")?;
+    let end = name.find(|character: char| !(character.is_alphanumeric() || character == '_'))?;
+    Some(&name[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_measured_by_their_braces() {
+        let text = "impl A {\n    pub async fn long(&self) {\n        if x {\n        }\n    }\n\n    fn short() {}\n}\nfn last() {\n}\n";
+        let found = functions(text);
+        assert_eq!(found.get("long"), Some(&4));
+        assert_eq!(found.get("last"), Some(&2));
+        assert_eq!(found.get("short"), None);
+    }
+
+    #[test]
+    fn an_edge_upwards_is_a_breach() {
+        let metadata = serde_json::json!({ "packages": [
+            { "name": "weir-format", "dependencies": [{ "name": "weir-pool", "path": "x", "kind": null }] },
+            { "name": "weir-codec", "dependencies": [{ "name": "weir-format", "path": "x", "kind": null }] },
+            { "name": "weir-blocks", "dependencies": [{ "name": "weir-sim", "path": "x", "kind": "dev" }] },
+            { "name": "weir-odd", "dependencies": [] },
+        ]});
+        assert_eq!(
+            edges(&metadata),
+            ["layering: format must not use pool", "layering: crate odd is not in the table of xtask/src/tidy.rs"]
+        );
+    }
+
+    #[test]
+    fn exceptions_only_shrink() {
+        let mut sizes =
+            Sizes { exceptions: [("a.rs".to_string(), 700), ("b.rs".to_string(), 650)].into(), used: vec![] };
+        assert_eq!(sizes.over("a.rs", 700, 600), None);
+        assert!(sizes.over("a.rs", 690, 600).is_some_and(|breach| breach.contains("lower its figure")));
+        assert!(sizes.over("a.rs", 701, 600).is_some_and(|breach| breach.contains("at most 600")));
+        assert_eq!(sizes.unused().len(), 1);
+    }
+
+    #[test]
+    fn leftovers_are_found() {
+        let text = format!("// {}: later\nlet p = \"{}x\";\n", concat!("TO", "DO"), concat!("/wo", "rk/"));
+        assert_eq!(leftovers("a.rs", &text).len(), 2);
+    }
+}
