@@ -6,7 +6,8 @@
 //!   0,2,4 |  pad  |      vdev (24)        | grid  |     asize (24) ×512   |   DVA 0, 1, 2
 //!   1,3,5 |G|                     offset (63) ×512                        |
 //!   6     |BDX|lvl| type  | cksum |E|comp |    psize      |    lsize      |   sizes ×512, less one
-//!   7,8   |                        padding / prop2                        |
+//!   7     |R|                        padding                              |   R: rewritten
+//!   8     |                           padding                             |
 //!   9     |                   physical birth txg                          |
 //!   10    |                    logical birth txg                          |
 //!   11    |                       fill count                              |
@@ -223,7 +224,7 @@ impl BlockPointer {
 
     /// No block there: a hole (possibly with a birth txg).
     pub fn is_hole(&self) -> bool {
-        !self.is_embedded() && self.words[0] & 0x00ff_ffff_00ff_ffff == 0 && self.words[1] == 0
+        !self.is_embedded() && self.words[0] == 0 && self.words[1] == 0
     }
 
     /// Whether all words are 0.
@@ -263,6 +264,22 @@ impl BlockPointer {
         if self.is_embedded() || self.words[9] == 0 { self.logical_birth() } else { Txg(self.words[9]) }
     }
 
+    /// Rewritten in place of an older block with the same logical birth (`zfs rewrite`).
+    pub fn is_rewritten(&self) -> bool {
+        !self.is_embedded() && self.words[7] >> 63 != 0
+    }
+
+    /// When the block was allocated as far as snapshots and dead lists are concerned (`BP_GET_BIRTH`): the physical
+    /// birth of a rewritten block, the logical one of all others.
+    pub fn birth(&self) -> Txg {
+        if self.is_rewritten() { self.physical_birth() } else { self.logical_birth() }
+    }
+
+    /// In the entries of a bpobj or livelist: the block was freed rather than allocated.
+    pub fn is_free_marked(&self) -> bool {
+        self.words[11] & 1 != 0
+    }
+
     /// Number of non-hole data blocks (or allocated dnodes) below and including this one.
     pub fn fill(&self) -> u64 {
         if self.is_embedded() {
@@ -279,24 +296,41 @@ impl BlockPointer {
         [self.words[12], self.words[13], self.words[14], self.words[15]]
     }
 
-    /// Salt of an encrypted block, as it goes into the key derivation.
-    pub fn crypt_salt(&self) -> [u8; 8] {
-        self.words[4].to_le_bytes()
+    /// The bytes of a word that carries a byte string, which the writer laid down in its own order.
+    fn word_bytes(&self, index: usize) -> [u8; 8] {
+        match self.endian() {
+            Endian::Little => self.words[index].to_le_bytes(),
+            Endian::Big => self.words[index].to_be_bytes(),
+        }
     }
 
-    /// Initialisation vector of an encrypted block.
+    /// Salt of an encrypted block, as it goes into the key derivation; zero for merely authenticated ones.
+    pub fn crypt_salt(&self) -> [u8; 8] {
+        if self.is_authenticated() { [0; 8] } else { self.word_bytes(4) }
+    }
+
+    /// Initialisation vector of an encrypted block; zero for merely authenticated ones.
     pub fn crypt_iv(&self) -> [u8; 12] {
         let mut iv = [0; 12];
-        iv[..8].copy_from_slice(&self.words[5].to_le_bytes());
-        iv[8..].copy_from_slice(&((self.words[11] >> 32) as u32).to_le_bytes());
+        if self.is_authenticated() {
+            return iv;
+        }
+        iv[..8].copy_from_slice(&self.word_bytes(5));
+        let tail = (self.words[11] >> 32) as u32;
+        iv[8..].copy_from_slice(&match self.endian() {
+            Endian::Little => tail.to_le_bytes(),
+            Endian::Big => tail.to_be_bytes(),
+        });
         iv
     }
 
-    /// Message authentication code of an encrypted or authenticated block.
+    /// Message authentication code of an encrypted or authenticated block (object sets keep theirs in the block).
     pub fn crypt_mac(&self) -> [u8; 16] {
         let mut mac = [0; 16];
-        mac[..8].copy_from_slice(&self.words[14].to_le_bytes());
-        mac[8..].copy_from_slice(&self.words[15].to_le_bytes());
+        if self.object_type() != ObjectType::OBJSET {
+            mac[..8].copy_from_slice(&self.word_bytes(14));
+            mac[8..].copy_from_slice(&self.word_bytes(15));
+        }
         mac
     }
 }

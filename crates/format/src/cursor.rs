@@ -44,6 +44,14 @@ pub enum DecodeError {
         /// Its value.
         value: u64,
     },
+    /// A field that must be there is not, or has another type.
+    #[error("{what}: {field} is missing")]
+    Missing {
+        /// The structure.
+        what: &'static str,
+        /// The field.
+        field: &'static str,
+    },
 }
 
 /// A read position in a byte slice with a byte order.

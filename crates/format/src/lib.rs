@@ -7,11 +7,19 @@
 pub mod blkptr;
 pub mod cursor;
 pub mod dnode;
+pub mod encoder;
 pub mod ids;
 pub mod kinds;
+pub mod label;
+pub mod nvlist;
+pub mod uberblock;
 
 pub use blkptr::{BlockPointer, Dva, Embedded};
 pub use cursor::{Cursor, DecodeError, Endian};
 pub use dnode::{Dnode, DnodeFlags};
+pub use encoder::Encoder;
 pub use ids::{ObjectId, ObjsetId, Txg};
 pub use kinds::{ChecksumKind, CompressionKind, ObjectType};
+pub use label::SelfChecksum;
+pub use nvlist::{NvList, NvPair, NvValue};
+pub use uberblock::Uberblock;

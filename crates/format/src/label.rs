@@ -1,0 +1,186 @@
+//! The vdev label (`vdev_label_t`, OpenZFS `include/sys/vdev_impl.h`, `module/zfs/vdev_label.c`): 256 KiB, four times on
+//! each leaf device, so that a pool can be found and a torn label update always leaves two good ones.
+//!
+//! ```text
+//!  device   |L0|L1| boot 3.5 MiB |  allocatable space …                    |L2|L3|
+//!            0  256K 512K         4 MiB                    size-512K, size-256K   (size rounded down to 256 KiB)
+//!  label    | blank 8K | boot environment 8K | configuration nvlist 112K | uberblock ring 128K |
+//!            0           8K                    16K                          128K               256K
+//! ```
+//!
+//! Boot environment, configuration and each uberblock slot end in a self-checksum ([`SelfChecksum`]): SHA-256 over the
+//! area with the stored checksum replaced by a *verifier*, here the area's byte offset on the device ([`verifier`]), so
+//! that a label copied to another place is not taken for its own.
+
+use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::encoder::Encoder;
+use crate::nvlist::NvList;
+use std::ops::Range;
+
+/// Bytes of a label.
+pub const LABEL_BYTES: u64 = 256 << 10;
+/// Labels on a device.
+pub const LABELS: usize = 4;
+/// Bytes before the allocatable space: two labels and the boot area.
+pub const FRONT_BYTES: u64 = 4 << 20;
+/// Bytes behind the allocatable space: two labels.
+pub const BACK_BYTES: u64 = 2 * LABEL_BYTES;
+/// Where the area for boot loaders lies on the device (RAID-Z expansion uses it as scratch space).
+pub const BOOT_AREA: Range<u64> = 2 * LABEL_BYTES..FRONT_BYTES;
+/// The smallest device that can carry four labels and one byte of space.
+pub const MIN_DEVICE_BYTES: u64 = 64 << 20;
+
+/// Where the boot environment lies in the label.
+pub const BOOT_ENV: Range<usize> = 8 << 10..16 << 10;
+/// Where the configuration nvlist lies in the label.
+pub const CONFIG: Range<usize> = 16 << 10..128 << 10;
+/// Where the uberblock ring lies in the label.
+pub const RING: Range<usize> = 128 << 10..256 << 10;
+
+/// The device size that labels and allocation count with: whole labels only.
+pub fn usable_device_bytes(device_bytes: u64) -> u64 {
+    device_bytes & !(LABEL_BYTES - 1)
+}
+
+/// Byte offset of label `index` (0–3) on a device of that size; `None` if the device is too small for four labels.
+pub fn label_offset(index: usize, device_bytes: u64) -> Option<u64> {
+    let size = usable_device_bytes(device_bytes);
+    if size < LABELS as u64 * LABEL_BYTES || index >= LABELS {
+        return None;
+    }
+    let index = index as u64;
+    Some(if index < 2 { index * LABEL_BYTES } else { size - (LABELS as u64 - index) * LABEL_BYTES })
+}
+
+/// log2 of the bytes of an uberblock slot on a top-level vdev with that ashift.
+pub fn uberblock_shift(ashift: u64) -> u32 {
+    ashift.clamp(10, 13) as u32
+}
+
+/// Uberblock slots in the ring on a top-level vdev with that ashift.
+pub fn uberblock_slots(ashift: u64) -> usize {
+    RING.len() >> uberblock_shift(ashift)
+}
+
+/// Where slot `slot` lies in the label; the last slot of the ring is the one that MMP writes.
+pub fn uberblock_range(slot: usize, ashift: u64) -> Option<Range<usize>> {
+    if slot >= uberblock_slots(ashift) {
+        return None;
+    }
+    let start = RING.start + (slot << uberblock_shift(ashift));
+    Some(start..start + (1 << uberblock_shift(ashift)))
+}
+
+/// The checksum words that stand in for the stored ones while a self-checksum is computed over an area of a label at
+/// byte `offset` of the device. Gang headers and log blocks have other verifiers.
+pub fn verifier(offset: u64) -> [u64; 4] {
+    [offset, 0, 0, 0]
+}
+
+/// The self-checksum at the end of an area (`zio_eck_t`, `include/sys/zio.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SelfChecksum {
+    /// Byte order of the writer, which is that of the checksum words.
+    pub endian: Endian,
+    /// The checksum.
+    pub checksum: [u64; 4],
+}
+
+impl SelfChecksum {
+    /// Bytes on disk.
+    pub const SIZE: usize = 40;
+    /// The magic number.
+    pub const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
+
+    /// Decodes exactly these 40 bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        const WHAT: &str = "embedded checksum";
+        let raw = Cursor::new(bytes, Endian::Little, WHAT).array::<8>()?;
+        let endian = match (u64::from_le_bytes(raw), u64::from_be_bytes(raw)) {
+            (Self::MAGIC, _) => Endian::Little,
+            (_, Self::MAGIC) => Endian::Big,
+            (found, _) => return Err(DecodeError::Magic { what: WHAT, found }),
+        };
+        let mut c = Cursor::new(bytes, endian, WHAT);
+        c.skip(8)?;
+        Ok(SelfChecksum { endian, checksum: c.words()? })
+    }
+
+    /// Decodes the last 40 bytes of an area.
+    pub fn at_end_of(area: &[u8]) -> Result<Self, DecodeError> {
+        let start = area.len().saturating_sub(Self::SIZE);
+        SelfChecksum::decode(area.get(start..).unwrap_or_default())
+    }
+
+    /// The bytes on disk.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new(self.endian);
+        e.u64(Self::MAGIC);
+        e.words(&self.checksum);
+        e.finish()
+    }
+}
+
+/// The configuration in the area [`CONFIG`] of a label (or just its nvlist bytes).
+pub fn decode_config(area: &[u8]) -> Result<NvList, DecodeError> {
+    NvList::decode(area)
+}
+
+/// What boot loaders keep in the label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BootEnv {
+    /// Text, as GRUB keeps it.
+    Raw(Vec<u8>),
+    /// An nvlist.
+    List(NvList),
+}
+
+impl BootEnv {
+    /// Decodes the area [`BOOT_ENV`] of a label. Its integers are always big-endian. An area of an older pool is blank
+    /// and comes out as empty text.
+    pub fn decode(area: &[u8]) -> Result<Self, DecodeError> {
+        const WHAT: &str = "boot environment";
+        let mut c = Cursor::new(area, Endian::Big, WHAT);
+        let version = c.u64()?;
+        let body = c.bytes(c.remaining().saturating_sub(SelfChecksum::SIZE))?;
+        match version {
+            0 => Ok(BootEnv::Raw(body.iter().copied().take_while(|b| *b != 0).collect())),
+            1 => NvList::decode(body).map(BootEnv::List),
+            value => Err(DecodeError::Field { what: WHAT, field: "version", value }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets() {
+        let mib = 1 << 20;
+        assert_eq!(label_offset(0, 64 * mib), Some(0));
+        assert_eq!(label_offset(1, 64 * mib), Some(LABEL_BYTES));
+        assert_eq!(label_offset(2, 64 * mib + 1000), Some(64 * mib - 512 * 1024));
+        assert_eq!(label_offset(3, 64 * mib + 1000), Some(64 * mib - 256 * 1024));
+        assert_eq!(label_offset(4, 64 * mib), None);
+        assert_eq!(label_offset(0, mib - 1), None);
+    }
+
+    #[test]
+    fn slots() {
+        assert_eq!((uberblock_slots(9), uberblock_slots(12), uberblock_slots(16)), (128, 32, 16));
+        assert_eq!(uberblock_range(1, 9), Some(132096..133120));
+        assert_eq!(uberblock_range(31, 12), Some(RING.end - 4096..RING.end));
+        assert_eq!(uberblock_range(32, 12), None);
+    }
+
+    #[test]
+    fn self_checksum_round_trips() {
+        for endian in [Endian::Little, Endian::Big] {
+            let s = SelfChecksum { endian, checksum: [1, 2, 3, u64::MAX] };
+            assert_eq!(SelfChecksum::decode(&s.encode()).unwrap(), s);
+        }
+        assert!(SelfChecksum::decode(&[0; 40]).is_err());
+        assert!(SelfChecksum::at_end_of(&[0; 7]).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! The uberblock (`struct uberblock`, OpenZFS `include/sys/uberblock_impl.h`): the root of a pool at one txg.
+//!
+//! ```text
+//!   0 magic 0x00bab10c · 8 version · 16 txg · 24 sum of all vdev GUIDs · 32 time (s)
+//!  40 block pointer to the MOS (128)
+//! 168 software version · 176 MMP magic · 184 MMP delay (ns) · 192 MMP config · 200 checkpoint txg · 208 reflow info
+//!   … the last 40 bytes of the ring slot hold the self-checksum (see crate::label)
+//! ```
+//!
+//! The magic number also tells the byte order. Old software left the words from 168 on zero.
+
+use crate::blkptr::BlockPointer;
+use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::encoder::Encoder;
+use crate::ids::Txg;
+
+/// A decoded uberblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uberblock {
+    /// Byte order of the machine that wrote it.
+    pub endian: Endian,
+    /// On-disk version: 1–28, or 5000 with feature flags.
+    pub version: u64,
+    /// The txg whose sync wrote it.
+    pub txg: Txg,
+    /// Sum of the GUIDs of all vdevs, modulo 2^64.
+    pub guid_sum: u64,
+    /// Seconds since 1970.
+    pub timestamp_s: u64,
+    /// The meta object set.
+    pub root: BlockPointer,
+    /// Highest version that the writing software knew.
+    pub software_version: u64,
+    /// Multi-modifier protection; `None` if the writer knew nothing of it.
+    pub mmp: Option<Mmp>,
+    /// In a checkpointed uberblock, the txg that it had when it was set aside; else 0.
+    pub checkpoint_txg: Txg,
+    /// Progress of a RAID-Z expansion.
+    pub reflow: Reflow,
+}
+
+/// What multi-modifier protection keeps in an uberblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mmp {
+    /// Nanoseconds since the last MMP write; 0 means that protection is off.
+    pub delay_ns: u64,
+    /// The raw configuration word.
+    pub config: u64,
+}
+
+impl Mmp {
+    /// Milliseconds between MMP writes, if said.
+    pub fn write_interval_ms(self) -> Option<u64> {
+        (self.config & 1 != 0).then_some((self.config >> 8) & 0xff_ffff)
+    }
+
+    /// Sequence number below the second, if said.
+    pub fn sequence(self) -> Option<u16> {
+        (self.config & 2 != 0).then_some((self.config >> 32) as u16)
+    }
+
+    /// After how many missed intervals the writer suspends its pool, if said.
+    pub fn fail_intervals(self) -> Option<u16> {
+        (self.config & 4 != 0).then_some((self.config >> 48) as u16)
+    }
+}
+
+/// State of a RAID-Z expansion's reflow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reflow {
+    /// State of the scratch area: 0 not in use, 1 valid, 2–4 invalid after being synced.
+    pub scratch_state: u16,
+    /// Bytes of the vdev's allocatable space that are in the new layout.
+    pub offset_bytes: u64,
+}
+
+impl Reflow {
+    /// From the word in the uberblock.
+    pub fn from_word(word: u64) -> Self {
+        Reflow { scratch_state: (word >> 55) as u16, offset_bytes: (word & ((1 << 55) - 1)) << 9 }
+    }
+
+    /// The word in the uberblock.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.scratch_state) << 55 | (self.offset_bytes >> 9) & ((1 << 55) - 1)
+    }
+}
+
+impl Uberblock {
+    /// The magic number.
+    pub const MAGIC: u64 = 0x00ba_b10c;
+    /// The magic number of the MMP fields.
+    pub const MMP_MAGIC: u64 = 0xa11c_ea11;
+    /// Bytes of the fields.
+    pub const SIZE: usize = 216;
+
+    /// Decodes the front of a ring slot.
+    pub fn decode(slot: &[u8]) -> Result<Self, DecodeError> {
+        const WHAT: &str = "uberblock";
+        let raw = Cursor::new(slot, Endian::Little, WHAT).array::<8>()?;
+        let endian = match (u64::from_le_bytes(raw), u64::from_be_bytes(raw)) {
+            (Self::MAGIC, _) => Endian::Little,
+            (_, Self::MAGIC) => Endian::Big,
+            (found, _) => return Err(DecodeError::Magic { what: WHAT, found }),
+        };
+        let mut c = Cursor::new(slot, endian, WHAT);
+        c.skip(8)?;
+        let [version, txg, guid_sum, timestamp_s] = c.words()?;
+        let root = BlockPointer::decode(&mut c)?;
+        let [software_version, mmp_magic, delay_ns, config, checkpoint, reflow] = c.words()?;
+        Ok(Uberblock {
+            endian,
+            version,
+            txg: Txg(txg),
+            guid_sum,
+            timestamp_s,
+            root,
+            software_version,
+            mmp: (mmp_magic == Self::MMP_MAGIC).then_some(Mmp { delay_ns, config }),
+            checkpoint_txg: Txg(checkpoint),
+            reflow: Reflow::from_word(reflow),
+        })
+    }
+
+    /// The fields' bytes; the slot's rest is zero up to the self-checksum.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new(self.endian);
+        e.words(&[Self::MAGIC, self.version, self.txg.0, self.guid_sum, self.timestamp_s]);
+        e.words(self.root.words());
+        let (magic, mmp) = self.mmp.map_or((0, Mmp::default()), |m| (Self::MMP_MAGIC, m));
+        e.words(&[
+            self.software_version,
+            magic,
+            mmp.delay_ns,
+            mmp.config,
+            self.checkpoint_txg.0,
+            self.reflow.to_word(),
+        ]);
+        e.finish()
+    }
+
+    /// What decides between two uberblocks: the higher txg, then the later time, then the higher MMP sequence.
+    pub fn rank(&self) -> (Txg, u64, u16) {
+        (self.txg, self.timestamp_s, self.mmp.and_then(Mmp::sequence).unwrap_or(0))
+    }
+}
