@@ -1,0 +1,298 @@
+//! Fletcher sums over 64-bit (fletcher2) and 32-bit (fletcher4) words, OpenZFS `module/zcommon/zfs_fletcher.c`.
+//!
+//! fletcher4 over words w₀…wₙ₋₁: `a += w; b += a; c += b; d += c`, all modulo 2⁶⁴. fletcher2 runs two such sums of two
+//! steps each over the even and the odd 64-bit words.
+//!
+//! *Lanes.* The recurrence is serial, but each sum is linear in the words: a = Σ w, b = Σ m·w, c = Σ T₂(m)·w,
+//! d = Σ T₃(m)·w, where m is the number of words from w to the end and T₂, T₃ are the triangular and tetrahedral
+//! numbers. So L interleaved lanes run the recurrence each on its own words, and [`Weights`] folds lane j at the end:
+//! its word with m' = words left *in the lane* has m = L·m' − j, and T₂, T₃ of that are again combinations of 1, m',
+//! T₂(m'), T₃(m') with whole coefficients.
+//!
+//! *Halves.* Lanes of fletcher4 take 64-bit words v = lo + 2³²·hi and run the recurrence on v and on hi; lo's sums are
+//! sums(v) − 2³²·sums(hi), which saves the masking.
+//!
+//! The lane loops are plain Rust over arrays; the `simd` functions compile the same loops for wider vectors.
+
+use weir_format::Endian;
+
+/// Bytes of one step of the lane loops.
+const STEP: usize = 64;
+/// 64-bit lanes.
+const LANES: usize = STEP / 8;
+
+/// The fletcher2 words of `data`. Bytes beyond the last whole 16 count as if zeros followed them.
+pub fn fletcher2(endian: Endian, data: &[u8]) -> [u64; 4] {
+    simd::fletcher2(endian, data)
+}
+
+/// The fletcher4 words of `data`. Bytes beyond the last whole 4 count as if zeros followed them.
+pub fn fletcher4(endian: Endian, data: &[u8]) -> [u64; 4] {
+    simd::fletcher4(endian, data)
+}
+
+#[inline(always)]
+fn word64<const SWAP: bool>(bytes: &[u8; 8]) -> u64 {
+    if SWAP { u64::from_be_bytes(*bytes) } else { u64::from_le_bytes(*bytes) }
+}
+
+/// Eight bytes as lo + 2³²·hi, lo being the 32-bit word that comes first.
+#[inline(always)]
+fn pair32<const SWAP: bool>(bytes: &[u8; 8]) -> u64 {
+    let v = u64::from_le_bytes(*bytes);
+    if SWAP {
+        // The bytes of each half reversed: all eight reversed, then the halves exchanged.
+        v.swap_bytes().rotate_left(32)
+    } else {
+        v
+    }
+}
+
+#[inline(always)]
+fn add<const N: usize>(to: &mut [u64; N], by: &[u64; N]) {
+    for (t, b) in to.iter_mut().zip(by) {
+        *t = t.wrapping_add(*b);
+    }
+}
+
+#[inline(always)]
+fn fletcher2_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
+    let (steps, rest) = data.as_chunks::<STEP>();
+    let (mut a, mut b) = ([0u64; LANES], [0u64; LANES]);
+    for step in steps {
+        let mut v = [0; LANES];
+        for (v, bytes) in v.iter_mut().zip(step.as_chunks::<8>().0) {
+            *v = word64::<SWAP>(bytes);
+        }
+        add(&mut a, &v);
+        add(&mut b, &a);
+    }
+    // Lanes 2j and 2j+1 hold every fourth pair from the jth on: m = 4·m' − j.
+    let mut sums = [0u64; 4];
+    for lane in 0..LANES {
+        let (j, odd) = ((lane / 2) as u64, lane % 2);
+        let pairs = (LANES / 2) as u64;
+        sums[odd] = sums[odd].wrapping_add(a[lane]);
+        let b = pairs.wrapping_mul(b[lane]).wrapping_sub(j.wrapping_mul(a[lane]));
+        sums[2 + odd] = sums[2 + odd].wrapping_add(b);
+    }
+    for pair in rest.chunks(16) {
+        let mut bytes = [0; 16];
+        bytes[..pair.len()].copy_from_slice(pair);
+        for (odd, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            sums[odd] = sums[odd].wrapping_add(word64::<SWAP>(word));
+            sums[2 + odd] = sums[2 + odd].wrapping_add(sums[odd]);
+        }
+    }
+    sums
+}
+
+/// Running sums of one set of lanes.
+struct Sums<const N: usize> {
+    abcd: [[u64; N]; 4],
+}
+
+impl<const N: usize> Sums<N> {
+    #[inline(always)]
+    fn new() -> Self {
+        Sums { abcd: [[0; N]; 4] }
+    }
+
+    #[inline(always)]
+    fn step(&mut self, v: &[u64; N]) {
+        let [a, b, c, d] = &mut self.abcd;
+        add(a, v);
+        add(b, a);
+        add(c, b);
+        add(d, c);
+    }
+
+    fn lane(&self, lane: usize) -> [u64; 4] {
+        self.abcd.map(|sums| sums[lane])
+    }
+}
+
+/// How the sums of the lane that holds words j, j+L, j+2L… fold into the whole.
+struct Weights {
+    b: [u64; 2],
+    c: [u64; 3],
+    d: [u64; 4],
+}
+
+impl Weights {
+    /// Values of T₂(L·m − j) and T₃(L·m − j) at m = 0, −1, −2 give the coefficients, as T₂(−1) = T₃(−1) = T₃(−2) = 0.
+    const fn new(lanes: i64, j: i64) -> Weights {
+        const fn t2(x: i64) -> i64 {
+            x * (x + 1) / 2
+        }
+        const fn t3(x: i64) -> i64 {
+            x * (x + 1) * (x + 2) / 6
+        }
+        let c0 = t2(-j);
+        let c1 = c0 - t2(-lanes - j);
+        let d0 = t3(-j);
+        let d1 = d0 - t3(-lanes - j);
+        let d2 = t3(-2 * lanes - j) + 2 * d1 - d0;
+        Weights {
+            b: [-j as u64, lanes as u64],
+            c: [c0 as u64, c1 as u64, (lanes * lanes) as u64],
+            d: [d0 as u64, d1 as u64, d2 as u64, (lanes * lanes * lanes) as u64],
+        }
+    }
+
+    fn fold(&self, lane: [u64; 4], into: &mut [u64; 4]) {
+        let dot = |weights: &[u64]| {
+            weights.iter().zip(lane).fold(0u64, |sum, (w, value)| sum.wrapping_add(w.wrapping_mul(value)))
+        };
+        let whole = [lane[0], dot(&self.b), dot(&self.c), dot(&self.d)];
+        add(into, &whole);
+    }
+}
+
+#[inline(always)]
+fn fletcher4_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
+    let (steps, rest) = data.as_chunks::<STEP>();
+    let (mut whole, mut high) = (Sums::<LANES>::new(), Sums::<LANES>::new());
+    for step in steps {
+        let (mut v, mut hi) = ([0; LANES], [0; LANES]);
+        for (i, bytes) in step.as_chunks::<8>().0.iter().enumerate() {
+            v[i] = pair32::<SWAP>(bytes);
+            hi[i] = v[i] >> 32;
+        }
+        whole.step(&v);
+        high.step(&hi);
+    }
+    fletcher4_fold::<SWAP>(&whole, &high, rest)
+}
+
+/// Brings the lanes together and adds the words that did not fill a step.
+fn fletcher4_fold<const SWAP: bool>(whole: &Sums<LANES>, high: &Sums<LANES>, rest: &[u8]) -> [u64; 4] {
+    let mut sums = [0u64; 4];
+    for lane in 0..LANES {
+        let hi = high.lane(lane);
+        let v = whole.lane(lane);
+        let lo = std::array::from_fn(|i| v[i].wrapping_sub(hi[i] << 32));
+        let words = 2 * LANES as i64;
+        Weights::new(words, 2 * lane as i64).fold(lo, &mut sums);
+        Weights::new(words, 2 * lane as i64 + 1).fold(hi, &mut sums);
+    }
+    let [mut a, mut b, mut c, mut d] = sums;
+    for word in rest.chunks(4) {
+        let mut bytes = [0; 4];
+        bytes[..word.len()].copy_from_slice(word);
+        let w = if SWAP { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
+        a = a.wrapping_add(w.into());
+        b = b.wrapping_add(a);
+        c = c.wrapping_add(b);
+        d = d.wrapping_add(c);
+    }
+    [a, b, c, d]
+}
+
+/// The lane loops, compiled for the widest vectors that the processor has.
+#[allow(unsafe_code)]
+mod simd {
+    use super::{fletcher2_lanes, fletcher4_lanes};
+    use weir_format::Endian;
+
+    macro_rules! widths {
+        ($name:ident, $lanes:ident) => {
+            pub(super) fn $name(endian: Endian, data: &[u8]) -> [u64; 4] {
+                #[cfg(target_arch = "x86_64")]
+                {
+                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+                    fn avx512<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
+                        $lanes::<SWAP>(data)
+                    }
+                    #[target_feature(enable = "avx2")]
+                    fn avx2<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
+                        $lanes::<SWAP>(data)
+                    }
+                    if is_x86_feature_detected!("avx512f")
+                        && is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512dq")
+                        && is_x86_feature_detected!("avx512vl")
+                    {
+                        // SAFETY: the processor has just said that it has these instructions.
+                        return unsafe {
+                            match endian {
+                                Endian::Little => avx512::<false>(data),
+                                Endian::Big => avx512::<true>(data),
+                            }
+                        };
+                    }
+                    if is_x86_feature_detected!("avx2") {
+                        // SAFETY: the processor has just said that it has these instructions.
+                        return unsafe {
+                            match endian {
+                                Endian::Little => avx2::<false>(data),
+                                Endian::Big => avx2::<true>(data),
+                            }
+                        };
+                    }
+                }
+                match endian {
+                    Endian::Little => $lanes::<false>(data),
+                    Endian::Big => $lanes::<true>(data),
+                }
+            }
+        };
+    }
+
+    widths!(fletcher2, fletcher2_lanes);
+    widths!(fletcher4, fletcher4_lanes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The definition, word by word.
+    fn plain4(endian: Endian, data: &[u8]) -> [u64; 4] {
+        match endian {
+            Endian::Little => fletcher4_fold::<false>(&Sums::new(), &Sums::new(), data),
+            Endian::Big => fletcher4_fold::<true>(&Sums::new(), &Sums::new(), data),
+        }
+    }
+
+    fn plain2(endian: Endian, data: &[u8]) -> [u64; 4] {
+        let mut sums = [0u64; 4];
+        for (i, word) in data.as_chunks::<8>().0.iter().enumerate() {
+            let w = if endian == Endian::Big { u64::from_be_bytes(*word) } else { u64::from_le_bytes(*word) };
+            sums[i % 2] = sums[i % 2].wrapping_add(w);
+            sums[2 + i % 2] = sums[2 + i % 2].wrapping_add(sums[i % 2]);
+        }
+        sums
+    }
+
+    proptest! {
+        #[test]
+        fn lanes_agree_with_the_definition(mut data in proptest::collection::vec(any::<u8>(), 0..4096)) {
+            for endian in [Endian::Little, Endian::Big] {
+                prop_assert_eq!(fletcher4(endian, &data), plain4(endian, &data));
+                prop_assert_eq!(fletcher4_lanes::<false>(&data), plain4(Endian::Little, &data));
+            }
+            data.truncate(data.len() / 16 * 16);
+            for endian in [Endian::Little, Endian::Big] {
+                prop_assert_eq!(fletcher2(endian, &data), plain2(endian, &data));
+                prop_assert_eq!(fletcher2_lanes::<true>(&data), plain2(Endian::Big, &data));
+            }
+        }
+    }
+
+    /// Sums that run through 2^64 many times in the last word.
+    #[test]
+    fn large_blocks_wrap() {
+        let data = vec![0xff; 16 << 20];
+        assert_eq!(fletcher4(Endian::Little, &data), plain4(Endian::Little, &data));
+        assert_eq!(fletcher2(Endian::Big, &data), plain2(Endian::Big, &data));
+    }
+
+    /// By hand: words 1, 2, 3.
+    #[test]
+    fn known_sums() {
+        let data = [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0];
+        assert_eq!(fletcher4(Endian::Little, &data), [6, 10, 15, 21]);
+    }
+}

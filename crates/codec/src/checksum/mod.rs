@@ -1,0 +1,169 @@
+//! Block checksums (OpenZFS `module/zfs/zio_checksum.c` and the files beside it).
+//!
+//! A checksum is four 64-bit words. Most stand in the block pointer; labels, gang headers and intent-log blocks carry
+//! theirs in themselves (see [`embedded`]).
+//!
+//! *Byte order.* The words are what the *writing* machine held in memory. fletcher sums the block's words as that
+//! machine reads them. sha512, skein, edonr and blake3 give a string of bytes, which that machine keeps as four words
+//! in its own order, and which a pointer of its order stores unchanged. sha256 alone is always four big-endian words.
+//! So every function here takes the [`Endian`] of the block (a bit of its pointer), and the words compare equal to
+//! those of a pointer decoded in that same order.
+//!
+//! *Salt.* skein, edonr and blake3 are keyed with the pool's 32 bytes of salt (`org.illumos:checksum_salt` in the
+//! pool directory), so that no one can prepare collisions beforehand. [`Salt`] keeps what follows from it.
+//!
+//! *Encryption.* In a pointer with the X bit (and not of an object set), the last two words are the MAC. The first two
+//! are the first two of the checksum; for a checksum too weak for dedup, each xored with the word two further on.
+
+pub mod edonr;
+pub mod embedded;
+pub mod fletcher;
+pub mod skein;
+
+use crate::error::CodecError;
+use aws_lc_rs::digest;
+use weir_format::{BlockPointer, ChecksumKind, Endian, ObjectType};
+
+pub use embedded::{Verifier, verify_embedded};
+
+/// The pool's checksum salt, with the states of the functions that begin with it.
+#[derive(Clone)]
+pub struct Salt {
+    bytes: [u8; Salt::BYTES],
+    skein: skein::Skein512,
+    edonr: edonr::EdonR512,
+}
+
+impl Salt {
+    /// Bytes of a salt.
+    pub const BYTES: usize = 32;
+
+    /// From the 32 bytes in the pool directory.
+    pub fn new(bytes: [u8; Self::BYTES]) -> Self {
+        // Edon-R chains only whole blocks, so its key is the block H(salt) ‖ H(H(salt)) (edonr_zfs.c).
+        let first = edonr::EdonR512::hash(&bytes);
+        let second = edonr::EdonR512::hash(&first);
+        let mut edonr = edonr::EdonR512::new();
+        edonr.update(&first);
+        edonr.update(&second);
+        Salt { bytes, skein: skein::Skein512::keyed(256, &bytes), edonr }
+    }
+
+    /// The salt of a pool that has none yet: such a pool has no salted checksum either.
+    pub fn none() -> Self {
+        Self::new([0; Self::BYTES])
+    }
+}
+
+impl std::fmt::Debug for Salt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Salt({:02x?})", self.bytes)
+    }
+}
+
+/// The four words over `data`, of a block written in order `endian`.
+///
+/// The kinds that stand in the block itself give the words of the function that they use ([`verify_embedded`] checks
+/// such a block); `Off` and `NoParity` give zeros.
+///
+/// # Errors
+/// [`CodecError::ChecksumKind`] for `Inherit` and `On`, which name no function.
+pub fn checksum(kind: ChecksumKind, endian: Endian, salt: &Salt, data: &[u8]) -> Result<[u64; 4], CodecError> {
+    use ChecksumKind::*;
+    Ok(match kind {
+        Inherit | On => return Err(CodecError::ChecksumKind { kind }),
+        Off | NoParity => [0; 4],
+        Fletcher2 | Zilog => fletcher::fletcher2(endian, data),
+        Fletcher4 | Zilog2 => fletcher::fletcher4(endian, data),
+        Sha256 | Label | GangHeader => words(Endian::Big, digest::digest(&digest::SHA256, data).as_ref()),
+        Sha512 => words(endian, digest::digest(&digest::SHA512_256, data).as_ref()),
+        Skein => {
+            let mut state = salt.skein.clone();
+            state.update(data);
+            words(endian, &state.finish::<32>())
+        }
+        Edonr => {
+            let mut state = salt.edonr.clone();
+            state.update(data);
+            words(endian, &state.finish())
+        }
+        Blake3 => words(endian, blake3::keyed_hash(&salt.bytes, data).as_bytes()),
+    })
+}
+
+/// The first 32 bytes as four words.
+fn words(endian: Endian, bytes: &[u8]) -> [u64; 4] {
+    let mut out = [0; 4];
+    for (w, b) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *w = if endian == Endian::Big { u64::from_be_bytes(*b) } else { u64::from_le_bytes(*b) };
+    }
+    out
+}
+
+/// Whether a function is strong enough for dedup, so that its first half alone stands beside a MAC.
+fn is_strong(kind: ChecksumKind) -> bool {
+    use ChecksumKind::*;
+    matches!(kind, Sha256 | Sha512 | Skein | Blake3)
+}
+
+/// The two words that stand beside a MAC.
+fn beside_mac(kind: ChecksumKind, w: [u64; 4]) -> [u64; 4] {
+    if is_strong(kind) { [w[0], w[1], 0, 0] } else { [w[0] ^ w[2], w[1] ^ w[3], 0, 0] }
+}
+
+/// Whether the last two checksum words of a pointer are a MAC.
+fn holds_mac(pointer: &BlockPointer) -> bool {
+    pointer.uses_crypt() && pointer.object_type() != ObjectType::OBJSET
+}
+
+fn compare(kind: ChecksumKind, with_mac: bool, mut expected: [u64; 4], mut actual: [u64; 4]) -> Result<(), CodecError> {
+    if with_mac {
+        expected = [expected[0], expected[1], 0, 0];
+        actual = beside_mac(kind, actual);
+    }
+    if expected == actual { Ok(()) } else { Err(CodecError::Checksum { kind, expected, actual }) }
+}
+
+/// Proves that `data` (the physical bytes, as stored) is the block that `pointer` leads to.
+///
+/// Holds for whole blocks and for those put together from a gang; the gang *header* itself is
+/// [`verify_gang_header`]'s. Intent-log blocks prove themselves against the pointer's words.
+///
+/// # Errors
+/// [`CodecError::Checksum`] if the bytes are others, [`CodecError::NoTrailer`] for a log block that was never written,
+/// [`CodecError::ChecksumKind`] if the pointer names no function or is embedded.
+pub fn verify_block(pointer: &BlockPointer, salt: &Salt, data: &[u8]) -> Result<(), CodecError> {
+    let kind = pointer.checksum_kind().ok_or(CodecError::ChecksumKind { kind: ChecksumKind::Inherit })?;
+    match kind {
+        ChecksumKind::Off | ChecksumKind::NoParity => Ok(()),
+        ChecksumKind::Zilog | ChecksumKind::Zilog2 => {
+            let verifier = Verifier::Log { checksum: pointer.checksum(), with_mac: holds_mac(pointer) };
+            verify_embedded(kind, verifier, data).map(drop)
+        }
+        ChecksumKind::Label | ChecksumKind::GangHeader => Err(CodecError::ChecksumKind { kind }),
+        _ => {
+            let actual = checksum(kind, pointer.endian(), salt, data)?;
+            compare(kind, holds_mac(pointer), pointer.checksum(), actual)
+        }
+    }
+}
+
+/// Proves a gang header that was read through `pointer`; tells the byte order in which it was written.
+///
+/// The header is 512 bytes, or a whole sector with `dynamic_gang_header`: the caller tries the larger first.
+///
+/// # Errors
+/// As [`verify_block`].
+pub fn verify_gang_header(pointer: &BlockPointer, data: &[u8]) -> Result<Endian, CodecError> {
+    let dva = pointer.dva(0);
+    let verifier = Verifier::Gang {
+        vdev: dva.vdev.into(),
+        offset_bytes: dva.offset_bytes,
+        physical_birth: pointer.physical_birth().0,
+        halved: holds_mac(pointer),
+    };
+    verify_embedded(ChecksumKind::GangHeader, verifier, data)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use super::*;
+use proptest::prelude::*;
+
+const KINDS: [CompressionKind; 9] = [
+    CompressionKind::Lzjb,
+    CompressionKind::Zle,
+    CompressionKind::Lz4,
+    CompressionKind::Zstd,
+    CompressionKind::Gzip(1),
+    CompressionKind::Gzip(2),
+    CompressionKind::Gzip(6),
+    CompressionKind::Gzip(8),
+    CompressionKind::Gzip(9),
+];
+
+/// Bytes with runs, repetitions and noise.
+fn blocks() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        (any::<u8>(), 1usize..400).prop_map(|(b, n)| vec![b; n]),
+        (1usize..400).prop_map(|n| vec![0; n]),
+        proptest::collection::vec(any::<u8>(), 1..300),
+        (proptest::collection::vec(any::<u8>(), 1..40), 1usize..30).prop_map(|(p, n)| p.repeat(n)),
+    ];
+    proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn round_trip(block in blocks(), pad in 0usize..600) {
+        for kind in KINDS {
+            let mut room = vec![0xaa; block.len() * 2 + 600];
+            let Some(bytes) = compress(kind, ZstdLevel::DEFAULT, &block, &mut room).unwrap() else {
+                return Err(TestCaseError::fail(format!("{kind:?} did not fit")));
+            };
+            // Padding after the compressed bytes is not looked at; one byte more or less in the block is an error.
+            let stored = &room[..bytes + pad];
+            prop_assert_eq!(&decompress(kind, stored, block.len()).unwrap(), &block);
+            if kind != CompressionKind::Lzjb && !block.is_empty() {
+                prop_assert!(decompress(kind, &room[..bytes], block.len() + 1).is_err());
+                if kind != CompressionKind::Zle || block.len() > 1 {
+                    prop_assert!(decompress(kind, stored, block.len() - 1).is_err() || kind == CompressionKind::Zle);
+                }
+            }
+            for cut in [0, bytes / 2, bytes.saturating_sub(1)] {
+                if block.len() > 100 && cut < bytes {
+                    prop_assert!(decompress(kind, &room[..cut], block.len()).is_err());
+                }
+            }
+        }
+    }
+
+    /// Never into more than the room, whatever its size; and what fits comes back.
+    #[test]
+    fn compress_minds_its_room(block in blocks(), room in 0usize..3000) {
+        for kind in KINDS {
+            let mut buffer = vec![0x55; room];
+            if let Some(bytes) = compress(kind, ZstdLevel::DEFAULT, &block, &mut buffer).unwrap() {
+                prop_assert_eq!(&decompress(kind, &buffer[..bytes], block.len()).unwrap(), &block);
+            }
+        }
+    }
+
+    /// Any bytes give a block or an error.
+    #[test]
+    fn decompress_is_total(
+        mut source in proptest::collection::vec(any::<u8>(), 0..600),
+        length in 0usize..5000,
+        honest_header: bool,
+    ) {
+        for kind in KINDS {
+            if honest_header && source.len() > 12 {
+                let rest = source.len() as u32 - if kind == CompressionKind::Lz4 { 4 } else { 8 };
+                source[..4].copy_from_slice(&rest.to_be_bytes());
+                source[4..8].copy_from_slice(&[3, 0, 40, 90]);
+            }
+            let _ = decompress(kind, &source, length);
+        }
+    }
+
+    /// One bit flipped in honest bytes.
+    #[test]
+    fn decompress_survives_damage(block in blocks(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        for kind in KINDS {
+            let mut room = vec![0; block.len() * 2 + 600];
+            let bytes = compress(kind, ZstdLevel::DEFAULT, &block, &mut room).unwrap().unwrap();
+            if bytes > 0 {
+                room[at.index(bytes)] ^= 1 << bit;
+                let _ = decompress(kind, &room[..bytes], block.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_zstd_level_round_trips_and_stands_in_the_header() {
+    let block: Vec<u8> = (0..65536u32).map(|i| (i * i >> 7) as u8).collect();
+    let mut count = 0;
+    for level in (0..=255).filter_map(ZstdLevel::from_u8) {
+        let mut room = vec![0; 70000];
+        let bytes = compress(CompressionKind::Zstd, level, &block, &mut room).unwrap().unwrap();
+        assert_eq!(zstd::level(&room), Some(level));
+        assert_eq!(decompress(CompressionKind::Zstd, &room[..bytes], block.len()).unwrap(), block);
+        // The other order in which the word has been written.
+        room[4..8].reverse();
+        assert_eq!(zstd::level(&room), Some(level));
+        count += 1;
+    }
+    assert_eq!(count, 40);
+    assert_eq!(ZstdLevel::from_u8(123).unwrap().name(), "zstd-fast-1000");
+    assert_eq!(ZstdLevel::from_u8(113).unwrap().name(), "zstd-fast-20");
+    assert_eq!(ZstdLevel::from_u8(19).unwrap().name(), "zstd-19");
+}
+
+/// A megabyte of zeros in a few bytes does not come out where a sector is asked for.
+#[test]
+fn explosions_stay_in_their_block() {
+    let bomb = vec![0; 1 << 20];
+    for kind in KINDS.into_iter().filter(|&k| k != CompressionKind::Zle && k != CompressionKind::Lzjb) {
+        let mut room = vec![0; 1 << 20];
+        let bytes = compress(kind, ZstdLevel::DEFAULT, &bomb, &mut room).unwrap().unwrap();
+        let refused = decompress(kind, &room[..bytes], 512).unwrap_err();
+        assert!(matches!(refused, CodecError::Decompress { .. }), "{refused}");
+    }
+    let refused = decompress(CompressionKind::Empty, &[], MAX_BLOCK_BYTES + 1).unwrap_err();
+    assert!(refused.to_string().contains("another length"), "{refused}");
+}
+
+#[test]
+fn plain_kinds() {
+    assert_eq!(decompress(CompressionKind::Off, &[1, 2, 3], 2).unwrap(), [1, 2]);
+    assert!(decompress(CompressionKind::Off, &[1, 2, 3], 4).is_err());
+    assert_eq!(decompress(CompressionKind::Empty, &[], 3).unwrap(), [0; 3]);
+    assert!(matches!(decompress(CompressionKind::On, &[], 3), Err(CodecError::CompressionKind { .. })));
+    // A copy from before the start, and one of distance 0.
+    assert!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0, 2], 8).is_err());
+    assert!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0, 0], 8).is_err());
+    assert_eq!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0xff, 1], 8).is_err(), true);
+    assert_eq!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0xfc, 1], 8).unwrap(), *b"aaaaaaaa");
+    assert_eq!(decompress(CompressionKind::Zle, &[1, b'a', b'b', 66], 5).unwrap(), *b"ab\0\0\0");
+}

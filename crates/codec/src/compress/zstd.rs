@@ -1,0 +1,93 @@
+//! zstd as ZFS stores it (OpenZFS `module/zstd/zfs_zstd.c`, `include/sys/zstd/zstd.h`): a header of 8 bytes, then a
+//! Zstandard frame without magic number, content size and checksum.
+//!
+//! ```text
+//!   0 length of the frame (u32, big-endian)
+//!   4 level (u8) · version of the library as 10000·major + 100·minor + patch (u24, big-endian)
+//! ```
+//!
+//! Early big-endian machines wrote the second word the other way round; as the version's highest byte is 0, the place
+//! of the first zero byte tells which it is.
+
+use crate::error::DecompressFault;
+use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
+
+const HEADER_BYTES: usize = 8;
+
+/// A zstd level as ZFS numbers it (`enum zio_zstd_levels`): 1–19, or from 103 on the fast levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZstdLevel(u8);
+
+impl ZstdLevel {
+    /// What `compression=zstd` means.
+    pub const DEFAULT: ZstdLevel = ZstdLevel(3);
+
+    /// The fast levels by number, from 103 on.
+    const FAST: [i32; 21] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 500, 1000];
+    const FAST_FROM: u8 = 103;
+
+    /// From the number in a block's header or a dataset's property; `None` if no level has it.
+    pub fn from_u8(number: u8) -> Option<Self> {
+        let level = ZstdLevel(number);
+        level.library_level().is_some().then_some(level)
+    }
+
+    /// The number that stands in a block's header.
+    pub fn to_u8(self) -> u8 {
+        self.0
+    }
+
+    /// The library's level: 1–19, negative for the fast ones.
+    fn library_level(self) -> Option<i32> {
+        match self.0 {
+            n @ 1..=19 => Some(n.into()),
+            n => Self::FAST.get(usize::from(n.checked_sub(Self::FAST_FROM)?)).map(|level| -level),
+        }
+    }
+
+    /// As the `compression` property names it: `zstd-19`, `zstd-fast-500`.
+    pub fn name(self) -> String {
+        match self.library_level() {
+            Some(level) if level < 0 => format!("zstd-fast-{}", -level),
+            _ => format!("zstd-{}", self.0),
+        }
+    }
+}
+
+/// The level in a compressed block's header, if the header is whole and the level one of ZFS's.
+pub fn level(source: &[u8]) -> Option<ZstdLevel> {
+    let word = source.get(4..8)?;
+    let zero_from_last = word.iter().rev().position(|&b| b == 0)?;
+    ZstdLevel::from_u8(if zero_from_last % 2 == 0 { word[0] } else { word[3] })
+}
+
+/// Fills `block` from `source`.
+pub fn decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFault> {
+    let (header, rest) = source.split_at_checked(HEADER_BYTES).ok_or(DecompressFault::Truncated)?;
+    level(header).ok_or(DecompressFault::Invalid)?;
+    let length = header.first_chunk().map_or(0, |b| u32::from_be_bytes(*b));
+    let frame = rest.get(..length as usize).ok_or(DecompressFault::Truncated)?;
+    let mut context = DCtx::create();
+    context.set_parameter(DParameter::Format(FrameFormat::Magicless)).map_err(|_| DecompressFault::Invalid)?;
+    let bytes = context.decompress(block, frame).map_err(|_| DecompressFault::Invalid)?;
+    super::exactly(bytes, block)
+}
+
+/// Compresses `block` into `room`; `None` if it does not fit.
+pub fn compress(level: ZstdLevel, block: &[u8], room: &mut [u8]) -> Option<usize> {
+    let (header, rest) = room.split_at_mut_checked(HEADER_BYTES)?;
+    let mut context = CCtx::create();
+    for parameter in [
+        CParameter::CompressionLevel(level.library_level()?),
+        CParameter::Format(FrameFormat::Magicless),
+        CParameter::ChecksumFlag(false),
+        CParameter::ContentSizeFlag(false),
+    ] {
+        context.set_parameter(parameter).ok()?;
+    }
+    let bytes = context.compress2(rest, block).ok()?;
+    let version = u32::from(level.0) << 24 | zstd_safe::version_number() & 0xff_ffff;
+    header[..4].copy_from_slice(&u32::try_from(bytes).ok()?.to_be_bytes());
+    header[4..].copy_from_slice(&version.to_be_bytes());
+    Some(HEADER_BYTES + bytes)
+}

@@ -1,0 +1,144 @@
+//! RAID-Z parity: generation, proof, and reconstruction of up to three missing columns (OpenZFS
+//! `module/zfs/vdev_raidz.c` states the same arithmetic).
+//!
+//! A row has n data columns D₀…Dₙ₋₁ and one to three parity columns, byte by byte over GF(2⁸) ([`field`]):
+//!
+//! ```text
+//!   P = Σ Dᵢ          Q = Σ 2ⁿ⁻¹⁻ⁱ·Dᵢ          R = Σ 4ⁿ⁻¹⁻ⁱ·Dᵢ
+//! ```
+//!
+//! Data columns need not be equally long (the later ones of a RAID-Z row are a sector shorter): beyond its end a column
+//! counts as zeros. Parity is as long as the longest.
+//!
+//! *Reconstruction.* k missing columns are the k unknowns of k of the parity equations. The inverse of their k×k matrix
+//! gives each missing column as a weighted sum of the parities used and the columns that are there. So both directions
+//! are one operation, weighted sums of columns ([`kernel`]), and both run at its speed.
+//!
+//! Nothing tells wrong columns from right ones here: that is the checksum's part. The caller leaves out what it
+//! suspects, and asks again.
+
+pub mod field;
+mod kernel;
+
+use crate::error::CodecError;
+use kernel::{Input, combine};
+
+/// The most parity columns of a row.
+pub const MAX_PARITY: usize = 3;
+/// The most data columns whose factors differ.
+pub const MAX_DATA: usize = 255;
+
+/// Factor of data column `column` of `columns` in parity `parity` (0 P, 1 Q, 2 R).
+fn factor(parity: usize, columns: usize, column: usize) -> u8 {
+    field::power(1 << parity, columns - 1 - column)
+}
+
+/// Computes the first `parity.len()` parity columns of `data`. A parity longer than all data gets zeros at its end.
+///
+/// # Errors
+/// [`CodecError::Columns`] unless there are 1–3 parities and 1–255 data columns, none longer than a parity.
+pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CodecError> {
+    let longest = data.iter().map(|d| d.len()).max().unwrap_or(0);
+    let problem = if data.is_empty() || data.len() > MAX_DATA {
+        Some("1 to 255 data columns are possible")
+    } else if parity.is_empty() || parity.len() > MAX_PARITY {
+        Some("1 to 3 parity columns are possible")
+    } else if parity.iter().any(|p| p.len() < longest) {
+        Some("a data column is longer than its parity")
+    } else {
+        None
+    };
+    if let Some(problem) = problem {
+        return Err(columns(data.len(), parity.len(), 0, problem));
+    }
+    let inputs: Vec<Input<'_>> = data
+        .iter()
+        .enumerate()
+        .map(|(i, bytes)| Input { bytes, factors: std::array::from_fn(|p| factor(p, data.len(), i)) })
+        .collect();
+    combine(&inputs, parity);
+    Ok(())
+}
+
+/// Whether the given parity columns (in the order P, Q, R; `None`: not looked at) are those of `data`.
+///
+/// # Errors
+/// As [`generate`].
+pub fn check(data: &[&[u8]], parity: &[Option<&[u8]>]) -> Result<bool, CodecError> {
+    let longest = parity.iter().flatten().map(|p| p.len()).max().unwrap_or(0);
+    let mut fresh = vec![vec![0; longest]; parity.len()];
+    let mut rows: Vec<&mut [u8]> = fresh.iter_mut().map(|row| &mut row[..]).collect();
+    generate(data, &mut rows)?;
+    Ok(parity.iter().zip(&fresh).all(|(given, made)| given.is_none_or(|g| made.starts_with(g))))
+}
+
+/// Rebuilds missing data columns.
+///
+/// `data` are the row's data columns in order, `None` where missing; `parity` the parity columns P, Q, R as far as the
+/// row has them, `None` where missing or not to be used; `missing` the buffers for the missing data columns in the order
+/// of their places, each of its column's length. The first parities that are there are used. Missing parity columns are
+/// [`generate`]d afterwards.
+///
+/// # Errors
+/// [`CodecError::Columns`] if fewer parities are there than columns are missing, the buffers are not as many as the
+/// missing columns, or a column is longer than the parity.
+pub fn reconstruct(
+    data: &[Option<&[u8]>],
+    parity: &[Option<&[u8]>],
+    missing: &mut [&mut [u8]],
+) -> Result<(), CodecError> {
+    let gaps: Vec<usize> = (0..data.len()).filter(|&i| data[i].is_none()).collect();
+    let used: Vec<(usize, &[u8])> =
+        parity.iter().enumerate().filter_map(|(p, bytes)| bytes.map(|b| (p, b))).take(gaps.len()).collect();
+    let shortest = used.iter().map(|u| u.1.len()).min().unwrap_or(0);
+    let longest = data.iter().flatten().map(|d| d.len()).chain(missing.iter().map(|m| m.len())).max().unwrap_or(0);
+    let problem = if data.is_empty() || data.len() > MAX_DATA {
+        Some("1 to 255 data columns are possible")
+    } else if parity.len() > MAX_PARITY {
+        Some("1 to 3 parity columns are possible")
+    } else if gaps.len() != missing.len() {
+        Some("not as many buffers as missing columns")
+    } else if gaps.len() > used.len() {
+        Some("more columns are missing than parities are there")
+    } else if !gaps.is_empty() && longest > shortest {
+        Some("a data column is longer than its parity")
+    } else {
+        None
+    };
+    let refused = |problem| columns(data.len(), parity.iter().flatten().count(), gaps.len(), problem);
+    if let Some(problem) = problem {
+        return Err(refused(problem));
+    }
+    if gaps.is_empty() {
+        return Ok(());
+    }
+    let mut matrix = [[0; 3]; 3];
+    for (row, (p, _)) in used.iter().enumerate() {
+        for (column, gap) in gaps.iter().enumerate() {
+            matrix[row][column] = factor(*p, data.len(), *gap);
+        }
+    }
+    let inverse = field::invert(matrix, gaps.len()).ok_or(refused("the parities do not determine the columns"))?;
+    let mut inputs = Vec::with_capacity(data.len() + used.len());
+    for (row, (_, bytes)) in used.iter().enumerate() {
+        inputs.push(Input { bytes, factors: std::array::from_fn(|out| inverse[out][row]) });
+    }
+    for (i, bytes) in data.iter().enumerate() {
+        let Some(bytes) = bytes else { continue };
+        let weight = |out: usize| {
+            let terms = used.iter().enumerate();
+            terms.fold(0, |sum, (row, (p, _))| sum ^ field::mul(inverse[out][row], factor(*p, data.len(), i)))
+        };
+        inputs
+            .push(Input { bytes, factors: std::array::from_fn(|out| if out < gaps.len() { weight(out) } else { 0 }) });
+    }
+    combine(&inputs, missing);
+    Ok(())
+}
+
+fn columns(data: usize, parity: usize, missing: usize, problem: &'static str) -> CodecError {
+    CodecError::Columns { data_columns: data, parity_columns: parity, missing_columns: missing, problem }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use super::*;
+use proptest::prelude::*;
+
+/// A row as RAID-Z lays it: the first columns a sector longer than the rest.
+fn row(columns: usize, sectors: usize, longer: usize, seed: u64) -> Vec<Vec<u8>> {
+    let mut state = seed | 1;
+    let mut byte = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..columns).map(|c| (0..512 * (sectors + usize::from(c < longer))).map(|_| byte()).collect()).collect()
+}
+
+fn parities(data: &[Vec<u8>], count: usize) -> Vec<Vec<u8>> {
+    let mut parity = vec![vec![0xcc; data[0].len()]; count];
+    let columns: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
+    let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
+    generate(&columns, &mut rows).unwrap();
+    parity
+}
+
+/// Horner's rule, column by column, as the definition is usually written.
+#[test]
+fn parity_is_what_the_definition_says() {
+    let data = row(5, 2, 3, 42);
+    let parity = parities(&data, 3);
+    for i in 0..data[0].len() {
+        let horner = |times: u8| data.iter().fold(0, |sum, d| field::mul(sum, times) ^ d.get(i).copied().unwrap_or(0));
+        assert_eq!([parity[0][i], parity[1][i], parity[2][i]], [horner(1), horner(2), horner(4)]);
+    }
+}
+
+/// All sets of up to three lost columns, of data and parity, for rows of several widths.
+#[test]
+fn any_tolerable_loss_is_made_good() {
+    for (columns, count) in [(1, 3), (2, 1), (3, 2), (4, 3), (8, 3)] {
+        let data = row(columns, 1, columns.div_ceil(2), columns as u64 * 977);
+        let parity = parities(&data, count);
+        let total = columns + count;
+        for lost in (0u32..1 << total).filter(|l| l.count_ones() as usize <= count) {
+            let is_lost = |i: usize| lost >> i & 1 == 1;
+            let have: Vec<Option<&[u8]>> = (0..columns).map(|i| (!is_lost(i)).then_some(&data[i][..])).collect();
+            let proof: Vec<Option<&[u8]>> =
+                (0..count).map(|p| (!is_lost(columns + p)).then_some(&parity[p][..])).collect();
+            let gaps: Vec<usize> = (0..columns).filter(|&i| is_lost(i)).collect();
+            let mut rebuilt: Vec<Vec<u8>> = gaps.iter().map(|&i| vec![0; data[i].len()]).collect();
+            let mut buffers: Vec<&mut [u8]> = rebuilt.iter_mut().map(|r| &mut r[..]).collect();
+            reconstruct(&have, &proof, &mut buffers).unwrap();
+            for (gap, bytes) in gaps.iter().zip(&rebuilt) {
+                assert_eq!(bytes, &data[*gap], "lost {lost:b} of {columns}+{count}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn wide_rows_come_back(columns in 3usize..255, seed: u64, picks in any::<[prop::sample::Index; 3]>()) {
+        let data = row(columns, 0, columns, seed);
+        let parity = parities(&data, 3);
+        let mut have: Vec<Option<&[u8]>> = data.iter().map(|d| Some(&d[..])).collect();
+        picks.iter().for_each(|p| have[p.index(columns)] = None);
+        let gaps: Vec<usize> = (0..columns).filter(|&i| have[i].is_none()).collect();
+        let proof: Vec<Option<&[u8]>> = parity.iter().map(|p| Some(&p[..])).collect();
+        let mut rebuilt = vec![vec![0; 512]; gaps.len()];
+        let mut buffers: Vec<&mut [u8]> = rebuilt.iter_mut().map(|r| &mut r[..]).collect();
+        reconstruct(&have, &proof, &mut buffers).unwrap();
+        for (gap, bytes) in gaps.iter().zip(&rebuilt) {
+            prop_assert_eq!(bytes, &data[*gap]);
+        }
+    }
+}
+
+#[test]
+fn check_sees_one_wrong_byte() {
+    let mut data = row(4, 1, 2, 5);
+    let mut parity = parities(&data, 2);
+    let verdict = |data: &[Vec<u8>], parity: &[Vec<u8>]| {
+        let columns: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
+        let rows: Vec<Option<&[u8]>> = parity.iter().map(|p| Some(&p[..])).collect();
+        check(&columns, &rows).unwrap()
+    };
+    assert!(verdict(&data, &parity));
+    parity[1][1023] ^= 1;
+    assert!(!verdict(&data, &parity));
+    parity[1][1023] ^= 1;
+    data[3][0] ^= 0x80;
+    assert!(!verdict(&data, &parity));
+    // A row that is not looked at does not count.
+    let columns: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
+    assert!(check(&columns, &[None, None]).unwrap() && !check(&columns, &[None, Some(&parity[1])]).unwrap());
+}
+
+#[test]
+fn impossible_rows_are_refused() {
+    let refused = |r: Result<(), CodecError>| matches!(r, Err(CodecError::Columns { .. }));
+    let mut short = [0; 2];
+    assert!(refused(generate(&[], &mut [&mut short])));
+    assert!(refused(generate(&[&[1, 2, 3]], &mut [&mut short])));
+    assert!(refused(generate(&[&[1]], &mut [])));
+    assert!(refused(generate(&[&[1][..]; 256], &mut [&mut short])));
+    assert!(refused(reconstruct(&[None, Some(&[1])], &[None], &mut [&mut short])));
+    assert!(refused(reconstruct(&[None, Some(&[1])], &[Some(&[1, 2])], &mut [])));
+    assert!(refused(reconstruct(&[None, None], &[Some(&[1, 2])], &mut [&mut [0], &mut [0]])));
+    assert!(refused(reconstruct(&[None], &[Some(&[1])], &mut [&mut short])));
+    assert!(refused(reconstruct(&[], &[], &mut [])));
+    assert_eq!(reconstruct(&[Some(&[1])], &[None], &mut []), Ok(()));
+}
