@@ -1,0 +1,124 @@
+//! A tree of files, seen through whichever door: the engine itself, a mount, NFS.
+//!
+//! The comparison with a manifest is written once, against this trait. A door does not carry every fact (NFSv3 has no
+//! birth times, a mount of several file systems numbers its files anew), so each says in [`Carries`] what it does, and
+//! the comparison leaves out only that.
+
+use crate::manifest::FileKind;
+
+/// Why a tree did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TreeError {
+    /// The contents are lost: what POSIX calls EIO.
+    #[error("EIO: {0}")]
+    Input(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What a door tells of a file beyond kind, size, mode, owner, links and modification time.
+#[derive(Debug, Clone, Copy)]
+pub struct Carries {
+    /// Object numbers.
+    pub ino: bool,
+    /// Birth times.
+    pub crtime: bool,
+    /// Extended attributes, ACLs among them.
+    pub xattrs: bool,
+    /// Where data and holes are.
+    pub holes: bool,
+    /// Preferred I/O size.
+    pub blksize: bool,
+}
+
+/// Attributes of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, with set-user-id, set-group-id and sticky.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u64,
+    /// Group.
+    pub gid: u64,
+    /// Links.
+    pub nlink: u64,
+    /// Object number.
+    pub ino: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time.
+    pub mtime_ns: i64,
+    /// Change time.
+    pub ctime_ns: i64,
+    /// Access time.
+    pub atime_ns: i64,
+    /// Birth time, if carried.
+    pub crtime_ns: Option<i64>,
+    /// Space in units of 512 bytes.
+    pub blocks512: u64,
+    /// Preferred I/O size, if carried.
+    pub blksize: Option<u64>,
+    /// Device number, for devices.
+    pub rdev: (u64, u64),
+}
+
+/// A directory's entries: each name with its file's handle.
+pub type Listing<Node> = Vec<(Vec<u8>, Node)>;
+
+/// A tree of files.
+pub trait Tree {
+    /// A file's handle.
+    type Node: Clone;
+
+    /// What this door carries.
+    fn carries(&self) -> Carries;
+    /// The root directory.
+    ///
+    /// # Errors
+    /// If the tree cannot be reached.
+    fn root(&mut self) -> Result<Self::Node, TreeError>;
+    /// A file's attributes.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn attributes(&mut self, node: &Self::Node) -> Result<Attributes, TreeError>;
+    /// A directory's entries, without `.` and `..`.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    fn read_dir(&mut self, node: &Self::Node) -> Result<Listing<Self::Node>, TreeError>;
+    /// Bytes of a file; shorter than asked only at its end.
+    ///
+    /// # Errors
+    /// [`TreeError::Input`] if the bytes are lost.
+    fn read(&mut self, node: &Self::Node, offset: u64, length: usize) -> Result<Vec<u8>, TreeError>;
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read_link(&mut self, node: &Self::Node) -> Result<Vec<u8>, TreeError>;
+    /// Extended attributes by name; only called if carried.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn xattrs(&mut self, node: &Self::Node) -> Result<Vec<(String, Vec<u8>)>, TreeError>;
+    /// Runs of data as (offset, length); only called if carried.
+    ///
+    /// # Errors
+    /// If they cannot be found.
+    fn data_runs(&mut self, node: &Self::Node, size: u64) -> Result<Vec<(u64, u64)>, TreeError>;
+}
+
+/// A block device, seen through whichever door.
+pub trait BlockDevice {
+    /// Its size in bytes.
+    fn size_bytes(&self) -> u64;
+    /// Bytes of it, exactly as many as asked.
+    ///
+    /// # Errors
+    /// [`TreeError::Input`] if the bytes are lost.
+    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, TreeError>;
+}
