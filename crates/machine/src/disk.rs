@@ -1,4 +1,14 @@
-//! The disk seam.
+//! The disk seam: one trait with two calls, and what goes through it.
+//!
+//! An [`Io`] is a letter that carries its own envelope: the buffer goes down with it and comes back through
+//! `io.done`. Whoever waits may give up at any time (a dropped future); the disk still owns the memory it writes to,
+//! and its answer then goes nowhere. io_uring and DMA allow nothing less.
+//!
+//! Order: operations that are under way at the same time may be done in any order. A [`Op::Flush`] covers the writes
+//! that were *completed* before it was submitted, no others.
+//!
+//! Failure: every operation ends in exactly one answer, except on a disk that hangs. An error names the operation and
+//! the range; the buffer of a failed operation is not given back.
 
 use crate::buf::Buf;
 use futures_channel::oneshot;
@@ -57,6 +67,18 @@ pub enum DiskError {
         /// `errno`.
         errno: i32,
     },
+    /// The file ended before the range did: it shrank after it was opened.
+    #[error("{op:?} of {len} bytes at {offset} got only {done}")]
+    Short {
+        /// What was asked.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// Bytes transferred.
+        done: u64,
+    },
     /// The disk is gone, or was opened read-only and asked to write.
     #[error("{op:?}: {why}")]
     Refused {
@@ -95,12 +117,16 @@ pub trait Disk: Send + Sync {
     fn geometry(&self) -> Geometry;
     /// Starts an operation; the result arrives through `io.done`. Never blocks for the transfer itself.
     fn submit(&self, io: Io);
+    /// A buffer to read `len` bytes into. Its contents are unspecified until a read has succeeded: a disk may recycle.
+    fn buffer(&self, len: usize) -> Buf {
+        Buf::zeroed(len)
+    }
 }
 
 impl dyn Disk {
     /// Reads `len` bytes at `offset`, both multiples of the sector size.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf, DiskError> {
-        self.run(Op::Read, offset, len as u64, Buf::zeroed(len)).await
+        self.run(Op::Read, offset, len as u64, self.buffer(len)).await
     }
 
     /// Writes `buf` at `offset`.
@@ -110,13 +136,53 @@ impl dyn Disk {
 
     /// Makes completed writes durable.
     pub async fn flush(&self) -> Result<(), DiskError> {
-        self.run(Op::Flush, 0, 0, Buf::zeroed(0)).await.map(drop)
+        self.run(Op::Flush, 0, 0, Buf::empty()).await.map(drop)
+    }
+
+    /// Tells the disk that `len` bytes at `offset` are no longer needed. They read as anything afterwards.
+    pub async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.run(Op::Discard, offset, len, Buf::empty()).await.map(drop)
     }
 
     async fn run(&self, op: Op, offset: u64, len: u64, buf: Buf) -> Result<Buf, DiskError> {
         let (done, result) = oneshot::channel();
         self.submit(Io { op, offset, len, buf, done });
         result.await.unwrap_or(Err(DiskError::Refused { op, why: "the disk dropped the operation" }))
+    }
+}
+
+impl Io {
+    /// Answers with the buffer.
+    pub fn succeed(self) {
+        // Nobody waits any more: the answer is not wanted.
+        let _ = self.done.send(Ok(self.buf));
+    }
+
+    /// Answers with an error.
+    pub fn fail(self, error: DiskError) {
+        let _ = self.done.send(Err(error));
+    }
+
+    /// Answers with the operating system's error number.
+    pub fn fail_errno(self, errno: i32) {
+        let Io { op, offset, len, .. } = self;
+        self.fail(DiskError::Os { op, offset, len, errno });
+    }
+
+    /// What is wrong with it before it starts: a range past the end, a change to what is read-only, a buffer that is
+    /// not `len` bytes long.
+    pub fn check(&self, geometry: &Geometry, access: Access) -> Result<(), DiskError> {
+        let Io { op, offset, len, .. } = *self;
+        if op != Op::Read && access == Access::ReadOnly {
+            return Err(DiskError::Refused { op, why: "the disk was opened read-only" });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > geometry.size_bytes) {
+            return Err(DiskError::OutOfRange { op, offset, len, size_bytes: geometry.size_bytes });
+        }
+        if matches!(op, Op::Read | Op::Write) && self.buf.len() as u64 != len {
+            return Err(DiskError::Refused { op, why: "the buffer is not as long as the range" });
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,136 @@
+//! Real disks: regular files and block devices.
+//!
+//! ```text
+//!   RealDisks::open ─► RealDisk ── submit(Io) ──┬─► ring      one io_uring, one thread that submits and reaps
+//!                         │                     └─► threads   a crew that calls pread, pwrite, fdatasync
+//!                         └─ Target: the open file (twice when it can be driven around the page cache), its geometry
+//! ```
+//!
+//! [`Backend::Auto`] takes io_uring where the kernel permits it (containers often forbid it) and threads otherwise.
+//! Both give the same answers: one body of tests runs over both, direct and buffered.
+//!
+//! Direct transfers need aligned addresses, offsets and lengths. What is not aligned (a 512-byte label on a disk of
+//! 4 KiB sectors, the tail of a file of odd size) goes through the page cache instead, quietly: the kernel keeps the
+//! two coherent for one file. A file system that opens files for direct access but then refuses the transfer (some
+//! FUSE servers) costs one retry, after which the target stays buffered.
+
+mod ring;
+mod target;
+mod threads;
+
+use crate::buf::{Buf, BufPool};
+use crate::crew::Crew;
+use crate::disk::{Access, Disk, DiskError, Disks, Geometry, Io};
+use ring::Ring;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use target::Target;
+
+/// How real disks are driven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// io_uring where it is permitted, threads otherwise.
+    #[default]
+    Auto,
+    /// io_uring or nothing.
+    Uring,
+    /// Threads that make blocking calls.
+    Threads,
+}
+
+/// The most operations that blocking threads carry at once.
+const BLOCKING_THREADS: usize = 32;
+
+#[derive(Clone)]
+enum Engine {
+    Ring(Arc<Ring>),
+    Threads(Arc<Crew>),
+}
+
+/// Opens files and block devices.
+pub struct RealDisks {
+    engine: Engine,
+    direct: bool,
+    pool: BufPool,
+}
+
+impl RealDisks {
+    /// Disks driven by `backend`, around the page cache when `direct`, with buffers from `pool`. Fails only when
+    /// io_uring is asked for by name and is not to be had.
+    pub fn new(backend: Backend, direct: bool, pool: BufPool) -> Result<Self, std::io::Error> {
+        let threads = || Engine::Threads(Arc::new(Crew::new("weir-disk", BLOCKING_THREADS)));
+        let engine = match backend {
+            Backend::Threads => threads(),
+            Backend::Uring => Engine::Ring(Arc::new(Ring::start()?)),
+            Backend::Auto => match Ring::start() {
+                Ok(ring) => Engine::Ring(Arc::new(ring)),
+                Err(error) => {
+                    tracing::info!(%error, "no io_uring here: disks are driven by threads");
+                    threads()
+                }
+            },
+        };
+        Ok(RealDisks { engine, direct, pool })
+    }
+
+    /// What drives the disks: never [`Backend::Auto`].
+    pub fn backend(&self) -> Backend {
+        match self.engine {
+            Engine::Ring(_) => Backend::Uring,
+            Engine::Threads(_) => Backend::Threads,
+        }
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&self) -> &BufPool {
+        &self.pool
+    }
+}
+
+impl Disks for RealDisks {
+    fn scan(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
+        let failed = |error: std::io::Error| DiskError::Open { path: dir.into(), errno: target::errno(&error) };
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            // What vanished meanwhile, or a link to nowhere, is no disk.
+            if std::fs::metadata(&path).is_ok_and(|m| target::is_disk(&m)) {
+                found.push(path);
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {
+        let target = Target::open(path, access, self.direct)
+            .map_err(|error| DiskError::Open { path: path.into(), errno: target::errno(&error) })?;
+        Ok(Arc::new(RealDisk { target: Arc::new(target), engine: self.engine.clone(), pool: self.pool.clone() }))
+    }
+}
+
+struct RealDisk {
+    target: Arc<Target>,
+    engine: Engine,
+    pool: BufPool,
+}
+
+impl Disk for RealDisk {
+    fn geometry(&self) -> Geometry {
+        self.target.geometry
+    }
+
+    fn submit(&self, io: Io) {
+        if let Err(error) = io.check(&self.target.geometry, self.target.access) {
+            return io.fail(error);
+        }
+        match &self.engine {
+            Engine::Ring(ring) => ring.submit(self.target.clone(), io),
+            Engine::Threads(crew) => threads::submit(crew, self.target.clone(), io),
+        }
+    }
+
+    fn buffer(&self, len: usize) -> Buf {
+        self.pool.take(len)
+    }
+}

@@ -1,0 +1,153 @@
+//! One open file or block device: its descriptors, its geometry, and which descriptor fits a transfer.
+
+#![allow(unsafe_code, reason = "ioctl, statx and fallocate")]
+
+use crate::disk::{Access, Geometry};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `<linux/fs.h>`: `_IOR(0x12, 114, size_t)` on a 64-bit machine.
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+/// `<linux/fs.h>`: `_IO(0x12, 104)`: the logical sector size, an `int`.
+const BLKSSZGET: libc::c_ulong = 0x1268;
+/// `<linux/fs.h>`: `_IO(0x12, 126)`: whether it spins, an `unsigned short`.
+const BLKROTATIONAL: libc::c_ulong = 0x127e;
+
+/// The error number, or EIO where there is none.
+pub fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Whether a disk can be made of it.
+pub fn is_disk(metadata: &Metadata) -> bool {
+    metadata.is_file() || metadata.file_type().is_block_device()
+}
+
+struct Direct {
+    file: File,
+    offset_align: u64,
+    memory_align: usize,
+    /// Cleared when the file system turns out to refuse direct transfers.
+    usable: AtomicBool,
+}
+
+pub struct Target {
+    pub geometry: Geometry,
+    pub access: Access,
+    buffered: File,
+    direct: Option<Direct>,
+}
+
+impl Target {
+    pub fn open(path: &Path, access: Access, direct: bool) -> io::Result<Target> {
+        let metadata = std::fs::metadata(path)?;
+        if !is_disk(&metadata) {
+            // A FIFO would block the open, a directory would fail later and less clearly.
+            return Err(io::Error::from_raw_os_error(libc::ENOTBLK));
+        }
+        let device = metadata.file_type().is_block_device();
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::ReadWrite);
+        // On a device, O_EXCL without O_CREAT refuses one that is mounted or held by another subsystem.
+        let exclusive = if device && access == Access::ReadWrite { libc::O_EXCL } else { 0 };
+        let buffered = options.custom_flags(exclusive).open(path)?;
+        let geometry = if device {
+            device_geometry(&buffered)?
+        } else {
+            Geometry { size_bytes: buffered.metadata()?.len(), sector_bytes: 512, rotational: false }
+        };
+        // A second exclusive open of one device would be refused: reopen what is already open.
+        let again = format!("/proc/self/fd/{}", buffered.as_raw_fd());
+        let direct = if direct { options.custom_flags(libc::O_DIRECT).open(again).ok() } else { None };
+        let direct = direct.and_then(|file| {
+            let (offset_align, memory_align) = direct_alignment(&file, u64::from(geometry.sector_bytes))?;
+            Some(Direct { file, offset_align, memory_align, usable: AtomicBool::new(true) })
+        });
+        Ok(Target { geometry, access, buffered, direct })
+    }
+
+    /// The file for a transfer, and whether it goes around the page cache.
+    pub fn file(&self, offset: u64, memory: &[u8]) -> (&File, bool) {
+        match &self.direct {
+            Some(direct)
+                if direct.usable.load(Ordering::Relaxed)
+                    && offset.is_multiple_of(direct.offset_align)
+                    && (memory.len() as u64).is_multiple_of(direct.offset_align)
+                    && (memory.as_ptr() as usize).is_multiple_of(direct.memory_align) =>
+            {
+                (&direct.file, true)
+            }
+            _ => (&self.buffered, false),
+        }
+    }
+
+    /// The descriptor for flushes and discards.
+    pub fn plain_fd(&self) -> RawFd {
+        self.buffered.as_raw_fd()
+    }
+
+    pub fn plain(&self) -> &File {
+        &self.buffered
+    }
+
+    /// No direct transfers from here on.
+    pub fn give_up_direct(&self) {
+        if let Some(direct) = &self.direct {
+            direct.usable.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Deallocates a range: a hole in a file, a discard or zeroes on a device.
+    pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) else {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        };
+        // SAFETY: a system call on an open descriptor, without memory.
+        let result = unsafe { libc::fallocate(self.plain_fd(), PUNCH_HOLE, offset, len) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// How `fallocate` is told to make a hole.
+pub const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+fn device_geometry(file: &File) -> io::Result<Geometry> {
+    let (mut size_bytes, mut sector_bytes, mut rotational) = (0u64, 0i32, 0u16);
+    let fd = file.as_raw_fd();
+    // SAFETY: each request writes a value of the type that its pointer has.
+    let failed = unsafe {
+        libc::ioctl(fd, BLKGETSIZE64, &mut size_bytes) != 0 || libc::ioctl(fd, BLKSSZGET, &mut sector_bytes) != 0
+    };
+    if failed {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above. Where the kernel does not know, it does not spin.
+    let known = unsafe { libc::ioctl(fd, BLKROTATIONAL, &mut rotational) } == 0;
+    let sector_bytes = u32::try_from(sector_bytes).ok().filter(|b| b.is_power_of_two()).unwrap_or(512);
+    Ok(Geometry { size_bytes, sector_bytes, rotational: known && rotational != 0 })
+}
+
+/// What direct transfers must be aligned to: offsets and lengths, and memory. None when the file system has no direct
+/// transfers. A kernel before 6.1 does not tell: then a page, or a device's sector, which is always enough.
+fn direct_alignment(file: &File, sector_bytes: u64) -> Option<(u64, usize)> {
+    let page = crate::Buf::ALIGN;
+    let guess = if file.metadata().ok()?.is_file() { page as u64 } else { sector_bytes };
+    // SAFETY: all-zero is a value of this plain structure.
+    let mut about: libc::statx = unsafe { std::mem::zeroed() };
+    let mask = libc::STATX_DIOALIGN;
+    // SAFETY: an empty path with AT_EMPTY_PATH means the descriptor itself; `about` is writable and of the right type.
+    let result = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &mut about) };
+    if result != 0 || about.stx_mask & mask == 0 {
+        return Some((guess, page));
+    }
+    match (u64::from(about.stx_dio_offset_align), about.stx_dio_mem_align as usize) {
+        (0, _) | (_, 0) => None,
+        // Buffers are aligned to a page; a demand beyond it can never be met.
+        (_, memory) if memory > page => None,
+        (offset, memory) => Some((offset, memory)),
+    }
+}

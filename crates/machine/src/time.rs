@@ -1,0 +1,88 @@
+//! Time, as the engine sees it: a monotonic [`Nanos`] for intervals, a wall clock for what people read.
+//!
+//! Nothing in the engine asks the operating system for the time. It asks its [`Clock`], so that in the simulator an
+//! hour of timeouts passes in a millisecond and every run of a seed sees the same instants.
+
+use futures_util::future::BoxFuture;
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A monotonic instant: nanoseconds since the machine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The time from `earlier` to here; zero when `earlier` is later.
+    pub fn since(self, earlier: Nanos) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Nanoseconds from `earlier` to here; zero when `earlier` is later.
+    pub fn ns_since(self, earlier: Nanos) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Nanos {
+    type Output = Nanos;
+    /// Saturates at the end of time (584 years).
+    fn add(self, rhs: Duration) -> Nanos {
+        Nanos(self.0.saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Duration;
+    fn sub(self, rhs: Nanos) -> Duration {
+        self.since(rhs)
+    }
+}
+
+/// What stands behind a [`Clock`]: the system's clocks, or the simulator's.
+pub trait ClockSource: Send + Sync {
+    /// Monotonic time.
+    fn now(&self) -> Nanos;
+    /// Wall-clock time.
+    fn wall(&self) -> SystemTime;
+    /// Done at `when`, or at once if that has passed.
+    fn sleep_until(&self, when: Nanos) -> BoxFuture<'static, ()>;
+}
+
+/// The machine's clock.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn ClockSource>);
+
+impl Clock {
+    /// A clock over `source`.
+    pub fn new(source: Arc<dyn ClockSource>) -> Self {
+        Clock(source)
+    }
+
+    /// Monotonic time since the machine was made.
+    pub fn now(&self) -> Nanos {
+        self.0.now()
+    }
+
+    /// The time of day: for stamps that people read, never for intervals.
+    pub fn wall(&self) -> SystemTime {
+        self.0.wall()
+    }
+
+    /// Waits `duration` (in production to about a millisecond).
+    pub async fn sleep(&self, duration: Duration) {
+        self.0.sleep_until(self.now() + duration).await;
+    }
+
+    /// Waits until `when`.
+    pub async fn sleep_until(&self, when: Nanos) {
+        self.0.sleep_until(when).await;
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clock({} ns)", self.now().0)
+    }
+}
