@@ -12,7 +12,11 @@ pub mod ids;
 pub mod kinds;
 pub mod label;
 pub mod nvlist;
+pub mod objset;
+pub mod space_map;
 pub mod uberblock;
+pub mod zap;
+pub mod zil;
 
 pub use blkptr::{BlockPointer, Dva, Embedded};
 pub use cursor::{Cursor, DecodeError, Endian};
@@ -22,4 +26,5 @@ pub use ids::{ObjectId, ObjsetId, Txg};
 pub use kinds::{ChecksumKind, CompressionKind, ObjectType};
 pub use label::SelfChecksum;
 pub use nvlist::{NvList, NvPair, NvValue};
+pub use objset::{Objset, ObjsetKind};
 pub use uberblock::Uberblock;

@@ -1,0 +1,123 @@
+//! The header of an object set (`objset_phys_t`, OpenZFS `include/sys/dmu_objset.h`): what the MOS's root pointer and
+//! each dataset's pointer lead to.
+//!
+//! ```text
+//!     0 meta dnode (512)            the object of all other dnodes
+//!   512 intent log header (192)
+//!   704 type · 712 flags
+//!   720 portable MAC (32) · 752 local MAC (32)
+//!  1024 user accounting dnode · 1536 group accounting dnode       from 2048-byte headers on
+//!  2048 project accounting dnode                                  in 4096-byte headers
+//! ```
+
+use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::dnode::Dnode;
+use crate::zil::ZilHeader;
+
+const WHAT: &str = "object set";
+
+/// What an object set is (`dmu_objset_type_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum ObjsetKind {
+    None,
+    /// The meta object set.
+    Meta,
+    /// A file system.
+    Zfs,
+    /// A volume.
+    Zvol,
+    Other,
+    Any,
+}
+
+impl ObjsetKind {
+    /// From the number on disk.
+    pub fn from_u64(n: u64) -> Option<Self> {
+        use ObjsetKind::*;
+        [None, Meta, Zfs, Zvol, Other, Any].get(usize::try_from(n).ok()?).copied()
+    }
+
+    /// The name that zdb shows.
+    pub fn name(self) -> &'static str {
+        match self {
+            ObjsetKind::None => "NONE",
+            ObjsetKind::Meta => "META",
+            ObjsetKind::Zfs => "ZPL",
+            ObjsetKind::Zvol => "ZVOL",
+            ObjsetKind::Other => "OTHER",
+            ObjsetKind::Any => "ANY",
+        }
+    }
+}
+
+/// A decoded object set header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objset {
+    /// The object of all other dnodes; `None` in a set that never held an object.
+    pub meta_dnode: Option<Dnode>,
+    /// Where the intent log starts.
+    pub zil: ZilHeader,
+    /// What it is.
+    pub kind: ObjsetKind,
+    /// [`Objset::USER_ACCOUNTING`] and so on.
+    pub flags: u64,
+    /// MAC over what a raw send preserves (encrypted data sets).
+    pub portable_mac: [u8; 32],
+    /// MAC over the accounting dnodes (encrypted data sets).
+    pub local_mac: [u8; 32],
+    /// Space by user.
+    pub user_used: Option<Dnode>,
+    /// Space by group.
+    pub group_used: Option<Dnode>,
+    /// Space by project.
+    pub project_used: Option<Dnode>,
+}
+
+impl Objset {
+    /// Flag: user and group accounting is complete.
+    pub const USER_ACCOUNTING: u64 = 1;
+    /// Flag: object accounting is complete.
+    pub const OBJECT_ACCOUNTING: u64 = 2;
+    /// Flag: project accounting is complete.
+    pub const PROJECT_ACCOUNTING: u64 = 4;
+    /// The object number of the user accounting ZAP (`DMU_USERUSED_OBJECT`), which has no slot in the meta dnode.
+    pub const USERUSED_OBJECT: u64 = u64::MAX;
+    /// The object number of the group accounting ZAP.
+    pub const GROUPUSED_OBJECT: u64 = u64::MAX - 1;
+    /// The object number of the project accounting ZAP.
+    pub const PROJECTUSED_OBJECT: u64 = u64::MAX - 2;
+    /// Bytes of the oldest header.
+    pub const SIZE_V1: usize = 1024;
+    /// Bytes of a header with user and group accounting.
+    pub const SIZE_V2: usize = 2048;
+    /// Bytes of a header with project accounting.
+    pub const SIZE_V3: usize = 4096;
+
+    /// Decodes a header block of 1024, 2048 or 4096 bytes.
+    pub fn decode(bytes: &[u8], endian: Endian) -> Result<Self, DecodeError> {
+        let mut c = Cursor::new(bytes, endian, WHAT);
+        let meta_dnode = Dnode::decode(c.bytes(Dnode::SLOT)?, endian)?;
+        let zil = ZilHeader::decode(&mut c)?;
+        let kind = c.u64()?;
+        let kind = ObjsetKind::from_u64(kind).ok_or(DecodeError::Field { what: WHAT, field: "type", value: kind })?;
+        let flags = c.u64()?;
+        let portable_mac = c.array()?;
+        let local_mac = c.array()?;
+        let dnode_at = |offset: usize, size: usize| match bytes.get(offset..offset + Dnode::SLOT) {
+            Some(slot) if bytes.len() >= size => Dnode::decode(slot, endian),
+            _ => Ok(None),
+        };
+        Ok(Objset {
+            meta_dnode,
+            zil,
+            kind,
+            flags,
+            portable_mac,
+            local_mac,
+            user_used: dnode_at(1024, Self::SIZE_V2)?,
+            group_used: dnode_at(1536, Self::SIZE_V2)?,
+            project_used: dnode_at(2048, Self::SIZE_V3)?,
+        })
+    }
+}

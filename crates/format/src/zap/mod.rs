@@ -1,0 +1,101 @@
+//! ZAPs (OpenZFS `include/sys/zap_impl.h`, `zap_leaf.h`, `module/zfs/zap*.c`): the format's dictionaries, in two shapes.
+//!
+//! *Micro*: one block of 64-byte slots, each a name of up to 49 bytes and one 64-bit value ([`MicroZap`]).
+//!
+//! *Fat*: an extendible hash table. The hash's leading bits index the *pointer table*, in the second half of the header
+//! block or in blocks of its own, which names the *leaf* block; the next bits pick a chain in the leaf ([`Leaf`]).
+//!
+//! ```text
+//!  hash  | pointer table index (zt_shift bits) |…
+//!        | leaf prefix (prefix_len bits) | leaf hash table index (block shift - 5 bits) |…
+//! ```
+//!
+//! Entries of equal hash are told apart by a *collision differentiator* (cd). Names and arrays lie in chains of 24-byte
+//! chunks. All integers are in the block's byte order, except those in a leaf's values, which are big-endian.
+//!
+//! Invariants: every chain walk ends after as many steps as the leaf has chunks, whatever the bytes say; a value's length
+//! is bounded by the leaf.
+
+mod fat;
+mod hash;
+mod leaf;
+mod micro;
+#[cfg(test)]
+mod tests;
+
+pub use fat::{FatHeader, PointerTable, ZapFlags};
+pub use hash::{hash_bytes, hash_words};
+pub use leaf::{Leaf, LeafEntry, LeafHeader};
+pub use micro::{MicroEntry, MicroZap};
+
+use crate::cursor::{Cursor, DecodeError, Endian};
+
+pub(crate) const WHAT: &str = "ZAP";
+
+/// How names are compared, from a ZAP's `normflags` (`U8_TEXTPREP_*` in OpenZFS `include/sys/u8_textprep.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NormFlags(pub u64);
+
+#[allow(missing_docs)]
+impl NormFlags {
+    pub const TO_UPPER: u64 = 2;
+    pub const TO_LOWER: u64 = 4;
+    pub const CANON_DECOMP: u64 = 0x10;
+    pub const COMPAT_DECOMP: u64 = 0x20;
+    pub const CANON_COMP: u64 = 0x40;
+    pub const NFD: u64 = Self::CANON_DECOMP;
+    pub const NFC: u64 = Self::CANON_DECOMP | Self::CANON_COMP;
+    pub const NFKD: u64 = Self::COMPAT_DECOMP;
+    pub const NFKC: u64 = Self::COMPAT_DECOMP | Self::CANON_COMP;
+
+    /// Whether any flag is set.
+    pub fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether case is folded.
+    pub fn folds_case(self) -> bool {
+        self.0 & (Self::TO_UPPER | Self::TO_LOWER) != 0
+    }
+}
+
+/// What the first word of a ZAP's block says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum BlockKind {
+    Leaf,
+    Header,
+    Micro,
+}
+
+impl BlockKind {
+    /// The first word of a leaf.
+    pub const LEAF: u64 = 1 << 63;
+    /// The first word of a fat ZAP's first block.
+    pub const HEADER: u64 = (1 << 63) + 1;
+    /// The first word of a micro ZAP.
+    pub const MICRO: u64 = (1 << 63) + 3;
+
+    /// From the first word of a block; an error for pointer table blocks, which have no mark.
+    pub fn of(block: &[u8], endian: Endian) -> Result<Self, DecodeError> {
+        match Cursor::new(block, endian, WHAT).u64()? {
+            Self::LEAF => Ok(BlockKind::Leaf),
+            Self::HEADER => Ok(BlockKind::Header),
+            Self::MICRO => Ok(BlockKind::Micro),
+            found => Err(DecodeError::Magic { what: WHAT, found }),
+        }
+    }
+}
+
+pub(crate) fn bad(field: &'static str, value: u64) -> DecodeError {
+    DecodeError::Field { what: WHAT, field, value }
+}
+
+/// log2 of a ZAP block's size, which must be a power of two between 512 bytes and 16 MiB.
+pub(crate) fn block_shift(block: &[u8]) -> Result<u32, DecodeError> {
+    let len = block.len();
+    if !len.is_power_of_two() || !(512..=16 << 20).contains(&len) {
+        return Err(bad("block size", len as u64));
+    }
+    Ok(len.trailing_zeros())
+}

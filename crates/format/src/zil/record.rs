@@ -1,0 +1,441 @@
+//! The records in log blocks.
+
+use super::WHAT;
+use crate::blkptr::BlockPointer;
+use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::ids::{ObjectId, Txg};
+
+type Result<T> = std::result::Result<T, DecodeError>;
+
+/// What a record does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum TxType {
+    Commit,
+    Create,
+    Mkdir,
+    MkXattr,
+    Symlink,
+    Remove,
+    Rmdir,
+    Link,
+    Rename,
+    Write,
+    Truncate,
+    SetAttr,
+    AclV0,
+    Acl,
+    CreateAcl,
+    CreateAttr,
+    CreateAclAttr,
+    MkdirAcl,
+    MkdirAttr,
+    MkdirAclAttr,
+    Write2,
+    SetSaXattr,
+    RenameExchange,
+    RenameWhiteout,
+    CloneRange,
+}
+
+impl TxType {
+    const ALL: [(TxType, &'static str); 25] = {
+        use TxType::*;
+        [
+            (Commit, "TX_COMMIT"),
+            (Create, "TX_CREATE"),
+            (Mkdir, "TX_MKDIR"),
+            (MkXattr, "TX_MKXATTR"),
+            (Symlink, "TX_SYMLINK"),
+            (Remove, "TX_REMOVE"),
+            (Rmdir, "TX_RMDIR"),
+            (Link, "TX_LINK"),
+            (Rename, "TX_RENAME"),
+            (Write, "TX_WRITE"),
+            (Truncate, "TX_TRUNCATE"),
+            (SetAttr, "TX_SETATTR"),
+            (AclV0, "TX_ACL_V0"),
+            (Acl, "TX_ACL_ACL"),
+            (CreateAcl, "TX_CREATE_ACL"),
+            (CreateAttr, "TX_CREATE_ATTR"),
+            (CreateAclAttr, "TX_CREATE_ACL_ATTR"),
+            (MkdirAcl, "TX_MKDIR_ACL"),
+            (MkdirAttr, "TX_MKDIR_ATTR"),
+            (MkdirAclAttr, "TX_MKDIR_ACL_ATTR"),
+            (Write2, "TX_WRITE2"),
+            (SetSaXattr, "TX_SETSAXATTR"),
+            (RenameExchange, "TX_RENAME_EXCHANGE"),
+            (RenameWhiteout, "TX_RENAME_WHITEOUT"),
+            (CloneRange, "TX_CLONE_RANGE"),
+        ]
+    };
+
+    /// From the number on disk, without the case bit.
+    pub fn from_u64(n: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(n).ok()?).map(|t| t.0)
+    }
+
+    /// The number on disk.
+    pub fn to_u64(self) -> u64 {
+        self as u64
+    }
+
+    /// The name that zdb shows.
+    pub fn name(self) -> &'static str {
+        Self::ALL.get(self as usize).map_or("", |t| t.1)
+    }
+
+    fn has_acl(self) -> bool {
+        use TxType::*;
+        matches!(self, CreateAcl | CreateAclAttr | MkdirAcl | MkdirAclAttr)
+    }
+
+    fn has_attr(self) -> bool {
+        use TxType::*;
+        matches!(self, CreateAttr | CreateAclAttr | MkdirAttr | MkdirAclAttr)
+    }
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRecord<'a> {
+    /// What it does.
+    pub tx_type: TxType,
+    /// Names are to be compared without case.
+    pub ignore_case: bool,
+    /// Bytes of the record.
+    pub length: usize,
+    /// The txg in which the change is to be synced.
+    pub txg: Txg,
+    /// Sequence number in the log.
+    pub seq: u64,
+    /// The record's bytes, whole.
+    pub raw: &'a [u8],
+    endian: Endian,
+}
+
+impl<'a> LogRecord<'a> {
+    /// Bytes before the body.
+    pub const HEADER: usize = 32;
+
+    fn decode(c: &mut Cursor<'a>) -> Result<Self> {
+        let endian = c.endian();
+        let mut peek = c.clone();
+        let [kind, length, txg, seq] = peek.words()?;
+        let bad = |field, value| DecodeError::Field { what: WHAT, field, value };
+        let tx_type = TxType::from_u64(kind & !(1 << 63)).ok_or(bad("record type", kind))?;
+        let length_bytes =
+            usize::try_from(length).ok().filter(|l| *l >= Self::HEADER).ok_or(bad("record length", length))?;
+        let raw = c.bytes(length_bytes)?;
+        Ok(LogRecord { tx_type, ignore_case: kind >> 63 != 0, length: length_bytes, txg: Txg(txg), seq, raw, endian })
+    }
+
+    /// Decodes the body. In an encrypted object set it must have been decrypted first.
+    pub fn body(&self) -> Result<LogBody<'a>> {
+        use TxType::*;
+        let mut c = Cursor::new(self.raw, self.endian, WHAT);
+        c.skip(Self::HEADER)?;
+        Ok(match self.tx_type {
+            Commit => LogBody::Commit,
+            Create | Mkdir | MkXattr | Symlink | CreateAcl | CreateAttr | CreateAclAttr | MkdirAcl | MkdirAttr
+            | MkdirAclAttr => LogBody::Create(Box::new(create(&mut c, self.tx_type)?)),
+            Remove | Rmdir => LogBody::Remove { dir: ObjectId(c.u64()?), name: c_string(&mut c)? },
+            Link => LogBody::Link { dir: ObjectId(c.u64()?), object: ObjectId(c.u64()?), name: c_string(&mut c)? },
+            Rename | RenameExchange => LogBody::Rename {
+                source_dir: ObjectId(c.u64()?),
+                target_dir: ObjectId(c.u64()?),
+                whiteout: None,
+                source: c_string(&mut c)?,
+                target: c_string(&mut c)?,
+            },
+            RenameWhiteout => LogBody::Rename {
+                source_dir: ObjectId(c.u64()?),
+                target_dir: ObjectId(c.u64()?),
+                whiteout: Some(c.words()?),
+                source: c_string(&mut c)?,
+                target: c_string(&mut c)?,
+            },
+            Write | Write2 => LogBody::Write(write(&mut c)?),
+            Truncate => LogBody::Truncate { object: ObjectId(c.u64()?), offset: c.u64()?, length: c.u64()? },
+            SetAttr => LogBody::SetAttr {
+                object: ObjectId(c.u64()?),
+                mask: c.u64()?,
+                mode: c.u64()?,
+                uid: c.u64()?,
+                gid: c.u64()?,
+                size: c.u64()?,
+                atime: c.words()?,
+                mtime: c.words()?,
+                extra: c.bytes(c.remaining())?,
+            },
+            AclV0 => LogBody::AclV0 { object: ObjectId(c.u64()?), count: c.u64()?, aces: c.bytes(c.remaining())? },
+            Acl => {
+                let object = ObjectId(c.u64()?);
+                let acl = AclBody::head(&mut c)?;
+                LogBody::Acl { object, acl: acl.tail(&mut c)? }
+            }
+            SetSaXattr => {
+                let (object, size) = (ObjectId(c.u64()?), c.u64()?);
+                let name = c_string(&mut c)?;
+                LogBody::SetSaXattr { object, name, value: c.bytes(length(size)?)? }
+            }
+            CloneRange => clone_range(&mut c)?,
+        })
+    }
+}
+
+/// The body of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum LogBody<'a> {
+    Commit,
+    Create(Box<CreateBody<'a>>),
+    Remove {
+        dir: ObjectId,
+        name: &'a [u8],
+    },
+    Link {
+        dir: ObjectId,
+        object: ObjectId,
+        name: &'a [u8],
+    },
+    /// The whiteout is: object, mode, uid, gid, generation, creation time (2), device.
+    Rename {
+        source_dir: ObjectId,
+        target_dir: ObjectId,
+        whiteout: Option<[u64; 8]>,
+        source: &'a [u8],
+        target: &'a [u8],
+    },
+    Write(WriteBody<'a>),
+    Truncate {
+        object: ObjectId,
+        offset: u64,
+        length: u64,
+    },
+    /// `extra` holds extended attributes and identity domains, if any.
+    SetAttr {
+        object: ObjectId,
+        mask: u64,
+        mode: u64,
+        uid: u64,
+        gid: u64,
+        size: u64,
+        atime: [u64; 2],
+        mtime: [u64; 2],
+        extra: &'a [u8],
+    },
+    AclV0 {
+        object: ObjectId,
+        count: u64,
+        aces: &'a [u8],
+    },
+    Acl {
+        object: ObjectId,
+        acl: AclBody<'a>,
+    },
+    /// An empty value removes the attribute.
+    SetSaXattr {
+        object: ObjectId,
+        name: &'a [u8],
+        value: &'a [u8],
+    },
+    CloneRange {
+        object: ObjectId,
+        offset: u64,
+        length: u64,
+        block_bytes: u64,
+        pointers: Vec<BlockPointer>,
+    },
+}
+
+/// A file, directory or symbolic link made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct CreateBody<'a> {
+    pub dir: ObjectId,
+    pub object: ObjectId,
+    /// 512-byte slots of the new dnode.
+    pub dnode_slots: u16,
+    pub mode: u64,
+    pub uid: u64,
+    pub gid: u64,
+    pub generation: u64,
+    /// Seconds, nanoseconds.
+    pub crtime: [u64; 2],
+    pub rdev: u64,
+    pub attributes: Option<Xvattr>,
+    pub acl: Option<AclBody<'a>>,
+    /// Identity domains that owner and group refer to.
+    pub domains: Vec<&'a [u8]>,
+    pub name: &'a [u8],
+    /// The target of a symbolic link.
+    pub link: Option<&'a [u8]>,
+}
+
+/// Optional attributes of a creation (`lr_attr_t`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Xvattr {
+    pub bitmap: Vec<u32>,
+    pub attributes: u64,
+    pub crtime: [u64; 2],
+    pub scan_stamp: [u8; 32],
+}
+
+/// An access control list in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct AclBody<'a> {
+    pub count: u64,
+    pub domain_count: u64,
+    pub fuid_count: u64,
+    pub bytes: u64,
+    pub flags: u64,
+    /// The entries, as in the ACL of a file.
+    pub aces: &'a [u8],
+    pub fuids: Vec<u64>,
+    pub domains: Vec<&'a [u8]>,
+}
+
+/// Data written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct WriteBody<'a> {
+    pub object: ObjectId,
+    pub offset: u64,
+    pub length: u64,
+    pub block_offset: u64,
+    /// Where the data lies if the record does not carry it.
+    pub pointer: BlockPointer,
+    /// The data, if the record carries it.
+    pub data: Option<&'a [u8]>,
+}
+
+fn length(n: u64) -> Result<usize> {
+    usize::try_from(n).map_err(|_| DecodeError::Field { what: WHAT, field: "length", value: n })
+}
+
+fn c_string<'a>(c: &mut Cursor<'a>) -> Result<&'a [u8]> {
+    let rest = c.clone().bytes(c.remaining())?;
+    let len = rest.iter().position(|b| *b == 0).ok_or(DecodeError::Field {
+        what: WHAT,
+        field: "unterminated name",
+        value: rest.len() as u64,
+    })?;
+    let name = c.bytes(len)?;
+    c.skip(1)?;
+    Ok(name)
+}
+
+impl<'a> AclBody<'a> {
+    fn head(c: &mut Cursor<'a>) -> Result<Self> {
+        let [count, domain_count, fuid_count, bytes, flags] = c.words()?;
+        Ok(AclBody { count, domain_count, fuid_count, bytes, flags, aces: &[], fuids: vec![], domains: vec![] })
+    }
+
+    fn tail(mut self, c: &mut Cursor<'a>) -> Result<Self> {
+        let len = length(self.bytes)?;
+        self.aces = c.bytes(len)?;
+        c.skip((len.wrapping_neg() & 7).min(c.remaining()))?;
+        for _ in 0..self.fuid_count {
+            self.fuids.push(c.u64()?);
+        }
+        for _ in 0..self.domain_count {
+            self.domains.push(c_string(c)?);
+        }
+        Ok(self)
+    }
+}
+
+fn xvattr(c: &mut Cursor<'_>) -> Result<Xvattr> {
+    let words = c.u32()?;
+    let mut bitmap = Vec::new();
+    for _ in 0..words {
+        bitmap.push(c.u32()?);
+    }
+    Ok(Xvattr { bitmap, attributes: c.u64()?, crtime: c.words()?, scan_stamp: c.array()? })
+}
+
+/// How many domain strings stand before the name: one for each different domain index of owner and group.
+fn owner_domains(uid: u64, gid: u64) -> usize {
+    match (uid >> 32, gid >> 32) {
+        (0, 0) => 0,
+        (u, g) if u != 0 && g != 0 && u != g => 2,
+        _ => 1,
+    }
+}
+
+fn create<'a>(c: &mut Cursor<'a>, tx: TxType) -> Result<CreateBody<'a>> {
+    let [dir, object, mode, uid, gid, generation, sec, nsec, rdev] = c.words()?;
+    let acl = if tx.has_acl() { Some(AclBody::head(c)?) } else { None };
+    let attributes = if tx.has_attr() { Some(xvattr(c)?) } else { None };
+    let acl = acl.map(|a| a.tail(c)).transpose()?;
+    let mut domains = Vec::new();
+    if acl.is_none() && !matches!(tx, TxType::MkXattr | TxType::Symlink) {
+        for _ in 0..owner_domains(uid, gid) {
+            domains.push(c_string(c)?);
+        }
+    }
+    let name = c_string(c)?;
+    let link = if tx == TxType::Symlink { Some(c_string(c)?) } else { None };
+    Ok(CreateBody {
+        dir: ObjectId(dir),
+        object: ObjectId(object & ((1 << 48) - 1)),
+        dnode_slots: (object >> 56) as u16 + 1,
+        mode,
+        uid,
+        gid,
+        generation,
+        crtime: [sec, nsec],
+        rdev,
+        attributes,
+        acl,
+        domains,
+        name,
+        link,
+    })
+}
+
+fn write<'a>(c: &mut Cursor<'a>) -> Result<WriteBody<'a>> {
+    let [object, offset, len, block_offset] = c.words()?;
+    let pointer = BlockPointer::decode(c)?;
+    let data = if c.remaining() > 0 { Some(c.bytes(length(len)?)?) } else { None };
+    Ok(WriteBody { object: ObjectId(object), offset, length: len, block_offset, pointer, data })
+}
+
+fn clone_range<'a>(c: &mut Cursor<'a>) -> Result<LogBody<'a>> {
+    let [object, offset, length, block_bytes, count] = c.words()?;
+    let mut pointers = Vec::new();
+    for _ in 0..count {
+        pointers.push(BlockPointer::decode(c)?);
+    }
+    Ok(LogBody::CloneRange { object: ObjectId(object), offset, length, block_bytes, pointers })
+}
+
+/// The records of a block; a first error ends the iteration.
+#[derive(Clone, Debug)]
+pub struct LogRecords<'a> {
+    cursor: Cursor<'a>,
+    dead: bool,
+}
+
+impl<'a> LogRecords<'a> {
+    /// Over the bytes of the records of a block.
+    pub fn new(bytes: &'a [u8], endian: Endian) -> Self {
+        LogRecords { cursor: Cursor::new(bytes, endian, WHAT), dead: false }
+    }
+}
+
+impl<'a> Iterator for LogRecords<'a> {
+    type Item = Result<LogRecord<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.dead || self.cursor.remaining() == 0 {
+            return None;
+        }
+        let record = LogRecord::decode(&mut self.cursor);
+        self.dead = record.is_err();
+        Some(record)
+    }
+}
