@@ -1,0 +1,120 @@
+//! Guessing what will be read next: sequential and strided streams of one object. Pure.
+//!
+//! Each object keeps a few *streams*. A read that continues one (it starts where the stream expects the next read, or a
+//! little later, since clients reorder) lets the stream run ahead: the distance doubles with every use of it, from
+//! [`MIN_AHEAD_BYTES`] to [`MAX_AHEAD_BYTES`], so that a short file costs little and a long one keeps every disk busy.
+//! A new stream costs nothing before its second read. Reads at a constant distance from each other make a *strided*
+//! stream, which fetches the next few steps.
+//!
+//! What fails: a random reader makes streams that nobody continues; they are the first to be replaced, and never fetch.
+//! Theory in OpenZFS: `module/zfs/dmu_zfetch.c`.
+
+use std::ops::Range;
+
+/// Distance of a stream's first prefetch.
+pub const MIN_AHEAD_BYTES: u64 = 2 << 20;
+/// Greatest distance.
+pub const MAX_AHEAD_BYTES: u64 = 32 << 20;
+/// Streams of one object.
+const STREAMS: usize = 8;
+/// A read may start this far behind or after the expected place and still continue a stream (reordered requests).
+const SLACK_BYTES: u64 = 1 << 20;
+/// Steps that a strided stream fetches.
+const STRIDE_STEPS: u64 = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// End of the furthest read.
+    next: u64,
+    /// Everything before this has been asked for.
+    ahead: u64,
+    distance_bytes: u64,
+    used: u64,
+}
+
+/// The streams of one object.
+#[derive(Clone, Debug, Default)]
+pub struct Prefetcher {
+    streams: Vec<Stream>,
+    uses: u64,
+    last: Option<(u64, u64)>,
+    step: Option<u64>,
+    strided_to: u64,
+}
+
+impl Prefetcher {
+    /// Books a read of `len` bytes at `offset` in an object of `size_bytes`; gives what should be fetched now, at most
+    /// two ranges inside the object, in the order of their need.
+    pub fn observe(&mut self, offset: u64, len: u64, size_bytes: u64) -> Vec<Range<u64>> {
+        let end = offset.saturating_add(len).min(size_bytes);
+        if len == 0 || offset >= size_bytes {
+            return Vec::new();
+        }
+        self.uses += 1;
+        let continued = self
+            .streams
+            .iter_mut()
+            .find(|s| offset <= s.next.saturating_add(SLACK_BYTES) && s.next <= offset.saturating_add(SLACK_BYTES));
+        if let Some(stream) = continued {
+            stream.used = self.uses;
+            if end <= stream.next {
+                return Vec::new();
+            }
+            stream.next = end;
+            return stream.run_ahead(size_bytes).into_iter().collect();
+        }
+        let strided = self.observe_stride(offset, len, size_bytes);
+        if strided.is_empty() {
+            self.start(end);
+        }
+        strided
+    }
+
+    fn start(&mut self, end: u64) {
+        let stream = Stream { next: end, ahead: end, distance_bytes: 0, used: self.uses };
+        if self.streams.len() < STREAMS {
+            self.streams.push(stream);
+        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|s| s.used) {
+            *oldest = stream;
+        }
+    }
+
+    fn observe_stride(&mut self, offset: u64, len: u64, size_bytes: u64) -> Vec<Range<u64>> {
+        let last = self.last.replace((offset, len));
+        let step = last.and_then(|(before, before_len)| {
+            (before_len == len).then(|| offset.checked_sub(before)).flatten().filter(|&s| s > len)
+        });
+        let same = step.is_some() && step == self.step;
+        self.step = step;
+        let Some(step) = step.filter(|_| same) else {
+            self.strided_to = 0;
+            return Vec::new();
+        };
+        let mut ranges = Vec::new();
+        for n in 1..=STRIDE_STEPS {
+            let Some(at) = step.checked_mul(n).and_then(|d| offset.checked_add(d)).filter(|&a| a < size_bytes) else {
+                break;
+            };
+            if at >= self.strided_to {
+                ranges.push(at..at.saturating_add(len).min(size_bytes));
+                self.strided_to = at + 1;
+            }
+        }
+        ranges
+    }
+}
+
+impl Stream {
+    fn run_ahead(&mut self, size_bytes: u64) -> Option<Range<u64>> {
+        self.distance_bytes = (self.distance_bytes * 2).clamp(MIN_AHEAD_BYTES, MAX_AHEAD_BYTES);
+        let from = self.ahead.max(self.next);
+        let to = self.next.saturating_add(self.distance_bytes).min(size_bytes);
+        // Fetch in pieces worth a device operation, not byte by byte behind every small read.
+        let worth = to.saturating_sub(from) >= self.distance_bytes / 8 || to == size_bytes;
+        if from >= to || !worth {
+            return None;
+        }
+        self.ahead = to;
+        Some(from..to)
+    }
+}
