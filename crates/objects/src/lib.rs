@@ -1,1 +1,3 @@
 //! Objects of a pool: dnodes, ZAPs, datasets, intent logs.
+
+pub mod props;

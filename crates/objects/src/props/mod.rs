@@ -1,0 +1,263 @@
+//! Properties of datasets: what is stored where, who inherits from whom, and how a value is shown. Pure.
+//!
+//! A dataset's own settings stand in a ZAP of its DSL directory. An entry `name` is a local value, `name$recvd` one
+//! that a stream brought, `name$inherit` says that a received value is overridden by inheritance. A value is looked for
+//! from the dataset upwards; snapshots have a ZAP of their own and go on in their head dataset's.
+//!
+//! ```text
+//!   pool/a/b   local? → received (unless $inherit)? → pool/a: local? → received? → pool: … → the default
+//! ```
+//!
+//! Everything computed (`used`, `guid`, …) is given by the caller; this room only decides which of both counts and what
+//! source it has. Facts: OpenZFS `module/zfs/dsl_prop.c` (`dsl_prop_get_dd`), `lib/libzfs/libzfs_dataset.c`
+//! (`zfs_prop_get`).
+
+mod render;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+pub use render::{human_size, human_time, text_of};
+pub use table::{Native, Rule, Shape, column_title, native_named};
+
+use std::collections::BTreeMap;
+
+/// What kind of dataset has a property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DatasetKind {
+    /// A file system.
+    Filesystem,
+    /// A volume.
+    Volume,
+    /// A snapshot of either.
+    Snapshot,
+    /// A bookmark.
+    Bookmark,
+}
+
+impl DatasetKind {
+    /// The word that `type` shows.
+    pub fn name(self) -> &'static str {
+        match self {
+            DatasetKind::Filesystem => "filesystem",
+            DatasetKind::Volume => "volume",
+            DatasetKind::Snapshot => "snapshot",
+            DatasetKind::Bookmark => "bookmark",
+        }
+    }
+}
+
+/// A stored or computed value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number.
+    Number(u64),
+    /// A text.
+    Text(String),
+}
+
+/// A property ZAP: entry name (with its suffix) to value.
+pub type Stored = BTreeMap<String, Value>;
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Computed, or fixed at creation: `-`.
+    None,
+    /// Nobody set it.
+    Default,
+    /// Set here.
+    Local,
+    /// Set on the dataset named.
+    Inherited(String),
+    /// Brought by a stream.
+    Received,
+}
+
+impl Source {
+    /// The text of `zfs get`'s SOURCE column.
+    pub fn text(&self) -> String {
+        match self {
+            Source::None => "-".into(),
+            Source::Default => "default".into(),
+            Source::Local => "local".into(),
+            Source::Inherited(from) => format!("inherited from {from}"),
+            Source::Received => "received".into(),
+        }
+    }
+
+    /// The word that `zfs get -s` takes.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Source::None => "none",
+            Source::Default => "default",
+            Source::Local => "local",
+            Source::Inherited(_) => "inherited",
+            Source::Received => "received",
+        }
+    }
+}
+
+/// One property of one dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Property {
+    /// Name.
+    pub name: String,
+    /// Value as stored or computed.
+    pub value: Value,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+impl Property {
+    /// The value as text: exact numbers with `parsable`, else as people read them.
+    pub fn text(&self, parsable: bool) -> String {
+        text_of(&self.name, &self.value, parsable)
+    }
+}
+
+/// What [`resolve`] needs to know of a dataset.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// Kind.
+    pub kind: DatasetKind,
+    /// Whether a snapshot is one of a volume.
+    pub of_volume: bool,
+    /// Full name.
+    pub name: &'a str,
+    /// The snapshot's own property ZAP.
+    pub snapshot: Option<&'a Stored>,
+    /// Property ZAPs with the names of their datasets, from the dataset itself (a snapshot's head) up to the root one.
+    pub chain: &'a [(String, std::sync::Arc<Stored>)],
+    /// Computed values by name; they win over stored ones, which then give the source alone.
+    pub computed: &'a BTreeMap<&'static str, Value>,
+    /// Put in front of mount points (`altroot`).
+    pub altroot: &'a str,
+}
+
+/// All properties of a dataset: the native ones in their order, then the user's by name.
+pub fn resolve(facts: &Facts<'_>) -> Vec<Property> {
+    let mut all: Vec<Property> = table::NATIVES.iter().filter_map(|native| resolve_native(facts, native)).collect();
+    if facts.kind != DatasetKind::Bookmark {
+        all.extend(user_names(facts).into_iter().filter_map(|name| {
+            let (value, source) = find(facts, &name, true)?;
+            Some(Property { name, value, source })
+        }));
+    }
+    all
+}
+
+/// One property by name; `None` if the dataset has none such.
+pub fn resolve_one(facts: &Facts<'_>, name: &str) -> Option<Property> {
+    if let Some(native) = native_named(name) {
+        return resolve_native(facts, native);
+    }
+    let (value, source) = find(facts, name, true)?;
+    Some(Property { name: name.to_owned(), value, source })
+}
+
+fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
+    if !native.kinds.contains(&facts.kind)
+        || facts.of_volume && !native.kinds.contains(&DatasetKind::Volume) && !is_of_snapshots(native)
+    {
+        return None;
+    }
+    if facts.kind == DatasetKind::Snapshot && !facts.of_volume && native.name == "volsize" {
+        return None;
+    }
+    let computed = facts.computed.get(native.name).cloned();
+    let found = match native.rule {
+        Rule::ReadOnly => None,
+        // What was fixed at creation is not looked up in the ZAPs.
+        Rule::OneTime => computed.clone().map(|v| (v, Source::None)),
+        Rule::Inherit => find(facts, native.name, true),
+        Rule::Own => find(facts, native.name, false),
+    };
+    let default = match native.default {
+        table::Default::Number(n) => Some(Value::Number(n)),
+        table::Default::Text(t) => Some(Value::Text(t.to_owned())),
+        table::Default::Absent => None,
+    };
+    let (value, source) = match (found, computed) {
+        (Some((_, source)), Some(value)) => (value, source),
+        (Some(found), None) => found,
+        (None, Some(value)) if native.name == "volsize" => (value, Source::Local),
+        (None, Some(value)) => {
+            let source = if Some(&value) == default.as_ref() { Source::Default } else { Source::None };
+            (value, source)
+        }
+        (None, None) => (default?, Source::Default),
+    };
+    let value = if native.name == "mountpoint" { mount_point(facts, value, &source) } else { value };
+    Some(Property { name: native.name.to_owned(), value, source })
+}
+
+/// Properties that only snapshots have.
+fn is_of_snapshots(native: &Native) -> bool {
+    native.kinds == [DatasetKind::Snapshot]
+}
+
+fn user_names(facts: &Facts<'_>) -> Vec<String> {
+    let zaps = facts.snapshot.into_iter().chain(facts.chain.iter().map(|(_, zap)| zap.as_ref()));
+    let mut names: Vec<String> = zaps
+        .flat_map(|zap| zap.keys())
+        .map(|key| key.split('$').next().unwrap_or(key))
+        .filter(|name| name.contains(':'))
+        .map(str::to_owned)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The value that counts, and its source.
+fn find(facts: &Facts<'_>, name: &str, inheritable: bool) -> Option<(Value, Source)> {
+    let received = format!("{name}$recvd");
+    let overridden = format!("{name}$inherit");
+    let in_zap = |zap: &Stored| -> Option<(Value, bool)> {
+        if let Some(value) = zap.get(name) {
+            return Some((value.clone(), false));
+        }
+        if zap.contains_key(&overridden) {
+            return None;
+        }
+        zap.get(&received).map(|value| (value.clone(), true))
+    };
+    let own_source = |received: bool| if received { Source::Received } else { Source::Local };
+    if let Some((value, received)) = facts.snapshot.and_then(in_zap) {
+        return Some((value, own_source(received)));
+    }
+    let snapshot = facts.kind == DatasetKind::Snapshot;
+    for (depth, (dataset, zap)) in facts.chain.iter().enumerate() {
+        let inheriting = snapshot || depth > 0;
+        if inheriting && !inheritable {
+            return None;
+        }
+        if let Some((value, received)) = in_zap(zap) {
+            let source = if inheriting { Source::Inherited(dataset.clone()) } else { own_source(received) };
+            return Some((value, source));
+        }
+    }
+    None
+}
+
+/// A mount point set above counts with the names in between.
+fn mount_point(facts: &Facts<'_>, value: Value, source: &Source) -> Value {
+    let Value::Text(path) = &value else { return value };
+    if path == "none" || path == "legacy" {
+        return value;
+    }
+    let below = match source {
+        Source::Local | Source::Received => "",
+        Source::Inherited(from) => facts.name.strip_prefix(from.as_str()).unwrap_or(""),
+        Source::Default | Source::None => facts.name,
+    };
+    let below = below.trim_start_matches('/');
+    let path = match (path.trim_end_matches('/'), below) {
+        ("", "") => "/".to_owned(),
+        (base, "") => base.to_owned(),
+        (base, below) => format!("{base}/{below}"),
+    };
+    let root = facts.altroot.trim_end_matches('/');
+    Value::Text(if !root.is_empty() && path == "/" { root.to_owned() } else { format!("{root}{path}") })
+}

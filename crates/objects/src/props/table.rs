@@ -1,0 +1,383 @@
+//! The native properties, in the order in which `zfs get all` shows them.
+//!
+//! Names, defaults and numbers: OpenZFS `module/zcommon/zfs_prop.c`, `include/sys/fs/zfs.h`, `include/sys/zio.h`.
+
+use super::DatasetKind::{self, Bookmark, Filesystem, Snapshot, Volume};
+
+/// How a property's number becomes text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One of a few names.
+    Index(&'static [(&'static str, u64)]),
+    /// A size in bytes.
+    Size,
+    /// A size in bytes whose 0 is shown as `none`.
+    SizeOrNone,
+    /// A plain number.
+    Number,
+    /// A plain number whose greatest value is shown as `none`.
+    CountOrNone,
+    /// Hundredths, shown as `1.00x`.
+    Ratio,
+    /// Seconds since 1970.
+    Time,
+    /// `yes` or `no`.
+    YesNo,
+    /// Text, stored as such.
+    Text,
+}
+
+/// What a property is where nobody set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Default {
+    /// A number.
+    Number(u64),
+    /// A text.
+    Text(&'static str),
+    /// Not shown unless there is a value.
+    Absent,
+}
+
+/// Who may set a property, and for whom it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Set on a dataset, counts for those below as well.
+    Inherit,
+    /// Set on a dataset, counts for it alone.
+    Own,
+    /// Given at creation; has a default source.
+    OneTime,
+    /// Computed.
+    ReadOnly,
+}
+
+/// One native property.
+#[derive(Clone, Copy, Debug)]
+pub struct Native {
+    /// Name.
+    pub name: &'static str,
+    /// The datasets that have it.
+    pub kinds: &'static [DatasetKind],
+    /// Inheritance.
+    pub rule: Rule,
+    /// Text form.
+    pub shape: Shape,
+    /// Unset value.
+    pub default: Default,
+}
+
+const FS: &[DatasetKind] = &[Filesystem];
+const FV: &[DatasetKind] = &[Filesystem, Volume];
+const FSN: &[DatasetKind] = &[Filesystem, Snapshot];
+const FVS: &[DatasetKind] = &[Filesystem, Volume, Snapshot];
+const ALL: &[DatasetKind] = &[Filesystem, Volume, Snapshot, Bookmark];
+const SN: &[DatasetKind] = &[Snapshot];
+const VS: &[DatasetKind] = &[Volume, Snapshot];
+const V: &[DatasetKind] = &[Volume];
+
+const BOOLEAN: &[(&str, u64)] = &[("off", 0), ("on", 1)];
+const CACHE: &[(&str, u64)] = &[("none", 0), ("metadata", 1), ("all", 2)];
+const CHECKSUM: &[(&str, u64)] = &[
+    ("on", 1),
+    ("off", 2),
+    ("fletcher2", 6),
+    ("fletcher4", 7),
+    ("sha256", 8),
+    ("noparity", 10),
+    ("sha512", 11),
+    ("skein", 12),
+    ("edonr", 13),
+    ("blake3", 14),
+];
+const VERIFY: u64 = 1 << 8;
+const DEDUP: &[(&str, u64)] = &[
+    ("on", 1),
+    ("off", 2),
+    ("verify", 1 | VERIFY),
+    ("sha256", 8),
+    ("sha256,verify", 8 | VERIFY),
+    ("sha512", 11),
+    ("sha512,verify", 11 | VERIFY),
+    ("skein", 12),
+    ("skein,verify", 12 | VERIFY),
+    ("edonr,verify", 13 | VERIFY),
+    ("blake3", 14),
+    ("blake3,verify", 14 | VERIFY),
+];
+/// A zstd level stands above the seven bits of the function's number.
+const fn zstd(level: u64) -> u64 {
+    16 | level << 7
+}
+const COMPRESSION: &[(&str, u64)] = &[
+    ("on", 1),
+    ("off", 2),
+    ("lzjb", 3),
+    ("gzip", 10),
+    ("gzip-1", 5),
+    ("gzip-2", 6),
+    ("gzip-3", 7),
+    ("gzip-4", 8),
+    ("gzip-5", 9),
+    ("gzip-6", 10),
+    ("gzip-7", 11),
+    ("gzip-8", 12),
+    ("gzip-9", 13),
+    ("zle", 14),
+    ("lz4", 15),
+    ("zstd", 16),
+    ("zstd-fast", zstd(103)),
+    ("zstd-1", zstd(1)),
+    ("zstd-2", zstd(2)),
+    ("zstd-3", zstd(3)),
+    ("zstd-4", zstd(4)),
+    ("zstd-5", zstd(5)),
+    ("zstd-6", zstd(6)),
+    ("zstd-7", zstd(7)),
+    ("zstd-8", zstd(8)),
+    ("zstd-9", zstd(9)),
+    ("zstd-10", zstd(10)),
+    ("zstd-11", zstd(11)),
+    ("zstd-12", zstd(12)),
+    ("zstd-13", zstd(13)),
+    ("zstd-14", zstd(14)),
+    ("zstd-15", zstd(15)),
+    ("zstd-16", zstd(16)),
+    ("zstd-17", zstd(17)),
+    ("zstd-18", zstd(18)),
+    ("zstd-19", zstd(19)),
+    ("zstd-fast-1", zstd(103)),
+    ("zstd-fast-2", zstd(104)),
+    ("zstd-fast-3", zstd(105)),
+    ("zstd-fast-4", zstd(106)),
+    ("zstd-fast-5", zstd(107)),
+    ("zstd-fast-6", zstd(108)),
+    ("zstd-fast-7", zstd(109)),
+    ("zstd-fast-8", zstd(110)),
+    ("zstd-fast-9", zstd(111)),
+    ("zstd-fast-10", zstd(112)),
+    ("zstd-fast-20", zstd(113)),
+    ("zstd-fast-30", zstd(114)),
+    ("zstd-fast-40", zstd(115)),
+    ("zstd-fast-50", zstd(116)),
+    ("zstd-fast-60", zstd(117)),
+    ("zstd-fast-70", zstd(118)),
+    ("zstd-fast-80", zstd(119)),
+    ("zstd-fast-90", zstd(120)),
+    ("zstd-fast-100", zstd(121)),
+    ("zstd-fast-500", zstd(122)),
+    ("zstd-fast-1000", zstd(123)),
+];
+const ENCRYPTION: &[(&str, u64)] = &[
+    ("on", 1),
+    ("off", 2),
+    ("aes-128-ccm", 3),
+    ("aes-192-ccm", 4),
+    ("aes-256-ccm", 5),
+    ("aes-128-gcm", 6),
+    ("aes-192-gcm", 7),
+    ("aes-256-gcm", 8),
+    // A dataset without a key has no suite stored.
+    ("off", 0),
+];
+const ACLMODE: &[(&str, u64)] = &[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)];
+const ACLINHERIT: &[(&str, u64)] =
+    &[("discard", 0), ("noallow", 1), ("restricted", 4), ("passthrough", 3), ("passthrough-x", 5)];
+const NORMALIZATION: &[(&str, u64)] =
+    &[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)];
+const DNODESIZE: &[(&str, u64)] =
+    &[("legacy", 0), ("auto", 1), ("1k", 1024), ("2k", 2048), ("4k", 4096), ("8k", 8192), ("16k", 16384)];
+const VOLMODE: &[(&str, u64)] = &[("default", 0), ("full", 1), ("dev", 2), ("none", 3)];
+
+const fn native(
+    name: &'static str,
+    kinds: &'static [DatasetKind],
+    rule: Rule,
+    shape: Shape,
+    default: Default,
+) -> Native {
+    Native { name, kinds, rule, shape, default }
+}
+
+const fn inherited(
+    name: &'static str,
+    kinds: &'static [DatasetKind],
+    names: &'static [(&'static str, u64)],
+    default: u64,
+) -> Native {
+    native(name, kinds, Rule::Inherit, Shape::Index(names), Default::Number(default))
+}
+
+const fn computed(name: &'static str, kinds: &'static [DatasetKind], shape: Shape) -> Native {
+    native(name, kinds, Rule::ReadOnly, shape, Default::Absent)
+}
+
+const fn text(name: &'static str, kinds: &'static [DatasetKind], rule: Rule, default: &'static str) -> Native {
+    native(name, kinds, rule, Shape::Text, Default::Text(default))
+}
+
+const fn own(name: &'static str, kinds: &'static [DatasetKind], shape: Shape, default: u64) -> Native {
+    native(name, kinds, Rule::Own, shape, Default::Number(default))
+}
+
+/// Every native property that Weir shows.
+pub const NATIVES: &[Native] = &[
+    computed("type", ALL, Shape::Text),
+    computed("creation", ALL, Shape::Time),
+    computed("used", FVS, Shape::Size),
+    computed("available", FV, Shape::Size),
+    computed("referenced", ALL, Shape::Size),
+    computed("compressratio", FVS, Shape::Ratio),
+    computed("mounted", FS, Shape::YesNo),
+    computed("origin", FV, Shape::Text),
+    own("quota", FS, Shape::SizeOrNone, 0),
+    own("reservation", FV, Shape::SizeOrNone, 0),
+    computed("volsize", VS, Shape::Size),
+    computed("volblocksize", V, Shape::Size),
+    native("recordsize", FS, Rule::Inherit, Shape::Size, Default::Number(131_072)),
+    text("mountpoint", FS, Rule::Inherit, "/"),
+    text("sharenfs", FS, Rule::Inherit, "off"),
+    inherited("checksum", FV, CHECKSUM, 1),
+    inherited("compression", FV, COMPRESSION, 1),
+    inherited("atime", FS, BOOLEAN, 1),
+    inherited("devices", FSN, BOOLEAN, 1),
+    inherited("exec", FSN, BOOLEAN, 1),
+    inherited("setuid", FSN, BOOLEAN, 1),
+    inherited("readonly", FV, BOOLEAN, 0),
+    inherited("zoned", FS, BOOLEAN, 0),
+    inherited("snapdir", FS, &[("hidden", 0), ("visible", 1), ("disabled", 2)], 0),
+    inherited("aclmode", FS, ACLMODE, 0),
+    inherited("aclinherit", FS, ACLINHERIT, 4),
+    computed("createtxg", ALL, Shape::Number),
+    native("canmount", FS, Rule::Own, Shape::Index(&[("off", 0), ("on", 1), ("noauto", 2)]), Default::Number(1)),
+    inherited("xattr", FSN, &[("off", 0), ("sa", 2), ("dir", 1)], 2),
+    inherited("copies", FV, &[("1", 1), ("2", 2), ("3", 3)], 1),
+    computed("version", FSN, Shape::Number),
+    computed("utf8only", FSN, Shape::Index(BOOLEAN)),
+    computed("normalization", FSN, Shape::Index(NORMALIZATION)),
+    computed("casesensitivity", FSN, Shape::Index(&[("sensitive", 0), ("insensitive", 1), ("mixed", 2)])),
+    inherited("vscan", FS, BOOLEAN, 0),
+    inherited("nbmand", FSN, BOOLEAN, 0),
+    text("sharesmb", FS, Rule::Inherit, "off"),
+    own("refquota", FS, Shape::SizeOrNone, 0),
+    own("refreservation", FV, Shape::SizeOrNone, 0),
+    computed("guid", ALL, Shape::Number),
+    inherited("primarycache", FVS, CACHE, 2),
+    inherited("secondarycache", FVS, CACHE, 2),
+    computed("usedbysnapshots", FV, Shape::Size),
+    computed("usedbydataset", FV, Shape::Size),
+    computed("usedbychildren", FV, Shape::Size),
+    computed("usedbyrefreservation", FV, Shape::Size),
+    inherited("logbias", FV, &[("latency", 0), ("throughput", 1)], 0),
+    computed("defer_destroy", SN, Shape::Index(BOOLEAN)),
+    computed("userrefs", SN, Shape::Number),
+    computed("objsetid", FVS, Shape::Number),
+    inherited("dedup", FV, DEDUP, 2),
+    text("mlslabel", FVS, Rule::Inherit, "none"),
+    inherited("sync", FV, &[("standard", 0), ("always", 1), ("disabled", 2)], 0),
+    inherited("dnodesize", FS, DNODESIZE, 0),
+    computed("refcompressratio", FVS, Shape::Ratio),
+    computed("written", FVS, Shape::Size),
+    computed("clones", SN, Shape::Text),
+    computed("logicalused", FV, Shape::Size),
+    computed("logicalreferenced", ALL, Shape::Size),
+    inherited("volmode", FV, VOLMODE, 0),
+    own("filesystem_limit", FS, Shape::CountOrNone, u64::MAX),
+    own("snapshot_limit", FV, Shape::CountOrNone, u64::MAX),
+    own("filesystem_count", FS, Shape::CountOrNone, u64::MAX),
+    own("snapshot_count", FV, Shape::CountOrNone, u64::MAX),
+    inherited("snapdev", FV, &[("hidden", 0), ("visible", 1)], 0),
+    inherited("acltype", FSN, &[("off", 0), ("posix", 1), ("nfsv4", 2)], 0),
+    text("context", FVS, Rule::Own, "none"),
+    text("fscontext", FVS, Rule::Own, "none"),
+    text("defcontext", FVS, Rule::Own, "none"),
+    text("rootcontext", FVS, Rule::Own, "none"),
+    inherited("relatime", FS, BOOLEAN, 1),
+    inherited("redundant_metadata", FV, &[("all", 0), ("most", 1), ("some", 2), ("none", 3)], 0),
+    inherited("overlay", FS, BOOLEAN, 1),
+    native("encryption", FVS, Rule::OneTime, Shape::Index(ENCRYPTION), Default::Number(2)),
+    text("keylocation", FV, Rule::Own, "none"),
+    native(
+        "keyformat",
+        FV,
+        Rule::OneTime,
+        Shape::Index(&[("none", 0), ("raw", 1), ("hex", 2), ("passphrase", 3)]),
+        Default::Number(0),
+    ),
+    native("pbkdf2iters", FV, Rule::OneTime, Shape::Number, Default::Number(0)),
+    computed("encryptionroot", FVS, Shape::Text),
+    computed("keystatus", FVS, Shape::Index(&[("none", 0), ("unavailable", 1), ("available", 2)])),
+    native("special_small_blocks", FV, Rule::Inherit, Shape::Size, Default::Number(0)),
+    computed("snapshots_changed", FV, Shape::Time),
+    inherited("prefetch", FVS, &[("none", 0), ("metadata", 1), ("all", 2)], 2),
+    native("volthreading", V, Rule::Own, Shape::Index(BOOLEAN), Default::Number(1)),
+    inherited("direct", FS, &[("disabled", 0), ("standard", 1), ("always", 2)], 1),
+    inherited("longname", FS, BOOLEAN, 0),
+    native("defaultuserquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    native("defaultgroupquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    native("defaultprojectquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    native("defaultuserobjquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    native("defaultgroupobjquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    native("defaultprojectobjquota", FSN, Rule::Own, Shape::SizeOrNone, Default::Number(0)),
+    computed("redact_snaps", ALL, Shape::Text),
+];
+
+/// The native property of that name; old short names (`compress`, `refer`, …) included.
+pub fn native_named(name: &str) -> Option<&'static Native> {
+    let full = match name {
+        "avail" => "available",
+        "refer" => "referenced",
+        "ratio" => "compressratio",
+        "refratio" => "refcompressratio",
+        "compress" => "compression",
+        "recsize" => "recordsize",
+        "reserv" => "reservation",
+        "refreserv" => "refreservation",
+        "volblock" => "volblocksize",
+        "rdonly" => "readonly",
+        "usedsnap" => "usedbysnapshots",
+        "usedds" => "usedbydataset",
+        "usedchild" => "usedbychildren",
+        "usedrefreserv" => "usedbyrefreservation",
+        "lused" => "logicalused",
+        "lrefer" => "logicalreferenced",
+        "case" => "casesensitivity",
+        "dnsize" => "dnodesize",
+        "redund_md" => "redundant_metadata",
+        "encroot" => "encryptionroot",
+        other => other,
+    };
+    NATIVES.iter().find(|n| n.name == full)
+}
+
+/// The column title of a property in `zfs list` (OpenZFS's `colname`).
+pub fn column_title(name: &str) -> String {
+    match name {
+        "available" => "AVAIL".into(),
+        "referenced" => "REFER".into(),
+        "compressratio" => "RATIO".into(),
+        "refcompressratio" => "REFRATIO".into(),
+        "compression" => "COMPRESS".into(),
+        "recordsize" => "RECSIZE".into(),
+        "reservation" => "RESERV".into(),
+        "refreservation" => "REFRESERV".into(),
+        "volblocksize" => "VOLBLOCK".into(),
+        "readonly" => "RDONLY".into(),
+        "usedbysnapshots" => "USEDSNAP".into(),
+        "usedbydataset" => "USEDDS".into(),
+        "usedbychildren" => "USEDCHILD".into(),
+        "usedbyrefreservation" => "USEDREFRESERV".into(),
+        "logicalused" => "LUSED".into(),
+        "logicalreferenced" => "LREFER".into(),
+        "casesensitivity" => "CASE".into(),
+        "dnodesize" => "DNSIZE".into(),
+        "redundant_metadata" => "REDUND_MD".into(),
+        "encryptionroot" => "ENCROOT".into(),
+        "filesystem_limit" => "FSLIMIT".into(),
+        "snapshot_limit" => "SSLIMIT".into(),
+        "filesystem_count" => "FSCOUNT".into(),
+        "snapshot_count" => "SSCOUNT".into(),
+        "volthreading" => "VOLTHREAD".into(),
+        "redact_snaps" => "RSNAPS".into(),
+        other => other.to_uppercase(),
+    }
+}
