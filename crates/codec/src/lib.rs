@@ -16,6 +16,7 @@
 pub mod checksum;
 pub mod compress;
 pub mod crc64;
+pub mod crypt;
 pub mod error;
 pub mod parity;
 

@@ -21,7 +21,7 @@ fn blocks() -> impl Strategy<Value = Vec<u8>> {
         proptest::collection::vec(any::<u8>(), 1..300),
         (proptest::collection::vec(any::<u8>(), 1..40), 1usize..30).prop_map(|(p, n)| p.repeat(n)),
     ];
-    proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    proptest::collection::vec(piece, 1..12).prop_map(|pieces| pieces.concat())
 }
 
 proptest! {

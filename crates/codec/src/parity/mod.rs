@@ -65,7 +65,11 @@ pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CodecErr
 /// # Errors
 /// As [`generate`].
 pub fn check(data: &[&[u8]], parity: &[Option<&[u8]>]) -> Result<bool, CodecError> {
-    let longest = parity.iter().flatten().map(|p| p.len()).max().unwrap_or(0);
+    let longest = data.iter().map(|d| d.len()).max().unwrap_or(0);
+    if parity.iter().flatten().any(|p| p.len() < longest) {
+        return Err(columns(data.len(), parity.len(), 0, "a data column is longer than its parity"));
+    }
+    let longest = parity.iter().flatten().map(|p| p.len()).fold(longest, usize::max);
     let mut fresh = vec![vec![0; longest]; parity.len()];
     let mut rows: Vec<&mut [u8]> = fresh.iter_mut().map(|row| &mut row[..]).collect();
     generate(data, &mut rows)?;

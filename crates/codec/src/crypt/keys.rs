@@ -1,0 +1,255 @@
+//! Wrapping keys, the wrapped keys of a dataset, and what unwrapping gives.
+
+use super::cipher::BlockKey;
+use super::{IV_BYTES, MAC_BYTES};
+use crate::error::CodecError;
+use aws_lc_rs::{hmac, pbkdf2};
+use std::num::NonZeroU32;
+
+/// Key bytes that are wiped when dropped.
+pub(super) struct Secret<const N: usize>([u8; N]);
+
+impl<const N: usize> Secret<N> {
+    pub(super) fn new(bytes: [u8; N]) -> Self {
+        Secret(bytes)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; N] {
+        &self.0
+    }
+}
+
+impl<const N: usize> Drop for Secret<N> {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Keeps the compiler from leaving out a write that nobody reads.
+        std::hint::black_box(&self.0);
+    }
+}
+
+/// HMAC-SHA-512 with the dataset's second key.
+pub(super) struct HmacKey(hmac::Key);
+
+impl HmacKey {
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        HmacKey(hmac::Key::new(hmac::HMAC_SHA512, bytes))
+    }
+
+    /// The first `N` ≤ 64 bytes of the HMAC over the parts, one after the other.
+    pub(super) fn truncated<const N: usize>(&self, parts: &[&[u8]]) -> [u8; N] {
+        const { assert!(N <= 64) };
+        let mut context = hmac::Context::with_key(&self.0);
+        parts.iter().for_each(|part| context.update(part));
+        let tag = context.sign();
+        std::array::from_fn(|i| tag.as_ref()[i])
+    }
+
+    pub(super) fn verify(&self, data: &[u8], mac: &[u8; MAC_BYTES], what: &'static str) -> Result<(), CodecError> {
+        let same = aws_lc_rs::constant_time::verify_slices_are_equal(&self.truncated::<MAC_BYTES>(&[data]), mac);
+        same.map_err(|_| CodecError::Authentication { what })
+    }
+}
+
+/// The cipher of a dataset (`enum zio_encrypt`, the property `encryption`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Suite {
+    Aes128Ccm = 3,
+    Aes192Ccm = 4,
+    Aes256Ccm = 5,
+    Aes128Gcm = 6,
+    Aes192Gcm = 7,
+    Aes256Gcm = 8,
+}
+
+impl Suite {
+    /// From the number in a key object; `None` for numbers that name no cipher (0 inherit, 1 on, 2 off, or unknown).
+    pub fn from_u64(number: u64) -> Option<Self> {
+        use Suite::*;
+        [Aes128Ccm, Aes192Ccm, Aes256Ccm, Aes128Gcm, Aes192Gcm, Aes256Gcm].into_iter().find(|s| *s as u64 == number)
+    }
+
+    /// As the property `encryption` shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Aes128Ccm => "aes-128-ccm",
+            Suite::Aes192Ccm => "aes-192-ccm",
+            Suite::Aes256Ccm => "aes-256-ccm",
+            Suite::Aes128Gcm => "aes-128-gcm",
+            Suite::Aes192Gcm => "aes-192-gcm",
+            Suite::Aes256Gcm => "aes-256-gcm",
+        }
+    }
+
+    /// Bytes of its keys.
+    pub fn key_bytes(self) -> usize {
+        match self {
+            Suite::Aes128Ccm | Suite::Aes128Gcm => 16,
+            Suite::Aes192Ccm | Suite::Aes192Gcm => 24,
+            Suite::Aes256Ccm | Suite::Aes256Gcm => 32,
+        }
+    }
+
+    pub(super) fn is_gcm(self) -> bool {
+        matches!(self, Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm)
+    }
+}
+
+/// What a user's passphrase or key file gives: the key that wraps those of an encryption root's datasets.
+///
+/// ```
+/// use weir_codec::crypt::WrappingKey;
+/// let text = "2a".repeat(32);
+/// assert!(WrappingKey::from_hex(text.as_bytes()).is_ok());
+/// assert!(WrappingKey::from_hex(b"2a").is_err());
+/// ```
+pub struct WrappingKey(Secret<{ WrappingKey::BYTES }>);
+
+impl std::fmt::Debug for WrappingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WrappingKey")
+    }
+}
+
+impl WrappingKey {
+    /// Bytes of a key, whatever the cipher.
+    pub const BYTES: usize = 32;
+    /// The fewest PBKDF2 iterations that ZFS lets a user set.
+    pub const MIN_ITERATIONS: u64 = 100_000;
+    /// More than anyone sets (1.5 billion take ten minutes); beyond it the value is forged.
+    const MAX_ITERATIONS: u64 = 100_000_000;
+
+    /// `keyformat=passphrase`: PBKDF2-HMAC-SHA1 with the dataset's properties `pbkdf2salt` and `pbkdf2iters`. The
+    /// passphrase is 8 to 512 bytes, without the line end that a file may have.
+    ///
+    /// # Errors
+    /// [`CodecError::KeyMaterial`] for a passphrase or an iteration count out of bounds.
+    pub fn from_passphrase(passphrase: &[u8], salt: u64, iterations: u64) -> Result<Self, CodecError> {
+        let refused = |problem| CodecError::KeyMaterial { what: "passphrase", problem };
+        if !(8..=512).contains(&passphrase.len()) {
+            return Err(refused("8 to 512 bytes are possible"));
+        }
+        let iterations = Some(iterations).filter(|n| *n <= Self::MAX_ITERATIONS);
+        let iterations = iterations.and_then(|n| NonZeroU32::new(u32::try_from(n).ok()?));
+        let iterations = iterations.ok_or(refused("the dataset's iteration count is impossible"))?;
+        let mut key = [0; Self::BYTES];
+        pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA1, iterations, &salt.to_le_bytes(), passphrase, &mut key);
+        Ok(WrappingKey(Secret::new(key)))
+    }
+
+    /// `keyformat=hex`: 64 hexadecimal digits, without a line end.
+    ///
+    /// # Errors
+    /// [`CodecError::KeyMaterial`].
+    pub fn from_hex(digits: &[u8]) -> Result<Self, CodecError> {
+        let refused = |problem| CodecError::KeyMaterial { what: "hex key", problem };
+        let (pairs, rest) = digits.as_chunks::<2>();
+        if pairs.len() != Self::BYTES || !rest.is_empty() {
+            return Err(refused("64 digits are needed"));
+        }
+        let mut key = [0; Self::BYTES];
+        for (to, pair) in key.iter_mut().zip(pairs) {
+            let value = |digit: u8| char::from(digit).to_digit(16).ok_or(refused("a digit is not hexadecimal"));
+            *to = (value(pair[0])? << 4 | value(pair[1])?) as u8;
+        }
+        Ok(WrappingKey(Secret::new(key)))
+    }
+
+    /// `keyformat=raw`: 32 bytes.
+    ///
+    /// # Errors
+    /// [`CodecError::KeyMaterial`].
+    pub fn from_raw(bytes: &[u8]) -> Result<Self, CodecError> {
+        let problem = CodecError::KeyMaterial { what: "raw key", problem: "32 bytes are needed" };
+        Ok(WrappingKey(Secret::new(bytes.try_into().map_err(|_| problem)?)))
+    }
+}
+
+/// A dataset's keys as its key object (`DSL crypto key`, a ZAP) keeps them: the names are the object's entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrappedKey {
+    /// `DSL_CRYPTO_SUITE`, see [`Suite`].
+    pub suite: u64,
+    /// `DSL_CRYPTO_VERSION`; 0 if there is no such entry.
+    pub version: u64,
+    /// `DSL_CRYPTO_GUID`.
+    pub guid: u64,
+    /// `DSL_CRYPTO_MASTER_KEY_1`; as many bytes count as the suite's keys have.
+    pub master_key: [u8; 32],
+    /// `DSL_CRYPTO_HMAC_KEY_1`.
+    pub hmac_key: [u8; 64],
+    /// `DSL_CRYPTO_IV`.
+    pub iv: [u8; IV_BYTES],
+    /// `DSL_CRYPTO_MAC`.
+    pub mac: [u8; MAC_BYTES],
+}
+
+impl WrappedKey {
+    /// The newest version of the encryption format.
+    pub const CURRENT_VERSION: u64 = 1;
+
+    /// The cipher.
+    ///
+    /// # Errors
+    /// [`CodecError::UnknownCrypt`].
+    pub fn suite(&self) -> Result<Suite, CodecError> {
+        Suite::from_u64(self.suite).ok_or(CodecError::UnknownCrypt { field: "cipher suite", value: self.suite })
+    }
+
+    /// What is authenticated besides: always little-endian; version 0 had the GUID alone.
+    fn aad(&self) -> Result<Vec<u8>, CodecError> {
+        match self.version {
+            0 => Ok(self.guid.to_le_bytes().to_vec()),
+            Self::CURRENT_VERSION => {
+                Ok([self.guid, self.suite, self.version].iter().flat_map(|w| w.to_le_bytes()).collect())
+            }
+            value => Err(CodecError::UnknownCrypt { field: "version", value }),
+        }
+    }
+
+    /// The master key (its unused bytes zero) and the HMAC key.
+    pub(super) fn open(&self, wrapping: &WrappingKey) -> Result<(Secret<32>, Secret<64>), CodecError> {
+        let suite = self.suite()?;
+        let aad = self.aad()?;
+        let split = suite.key_bytes();
+        let mut both = Secret::new([0; 96]);
+        let room = &mut both.0[..split + 64];
+        room[..split].copy_from_slice(&self.master_key[..split]);
+        room[split..].copy_from_slice(&self.hmac_key);
+        let key = BlockKey::wrapping(suite, wrapping.0.bytes());
+        key.open(&self.iv, &aad, room, &self.mac).map_err(|_| CodecError::WrongKey)?;
+        let master = Secret::new(std::array::from_fn(|i| if i < split { both.0[i] } else { 0 }));
+        let hmac = Secret::new(std::array::from_fn(|i| both.0[split + i]));
+        Ok((master, hmac))
+    }
+
+    /// Wraps a dataset's keys: `master` has the suite's key length (the rest of it is not used). The caller draws
+    /// `master`, `hmac`, `guid` and `iv` at random.
+    pub fn seal(
+        wrapping: &WrappingKey,
+        suite: Suite,
+        guid: u64,
+        iv: [u8; IV_BYTES],
+        master: &[u8; 32],
+        hmac: &[u8; 64],
+    ) -> Result<Self, CodecError> {
+        let split = suite.key_bytes();
+        let mut wrapped = WrappedKey {
+            suite: suite as u64,
+            version: Self::CURRENT_VERSION,
+            guid,
+            master_key: [0; 32],
+            hmac_key: [0; 64],
+            iv,
+            mac: [0; MAC_BYTES],
+        };
+        let mut both = Secret::new([0; 96]);
+        let room = &mut both.0[..split + 64];
+        room[..split].copy_from_slice(&master[..split]);
+        room[split..].copy_from_slice(hmac);
+        wrapped.mac = BlockKey::wrapping(suite, wrapping.0.bytes()).seal(&iv, &wrapped.aad()?, room)?;
+        wrapped.master_key[..split].copy_from_slice(&room[..split]);
+        wrapped.hmac_key.copy_from_slice(&room[split..]);
+        Ok(wrapped)
+    }
+}

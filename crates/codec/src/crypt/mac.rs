@@ -1,0 +1,174 @@
+//! What is authenticated where nothing is encrypted: the portable part of block pointers, dnodes, object sets.
+//!
+//! A MAC must survive a raw send to a pool with other devices, checksums and byte order. So of a block pointer only
+//! this goes in ([`portable_pointer`]):
+//!
+//! ```text
+//!   version 1, 32 bytes:  properties word, masked (u64, little-endian) · MAC of the block below (16) · zeros (8)
+//!   version 0, 24 bytes:  the same without the zeros, and masked less
+//!   masked:  checksum kind and dedup bit always; above level 0 also byte order, compression and physical size;
+//!            everything in a hole.  (version 0: checksum kind, dedup bit, physical size; holes like the rest)
+//! ```
+//!
+//! An object set (`objset_phys_t`) carries two HMACs of 32 bytes. The *portable* one covers the set's type (as
+//! big-endian, an accident that became the format), its portable flags (none yet) and the meta-dnode; the *local* one
+//! the other flags and the user, group and project accounting dnodes, which are not sent. There dnodes go in as
+//! little-endian, whatever they are on disk.
+
+use super::keys::HmacKey;
+use crate::error::CodecError;
+use aws_lc_rs::digest;
+use weir_format::{BlockPointer, Cursor, Endian};
+
+/// Bytes of each of an object set's MACs.
+const OBJECT_SET_MAC_BYTES: usize = 32;
+const DNODE_BYTES: usize = 512;
+const DNODE_CORE_BYTES: usize = 64;
+/// The one dnode flag that is portable: a spill pointer follows.
+pub(super) const DNODE_SPILL: u8 = 4;
+pub(super) const DNODE_FLAGS_AT: usize = 7;
+pub(super) const DNODE_USED_AT: usize = 24;
+
+/// The portable part of a block pointer, appended to `to`. `bytes` are its 128 on-disk bytes in order `endian`.
+pub(super) fn portable_pointer(version: u64, endian: Endian, bytes: &[u8; BlockPointer::SIZE], to: &mut Vec<u8>) {
+    let pointer = BlockPointer::decode(&mut Cursor::new(bytes, endian, "block pointer")).unwrap_or_default();
+    const PSIZE: u64 = 0xffff << 16;
+    const COMPRESSION: u64 = 0x7f << 32;
+    const CHECKSUM: u64 = 0xff << 40;
+    const DEDUP: u64 = 1 << 62;
+    const BYTE_ORDER: u64 = 1 << 63;
+    let words = pointer.words();
+    let is_hole = !pointer.is_embedded() && words[0] == 0 && words[1] == 0;
+    let properties = match version {
+        0 => words[6] & !(PSIZE | CHECKSUM | DEDUP),
+        _ if is_hole => 0,
+        _ if pointer.level() > 0 => words[6] & !(PSIZE | COMPRESSION | CHECKSUM | DEDUP | BYTE_ORDER),
+        _ => words[6] & !(CHECKSUM | DEDUP),
+    };
+    to.extend(properties.to_le_bytes());
+    to.extend(pointer.crypt_mac());
+    if version != 0 {
+        to.extend([0; 8]);
+    }
+}
+
+/// The checksum of the MACs in a decompressed indirect block.
+pub(super) fn indirect(version: u64, endian: Endian, logical: &[u8]) -> [u8; 16] {
+    let mut context = digest::Context::new(&digest::SHA512);
+    let mut buffer = Vec::with_capacity(32);
+    for bytes in logical.as_chunks::<{ BlockPointer::SIZE }>().0 {
+        buffer.clear();
+        portable_pointer(version, endian, bytes, &mut buffer);
+        context.update(&buffer);
+    }
+    let digest = context.finish();
+    std::array::from_fn(|i| digest.as_ref()[i])
+}
+
+/// The two MACs of an object set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectSetMacs {
+    /// Over what a raw send carries.
+    pub portable: [u8; OBJECT_SET_MAC_BYTES],
+    /// Over the accounting objects; zero if there are none.
+    pub local: [u8; OBJECT_SET_MAC_BYTES],
+}
+
+impl ObjectSetMacs {
+    const TYPE_AT: usize = 704;
+    const FLAGS_AT: usize = 712;
+    const PORTABLE_AT: usize = 720;
+    const LOCAL_AT: usize = 752;
+    const META_AT: usize = 0;
+    const USER_AT: usize = 1024;
+    const GROUP_AT: usize = 1536;
+    const PROJECT_AT: usize = 2048;
+    /// Sizes of the three layouts of an object set.
+    const V1_BYTES: usize = 1024;
+    const V2_BYTES: usize = 2048;
+    const V3_BYTES: usize = 4096;
+    /// User accounting has been brought up to date.
+    const ACCOUNTING_COMPLETE: u64 = 1;
+
+    /// Those that the block holds.
+    ///
+    /// # Errors
+    /// [`CodecError::Structure`] if it is shorter than any object set.
+    pub fn stored(data: &[u8]) -> Result<Self, CodecError> {
+        Ok(ObjectSetMacs { portable: field(data, Self::PORTABLE_AT)?, local: field(data, Self::LOCAL_AT)? })
+    }
+
+    /// Proves the stored ones by those that belong there.
+    pub(super) fn verify(&self, computed: &Self) -> Result<(), CodecError> {
+        if self.portable != computed.portable {
+            return Err(CodecError::Authentication { what: "object set" });
+        }
+        // Zero belongs there while the accounting is incomplete; what is left of an earlier one does not matter then.
+        if self.local != computed.local && computed.local != [0; OBJECT_SET_MAC_BYTES] {
+            return Err(CodecError::Authentication { what: "object set's accounting" });
+        }
+        Ok(())
+    }
+
+    pub(super) fn compute(key: &HmacKey, version: u64, endian: Endian, data: &[u8]) -> Result<Self, CodecError> {
+        let word = |at| -> Result<u64, CodecError> {
+            let bytes = field::<8>(data, at)?;
+            Ok(if endian == Endian::Big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) })
+        };
+        let flags = word(Self::FLAGS_AT)?;
+        let mut portable = Vec::with_capacity(256);
+        portable.extend(word(Self::TYPE_AT)?.to_be_bytes());
+        portable.extend([0; 8]);
+        portable_dnode(version, endian, data, Self::META_AT, &mut portable)?;
+        let portable = key.truncated(&[&portable]);
+
+        let is_there = |at: usize| data.get(at).is_some_and(|&object_type| object_type != 0);
+        let has_projects = data.len() >= Self::V3_BYTES && is_there(Self::PROJECT_AT);
+        let has_users = data.len() >= Self::V2_BYTES && (is_there(Self::USER_AT) || is_there(Self::GROUP_AT));
+        // With projects alone there is no local MAC either: the layouts' conditions are tried one after the other.
+        if flags & Self::ACCOUNTING_COMPLETE == 0 || data.len() <= Self::V1_BYTES || !has_users {
+            return Ok(ObjectSetMacs { portable, local: [0; OBJECT_SET_MAC_BYTES] });
+        }
+        let mut local = Vec::with_capacity(512);
+        local.extend(flags.to_le_bytes());
+        for (at, there) in [
+            (Self::USER_AT, is_there(Self::USER_AT)),
+            (Self::GROUP_AT, is_there(Self::GROUP_AT)),
+            (Self::PROJECT_AT, has_projects),
+        ] {
+            if there {
+                portable_dnode(version, endian, data, at, &mut local)?;
+            }
+        }
+        Ok(ObjectSetMacs { portable, local: key.truncated(&[&local]) })
+    }
+}
+
+/// `N` bytes of an object set.
+fn field<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], CodecError> {
+    let found = data.get(at..).and_then(|d| d.first_chunk::<N>().copied());
+    found.ok_or(CodecError::Structure { what: "object set", offset: at })
+}
+
+/// The portable parts of an object set's dnode at `at`: core fields as little-endian, and its pointers.
+fn portable_dnode(version: u64, endian: Endian, data: &[u8], at: usize, to: &mut Vec<u8>) -> Result<(), CodecError> {
+    let dnode: [u8; DNODE_BYTES] = field(data, at)?;
+    let mut core: [u8; DNODE_CORE_BYTES] = std::array::from_fn(|i| dnode[i]);
+    if endian == Endian::Big {
+        core[8..10].reverse();
+        core[10..12].reverse();
+        core[16..24].reverse();
+    }
+    core[DNODE_FLAGS_AT] &= DNODE_SPILL;
+    core[DNODE_USED_AT..DNODE_USED_AT + 8].fill(0);
+    to.extend(core);
+    let pointers = dnode[DNODE_CORE_BYTES..].as_chunks::<{ BlockPointer::SIZE }>().0;
+    let bad = CodecError::Structure { what: "dnode", offset: at };
+    for pointer in pointers.get(..usize::from(dnode[3])).ok_or(bad)? {
+        portable_pointer(version, endian, pointer, to);
+    }
+    if let (true, Some(spill)) = (core[DNODE_FLAGS_AT] != 0, dnode.last_chunk()) {
+        portable_pointer(version, endian, spill, to);
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! Native encryption (OpenZFS `module/os/linux/zfs/zio_crypt.c`, `module/zfs/dsl_crypt.c`): from a passphrase or key
+//! file to the clear bytes of a block, and the proofs that hold where nothing is encrypted.
+//!
+//! ```text
+//!   passphrase ─PBKDF2─▶ wrapping key ──AEAD opens──▶ master key ─HKDF(salt)─▶ block key ──AEAD opens──▶ block
+//!   hex, raw ──────────▶ (256 bits)      (key object)  HMAC key ───────────────────────────── proves ──▶ block
+//! ```
+//!
+//! What the X bit of a pointer means:
+//!
+//! | block | protection | here |
+//! |---|---|---|
+//! | level 0, encrypted type | AES-GCM or CCM; salt and IV in the pointer, MAC in its checksum | [`DatasetKey::open_block`] |
+//! | … of dnodes | the bonus areas encrypted; the rest, in its portable parts, authenticated | the same, see [`layout`] |
+//! | … of the intent log | records encrypted but their headers and pointers; MAC in the block's trailer | the same |
+//! | level 0, other types | HMAC-SHA-512 over the stored bytes, its first 16 in the pointer | the same |
+//! | object set | two HMACs inside the block | the same, see [`mac`] |
+//! | level 1 and up | SHA-512 over the MACs of the pointers inside; needs no key, but the *decompressed* block | [`verify_indirect`] |
+//!
+//! Without the key, everything in the table but the first three kinds can be read, and the last be proven.
+//!
+//! Keys are wiped when dropped. A [`DatasetKey`] remembers the block keys of the last few salts behind a mutex that is
+//! held for the look-up alone: OpenZFS uses one salt for hundreds of millions of blocks, and deriving a key costs as
+//! much as decrypting some ten kilobytes.
+
+mod cipher;
+mod keys;
+pub mod layout;
+pub mod mac;
+
+use crate::error::CodecError;
+use cipher::BlockKey;
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_format::{BlockPointer, Endian, ObjectType};
+
+pub use keys::{Suite, WrappedKey, WrappingKey};
+
+/// Bytes of a block's message authentication code.
+pub const MAC_BYTES: usize = 16;
+/// Bytes of an initialisation vector.
+pub const IV_BYTES: usize = 12;
+/// Bytes of a block's key-derivation salt.
+pub const SALT_BYTES: usize = 8;
+
+/// Block keys that a dataset key remembers.
+const REMEMBERED: usize = 16;
+
+/// What a block was encrypted with; for ordinary blocks all in the pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCrypt {
+    /// What the block holds, which decides what of it is encrypted.
+    pub object_type: ObjectType,
+    /// Byte order of the block.
+    pub endian: Endian,
+    /// Salt of the block's key.
+    pub salt: [u8; SALT_BYTES],
+    /// Initialisation vector.
+    pub iv: [u8; IV_BYTES],
+}
+
+impl BlockCrypt {
+    /// As `pointer` says.
+    pub fn of(pointer: &BlockPointer) -> Self {
+        BlockCrypt {
+            object_type: pointer.object_type(),
+            endian: pointer.endian(),
+            salt: pointer.crypt_salt(),
+            iv: pointer.crypt_iv(),
+        }
+    }
+}
+
+/// A dataset's unwrapped keys: what reads its blocks.
+pub struct DatasetKey {
+    suite: Suite,
+    version: u64,
+    guid: u64,
+    master: keys::Secret<32>,
+    hmac: keys::HmacKey,
+    block_keys: Mutex<Vec<([u8; SALT_BYTES], Arc<BlockKey>)>>,
+}
+
+impl std::fmt::Debug for DatasetKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DatasetKey({}, guid {:#x}, version {})", self.suite.name(), self.guid, self.version)
+    }
+}
+
+impl DatasetKey {
+    /// Opens the dataset's key object with the wrapping key of its encryption root.
+    ///
+    /// # Errors
+    /// [`CodecError::WrongKey`] if the key does not open it, [`CodecError::UnknownCrypt`] for a suite or version that
+    /// this program does not know.
+    pub fn unwrap(wrapping: &WrappingKey, wrapped: &WrappedKey) -> Result<Self, CodecError> {
+        let (master, hmac) = wrapped.open(wrapping)?;
+        Ok(DatasetKey {
+            suite: wrapped.suite()?,
+            version: wrapped.version,
+            guid: wrapped.guid,
+            master,
+            hmac: keys::HmacKey::new(hmac.bytes()),
+            block_keys: Mutex::default(),
+        })
+    }
+
+    /// The cipher and key length.
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// The key's GUID, by which a clone's or a received dataset's key is recognised.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Turns a block as stored into what the writer gave to the encryption (still compressed, if `pointer` says so),
+    /// and proves it. Does nothing to blocks without the X bit, nor to indirect blocks, which [`verify_indirect`]
+    /// proves once they are decompressed.
+    ///
+    /// `data` are the physical bytes, checksum verified. After an error they mean nothing.
+    ///
+    /// # Errors
+    /// [`CodecError::Authentication`] if the block was not written with this key, [`CodecError::Structure`] if a dnode
+    /// or log block does not hold together.
+    pub fn open_block(&self, pointer: &BlockPointer, data: &mut [u8]) -> Result<(), CodecError> {
+        if pointer.is_encrypted() {
+            let mac = match pointer.object_type() {
+                ObjectType::INTENT_LOG => layout::log_mac(data)?,
+                _ => pointer.crypt_mac(),
+            };
+            self.decrypt(&BlockCrypt::of(pointer), &mac, data)
+        } else if !pointer.is_authenticated() {
+            Ok(())
+        } else if pointer.object_type() == ObjectType::OBJSET {
+            self.verify_object_set(pointer.endian(), data)
+        } else {
+            self.hmac.verify(data, &pointer.crypt_mac(), "block")
+        }
+    }
+
+    /// Decrypts a level-0 block of an encrypted type in place.
+    ///
+    /// # Errors
+    /// As [`Self::open_block`].
+    pub fn decrypt(&self, block: &BlockCrypt, mac: &[u8; MAC_BYTES], data: &mut [u8]) -> Result<(), CodecError> {
+        let key = self.block_key(block.salt);
+        let layout = layout::Layout::of(block, self.version, data)?;
+        layout.with_secret_bytes(data, |aad, secret| key.open(&block.iv, aad, secret, mac))?;
+        layout.finish(data);
+        Ok(())
+    }
+
+    /// Encrypts a level-0 block in place, and gives the MAC that goes into its pointer (of a log block: into its
+    /// trailer, by [`layout::set_log_mac`]). The caller chooses salt and IV: never the same pair for different blocks.
+    ///
+    /// # Errors
+    /// [`CodecError::Structure`] if a dnode or log block does not hold together.
+    pub fn encrypt(&self, block: &BlockCrypt, data: &mut [u8]) -> Result<[u8; MAC_BYTES], CodecError> {
+        let key = self.block_key(block.salt);
+        let layout = layout::Layout::of(block, self.version, data)?;
+        let mac = layout.with_secret_bytes(data, |aad, secret| key.seal(&block.iv, aad, secret))?;
+        layout.finish(data);
+        Ok(mac)
+    }
+
+    /// The MAC of a block that is authenticated only.
+    pub fn authenticate(&self, data: &[u8]) -> [u8; MAC_BYTES] {
+        self.hmac.truncated(&[data])
+    }
+
+    /// Salt and IV of a block in a deduplicated dataset, which follow from its clear bytes.
+    pub fn dedup_salt_and_iv(&self, clear: &[u8]) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
+        let digest: [u8; SALT_BYTES + IV_BYTES] = self.hmac.truncated(&[clear]);
+        (std::array::from_fn(|i| digest[i]), std::array::from_fn(|i| digest[SALT_BYTES + i]))
+    }
+
+    /// Proves an object set's block by the two HMACs in it.
+    ///
+    /// # Errors
+    /// [`CodecError::Authentication`], [`CodecError::Structure`].
+    pub fn verify_object_set(&self, endian: Endian, data: &[u8]) -> Result<(), CodecError> {
+        mac::ObjectSetMacs::stored(data)?.verify(&self.object_set_macs(endian, data)?)
+    }
+
+    /// The two HMACs that belong into an object set's block.
+    ///
+    /// # Errors
+    /// [`CodecError::Structure`] if the block is too short or a dnode in it does not hold together.
+    pub fn object_set_macs(&self, endian: Endian, data: &[u8]) -> Result<mac::ObjectSetMacs, CodecError> {
+        mac::ObjectSetMacs::compute(&self.hmac, self.version, endian, data)
+    }
+
+    fn block_key(&self, salt: [u8; SALT_BYTES]) -> Arc<BlockKey> {
+        let mut known = self.block_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = known.iter().position(|(s, _)| *s == salt) {
+            return known[at].1.clone();
+        }
+        let key = Arc::new(BlockKey::derive(self.suite, &self.master, &salt));
+        if known.len() >= REMEMBERED {
+            known.remove(0);
+        }
+        known.push((salt, key.clone()));
+        key
+    }
+}
+
+/// Proves a decompressed indirect block against the MAC in `pointer`, which leads to it. Needs no key. Blocks without
+/// the X bit, and level 0, pass.
+///
+/// # Errors
+/// [`CodecError::Authentication`] if the pointers inside are not those that were written.
+pub fn verify_indirect(pointer: &BlockPointer, logical: &[u8]) -> Result<(), CodecError> {
+    if !pointer.has_indirect_mac() {
+        return Ok(());
+    }
+    // Which version the dataset's key has is written in its key object, which may be out of reach here: try both.
+    let expected = pointer.crypt_mac();
+    if [1, 0].iter().any(|&version| mac::indirect(version, pointer.endian(), logical) == expected) {
+        Ok(())
+    } else {
+        Err(CodecError::Authentication { what: "indirect block" })
+    }
+}
+
+#[cfg(test)]
+mod tests;
