@@ -1,1 +1,21 @@
 //! Pools: finding, importing, walking and verifying them.
+//!
+//! ```text
+//!   folders, devices ──scan──► labels ──assemble──► pools ──uberblocks──► one txg ──open──► MOS ──► datasets
+//!                                                                                    └─walk──► every block, once
+//! ```
+//!
+//! Nothing here writes: every disk is opened [`weir_machine::Access::ReadOnly`].
+
+pub mod assemble;
+pub mod config;
+pub mod error;
+pub mod gpt;
+pub mod label;
+pub mod scan;
+pub mod uberblocks;
+
+pub use assemble::{Assembly, FoundPool, assemble};
+pub use config::{Class, PoolConfig, VdevConfig, VdevKind};
+pub use error::PoolError;
+pub use scan::{Device, Scan, scan};

@@ -1,0 +1,354 @@
+//! The vdev tree as labels and the MOS tell it (OpenZFS `module/zfs/spa_config.c`, `module/zfs/vdev.c`).
+//!
+//! A label knows only its own top-level vdev; the MOS configuration knows them all. Both speak the same nvlist dialect,
+//! read here into values. Nothing is trusted: the tree's depth and width end where the format's do.
+
+use crate::error::PoolError;
+use weir_format::{DecodeError, NvList, Txg};
+
+/// Deepest tree: root, top-level, replacing or spare, leaf, and one more nesting of those.
+const MAX_DEPTH: usize = 8;
+/// More children than any real vdev has.
+const MAX_CHILDREN: usize = 16_384;
+
+/// What a vdev is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VdevKind {
+    Root,
+    Disk,
+    File,
+    Mirror,
+    Replacing,
+    Spare,
+    /// RAID-Z with that many parities.
+    Raidz {
+        parity: u8,
+    },
+    /// dRAID.
+    Draid {
+        parity: u8,
+        data: u8,
+        spares: u8,
+        groups: u32,
+    },
+    /// A distributed spare of a dRAID vdev.
+    DraidSpare,
+    /// A removed vdev whose blocks were moved elsewhere.
+    Indirect,
+    /// A removed log vdev's empty place.
+    Hole,
+    /// A vdev that was left out at import (`-m`).
+    Missing,
+}
+
+/// The allocation class of a top-level vdev.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Everything that has no place of its own.
+    #[default]
+    Normal,
+    /// The intent log.
+    Log,
+    /// Metadata and small blocks.
+    Special,
+    /// Dedup tables.
+    Dedup,
+}
+
+impl Class {
+    /// The word in `zpool status -j`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Normal => "normal",
+            Class::Log => "log",
+            Class::Special => "special",
+            Class::Dedup => "dedup",
+        }
+    }
+}
+
+/// One vdev of the tree.
+#[derive(Clone, Debug)]
+pub struct VdevConfig {
+    /// What it is.
+    pub kind: VdevKind,
+    /// Its GUID.
+    pub guid: u64,
+    /// Its place below its parent.
+    pub id: u64,
+    /// Where it was when the configuration was written.
+    pub path: Option<String>,
+    /// The device identifier beside the path, if any.
+    pub devid: Option<String>,
+    /// The vdev takes a whole disk: the path names its first partition.
+    pub whole_disk: bool,
+    /// log2 of the sector size; of top-level vdevs only.
+    pub ashift: u64,
+    /// Allocatable bytes; of top-level vdevs only.
+    pub asize_bytes: u64,
+    /// MOS object that lists the metaslabs' space maps.
+    pub metaslab_array: u64,
+    /// log2 of a metaslab's size in bytes.
+    pub metaslab_shift: u64,
+    /// Allocation class.
+    pub class: Class,
+    /// The txg in which it was added.
+    pub create_txg: Txg,
+    /// MOS object with the txgs that this leaf misses (its DTL), or 0.
+    pub dtl_object: u64,
+    /// MOS object of an indirect vdev's mapping, or 0.
+    pub indirect_object: u64,
+    /// MOS object of an indirect vdev's birth array, or 0.
+    pub indirect_births: u64,
+    /// The vdev to whose removal this indirect vdev was chained, if any.
+    pub prev_indirect_vdev: Option<u64>,
+    /// MOS object of the ZAP of a top-level vdev, or 0.
+    pub top_zap: u64,
+    /// Evacuation has begun.
+    pub removing: bool,
+    /// No new blocks go there.
+    pub non_allocating: bool,
+    /// Taken offline by the administrator.
+    pub offline: bool,
+    /// Found faulty.
+    pub faulted: bool,
+    /// Found degraded.
+    pub degraded: bool,
+    /// Taken out of the machine.
+    pub removed: bool,
+    /// It was never there (split, or missing when the configuration was written).
+    pub not_present: bool,
+    /// This leaf is a hot spare at work.
+    pub is_spare: bool,
+    /// A RAID-Z expansion is under way.
+    pub raidz_expanding: bool,
+    /// The txgs after which earlier RAID-Z expansions were complete.
+    pub raidz_expand_txgs: Vec<u64>,
+    /// What is below.
+    pub children: Vec<VdevConfig>,
+}
+
+impl VdevConfig {
+    /// Reads the tree below `list`.
+    pub fn parse(list: &NvList) -> Result<Self, DecodeError> {
+        Self::parse_at(list, 0)
+    }
+
+    fn parse_at(list: &NvList, depth: usize) -> Result<Self, DecodeError> {
+        const WHAT: &str = "vdev tree";
+        let children = list.get_list_array("children").unwrap_or_default();
+        if depth >= MAX_DEPTH || children.len() > MAX_CHILDREN {
+            return Err(DecodeError::Field { what: WHAT, field: "children", value: children.len() as u64 });
+        }
+        let flag = |name: &str| list.get_u64(name).unwrap_or(0) != 0;
+        let number = |name: &str| list.get_u64(name).unwrap_or(0);
+        let text = |name: &str| list.get_string_bytes(name).map(|b| String::from_utf8_lossy(b).into_owned());
+        let kind = Self::kind(list)?;
+        let children = children.iter().map(|c| Self::parse_at(c, depth + 1)).collect::<Result<Vec<_>, _>>()?;
+        Ok(VdevConfig {
+            kind,
+            guid: number("guid"),
+            id: number("id"),
+            path: text("path"),
+            devid: text("devid"),
+            whole_disk: flag("whole_disk"),
+            ashift: number("ashift"),
+            asize_bytes: number("asize"),
+            metaslab_array: number("metaslab_array"),
+            metaslab_shift: number("metaslab_shift"),
+            class: Self::class(list),
+            create_txg: Txg(number("create_txg")),
+            dtl_object: number("DTL"),
+            indirect_object: number("com.delphix:indirect_object"),
+            indirect_births: number("com.delphix:indirect_births"),
+            prev_indirect_vdev: list.get_u64("com.delphix:prev_indirect_vdev").filter(|v| *v != u64::MAX),
+            top_zap: number("com.delphix:vdev_zap_top"),
+            removing: flag("removing"),
+            non_allocating: flag("non_allocating"),
+            offline: flag("offline"),
+            faulted: flag("faulted"),
+            degraded: flag("degraded"),
+            removed: flag("removed"),
+            not_present: flag("not_present"),
+            is_spare: flag("is_spare"),
+            raidz_expanding: list.contains("raidz_expanding"),
+            raidz_expand_txgs: list.get_u64_array("raidz_expand_txgs").unwrap_or_default().to_vec(),
+            children,
+        })
+    }
+
+    fn kind(list: &NvList) -> Result<VdevKind, DecodeError> {
+        const WHAT: &str = "vdev tree";
+        let number = |name: &str| list.get_u64(name).unwrap_or(0);
+        let parity = || match number("nparity") {
+            // Pools from before RAID-Z2 say nothing.
+            0 => Ok(1),
+            n @ 1..=3 => Ok(n as u8),
+            value => Err(DecodeError::Field { what: WHAT, field: "nparity", value }),
+        };
+        let small = |field: &'static str| {
+            u8::try_from(number(field)).map_err(|_| DecodeError::Field { what: WHAT, field, value: number(field) })
+        };
+        Ok(match list.require_str("type")? {
+            "root" => VdevKind::Root,
+            "disk" => VdevKind::Disk,
+            "file" => VdevKind::File,
+            "mirror" => VdevKind::Mirror,
+            "replacing" => VdevKind::Replacing,
+            "spare" => VdevKind::Spare,
+            "raidz" => VdevKind::Raidz { parity: parity()? },
+            "draid" => VdevKind::Draid {
+                parity: parity()?,
+                data: small("draid_ndata")?,
+                spares: small("draid_nspares")?,
+                groups: u32::try_from(number("draid_ngroups")).unwrap_or(0),
+            },
+            "dspare" => VdevKind::DraidSpare,
+            "indirect" => VdevKind::Indirect,
+            "hole" => VdevKind::Hole,
+            "missing" => VdevKind::Missing,
+            _ => return Err(DecodeError::Missing { what: WHAT, field: "known type" }),
+        })
+    }
+
+    fn class(list: &NvList) -> Class {
+        if list.get_u64("is_log").unwrap_or(0) != 0 {
+            return Class::Log;
+        }
+        match list.get_str("alloc_bias").or_else(|| list.get_str("alloc_class")) {
+            Some("log") => Class::Log,
+            Some("special") => Class::Special,
+            Some("dedup") => Class::Dedup,
+            _ => Class::Normal,
+        }
+    }
+
+    /// Whether this is a device of its own.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self.kind, VdevKind::Disk | VdevKind::File | VdevKind::DraidSpare)
+    }
+
+    /// Whether blocks can lie there: no hole, not missing, not indirect.
+    pub fn is_concrete(&self) -> bool {
+        !matches!(self.kind, VdevKind::Indirect | VdevKind::Hole | VdevKind::Missing | VdevKind::Root)
+    }
+
+    /// This vdev and all below, parents first.
+    pub fn walk(&self) -> Vec<&VdevConfig> {
+        let mut out = vec![self];
+        let mut next = 0;
+        while let Some(v) = out.get(next).copied() {
+            out.extend(&v.children);
+            next += 1;
+        }
+        out
+    }
+
+    /// All leaves, in the order of the tree.
+    pub fn leaves(&self) -> Vec<&VdevConfig> {
+        if self.is_leaf() {
+            return vec![self];
+        }
+        self.children.iter().flat_map(|c| c.leaves()).collect()
+    }
+
+    /// The name that tools show: `mirror-0`, `raidz2-1`, the last part of a device's path.
+    pub fn name(&self) -> String {
+        match self.kind {
+            VdevKind::Root => "root".into(),
+            VdevKind::Disk | VdevKind::File => match &self.path {
+                Some(path) if self.kind == VdevKind::File => path.clone(),
+                Some(path) => short_device(path, self.whole_disk),
+                None => self.guid.to_string(),
+            },
+            VdevKind::Mirror => format!("mirror-{}", self.id),
+            VdevKind::Replacing => format!("replacing-{}", self.id),
+            VdevKind::Spare => format!("spare-{}", self.id),
+            VdevKind::Raidz { parity } => format!("raidz{parity}-{}", self.id),
+            VdevKind::Draid { parity, data, spares, .. } => {
+                format!("draid{parity}:{data}d:{}c:{spares}s-{}", self.children.len(), self.id)
+            }
+            VdevKind::DraidSpare => self.path.clone().unwrap_or_else(|| self.guid.to_string()),
+            VdevKind::Indirect => format!("indirect-{}", self.id),
+            VdevKind::Hole => format!("hole-{}", self.id),
+            VdevKind::Missing => format!("missing-{}", self.id),
+        }
+    }
+}
+
+/// `/dev/disk/by-id/x-part1` of a whole disk is shown as `x`, `/dev/sda1` as `sda`.
+fn short_device(path: &str, whole_disk: bool) -> String {
+    let base = path.rsplit('/').next().unwrap_or(path);
+    if !whole_disk {
+        return base.to_owned();
+    }
+    if let Some((stem, part)) = base.rsplit_once("-part")
+        && part.bytes().all(|b| b.is_ascii_digit())
+    {
+        return stem.to_owned();
+    }
+    let stem = base.trim_end_matches(|c: char| c.is_ascii_digit());
+    let stem = match stem.strip_suffix('p') {
+        Some(inner) if inner.ends_with(|c: char| c.is_ascii_digit()) => inner,
+        _ => stem,
+    };
+    if stem.is_empty() { base.to_owned() } else { stem.to_owned() }
+}
+
+/// The pool-wide facts of a label's or the MOS's configuration.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Name.
+    pub name: String,
+    /// GUID.
+    pub guid: u64,
+    /// 0 active, 1 exported, 2 destroyed, 3 spare, 4 cache.
+    pub state: u64,
+    /// The txg in which it was written.
+    pub txg: Txg,
+    /// On-disk version.
+    pub version: u64,
+    /// The writing machine's number, if said.
+    pub hostid: Option<u64>,
+    /// The writing machine's name, if said.
+    pub hostname: Option<String>,
+    /// Known trouble of old software.
+    pub errata: u64,
+    /// Comment.
+    pub comment: Option<String>,
+    /// Number of top-level vdevs.
+    pub vdev_children: Option<u64>,
+    /// Features that must be known to read.
+    pub features_for_read: Vec<String>,
+    /// The nvlist.
+    pub list: NvList,
+}
+
+impl PoolConfig {
+    /// Reads the pool-wide part.
+    pub fn parse(list: NvList) -> Result<Self, DecodeError> {
+        let text = |name: &str| list.get_string_bytes(name).map(|b| String::from_utf8_lossy(b).into_owned());
+        let features = list.get_list("features_for_read").map(NvList::pairs).unwrap_or_default();
+        Ok(PoolConfig {
+            name: text("name").ok_or(DecodeError::Missing { what: "pool configuration", field: "name" })?,
+            guid: list.require_u64("pool_guid")?,
+            state: list.get_u64("state").unwrap_or(0),
+            txg: Txg(list.get_u64("txg").unwrap_or(0)),
+            version: list.require_u64("version")?,
+            hostid: list.get_u64("hostid"),
+            hostname: text("hostname"),
+            errata: list.get_u64("errata").unwrap_or(0),
+            comment: text("comment"),
+            vdev_children: list.get_u64("vdev_children"),
+            features_for_read: features.iter().map(|p| p.name_lossy().into_owned()).collect(),
+            list,
+        })
+    }
+
+    /// The vdev tree in it.
+    pub fn vdev_tree(&self) -> Result<VdevConfig, PoolError> {
+        let parsed = self.list.require_list("vdev_tree").and_then(VdevConfig::parse);
+        parsed.map_err(|source| PoolError::Decode { what: format!("pool '{}': vdev tree", self.name), source })
+    }
+}

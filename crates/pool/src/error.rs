@@ -1,0 +1,109 @@
+//! What can go wrong between a folder of images and an open pool.
+
+use std::path::PathBuf;
+use thiserror::Error;
+use weir_format::{DecodeError, Txg};
+use weir_machine::DiskError;
+
+/// Why a pool could not be found, opened or walked.
+#[derive(Debug, Error)]
+pub enum PoolError {
+    /// No label of any pool on the devices looked at.
+    #[error("no pool found in {}; looked at {devices} file(s) or device(s)", list_paths(.searched))]
+    NothingFound {
+        /// Where was looked.
+        searched: Vec<PathBuf>,
+        /// How many devices were looked at.
+        devices: usize,
+    },
+    /// There are pools, but not this one.
+    #[error("no pool '{wanted}' in {}; there is: {}", list_paths(.searched), if .found.is_empty() { "nothing".to_owned() } else { .found.join(", ") })]
+    NoSuchPool {
+        /// Name or GUID asked for.
+        wanted: String,
+        /// Where was looked.
+        searched: Vec<PathBuf>,
+        /// What is there.
+        found: Vec<String>,
+    },
+    /// Two pools of that name.
+    #[error("several pools are called '{name}': name one by its GUID: {}", list_numbers(.guids))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// Their GUIDs.
+        guids: Vec<u64>,
+    },
+    /// The labels do not make a pool.
+    #[error("pool '{pool}': {what}")]
+    Config {
+        /// The pool.
+        pool: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Devices are missing beyond redundancy.
+    #[error("pool '{pool}' cannot be opened: {}", .missing.join("; "))]
+    MissingDevices {
+        /// The pool.
+        pool: String,
+        /// One line for each top-level vdev that lacks too much.
+        missing: Vec<String>,
+    },
+    /// No uberblock (at or before the asked txg) is left.
+    #[error("pool '{pool}': no valid uberblock{} on {devices} device(s)", .at_most.map(|t| format!(" at or before txg {t}")).unwrap_or_default())]
+    NoUberblock {
+        /// The pool.
+        pool: String,
+        /// The highest txg allowed.
+        at_most: Option<Txg>,
+        /// Devices looked at.
+        devices: usize,
+    },
+    /// The pool has no checkpoint.
+    #[error("pool '{pool}' has no checkpoint")]
+    NoCheckpoint {
+        /// The pool.
+        pool: String,
+    },
+    /// The version is none that exists.
+    #[error("pool '{pool}' has version {version}, which this program cannot read (1 to 28 and 5000 it can)")]
+    Version {
+        /// The pool.
+        pool: String,
+        /// Its version.
+        version: u64,
+    },
+    /// Features that must be known to read the pool are not.
+    #[error("pool '{pool}' uses features that this program cannot read: {}", .features.join(", "))]
+    UnsupportedFeatures {
+        /// The pool.
+        pool: String,
+        /// Their full names.
+        features: Vec<String>,
+    },
+    /// A disk failed.
+    #[error("{}: {source}", .path.display())]
+    Disk {
+        /// The device.
+        path: PathBuf,
+        /// What it said.
+        source: DiskError,
+    },
+    /// Bytes are not what they should be.
+    #[error("{what}: {source}")]
+    Decode {
+        /// Where.
+        what: String,
+        /// Why.
+        source: DecodeError,
+    },
+}
+
+fn list_paths(paths: &[PathBuf]) -> String {
+    paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn list_numbers(numbers: &[u64]) -> String {
+    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}

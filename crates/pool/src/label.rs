@@ -1,0 +1,123 @@
+//! Reading the four labels of one device, and the uberblock rings in them.
+//!
+//! Each label proves itself: configuration and every uberblock slot carry their own checksum, taken with their place on
+//! the device. One good label of four is enough; a ring whose configuration is lost is still read, with every slot size
+//! that there is.
+
+use std::sync::Arc;
+use thiserror::Error;
+use weir_codec::CodecError;
+use weir_codec::checksum::{Verifier, verify_embedded};
+use weir_format::{ChecksumKind, DecodeError, NvList, Txg, Uberblock, label};
+use weir_machine::{Disk, DiskError};
+
+/// Why a label does not count.
+#[derive(Clone, Debug, Error)]
+pub enum LabelFault {
+    /// The device is too small for it.
+    #[error("the device is too small for four labels")]
+    TooSmall,
+    /// The device failed.
+    #[error("{0}")]
+    Device(DiskError),
+    /// There is none, or it is damaged.
+    #[error("{0}")]
+    Checksum(CodecError),
+    /// Its bytes are proven but make no sense.
+    #[error("{0}")]
+    Decode(DecodeError),
+}
+
+/// A proven uberblock, and where it stood.
+#[derive(Clone, Debug)]
+pub struct RingSlot {
+    /// The label, 0 to 3.
+    pub label: usize,
+    /// The slot in its ring.
+    pub slot: usize,
+    /// The uberblock.
+    pub uberblock: Uberblock,
+}
+
+/// What a device's labels say.
+#[derive(Clone, Debug)]
+pub struct Labels {
+    /// The configuration of each.
+    pub configs: [Result<NvList, LabelFault>; label::LABELS],
+    /// All proven uberblocks, in the order of labels and slots.
+    pub ring: Vec<RingSlot>,
+}
+
+impl Labels {
+    /// The newest configuration.
+    pub fn best(&self) -> Option<&NvList> {
+        let good = self.configs.iter().filter_map(|c| c.as_ref().ok());
+        // The first of equals, so that the order of labels decides.
+        good.rev().max_by_key(|c| c.get_u64("txg"))
+    }
+
+    /// The txg of the newest configuration; 0 for devices that have none (spares, caches).
+    pub fn txg(&self) -> Txg {
+        Txg(self.best().and_then(|c| c.get_u64("txg")).unwrap_or(0))
+    }
+}
+
+/// Reads all labels of a device.
+pub async fn read(disk: &Arc<dyn Disk>) -> Labels {
+    let size = disk.geometry().size_bytes;
+    let mut raw = Vec::with_capacity(label::LABELS);
+    for index in 0..label::LABELS {
+        raw.push(match label::label_offset(index, size) {
+            None => Err(LabelFault::TooSmall),
+            Some(at) => match disk.read(at, label::LABEL_BYTES as usize).await {
+                Ok(buf) => Ok((at, buf)),
+                Err(error) => Err(LabelFault::Device(error)),
+            },
+        });
+    }
+    let configs: [_; label::LABELS] = std::array::from_fn(|i| match raw.get(i) {
+        Some(Ok((at, buf))) => config(*at, buf.as_ref()),
+        Some(Err(fault)) => Err(fault.clone()),
+        None => Err(LabelFault::TooSmall),
+    });
+    let ashift = configs.iter().filter_map(|c| c.as_ref().ok()).find_map(ashift_of);
+    let mut ring = Vec::new();
+    for (index, raw) in raw.iter().enumerate() {
+        if let Ok((at, buf)) = raw {
+            ring.extend(slots(index, *at, buf.as_ref(), ashift));
+        }
+    }
+    Labels { configs, ring }
+}
+
+fn ashift_of(config: &NvList) -> Option<u64> {
+    config.get_list("vdev_tree")?.get_u64("ashift")
+}
+
+fn config(at: u64, bytes: &[u8]) -> Result<NvList, LabelFault> {
+    let area = bytes.get(label::CONFIG).ok_or(LabelFault::TooSmall)?;
+    let verifier = Verifier::Label { offset_bytes: at + label::CONFIG.start as u64 };
+    verify_embedded(ChecksumKind::Label, verifier, area).map_err(LabelFault::Checksum)?;
+    label::decode_config(area).map_err(LabelFault::Decode)
+}
+
+/// The proven uberblocks of one label.
+fn slots(index: usize, at: u64, bytes: &[u8], ashift: Option<u64>) -> Vec<RingSlot> {
+    let shifts = match ashift {
+        Some(shift) => shift..=shift,
+        None => 10..=13,
+    };
+    let mut out = Vec::new();
+    for shift in shifts {
+        for slot in 0..label::uberblock_slots(shift) {
+            let Some(range) = label::uberblock_range(slot, shift) else { continue };
+            let Some(area) = bytes.get(range.clone()) else { continue };
+            let Ok(uberblock) = Uberblock::decode(area) else { continue };
+            let verifier = Verifier::Label { offset_bytes: at + range.start as u64 };
+            if verify_embedded(ChecksumKind::Label, verifier, area).is_ok() {
+                out.push(RingSlot { label: index, slot, uberblock });
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,131 @@
+//! Finding devices that belong to pools.
+//!
+//! Every regular file and block device of the named folders, and every device named itself, is opened read-only and its
+//! labels are read; so are those of each partition, if it carries a partition table. What has no label is left out in
+//! silence, unless it was named itself.
+
+use crate::error::PoolError;
+use crate::gpt::{self, Partition, Window};
+use crate::label::{self, Labels};
+use futures_util::StreamExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_format::NvList;
+use weir_machine::{Access, Disk, DiskError, Machine};
+
+/// Devices looked at at the same time.
+const PARALLEL: usize = 16;
+
+/// A device with at least one good label or uberblock.
+pub struct Device {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// The partition on it, if the labels are those of a partition.
+    pub partition: Option<Partition>,
+    /// The device (or the partition), read-only.
+    pub disk: Arc<dyn Disk>,
+    /// What its labels say.
+    pub labels: Labels,
+}
+
+impl Device {
+    /// The newest configuration in its labels.
+    pub fn config(&self) -> Option<&NvList> {
+        self.labels.best()
+    }
+
+    /// The GUID of the leaf vdev that it is.
+    pub fn guid(&self) -> Option<u64> {
+        self.config()?.get_u64("guid")
+    }
+
+    /// Path, with the partition's number if there is one.
+    pub fn name(&self) -> String {
+        match self.partition {
+            Some(p) => format!("{}:{}", self.path.display(), p.number),
+            None => self.path.display().to_string(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Where was looked.
+    pub searched: Vec<PathBuf>,
+    /// Devices with labels, in the order of their paths.
+    pub devices: Vec<Device>,
+    /// How many files and devices were looked at.
+    pub looked_at: usize,
+    /// Devices that could not be opened or read.
+    pub faults: Vec<(PathBuf, String)>,
+}
+
+/// Looks at `paths`: folders (not below them) and devices.
+///
+/// # Errors
+/// [`PoolError::Disk`] for a path that does not exist or cannot be opened. Devices inside a folder that cannot be opened
+/// or read are listed in [`Scan::faults`].
+pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolError> {
+    let mut named = Vec::new();
+    let mut inside = Vec::new();
+    for path in paths {
+        match machine.disks.scan(path) {
+            Ok(found) => inside.extend(found),
+            Err(DiskError::Open { errno, .. }) if errno == ENOTDIR => named.push(path.clone()),
+            Err(source) => return Err(PoolError::Disk { path: path.clone(), source }),
+        }
+    }
+    let mut out = Scan { searched: paths.to_vec(), ..Scan::default() };
+    let candidates = named.iter().map(|p| (p, true)).chain(inside.iter().map(|p| (p, false)));
+    let mut seen = std::collections::BTreeSet::new();
+    let candidates: Vec<_> = candidates.filter(|(p, _)| seen.insert((*p).clone())).collect();
+    out.looked_at = candidates.len();
+    let mut probes = futures_util::stream::iter(candidates)
+        .map(|(path, must)| async move { (path, must, probe(machine, path).await) })
+        .buffered(PARALLEL);
+    while let Some((path, must, result)) = probes.next().await {
+        match result {
+            Ok(devices) => out.devices.extend(devices),
+            Err(error) if must => return Err(error),
+            Err(PoolError::Disk { source, .. }) => out.faults.push((path.clone(), source.to_string())),
+            Err(error) => out.faults.push((path.clone(), error.to_string())),
+        }
+    }
+    out.devices.sort_by_key(|d| (d.path.clone(), d.partition.map(|p| p.number)));
+    Ok(out)
+}
+
+/// "Not a directory".
+const ENOTDIR: i32 = 20;
+
+/// The devices on one path: the whole, or its partitions.
+pub async fn probe(machine: &Machine, path: &Path) -> Result<Vec<Device>, PoolError> {
+    let at = |source| PoolError::Disk { path: path.to_owned(), source };
+    let disk = machine.disks.open(path, Access::ReadOnly).map_err(at)?;
+    let mut out = Vec::new();
+    if disk.geometry().size_bytes < weir_format::label::LABEL_BYTES * weir_format::label::LABELS as u64 {
+        return Ok(out);
+    }
+    let labels = label::read(&disk).await;
+    let found = |labels: &Labels| labels.best().is_some() || !labels.ring.is_empty();
+    // Labels 2 and 3 of a whole disk's last partition may stand where the disk's own would: a table decides.
+    let partitions = gpt::partitions(&disk, path).await?;
+    for partition in partitions {
+        let window: Arc<dyn Disk> = Arc::new(Window::new(disk.clone(), partition));
+        let labels = label::read(&window).await;
+        if found(&labels) {
+            out.push(Device { path: path.to_owned(), partition: Some(partition), disk: window, labels });
+        }
+    }
+    if out.is_empty() && found(&labels) {
+        out.push(Device { path: path.to_owned(), partition: None, disk, labels });
+    }
+    Ok(out)
+}
