@@ -1,1 +1,30 @@
-//! POSIX files and directories over objects (the ZPL).
+//! POSIX files and directories over objects: what OpenZFS calls the ZPL.
+//!
+//! A file system is an object set in which object 1, the *master node*, is a ZAP that names everything else:
+//!
+//! ```text
+//!  master node (1) ─ ROOT ──────► directory: a ZAP, name → kind (4 bits) and object number (48 bits)
+//!                  ├ VERSION      3 to 5; from 5 on attributes are system attributes, before that a znode in the bonus
+//!                  ├ SA_ATTRS ──► master node of the system attributes: registry and layouts
+//!                  ├ FUID ──────► table of the domains that Windows identities come from
+//!                  ├ casesensitivity, normalization, utf8only
+//!                  └ DELETE_QUEUE, SHARES
+//! ```
+//!
+//! Everything here reads. Invariants: nothing read from disk is trusted (a name, a size, an object number can say
+//! anything); a bad object is an error for that object alone; no lock is held across an await.
+//!
+//! What fails: see [`FileError`].
+
+mod acl;
+mod attributes;
+mod directory;
+mod error;
+mod file_system;
+mod xattr;
+
+pub use acl::{Ace, Acl, Who};
+pub use attributes::{Attributes, FileFlags, FileKind};
+pub use directory::DirEntry;
+pub use error::FileError;
+pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Usage};

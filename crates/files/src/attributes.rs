@@ -1,0 +1,137 @@
+//! What `stat` shows of a file.
+
+use weir_format::ObjectId;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// A plain file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A door or event port of illumos: Linux has no such thing.
+    Other,
+}
+
+impl FileKind {
+    /// From the `S_IFMT` bits of a mode.
+    pub fn from_mode(mode: u32) -> FileKind {
+        Self::from_dirent(((mode >> 12) & 15) as u8)
+    }
+
+    /// From the four kind bits of a directory entry (`DT_*`, the mode's `S_IFMT` >> 12).
+    pub fn from_dirent(bits: u8) -> FileKind {
+        match bits {
+            1 => FileKind::Fifo,
+            2 => FileKind::CharDevice,
+            4 => FileKind::Directory,
+            6 => FileKind::BlockDevice,
+            8 => FileKind::Regular,
+            10 => FileKind::Symlink,
+            12 => FileKind::Socket,
+            _ => FileKind::Other,
+        }
+    }
+
+    /// The `S_IFMT` bits; those of a plain file for kinds that Linux does not have.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Fifo => 0o010000,
+            FileKind::CharDevice => 0o020000,
+            FileKind::Directory => 0o040000,
+            FileKind::BlockDevice => 0o060000,
+            FileKind::Regular | FileKind::Other => 0o100000,
+            FileKind::Symlink => 0o120000,
+            FileKind::Socket => 0o140000,
+        }
+    }
+}
+
+/// The attribute flags of a file (`ZFS_*` in OpenZFS `include/sys/fs/zfs.h` and `zfs_znode.h`), as they stand on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileFlags(pub u64);
+
+#[allow(missing_docs)]
+impl FileFlags {
+    pub const XATTR: u64 = 0x1;
+    pub const INHERIT_ACE: u64 = 0x2;
+    pub const ACL_TRIVIAL: u64 = 0x4;
+    pub const ACL_OBJ_ACE: u64 = 0x8;
+    pub const ACL_PROTECTED: u64 = 0x10;
+    pub const ACL_DEFAULTED: u64 = 0x20;
+    pub const ACL_AUTO_INHERIT: u64 = 0x40;
+    pub const BONUS_SCANSTAMP: u64 = 0x80;
+    pub const NO_EXECS_DENIED: u64 = 0x100;
+    pub const READONLY: u64 = 0x1_0000_0000;
+    pub const HIDDEN: u64 = 0x2_0000_0000;
+    pub const SYSTEM: u64 = 0x4_0000_0000;
+    pub const ARCHIVE: u64 = 0x8_0000_0000;
+    pub const IMMUTABLE: u64 = 0x10_0000_0000;
+    pub const NOUNLINK: u64 = 0x20_0000_0000;
+    pub const APPENDONLY: u64 = 0x40_0000_0000;
+    pub const NODUMP: u64 = 0x80_0000_0000;
+    pub const OPAQUE: u64 = 0x100_0000_0000;
+    pub const AV_QUARANTINED: u64 = 0x200_0000_0000;
+    pub const AV_MODIFIED: u64 = 0x400_0000_0000;
+    pub const REPARSE: u64 = 0x800_0000_0000;
+    pub const OFFLINE: u64 = 0x1000_0000_0000;
+    pub const SPARSE: u64 = 0x2000_0000_0000;
+    pub const PROJINHERIT: u64 = 0x4000_0000_0000;
+    pub const PROJID: u64 = 0x8000_0000_0000;
+
+    /// Whether all of `bits` are set.
+    pub fn has(self, bits: u64) -> bool {
+        self.0 & bits == bits
+    }
+}
+
+/// What `stat` shows, and a little more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The object: the inode number.
+    pub object: ObjectId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with set-uid, set-gid and sticky (12 bits).
+    pub mode: u32,
+    /// Owner. Identities that come from a Windows domain and have no POSIX number are 65534 (nobody).
+    pub uid: u32,
+    /// Group, likewise.
+    pub gid: u32,
+    /// Links, as `stat` shows them.
+    pub links: u64,
+    /// Size in bytes (of a directory: entries + 2, as ZFS counts).
+    pub size_bytes: u64,
+    /// Space used in units of 512 bytes, as `stat` shows it.
+    pub blocks512: u64,
+    /// Block size in bytes, as `stat` shows it.
+    pub block_bytes: u32,
+    /// Device number in Linux's `dev_t` (major, minor) for devices.
+    pub device: Option<(u32, u32)>,
+    /// Last access, nanoseconds since 1970.
+    pub atime_ns: i128,
+    /// Last change of the contents.
+    pub mtime_ns: i128,
+    /// Last change of the attributes.
+    pub ctime_ns: i128,
+    /// Creation.
+    pub crtime_ns: i128,
+    /// Generation: tells successive files with the same object number apart (the txg of creation).
+    pub generation: u64,
+    /// Attribute flags.
+    pub flags: FileFlags,
+    /// The directory in which it was created or last renamed to.
+    pub parent: ObjectId,
+    /// Project, if the file has one.
+    pub project: Option<u64>,
+}
