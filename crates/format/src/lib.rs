@@ -4,23 +4,29 @@
 //! contents is a bit of the pointer that leads to it ([`BlockPointer::endian`]). Everything here is therefore decoded
 //! by hand over an endian-aware [`cursor::Cursor`]; nothing is cast.
 
+pub mod acl;
 pub mod blkptr;
 pub mod cursor;
 pub mod dnode;
+pub mod dsl;
 pub mod encoder;
+pub mod features;
 pub mod ids;
 pub mod kinds;
 pub mod label;
 pub mod nvlist;
 pub mod objset;
+pub mod sa;
 pub mod space_map;
 pub mod uberblock;
 pub mod zap;
 pub mod zil;
+pub mod znode;
 
 pub use blkptr::{BlockPointer, Dva, Embedded};
 pub use cursor::{Cursor, DecodeError, Endian};
 pub use dnode::{Dnode, DnodeFlags};
+pub use dsl::{DslDataset, DslDir};
 pub use encoder::Encoder;
 pub use ids::{ObjectId, ObjsetId, Txg};
 pub use kinds::{ChecksumKind, CompressionKind, ObjectType};

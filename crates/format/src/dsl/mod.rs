@@ -1,0 +1,382 @@
+//! Datasets and snapshots (OpenZFS `include/sys/dsl_dir.h`, `dsl_dataset.h`, `dsl_deadlist.h`, `bpobj.h`,
+//! `dsl_bookmark.h`): the structures in the bonus areas of the MOS's objects, and the names in their ZAPs.
+//!
+//! ```text
+//!  object directory (object 1) ── root_dataset ──▶ DslDir ── head ──▶ DslDataset ── pointer ──▶ object set
+//!                                    │ children ZAP: name → DslDir       │ prev ──▶ snapshot ── prev ──▶ …
+//!                                    │ props ZAP                         │ snapshot names ZAP: name → DslDataset
+//!                                                                        │ dead list: what the snapshot before still needs
+//! ```
+//!
+//! All are arrays of 64-bit words in the byte order of their block. Old pools have shorter ones: each decoder says what
+//! it takes absent words for.
+
+mod bookmark;
+mod deadlist;
+#[cfg(test)]
+mod tests;
+
+pub use bookmark::{Bookmark, RedactionBlock, RedactionList};
+pub use deadlist::{Bpobj, Deadlist};
+
+use crate::blkptr::BlockPointer;
+use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::encoder::Encoder;
+use crate::ids::{ObjectId, Txg};
+
+/// Names in the MOS's object directory (object 1, `DMU_POOL_*` in OpenZFS `include/sys/dmu.h`).
+#[allow(missing_docs)]
+pub mod pool {
+    pub const DIRECTORY_OBJECT: u64 = 1;
+    pub const CONFIG: &str = "config";
+    pub const FEATURES_FOR_WRITE: &str = "features_for_write";
+    pub const FEATURES_FOR_READ: &str = "features_for_read";
+    pub const FEATURE_DESCRIPTIONS: &str = "feature_descriptions";
+    pub const FEATURE_ENABLED_TXG: &str = "feature_enabled_txg";
+    pub const ROOT_DATASET: &str = "root_dataset";
+    pub const SYNC_BPOBJ: &str = "sync_bplist";
+    pub const ERRLOG_SCRUB: &str = "errlog_scrub";
+    pub const ERRLOG_LAST: &str = "errlog_last";
+    pub const SPARES: &str = "spares";
+    pub const DEFLATE: &str = "deflate";
+    pub const HISTORY: &str = "history";
+    pub const PROPS: &str = "pool_props";
+    pub const L2CACHE: &str = "l2cache";
+    pub const TMP_USERREFS: &str = "tmp_userrefs";
+    pub const DDT_STATS: &str = "DDT-statistics";
+    pub const CREATION_VERSION: &str = "creation_version";
+    pub const SCAN: &str = "scan";
+    pub const ERRORSCRUB: &str = "error_scrub";
+    pub const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
+    pub const FREE_BPOBJ: &str = "free_bpobj";
+    pub const BPTREE_OBJ: &str = "bptree_obj";
+    pub const EMPTY_BPOBJ: &str = "empty_bpobj";
+    pub const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
+    pub const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+    pub const REMOVING: &str = "com.delphix:removing";
+    pub const OBSOLETE_BPOBJ: &str = "com.delphix:obsolete_bpobj";
+    pub const CONDENSING_INDIRECT: &str = "com.delphix:condensing_indirect";
+    pub const CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
+    pub const LOG_SPACEMAP: &str = "com.delphix:log_spacemap_zap";
+    pub const DELETED_CLONES: &str = "com.delphix:deleted_clones";
+}
+
+/// Names in the ZAP of an extensible DSL directory.
+#[allow(missing_docs)]
+pub mod dir_field {
+    pub const FILESYSTEM_COUNT: &str = "com.joyent:filesystem_count";
+    pub const SNAPSHOT_COUNT: &str = "com.joyent:snapshot_count";
+    pub const CRYPTO_KEY_OBJ: &str = "com.datto:crypto_key_obj";
+    pub const LIVELIST: &str = "com.delphix:livelist";
+    pub const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
+}
+
+/// Names in the ZAP of an extensible DSL dataset; the GUIDs of per-dataset features stand there too.
+#[allow(missing_docs)]
+pub mod dataset_field {
+    pub const BOOKMARK_NAMES: &str = "com.delphix:bookmarks";
+    pub const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
+    pub const IVSET_GUID: &str = "com.datto:ivset_guid";
+    pub const RAW_RECEIVED: &str = "org.openzfs:raw_received";
+    pub const RESUME_FROMGUID: &str = "com.delphix:resume_fromguid";
+    pub const RESUME_TONAME: &str = "com.delphix:resume_toname";
+    pub const RESUME_TOGUID: &str = "com.delphix:resume_toguid";
+    pub const RESUME_OBJECT: &str = "com.delphix:resume_object";
+    pub const RESUME_OFFSET: &str = "com.delphix:resume_offset";
+    pub const RESUME_BYTES: &str = "com.delphix:resume_bytes";
+}
+
+/// Names in the ZAP of a wrapped encryption key (`dsl_crypt.h`).
+#[allow(missing_docs)]
+pub mod crypto_key {
+    pub const SUITE: &str = "DSL_CRYPTO_SUITE";
+    pub const GUID: &str = "DSL_CRYPTO_GUID";
+    pub const IV: &str = "DSL_CRYPTO_IV";
+    pub const MAC: &str = "DSL_CRYPTO_MAC";
+    pub const MASTER_KEY: &str = "DSL_CRYPTO_MASTER_KEY_1";
+    pub const HMAC_KEY: &str = "DSL_CRYPTO_HMAC_KEY_1";
+    pub const ROOT_DDOBJ: &str = "DSL_CRYPTO_ROOT_DDOBJ";
+    pub const REFCOUNT: &str = "DSL_CRYPTO_REFCOUNT";
+    pub const VERSION: &str = "DSL_CRYPTO_VERSION";
+    /// Properties that say how the wrapping key comes about; they stand in the same ZAP.
+    pub const KEYFORMAT: &str = "keyformat";
+    pub const PBKDF2_SALT: &str = "pbkdf2salt";
+    pub const PBKDF2_ITERS: &str = "pbkdf2iters";
+}
+
+/// What follows a property's name in a property ZAP (`module/zfs/dsl_prop.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PropSuffix {
+    /// The plain name: set here.
+    Local,
+    /// `$inherit`: an inherited value hides the received one.
+    Inherit,
+    /// `$recvd`: came with a stream.
+    Received,
+    /// `$iuv`: the value of an index property that older software does not know.
+    InheritedUnknown,
+    /// `$hasrecvd`: the dataset has received properties at all.
+    HasReceived,
+}
+
+/// Takes a key of a property ZAP apart. Only the known suffixes count: names of user properties may contain `$`.
+pub fn split_property(key: &str) -> (&str, PropSuffix) {
+    if key == "$hasrecvd" {
+        return ("", PropSuffix::HasReceived);
+    }
+    for (text, suffix) in
+        [("$inherit", PropSuffix::Inherit), ("$recvd", PropSuffix::Received), ("$iuv", PropSuffix::InheritedUnknown)]
+    {
+        if let Some(name) = key.strip_suffix(text) {
+            return (name, suffix);
+        }
+    }
+    (key, PropSuffix::Local)
+}
+
+/// A directory in the tree of datasets (`dsl_dir_phys_t`, 256 bytes).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DslDir {
+    /// Not used by OpenZFS any more.
+    pub creation_time_s: u64,
+    /// The live dataset.
+    pub head_dataset: ObjectId,
+    /// The directory above; 0 for the root.
+    pub parent: ObjectId,
+    /// The snapshot that this is a clone of.
+    pub origin: ObjectId,
+    /// ZAP of the directories below.
+    pub children: ObjectId,
+    /// Bytes used by this and all below.
+    pub used_bytes: u64,
+    /// Bytes after compression.
+    pub compressed_bytes: u64,
+    /// Bytes before compression.
+    pub uncompressed_bytes: u64,
+    /// Quota in bytes; 0 none.
+    pub quota_bytes: u64,
+    /// Reservation in bytes.
+    pub reserved_bytes: u64,
+    /// ZAP of properties.
+    pub props: ObjectId,
+    /// ZAP of delegated permissions.
+    pub permissions: ObjectId,
+    /// 1: `used_breakdown` counts.
+    pub flags: u64,
+    /// Bytes used by head, snapshots, children, children's reservations, refreservation.
+    pub used_breakdown: [u64; 5],
+    /// ZAP of clones' directories.
+    pub clones: ObjectId,
+}
+
+impl DslDir {
+    /// Bytes on disk.
+    pub const SIZE: usize = 256;
+
+    /// Decodes a bonus area.
+    pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
+        let mut c = Cursor::new(bonus, endian, "DSL directory");
+        let [creation_time_s, head, parent, origin, children] = c.words()?;
+        let [used_bytes, compressed_bytes, uncompressed_bytes, quota_bytes, reserved_bytes] = c.words()?;
+        let [props, permissions, flags] = c.words()?;
+        let used_breakdown = c.words()?;
+        let [clones] = c.words()?;
+        Ok(DslDir {
+            creation_time_s,
+            head_dataset: ObjectId(head),
+            parent: ObjectId(parent),
+            origin: ObjectId(origin),
+            children: ObjectId(children),
+            used_bytes,
+            compressed_bytes,
+            uncompressed_bytes,
+            quota_bytes,
+            reserved_bytes,
+            props: ObjectId(props),
+            permissions: ObjectId(permissions),
+            flags,
+            used_breakdown,
+            clones: ObjectId(clones),
+        })
+    }
+
+    /// The bytes of the bonus area.
+    pub fn encode(&self, endian: Endian) -> Vec<u8> {
+        let mut e = Encoder::new(endian);
+        e.words(&[self.creation_time_s, self.head_dataset.0, self.parent.0, self.origin.0, self.children.0]);
+        e.words(&[self.used_bytes, self.compressed_bytes, self.uncompressed_bytes]);
+        e.words(&[self.quota_bytes, self.reserved_bytes, self.props.0, self.permissions.0, self.flags]);
+        e.words(&self.used_breakdown);
+        e.u64(self.clones.0);
+        e.pad_to(Self::SIZE);
+        e.finish()
+    }
+}
+
+/// A dataset or snapshot (`dsl_dataset_phys_t`, 320 bytes).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DslDataset {
+    /// Its directory.
+    pub dir: ObjectId,
+    /// The snapshot before.
+    pub prev_snapshot: ObjectId,
+    /// The txg of the snapshot before.
+    pub prev_snapshot_txg: Txg,
+    /// The snapshot or head after; 0 for a head.
+    pub next_snapshot: ObjectId,
+    /// ZAP of snapshot names; 0 for a snapshot.
+    pub snapshot_names: ObjectId,
+    /// Clones and snapshots below; 0 for a head.
+    pub children: u64,
+    /// Seconds since 1970.
+    pub creation_time_s: u64,
+    /// The txg that made it.
+    pub creation_txg: Txg,
+    /// Its dead list.
+    pub deadlist: ObjectId,
+    /// Bytes that it refers to.
+    pub referenced_bytes: u64,
+    /// Those bytes after compression.
+    pub compressed_bytes: u64,
+    /// Those bytes before compression.
+    pub uncompressed_bytes: u64,
+    /// Bytes that nobody else refers to (snapshots).
+    pub unique_bytes: u64,
+    /// Identity for NFS: 56 bits, may change.
+    pub fsid_guid: u64,
+    /// Identity: never changes.
+    pub guid: u64,
+    /// [`DslDataset::INCONSISTENT`] and so on.
+    pub flags: u64,
+    /// The object set.
+    pub pointer: BlockPointer,
+    /// ZAP of clones (snapshots).
+    pub next_clones: ObjectId,
+    /// ZAP of properties (snapshots).
+    pub props: ObjectId,
+    /// ZAP of holds.
+    pub user_refs: ObjectId,
+}
+
+impl DslDataset {
+    /// Bytes on disk.
+    pub const SIZE: usize = 320;
+    /// Flag: being received or destroyed.
+    pub const INCONSISTENT: u64 = 1;
+    /// Flag: not to be promoted.
+    pub const NO_PROMOTE: u64 = 2;
+    /// Flag: `unique_bytes` is exact.
+    pub const UNIQUE_ACCURATE: u64 = 4;
+    /// Flag: to be destroyed when the last hold goes.
+    pub const DEFER_DESTROY: u64 = 8;
+    /// Flag: names are compared without case.
+    pub const CASE_INSENSITIVE: u64 = 1 << 16;
+
+    /// Decodes a bonus area.
+    pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
+        let mut c = Cursor::new(bonus, endian, "DSL dataset");
+        let [dir, prev, prev_txg, next, names, children, creation_time_s, creation_txg] = c.words()?;
+        let [deadlist, referenced_bytes, compressed_bytes, uncompressed_bytes] = c.words()?;
+        let [unique_bytes, fsid_guid, guid, flags] = c.words()?;
+        let pointer = BlockPointer::decode(&mut c)?;
+        let [next_clones, props, user_refs] = c.words()?;
+        Ok(DslDataset {
+            dir: ObjectId(dir),
+            prev_snapshot: ObjectId(prev),
+            prev_snapshot_txg: Txg(prev_txg),
+            next_snapshot: ObjectId(next),
+            snapshot_names: ObjectId(names),
+            children,
+            creation_time_s,
+            creation_txg: Txg(creation_txg),
+            deadlist: ObjectId(deadlist),
+            referenced_bytes,
+            compressed_bytes,
+            uncompressed_bytes,
+            unique_bytes,
+            fsid_guid,
+            guid,
+            flags,
+            pointer,
+            next_clones: ObjectId(next_clones),
+            props: ObjectId(props),
+            user_refs: ObjectId(user_refs),
+        })
+    }
+
+    /// The bytes of the bonus area.
+    pub fn encode(&self, endian: Endian) -> Vec<u8> {
+        let mut e = Encoder::new(endian);
+        e.words(&[self.dir.0, self.prev_snapshot.0, self.prev_snapshot_txg.0, self.next_snapshot.0]);
+        e.words(&[self.snapshot_names.0, self.children, self.creation_time_s, self.creation_txg.0, self.deadlist.0]);
+        e.words(&[self.referenced_bytes, self.compressed_bytes, self.uncompressed_bytes, self.unique_bytes]);
+        e.words(&[self.fsid_guid, self.guid, self.flags]);
+        e.words(self.pointer.words());
+        e.words(&[self.next_clones.0, self.props.0, self.user_refs.0]);
+        e.pad_to(Self::SIZE);
+        e.finish()
+    }
+
+    /// Whether this is a snapshot.
+    pub fn is_snapshot(&self) -> bool {
+        self.children != 0
+    }
+}
+
+/// Progress of a scrub or resilver (`dsl_scan_phys_t`), an array of words in the MOS directory under [`pool::SCAN`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ScanPhys {
+    /// 0 none, 1 scrub, 2 resilver, 3 error scrub.
+    pub func: u64,
+    /// 0 none, 1 scanning, 2 finished, 3 cancelled, 4 error scrubbing.
+    pub state: u64,
+    pub queue: ObjectId,
+    pub min_txg: Txg,
+    pub max_txg: Txg,
+    pub current_min_txg: Txg,
+    pub current_max_txg: Txg,
+    pub start_time_s: u64,
+    pub end_time_s: u64,
+    pub to_examine_bytes: u64,
+    pub examined_bytes: u64,
+    pub skipped_bytes: u64,
+    pub processed_bytes: u64,
+    pub errors: u64,
+    pub ddt_class_max: u64,
+    /// Class, type, checksum, cursor.
+    pub ddt_bookmark: [u64; 4],
+    /// Object set, object, level, block.
+    pub bookmark: [u64; 4],
+    pub flags: u64,
+}
+
+impl ScanPhys {
+    /// Words on disk.
+    pub const WORDS: usize = 24;
+
+    /// From the words of the ZAP entry; `None` if there are too few.
+    pub fn from_words(words: &[u64]) -> Option<Self> {
+        let w: &[u64; Self::WORDS] = words.get(..Self::WORDS)?.try_into().ok()?;
+        Some(ScanPhys {
+            func: w[0],
+            state: w[1],
+            queue: ObjectId(w[2]),
+            min_txg: Txg(w[3]),
+            max_txg: Txg(w[4]),
+            current_min_txg: Txg(w[5]),
+            current_max_txg: Txg(w[6]),
+            start_time_s: w[7],
+            end_time_s: w[8],
+            to_examine_bytes: w[9],
+            examined_bytes: w[10],
+            skipped_bytes: w[11],
+            processed_bytes: w[12],
+            errors: w[13],
+            ddt_class_max: w[14],
+            ddt_bookmark: [w[15], w[16], w[17], w[18]],
+            bookmark: [w[19], w[20], w[21], w[22]],
+            flags: w[23],
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! What a pool may contain: the numbered versions up to 28 and, from version 5000 on, named features (OpenZFS
+//! `module/zcommon/zfeature_common.c`, `include/sys/fs/zfs.h`).
+//!
+//! A pool lists the features that a reader must know in the label's `features_for_read` (and in the MOS). A feature that is
+//! *compatible for reading* stands only in the MOS's `features_for_write`: whoever does not know it may still open the
+//! pool read-only.
+
+/// One feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// The name on disk.
+    pub guid: &'static str,
+    /// The short name, after `feature@`.
+    pub name: &'static str,
+    /// In our words.
+    pub about: &'static str,
+    /// Who does not know it may still read the pool.
+    pub read_only_compatible: bool,
+    /// The MOS cannot be read without it: it stands in the label while active.
+    pub mos: bool,
+    /// Datasets that use it say so.
+    pub per_dataset: bool,
+    /// Weir can read what it brings.
+    pub readable: bool,
+}
+
+const RO: u8 = 1;
+const MOS: u8 = 2;
+const DS: u8 = 4;
+/// Not readable by Weir.
+const UNREAD: u8 = 8;
+
+const fn f(guid: &'static str, name: &'static str, flags: u8, about: &'static str) -> Feature {
+    Feature {
+        guid,
+        name,
+        about,
+        read_only_compatible: flags & RO != 0,
+        mos: flags & MOS != 0,
+        per_dataset: flags & DS != 0,
+        readable: flags & UNREAD == 0,
+    }
+}
+
+/// All features that OpenZFS knows, in the order in which it numbers them, with what else Weir should recognise.
+pub const FEATURES: &[Feature] = &[
+    f("com.delphix:async_destroy", "async_destroy", RO, "file systems are destroyed in the background"),
+    f("com.delphix:empty_bpobj", "empty_bpobj", RO, "snapshots share one empty block list"),
+    f("org.illumos:lz4_compress", "lz4_compress", 0, "LZ4 compression"),
+    f("com.joyent:multi_vdev_crash_dump", "multi_vdev_crash_dump", 0, "crash dumps on pools of several vdevs"),
+    f("com.delphix:spacemap_histogram", "spacemap_histogram", RO, "space maps count free segments by size"),
+    f("com.delphix:enabled_txg", "enabled_txg", RO, "the txg in which each feature was enabled is kept"),
+    f("com.delphix:hole_birth", "hole_birth", MOS, "holes keep the txg in which they were made"),
+    f("com.delphix:zpool_checkpoint", "zpool_checkpoint", RO, "the pool's state can be set aside to rewind to"),
+    f("com.delphix:spacemap_v2", "spacemap_v2", RO, "large segments take less room in space maps"),
+    f("com.delphix:extensible_dataset", "extensible_dataset", 0, "datasets carry further attributes"),
+    f("com.delphix:bookmarks", "bookmarks", RO, "bookmarks"),
+    f("com.joyent:filesystem_limits", "filesystem_limits", RO, "limits for file systems and snapshots"),
+    f("com.delphix:embedded_data", "embedded_data", MOS, "tiny blocks live in their pointers"),
+    f("com.delphix:livelist", "livelist", RO, "clones list their own blocks"),
+    f("com.delphix:log_spacemap", "log_spacemap", RO, "changes of all metaslabs go to one log"),
+    f("org.open-zfs:large_blocks", "large_blocks", DS, "blocks beyond 128 KiB"),
+    f("org.zfsonlinux:large_dnode", "large_dnode", DS, "dnodes beyond 512 bytes"),
+    f("org.illumos:sha512", "sha512", DS, "SHA-512/256 checksums"),
+    f("org.illumos:skein", "skein", DS, "Skein checksums"),
+    f("org.illumos:edonr", "edonr", DS, "Edon-R checksums"),
+    f("com.delphix:redaction_bookmarks", "redaction_bookmarks", 0, "bookmarks with redaction lists"),
+    f("com.delphix:redacted_datasets", "redacted_datasets", DS, "datasets received from redacted streams"),
+    f("com.delphix:bookmark_written", "bookmark_written", 0, "space written since a bookmark"),
+    f("com.delphix:device_removal", "device_removal", MOS, "top-level vdevs can be removed"),
+    f("com.delphix:obsolete_counts", "obsolete_counts", RO, "removed vdevs forget what is no longer in use"),
+    f("org.zfsonlinux:userobj_accounting", "userobj_accounting", RO | DS, "objects counted by user and group"),
+    f("com.datto:bookmark_v2", "bookmark_v2", 0, "larger bookmarks"),
+    f("com.datto:encryption", "encryption", DS, "encrypted datasets"),
+    f("org.zfsonlinux:project_quota", "project_quota", RO | DS, "space and objects counted by project"),
+    f("org.zfsonlinux:allocation_classes", "allocation_classes", RO, "special and dedup vdevs"),
+    f("com.datto:resilver_defer", "resilver_defer", RO, "a new resilver waits for the running one"),
+    f("org.openzfs:device_rebuild", "device_rebuild", RO, "sequential rebuild of mirrors and dRAID"),
+    f("org.freebsd:zstd_compress", "zstd_compress", DS, "Zstandard compression"),
+    f("org.openzfs:draid", "draid", MOS, "distributed spares (dRAID)"),
+    f(
+        "com.seagate:draid_failure_domains",
+        "draid_failure_domains",
+        MOS | UNREAD,
+        "failure domains in dRAID: an arrangement of disks that Weir does not know",
+    ),
+    f("org.openzfs:zilsaxattr", "zilsaxattr", RO | DS, "the intent log carries SA-based extended attributes"),
+    f("com.delphix:head_errlog", "head_errlog", 0, "the error log is kept by dataset"),
+    f("org.openzfs:blake3", "blake3", DS, "BLAKE3 checksums"),
+    f("com.fudosecurity:block_cloning", "block_cloning", RO, "files share blocks through the reference table"),
+    f("com.truenas:block_cloning_endian", "block_cloning_endian", RO, "the reference table has a fixed byte order"),
+    f("com.klarasystems:vdev_zaps_v2", "vdev_zaps_v2", MOS, "the root vdev has properties"),
+    f("com.delphix:redaction_list_spill", "redaction_list_spill", 0, "redaction lists of many snapshots"),
+    f("org.openzfs:raidz_expansion", "raidz_expansion", MOS, "RAID-Z vdevs can grow by a disk"),
+    f("com.klarasystems:fast_dedup", "fast_dedup", RO, "dedup tables with a log and flat entries"),
+    f("org.zfsonlinux:longname", "longname", DS, "file names up to 1023 bytes"),
+    f("com.klarasystems:large_microzap", "large_microzap", RO | DS, "micro ZAPs beyond 128 KiB"),
+    f("com.klarasystems:dynamic_gang_header", "dynamic_gang_header", MOS, "gang headers as large as a sector"),
+    f("com.truenas:physical_rewrite", "physical_rewrite", RO | DS, "rewritten blocks keep their logical birth"),
+];
+
+/// The feature with that name on disk.
+pub fn by_guid(guid: &str) -> Option<&'static Feature> {
+    FEATURES.iter().find(|f| f.guid == guid)
+}
+
+/// The feature with that short name.
+pub fn by_name(name: &str) -> Option<&'static Feature> {
+    FEATURES.iter().find(|f| f.name == name)
+}
+
+/// The version of pools with features.
+pub const VERSION_FEATURES: u64 = 5000;
+
+/// The numbered versions and what each brought.
+pub const VERSIONS: [(u64, &str); 29] = [
+    (1, "initial version"),
+    (2, "ditto blocks (replicated metadata)"),
+    (3, "hot spares and double parity RAID-Z"),
+    (4, "pool history"),
+    (5, "gzip compression"),
+    (6, "bootfs pool property"),
+    (7, "separate intent log devices"),
+    (8, "delegated administration"),
+    (9, "refquota and refreservation"),
+    (10, "cache devices"),
+    (11, "faster scrub"),
+    (12, "snapshot properties"),
+    (13, "space usage broken down (snapused)"),
+    (14, "aclinherit=passthrough-x"),
+    (15, "user and group space accounting"),
+    (16, "STMF property"),
+    (17, "triple parity RAID-Z"),
+    (18, "snapshot holds"),
+    (19, "log device removal"),
+    (20, "zle compression"),
+    (21, "deduplication"),
+    (22, "received properties"),
+    (23, "slim intent log"),
+    (24, "system attributes"),
+    (25, "scrub statistics"),
+    (26, "faster snapshot deletion"),
+    (27, "faster snapshot creation"),
+    (28, "multiple vdev replacements"),
+    (VERSION_FEATURES, "feature flags"),
+];
+
+/// Whether a pool of that version can be read.
+pub fn is_known_version(version: u64) -> bool {
+    VERSIONS.iter().any(|v| v.0 == version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for feature in FEATURES {
+            assert_eq!(by_guid(feature.guid), Some(feature));
+            assert_eq!(by_name(feature.name), Some(feature));
+        }
+        assert_eq!(FEATURES.len(), 48);
+        assert!(by_guid("org.illumos:lz4_compress").is_some_and(|f| !f.read_only_compatible && f.readable));
+        assert!(is_known_version(28) && is_known_version(5000) && !is_known_version(29) && !is_known_version(0));
+    }
+}
