@@ -39,7 +39,8 @@ pub struct Dva {
 }
 
 impl Dva {
-    fn from_words(w0: u64, w1: u64) -> Self {
+    /// From the two words of the on-disk form.
+    pub fn from_words(w0: u64, w1: u64) -> Self {
         Dva {
             vdev: ((w0 >> 32) & 0xff_ffff) as u32,
             grid: (w0 >> 24) as u8,

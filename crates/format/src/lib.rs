@@ -6,16 +6,22 @@
 
 pub mod acl;
 pub mod blkptr;
+pub mod brt;
 pub mod cursor;
+pub mod ddt;
 pub mod dnode;
 pub mod dsl;
 pub mod encoder;
 pub mod features;
+pub mod gang;
 pub mod ids;
+pub mod indirect;
 pub mod kinds;
+pub mod l2arc;
 pub mod label;
 pub mod nvlist;
 pub mod objset;
+pub mod records;
 pub mod sa;
 pub mod space_map;
 pub mod uberblock;

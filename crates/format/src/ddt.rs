@@ -1,0 +1,313 @@
+//! Deduplication tables (OpenZFS `include/sys/ddt.h`, `ddt_impl.h`, `module/zfs/ddt*.c`): from a block's checksum to its
+//! addresses and reference count.
+//!
+//! ```text
+//!  key           checksum (4 words) · sizes and compression (word)
+//!  traditional   4 × [ 3 DVAs · references · birth ]  (256 bytes; number of copies 0 ditto, 1, 2, 3)
+//!  flat          3 DVAs · references · birth · since when unique (72 bytes)
+//!  log header    version | flags · length · first txg · checkpoint key
+//!  log record    type (8) | length (16) | … | storage type (8) | class (8) · key · value
+//! ```
+//!
+//! In the ZAP a value is a byte string: the first byte says the byte order (bit 7) and the compression (ZLE or none); the
+//! rest is the value. The caller decompresses, see [`StoredValue`].
+
+use crate::blkptr::{BlockPointer, Dva};
+use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::encoder::Encoder;
+use crate::ids::Txg;
+use crate::kinds::{ChecksumKind, CompressionKind};
+
+const WHAT: &str = "dedup table";
+
+/// What a table's entries are (`ddt_class_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum DdtClass {
+    Ditto,
+    Duplicate,
+    Unique,
+}
+
+impl DdtClass {
+    /// All classes in their order.
+    pub const ALL: [DdtClass; 3] = [DdtClass::Ditto, DdtClass::Duplicate, DdtClass::Unique];
+
+    /// The name in object names.
+    pub fn name(self) -> &'static str {
+        match self {
+            DdtClass::Ditto => "ditto",
+            DdtClass::Duplicate => "duplicate",
+            DdtClass::Unique => "unique",
+        }
+    }
+}
+
+/// The name of a table's ZAP: in the MOS directory (legacy) or in the table's own directory (fast dedup).
+pub fn table_name(checksum: ChecksumKind, class: DdtClass) -> String {
+    format!("DDT-{}-zap-{}", checksum.name(), class.name())
+}
+
+/// The name of a fast dedup table's directory in the MOS directory. It also holds [`DIR_VERSION`] and [`DIR_FLAGS`].
+pub fn directory_name(checksum: ChecksumKind) -> String {
+    format!("DDT-{}", checksum.name())
+}
+
+/// The name of log 0 or 1 in a fast dedup table's directory.
+pub fn log_name(checksum: ChecksumKind, n: u8) -> String {
+    format!("DDT-log-{}-{n}", checksum.name())
+}
+
+/// Entry of a fast dedup table's directory: the version, 1.
+pub const DIR_VERSION: &str = "version";
+/// Entry of a fast dedup table's directory: 1 flat values, 2 logs.
+pub const DIR_FLAGS: &str = "flags";
+
+/// The key of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DdtKey {
+    /// The block's checksum.
+    pub checksum: [u64; 4],
+    /// Sizes, compression, encryption.
+    pub prop: u64,
+}
+
+impl DdtKey {
+    /// Bytes on disk.
+    pub const SIZE: usize = 40;
+
+    /// Decodes 40 bytes.
+    pub fn decode(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        Ok(DdtKey { checksum: c.words()?, prop: c.u64()? })
+    }
+
+    /// From the words of a ZAP key.
+    pub fn from_words(words: &[u64]) -> Option<Self> {
+        let [a, b, c, d, prop] = *words else { return None };
+        Some(DdtKey { checksum: [a, b, c, d], prop })
+    }
+
+    /// The words of a ZAP key.
+    pub fn to_words(&self) -> [u64; 5] {
+        let [a, b, c, d] = self.checksum;
+        [a, b, c, d, self.prop]
+    }
+
+    /// The key under which a block would be found.
+    pub fn of(pointer: &BlockPointer) -> Self {
+        let p = pointer.words()[6];
+        let crypt = u64::from(pointer.uses_crypt()) << 39;
+        DdtKey { checksum: pointer.checksum(), prop: p & 0x7f_ffff_ffff | crypt }
+    }
+
+    /// Logical size in bytes.
+    pub fn lsize_bytes(&self) -> u64 {
+        ((self.prop & 0xffff) + 1) << 9
+    }
+
+    /// Physical size in bytes.
+    pub fn psize_bytes(&self) -> u64 {
+        ((self.prop >> 16 & 0xffff) + 1) << 9
+    }
+
+    /// Compression, if defined.
+    pub fn compression(&self) -> Option<CompressionKind> {
+        CompressionKind::from_u8((self.prop >> 32 & 0x7f) as u8)
+    }
+
+    /// Encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.prop >> 39 & 1 != 0
+    }
+}
+
+/// Where a deduplicated block lies and how often it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DdtPhys {
+    /// The copies, as the six words of their DVAs.
+    pub dva_words: [u64; 6],
+    /// How many pointers lead there.
+    pub references: u64,
+    /// The txg that allocated it; 0: this variant is not in use.
+    pub birth: Txg,
+    /// Since when it has been unique, in seconds since 1970 (flat form).
+    pub class_start_s: u64,
+}
+
+impl DdtPhys {
+    /// Bytes of a traditional value.
+    pub const TRADITIONAL: usize = 256;
+    /// Bytes of a flat value.
+    pub const FLAT: usize = 72;
+
+    /// Decodes a value by its length: four traditional variants or one flat one.
+    pub fn decode(bytes: &[u8], endian: Endian) -> Result<Vec<Self>, DecodeError> {
+        let mut c = Cursor::new(bytes, endian, WHAT);
+        match bytes.len() {
+            Self::FLAT => Ok(vec![DdtPhys {
+                dva_words: c.words()?,
+                references: c.u64()?,
+                birth: Txg(c.u64()?),
+                class_start_s: c.u64()?,
+            }]),
+            Self::TRADITIONAL => (0..4)
+                .map(|_| {
+                    Ok(DdtPhys { dva_words: c.words()?, references: c.u64()?, birth: Txg(c.u64()?), class_start_s: 0 })
+                })
+                .collect(),
+            len => Err(DecodeError::Field { what: WHAT, field: "value size", value: len as u64 }),
+        }
+    }
+
+    /// The value's bytes: one is flat, four are traditional.
+    pub fn encode(values: &[Self], endian: Endian) -> Vec<u8> {
+        let mut e = Encoder::new(endian);
+        for v in values {
+            e.words(&v.dva_words);
+            e.words(&[v.references, v.birth.0]);
+            if values.len() == 1 {
+                e.u64(v.class_start_s);
+            }
+        }
+        e.finish()
+    }
+
+    /// The copies in use.
+    pub fn dvas(&self) -> impl Iterator<Item = Dva> + '_ {
+        self.dva_words.chunks_exact(2).map(|w| Dva::from_words(w[0], w[1])).filter(|d| d.asize_bytes != 0)
+    }
+}
+
+/// A value as it stands in the ZAP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredValue<'a> {
+    /// Byte order of the value's words.
+    pub endian: Endian,
+    /// How `data` is compressed: ZLE or [`CompressionKind::Off`].
+    pub compression: CompressionKind,
+    /// The value, compressed.
+    pub data: &'a [u8],
+}
+
+impl<'a> StoredValue<'a> {
+    /// Takes the byte string of the ZAP entry apart.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut c = Cursor::new(bytes, Endian::Little, WHAT);
+        let version = c.u8()?;
+        let endian = if version & 0x80 != 0 { Endian::Little } else { Endian::Big };
+        let compression = match CompressionKind::from_u8(version & 0x7f) {
+            Some(CompressionKind::Zle) => CompressionKind::Zle,
+            Some(CompressionKind::Off) => CompressionKind::Off,
+            _ => return Err(DecodeError::Field { what: WHAT, field: "compression", value: version.into() }),
+        };
+        Ok(StoredValue { endian, compression, data: c.bytes(c.remaining())? })
+    }
+}
+
+/// The header of a dedup log, in its object's bonus area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DdtLogHeader {
+    /// 1 being flushed, 2 `checkpoint` counts.
+    pub flags: u8,
+    /// Bytes of the log.
+    pub length_bytes: u64,
+    /// The txg in which the log became active.
+    pub first_txg: Txg,
+    /// Entries up to this key have been flushed.
+    pub checkpoint: DdtKey,
+}
+
+impl DdtLogHeader {
+    /// Flag: being flushed.
+    pub const FLUSHING: u8 = 1;
+    /// Flag: `checkpoint` counts.
+    pub const CHECKPOINT: u8 = 2;
+
+    /// Decodes a bonus area.
+    pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
+        let mut c = Cursor::new(bonus, endian, "dedup log");
+        let [info, length_bytes, first_txg] = c.words()?;
+        if info & 0xff != 1 {
+            return Err(DecodeError::Field { what: "dedup log", field: "version", value: info & 0xff });
+        }
+        let checkpoint = DdtKey::decode(&mut c)?;
+        Ok(DdtLogHeader { flags: (info >> 8) as u8, length_bytes, first_txg: Txg(first_txg), checkpoint })
+    }
+}
+
+/// An entry of a dedup log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DdtLogEntry {
+    /// How the entry is stored: 0 ZAP, 1 not yet.
+    pub storage: u8,
+    /// Its class's number; 3 not yet.
+    pub class: u8,
+    /// The key.
+    pub key: DdtKey,
+    /// The value: one flat or four traditional variants.
+    pub value: Vec<DdtPhys>,
+}
+
+/// The entries in one block of a dedup log.
+pub fn log_entries(block: &[u8], endian: Endian) -> Result<Vec<DdtLogEntry>, DecodeError> {
+    const WHAT: &str = "dedup log";
+    let bad = |field, value| DecodeError::Field { what: WHAT, field, value };
+    let mut c = Cursor::new(block, endian, WHAT);
+    let mut out = Vec::new();
+    while c.remaining() >= 8 {
+        let mut record = c.clone();
+        let info = record.u64()?;
+        match info & 0xff {
+            0 => break,
+            1 => {}
+            kind => return Err(bad("record type", kind)),
+        }
+        let length = (info >> 8 & 0xffff) as usize;
+        let value = length.checked_sub(8 + DdtKey::SIZE).ok_or(bad("record length", length as u64))?;
+        let key = DdtKey::decode(&mut record)?;
+        let value = DdtPhys::decode(record.bytes(value)?, endian)?;
+        out.push(DdtLogEntry { storage: (info >> 48) as u8, class: (info >> 56) as u8, key, value });
+        c.skip(length)?;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(table_name(ChecksumKind::Sha256, DdtClass::Duplicate), "DDT-sha256-zap-duplicate");
+        assert_eq!(directory_name(ChecksumKind::Blake3), "DDT-blake3");
+        assert_eq!(log_name(ChecksumKind::Skein, 1), "DDT-log-skein-1");
+    }
+
+    #[test]
+    fn values_round_trip() {
+        for (count, len) in [(1, DdtPhys::FLAT), (4, DdtPhys::TRADITIONAL)] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            for endian in [Endian::Little, Endian::Big] {
+                let values = DdtPhys::decode(&bytes, endian).unwrap();
+                assert_eq!(values.len(), count);
+                assert_eq!(DdtPhys::encode(&values, endian), bytes);
+            }
+        }
+        assert!(DdtPhys::decode(&[0; 64], Endian::Big).is_err());
+    }
+
+    #[test]
+    fn a_log_block() {
+        let mut e = Encoder::new(Endian::Little);
+        let key = DdtKey { checksum: [1, 2, 3, 4], prop: 0x10_0000_0000 };
+        e.u64(1 | 120 << 8 | 1 << 56);
+        e.words(&key.to_words());
+        e.words(&[0; 9]);
+        e.pad_to(4096);
+        let mut bytes = e.finish();
+        let entries = log_entries(&bytes, Endian::Little).unwrap();
+        assert_eq!((entries.len(), entries[0].key, entries[0].class), (1, key, 1));
+        bytes[1] = 3;
+        assert!(log_entries(&bytes, Endian::Little).is_err());
+    }
+}
