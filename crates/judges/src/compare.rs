@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::hash::{Hash, hex_of};
 use crate::manifest::{Entry, FileKind, Mass, VolumeContents};
-use crate::tree::{Attributes, BlockDevice, Carries, Tree, TreeError};
+use crate::tree::{Attributes, BlockDevice, Carries, Listing, Tree, TreeError};
 
 /// How many differences are written out.
 pub const MOST: usize = 20;
@@ -162,9 +162,9 @@ impl<T: Tree> Walk<'_, T> {
         &mut self,
         path: &[u8],
         name: &str,
-        children: Vec<(Vec<u8>, T::Node)>,
+        children: Listing<T::Node>,
         expected: &Entry,
-        waiting: &mut Vec<(Vec<u8>, T::Node)>,
+        waiting: &mut Listing<T::Node>,
     ) {
         let children: Vec<_> = children.into_iter().filter(|(child, _)| path != b"/" || child != b".zfs").collect();
         let own = children.iter().filter(|(child, _)| !self.mounts.contains(&join(path, child))).count() as u64;
@@ -184,7 +184,7 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    fn mass(&mut self, path: &[u8], name: &str, mut children: Vec<(Vec<u8>, T::Node)>, mass: &Mass) {
+    fn mass(&mut self, path: &[u8], name: &str, mut children: Listing<T::Node>, mass: &Mass) {
         children.sort_by(|left, right| left.0.cmp(&right.0));
         self.findings.same(name, "mass count", &(children.len() as u64), &mass.count);
         let (mut names, mut lines) = (Hash::default(), Hash::default());
@@ -263,9 +263,17 @@ impl<T: Tree> Walk<'_, T> {
         if expected.kind != FileKind::Dir || expected.path.bytes() != b"/" || self.mounts.is_empty() {
             findings.same(name, "links", &found.nlink, &expected.nlink());
         }
-        findings.same(name, "mtime", &found.mtime_ns, &expected.mtime_ns);
-        findings.same(name, "ctime", &found.ctime_ns, &expected.ctime_ns());
-        findings.same(name, "atime", &found.atime_ns, &expected.atime_ns());
+        let times = self.carries.times;
+        for (fact, found, expected) in [
+            ("mtime", found.mtime_ns, expected.mtime_ns),
+            ("ctime", found.ctime_ns, expected.ctime_ns()),
+            ("atime", found.atime_ns, expected.atime_ns()),
+        ] {
+            findings.facts += 1;
+            if !times.shows(found, expected) {
+                findings.differs(format!("{name}: {fact} is {found}, must be {expected}"));
+            }
+        }
         if let Some(blocks) = expected.blocks512 {
             findings.same(name, "blocks of 512", &found.blocks512, &blocks);
         }

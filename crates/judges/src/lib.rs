@@ -5,12 +5,20 @@
 //! and small clients of our own for the doors (NFS, NBD) that share no code with the servers they ask. The binary
 //! `weir-judge` runs them, one line per case, and closes with `N passed, N failed, N skipped`.
 
+pub mod cases;
 pub mod compare;
 pub mod golden;
 pub mod hash;
 pub mod manifest;
+pub mod nbd;
+pub mod nfs;
+pub mod old_pools;
 pub mod posix;
+pub mod process;
+pub mod report;
+pub mod rpc;
 pub mod tree;
+pub mod zdb;
 
 /// Why a judge could not do its work. What it finds against Weir is no error but a finding.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::manifest::FileKind;
-use crate::tree::{Attributes, Carries, Tree, TreeError};
+use crate::tree::{Attributes, Carries, Listing, Times, Tree, TreeError};
 
 /// A tree below a directory of this machine.
 pub struct PosixTree {
@@ -24,7 +24,8 @@ impl PosixTree {
     /// The tree below `root`, taken to be one of Weir's mounts: all but object numbers and birth times, for which FUSE
     /// has no field.
     pub fn new(root: &Path) -> PosixTree {
-        let carries = Carries { ino: false, crtime: false, xattrs: true, holes: true, blksize: false };
+        let carries =
+            Carries { ino: false, crtime: false, xattrs: true, holes: true, blksize: false, times: Times::Signed64 };
         PosixTree { root: root.to_path_buf(), carries }
     }
 }
@@ -87,7 +88,7 @@ impl Tree for PosixTree {
         })
     }
 
-    fn read_dir(&mut self, path: &PathBuf) -> Result<Vec<(Vec<u8>, PathBuf)>, TreeError> {
+    fn read_dir(&mut self, path: &PathBuf) -> Result<Listing<PathBuf>, TreeError> {
         let entries = std::fs::read_dir(path).map_err(|error| failure(&error))?;
         entries
             .map(|entry| {

@@ -30,6 +30,32 @@ pub struct Carries {
     pub holes: bool,
     /// Preferred I/O size.
     pub blksize: bool,
+    /// How wide its times are.
+    pub times: Times,
+}
+
+/// How a door writes seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    /// 64 bits, signed: every time that ZFS can hold.
+    Signed64,
+    /// 32 bits without sign, as in NFSv3: a time beyond may be clamped to the nearest, or wrapped around.
+    Unsigned32,
+}
+
+impl Times {
+    /// Whether a door with such times may show `found` for a file whose time is `expected`.
+    pub fn shows(self, found: i64, expected: i64) -> bool {
+        const SECOND: i64 = 1_000_000_000;
+        let (seconds, nanos) = (expected.div_euclid(SECOND), expected.rem_euclid(SECOND));
+        let fits = u32::try_from(seconds).is_ok();
+        if found == expected || self == Times::Signed64 || fits {
+            return found == expected;
+        }
+        let nearest = if seconds < 0 { 0 } else { i64::from(u32::MAX) };
+        let wrapped = seconds.rem_euclid(1 << 32) * SECOND + nanos;
+        found == wrapped || found.div_euclid(SECOND) == nearest
+    }
 }
 
 /// Attributes of one file.

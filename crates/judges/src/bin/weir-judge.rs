@@ -1,0 +1,67 @@
+//! `weir-judge`: runs one judge, prints a line per case, and closes with `N passed, N failed, N skipped`.
+
+use std::process::ExitCode;
+
+use weir_judges::cases::{self, Via};
+use weir_judges::report::Report;
+use weir_judges::{JudgeError, golden, old_pools, zdb};
+
+const USAGE: &str = "\
+weir-judge JUDGE
+
+  golden [--via engine|fuse|nfs] [NAME...]  every golden pool against its manifest (fuse: `weir mount`; nfs: `weir serve`, NBD)
+  bcc [NAME...]                             our zdb -bcc beside OpenZFS's on every golden pool
+  old-pools [POOL...]                       the pools of OpenZFS's test package
+
+The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace), OpenZFS's tools in WEIR_ZFS_TOOLS
+(else target/judges/zfs), Weir's binary is WEIR_BIN (else beside this program).
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut report = Report::default();
+    let outcome = match arguments.split_first() {
+        Some((judge, rest)) => run(judge, rest, &mut report),
+        None => Err(Stop::Usage),
+    };
+    match outcome {
+        Ok(()) => {}
+        Err(Stop::Usage) => {
+            print!("{USAGE}");
+            return ExitCode::from(2);
+        }
+        Err(Stop::Judge(JudgeError::Missing { what })) => report.skip(&arguments.join(" "), &what),
+        Err(Stop::Judge(error)) => report.fail(&arguments.join(" "), &[error.to_string()]),
+    }
+    if report.close() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+enum Stop {
+    Usage,
+    Judge(JudgeError),
+}
+
+impl From<JudgeError> for Stop {
+    fn from(error: JudgeError) -> Stop {
+        Stop::Judge(error)
+    }
+}
+
+fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
+    let folder = || {
+        golden::folder().ok_or_else(|| JudgeError::Missing { what: "no golden pools (set WEIR_GOLDEN)".to_string() })
+    };
+    match judge {
+        "golden" => {
+            let (via, names) = match rest {
+                [flag, via, names @ ..] if flag == "--via" => (Via::named(via).ok_or(Stop::Usage)?, names),
+                names => (Via::Fuse, names),
+            };
+            cases::run(&folder()?, names, via, report)?;
+        }
+        "bcc" => zdb::run(&folder()?, rest, report)?,
+        "old-pools" => old_pools::run(rest, report)?,
+        _ => return Err(Stop::Usage),
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! An NFSv3 client (RFC 1813) for judging the server: MOUNT, GETATTR, LOOKUP, READLINK, READ, READDIRPLUS.
+//!
+//! Listings are asked for in small pieces, so that cookies are resumed many times over in every directory of size.
+
+use std::net::SocketAddr;
+
+use crate::manifest::FileKind;
+use crate::rpc::{Reader, Rpc, Writer};
+use crate::tree::{Attributes, Carries, Listing, Times, Tree, TreeError};
+
+const MOUNT: u32 = 100_005;
+const NFS: u32 = 100_003;
+const READ_BYTES: u32 = 256 << 10;
+const LISTING_BYTES: u32 = 32 << 10;
+
+/// A file's handle on the server.
+pub type Handle = Vec<u8>;
+
+/// One exported tree.
+pub struct NfsTree {
+    rpc: Rpc,
+    root: Handle,
+}
+
+fn status(code: u32, what: &str) -> Result<(), TreeError> {
+    match code {
+        0 => Ok(()),
+        5 => Err(TreeError::Input(format!("{what}: NFS3ERR_IO"))),
+        2 => Err(TreeError::Other(format!("{what}: NFS3ERR_NOENT"))),
+        other => Err(TreeError::Other(format!("{what}: NFS status {other}"))),
+    }
+}
+
+impl NfsTree {
+    /// Mounts an export.
+    ///
+    /// # Errors
+    /// If the server is not there or does not export this path.
+    pub fn mount(nfs: SocketAddr, mount: SocketAddr, path: &str) -> Result<NfsTree, TreeError> {
+        let mut arguments = Writer::default();
+        arguments.opaque(path.as_bytes());
+        let mut answer = Rpc::connect(mount)?.call(MOUNT, 3, 1, &arguments)?;
+        status(answer.u32()?, &format!("mount {path}"))?;
+        let root = answer.opaque()?;
+        Ok(NfsTree { rpc: Rpc::connect(nfs)?, root })
+    }
+
+    /// The paths that a server exports.
+    ///
+    /// # Errors
+    /// If the server is not there.
+    pub fn exports(mount: SocketAddr) -> Result<Vec<String>, TreeError> {
+        let mut answer = Rpc::connect(mount)?.call(MOUNT, 3, 5, &Writer::default())?;
+        let mut paths = Vec::new();
+        while answer.u32()? != 0 {
+            paths.push(String::from_utf8_lossy(&answer.opaque()?).into_owned());
+            while answer.u32()? != 0 {
+                answer.opaque()?;
+            }
+        }
+        Ok(paths)
+    }
+
+    /// The same export, seen from a directory below its root.
+    ///
+    /// # Errors
+    /// If a part of the path is not there.
+    pub fn below(mut self, parts: &[&[u8]]) -> Result<NfsTree, TreeError> {
+        for part in parts {
+            self.root = self.lookup(&self.root.clone(), part)?;
+        }
+        Ok(self)
+    }
+
+    fn lookup(&mut self, directory: &Handle, name: &[u8]) -> Result<Handle, TreeError> {
+        let mut arguments = Writer::default();
+        arguments.opaque(directory).opaque(name);
+        let mut answer = self.rpc.call(NFS, 3, 3, &arguments)?;
+        status(answer.u32()?, &format!("lookup {}", String::from_utf8_lossy(name)))?;
+        answer.opaque()
+    }
+
+    fn call(&mut self, procedure: u32, handle: &Handle, rest: impl FnOnce(&mut Writer)) -> Result<Reader, TreeError> {
+        let mut arguments = Writer::default();
+        arguments.opaque(handle);
+        rest(&mut arguments);
+        self.rpc.call(NFS, 3, procedure, &arguments)
+    }
+}
+
+fn attributes(answer: &mut Reader) -> Result<Attributes, TreeError> {
+    let kind = match answer.u32()? {
+        1 => FileKind::File,
+        2 => FileKind::Dir,
+        3 => FileKind::Blk,
+        4 => FileKind::Chr,
+        5 => FileKind::Symlink,
+        6 => FileKind::Socket,
+        7 => FileKind::Fifo,
+        other => return Err(TreeError::Other(format!("file type {other}"))),
+    };
+    let (mode, nlink, uid, gid) = (answer.u32()?, answer.u32()?, answer.u32()?, answer.u32()?);
+    let (size, used) = (answer.u64()?, answer.u64()?);
+    let rdev = (answer.u32()?.into(), answer.u32()?.into());
+    let _file_system = answer.u64()?;
+    let ino = answer.u64()?;
+    let mut time = || -> Result<i64, TreeError> {
+        let (seconds, nanos) = (answer.u32()?, answer.u32()?);
+        Ok(i64::from(seconds) * 1_000_000_000 + i64::from(nanos))
+    };
+    let (atime_ns, mtime_ns, ctime_ns) = (time()?, time()?, time()?);
+    Ok(Attributes {
+        kind,
+        mode,
+        uid: uid.into(),
+        gid: gid.into(),
+        nlink: nlink.into(),
+        ino,
+        size,
+        mtime_ns,
+        ctime_ns,
+        atime_ns,
+        crtime_ns: None,
+        blocks512: used.div_ceil(512),
+        blksize: None,
+        rdev,
+    })
+}
+
+/// Attributes that an answer may carry along.
+fn maybe_attributes(answer: &mut Reader) -> Result<Option<Attributes>, TreeError> {
+    if answer.u32()? == 0 { Ok(None) } else { attributes(answer).map(Some) }
+}
+
+impl Tree for NfsTree {
+    type Node = Handle;
+
+    fn carries(&self) -> Carries {
+        Carries { ino: true, crtime: false, xattrs: false, holes: false, blksize: false, times: Times::Unsigned32 }
+    }
+
+    fn root(&mut self) -> Result<Handle, TreeError> {
+        Ok(self.root.clone())
+    }
+
+    fn attributes(&mut self, handle: &Handle) -> Result<Attributes, TreeError> {
+        let mut answer = self.call(1, handle, |_| {})?;
+        status(answer.u32()?, "getattr")?;
+        attributes(&mut answer)
+    }
+
+    fn read_dir(&mut self, handle: &Handle) -> Result<Listing<Handle>, TreeError> {
+        let mut listing = Vec::new();
+        let (mut cookie, mut verifier) = (0, 0);
+        loop {
+            let mut answer = self.call(17, handle, |arguments| {
+                arguments.u64(cookie).u64(verifier).u32(LISTING_BYTES / 4).u32(LISTING_BYTES);
+            })?;
+            status(answer.u32()?, "readdirplus")?;
+            maybe_attributes(&mut answer)?;
+            verifier = answer.u64()?;
+            let mut more = false;
+            while answer.u32()? != 0 {
+                more = true;
+                let _ino = answer.u64()?;
+                let name = answer.opaque()?;
+                cookie = answer.u64()?;
+                maybe_attributes(&mut answer)?;
+                let child = if answer.u32()? == 0 { None } else { Some(answer.opaque()?) };
+                if name == b"." || name == b".." {
+                    continue;
+                }
+                let child = match child {
+                    Some(child) => child,
+                    None => self.lookup(handle, &name)?,
+                };
+                listing.push((name, child));
+            }
+            if answer.u32()? != 0 {
+                return Ok(listing);
+            }
+            if !more {
+                return Err(TreeError::Other("readdirplus: no entries and no end".to_string()));
+            }
+        }
+    }
+
+    fn read(&mut self, handle: &Handle, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
+        let mut bytes = Vec::new();
+        while bytes.len() < length {
+            let count = u32::try_from(length - bytes.len()).unwrap_or(u32::MAX).min(READ_BYTES);
+            let mut answer = self.call(6, handle, |arguments| {
+                arguments.u64(offset + bytes.len() as u64).u32(count);
+            })?;
+            status(answer.u32()?, "read")?;
+            maybe_attributes(&mut answer)?;
+            let count = answer.u32()?;
+            let end = answer.u32()? != 0;
+            let data = answer.opaque()?;
+            if data.len() != count as usize {
+                return Err(TreeError::Other(format!("read: count {count} with {} bytes", data.len())));
+            }
+            bytes.extend_from_slice(&data);
+            if end || data.is_empty() {
+                break;
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn read_link(&mut self, handle: &Handle) -> Result<Vec<u8>, TreeError> {
+        let mut answer = self.call(5, handle, |_| {})?;
+        status(answer.u32()?, "readlink")?;
+        maybe_attributes(&mut answer)?;
+        answer.opaque()
+    }
+
+    fn xattrs(&mut self, _: &Handle) -> Result<Vec<(String, Vec<u8>)>, TreeError> {
+        Ok(Vec::new())
+    }
+
+    fn data_runs(&mut self, _: &Handle, size: u64) -> Result<Vec<(u64, u64)>, TreeError> {
+        Ok(vec![(0, size)])
+    }
+}
