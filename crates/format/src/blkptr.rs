@@ -65,12 +65,24 @@ impl Dva {
 pub struct Embedded {
     /// What it is: 0 data, 1 reserved, 2 redacted.
     pub etype: u8,
-    /// Physical (compressed) size in bytes, at most 112.
+    /// Physical (compressed) size in bytes. A forged pointer may claim more than 112: see [`Embedded::bytes`].
     pub psize_bytes: usize,
     /// Logical size in bytes.
     pub lsize_bytes: usize,
     /// Payload; the first `psize_bytes` count.
     pub payload: [u8; BlockPointer::EMBEDDED_BYTES],
+}
+
+impl Embedded {
+    /// What it is: plain data.
+    pub const DATA: u8 = 0;
+    /// What it is: a marker that the data was redacted.
+    pub const REDACTED: u8 = 2;
+
+    /// The payload, still compressed; `None` if the pointer claims more than it can hold.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.payload.get(..self.psize_bytes)
+    }
 }
 
 /// A block pointer, kept as its sixteen words: decoding never fails, encoding gives the same bytes back.
@@ -235,7 +247,10 @@ impl BlockPointer {
 
     /// The `index`th address (0–2), whether or not it is in use.
     pub fn dva(&self, index: usize) -> Dva {
-        Dva::from_words(self.words[2 * index], self.words[2 * index + 1])
+        match self.words.get(..6).and_then(|w| w.chunks_exact(2).nth(index)) {
+            Some([w0, w1]) => Dva::from_words(*w0, *w1),
+            _ => Dva::default(),
+        }
     }
 
     /// The addresses in use: 0 to 3 copies (at most 2 for encrypted blocks).
@@ -336,6 +351,74 @@ impl BlockPointer {
     }
 }
 
+impl BlockPointer {
+    /// The pointer in one line, the way zdb shows it.
+    pub fn display(&self) -> Shown<'_> {
+        Shown(self)
+    }
+
+    fn crypt_name(&self) -> &'static str {
+        match () {
+            () if self.is_encrypted() => "encrypted",
+            () if self.is_authenticated() => "authenticated",
+            () if self.has_indirect_mac() => "indirect-MAC",
+            () => "unencrypted",
+        }
+    }
+}
+
+/// A block pointer as zdb shows it: see [`BlockPointer::display`].
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a>(&'a BlockPointer);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bp = self.0;
+        let (level, kind, birth) = (bp.level(), bp.object_type().name(), bp.logical_birth());
+        let compression = bp.compression().map_or("unknown", CompressionKind::name);
+        if bp.is_hole() {
+            return write!(f, "HOLE [L{level} {kind}] size={:x}L birth={birth}L", bp.lsize_bytes());
+        }
+        if let Some(e) = bp.embedded() {
+            return write!(
+                f,
+                "EMBEDDED [L{level} {kind}] et={} {compression} size={:x}L/{:x}P birth={birth}L",
+                e.etype, e.lsize_bytes, e.psize_bytes
+            );
+        }
+        let copies = bp.dvas().count();
+        for (i, d) in bp.dvas().enumerate() {
+            write!(f, "DVA[{i}]=<{}:{:x}:{:x}> ", d.vdev, d.offset_bytes, d.asize_bytes)?;
+        }
+        let w = bp.words();
+        if bp.is_encrypted() {
+            write!(f, "salt={:x} iv={:x}:{:x} ", w[4], w[5], w[11] >> 32)?;
+        }
+        write!(
+            f,
+            "[L{level} {kind}] {} {compression} {} {} {} {} {} ",
+            bp.checksum_kind().map_or("unknown", ChecksumKind::name),
+            bp.crypt_name(),
+            if bp.endian() == Endian::Little { "LE" } else { "BE" },
+            if bp.is_gang() { "gang" } else { "contiguous" },
+            if bp.is_dedup() { "dedup" } else { "unique" },
+            ["zero", "single", "double", "triple"].get(copies).unwrap_or(&"triple"),
+        )?;
+        write!(
+            f,
+            "size={:x}L/{:x}P birth={birth}L/{}P fill={} cksum={:016x}:{:016x}:{:016x}:{:016x}",
+            bp.lsize_bytes(),
+            bp.psize_bytes(),
+            bp.physical_birth(),
+            bp.fill(),
+            w[12],
+            w[13],
+            w[14],
+            w[15]
+        )
+    }
+}
+
 impl fmt::Debug for BlockPointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_hole() {
@@ -346,5 +429,81 @@ impl fmt::Debug for BlockPointer {
             write!(f, " {}:{:x}:{:x}", d.vdev, d.offset_bytes, d.asize_bytes)?;
         }
         write!(f, " {:x}L/{:x}P birth={}", self.lsize_bytes(), self.psize_bytes(), self.logical_birth())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The root pointer of a golden pool (mirror2-a12), put together from what zdb shows of it.
+    fn golden() -> BlockPointer {
+        let dva = |offset_bytes| Dva { vdev: 0, offset_bytes, asize_bytes: 0x1000, gang: false, grid: 0 }.to_words();
+        let ([a, b], [c, d], [e, f]) = (dva(0x116_8000), dva(0x1b_1000), dva(0x400_6000));
+        let prop = 1 << 63 | 11 << 48 | 7 << 40 | 2 << 32 | 7 << 16 | 7;
+        let sum = [0x3_7e7c_f1ce, 0xd69_5052_fac5, 0x19_c405_c5ff_0a03, 0x2109_0d00_3024_1e9e];
+        BlockPointer::from_words([a, b, c, d, e, f, prop, 0, 0, 0, 56, 48, sum[0], sum[1], sum[2], sum[3]])
+    }
+
+    #[test]
+    fn shows_as_zdb_does() {
+        let expected = "DVA[0]=<0:1168000:1000> DVA[1]=<0:1b1000:1000> DVA[2]=<0:4006000:1000> [L0 DMU objset] \
+                        fletcher4 uncompressed unencrypted LE contiguous unique triple size=1000L/1000P \
+                        birth=56L/56P fill=48 \
+                        cksum=000000037e7cf1ce:00000d695052fac5:0019c405c5ff0a03:21090d0030241e9e";
+        assert_eq!(golden().display().to_string(), expected);
+        assert_eq!((golden().lsize_bytes(), golden().asize_bytes()), (4096, 3 * 4096));
+    }
+
+    #[test]
+    fn embedded_payload_in_either_order() {
+        let mut words = [0u64; 16];
+        words[0] = u64::from_le_bytes(*b"12345678");
+        words[6] = 1 << 39 | 15 << 32 | 2 << 25 | 99;
+        words[10] = 5;
+        let e = BlockPointer::from_words(words).embedded().unwrap();
+        assert_eq!((e.bytes().unwrap(), e.lsize_bytes), (&b"123"[..], 100));
+        words[6] |= 127 << 25;
+        assert_eq!(BlockPointer::from_words(words).embedded().unwrap().bytes(), None);
+    }
+
+    #[test]
+    fn rewritten_blocks_are_born_when_allocated() {
+        let mut words = *golden().words();
+        words[9] = 80;
+        assert_eq!(BlockPointer::from_words(words).birth(), Txg(56));
+        words[7] = 1 << 63;
+        let bp = BlockPointer::from_words(words);
+        assert_eq!((bp.birth(), bp.logical_birth(), bp.physical_birth()), (Txg(80), Txg(56), Txg(80)));
+    }
+
+    #[test]
+    fn crypt_fields_follow_the_blocks_order() {
+        let mut words = *golden().words();
+        words[6] = 1 << 63 | 1 << 61 | 19 << 48 | 7 << 40;
+        words[4] = 0x0102_0304_0506_0708;
+        words[11] = 0x0a0b_0c0d_0000_0001;
+        let little = BlockPointer::from_words(words);
+        words[6] &= !(1 << 63);
+        let big = BlockPointer::from_words(words);
+        assert_eq!(little.crypt_salt(), [8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(big.crypt_salt(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(&big.crypt_iv()[8..], [10, 11, 12, 13]);
+        assert_eq!((little.fill(), little.dvas().count()), (1, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn words_and_dvas_round_trip(words in any::<[u64; 16]>()) {
+            let bp = BlockPointer::from_words(words);
+            for endian in [Endian::Little, Endian::Big] {
+                let bytes = bp.encode(endian);
+                prop_assert_eq!(BlockPointer::decode(&mut Cursor::new(&bytes, endian, "t")), Ok(bp));
+            }
+            let mask = [0x00ff_ffff_ffff_ffff, (1 << 63) | (1 << 55) - 1];
+            let dva = Dva::from_words(words[0] & mask[0], words[1] & mask[1]);
+            prop_assert_eq!(dva.to_words(), [words[0] & mask[0], words[1] & mask[1]]);
+        }
     }
 }

@@ -9,6 +9,7 @@
 
 use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::encoder::Encoder;
 use crate::kinds::ObjectType;
 use smallvec::SmallVec;
 
@@ -132,6 +133,27 @@ impl Dnode {
         }))
     }
 
+    /// The dnode's slots as they stand on disk, in its own byte order.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new(self.endian);
+        let pointers = self.block_pointers.len().min(3) as u8;
+        e.bytes(&[self.object_type.0, self.indirect_shift, self.levels, pointers]);
+        e.bytes(&[self.bonus_type.0, self.checksum, self.compression, self.flags.0]);
+        e.u16((self.data_block_bytes >> 9) as u16);
+        e.u16(self.bonus_len);
+        e.bytes(&[self.extra_slots, 0, 0, 0]);
+        e.words(&[self.max_block_id, self.used, 0, 0, 0, 0]);
+        for pointer in self.block_pointers.iter().take(3) {
+            e.words(pointer.words());
+        }
+        e.bytes(&self.bonus);
+        if let Some(spill) = &self.spill {
+            e.words(spill.words());
+        }
+        e.pad_to(self.slots() * Self::SLOT);
+        e.finish()
+    }
+
     /// Slots that the dnode takes.
     pub fn slots(&self) -> usize {
         self.extra_slots as usize + 1
@@ -145,5 +167,47 @@ impl Dnode {
     /// Bytes of the bonus area in use.
     pub fn bonus(&self) -> &[u8] {
         &self.bonus[..usize::from(self.bonus_len).min(self.bonus.len())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn free_slots_and_forgeries() {
+        assert_eq!(Dnode::decode(&[0; 512], Endian::Little), Ok(None));
+        let mut b = [0u8; 512];
+        b[..4].copy_from_slice(&[19, 17, 1, 4]);
+        assert!(Dnode::decode(&b, Endian::Little).is_err());
+        b[3] = 3;
+        assert!(Dnode::decode(&b, Endian::Little).is_ok());
+        b[12] = 1;
+        assert!(Dnode::decode(&b, Endian::Little).is_err(), "a second slot that is not there");
+        b[12] = 0;
+        b[7] = DnodeFlags::SPILL_BLKPTR;
+        assert!(Dnode::decode(&b, Endian::Little).is_err(), "three pointers leave no room for a spill pointer");
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_round_trip(
+            mut bytes in proptest::collection::vec(any::<u8>(), 1024),
+            pointers in 1u8..4, extra in 0u8..2, spill: bool,
+        ) {
+            bytes[..8].copy_from_slice(&[19, 17, 2, pointers, 44, 7, 2, if spill { 4 } else { 0 }]);
+            bytes[10..12].fill(0);
+            bytes[12..16].copy_from_slice(&[extra, 0, 0, 0]);
+            bytes[32..64].fill(0);
+            for endian in [Endian::Little, Endian::Big] {
+                if let Ok(dnode) = Dnode::decode(&bytes, endian) {
+                    let dnode = dnode.unwrap();
+                    prop_assert_eq!(&dnode.encode()[..], &bytes[..dnode.slots() * Dnode::SLOT]);
+                } else {
+                    prop_assert!(spill && pointers == 3 && extra == 0);
+                }
+            }
+        }
     }
 }

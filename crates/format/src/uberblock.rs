@@ -144,3 +144,39 @@ impl Uberblock {
         (self.txg, self.timestamp_s, self.mmp.and_then(Mmp::sequence).unwrap_or(0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn mmp_and_reflow_words() {
+        let mmp = Mmp { delay_ns: 0, config: 0x0014_0003_0003_e807 };
+        assert_eq!((mmp.write_interval_ms(), mmp.sequence(), mmp.fail_intervals()), (Some(1000), Some(3), Some(20)));
+        assert_eq!(Mmp { config: 0xff00, delay_ns: 1 }.write_interval_ms(), None);
+        let reflow = Reflow::from_word(2 << 55 | 0x10);
+        assert_eq!((reflow.scratch_state, reflow.offset_bytes), (2, 0x2000));
+        assert_eq!(reflow.to_word(), 2 << 55 | 0x10);
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_round_trip(words in proptest::collection::vec(any::<u64>(), 27), mmp: bool) {
+            for endian in [Endian::Little, Endian::Big] {
+                let mut words = words.clone();
+                words[0] = Uberblock::MAGIC;
+                words[22] = Uberblock::MMP_MAGIC;
+                if !mmp {
+                    words[22..25].fill(0);
+                }
+                let mut e = Encoder::new(endian);
+                e.words(&words);
+                let bytes = e.finish();
+                let ub = Uberblock::decode(&bytes).unwrap();
+                prop_assert_eq!(ub.endian, endian);
+                prop_assert_eq!(ub.encode(), bytes);
+            }
+        }
+    }
+}
