@@ -1,0 +1,114 @@
+//! Why a block could not be given.
+
+use thiserror::Error;
+use weir_codec::CodecError;
+use weir_format::{DecodeError, ObjsetId};
+use weir_machine::DiskError;
+
+/// Why a block could not be given. It concerns this block's bytes alone, never the pool.
+///
+/// `vdev` is the index of the top-level vdev, `offset` the byte offset in its allocatable space (as in a DVA).
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BlockError {
+    /// Too many of the devices that hold it are not there.
+    #[error("block at {vdev}:{offset:#x} needs devices that are missing: {}", .devices.join(", "))]
+    Missing {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Where in it.
+        offset: u64,
+        /// Names of the devices that are not there.
+        devices: Vec<String>,
+    },
+    /// The bytes are there and wrong, in every copy and reconstruction.
+    #[error("block at {vdev}:{offset:#x} is damaged: {fault}")]
+    Corrupt {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong with the last copy tried.
+        fault: CodecError,
+    },
+    /// A structure that the pipeline itself reads (a gang header) is not one.
+    #[error("block at {vdev}:{offset:#x} is damaged: {fault}")]
+    Structure {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong.
+        fault: DecodeError,
+    },
+    /// A device answered with an error.
+    #[error("block at {vdev}:{offset:#x}: device {device}: {error}")]
+    Device {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Where in it.
+        offset: u64,
+        /// The device's name.
+        device: String,
+        /// Its answer.
+        error: DiskError,
+    },
+    /// The block lies on a kind of vdev, or is encoded in a way, that this program does not read.
+    #[error("block at {vdev}:{offset:#x}: {what} cannot be read")]
+    Unsupported {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Where in it.
+        offset: u64,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The block is encrypted and no key was given.
+    #[error("object set {objset} is encrypted and its key is not loaded")]
+    NoKey {
+        /// The object set.
+        objset: ObjsetId,
+    },
+    /// The block's contents were left out of a redacted stream.
+    #[error("the block was redacted")]
+    Redacted,
+    /// A block pointer that no pool can contain.
+    #[error("forged or damaged block pointer: {field} = {value:#x} (address {vdev}:{offset:#x})")]
+    Forged {
+        /// Top-level vdev that the pointer names.
+        vdev: u32,
+        /// Offset that the pointer names.
+        offset: u64,
+        /// The impossible field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+impl BlockError {
+    /// How much the error tells: of several copies' errors, the one that tells most is reported.
+    fn weight(&self) -> u8 {
+        match self {
+            BlockError::Forged { .. } => 0,
+            BlockError::Unsupported { .. } => 1,
+            BlockError::Missing { .. } => 2,
+            BlockError::Device { .. } => 3,
+            BlockError::Structure { .. } => 4,
+            BlockError::Corrupt { .. } => 5,
+            BlockError::Redacted | BlockError::NoKey { .. } => 6,
+        }
+    }
+
+    /// The one of two copies' errors to report.
+    pub(crate) fn worse(self, other: BlockError) -> BlockError {
+        if other.weight() > self.weight() { other } else { self }
+    }
+}
+
+/// Keeps the more telling of the errors seen so far.
+pub(crate) fn note(worst: &mut Option<BlockError>, error: BlockError) {
+    *worst = Some(match worst.take() {
+        Some(first) => first.worse(error),
+        None => error,
+    });
+}

@@ -1,0 +1,217 @@
+//! The pipeline: from a block pointer to proven, decrypted, decompressed bytes.
+//!
+//! ```text
+//!  copies in turn ─► (gang) ─► read, checksum proven ─► decrypt, MAC ─► decompress ─► Bytes
+//!                              one Buf all the way: what the disk filled is what the caller gets, if nothing was
+//!                              compressed
+//! ```
+
+use crate::error::{BlockError, note};
+use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree};
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_codec::checksum::verify_block;
+use weir_codec::crypt::{self, DatasetKey};
+use weir_codec::{CodecError, Salt, decompress_into};
+use weir_format::{BlockPointer, CompressionKind, ObjsetId};
+use weir_machine::{Buf, BufPool, Machine, Request, Source};
+
+/// What may be kept in the cache (`primarycache`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheClass {
+    /// Everything.
+    #[default]
+    All,
+    /// Metadata alone.
+    Metadata,
+    /// Nothing.
+    None,
+}
+
+/// How a block is to be read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadOptions {
+    /// The dataset's key, if it is encrypted and loaded.
+    pub keys: Option<Arc<DatasetKey>>,
+    /// Stop once the checksum holds: the physical bytes, neither decrypted nor decompressed.
+    pub raw: bool,
+    /// The object set that the block belongs to: for errors.
+    pub objset: ObjsetId,
+    /// What the cache may keep of it.
+    pub cache: CacheClass,
+    /// Nobody waits for it yet.
+    pub prefetch: bool,
+}
+
+/// Buffers of the pipeline itself kept for reuse.
+const SPARE_BYTES: usize = 32 << 20;
+
+/// The pool's blocks.
+pub struct Blocks {
+    machine: Machine,
+    tree: Arc<Tree>,
+    salt: Salt,
+    pool: BufPool,
+}
+
+impl Blocks {
+    /// Blocks on the devices of `tree`. `salt` is the pool's checksum salt ([`Salt::none`] until it is known: the blocks
+    /// that lead to it are not salted).
+    pub fn new(machine: &Machine, tree: Arc<Tree>, salt: Salt) -> Self {
+        Blocks { machine: machine.clone(), tree, salt, pool: BufPool::new(SPARE_BYTES) }
+    }
+
+    /// The devices.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// The logical bytes of the block that `pointer` leads to: every copy and all redundancy is tried.
+    ///
+    /// A hole gives zeros of its logical size. With `options.raw`, the physical bytes. The memory behind the answer is
+    /// about as long as the answer.
+    ///
+    /// # Errors
+    /// [`BlockError`], which names vdev and offset.
+    pub async fn read(
+        &self,
+        request: &Request,
+        pointer: &BlockPointer,
+        options: &ReadOptions,
+    ) -> Result<Bytes, BlockError> {
+        if pointer.is_redacted() {
+            return Err(BlockError::Redacted);
+        }
+        check_sizes(pointer)?;
+        if pointer.is_embedded() {
+            return self.embedded(request, pointer, options);
+        }
+        if pointer.is_hole() {
+            let len = pointer.lsize_bytes();
+            request.book(Source::Nothing, len);
+            return Ok(Bytes::from(vec![0; len as usize]));
+        }
+        let mut buf = self.physical(request, pointer).await?;
+        if options.raw {
+            request.book(Source::Disk, buf.len() as u64);
+            return Ok(freeze(buf));
+        }
+        if pointer.is_encrypted() && options.keys.is_none() {
+            return Err(BlockError::NoKey { objset: options.objset });
+        }
+        let corrupt = |fault| corrupt(pointer, fault);
+        if let Some(keys) = &options.keys {
+            keys.open_block(pointer, buf.as_mut()).map_err(corrupt)?;
+        }
+        let buf = self.decompress(pointer, buf).map_err(corrupt)?;
+        crypt::verify_indirect(pointer, buf.as_ref()).map_err(corrupt)?;
+        request.book(Source::Disk, buf.len() as u64);
+        Ok(freeze(buf))
+    }
+
+    /// An intent-log block by the pointer that leads to it: its own checksum proves it, its size is the whole block
+    /// with its trailer.
+    ///
+    /// # Errors
+    /// As [`Blocks::read`]; [`CodecError::NoTrailer`] or a checksum error is the end of a chain.
+    pub async fn read_zil(
+        &self,
+        request: &Request,
+        pointer: &BlockPointer,
+        options: &ReadOptions,
+    ) -> Result<Bytes, BlockError> {
+        self.read(request, pointer, options).await
+    }
+
+    /// `len` bytes at a raw address (`zdb -R`), unproven: what the first device that answers gives.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn read_raw(&self, request: &Request, vdev: u32, offset: u64, len: u64) -> Result<Bytes, BlockError> {
+        let job = self.job(request, weir_format::Txg(u64::MAX));
+        let buf = self.tree.read(&job, Place { vdev, offset }, len, &|_| Ok(())).await?;
+        request.book(Source::Disk, len);
+        Ok(freeze(buf))
+    }
+
+    pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> Job<'a> {
+        Job { request, clock: &self.machine.clock, pool: &self.pool, birth }
+    }
+
+    fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
+        let Some(embedded) = pointer.embedded() else { return Err(BlockError::Redacted) };
+        let forged = |field, value| BlockError::Forged { vdev: 0, offset: 0, field, value };
+        if embedded.etype != 0 {
+            return Err(forged("embedded type", embedded.etype.into()));
+        }
+        let payload = embedded.payload.get(..embedded.psize_bytes);
+        let payload = payload.ok_or(forged("embedded size", embedded.psize_bytes as u64))?;
+        let kind = pointer.compression().ok_or(forged("compression", 0))?;
+        let bytes = if options.raw {
+            Bytes::copy_from_slice(payload)
+        } else {
+            let mut block = vec![0; embedded.lsize_bytes];
+            decompress_into(kind, payload, &mut block).map_err(|fault| corrupt(pointer, fault))?;
+            Bytes::from(block)
+        };
+        request.book(Source::Nothing, bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// The physical bytes, checksum proven.
+    async fn physical(&self, request: &Request, pointer: &BlockPointer) -> Result<Buf, BlockError> {
+        let job = self.job(request, pointer.physical_birth());
+        let proof = |bytes: &[u8]| verify_block(pointer, &self.salt, bytes);
+        let mut worst = None;
+        for dva in pointer.dvas() {
+            let place = Place { vdev: dva.vdev, offset: dva.offset_bytes };
+            match self.tree.read(&job, place, pointer.psize_bytes(), &proof).await {
+                Ok(buf) => return Ok(buf),
+                Err(error) => note(&mut worst, error),
+            }
+        }
+        Err(worst.unwrap_or(BlockError::Forged { vdev: 0, offset: 0, field: "number of copies", value: 0 }))
+    }
+
+    fn decompress(&self, pointer: &BlockPointer, buf: Buf) -> Result<Buf, CodecError> {
+        let kind = pointer.compression().unwrap_or(CompressionKind::Inherit);
+        let len = pointer.lsize_bytes() as usize;
+        if kind == CompressionKind::Off && buf.len() == len {
+            return Ok(buf);
+        }
+        let mut block = self.pool.take(len);
+        decompress_into(kind, buf.as_ref(), block.as_mut())?;
+        Ok(block)
+    }
+}
+
+/// A fault of the whole block, placed at its first copy.
+fn corrupt(pointer: &BlockPointer, fault: CodecError) -> BlockError {
+    let dva = if pointer.is_embedded() { Default::default() } else { pointer.dva(0) };
+    BlockError::Corrupt { vdev: dva.vdev, offset: dva.offset_bytes, fault }
+}
+
+/// Sizes that no block has.
+fn check_sizes(pointer: &BlockPointer) -> Result<(), BlockError> {
+    let dva = if pointer.is_embedded() { Default::default() } else { pointer.dva(0) };
+    let forged = |field, value| Err(BlockError::Forged { vdev: dva.vdev, offset: dva.offset_bytes, field, value });
+    if pointer.lsize_bytes() > MAX_BLOCK_BYTES {
+        return forged("logical size", pointer.lsize_bytes());
+    }
+    if !pointer.is_hole() && pointer.psize_bytes() > MAX_BLOCK_BYTES {
+        return forged("physical size", pointer.psize_bytes());
+    }
+    if !pointer.is_hole() && pointer.compression().is_none() {
+        return forged("compression", 0xff);
+    }
+    Ok(())
+}
+
+/// Shareable bytes whose memory is about as long as they are: what is much shorter than its buffer is copied out.
+fn freeze(buf: Buf) -> Bytes {
+    if buf.capacity() > buf.len() + buf.len() / 4 + 512 {
+        Bytes::copy_from_slice(buf.as_ref())
+    } else {
+        buf.into_bytes()
+    }
+}

@@ -1,0 +1,202 @@
+//! The pure description that a tree is built from.
+
+use super::leaf::Leaf;
+use super::{Body, Vdev};
+use crate::draid;
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+use weir_format::Txg;
+use weir_machine::Disk;
+
+/// Deepest nesting of vdevs: raidz → spare → replacing → disk is four; a forged configuration may say anything.
+const MAX_DEPTH: u32 = 8;
+/// Most children of a vdev (`VDEV_RAIDZ_MAX_COLS` and the limit of dRAID are 255).
+const MAX_CHILDREN: usize = 255;
+/// Most top-level vdevs: holes fill gaps in the ids, so a forged id must not decide how many.
+const MAX_TOPS: u64 = 1 << 16;
+
+/// What a vdev is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VdevKind {
+    /// A block device.
+    Disk,
+    /// A regular file.
+    File,
+    /// Every child holds the same.
+    Mirror,
+    /// A mirror for as long as a device is being replaced.
+    Replacing,
+    /// A mirror of a device and the spare that stands in for it.
+    Spare,
+    /// RAID-Z.
+    Raidz {
+        /// Parity columns: 1 to 3.
+        nparity: u32,
+        /// Whether and when it was widened.
+        expansion: Option<Expansion>,
+    },
+    /// dRAID.
+    Draid(draid::Layout),
+    /// A distributed spare: space spread over the children of a dRAID vdev.
+    DraidSpare {
+        /// Index of the dRAID top-level vdev.
+        top: u32,
+        /// Number of the spare in it.
+        spare: u64,
+    },
+    /// A removed vdev; its blocks lie elsewhere ([`super::Tree::set_mapping`]).
+    Indirect,
+    /// The empty place of a removed log.
+    Hole,
+    /// A vdev that the configuration does not describe.
+    Missing,
+}
+
+/// How a RAID-Z vdev was widened (`raidz_expand_txgs` and `raidz_expanding` of its configuration).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expansion {
+    /// Transaction groups in which the finished widenings took effect, ascending.
+    pub txgs: Vec<u64>,
+    /// A widening under way.
+    pub reflow: Option<Reflow>,
+}
+
+/// How far a widening has come, by the uberblock's `raidz_reflow_info`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflow {
+    /// Bytes of the vdev's space that lie in the new layout.
+    pub offset_bytes: u64,
+    /// The first of them are still in the scratch area before the allocatable space.
+    pub scratch: bool,
+}
+
+/// A vdev, as a pool's configuration describes it.
+#[derive(Clone)]
+pub struct VdevSpec {
+    /// Index among its siblings; of a top-level vdev, what addresses name it by.
+    pub id: u64,
+    /// Its GUID.
+    pub guid: u64,
+    /// What people call it: a path, `mirror-0`.
+    pub name: String,
+    /// What it is.
+    pub kind: VdevKind,
+    /// log2 of the sector size; of top-level vdevs only.
+    pub ashift: u32,
+    /// Allocatable bytes (`asize`), 0 if unknown; of top-level vdevs only.
+    pub asize_bytes: u64,
+    /// What it is made of.
+    pub children: Vec<VdevSpec>,
+    /// The disk behind a leaf; `None` if it is missing or must not be used.
+    pub disk: Option<Arc<dyn Disk>>,
+    /// The leaf is known to be out of date (its label is older than the pool's, or it is being resilvered): asked last.
+    pub stale: bool,
+    /// Inclusive ranges of transaction groups whose writes the leaf missed (its dirty-time log).
+    pub dtl: Vec<(Txg, Txg)>,
+}
+
+impl VdevSpec {
+    /// A leaf over `disk`.
+    pub fn leaf(id: u64, guid: u64, name: impl Into<String>, disk: Option<Arc<dyn Disk>>) -> Self {
+        let (kind, name) = (VdevKind::File, name.into());
+        let (children, dtl) = (Vec::new(), Vec::new());
+        VdevSpec { id, guid, name, kind, ashift: 0, asize_bytes: 0, children, disk, stale: false, dtl }
+    }
+
+    /// A vdev of `children`.
+    pub fn inner(id: u64, guid: u64, name: impl Into<String>, kind: VdevKind, children: Vec<VdevSpec>) -> Self {
+        VdevSpec { kind, children, ..VdevSpec::leaf(id, guid, name, None) }
+    }
+
+    /// The same as a top-level vdev.
+    pub fn top(self, ashift: u32, asize_bytes: u64) -> Self {
+        VdevSpec { ashift, asize_bytes, ..self }
+    }
+}
+
+impl fmt::Debug for VdevSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VdevSpec")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("kind", &self.kind)
+            .field("ashift", &self.ashift)
+            .field("present", &self.disk.is_some())
+            .field("children", &self.children)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a description is not one of a pool's devices.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TreeError {
+    /// A number out of its range.
+    #[error("vdev {vdev}: {field} = {value} is not possible")]
+    Field {
+        /// The vdev's name.
+        vdev: String,
+        /// Which number.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A dRAID layout that cannot be.
+    #[error("vdev {vdev}: {error}")]
+    Draid {
+        /// The vdev's name.
+        vdev: String,
+        /// Why.
+        error: draid::LayoutError,
+    },
+}
+
+/// The top-level vdevs in the order of their ids, gaps filled with holes.
+pub(super) fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeError> {
+    specs.sort_by_key(|s| s.id);
+    let mut out: Vec<VdevSpec> = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let field = |field, value| TreeError::Field { vdev: spec.name.clone(), field, value };
+        if spec.id >= MAX_TOPS || spec.id < out.len() as u64 {
+            return Err(field("id", spec.id));
+        }
+        let no_space = matches!(spec.kind, VdevKind::Hole | VdevKind::Missing);
+        if !no_space && !(9..=16).contains(&spec.ashift) {
+            return Err(field("ashift", spec.ashift.into()));
+        }
+        while (out.len() as u64) < spec.id {
+            out.push(VdevSpec { kind: VdevKind::Hole, ..VdevSpec::leaf(out.len() as u64, 0, "hole", None) });
+        }
+        out.push(spec);
+    }
+    Ok(out)
+}
+
+impl Vdev {
+    pub(super) fn build(spec: VdevSpec, depth: u32) -> Result<Vdev, TreeError> {
+        let VdevSpec { guid, name, kind, children, disk, stale, dtl, .. } = spec;
+        let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
+        if depth > MAX_DEPTH {
+            return bad("depth", depth.into());
+        }
+        if children.len() > MAX_CHILDREN {
+            return bad("number of children", children.len() as u64);
+        }
+        let count = children.len();
+        let children: Vec<Vdev> = children.into_iter().map(|c| Vdev::build(c, depth + 1)).collect::<Result<_, _>>()?;
+        let body = match kind {
+            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, stale, dtl)),
+            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
+                return bad("number of children", 0);
+            }
+            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Body::Mirror(children),
+            VdevKind::Raidz { .. } => Body::Unsupported("a RAID-Z vdev"),
+            VdevKind::Draid(_) => Body::Unsupported("a dRAID vdev"),
+            VdevKind::DraidSpare { .. } => Body::Unsupported("a distributed spare"),
+            VdevKind::Indirect => Body::Unsupported("a removed vdev"),
+            VdevKind::Hole => Body::Unsupported("a hole among the vdevs"),
+            VdevKind::Missing => Body::Unsupported("a vdev that the configuration does not describe"),
+        };
+        Ok(Vdev { name, guid, body })
+    }
+}
