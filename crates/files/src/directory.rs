@@ -12,6 +12,6 @@ pub struct DirEntry {
     pub object: ObjectId,
     /// What the entry says the object is; `None` in old file systems, which do not say.
     pub kind: Option<FileKind>,
-    /// Hand this to `read_dir` to go on after this entry. Never 0.
+    /// Hand this to `read_dir` to go on after this entry. Never 0, below 2^62.
     pub cookie: u64,
 }

@@ -21,6 +21,7 @@ mod attributes;
 mod directory;
 mod error;
 mod file_system;
+pub mod tree;
 mod xattr;
 
 pub use acl::{Ace, Acl, Who};

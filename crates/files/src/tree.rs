@@ -1,0 +1,491 @@
+//! One tree over all file systems and snapshots of a pool: what a mount or a file server shows.
+//!
+//! ```text
+//!  pool                        Node { branch: pool,        object: ROOT }
+//!  ├─ a/                       Node { branch: pool/a,      object: ROOT }     child file system over the directory `a`,
+//!  │  └─ file                  Node { branch: pool/a,      object: 12 }       which may or may not exist in `pool`
+//!  ├─ dir/                     Node { branch: pool,        object: 7 }
+//!  └─ .zfs/                    Node { branch: pool,        object: CONTROL }  not listed unless `snapdir=visible`
+//!     └─ snapshot/             Node { branch: pool,        object: SNAPSHOTS }
+//!        └─ monday/            Node { branch: pool@monday, object: ROOT }
+//! ```
+//!
+//! Every file system hangs below its parent's root by the last part of its name, whatever its `mountpoint` says: that
+//! is the one arrangement in which no two can collide and none is lost.
+//!
+//! Invariants. The list of members is fixed when the tree is made (a pool that is open for reading does not change),
+//! so a branch's index is stable. A node has one spelling: the root directory of a branch is always [`Node::ROOT`],
+//! never its object number. File systems are opened at the first step into them and kept; ten thousand snapshots that
+//! nobody looks at cost a name each. A file system whose key is not loaded appears as an empty directory that holds its
+//! children, as ZFS shows the mount point of one that it can't mount; any other failure to open is an error of each
+//! step into it. No lock is held across an await: two first steps may both open, and the first one stored wins.
+//!
+//! Rejected: file systems at their `mountpoint` (absolute paths of another machine, `none`, `legacy`, twice the same).
+
+mod cursor;
+pub mod memory;
+mod source;
+
+pub use source::{Answer, Files, Opener};
+
+use crate::{Acl, Attributes, FileError, FileKind, Seek, Usage};
+use bytes::Bytes;
+use cursor::Position;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_format::ObjectId;
+use weir_machine::Request;
+
+/// One file or directory of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Node {
+    /// Index of the file system or snapshot.
+    pub branch: u32,
+    /// The object's number, or one of the constants below.
+    pub object: u64,
+}
+
+impl Node {
+    /// The root directory of the branch. Stands on object 1, the master node, which is never a file.
+    pub const ROOT: u64 = 1;
+    /// The directory `.zfs`. Object numbers end at 2^48, so this is none (`DN_MAX_OBJECT`).
+    pub const CONTROL: u64 = (1 << 48) - 1;
+    /// The directory `.zfs/snapshot`.
+    pub const SNAPSHOTS: u64 = (1 << 48) - 2;
+
+    /// Whether there is no object behind it.
+    pub fn is_synthetic(self) -> bool {
+        self.object == Node::CONTROL || self.object == Node::SNAPSHOTS
+    }
+}
+
+/// A file system or snapshot to be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Full name: `pool/a` or `pool/a@snapshot`.
+    pub name: String,
+    /// A number that no other member has and that lasts: the data set's object number.
+    pub id: u64,
+    /// The property `snapdir` says `visible`.
+    pub snapdir_visible: bool,
+}
+
+/// One entry of a directory of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeEntry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Where it leads.
+    pub node: Node,
+    /// What it is, where that is known without opening it.
+    pub kind: Option<FileKind>,
+    /// Hand this to `read_dir` to go on after this entry. Never 0, below 2^63.
+    pub cookie: u64,
+}
+
+/// What stands behind a branch once it is opened.
+#[derive(Clone)]
+enum Opened {
+    Files(Arc<dyn Files>),
+    /// Its key is not loaded.
+    Locked,
+}
+
+/// One file system or snapshot in the tree.
+struct Branch {
+    member: Member,
+    parent: Option<u32>,
+    is_snapshot: bool,
+    children: BTreeMap<Vec<u8>, u32>,
+    snapshots: BTreeMap<Vec<u8>, u32>,
+    opened: Mutex<Option<Opened>>,
+}
+
+/// The tree.
+pub struct Tree {
+    opener: Arc<dyn Opener>,
+    branches: Vec<Branch>,
+    by_id: BTreeMap<u64, u32>,
+}
+
+impl Tree {
+    /// A tree of `members`, the first of which is the root; a member whose parent is not among them is left out.
+    pub fn new(opener: Arc<dyn Opener>, members: Vec<Member>) -> Self {
+        let mut tree = Tree { opener, branches: Vec::new(), by_id: BTreeMap::new() };
+        let mut members = members;
+        if let Some(rest) = members.get_mut(1..) {
+            // Parents before children: `a` < `a/b`, and a snapshot after its file system.
+            rest.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        let mut by_name: BTreeMap<String, u32> = BTreeMap::new();
+        for member in members {
+            let index = tree.branches.len() as u32;
+            let (parent, leaf, is_snapshot) = split(&member.name);
+            let parent = parent.and_then(|name| by_name.get(name)).copied();
+            match parent.and_then(|p| tree.branches.get_mut(p as usize)) {
+                Some(parent) if is_snapshot => drop(parent.snapshots.insert(leaf.into(), index)),
+                Some(parent) => drop(parent.children.insert(leaf.into(), index)),
+                None if index == 0 => {}
+                None => continue,
+            }
+            by_name.insert(member.name.clone(), index);
+            tree.by_id.insert(member.id, index);
+            tree.branches.push(Branch {
+                member,
+                parent,
+                is_snapshot,
+                children: BTreeMap::new(),
+                snapshots: BTreeMap::new(),
+                opened: Mutex::new(None),
+            });
+        }
+        tree
+    }
+
+    /// The root of the tree.
+    pub fn root(&self) -> Node {
+        Node { branch: 0, object: Node::ROOT }
+    }
+
+    /// The members, in the order of their index.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.branches.iter().map(|branch| &branch.member)
+    }
+
+    /// The member that a node belongs to.
+    pub fn member(&self, node: Node) -> Option<&Member> {
+        self.branches.get(node.branch as usize).map(|branch| &branch.member)
+    }
+
+    /// The branch of the member with this number.
+    pub fn branch_by_id(&self, id: u64) -> Option<u32> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// The number by which `stat` and its kin tell the branch of `node` from others.
+    pub async fn fsid(&self, rq: &Request, node: Node) -> Result<u64, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) => Ok(files.fsid()),
+            Opened::Locked => Ok(self.branch(node)?.member.id),
+        }
+    }
+
+    /// The longest name in a directory.
+    pub async fn name_max(&self, rq: &Request, node: Node) -> Result<usize, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => Ok(files.name_max()),
+            _ => Ok(255),
+        }
+    }
+
+    /// The node of a handle, if its file is still the same one.
+    ///
+    /// # Errors
+    /// [`FileError::Stale`] if it is not.
+    pub async fn by_file_id(&self, rq: &Request, node: Node, generation: u64) -> Result<Attributes, FileError> {
+        let stale = FileError::Stale { object: ObjectId(node.object) };
+        if self.branches.get(node.branch as usize).is_none() {
+            return Err(stale);
+        }
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if node.object != Node::ROOT && !node.is_synthetic() => {
+                files.by_file_id(rq, ObjectId(node.object), generation).await
+            }
+            _ => self.attributes(rq, node).await,
+        }
+    }
+
+    /// What `name` leads to in the directory `node`; `.`, `..` and `.zfs` included.
+    pub async fn lookup(&self, rq: &Request, node: Node, name: &[u8]) -> Result<Node, FileError> {
+        let branch = self.branch(node)?;
+        let at = |object| Node { branch: node.branch, object };
+        match (node.object, name) {
+            (_, b"..") => return self.parent(rq, node).await,
+            (Node::CONTROL | Node::SNAPSHOTS, b".") => return Ok(node),
+            (Node::CONTROL, b"snapshot") => return Ok(at(Node::SNAPSHOTS)),
+            (Node::SNAPSHOTS, name) => {
+                let index = branch.snapshots.get(name).ok_or(FileError::NotFound)?;
+                return Ok(Node { branch: *index, object: Node::ROOT });
+            }
+            (Node::CONTROL, _) => return Err(FileError::NotFound),
+            (Node::ROOT, b".zfs") if !branch.is_snapshot => return Ok(at(Node::CONTROL)),
+            (Node::ROOT, name) => {
+                if let Some(child) = branch.children.get(name) {
+                    return Ok(Node { branch: *child, object: Node::ROOT });
+                }
+            }
+            _ => {}
+        }
+        let Opened::Files(files) = self.open(rq, node.branch).await? else {
+            return if name == b"." { Ok(node) } else { Err(FileError::NotFound) };
+        };
+        if name.len() > files.name_max() {
+            return Err(FileError::NameTooLong { len: name.len() });
+        }
+        let dir = object_of(&*files, node);
+        if name == b"." {
+            let attributes = files.attributes(rq, dir).await?;
+            let is_dir = attributes.kind == FileKind::Directory;
+            return if is_dir { Ok(node) } else { Err(FileError::NotDirectory { object: dir }) };
+        }
+        let found = files.lookup(rq, dir, name).await?;
+        Ok(node_of(&*files, node.branch, found))
+    }
+
+    /// The directory that holds `node`; the root of the tree is its own parent.
+    pub async fn parent(&self, rq: &Request, node: Node) -> Result<Node, FileError> {
+        let branch = self.branch(node)?;
+        match node.object {
+            Node::CONTROL => Ok(Node { branch: node.branch, object: Node::ROOT }),
+            Node::SNAPSHOTS => Ok(Node { branch: node.branch, object: Node::CONTROL }),
+            Node::ROOT => Ok(match branch.parent {
+                None => node,
+                Some(parent) if branch.is_snapshot => Node { branch: parent, object: Node::SNAPSHOTS },
+                Some(parent) => Node { branch: parent, object: Node::ROOT },
+            }),
+            _ => {
+                let files = self.files(rq, node).await?;
+                let parent = files.parent(rq, ObjectId(node.object)).await?;
+                Ok(node_of(&*files, node.branch, parent))
+            }
+        }
+    }
+
+    /// What `stat` shows. `object` in the result is the node's own number, or the real one of a root directory.
+    pub async fn attributes(&self, rq: &Request, node: Node) -> Result<Attributes, FileError> {
+        let branch = self.branch(node)?;
+        match self.open(rq, node.branch).await? {
+            Opened::Locked => Ok(synthetic(node, None, branch.children.len())),
+            Opened::Files(files) if node.is_synthetic() => {
+                let root = files.attributes(rq, files.root()).await?;
+                let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.len() };
+                Ok(synthetic(node, Some(&root), inside))
+            }
+            Opened::Files(files) => files.attributes(rq, object_of(&*files, node)).await,
+        }
+    }
+
+    /// Up to `max` entries of a directory after `cookie` (0: from the start), `.` and `..` first. Fewer than `max`
+    /// means that the end is reached.
+    pub async fn read_dir(
+        &self,
+        rq: &Request,
+        node: Node,
+        cookie: u64,
+        max: usize,
+    ) -> Result<Vec<TreeEntry>, FileError> {
+        let branch = self.branch(node)?;
+        let mut out = Vec::new();
+        let mut stored = match Position::of(cookie) {
+            Position::Stored(cookie) => Some(cookie),
+            Position::Laid(index) => {
+                if index == 0 {
+                    // A listing begins only where there is a directory.
+                    self.require_directory(rq, node).await?;
+                }
+                self.laid_over(rq, node, branch, index, max, &mut out).await?;
+                (out.len() < max).then_some(0)
+            }
+        };
+        if node.is_synthetic() {
+            return Ok(out);
+        }
+        let Opened::Files(files) = self.open(rq, node.branch).await? else { return Ok(out) };
+        let dir = object_of(&*files, node);
+        let covered = |name: &[u8]| {
+            node.object == Node::ROOT
+                && (branch.children.contains_key(name) || (name == b".zfs" && !branch.is_snapshot))
+        };
+        while let Some(cookie) = stored.take().filter(|_| out.len() < max) {
+            let wanted = max - out.len();
+            let page = files.read_dir(rq, dir, cookie, wanted).await?;
+            // A page that is not full is the last one.
+            stored = page.last().filter(|_| page.len() >= wanted).map(|last| last.cookie);
+            for entry in page.into_iter().filter(|entry| !covered(&entry.name)) {
+                out.push(TreeEntry {
+                    node: node_of(&*files, node.branch, entry.object),
+                    name: entry.name,
+                    kind: entry.kind,
+                    cookie: Position::Stored(entry.cookie).cookie(),
+                });
+            }
+        }
+        Ok(out)
+    }
+
+    /// The entries that no ZAP holds, from the `index`th on: `.`, `..`, `.zfs`, child file systems, snapshots.
+    async fn laid_over(
+        &self,
+        rq: &Request,
+        node: Node,
+        branch: &Branch,
+        index: u64,
+        max: usize,
+        out: &mut Vec<TreeEntry>,
+    ) -> Result<(), FileError> {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        let at = |object| Node { branch: node.branch, object };
+        let named = |name: &[u8], node| (name.to_vec(), node);
+        let mut fixed = vec![named(b".", node)];
+        let parent = if index <= 1 { self.parent(rq, node).await? } else { node };
+        fixed.push(named(b"..", parent));
+        let none = BTreeMap::new();
+        let members = match node.object {
+            Node::ROOT => {
+                if branch.member.snapdir_visible && !branch.is_snapshot {
+                    fixed.push(named(b".zfs", at(Node::CONTROL)));
+                }
+                &branch.children
+            }
+            Node::CONTROL => {
+                fixed.push(named(b"snapshot", at(Node::SNAPSHOTS)));
+                &none
+            }
+            Node::SNAPSHOTS => &branch.snapshots,
+            _ => &none,
+        };
+        let members = members.iter().map(|(name, branch)| named(name, Node { branch: *branch, object: Node::ROOT }));
+        for (position, (name, node)) in fixed.into_iter().chain(members).enumerate().skip(index).take(max) {
+            let cookie = Position::Laid(position as u64 + 1).cookie();
+            out.push(TreeEntry { name, node, kind: Some(FileKind::Directory), cookie });
+        }
+        Ok(())
+    }
+
+    async fn require_directory(&self, rq: &Request, node: Node) -> Result<(), FileError> {
+        match self.attributes(rq, node).await?.kind {
+            FileKind::Directory => Ok(()),
+            _ => Err(FileError::NotDirectory { object: ObjectId(node.object) }),
+        }
+    }
+
+    /// Up to `len` bytes of a file from `offset`, clipped at its end, as the pieces that lie in the cache.
+    pub async fn read(
+        &self,
+        rq: &Request,
+        node: Node,
+        offset: u64,
+        len: usize,
+    ) -> Result<SmallVec<[Bytes; 4]>, FileError> {
+        let files = self.files(rq, node).await?;
+        files.read(rq, object_of(&*files, node), offset, len).await
+    }
+
+    /// The next data or hole at or after `offset`, or `None` beyond the last.
+    pub async fn seek(&self, rq: &Request, node: Node, offset: u64, what: Seek) -> Result<Option<u64>, FileError> {
+        let files = self.files(rq, node).await?;
+        files.seek(rq, object_of(&*files, node), offset, what).await
+    }
+
+    /// The target of a symbolic link.
+    pub async fn read_link(&self, rq: &Request, node: Node) -> Result<Bytes, FileError> {
+        let files = self.files(rq, node).await?;
+        files.read_link(rq, object_of(&*files, node)).await
+    }
+
+    /// The names of all extended attributes.
+    pub async fn xattr_names(&self, rq: &Request, node: Node) -> Result<Vec<Vec<u8>>, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => files.xattr_names(rq, object_of(&*files, node)).await,
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The value of an extended attribute, if there is one of that name.
+    pub async fn xattr(&self, rq: &Request, node: Node, name: &[u8]) -> Result<Option<Bytes>, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => files.xattr(rq, object_of(&*files, node), name).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// The access control list; `None` where there is no object.
+    pub async fn acl(&self, rq: &Request, node: Node) -> Result<Option<Acl>, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => files.acl(rq, object_of(&*files, node)).await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// What `statvfs` shows.
+    pub async fn usage(&self, rq: &Request, node: Node) -> Result<Usage, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) => files.usage(rq).await,
+            Opened::Locked => Ok(Usage::default()),
+        }
+    }
+
+    fn branch(&self, node: Node) -> Result<&Branch, FileError> {
+        self.branches.get(node.branch as usize).ok_or(FileError::Stale { object: ObjectId(node.object) })
+    }
+
+    async fn open(&self, rq: &Request, branch: u32) -> Result<Opened, FileError> {
+        let branch = self.branch(Node { branch, object: Node::ROOT })?;
+        let lock = || branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = lock().clone() {
+            return Ok(opened);
+        }
+        let opened = match self.opener.open(rq, &branch.member.name).await {
+            Ok(files) => Opened::Files(files),
+            Err(FileError::NoKey) => Opened::Locked,
+            Err(error) => return Err(error),
+        };
+        Ok(lock().get_or_insert(opened).clone())
+    }
+
+    /// The file system of a node behind which there is an object.
+    async fn files(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => Ok(files),
+            _ => Err(FileError::IsDirectory { object: ObjectId(node.object) }),
+        }
+    }
+}
+
+/// Parent, own part and whether it is a snapshot: `pool/a@s` is (`pool/a`, `s`, true).
+fn split(name: &str) -> (Option<&str>, &[u8], bool) {
+    if let Some((parent, leaf)) = name.split_once('@') {
+        return (Some(parent), leaf.as_bytes(), true);
+    }
+    match name.rsplit_once('/') {
+        Some((parent, leaf)) => (Some(parent), leaf.as_bytes(), false),
+        None => (None, name.as_bytes(), false),
+    }
+}
+
+fn object_of(files: &dyn Files, node: Node) -> ObjectId {
+    if node.object == Node::ROOT { files.root() } else { ObjectId(node.object) }
+}
+
+fn node_of(files: &dyn Files, branch: u32, object: ObjectId) -> Node {
+    Node { branch, object: if object == files.root() { Node::ROOT } else { object.0 } }
+}
+
+/// A directory without an object: readable by all, with the times of its file system's root.
+fn synthetic(node: Node, root: Option<&Attributes>, inside: usize) -> Attributes {
+    let time = |pick: fn(&Attributes) -> i128| root.map(pick).unwrap_or(0);
+    Attributes {
+        object: ObjectId(node.object),
+        kind: FileKind::Directory,
+        mode: 0o555,
+        uid: 0,
+        gid: 0,
+        links: 2 + inside as u64,
+        size_bytes: 2 + inside as u64,
+        blocks512: 0,
+        block_bytes: 512,
+        device: None,
+        atime_ns: time(|a| a.atime_ns),
+        mtime_ns: time(|a| a.mtime_ns),
+        ctime_ns: time(|a| a.ctime_ns),
+        crtime_ns: time(|a| a.crtime_ns),
+        generation: 0,
+        flags: crate::FileFlags::default(),
+        parent: ObjectId(Node::ROOT),
+        project: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

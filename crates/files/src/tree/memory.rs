@@ -1,0 +1,227 @@
+//! A file system of a handful of files in memory: what doors are tested and fuzzed against without a pool.
+
+use super::source::{Answer, Files, Opener};
+use crate::{Acl, Attributes, DirEntry, FileError, FileFlags, FileKind, Seek, Usage};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::ready;
+use smallvec::smallvec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::ObjectId;
+use weir_machine::Request;
+
+const ROOT: u64 = 34;
+const GENERATION: u64 = 7;
+
+struct Entry {
+    attributes: Attributes,
+    content: Bytes,
+    names: BTreeMap<Vec<u8>, u64>,
+    xattrs: BTreeMap<Vec<u8>, Bytes>,
+    acl: Option<Acl>,
+}
+
+/// The files.
+pub struct MemoryFiles {
+    fsid: u64,
+    entries: BTreeMap<u64, Entry>,
+}
+
+impl MemoryFiles {
+    /// An empty root directory of mode 755.
+    pub fn new(fsid: u64) -> Self {
+        let mut files = MemoryFiles { fsid, entries: BTreeMap::new() };
+        files.insert(ROOT, ROOT, FileKind::Directory, 0o755, Bytes::new());
+        files
+    }
+
+    /// Adds a file below the directory `parent` (34 is the root); its content is a symbolic link's target, too.
+    pub fn add(&mut self, parent: u64, name: &[u8], kind: FileKind, mode: u32, content: &[u8]) -> u64 {
+        let object = 100 + self.entries.len() as u64;
+        self.insert(object, parent, kind, mode, Bytes::copy_from_slice(content));
+        if let Some(dir) = self.entries.get_mut(&parent) {
+            dir.names.insert(name.to_vec(), object);
+            dir.attributes.size_bytes += 1;
+        }
+        object
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&mut self, object: u64, name: &[u8], value: &[u8]) {
+        if let Some(entry) = self.entries.get_mut(&object) {
+            entry.xattrs.insert(name.to_vec(), Bytes::copy_from_slice(value));
+        }
+    }
+
+    /// Changes the attributes of a file.
+    pub fn change(&mut self, object: u64, change: impl FnOnce(&mut Attributes)) {
+        if let Some(entry) = self.entries.get_mut(&object) {
+            change(&mut entry.attributes);
+        }
+    }
+
+    /// Gives a file an access control list.
+    pub fn set_acl(&mut self, object: u64, acl: Acl) {
+        if let Some(entry) = self.entries.get_mut(&object) {
+            entry.acl = Some(acl);
+        }
+    }
+
+    fn insert(&mut self, object: u64, parent: u64, kind: FileKind, mode: u32, content: Bytes) {
+        let size_bytes = if kind == FileKind::Directory { 2 } else { content.len() as u64 };
+        let time_ns = 1_700_000_000_123_456_789;
+        let attributes = Attributes {
+            object: ObjectId(object),
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            size_bytes,
+            blocks512: size_bytes.div_ceil(512),
+            block_bytes: 131_072,
+            device: None,
+            atime_ns: time_ns,
+            mtime_ns: time_ns,
+            ctime_ns: time_ns,
+            crtime_ns: time_ns,
+            generation: GENERATION,
+            flags: FileFlags(FileFlags::ACL_TRIVIAL),
+            parent: ObjectId(parent),
+            project: None,
+        };
+        self.entries
+            .insert(object, Entry { attributes, content, names: BTreeMap::new(), xattrs: BTreeMap::new(), acl: None });
+    }
+
+    fn entry(&self, object: ObjectId) -> Result<&Entry, FileError> {
+        self.entries.get(&object.0).ok_or(FileError::Stale { object })
+    }
+
+    fn directory(&self, object: ObjectId) -> Result<&Entry, FileError> {
+        let entry = self.entry(object)?;
+        let is_dir = entry.attributes.kind == FileKind::Directory;
+        if is_dir { Ok(entry) } else { Err(FileError::NotDirectory { object }) }
+    }
+
+    fn list(&self, dir: ObjectId, cookie: u64, max: usize) -> Result<Vec<DirEntry>, FileError> {
+        let skip = usize::try_from(cookie).unwrap_or(usize::MAX);
+        let names = self.directory(dir)?.names.iter().enumerate().skip(skip).take(max);
+        let entry = |(index, (name, object)): (usize, (&Vec<u8>, &u64))| DirEntry {
+            name: name.clone(),
+            object: ObjectId(*object),
+            kind: self.entries.get(object).map(|entry| entry.attributes.kind),
+            cookie: index as u64 + 1,
+        };
+        Ok(names.map(entry).collect())
+    }
+
+    fn slice(&self, object: ObjectId, offset: u64, len: usize) -> Result<Bytes, FileError> {
+        let entry = self.entry(object)?;
+        if entry.attributes.kind == FileKind::Directory {
+            return Err(FileError::IsDirectory { object });
+        }
+        let size = entry.content.len();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(size);
+        Ok(entry.content.slice(start..start.saturating_add(len).min(size)))
+    }
+}
+
+fn now<T: Send + 'static>(result: Result<T, FileError>) -> Answer<'static, T> {
+    ready(result).boxed()
+}
+
+impl Files for MemoryFiles {
+    fn root(&self) -> ObjectId {
+        ObjectId(ROOT)
+    }
+
+    fn fsid(&self) -> u64 {
+        self.fsid
+    }
+
+    fn name_max(&self) -> usize {
+        255
+    }
+
+    fn attributes<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {
+        now(self.entry(object).map(|entry| entry.attributes.clone()))
+    }
+
+    fn by_file_id<'a>(&'a self, _: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes> {
+        let attributes = self.entry(object).map(|entry| entry.attributes.clone());
+        let stale = FileError::Stale { object };
+        now(attributes.and_then(|a| if a.generation == generation { Ok(a) } else { Err(stale) }))
+    }
+
+    fn parent<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, ObjectId> {
+        now(self.entry(object).map(|entry| entry.attributes.parent))
+    }
+
+    fn lookup<'a>(&'a self, _: &'a Request, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ObjectId> {
+        let found = self.directory(dir).map(|dir| dir.names.get(name).copied());
+        now(found.and_then(|found| found.map(ObjectId).ok_or(FileError::NotFound)))
+    }
+
+    fn read_dir<'a>(&'a self, _: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> Answer<'a, Vec<DirEntry>> {
+        now(self.list(dir, cookie, max))
+    }
+
+    fn read<'a>(
+        &'a self,
+        _: &'a Request,
+        object: ObjectId,
+        offset: u64,
+        len: usize,
+    ) -> Answer<'a, smallvec::SmallVec<[Bytes; 4]>> {
+        now(self.slice(object, offset, len).map(|bytes| smallvec![bytes]))
+    }
+
+    fn seek<'a>(&'a self, _: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>> {
+        let size = self.entry(object).map(|entry| entry.content.len() as u64);
+        now(size.map(|size| (offset < size).then_some(if what == Seek::Data { offset } else { size })))
+    }
+
+    fn read_link<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Bytes> {
+        let entry = self.entry(object);
+        let is_link = |entry: &&Entry| entry.attributes.kind == FileKind::Symlink;
+        now(entry
+            .and_then(|e| Some(e).filter(is_link).ok_or(FileError::NotSymlink { object }))
+            .map(|e| e.content.clone()))
+    }
+
+    fn xattr_names<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>> {
+        now(self.entry(object).map(|entry| entry.xattrs.keys().cloned().collect()))
+    }
+
+    fn xattr<'a>(&'a self, _: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>> {
+        now(self.entry(object).map(|entry| entry.xattrs.get(name).cloned()))
+    }
+
+    fn acl<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Acl> {
+        let trivial = Acl { entries: Vec::new(), trivial: true };
+        now(self.entry(object).map(|entry| entry.acl.clone().unwrap_or(trivial)))
+    }
+
+    fn usage<'a>(&'a self, _: &'a Request) -> Answer<'a, Usage> {
+        let used = self.entries.values().map(|entry| entry.attributes.size_bytes).sum();
+        now(Ok(Usage {
+            referenced_bytes: used,
+            available_bytes: 1 << 30,
+            objects_used: self.entries.len() as u64,
+            objects_available: 1 << 20,
+        }))
+    }
+}
+
+/// File systems in memory by their names; a name without one is locked.
+#[derive(Default)]
+pub struct MemoryOpener(pub BTreeMap<String, Arc<MemoryFiles>>);
+
+impl Opener for MemoryOpener {
+    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Files>> {
+        let files = self.0.get(name).map(|files| Arc::clone(files) as Arc<dyn Files>);
+        now(files.ok_or(FileError::NoKey))
+    }
+}

@@ -1,0 +1,117 @@
+//! What the tree needs of a file system, as traits: the pool's file systems implement them, and so does a handful of
+//! files in memory, with which doors are tested without a pool.
+
+use crate::{Acl, Attributes, DirEntry, FileError, FileSystem, Seek, Usage};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use weir_format::ObjectId;
+use weir_machine::Request;
+
+/// A future answer.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, FileError>>;
+
+/// Opens file systems and snapshots by their full names.
+pub trait Opener: Send + Sync {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded.
+    fn open<'a>(&'a self, rq: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Files>>;
+}
+
+/// One file system: the operations of [`FileSystem`], see there.
+#[allow(missing_docs)]
+pub trait Files: Send + Sync {
+    fn root(&self) -> ObjectId;
+    fn fsid(&self) -> u64;
+    fn name_max(&self) -> usize;
+    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes>;
+    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes>;
+    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ObjectId>;
+    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ObjectId>;
+    fn read_dir<'a>(&'a self, rq: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> Answer<'a, Vec<DirEntry>>;
+    fn read<'a>(
+        &'a self,
+        rq: &'a Request,
+        object: ObjectId,
+        offset: u64,
+        len: usize,
+    ) -> Answer<'a, SmallVec<[Bytes; 4]>>;
+    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>>;
+    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Bytes>;
+    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>>;
+    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>>;
+    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Acl>;
+    fn usage<'a>(&'a self, rq: &'a Request) -> Answer<'a, Usage>;
+}
+
+impl Files for FileSystem {
+    fn root(&self) -> ObjectId {
+        FileSystem::root(self)
+    }
+
+    fn fsid(&self) -> u64 {
+        FileSystem::fsid(self)
+    }
+
+    fn name_max(&self) -> usize {
+        FileSystem::name_max(self)
+    }
+
+    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {
+        FileSystem::attributes(self, rq, object).boxed()
+    }
+
+    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes> {
+        FileSystem::by_file_id(self, rq, object, generation).boxed()
+    }
+
+    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ObjectId> {
+        FileSystem::parent(self, rq, object).boxed()
+    }
+
+    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ObjectId> {
+        FileSystem::lookup(self, rq, dir, name).boxed()
+    }
+
+    fn read_dir<'a>(&'a self, rq: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> Answer<'a, Vec<DirEntry>> {
+        FileSystem::read_dir(self, rq, dir, cookie, max).boxed()
+    }
+
+    fn read<'a>(
+        &'a self,
+        rq: &'a Request,
+        object: ObjectId,
+        offset: u64,
+        len: usize,
+    ) -> Answer<'a, SmallVec<[Bytes; 4]>> {
+        FileSystem::read_segments(self, rq, object, offset, len).boxed()
+    }
+
+    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>> {
+        FileSystem::seek(self, rq, object, offset, what).boxed()
+    }
+
+    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Bytes> {
+        FileSystem::read_link(self, rq, object).boxed()
+    }
+
+    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>> {
+        FileSystem::xattr_names(self, rq, object).boxed()
+    }
+
+    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>> {
+        FileSystem::xattr(self, rq, object, name).boxed()
+    }
+
+    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Acl> {
+        FileSystem::acl(self, rq, object).boxed()
+    }
+
+    fn usage<'a>(&'a self, rq: &'a Request) -> Answer<'a, Usage> {
+        FileSystem::usage(self, rq).boxed()
+    }
+}

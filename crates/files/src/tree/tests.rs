@@ -1,0 +1,109 @@
+use super::memory::{MemoryFiles, MemoryOpener};
+use super::*;
+use futures_util::FutureExt;
+
+fn member(name: &str, id: u64) -> Member {
+    Member { name: name.into(), id, snapdir_visible: name == "p/open" }
+}
+
+/// `p` holds a file, a directory `a` (which child `p/a` covers) and the child `p/open`; `p/locked` has no key.
+fn tree() -> Tree {
+    let mut root = MemoryFiles::new(1);
+    root.add(34, b"file", FileKind::Regular, 0o644, b"hello");
+    root.add(34, b"a", FileKind::Directory, 0o755, b"");
+    let mut child = MemoryFiles::new(2);
+    let dir = child.add(34, b"dir", FileKind::Directory, 0o755, b"");
+    child.add(dir, b"deep", FileKind::Regular, 0o644, b"deep");
+    let mut opener = MemoryOpener::default();
+    opener.0.insert("p".into(), Arc::new(root));
+    for name in ["p/a", "p/open", "p/a@s1", "p/a@s2"] {
+        let mut files = MemoryFiles::new(3);
+        files.add(34, name.as_bytes().rsplit(|b| *b == b'/').next().unwrap(), FileKind::Regular, 0o644, b"x");
+        opener.0.insert(name.into(), Arc::new(files));
+    }
+    opener.0.insert("p/a".into(), Arc::new(child));
+    let members = ["p", "p/locked", "p/a@s2", "p/a", "p/open", "p/a@s1", "q/orphan"];
+    let members = members.iter().enumerate().map(|(i, n)| member(n, i as u64 + 10)).collect();
+    Tree::new(Arc::new(opener), members)
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("memory answers at once")
+}
+
+fn walk(tree: &Tree, path: &str) -> Result<Node, FileError> {
+    let rq = Request::internal("test");
+    path.split('/').filter(|p| !p.is_empty()).try_fold(tree.root(), |n, p| wait(tree.lookup(&rq, n, p.as_bytes())))
+}
+
+fn names(tree: &Tree, path: &str, page: usize) -> Vec<String> {
+    let rq = Request::internal("test");
+    let node = walk(tree, path).unwrap();
+    let (mut out, mut cookie) = (Vec::new(), 0);
+    loop {
+        let entries = wait(tree.read_dir(&rq, node, cookie, page)).unwrap();
+        let full = entries.len() >= page;
+        for entry in entries {
+            assert!(entry.cookie != 0 && entry.cookie < 1 << 63);
+            cookie = entry.cookie;
+            out.push(String::from_utf8(entry.name).unwrap());
+        }
+        if !full {
+            return out;
+        }
+    }
+}
+
+#[test]
+fn children_cover_directories_and_no_name_comes_twice() {
+    let tree = tree();
+    for page in [1, 2, 3, 100] {
+        assert_eq!(names(&tree, "", page), [".", "..", "a", "locked", "open", "file"]);
+        assert_eq!(names(&tree, "a", page), [".", "..", "dir"]);
+        assert_eq!(names(&tree, "open", page), [".", "..", ".zfs", "open"]);
+        assert_eq!(names(&tree, "a/.zfs", page), [".", "..", "snapshot"]);
+        assert_eq!(names(&tree, "a/.zfs/snapshot", page), [".", "..", "s1", "s2"]);
+        assert_eq!(names(&tree, "a/.zfs/snapshot/s1", page), [".", "..", "a@s1"]);
+        assert_eq!(names(&tree, "locked", page), [".", ".."]);
+    }
+}
+
+#[test]
+fn dot_dot_leads_back_over_every_seam() {
+    let tree = tree();
+    for (path, same) in [
+        ("a/dir/..", "a"),
+        ("a/..", ""),
+        ("..", ""),
+        ("a/dir/deep/..", "a/dir"),
+        ("a/.zfs/..", "a"),
+        ("a/.zfs/snapshot/..", "a/.zfs"),
+        ("a/.zfs/snapshot/s2/..", "a/.zfs/snapshot"),
+        ("a/.", "a"),
+        ("a/.zfs/.", "a/.zfs"),
+        ("locked/..", ""),
+    ] {
+        assert_eq!(walk(&tree, path).unwrap(), walk(&tree, same).unwrap(), "{path}");
+    }
+}
+
+#[test]
+fn what_is_not_there_says_so() {
+    let tree = tree();
+    let rq = Request::internal("test");
+    for path in ["b", "a/.zfs/x", "a/.zfs/snapshot/s3", "a/.zfs/snapshot/s1/.zfs", "locked/x", "a/dir/.zfs"] {
+        assert_eq!(walk(&tree, path), Err(FileError::NotFound), "{path}");
+    }
+    assert!(matches!(walk(&tree, "file/x"), Err(FileError::NotDirectory { .. })));
+    assert!(matches!(walk(&tree, "file/."), Err(FileError::NotDirectory { .. })));
+    let long = "n".repeat(256);
+    assert_eq!(walk(&tree, &long), Err(FileError::NameTooLong { len: 256 }));
+    let nowhere = Node { branch: 99, object: 1 };
+    assert!(matches!(wait(tree.attributes(&rq, nowhere)), Err(FileError::Stale { .. })));
+    let file = walk(&tree, "file").unwrap();
+    assert!(wait(tree.by_file_id(&rq, file, 7)).is_ok());
+    assert!(matches!(wait(tree.by_file_id(&rq, file, 8)), Err(FileError::Stale { .. })));
+    assert!(matches!(wait(tree.read_dir(&rq, file, 0, 10)), Err(FileError::NotDirectory { .. })));
+    let control = walk(&tree, "a/.zfs").unwrap();
+    assert!(matches!(wait(tree.read(&rq, control, 0, 10)), Err(FileError::IsDirectory { .. })));
+}
