@@ -46,7 +46,7 @@ impl Dva {
             grid: (w0 >> 24) as u8,
             asize_bytes: (w0 & 0xff_ffff) << 9,
             // An offset past 2^64 bytes can only be forged: it stays beyond every device.
-            offset_bytes: (w1 & (u64::MAX >> 1)).checked_mul(512).unwrap_or(u64::MAX),
+            offset_bytes: (w1 & (u64::MAX >> 1)).saturating_mul(512),
             gang: w1 >> 63 != 0,
         }
     }
@@ -501,7 +501,7 @@ mod tests {
                 let bytes = bp.encode(endian);
                 prop_assert_eq!(BlockPointer::decode(&mut Cursor::new(&bytes, endian, "t")), Ok(bp));
             }
-            let mask = [0x00ff_ffff_ffff_ffff, (1 << 63) | (1 << 55) - 1];
+            let mask = [0x00ff_ffff_ffff_ffff, (1 << 63) | ((1 << 55) - 1)];
             let dva = Dva::from_words(words[0] & mask[0], words[1] & mask[1]);
             prop_assert_eq!(dva.to_words(), [words[0] & mask[0], words[1] & mask[1]]);
         }

@@ -12,9 +12,21 @@ use crate::cursor::{Cursor, Endian};
 use crate::kinds::ChecksumKind;
 use crate::*;
 
+/// A target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Runs the target of that name; false if there is none.
+pub fn run(name: &str, data: &[u8]) -> bool {
+    let target = TARGETS.iter().find(|t| t.0 == name);
+    if let Some((_, body)) = target {
+        body(data);
+    }
+    target.is_some()
+}
+
 /// Name and body of each target. The first byte of the input picks byte order (bit 0) and variant (the other bits); the
 /// rest is what is decoded.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[Target] = &[
     ("acl", acl_target),
     ("blkptr", blkptr_target),
     ("ddt", ddt_target),
@@ -111,7 +123,7 @@ fn dsl_target(data: &[u8]) {
 fn gang_target(data: &[u8]) {
     let (_, _, bytes) = split(data);
     if let Ok(pointers) = gang::decode(bytes) {
-        let _ = pointers.iter().map(gang::verifier).count();
+        let _ = pointers.iter().fold(0, |sum, p| sum ^ gang::verifier(p)[1]);
     }
 }
 
@@ -219,7 +231,7 @@ fn zap_leaf_target(data: &[u8]) {
 fn zap_micro_target(data: &[u8]) {
     let (endian, _, bytes) = split(data);
     if let Ok(zap) = zap::MicroZap::decode(bytes, endian) {
-        let _ = zap.entries().map(|e| zap::hash_bytes(zap.salt, zap::ZapFlags(0), e.name)).count();
+        let _ = zap.entries().fold(0, |sum, e| sum ^ zap::hash_bytes(zap.salt, zap::ZapFlags(0), e.name));
     }
 }
 
@@ -315,7 +327,7 @@ mod tests {
                     for _ in 0..random.next() % 8 {
                         let at = random.next() as usize % input.len().max(1);
                         if let Some(b) = input.get_mut(at) {
-                            *b = if random.next() % 2 == 0 {
+                            *b = if random.next() & 1 == 0 {
                                 random.next() as u8
                             } else {
                                 *b ^ 1 << (random.next() % 8)
