@@ -7,6 +7,8 @@
 
 pub mod cases;
 pub mod compare;
+pub mod engine;
+pub mod fuzz;
 pub mod golden;
 pub mod hash;
 pub mod manifest;
