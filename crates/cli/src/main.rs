@@ -1,3 +1,73 @@
 //! Weir: a ZFS storage server in user space.
+//!
+//! One binary, many names: called as `zpool`, `zfs`, `zdb` or `zstream` it answers as those; as `weir` the first word says
+//! which. Every command gives an exit code that scripts know from OpenZFS (0 done, 1 failed, 2 misused) and, when it
+//! fails, one clear line on standard error with the way to mend it.
 
-fn main() {}
+mod args;
+mod failure;
+mod json;
+mod pools;
+mod table;
+mod units;
+mod zdb;
+mod zpool;
+
+use failure::Failure;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: weir COMMAND ...
+
+  weir zdb -e -p DIR POOL [-u] [-C] [-d…] [-b…] [-c…] [-m] [-s] [-h]   look into a pool and verify it
+  weir zdb -l DEVICE                                                  show a device's labels
+  weir zdb -e -p DIR -r DATASET PATH DEST                             copy a file out
+  weir zpool import | status | list | get   [-d DIR] …                pools
+  weir zfs list | get                       [-d DIR] …                datasets
+  weir zstream dump FILE                                              show a send stream
+  weir mount -o ro [-d DIR] POOL MOUNTPOINT                           mount a pool's file systems (FUSE)
+  weir serve [-d DIR] POOL                                            serve a pool (NFS, NBD)
+  weir version
+
+DIR is a folder with disk images or devices, or one of them; WEIR_POOL_DIRS (separated by colons) stands in for -d.
+";
+
+fn main() -> ExitCode {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
+    let called =
+        std::path::Path::new(&called).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = match called.as_str() {
+        "zpool" | "zfs" | "zdb" | "zstream" => called,
+        _ if words.is_empty() => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+        _ => words.remove(0).to_string_lossy().into_owned(),
+    };
+    let done = run(&name, words);
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
+    match name {
+        "zdb" => zdb::run(words),
+        "zpool" => zpool::run(words),
+        "version" | "--version" | "-V" => {
+            println!("weir {}", env!("CARGO_PKG_VERSION"));
+            Ok(0)
+        }
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(0)
+        }
+        other => Err(Failure::usage(format!("weir: there is no command '{other}'; 'weir help' lists them all"))),
+    }
+}

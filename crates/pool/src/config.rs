@@ -125,6 +125,8 @@ pub struct VdevConfig {
     pub raidz_expanding: bool,
     /// The txgs after which earlier RAID-Z expansions were complete.
     pub raidz_expand_txgs: Vec<u64>,
+    /// Of a distributed spare: the GUID of its dRAID vdev, and its number there.
+    pub draid_spare: Option<(u64, u64)>,
     /// What is below.
     pub children: Vec<VdevConfig>,
 }
@@ -174,6 +176,7 @@ impl VdevConfig {
             is_spare: flag("is_spare"),
             raidz_expanding: list.contains("raidz_expanding"),
             raidz_expand_txgs: list.get_u64_array("raidz_expand_txgs").unwrap_or_default().to_vec(),
+            draid_spare: list.get_u64("top_guid").zip(list.get_u64("spareid")),
             children,
         })
     }

@@ -9,11 +9,16 @@
 
 pub mod assemble;
 pub mod config;
+pub mod counts;
 pub mod error;
 pub mod gpt;
 pub mod label;
+pub mod ranges;
 pub mod scan;
+pub mod spec;
+pub mod status;
 pub mod uberblocks;
+pub mod walk;
 
 pub use assemble::{Assembly, FoundPool, assemble};
 pub use config::{Class, PoolConfig, VdevConfig, VdevKind};

@@ -1,0 +1,47 @@
+//! How a command ends badly: one line, and OpenZFS's exit code.
+
+use std::fmt;
+
+/// Exit code for something that went wrong.
+pub const FAILED: u8 = 1;
+/// Exit code for a command line that makes no sense.
+pub const MISUSED: u8 = 2;
+
+/// Why a command ended, and with which exit code.
+#[derive(Debug)]
+pub struct Failure {
+    /// 1 failed, 2 misused.
+    pub code: u8,
+    /// What is wrong, and the way to mend it.
+    pub line: String,
+}
+
+impl Failure {
+    /// The command line makes no sense.
+    pub fn usage(line: impl Into<String>) -> Self {
+        Failure { code: MISUSED, line: line.into() }
+    }
+
+    /// It was understood, and went wrong.
+    pub fn failed(line: impl Into<String>) -> Self {
+        Failure { code: FAILED, line: line.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl From<weir_pool::PoolError> for Failure {
+    fn from(error: weir_pool::PoolError) -> Self {
+        Failure::failed(error.to_string())
+    }
+}
+
+impl From<weir_machine::BuildError> for Failure {
+    fn from(error: weir_machine::BuildError) -> Self {
+        Failure::failed(error.to_string())
+    }
+}

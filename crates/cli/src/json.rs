@@ -1,0 +1,51 @@
+//! The JSON that OpenZFS 2.3's `-j` prints: `output_version`, then the things by name.
+
+use serde_json::{Map, Value, json};
+
+/// How numbers appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// As text (`-j`).
+    Text,
+    /// As integers (`-j --json-int`).
+    Integers,
+}
+
+/// The frame of an answer to `command` (`zpool list`).
+pub fn frame(command: &str) -> Map<String, Value> {
+    let version = json!({ "command": command, "vers_major": 0, "vers_minor": 1 });
+    Map::from_iter([("output_version".to_owned(), version)])
+}
+
+/// A number in either form.
+pub fn number(n: u64, numbers: Numbers) -> Value {
+    match numbers {
+        Numbers::Text => Value::String(n.to_string()),
+        Numbers::Integers => n.into(),
+    }
+}
+
+/// A property: `{ value, source { type, data } }`.
+pub fn property(value: &str, source: &str, numbers: Numbers) -> Value {
+    let value = match value.parse::<u64>() {
+        Ok(n) if numbers == Numbers::Integers => n.into(),
+        _ => Value::String(value.to_owned()),
+    };
+    let (kind, data) = match source {
+        "-" => ("NONE", "-"),
+        "default" => ("DEFAULT", "-"),
+        "local" => ("LOCAL", "-"),
+        "temporary" => ("TEMPORARY", "-"),
+        "received" => ("RECEIVED", "-"),
+        other => match other.strip_prefix("inherited from ") {
+            Some(from) => ("INHERITED", from),
+            None => ("NONE", other),
+        },
+    };
+    json!({ "value": value, "source": { "type": kind, "data": data } })
+}
+
+/// Prints a finished answer.
+pub fn print(answer: Map<String, Value>) {
+    println!("{}", Value::Object(answer));
+}

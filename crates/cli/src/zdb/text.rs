@@ -1,0 +1,140 @@
+//! Block pointers, uberblocks and times as zdb writes them.
+
+use std::fmt::Write;
+use weir_format::{BlockPointer, Endian, Uberblock};
+
+/// A block pointer on one line.
+pub fn block_pointer(bp: &BlockPointer) -> String {
+    let mut out = String::new();
+    let birth = bp.logical_birth();
+    let name = bp.object_type().name();
+    let compression = bp.compression().map_or("unknown", |c| c.name());
+    if bp.is_hole() {
+        let _ = write!(out, "HOLE [L{} {name}] size={:x}L birth={birth}L", bp.level(), bp.lsize_bytes());
+        return out;
+    }
+    if bp.is_redacted() {
+        let _ = write!(out, "REDACTED [L{} {name}] size={:x}L birth={birth}L", bp.level(), bp.lsize_bytes());
+        return out;
+    }
+    if let Some(e) = bp.embedded() {
+        let (l, p) = (e.lsize_bytes, e.psize_bytes);
+        let level = bp.level();
+        let _ =
+            write!(out, "EMBEDDED [L{level} {name}] et={} {compression} size={l:x}L/{p:x}P birth={birth}L", e.etype);
+        return out;
+    }
+    for (i, d) in bp.dvas().enumerate() {
+        let _ = write!(out, "DVA[{i}]=<{}:{:x}:{:x}> ", d.vdev, d.offset_bytes, d.asize_bytes);
+    }
+    let copies = ["zero", "single", "double", "triple"].get(bp.dvas().count()).copied().unwrap_or("?");
+    let checksum = bp.checksum_kind().map_or("unknown", |c| c.name());
+    let crypt = match (bp.is_encrypted(), bp.is_authenticated(), bp.has_indirect_mac()) {
+        (true, _, _) => "encrypted",
+        (_, true, _) => "authenticated",
+        (_, _, true) => "indirect-MAC",
+        _ => "unencrypted",
+    };
+    let order = if bp.endian() == Endian::Little { "LE" } else { "BE" };
+    let layout = if bp.is_gang() { "gang" } else { "contiguous" };
+    let dedup = if bp.is_dedup() { "dedup" } else { "unique" };
+    let [a, b, c, d] = bp.checksum();
+    let _ = write!(
+        out,
+        "[L{} {name}] {checksum} {compression} {crypt} {order} {layout} {dedup} {copies} size={:x}L/{:x}P \
+         birth={birth}L/{}P fill={} cksum={a:016x}:{b:016x}:{c:016x}:{d:016x}",
+        bp.level(),
+        bp.lsize_bytes(),
+        bp.psize_bytes(),
+        bp.physical_birth(),
+        bp.fill(),
+    );
+    out
+}
+
+/// An uberblock, one field a line.
+pub fn uberblock(u: &Uberblock) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| out.push_str(&format!("\t{name} = {value}\n"));
+    line("magic", format!("{:016x}", Uberblock::MAGIC));
+    line("version", u.version.to_string());
+    line("txg", u.txg.to_string());
+    line("guid_sum", u.guid_sum.to_string());
+    line("timestamp", format!("{} UTC = {}", u.timestamp_s, date(u.timestamp_s)));
+    line("bp", block_pointer(&u.root));
+    match u.mmp {
+        None => line("mmp_magic", format!("{:016x}", 0)),
+        Some(mmp) => {
+            line("mmp_magic", format!("{:016x}", Uberblock::MMP_MAGIC));
+            line("mmp_delay", mmp.delay_ns.to_string());
+            let optional = [
+                ("mmp_seq", mmp.sequence().map(u64::from)),
+                ("mmp_fail", mmp.fail_intervals().map(u64::from)),
+                ("mmp_write", mmp.write_interval_ms()),
+            ];
+            for (name, value) in optional {
+                if let Some(value) = value {
+                    line(name, value.to_string());
+                }
+            }
+            line("mmp_valid", format!("{:x}", mmp.config & 0xff));
+        }
+    }
+    line("checkpoint_txg", u.checkpoint_txg.to_string());
+    out.push_str(&format!("\traidz_reflow state={} off={}\n", u.reflow.scratch_state, u.reflow.offset_bytes));
+    out
+}
+
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+
+/// Year, month (0–11), day, hour, minute, second of a time in UTC.
+fn civil(seconds: i64) -> (i64, usize, i64, i64, i64, i64) {
+    let days = seconds.div_euclid(86400);
+    let rest = seconds.rem_euclid(86400);
+    // Days from the civil calendar, with years that begin in March (Howard Hinnant's algorithm).
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let mp = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 2 } else { mp - 10 };
+    let year = year_of_era + era * 400 + i64::from(month <= 1);
+    (year, month as usize, day, rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// `Sat Nov 21 07:45:39 2026`, in UTC.
+pub fn date(seconds: u64) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or(0).clamp(0, 253_402_300_799);
+    let (year, month, day, h, m, s) = civil(seconds);
+    let weekday = DAYS.get((seconds / 86400 % 7) as usize).copied().unwrap_or("");
+    let month = MONTHS.get(month).copied().unwrap_or("");
+    format!("{weekday} {month} {day:2} {h:02}:{m:02}:{s:02} {year}")
+}
+
+/// `2026-11-21.07:25:10`, in UTC.
+pub fn stamp(seconds: u64) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or(0).clamp(0, 253_402_300_799);
+    let (year, month, day, h, m, s) = civil(seconds);
+    format!("{year}-{:02}-{day:02}.{h:02}:{m:02}:{s:02}", month + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(1_795_247_139), "Sat Nov 21 07:45:39 2026");
+        assert_eq!(date(0), "Thu Jan  1 00:00:00 1970");
+        assert_eq!(date(951_782_400), "Tue Feb 29 00:00:00 2000");
+        assert_eq!(stamp(1_795_245_910), "2026-11-21.07:25:10");
+    }
+
+    #[test]
+    fn a_hole() {
+        assert_eq!(block_pointer(&BlockPointer::HOLE), "HOLE [L0 unallocated] size=0L birth=0L");
+    }
+}

@@ -1,0 +1,27 @@
+//! `weir zpool`: what pools there are and how they stand.
+//!
+//! No pool is held open between two commands, so every one of them looks for its pools in the folders given.
+
+mod import;
+mod tree;
+
+use crate::failure::Failure;
+use std::ffi::OsString;
+
+const USAGE: &str = "usage: zpool import | status | list | get [-d DIR]… [options] [POOL]…";
+
+/// Runs the command.
+pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
+    if line.is_empty() {
+        return Err(Failure::usage(format!("missing command\n{USAGE}")));
+    }
+    let command = line.remove(0);
+    match command.to_str().unwrap_or_default() {
+        "import" => import::run(line),
+        "version" | "-V" | "--version" => {
+            println!("weir {}", env!("CARGO_PKG_VERSION"));
+            Ok(0)
+        }
+        other => Err(Failure::usage(format!("unrecognized command '{other}'\n{USAGE}"))),
+    }
+}

@@ -1,0 +1,90 @@
+//! The `config:` tree of `zpool import` and `zpool status`.
+
+use weir_pool::status::{States, VdevState};
+use weir_pool::{Class, VdevConfig, VdevKind};
+
+/// A line of the tree.
+pub struct Line {
+    /// Blanks before the name.
+    pub indent: usize,
+    /// Name.
+    pub name: String,
+    /// State; `None` for headings.
+    pub state: Option<String>,
+    /// The vdev; 0 for headings.
+    pub guid: u64,
+    /// What stands at the end.
+    pub note: String,
+}
+
+/// The lines for a pool: its vdevs, then each class of its own under a heading.
+pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States) -> Vec<Line> {
+    let mut out = vec![Line {
+        indent: 0,
+        name: pool.into(),
+        state: Some(state.to_string()),
+        guid: root.guid,
+        note: String::new(),
+    }];
+    below(root, Class::Normal, states, &mut out);
+    for (class, heading) in [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")] {
+        if root.children.iter().any(|v| shown(v, class)) {
+            out.push(Line { indent: 0, name: heading.into(), state: None, guid: 0, note: String::new() });
+            below(root, class, states, &mut out);
+        }
+    }
+    out
+}
+
+fn shown(vdev: &VdevConfig, class: Class) -> bool {
+    vdev.class == class && !matches!(vdev.kind, VdevKind::Hole | VdevKind::Indirect)
+}
+
+fn below(root: &VdevConfig, class: Class, states: &States, out: &mut Vec<Line>) {
+    for vdev in root.children.iter().filter(|v| shown(v, class)) {
+        push(vdev, 2, states, out);
+    }
+}
+
+fn push(vdev: &VdevConfig, indent: usize, states: &States, out: &mut Vec<Line>) {
+    let state = states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
+    let mut note = String::new();
+    let mut name = vdev.name();
+    if vdev.is_leaf() && state == VdevState::Unavail {
+        name = vdev.guid.to_string();
+        note = vdev.path.as_ref().map(|p| format!("was {p}")).unwrap_or_default();
+    }
+    out.push(Line { indent, name, state: Some(state.to_string()), guid: vdev.guid, note });
+    for child in &vdev.children {
+        push(child, indent + 2, states, out);
+    }
+}
+
+/// The tree as text below a tab: name and state, and what `cells` adds for a vdev.
+pub fn text(lines: &[Line], headings: &[&str], cells: impl Fn(u64) -> Vec<String>) -> String {
+    let width = lines.iter().map(|l| l.indent + l.name.chars().count()).max().unwrap_or(0).max(4);
+    let mut out = format!("\t{:<width$}  {:<8}", "NAME", "STATE");
+    for h in headings {
+        out.push_str(&format!(" {h:>5}"));
+    }
+    out = out.trim_end().to_owned() + "\n";
+    for l in lines {
+        let name = format!("{}{}", " ".repeat(l.indent), l.name);
+        let mut line = match &l.state {
+            None => format!("\t{name}"),
+            Some(state) => format!("\t{name:<width$}  {state:<8}"),
+        };
+        if l.state.is_some() {
+            for c in cells(l.guid) {
+                line.push_str(&format!(" {c:>5}"));
+            }
+        }
+        if !l.note.is_empty() {
+            line.push_str("  ");
+            line.push_str(&l.note);
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}

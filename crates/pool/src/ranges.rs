@@ -1,0 +1,136 @@
+//! Sets of byte ranges: the allocated segments of a vdev.
+//!
+//! A map from start to end. Ranges that touch are one. Adding what is there already, or removing what is not, tells what
+//! was wrong: that is how double allocations and unallocated blocks are found.
+
+use std::collections::BTreeMap;
+
+/// A set of bytes, as disjoint ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    map: BTreeMap<u64, u64>,
+    bytes: u64,
+}
+
+impl Ranges {
+    /// Total bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Number of ranges.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether there is no range.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// The ranges as (start, length), ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.map.iter().map(|(s, e)| (*s, e - s))
+    }
+
+    /// Whether all of `len` bytes at `start` are in.
+    pub fn contains(&self, start: u64, len: u64) -> bool {
+        let Some(end) = start.checked_add(len) else { return false };
+        self.map.range(..=start).next_back().is_some_and(|(_, e)| *e >= end)
+    }
+
+    /// Bytes of the `len` at `start` that are in.
+    pub fn overlap(&self, start: u64, len: u64) -> u64 {
+        let end = start.saturating_add(len);
+        let first = self.map.range(..=start).next_back().filter(|(_, e)| **e > start).map_or(start, |(s, _)| *s);
+        self.map.range(first..end).map(|(s, e)| (*e).min(end).saturating_sub((*s).max(start))).sum()
+    }
+
+    /// Puts `len` bytes at `start` in; gives how many were in already.
+    pub fn add(&mut self, start: u64, len: u64) -> u64 {
+        let Some(mut end) = start.checked_add(len) else { return 0 };
+        if len == 0 {
+            return 0;
+        }
+        let mut from = start;
+        let mut already = 0;
+        // Everything that overlaps or touches melts into one range.
+        let first = self.map.range(..=start).next_back().filter(|(_, e)| **e >= start).map_or(start, |(s, _)| *s);
+        while let Some((s, e)) = self.map.range(first..=end).next().map(|(s, e)| (*s, *e)) {
+            already += e.min(start + len).saturating_sub(s.max(start));
+            self.map.remove(&s);
+            self.bytes -= e - s;
+            from = from.min(s);
+            end = end.max(e);
+        }
+        self.map.insert(from, end);
+        self.bytes += end - from;
+        already
+    }
+
+    /// Takes `len` bytes at `start` out; gives how many were not in.
+    pub fn remove(&mut self, start: u64, len: u64) -> u64 {
+        let Some(end) = start.checked_add(len) else { return len };
+        let first = self.map.range(..=start).next_back().filter(|(_, e)| **e > start).map_or(start, |(s, _)| *s);
+        let mut removed = 0;
+        while let Some((s, e)) = self.map.range(first..end).next().map(|(s, e)| (*s, *e)) {
+            self.map.remove(&s);
+            if s < start {
+                self.map.insert(s, start);
+            }
+            if e > end {
+                self.map.insert(end, e);
+            }
+            let gone = e.min(end) - s.max(start);
+            removed += gone;
+            self.bytes -= gone;
+            if e > end || s < start && self.map.range(start..end).next().is_none() {
+                break;
+            }
+        }
+        len - removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn holes_and_overlaps_are_told() {
+        let mut r = Ranges::default();
+        assert_eq!(r.add(10, 10), 0);
+        assert_eq!(r.add(15, 10), 5);
+        assert_eq!(r.iter().collect::<Vec<_>>(), [(10, 15)]);
+        assert_eq!(r.remove(0, 12), 10);
+        assert_eq!(r.remove(14, 2), 0);
+        assert_eq!(r.iter().collect::<Vec<_>>(), [(12, 2), (16, 9)]);
+        assert!(r.contains(16, 9) && !r.contains(12, 5));
+        assert_eq!(r.overlap(0, 18), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn like_a_set_of_bytes(ops in proptest::collection::vec((any::<bool>(), 0u64..60, 0u64..20), 0..60)) {
+            let mut r = Ranges::default();
+            let mut model = std::collections::BTreeSet::new();
+            for (add, start, len) in ops {
+                let range = start..start + len;
+                if add {
+                    let already = range.clone().filter(|b| model.contains(b)).count() as u64;
+                    model.extend(range);
+                    prop_assert_eq!(r.add(start, len), already);
+                } else {
+                    let absent = range.clone().filter(|b| !model.contains(b)).count() as u64;
+                    range.for_each(|b| { model.remove(&b); });
+                    prop_assert_eq!(r.remove(start, len), absent);
+                }
+                prop_assert_eq!(r.bytes(), model.len() as u64);
+                let all: Vec<u64> = r.iter().flat_map(|(s, l)| s..s + l).collect();
+                prop_assert_eq!(&all, &model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(r.overlap(start, len), (start..start + len).filter(|b| model.contains(b)).count() as u64);
+            }
+        }
+    }
+}

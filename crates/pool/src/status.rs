@@ -1,0 +1,182 @@
+//! How a pool stands: the state of every vdev, from the tree and what is there.
+//!
+//! A leaf is what the configuration says (offline, faulted, removed), or there, or not. A parent stands as well as its
+//! redundancy lets it: `degraded` while it can still give all its bytes, `unavailable` when it cannot.
+
+use crate::config::{Class, VdevConfig, VdevKind};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The state of a vdev, or of a pool; worse is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum VdevState {
+    Online,
+    Degraded,
+    Offline,
+    Removed,
+    Faulted,
+    Unavail,
+}
+
+impl fmt::Display for VdevState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VdevState::Online => "ONLINE",
+            VdevState::Degraded => "DEGRADED",
+            VdevState::Offline => "OFFLINE",
+            VdevState::Removed => "REMOVED",
+            VdevState::Faulted => "FAULTED",
+            VdevState::Unavail => "UNAVAIL",
+        })
+    }
+}
+
+impl VdevState {
+    /// Whether it can give all its bytes.
+    pub fn is_usable(self) -> bool {
+        matches!(self, VdevState::Online | VdevState::Degraded)
+    }
+}
+
+/// The states of all vdevs of a tree, by GUID. Vdevs of GUID 0 (missing ones) are not in it.
+pub type States = BTreeMap<u64, VdevState>;
+
+/// The states of `root` and all below; `present` says whether the device of a leaf's GUID is there.
+pub fn states(root: &VdevConfig, present: &impl Fn(u64) -> bool) -> (VdevState, States) {
+    let mut all = States::new();
+    let state = visit(root, present, &mut all);
+    (state, all)
+}
+
+fn visit(vdev: &VdevConfig, present: &impl Fn(u64) -> bool, all: &mut States) -> VdevState {
+    let children: Vec<VdevState> = vdev.children.iter().map(|c| visit(c, present, all)).collect();
+    let state = match vdev.kind {
+        VdevKind::Disk | VdevKind::File => leaf(vdev, present),
+        // A distributed spare is there as long as its dRAID vdev is.
+        VdevKind::DraidSpare => VdevState::Online,
+        VdevKind::Indirect | VdevKind::Hole => VdevState::Online,
+        VdevKind::Missing => VdevState::Unavail,
+        VdevKind::Root => root_state(vdev, &children),
+        VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => {
+            by_redundancy(&children, children.len().saturating_sub(1))
+        }
+        VdevKind::Raidz { parity } => by_redundancy(&children, parity.into()),
+        VdevKind::Draid { parity, .. } => by_redundancy(&children, parity.into()),
+    };
+    all.insert(vdev.guid, state);
+    state
+}
+
+fn leaf(vdev: &VdevConfig, present: &impl Fn(u64) -> bool) -> VdevState {
+    if vdev.offline {
+        VdevState::Offline
+    } else if !present(vdev.guid) {
+        if vdev.removed { VdevState::Removed } else { VdevState::Unavail }
+    } else if vdev.faulted {
+        VdevState::Faulted
+    } else if vdev.degraded {
+        VdevState::Degraded
+    } else {
+        VdevState::Online
+    }
+}
+
+fn by_redundancy(children: &[VdevState], tolerated: usize) -> VdevState {
+    let unusable = children.iter().filter(|s| !s.is_usable()).count();
+    if unusable > tolerated {
+        VdevState::Unavail
+    } else if children.iter().any(|s| *s != VdevState::Online) {
+        VdevState::Degraded
+    } else {
+        VdevState::Online
+    }
+}
+
+/// A missing log device costs the last seconds of synchronous writes, not the pool.
+fn root_state(root: &VdevConfig, children: &[VdevState]) -> VdevState {
+    let mut worst = VdevState::Online;
+    for (vdev, state) in root.children.iter().zip(children) {
+        let state = match *state {
+            VdevState::Online => VdevState::Online,
+            s if s.is_usable() || vdev.class == Class::Log => VdevState::Degraded,
+            _ => VdevState::Unavail,
+        };
+        worst = worst.max(state);
+    }
+    worst
+}
+
+/// One line for each top-level vdev (logs apart) that lacks more than its redundancy gives, naming every device that is
+/// not there.
+pub fn lacking(root: &VdevConfig, states: &States) -> Vec<String> {
+    let mut out = Vec::new();
+    for vdev in &root.children {
+        let state = states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
+        if state.is_usable() || vdev.class == Class::Log {
+            continue;
+        }
+        if vdev.kind == VdevKind::Missing {
+            out.push(format!("top-level vdev {}: none of its devices was found", vdev.id));
+            continue;
+        }
+        let gone = vdev.leaves().into_iter().filter(|l| !states.get(&l.guid).is_some_and(|s| s.is_usable()));
+        let gone: Vec<String> = gone
+            .map(|l| match &l.path {
+                Some(path) => format!("device {} (was {path})", l.guid),
+                None => format!("device {}", l.guid),
+            })
+            .collect();
+        out.push(format!("top-level vdev {} ({}) lacks {}", vdev.id, vdev.name(), gone.join(", ")));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_format::NvList;
+
+    fn list(kind: &str, guid: u64, children: Vec<NvList>) -> NvList {
+        let mut l = NvList::new();
+        l.set("type", kind);
+        l.set("guid", guid);
+        l.set("path", format!("/dev/{guid}").as_str());
+        if !children.is_empty() {
+            l.set("children", children);
+        }
+        l
+    }
+
+    fn tree(kind: &str, parity: u64) -> VdevConfig {
+        let leaves = (10..14).map(|g| list("disk", g, vec![])).collect();
+        let mut top = list(kind, 2, leaves);
+        top.set("nparity", parity);
+        VdevConfig::parse(&list("root", 1, vec![top])).unwrap()
+    }
+
+    #[test]
+    fn redundancy_decides() {
+        for (kind, parity, tolerated) in [("mirror", 0, 3), ("raidz", 1, 1), ("raidz", 2, 2), ("raidz", 3, 3)] {
+            let tree = tree(kind, parity);
+            for gone in 0..=4u64 {
+                let (state, all) = states(&tree, &|g| g >= 10 + gone);
+                let expected = match gone {
+                    0 => VdevState::Online,
+                    n if n <= tolerated => VdevState::Degraded,
+                    _ => VdevState::Unavail,
+                };
+                assert_eq!(state, expected, "{kind}{parity} without {gone}");
+                assert_eq!(lacking(&tree, &all).len(), usize::from(gone > tolerated));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let tree = tree("raidz", 1);
+        let (_, all) = states(&tree, &|g| g > 11);
+        let lines = lacking(&tree, &all);
+        assert_eq!(lines, ["top-level vdev 0 (raidz1-0) lacks device 10 (was /dev/10), device 11 (was /dev/11)"]);
+    }
+}

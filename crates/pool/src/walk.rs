@@ -1,0 +1,421 @@
+//! Walking every block that a pool refers to, once.
+//!
+//! ```text
+//!   roots (MOS, each dataset from its previous snapshot's txg) ─► stack ─► visit ─► read, if there is more below
+//!                                                                 ▲                   │  or its bytes are to be proven
+//!                                                                 └── pointers found ◄┘  (many reads under way at once)
+//! ```
+//!
+//! A block is born in one txg and never changes; a snapshot shares what was born before it with the one before. So
+//! visiting, in each dataset, only what was born after its previous snapshot visits every block exactly once
+//! (OpenZFS `module/zfs/dmu_traverse.c`).
+//!
+//! The stack is last-in-first-out: an indirect block's pointers are visited before its neighbours', so it holds at most
+//! one block of pointers for each level and read under way, whatever the pool's size. The visitor is called from one
+//! task; reads run on all of the machine's.
+//!
+//! A block that cannot be read is told to the visitor, and what is below it is left out.
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use std::fmt;
+use std::sync::Arc;
+use weir_blocks::{BlockError, Blocks, ReadOptions};
+use weir_codec::checksum::verify_gang_header;
+use weir_format::zil::{LogBody, ZilBlock, ZilHeader};
+use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
+use weir_machine::{Machine, Priority, Request};
+
+/// Reads under way at once.
+const PARALLEL: usize = 48;
+/// Bytes of reads under way at once.
+const PARALLEL_BYTES: u64 = 64 << 20;
+/// Deepest gang of gangs.
+const GANG_DEPTH: usize = 12;
+/// Most pieces of one ganged block: 16 MiB in sectors.
+const GANG_PIECES: usize = 32 << 10;
+/// Most blocks of an intent log that are followed.
+const LOG_BLOCKS: usize = 1 << 20;
+
+/// Object number of the meta dnode in places.
+pub const META_DNODE: u64 = 0;
+/// Block number of a spill block in places.
+pub const SPILL: u64 = u64::MAX - 1;
+/// Level of intent-log blocks in places.
+pub const LOG_LEVEL: i8 = -2;
+
+/// Where a block stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct At {
+    /// Object set.
+    pub objset: ObjsetId,
+    /// Object.
+    pub object: u64,
+    /// Level; [`LOG_LEVEL`] for the intent log.
+    pub level: i8,
+    /// Number of the block.
+    pub block: u64,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{}, {}, {}, {:x}>", self.objset, self.object, self.level, self.block)
+    }
+}
+
+/// A dataset to walk, or the MOS.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// Object set.
+    pub objset: ObjsetId,
+    /// Its header.
+    pub pointer: BlockPointer,
+    /// Only what was born after this txg.
+    pub after: Txg,
+    /// Its intent log belongs to the walk: heads of datasets.
+    pub log: bool,
+}
+
+/// A piece of allocated space: top-level vdev, offset, length.
+pub type Claim = (u32, u64, u64);
+
+/// What the walk tells.
+pub trait Visit {
+    /// A block that is there: no hole, not redacted. Whether its space is to be claimed through [`Visit::claim`].
+    fn block(&mut self, at: &At, bp: &BlockPointer) -> bool;
+    /// Allocated space of a block for which [`Visit::block`] said so.
+    fn claim(&mut self, at: &At, bp: &BlockPointer, claim: Claim);
+    /// A block that cannot be read. What is below it is not walked.
+    fn unreadable(&mut self, at: &At, bp: &BlockPointer, error: &BlockError);
+    /// Called now and then, between blocks.
+    fn tick(&mut self) {}
+}
+
+/// What is read besides what the walk needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Prove {
+    /// Nothing.
+    Nothing,
+    /// All metadata.
+    Metadata,
+    /// Every block.
+    Everything,
+}
+
+/// A walk over a pool's blocks.
+pub struct Walk {
+    /// Where tasks run.
+    pub machine: Machine,
+    /// The blocks.
+    pub blocks: Arc<Blocks>,
+    /// What is proven.
+    pub prove: Prove,
+    /// Intent-log blocks born from this txg on were written after the pool's last sync and are not part of it.
+    pub log_before: Txg,
+}
+
+struct Item {
+    at: At,
+    bp: BlockPointer,
+    after: Txg,
+    log: bool,
+}
+
+/// What came back from a read.
+struct Done {
+    item: Item,
+    bytes: u64,
+    result: Result<Bytes, BlockError>,
+    /// A log's blocks, found by following it.
+    log_items: Vec<Item>,
+    gang: Vec<Claim>,
+}
+
+struct Run<'a, V: Visit> {
+    walk: &'a Walk,
+    visitor: &'a mut V,
+    stack: Vec<Item>,
+    reads: FuturesUnordered<BoxFuture<'static, Option<Done>>>,
+    bytes_under_way: u64,
+}
+
+impl Walk {
+    /// Walks `roots` in their order.
+    pub async fn run<V: Visit>(&self, roots: Vec<Root>, visitor: &mut V) {
+        let mut run =
+            Run { walk: self, visitor, stack: Vec::new(), reads: FuturesUnordered::new(), bytes_under_way: 0 };
+        for root in roots.into_iter().rev() {
+            let at = At { objset: root.objset, object: META_DNODE, level: -1, block: 0 };
+            let at = At { level: 0, ..at };
+            run.stack.push(Item { at, bp: root.pointer, after: root.after, log: root.log });
+        }
+        run.drive().await;
+    }
+}
+
+impl<V: Visit> Run<'_, V> {
+    async fn drive(&mut self) {
+        loop {
+            let room = self.reads.len() < PARALLEL && self.bytes_under_way < PARALLEL_BYTES;
+            if room && let Some(item) = self.stack.pop() {
+                self.visit(item);
+                continue;
+            }
+            match self.reads.next().await {
+                None => return,
+                // The task was lost with its machine: nothing more will come.
+                Some(None) => return,
+                Some(Some(done)) => self.finish(done),
+            }
+            self.visitor.tick();
+        }
+    }
+
+    fn visit(&mut self, item: Item) {
+        let bp = &item.bp;
+        if bp.is_hole() || bp.is_redacted() || bp.logical_birth() == Txg(0) || bp.physical_birth() <= item.after {
+            return;
+        }
+        let claim = self.visitor.block(&item.at, bp);
+        let ganged = claim && bp.is_gang();
+        if claim && !ganged {
+            for d in bp.dvas() {
+                self.visitor.claim(&item.at, bp, (d.vdev, d.offset_bytes, d.asize_bytes));
+            }
+        }
+        let log_block = item.at.level == LOG_LEVEL;
+        let proven = !bp.is_embedded()
+            && !log_block
+            && match self.walk.prove {
+                Prove::Nothing => false,
+                Prove::Metadata => bp.level() > 0 || bp.object_type().is_metadata(),
+                Prove::Everything => true,
+            };
+        let below = !log_block && leads_on(bp);
+        if below || proven || ganged {
+            self.start(item, below || proven, below, ganged);
+        }
+    }
+
+    fn start(&mut self, item: Item, read: bool, below: bool, ganged: bool) {
+        let bytes = item.bp.lsize_bytes().max(item.bp.psize_bytes());
+        self.bytes_under_way += bytes;
+        let blocks = self.walk.blocks.clone();
+        let log_before = self.walk.log_before;
+        let task = self.walk.machine.tasks.spawn(async move {
+            let request = Request::internal("walk").with_priority(Priority::Scrub);
+            let result = if read { contents(&blocks, &request, &item, below).await } else { Ok(Bytes::new()) };
+            let gang = if ganged { gang_claims(&blocks, &request, &item.bp).await } else { Vec::new() };
+            let log_items = match &result {
+                Ok(header) if item.log => log_items(&blocks, &request, &item, header, log_before).await,
+                _ => Vec::new(),
+            };
+            Done { item, bytes, result, log_items, gang }
+        });
+        self.reads.push(Box::pin(async move { task.await.ok() }));
+    }
+
+    fn finish(&mut self, done: Done) {
+        self.bytes_under_way = self.bytes_under_way.saturating_sub(done.bytes);
+        let item = &done.item;
+        for claim in done.gang {
+            self.visitor.claim(&item.at, &item.bp, claim);
+        }
+        match done.result {
+            Err(error) => self.visitor.unreadable(&item.at, &item.bp, &error),
+            Ok(bytes) if leads_on(&item.bp) && item.at.level != LOG_LEVEL => {
+                let first = self.stack.len();
+                self.below(&done.item, &bytes);
+                self.stack.extend(done.log_items);
+                // The stack gives back what came last.
+                if let Some(new) = self.stack.get_mut(first..) {
+                    new.reverse();
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+
+    /// Pushes the pointers in a block, in their order.
+    fn below(&mut self, item: &Item, bytes: &[u8]) {
+        let (at, bp) = (item.at, &item.bp);
+        let endian = bp.endian();
+        if bp.level() > 0 {
+            let per_block = bytes.len() / BlockPointer::SIZE;
+            for (i, raw) in bytes.chunks_exact(BlockPointer::SIZE).enumerate() {
+                let mut c = weir_format::Cursor::new(raw, endian, "indirect block");
+                let Ok(child) = BlockPointer::decode(&mut c) else { continue };
+                let block = at.block.wrapping_mul(per_block as u64).wrapping_add(i as u64);
+                // A forged level would lead in circles: every step must go down.
+                if child.is_hole() || child.level() + 1 != bp.level() {
+                    continue;
+                }
+                let at = At { level: child.level() as i8, block, ..at };
+                self.stack.push(Item { at, bp: child, after: item.after, log: false });
+            }
+        } else if bp.object_type() == ObjectType::DNODE {
+            let slots = bytes.len() / Dnode::SLOT;
+            let mut slot = 0;
+            while slot < slots {
+                let rest = bytes.get(slot * Dnode::SLOT..).unwrap_or_default();
+                let object = at.block.wrapping_mul(slots as u64).wrapping_add(slot as u64);
+                slot += match Dnode::decode(rest, endian) {
+                    Ok(Some(dnode)) => {
+                        self.dnode(&dnode, at.objset, object, item.after);
+                        dnode.slots()
+                    }
+                    Ok(None) | Err(_) => 1,
+                };
+            }
+        } else if let Ok(set) = Objset::decode(bytes, endian) {
+            let accounting = set.flags & Objset::USER_ACCOUNTING != 0 || set.user_used.is_some();
+            let dnodes = [
+                (set.meta_dnode, META_DNODE, true),
+                (set.project_used, Objset::PROJECTUSED_OBJECT, accounting),
+                (set.group_used, Objset::GROUPUSED_OBJECT, accounting),
+                (set.user_used, Objset::USERUSED_OBJECT, accounting),
+            ];
+            for (dnode, object, wanted) in dnodes {
+                if let Some(dnode) = dnode.filter(|_| wanted) {
+                    self.dnode(&dnode, at.objset, object, item.after);
+                }
+            }
+        }
+    }
+
+    fn dnode(&mut self, dnode: &Dnode, objset: ObjsetId, object: u64, after: Txg) {
+        let is_meta = object == META_DNODE;
+        for (i, bp) in dnode.block_pointers.iter().enumerate() {
+            // Only the object of all dnodes holds dnodes, and no object holds an object set.
+            let fits = bp.object_type() != ObjectType::OBJSET && (bp.object_type() == ObjectType::DNODE) == is_meta;
+            if bp.is_hole() || !fits || bp.level() + 1 != dnode.levels {
+                continue;
+            }
+            let at = At { objset, object, level: bp.level() as i8, block: i as u64 };
+            self.stack.push(Item { at, bp: *bp, after, log: false });
+        }
+        if let Some(bp) = dnode.spill.filter(|bp| bp.level() == 0 && bp.object_type() != ObjectType::DNODE) {
+            let at = At { objset, object, level: 0, block: SPILL };
+            self.stack.push(Item { at, bp, after, log: false });
+        }
+    }
+}
+
+/// Whether a block holds pointers to other blocks.
+fn leads_on(bp: &BlockPointer) -> bool {
+    bp.level() > 0 || matches!(bp.object_type(), ObjectType::DNODE | ObjectType::OBJSET)
+}
+
+/// A block's bytes: logical if it leads on, else only proven. Dnodes of encrypted datasets are clear but for their bonus,
+/// so no key is needed.
+async fn contents(blocks: &Blocks, request: &Request, item: &Item, below: bool) -> Result<Bytes, BlockError> {
+    let bp = &item.bp;
+    let raw = !below || bp.is_encrypted();
+    let options = ReadOptions { raw, objset: item.at.objset, ..ReadOptions::default() };
+    let bytes = blocks.read(request, bp, &options).await?;
+    if !below || !raw {
+        return Ok(bytes);
+    }
+    let dva = bp.dva(0);
+    let corrupt = |fault| BlockError::Corrupt { vdev: dva.vdev, offset: dva.offset_bytes, fault };
+    match bp.compression() {
+        Some(CompressionKind::Off | CompressionKind::Empty) | None => Ok(bytes),
+        Some(kind) => {
+            let mut out = vec![0; bp.lsize_bytes() as usize];
+            weir_codec::decompress_into(kind, &bytes, &mut out).map_err(corrupt)?;
+            Ok(out.into())
+        }
+    }
+}
+
+/// The blocks of the intent log that starts in an object set's header.
+async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8], before: Txg) -> Vec<Item> {
+    let Ok(set) = Objset::decode(header, root.bp.endian()) else { return Vec::new() };
+    let ZilHeader { claim_txg, log, claim_block_seq, claim_record_seq, flags, .. } = set.zil;
+    let claimed = claim_txg != Txg(0);
+    let last_block = if claimed { claim_block_seq } else { u64::MAX };
+    // Old software did not keep the number of the last record.
+    let last_record = if claimed && flags & 2 != 0 { claim_record_seq } else { u64::MAX };
+    let mut out: Vec<Item> = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut next = log;
+    let mut push = |out: &mut Vec<Item>, object: u64, block: u64, bp: BlockPointer| {
+        if seen.insert(bp.dva(0)) {
+            let at = At { objset: root.at.objset, object, level: LOG_LEVEL, block };
+            out.push(Item { at, bp, after: Txg(0), log: false });
+        }
+    };
+    for _ in 0..LOG_BLOCKS {
+        let Some(kind) = next.checksum_kind().filter(|_| !next.is_hole()) else { break };
+        let [.., seq] = next.checksum();
+        if seq > last_block || !claimed && next.physical_birth() >= before {
+            break;
+        }
+        push(&mut out, 0, seq, next);
+        let options = ReadOptions { raw: true, objset: root.at.objset, ..ReadOptions::default() };
+        let Ok(bytes) = blocks.read_zil(request, &next, &options).await else { break };
+        let Ok(block) = ZilBlock::decode(&bytes, kind, next.endian()) else { break };
+        for record in block.records() {
+            let Ok(record) = record else { break };
+            if record.seq > last_record {
+                return out;
+            }
+            if claimed
+                && let Ok(LogBody::Write(write)) = record.body()
+                && !write.pointer.is_hole()
+                && write.pointer.physical_birth() >= claim_txg
+            {
+                let block = write.offset.checked_div(write.pointer.lsize_bytes()).unwrap_or(0);
+                push(&mut out, write.object.0, block, write.pointer);
+            }
+        }
+        if !block.continues(&next) || claimed && seq == last_block {
+            break;
+        }
+        next = block.chain.next;
+    }
+    out
+}
+
+/// The space of a ganged block: its header's copies and all its pieces, at every depth.
+async fn gang_claims(blocks: &Blocks, request: &Request, bp: &BlockPointer) -> Vec<Claim> {
+    let mut out = Vec::new();
+    let mut queue = vec![(*bp, 0)];
+    while let Some((bp, depth)) = queue.pop() {
+        if !bp.is_gang() {
+            out.extend(bp.dvas().map(|d| (d.vdev, d.offset_bytes, d.asize_bytes)));
+            continue;
+        }
+        let pieces = if depth < GANG_DEPTH { gang_header(blocks, request, &bp).await } else { Vec::new() };
+        // What an address of a gang takes is its header and the pieces' addresses in the same place.
+        for (i, d) in bp.dvas().enumerate() {
+            let below: u64 = pieces.iter().map(|p| p.dva(i).asize_bytes).sum();
+            out.push((d.vdev, d.offset_bytes, d.asize_bytes.saturating_sub(below)));
+        }
+        queue.extend(pieces.into_iter().map(|p| (p, depth + 1)));
+        if out.len() + queue.len() > GANG_PIECES {
+            break;
+        }
+    }
+    out
+}
+
+/// The pointers in a gang's header, from the first copy that proves itself; none if no copy does.
+async fn gang_header(blocks: &Blocks, request: &Request, bp: &BlockPointer) -> Vec<BlockPointer> {
+    let sector = bp.dvas().filter_map(|d| blocks.tree().ashift(d.vdev)).min().unwrap_or(9).clamp(9, 16);
+    let mut sizes = vec![1usize << sector, gang::CLASSIC_BYTES];
+    sizes.dedup();
+    for size in sizes {
+        for d in bp.dvas() {
+            let Ok(bytes) = blocks.read_raw(request, d.vdev, d.offset_bytes, size as u64).await else { continue };
+            if verify_gang_header(bp, &bytes).is_ok()
+                && let Ok(pieces) = gang::decode(&bytes)
+            {
+                return pieces;
+            }
+        }
+    }
+    Vec::new()
+}
