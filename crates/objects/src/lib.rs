@@ -1,6 +1,28 @@
-//! Objects of a pool: dnodes, ZAPs, datasets, intent logs.
+//! Objects of a pool: what stands between blocks and their meaning.
+//!
+//! ```text
+//!   dsl            datasets: names, snapshots, properties, space, keys          (in the MOS, by ZAPs and bonus areas)
+//!   zap  sa  zil   dictionaries · attributes of files · intent logs             (inside one object or object set)
+//!   ObjectSet      number → dnode → blocks, holes, what is fetched ahead
+//!   ─────────────  weir-cache: block pointer → proven bytes
+//! ```
+//!
+//! Invariants: everything reads; nothing read is trusted. Each structure is bounded by the format (a block by 16 MiB, a
+//! tree by its levels), each walk by what it has to make progress in. No lock is held across an await.
+//!
+//! What fails: see [`ObjectError`]; an error names object set, object, level and block, and concerns no more than what
+//! it names.
 
-/// A set of objects: the MOS, a file system, a snapshot or a volume.
-pub struct ObjectSet {
-    _private: (),
-}
+pub mod error;
+pub mod object;
+pub mod object_set;
+pub mod props;
+pub mod read;
+pub mod sa;
+pub mod zap;
+
+pub use error::{ObjectError, Place};
+pub use object::Object;
+pub use object_set::{ObjectSet, Opening};
+pub use read::{Seek, Segments};
+pub use zap::Zap;

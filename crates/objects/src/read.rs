@@ -1,0 +1,382 @@
+//! Reading objects: down the tree of indirect blocks, holes, and what is fetched ahead.
+//!
+//! A range is read in two steps: first the pointers of all its blocks, one look at each lowest indirect block; then the
+//! blocks themselves, many at a time. A block that cannot be read is an error for the read that asks for it.
+//!
+//! Holes are what has no pointer: a null pointer at any level, or a number beyond the last block. They give zeros from
+//! one shared page.
+
+use crate::error::ObjectError;
+use crate::object::{Object, shift_left, shift_right};
+use crate::object_set::ObjectSet;
+use bytes::Bytes;
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+use weir_blocks::ReadOptions;
+use weir_codec::decompress_into;
+use weir_format::{BlockPointer, Cursor, ObjectType};
+use weir_machine::{Priority, Request};
+
+/// Zeros that every hole is made of.
+static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
+/// Blocks that one read has under way.
+const BLOCKS_AT_ONCE: usize = 32;
+/// Indirect blocks that one seek reads. A tree whose pointers and fill counts tell the truth needs one per level; one
+/// that shares blocks among forged pointers would have no end.
+const SEEK_STEPS: u32 = 1 << 14;
+/// Bytes of the largest single read.
+pub const MAX_READ_BYTES: usize = 64 << 20;
+
+/// A read, as the pieces that lie in the cache.
+pub type Segments = SmallVec<[Bytes; 4]>;
+
+/// What to seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// A byte in a block.
+    Data,
+    /// A byte in no block.
+    Hole,
+}
+
+impl ObjectSet {
+    /// Up to `len` bytes from `offset`, clipped at `end` (the size that the reader knows: a file's size, a volume's; the
+    /// object itself knows only its blocks). Starts to fetch what is likely to be read next.
+    pub async fn read(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        offset: u64,
+        len: usize,
+        end: u64,
+    ) -> Result<Bytes, ObjectError> {
+        let mut segments = self.read_segments(rq, object, offset, len, end).await?;
+        if segments.len() == 1 {
+            return Ok(segments.remove(0));
+        }
+        let mut whole = Vec::with_capacity(segments.iter().map(Bytes::len).sum());
+        segments.iter().for_each(|segment| whole.extend_from_slice(segment));
+        Ok(Bytes::from(whole))
+    }
+
+    /// The same without joining the pieces.
+    pub async fn read_segments(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        offset: u64,
+        len: usize,
+        end: u64,
+    ) -> Result<Segments, ObjectError> {
+        let end = offset.saturating_add(len.min(MAX_READ_BYTES) as u64).min(end);
+        if offset >= end {
+            return Ok(Segments::new());
+        }
+        self.prefetch_after(object, offset, end - offset, object.span_bytes());
+        let block_bytes = object.block_bytes();
+        let (first, last) = (offset / block_bytes, (end - 1) / block_bytes);
+        let mut out = Segments::new();
+        let mut under_way = FuturesOrdered::new();
+        let mut at = first;
+        while at <= last {
+            let pointers = self.pointers(rq, object, at..last.saturating_add(1)).await?;
+            for (n, pointer) in (at..).zip(&pointers) {
+                let start = n.saturating_mul(block_bytes);
+                let part = offset.max(start) - start..(end - start).min(block_bytes);
+                under_way.push_back(self.read_part(rq, object, n, *pointer, part));
+                if under_way.len() >= BLOCKS_AT_ONCE
+                    && let Some(done) = under_way.next().await
+                {
+                    out.extend(done?);
+                }
+            }
+            at = at.saturating_add(pointers.len().max(1) as u64);
+        }
+        while let Some(done) = under_way.next().await {
+            out.extend(done?);
+        }
+        Ok(out)
+    }
+
+    async fn read_part(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        block: u64,
+        pointer: Option<BlockPointer>,
+        part: Range<u64>,
+    ) -> Result<Segments, ObjectError> {
+        match pointer {
+            None => Ok(zeros(part.end.saturating_sub(part.start))),
+            Some(pointer) => {
+                let bytes = self.read_pointer(rq, object, block, &pointer).await?;
+                // `read_pointer` gives exactly a block's bytes.
+                let part = (part.start as usize).min(bytes.len())..(part.end as usize).min(bytes.len());
+                Ok(SmallVec::from_iter([bytes.slice(part)]))
+            }
+        }
+    }
+
+    /// A whole data block; `None` for a hole.
+    pub async fn read_block(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        block: u64,
+    ) -> Result<Option<Bytes>, ObjectError> {
+        match self.pointer_at(rq, object, 0, block).await? {
+            None => Ok(None),
+            Some(pointer) => self.read_pointer(rq, object, block, &pointer).await.map(Some),
+        }
+    }
+
+    /// The spill block: where attributes go that have no room in the bonus area.
+    pub async fn read_spill(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+    ) -> Result<Option<(Bytes, weir_format::Endian)>, ObjectError> {
+        let Some(pointer) = object.dnode.spill.filter(|p| !p.is_hole()) else { return Ok(None) };
+        let place = self.place(object.id, 0, crate::Place::SPILL);
+        let bytes = self.cache().read(rq, &pointer, self.options()).await;
+        Ok(Some((bytes.map_err(|e| ObjectError::block(place, e))?, pointer.endian())))
+    }
+
+    /// The data block that `pointer` leads to, which must be as long as the object's blocks are.
+    pub(crate) async fn read_pointer(
+        &self,
+        rq: &Request,
+        object: &Object,
+        block: u64,
+        pointer: &BlockPointer,
+    ) -> Result<Bytes, ObjectError> {
+        let place = self.place(object.id, 0, block);
+        let sealed = self.is_locked() && pointer.is_encrypted() && pointer.object_type() == ObjectType::DNODE;
+        let bytes = if sealed {
+            self.read_sealed(rq, pointer).await
+        } else {
+            self.cache().read(rq, pointer, self.options()).await
+        };
+        let bytes = bytes.map_err(|e| ObjectError::block(place, e))?;
+        if bytes.len() as u64 != object.block_bytes() {
+            return Err(ObjectError::Corrupt { place, why: "block is not as long as the object's blocks are" });
+        }
+        Ok(bytes)
+    }
+
+    /// A block of dnodes without the key: what is encrypted in it stays so, the rest is clear (and proven by the
+    /// checksum alone).
+    async fn read_sealed(&self, rq: &Request, pointer: &BlockPointer) -> Result<Bytes, weir_blocks::BlockError> {
+        let options = ReadOptions { raw: true, ..self.options().clone() };
+        let stored = self.cache().read(rq, pointer, &options).await?;
+        let dva = pointer.dva(0);
+        let corrupt = |fault| weir_blocks::BlockError::Corrupt { vdev: dva.vdev, offset: dva.offset_bytes, fault };
+        let kind = pointer.compression().unwrap_or(weir_format::CompressionKind::Inherit);
+        let mut clear = vec![0; pointer.lsize_bytes() as usize];
+        decompress_into(kind, &stored, &mut clear).map_err(corrupt)?;
+        Ok(Bytes::from(clear))
+    }
+
+    /// The pointer to block `block` of level `level`; `None` in a hole.
+    pub async fn pointer_at(
+        &self,
+        rq: &Request,
+        object: &Object,
+        level: u8,
+        block: u64,
+    ) -> Result<Option<BlockPointer>, ObjectError> {
+        let first = shift_left(block, object.fan_out_shift() * u32::from(level));
+        let Some(mut pointer) = object.top_pointer(first).copied().filter(|p| !p.is_hole()) else { return Ok(None) };
+        let top = object.dnode.levels.saturating_sub(1);
+        if level > top {
+            return Ok(None);
+        }
+        self.check_level(object, &pointer, top, first)?;
+        for above in (level + 1..=top).rev() {
+            let bytes = self.read_indirect(rq, object, &pointer, above, first).await?;
+            let Some(below) = pointer_in(&bytes, &pointer, object.index_in(above, first)) else { return Ok(None) };
+            if below.is_hole() {
+                return Ok(None);
+            }
+            self.check_level(object, &below, above - 1, first)?;
+            pointer = below;
+        }
+        Ok(Some(pointer))
+    }
+
+    /// The pointers of data blocks from `blocks.start` on: at least one, as far as the lowest indirect block goes and
+    /// the range does.
+    async fn pointers(
+        &self,
+        rq: &Request,
+        object: &Object,
+        blocks: Range<u64>,
+    ) -> Result<SmallVec<[Option<BlockPointer>; 8]>, ObjectError> {
+        let wanted = blocks.end.saturating_sub(blocks.start);
+        if object.dnode.levels <= 1 {
+            let all = (blocks.start..blocks.end).map(|n| object.top_pointer(n).copied().filter(|p| !p.is_hole()));
+            return Ok(all.take(BLOCKS_AT_ONCE).collect());
+        }
+        let shift = object.fan_out_shift();
+        let start = object.index_in(1, blocks.start);
+        let count = ((1usize << shift.min(32)) - start).min(usize::try_from(wanted).unwrap_or(usize::MAX));
+        let Some(above) = self.pointer_at(rq, object, 1, shift_right(blocks.start, shift)).await? else {
+            return Ok(SmallVec::from_elem(None, count));
+        };
+        let bytes = self.read_indirect(rq, object, &above, 1, blocks.start).await?;
+        let mut out = SmallVec::with_capacity(count);
+        for (index, block) in (start..start + count).zip(blocks.start..) {
+            let pointer = pointer_in(&bytes, &above, index).filter(|p| !p.is_hole());
+            if let Some(pointer) = &pointer {
+                self.check_level(object, pointer, 0, block)?;
+            }
+            out.push(pointer);
+        }
+        Ok(out)
+    }
+
+    pub(crate) async fn read_indirect(
+        &self,
+        rq: &Request,
+        object: &Object,
+        pointer: &BlockPointer,
+        level: u8,
+        block: u64,
+    ) -> Result<Bytes, ObjectError> {
+        let place = self.place(object.id, level, shift_right(block, object.fan_out_shift() * u32::from(level)));
+        self.cache().read(rq, pointer, self.options()).await.map_err(|e| ObjectError::block(place, e))
+    }
+
+    /// A pointer must lead one level down: a forged one could lead back up.
+    fn check_level(&self, object: &Object, pointer: &BlockPointer, level: u8, block: u64) -> Result<(), ObjectError> {
+        // Embedded pointers keep their level in the same bits.
+        if pointer.level() == level {
+            return Ok(());
+        }
+        let place = self.place(object.id, level, shift_right(block, object.fan_out_shift() * u32::from(level)));
+        Err(ObjectError::Corrupt { place, why: "block pointer is of another level" })
+    }
+
+    /// The first data block at or after `from` that is not a hole.
+    pub async fn next_data_block(&self, rq: &Request, object: &Object, from: u64) -> Result<Option<u64>, ObjectError> {
+        self.next_block(rq, object, from, Seek::Data).await
+    }
+
+    /// The first data block at or after `from` that is data, or a hole. Skips whole subtrees: nothing below a null
+    /// pointer is read, and a subtree whose fill count says that all its blocks are data has no hole to look for.
+    pub(crate) async fn next_block(
+        &self,
+        rq: &Request,
+        object: &Object,
+        from: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, ObjectError> {
+        let top = object.dnode.levels.saturating_sub(1);
+        let mut at = from;
+        let mut left = SEEK_STEPS;
+        'subtree: loop {
+            let Some(mut pointer) = object.top_pointer(at).copied() else {
+                return Ok((what == Seek::Hole).then_some(at));
+            };
+            let mut level = top;
+            loop {
+                let found = match what {
+                    Seek::Data => level == 0 && !pointer.is_hole(),
+                    Seek::Hole => pointer.is_hole(),
+                };
+                if found {
+                    return Ok(Some(at));
+                }
+                let cover = object.fan_out_shift() * u32::from(level);
+                let full = what == Seek::Hole && (level == 0 || pointer.fill() == shift_left(1, cover));
+                if pointer.is_hole() || full {
+                    let Some(next) = shift_right(at, cover).checked_add(1) else { return Ok(None) };
+                    at = shift_left(next, cover);
+                    if at == u64::MAX {
+                        return Ok(None);
+                    }
+                    continue 'subtree;
+                }
+                if left == 0 {
+                    return Err(ObjectError::Corrupt {
+                        place: self.place(object.id, level, at),
+                        why: "fill counts lie",
+                    });
+                }
+                left -= 1;
+                self.check_level(object, &pointer, level, at)?;
+                let bytes = self.read_indirect(rq, object, &pointer, level, at).await?;
+                pointer = pointer_in(&bytes, &pointer, object.index_in(level, at)).unwrap_or(BlockPointer::HOLE);
+                level -= 1;
+            }
+        }
+    }
+
+    /// The first byte at or after `offset`, before `end`, that is in a block, or in none; `None` if there is none.
+    pub async fn seek(
+        &self,
+        rq: &Request,
+        object: &Object,
+        offset: u64,
+        end: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, ObjectError> {
+        if offset >= end {
+            return Ok(None);
+        }
+        let block_bytes = object.block_bytes();
+        let found = self.next_block(rq, object, offset / block_bytes, what).await?;
+        Ok(found.map(|block| block.saturating_mul(block_bytes).max(offset)).filter(|at| *at < end))
+    }
+
+    /// Tells the object's prefetcher of a read, and starts what it wants.
+    pub(crate) fn prefetch_after(self: &Arc<Self>, object: &Arc<Object>, offset: u64, len: u64, end: u64) {
+        let ranges = {
+            let mut prefetcher = object.prefetcher.lock().unwrap_or_else(PoisonError::into_inner);
+            prefetcher.observe(offset, len, end)
+        };
+        for range in ranges {
+            let (set, object) = (self.clone(), object.clone());
+            let job = async move {
+                let rq = Request::internal("prefetch").with_priority(Priority::Async);
+                // An error here is met again, and reported, by whoever reads the block.
+                let _ = set.prefetch_range(&rq, &object, range).await;
+            };
+            drop(self.cache().machine().tasks.spawn(job));
+        }
+    }
+
+    async fn prefetch_range(&self, rq: &Request, object: &Object, range: Range<u64>) -> Result<(), ObjectError> {
+        let options = ReadOptions { prefetch: true, ..self.options().clone() };
+        let block_bytes = object.block_bytes();
+        let (mut at, end) = (range.start / block_bytes, range.end.div_ceil(block_bytes));
+        while at < end {
+            let pointers = self.pointers(rq, object, at..end).await?;
+            for pointer in pointers.iter().flatten() {
+                self.cache().prefetch(pointer, &options);
+            }
+            at = at.saturating_add(pointers.len().max(1) as u64);
+        }
+        Ok(())
+    }
+}
+
+/// The pointer at `index` of an indirect block; `None` beyond its end.
+pub(crate) fn pointer_in(block: &[u8], above: &BlockPointer, index: usize) -> Option<BlockPointer> {
+    let at = index.checked_mul(BlockPointer::SIZE)?;
+    let bytes = block.get(at..at.checked_add(BlockPointer::SIZE)?)?;
+    BlockPointer::decode(&mut Cursor::new(bytes, above.endian(), "indirect block")).ok()
+}
+
+/// Zeros of a hole.
+fn zeros(mut len: u64) -> Segments {
+    let mut out = Segments::new();
+    while len > 0 {
+        let part = len.min(ZEROS.len() as u64);
+        out.push(Bytes::from_static(&ZEROS).slice(..part as usize));
+        len -= part;
+    }
+    out
+}

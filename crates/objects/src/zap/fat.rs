@@ -1,0 +1,180 @@
+//! Fat ZAPs: look-up and walk through header, pointer table and leaves.
+
+use super::name::Wanted;
+use super::{Entry, Key, Match, Position, Value, Zap, name};
+use crate::error::ObjectError;
+use bytes::Bytes;
+use weir_format::zap::{FatHeader, Leaf, LeafEntry, ZapFlags, hash_bytes, hash_words};
+use weir_format::{Cursor, Endian};
+use weir_machine::Request;
+
+/// Leaves that a walk asks for ahead of itself.
+const LEAVES_AHEAD: u64 = 16;
+
+/// A leaf's block with its byte order.
+struct LeafBlock {
+    number: u64,
+    bytes: Bytes,
+    endian: Endian,
+}
+
+impl Zap {
+    pub(super) fn header(&self) -> Result<FatHeader, ObjectError> {
+        FatHeader::decode(&self.first, self.endian).map_err(|e| ObjectError::decode(self.place(0), e))
+    }
+
+    /// The block number of the leaf at `index` of the pointer table.
+    async fn table_pointer(&self, rq: &Request, header: &FatHeader, index: u64) -> Result<u64, ObjectError> {
+        if header.is_embedded() {
+            let pointer = header.embedded_pointer(&self.first, self.endian, index);
+            return pointer.map_err(|e| ObjectError::decode(self.place(0), e));
+        }
+        let (block, at) = header.external_pointer(index);
+        let (bytes, endian) = self.block(rq, block).await?;
+        let mut cursor = Cursor::new(&bytes, endian, "ZAP pointer table");
+        cursor.skip(at).and_then(|()| cursor.u64()).map_err(|e| ObjectError::decode(self.place(block), e))
+    }
+
+    async fn block(&self, rq: &Request, block: u64) -> Result<(Bytes, Endian), ObjectError> {
+        match self.set.pointer_at(rq, &self.object, 0, block).await? {
+            None => Err(ObjectError::Corrupt { place: self.place(block), why: "a block of a ZAP is a hole" }),
+            Some(pointer) => Ok((self.set.read_pointer(rq, &self.object, block, &pointer).await?, pointer.endian())),
+        }
+    }
+
+    async fn leaf_block(&self, rq: &Request, header: &FatHeader, hash: u64) -> Result<LeafBlock, ObjectError> {
+        let number = self.table_pointer(rq, header, header.index(hash)).await?;
+        let (bytes, endian) = self.block(rq, number).await?;
+        Ok(LeafBlock { number, bytes, endian })
+    }
+
+    fn leaf<'a>(&self, block: &'a LeafBlock, hash: u64) -> Result<Leaf<'a>, ObjectError> {
+        let place = self.place(block.number);
+        let leaf = Leaf::decode(&block.bytes, block.endian).map_err(|e| ObjectError::decode(place, e))?;
+        if leaf.owns(hash) { Ok(leaf) } else { Err(ObjectError::Corrupt { place, why: "a leaf of other hashes" }) }
+    }
+
+    pub(super) async fn fat_lookup(&self, rq: &Request, name: &[u8], how: Match) -> Result<Option<Value>, ObjectError> {
+        let header = self.header()?;
+        if header.flags.uint64_key() {
+            return Ok(None);
+        }
+        let (Some(normal), Some(wanted)) = (name::normalize(name, header.norm), Wanted::new(name, header.norm, how))
+        else {
+            return Ok(None);
+        };
+        let hash = hash_bytes(header.salt, header.flags, &normal);
+        let block = self.leaf_block(rq, &header, hash).await?;
+        let leaf = self.leaf(&block, hash)?;
+        let failed = |e| ObjectError::decode(self.place(block.number), e);
+        let mut found = None;
+        for entry in leaf.find(hash) {
+            let entry = entry.map_err(failed)?;
+            let candidate = leaf.name(&entry).map_err(failed)?;
+            if candidate == name {
+                return value_of(&leaf, &entry).map(Some).map_err(failed);
+            }
+            if found.is_none() && wanted.is(&candidate) {
+                found = Some(entry);
+            }
+        }
+        found.map(|entry| value_of(&leaf, &entry).map_err(failed)).transpose()
+    }
+
+    pub(super) async fn fat_lookup_words(&self, rq: &Request, key: &[u64]) -> Result<Option<Value>, ObjectError> {
+        let header = self.header()?;
+        if !header.flags.uint64_key() {
+            return Ok(None);
+        }
+        let hash = hash_words(header.salt, header.flags, key);
+        let block = self.leaf_block(rq, &header, hash).await?;
+        let leaf = self.leaf(&block, hash)?;
+        let failed = |e| ObjectError::decode(self.place(block.number), e);
+        for entry in leaf.find(hash) {
+            let entry = entry.map_err(failed)?;
+            if leaf.key_words(&entry).map_err(failed)? == key {
+                return value_of(&leaf, &entry).map(Some).map_err(failed);
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn fat_entries(&self, rq: &Request, cookie: u64, max: usize) -> Result<Vec<Entry>, ObjectError> {
+        let header = self.header()?;
+        let after = Position::of_cookie(cookie, header.flags);
+        let mut hash = after.map_or(0, |p| p.hash);
+        let mut out = Vec::new();
+        while out.len() < max {
+            let block = self.leaf_block(rq, &header, hash).await?;
+            let leaf = self.leaf(&block, hash)?;
+            self.leaf_entries(&leaf, block.number, header.flags, after, max - out.len(), &mut out)?;
+            let Some(next) = first_hash_after(&leaf) else { break };
+            hash = next;
+            if out.len() < max {
+                self.prefetch_leaves(rq, &header, hash).await;
+            }
+        }
+        Ok(out)
+    }
+
+    fn leaf_entries(
+        &self,
+        leaf: &Leaf<'_>,
+        block: u64,
+        flags: ZapFlags,
+        after: Option<Position>,
+        max: usize,
+        out: &mut Vec<Entry>,
+    ) -> Result<(), ObjectError> {
+        let failed = |e| ObjectError::decode(self.place(block), e);
+        let mut found: Vec<(Position, LeafEntry)> = Vec::with_capacity(usize::from(leaf.header.entries).min(1024));
+        for entry in leaf.entries() {
+            let entry = entry.map_err(failed)?;
+            let position = Position { hash: entry.hash, cd: entry.cd };
+            if after.is_none_or(|after| position > after) {
+                found.push((position, entry));
+            }
+        }
+        found.sort_unstable_by_key(|(position, _)| *position);
+        for (position, entry) in found.into_iter().take(max) {
+            let key = if flags.uint64_key() {
+                Key::Words(leaf.key_words(&entry).map_err(failed)?)
+            } else {
+                Key::Name(leaf.name(&entry).map_err(failed)?)
+            };
+            let value = value_of(leaf, &entry).map_err(failed)?;
+            out.push(Entry { key, value, cookie: position.cookie(flags) });
+        }
+        Ok(())
+    }
+
+    /// Asks for the leaves that a walk comes to after `hash`. An error is met again by the walk itself.
+    async fn prefetch_leaves(&self, rq: &Request, header: &FatHeader, hash: u64) {
+        let first = header.index(hash);
+        // Once in a while is enough: a run of leaves at a time.
+        if !first.is_multiple_of(LEAVES_AHEAD / 2) {
+            return;
+        }
+        let mut before = None;
+        for index in (first..header.table_len()).take(LEAVES_AHEAD as usize) {
+            let Ok(number) = self.table_pointer(rq, header, index).await else { return };
+            if before.replace(number) == Some(number) {
+                continue;
+            }
+            if let Ok(Some(pointer)) = self.set.pointer_at(rq, &self.object, 0, number).await {
+                self.set.cache().prefetch(&pointer, self.set.options());
+            }
+        }
+    }
+}
+
+/// The first hash that belongs to the leaf after this one; `None` after the last.
+fn first_hash_after(leaf: &Leaf<'_>) -> Option<u64> {
+    let len = u32::from(leaf.header.prefix_len);
+    let next = leaf.header.prefix.checked_add(1)?;
+    if len == 0 || len > 63 || next >> len != 0 { None } else { Some(next << (64 - len)) }
+}
+
+fn value_of(leaf: &Leaf<'_>, entry: &LeafEntry) -> Result<Value, weir_format::DecodeError> {
+    Ok(Value { int_size: entry.int_size, words: leaf.value_words(entry)? })
+}

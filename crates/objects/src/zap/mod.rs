@@ -1,0 +1,297 @@
+//! ZAPs: the pool's dictionaries. Directories, properties, the names of snapshots and nearly everything else that has a
+//! name stands in one.
+//!
+//! Two shapes are read behind one face (their blocks: `weir_format::zap`). A *micro* ZAP is one block, searched through.
+//! A *fat* one is a hash table: header block → pointer table → leaf → chain; a look-up reads three blocks at most, most
+//! of them from the cache.
+//!
+//! *Order.* Both are walked in the order of (hash, differentiator), which depends on names alone. A [`Entry::cookie`]
+//! is that pair packed into 64 bits plus one: it stays valid as long as the entry exists, and 0 stands for the start.
+//!
+//! *Names* are compared after [`name::normalize`] if the ZAP has normalization flags; the flags of the hash and those of
+//! the comparison differ when case is kept.
+//!
+//! Invariants: a walk goes on to strictly greater hashes with each leaf, and each leaf must own the hash it was found
+//! by, so that a table that lies is found out and no walk goes in circles. Nothing is allocated beyond one leaf.
+
+mod fat;
+pub mod name;
+#[cfg(test)]
+mod tests;
+
+use crate::error::{ObjectError, Place};
+use crate::object::Object;
+use crate::object_set::ObjectSet;
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_format::zap::{BlockKind, MicroZap, NormFlags, ZapFlags, hash_bytes};
+use weir_format::{Endian, ObjectId};
+use weir_machine::Request;
+
+/// How a name is looked for (`matchtype_t`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Match {
+    /// Byte for byte.
+    #[default]
+    Exact,
+    /// After normalization as the ZAP has it, case folded if it folds case.
+    Normalized,
+    /// After normalization, but case counts.
+    NormalizedCase,
+}
+
+/// What a name leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Bytes of each integer: 1, 2, 4 or 8.
+    pub int_size: u8,
+    /// The integers.
+    pub words: Vec<u64>,
+}
+
+impl Value {
+    fn word(word: u64) -> Self {
+        Value { int_size: 8, words: vec![word] }
+    }
+
+    /// The first integer.
+    pub fn first(&self) -> Option<u64> {
+        self.words.first().copied()
+    }
+
+    /// The value as bytes, if its integers are bytes.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        (self.int_size == 1).then(|| self.words.iter().map(|w| *w as u8).collect())
+    }
+
+    /// The value as a text: bytes up to a NUL.
+    pub fn text(&self) -> Option<String> {
+        let bytes = self.bytes()?;
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        Some(String::from_utf8_lossy(bytes.get(..end)?).into_owned())
+    }
+}
+
+/// The key of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// A name.
+    Name(Vec<u8>),
+    /// An array of integers.
+    Words(Vec<u64>),
+}
+
+impl Key {
+    /// The name; integer keys have none.
+    pub fn name(&self) -> Option<&[u8]> {
+        match self {
+            Key::Name(name) => Some(name),
+            Key::Words(_) => None,
+        }
+    }
+
+    /// The name as text; integers in hexadecimal.
+    pub fn text(&self) -> String {
+        match self {
+            Key::Name(name) => String::from_utf8_lossy(name).into_owned(),
+            Key::Words(words) => words.iter().map(|w| format!("{w:x}")).collect::<Vec<_>>().join("/"),
+        }
+    }
+}
+
+/// An entry of a ZAP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Key,
+    /// The value.
+    pub value: Value,
+    /// Where to go on after this entry. Never 0.
+    pub cookie: u64,
+}
+
+/// Hash and collision differentiator: what orders entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Position {
+    hash: u64,
+    cd: u32,
+}
+
+fn hash_bits(flags: ZapFlags) -> u32 {
+    if flags.hash64() { 48 } else { 28 }
+}
+
+impl Position {
+    fn cookie(self, flags: ZapFlags) -> u64 {
+        let bits = hash_bits(flags);
+        ((self.hash >> (64 - bits)) | u64::from(self.cd) << bits).saturating_add(1)
+    }
+
+    /// `None` for the cookie of the start.
+    fn of_cookie(cookie: u64, flags: ZapFlags) -> Option<Self> {
+        let packed = cookie.checked_sub(1)?;
+        let bits = hash_bits(flags);
+        Some(Position { hash: packed << (64 - bits), cd: (packed >> bits) as u32 })
+    }
+}
+
+/// A ZAP, opened for reading.
+pub struct Zap {
+    set: Arc<ObjectSet>,
+    object: Arc<Object>,
+    first: Bytes,
+    endian: Endian,
+    kind: BlockKind,
+}
+
+/// Statistics of a ZAP, as zdb shows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One block of so many bytes with so many entries.
+    Micro {
+        /// Size of the block.
+        block_bytes: usize,
+        /// Entries.
+        entries: usize,
+    },
+    /// A hash table.
+    Fat(weir_format::zap::FatHeader),
+}
+
+impl Zap {
+    /// Opens object `id` of `set` as a ZAP.
+    pub async fn open(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId) -> Result<Self, ObjectError> {
+        let object = set.object(rq, id).await?;
+        Self::of(rq, set, object).await
+    }
+
+    /// Opens an object as a ZAP.
+    pub async fn of(rq: &Request, set: &Arc<ObjectSet>, object: Arc<Object>) -> Result<Self, ObjectError> {
+        let place = set.place(object.id, 0, 0);
+        let (first, endian) = match set.pointer_at(rq, &object, 0, 0).await? {
+            Some(pointer) => (set.read_pointer(rq, &object, 0, &pointer).await?, pointer.endian()),
+            None => return Err(ObjectError::Corrupt { place, why: "a ZAP without its first block" }),
+        };
+        let kind = BlockKind::of(&first, endian).map_err(|e| ObjectError::decode(place, e))?;
+        if kind == BlockKind::Leaf {
+            return Err(ObjectError::Corrupt { place, why: "a ZAP that begins with a leaf" });
+        }
+        Ok(Zap { set: set.clone(), object, first, endian, kind })
+    }
+
+    fn place(&self, block: u64) -> Place {
+        self.set.place(self.object.id, 0, block)
+    }
+
+    fn micro(&self) -> Result<MicroZap<'_>, ObjectError> {
+        MicroZap::decode(&self.first, self.endian).map_err(|e| ObjectError::decode(self.place(0), e))
+    }
+
+    /// Its shape and statistics.
+    pub fn shape(&self) -> Result<Shape, ObjectError> {
+        match self.kind {
+            BlockKind::Micro => {
+                Ok(Shape::Micro { block_bytes: self.first.len(), entries: self.micro()?.entries().count() })
+            }
+            _ => self.header().map(Shape::Fat),
+        }
+    }
+
+    /// What `name` leads to.
+    pub async fn lookup(&self, rq: &Request, name: &[u8], how: Match) -> Result<Option<Value>, ObjectError> {
+        if self.kind != BlockKind::Micro {
+            return self.fat_lookup(rq, name, how).await;
+        }
+        let micro = self.micro()?;
+        let Some(wanted) = name::Wanted::new(name, micro.norm, how) else { return Ok(None) };
+        // Of several names that are the same when normalized, an exact one wins.
+        let mut found = None;
+        for entry in micro.entries().filter(|e| wanted.is(e.name)) {
+            if entry.name == name {
+                return Ok(Some(Value::word(entry.value)));
+            }
+            found = found.or(Some(entry.value));
+        }
+        Ok(found.map(Value::word))
+    }
+
+    /// What an integer key leads to.
+    pub async fn lookup_words(&self, rq: &Request, key: &[u64]) -> Result<Option<Value>, ObjectError> {
+        if self.kind == BlockKind::Micro { Ok(None) } else { self.fat_lookup_words(rq, key).await }
+    }
+
+    /// Up to `max` entries after `cookie`, in their order. Fewer than `max` means that the end is reached.
+    pub async fn entries(&self, rq: &Request, cookie: u64, max: usize) -> Result<Vec<Entry>, ObjectError> {
+        if self.kind != BlockKind::Micro {
+            return self.fat_entries(rq, cookie, max).await;
+        }
+        let micro = self.micro()?;
+        let flags = ZapFlags::default();
+        let after = Position::of_cookie(cookie, flags);
+        let mut all: Vec<(Position, &[u8], u64)> = micro
+            .entries()
+            .map(|e| {
+                (Position { hash: self.hash_of(e.name, micro.salt, flags, micro.norm), cd: e.cd }, e.name, e.value)
+            })
+            .filter(|(position, ..)| after.is_none_or(|after| *position > after))
+            .collect();
+        all.sort_unstable_by_key(|(position, ..)| *position);
+        let entry = |(position, name, value): (Position, &[u8], u64)| Entry {
+            key: Key::Name(name.to_vec()),
+            value: Value::word(value),
+            cookie: position.cookie(flags),
+        };
+        Ok(all.into_iter().take(max).map(entry).collect())
+    }
+
+    /// All entries of a ZAP that is known to be small, in their order; an error beyond `limit`.
+    pub async fn all(&self, rq: &Request, limit: usize) -> Result<Vec<Entry>, ObjectError> {
+        let mut out: Vec<Entry> = Vec::new();
+        loop {
+            let cookie = out.last().map_or(0, |e| e.cookie);
+            let batch = self.entries(rq, cookie, BATCH).await?;
+            let end = batch.len() < BATCH;
+            out.extend(batch);
+            if end {
+                return Ok(out);
+            }
+            if out.len() > limit {
+                return Err(ObjectError::Corrupt {
+                    place: self.place(0),
+                    why: "more entries than a ZAP of its kind has",
+                });
+            }
+        }
+    }
+
+    fn hash_of(&self, name: &[u8], salt: u64, flags: ZapFlags, norm: NormFlags) -> u64 {
+        match name::normalize(name, norm) {
+            Some(normal) => hash_bytes(salt, flags, &normal),
+            None => hash_bytes(salt, flags, name),
+        }
+    }
+}
+
+/// Entries that [`Zap::all`] takes at a time.
+const BATCH: usize = 4096;
+
+/// The 64-bit integer that `name` leads to in ZAP `id`; `None` if there is no such name.
+pub async fn lookup_word(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    id: ObjectId,
+    name: &str,
+) -> Result<Option<u64>, ObjectError> {
+    let zap = Zap::open(rq, set, id).await?;
+    Ok(zap.lookup(rq, name.as_bytes(), Match::Exact).await?.and_then(|v| v.first()))
+}
+
+/// The value of a [`Match::Exact`] look-up of `name` in ZAP `id`.
+pub async fn lookup(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    id: ObjectId,
+    name: &str,
+) -> Result<Option<Value>, ObjectError> {
+    Zap::open(rq, set, id).await?.lookup(rq, name.as_bytes(), Match::Exact).await
+}
