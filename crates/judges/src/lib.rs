@@ -19,6 +19,7 @@ pub mod posix;
 pub mod process;
 pub mod report;
 pub mod rpc;
+pub mod streams;
 pub mod tree;
 pub mod zdb;
 

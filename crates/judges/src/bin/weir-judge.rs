@@ -4,13 +4,14 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{JudgeError, golden, old_pools, zdb};
+use weir_judges::{JudgeError, golden, old_pools, streams, zdb};
 
 const USAGE: &str = "\
 weir-judge JUDGE
 
   golden [--via engine|fuse|nfs] [NAME...]  every golden pool against its manifest (fuse: `weir mount`; nfs: `weir serve`, NBD)
   bcc [NAME...]                             our zdb -bcc beside OpenZFS's on every golden pool
+  streams                                   send streams beside OpenZFS's zstream dump
   old-pools [POOL...]                       the pools of OpenZFS's test package
 
 The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace), OpenZFS's tools in WEIR_ZFS_TOOLS
@@ -60,6 +61,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
             cases::run(&folder()?, names, via, report)?;
         }
         "bcc" => zdb::run(&folder()?, rest, report)?,
+        "streams" => streams::run(&folder()?, report)?,
         "old-pools" => old_pools::run(rest, report)?,
         _ => return Err(Stop::Usage),
     }

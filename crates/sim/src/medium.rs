@@ -1,0 +1,223 @@
+//! What a simulated disk holds: a pristine image, what was made durable over it, what only its cache knows, and lies.
+//!
+//! ```text
+//!   read:   image ◄ durable sectors ◄ cached writes, in the order of completion ◄ lies of misdirection ◄ flipped bits
+//!   flush:  cached writes that were completed when it was submitted become durable
+//!   cut:    of the cached and the unfinished writes any subset survives, and of one write any of its sectors
+//! ```
+//!
+//! The image under it is never changed: a golden pool can be mounted as is. A sector is atomic under a power cut: it
+//! holds the old bytes or the new, as drives promise.
+
+use crate::fault::{Fault, FaultId};
+use crate::rng::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// A write that is not durable.
+struct Cached {
+    /// Its place in the order of completion.
+    order: u64,
+    offset: u64,
+    data: Vec<u8>,
+}
+
+/// What one fault does to the contents.
+#[derive(Default)]
+struct Marks {
+    /// Byte → bits that read flipped.
+    rot: BTreeMap<u64, u8>,
+    /// Sectors that cannot be read.
+    unreadable: BTreeSet<u64>,
+    /// Sectors that read as something else.
+    lies: BTreeMap<u64, Vec<u8>>,
+}
+
+/// The contents of a disk.
+pub struct Medium {
+    sector: u64,
+    size: u64,
+    image: Option<File>,
+    durable: BTreeMap<u64, Vec<u8>>,
+    cached: Vec<Cached>,
+    in_flight: BTreeMap<u64, (u64, Vec<u8>)>,
+    order: u64,
+    marks: BTreeMap<FaultId, Marks>,
+}
+
+impl Medium {
+    /// `size` bytes: those of `image`, or zeros.
+    pub fn new(sector: u64, size: u64, image: Option<File>) -> Self {
+        Medium {
+            sector,
+            size,
+            image,
+            durable: BTreeMap::new(),
+            cached: Vec::new(),
+            in_flight: BTreeMap::new(),
+            order: 0,
+            marks: BTreeMap::new(),
+        }
+    }
+
+    fn sectors(&self, offset: u64, len: usize) -> std::ops::Range<u64> {
+        offset / self.sector..(offset + len as u64).div_ceil(self.sector)
+    }
+
+    /// Reads as the disk would now. False when a sector of it cannot be read.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> bool {
+        self.read_true(offset, into);
+        let sectors = self.sectors(offset, into.len());
+        let end = offset + into.len() as u64;
+        for marks in self.marks.values() {
+            if marks.unreadable.range(sectors.clone()).next().is_some() {
+                return false;
+            }
+            for (sector, data) in marks.lies.range(sectors.clone()) {
+                overlay(offset, into, sector * self.sector, data);
+            }
+            for (at, mask) in marks.rot.range(offset..end) {
+                into[(at - offset) as usize] ^= mask;
+            }
+        }
+        true
+    }
+
+    /// Reads what was written, whatever the faults.
+    pub fn read_true(&self, offset: u64, into: &mut [u8]) {
+        into.fill(0);
+        if let Some(image) = &self.image {
+            let mut done = 0;
+            while done < into.len() {
+                match image.read_at(&mut into[done..], offset + done as u64) {
+                    Ok(0) => break,
+                    Ok(count) => done += count,
+                    Err(error) => panic!("the image under a simulated disk cannot be read: {error}"),
+                }
+            }
+        }
+        for (sector, data) in self.durable.range(self.sectors(offset, into.len())) {
+            overlay(offset, into, sector * self.sector, data);
+        }
+        for write in &self.cached {
+            overlay(offset, into, write.offset, &write.data);
+        }
+    }
+
+    /// A write begins: from here on a power cut may let any part of it through.
+    pub fn begin_write(&mut self, id: u64, offset: u64, data: Vec<u8>) {
+        self.in_flight.insert(id, (offset, data));
+    }
+
+    /// A write did not happen after all.
+    pub fn abandon_write(&mut self, id: u64) {
+        self.in_flight.remove(&id);
+    }
+
+    /// A write completes: it is in the cache. `misdirected`: the fault and the place where it lands in truth.
+    pub fn complete_write(&mut self, id: u64, misdirected: Option<(FaultId, u64)>) {
+        let Some((offset, data)) = self.in_flight.remove(&id) else { return };
+        let mut old = vec![0; data.len()];
+        self.read_true(offset, &mut old);
+        self.mend(offset, data.len());
+        if let Some((fault, to)) = misdirected {
+            let to = to.min(self.size.saturating_sub(data.len() as u64)) / self.sector * self.sector;
+            self.mend(to, data.len());
+            let (sector, lies) = (self.sector, &mut self.marks.entry(fault).or_default().lies);
+            for (place, bytes) in [(offset, &old), (to, &data)] {
+                for (n, chunk) in bytes.chunks(sector as usize).enumerate() {
+                    lies.insert(place / sector + n as u64, chunk.to_vec());
+                }
+            }
+        }
+        self.order += 1;
+        self.cached.push(Cached { order: self.order, offset, data });
+    }
+
+    /// The order of the last completed write: what a flush submitted now covers.
+    pub fn watermark(&self) -> u64 {
+        self.order
+    }
+
+    /// Makes the writes up to `watermark` durable.
+    pub fn make_durable(&mut self, watermark: u64) {
+        let keep = self.cached.iter().position(|w| w.order > watermark).unwrap_or(self.cached.len());
+        for write in self.cached.drain(..keep).collect::<Vec<_>>() {
+            self.store(write.offset, &write.data, |_| true);
+        }
+    }
+
+    /// Stores the sectors of a write for which `survives` says so.
+    fn store(&mut self, offset: u64, data: &[u8], mut survives: impl FnMut(u64) -> bool) {
+        for (n, chunk) in data.chunks(self.sector as usize).enumerate() {
+            let sector = offset / self.sector + n as u64;
+            if survives(sector) {
+                self.durable.insert(sector, chunk.to_vec());
+            }
+        }
+    }
+
+    /// The power fails. How kind the disk is (how much of its cache survives) is drawn first, then each write's fate.
+    pub fn power_cut(&mut self, rng: &mut Rng) {
+        let kindness = rng.below(5);
+        let mut unfinished: Vec<_> = std::mem::take(&mut self.in_flight).into_values().collect();
+        rng.shuffle(&mut unfinished);
+        let cached = std::mem::take(&mut self.cached).into_iter().map(|w| (w.offset, w.data));
+        for (offset, data) in cached.chain(unfinished) {
+            if rng.chance(kindness, 4) {
+                self.store(offset, &data, |_| true);
+            } else if rng.chance(1, 3) {
+                let part = 1 + rng.below(3);
+                self.store(offset, &data, |_| rng.chance(part, 4));
+            }
+        }
+    }
+
+    /// Lays a fault's marks on the contents.
+    pub fn mark(&mut self, id: FaultId, fault: &Fault, rng: &mut Rng) {
+        let size = self.size;
+        match *fault {
+            Fault::Rot { offset, len, bits } => {
+                let marks = self.marks.entry(id).or_default();
+                for _ in 0..bits {
+                    let at = offset.saturating_add(rng.below(len));
+                    // Two hits on one bit would mend it.
+                    *marks.rot.entry(at).or_default() |= 1 << rng.below(8);
+                }
+            }
+            Fault::Unreadable { offset, len } => {
+                let end = offset.saturating_add(len).min(size);
+                let sectors = offset / self.sector..end.div_ceil(self.sector);
+                self.marks.entry(id).or_default().unreadable.extend(sectors);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a fault's marks away.
+    pub fn unmark(&mut self, id: FaultId) {
+        self.marks.remove(&id);
+    }
+
+    /// New bytes mend what was wrong with a place.
+    fn mend(&mut self, offset: u64, len: usize) {
+        let sectors = self.sectors(offset, len);
+        for marks in self.marks.values_mut() {
+            marks.rot.retain(|at, _| !(offset..offset + len as u64).contains(at));
+            marks.unreadable.retain(|s| !sectors.contains(s));
+            marks.lies.retain(|s, _| !sectors.contains(s));
+        }
+    }
+}
+
+/// Copies the part of `data` at `at` that falls into `into` at `offset`.
+fn overlay(offset: u64, into: &mut [u8], at: u64, data: &[u8]) {
+    let start = offset.max(at);
+    let end = (offset + into.len() as u64).min(at + data.len() as u64);
+    if start < end {
+        let (from, to) = ((start - at) as usize, (start - offset) as usize);
+        let len = (end - start) as usize;
+        into[to..to + len].copy_from_slice(&data[from..from + len]);
+    }
+}
