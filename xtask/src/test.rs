@@ -68,7 +68,7 @@ pub fn run(arguments: &[String]) -> Outcome {
 
 /// `cargo xtask sim`: the simulator's own tests, optimised, with what follows handed to them.
 pub fn sim(arguments: &[String]) -> Outcome {
-    let mut command = cargo(&["test", "-p", "weir-sim"]);
+    let mut command = cargo(&["run", "--quiet", "--release", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
     command.args(arguments);
     if watch("simulator", &mut command, |_| {})? { Ok(()) } else { Err("the simulator found a failure".to_string()) }
 }

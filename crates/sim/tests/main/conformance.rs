@@ -1,0 +1,211 @@
+//! The body, and the machines it runs on.
+
+use futures_util::future::join_all;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_machine::{Access, Backend, Buf, Disk, DiskError, Machine, Op, Production};
+use weir_sim::{SimWorld, Timing};
+
+const SIZE: u64 = 4 << 20;
+const SECTOR: usize = 4096;
+
+/// Bytes that tell where they belong and when they were written.
+fn pattern(offset: u64, len: usize, round: u64) -> Vec<u8> {
+    let mut rng = weir_sim::Rng::new(offset.wrapping_mul(31).wrapping_add(round));
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+/// Writes, reads, flushes, discards, ranges and refusals on a disk of [`SIZE`] zero bytes at `path`.
+async fn body(machine: Machine, path: PathBuf) {
+    let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
+    let geometry = disk.geometry();
+    assert_eq!(geometry.size_bytes, SIZE);
+    assert!(geometry.sector_bytes.is_power_of_two() && !geometry.rotational);
+    zeros_then_what_was_written(&disk).await;
+    many_at_once(&machine, &disk).await;
+    ranges_are_checked(&disk).await;
+    a_dropped_wait_harms_nobody(&disk).await;
+    disk.discard(1 << 20, 1 << 20).await.unwrap();
+    let beside = disk.read((1 << 20) - SECTOR as u64, SECTOR).await.unwrap();
+    assert_eq!(beside.as_ref(), pattern((1 << 20) - SECTOR as u64, SECTOR, 3), "a discard keeps to its range");
+    read_only_refuses(&machine, &path).await;
+    let missing = machine.disks.open(&path.with_extension("missing"), Access::ReadOnly).err().unwrap();
+    assert!(matches!(missing, DiskError::Open { errno: 2, .. }), "{missing}");
+    assert_eq!(machine.disks.scan(path.parent().unwrap()).unwrap(), [path]);
+}
+
+async fn zeros_then_what_was_written(disk: &Arc<dyn Disk>) {
+    let fresh = disk.read(0, SIZE as usize).await.unwrap();
+    assert!(fresh.as_ref().iter().all(|b| *b == 0));
+    drop(fresh);
+    for (offset, len) in [(0, SECTOR), (64 << 10, 128 << 10), (SIZE - SECTOR as u64, SECTOR)] {
+        disk.write(offset, Buf::copy_from(&pattern(offset, len, 1))).await.unwrap();
+        let read = disk.read(offset, len).await.unwrap();
+        assert_eq!(read.as_ref(), pattern(offset, len, 1), "{len} bytes at {offset}");
+    }
+    disk.flush().await.unwrap();
+    let part = disk.read((64 << 10) + SECTOR as u64, SECTOR).await.unwrap();
+    assert_eq!(part.as_ref(), &pattern(64 << 10, 128 << 10, 1)[SECTOR..2 * SECTOR]);
+    assert!(disk.read(0, 0).await.unwrap().is_empty());
+}
+
+/// More operations at once than any queue holds; each answer belongs to its own question.
+async fn many_at_once(machine: &Machine, disk: &Arc<dyn Disk>) {
+    let offsets = || (0..SIZE).step_by(SECTOR);
+    let written = join_all(offsets().map(|at| disk.write(at, Buf::copy_from(&pattern(at, SECTOR, 3))))).await;
+    assert!(written.iter().all(Result::is_ok));
+    let readers: Vec<_> = (0..4)
+        .map(|lane| {
+            let disk = disk.clone();
+            machine.tasks.spawn(async move {
+                let reads = offsets().filter(|at| at / 4096 % 4 == lane);
+                join_all(reads.map(|at| {
+                    let disk = disk.clone();
+                    async move { (at, disk.read(at, SECTOR).await) }
+                }))
+                .await
+            })
+        })
+        .collect();
+    for reader in readers {
+        for (at, read) in reader.await.unwrap() {
+            assert_eq!(read.unwrap().as_ref(), pattern(at, SECTOR, 3), "at {at}");
+        }
+    }
+}
+
+async fn ranges_are_checked(disk: &Arc<dyn Disk>) {
+    for (offset, len) in [(SIZE, SECTOR), (SIZE - SECTOR as u64, 2 * SECTOR), (u64::MAX - 4095, SECTOR)] {
+        let error = disk.read(offset, len).await.unwrap_err();
+        assert!(matches!(error, DiskError::OutOfRange { op: Op::Read, size_bytes: SIZE, .. }), "{error}");
+        assert!(disk.write(offset, Buf::zeroed(len)).await.is_err());
+    }
+}
+
+async fn a_dropped_wait_harms_nobody(disk: &Arc<dyn Disk>) {
+    for round in 0..50u64 {
+        let at = round * SECTOR as u64;
+        let mut read = Box::pin(disk.read(at, 16 * SECTOR));
+        // Polled once, so that it is under way, then given up.
+        let _ = futures_util::poll!(read.as_mut());
+        drop(read);
+    }
+    let read = disk.read(0, SECTOR).await.unwrap();
+    assert_eq!(read.as_ref(), pattern(0, SECTOR, 3));
+}
+
+async fn read_only_refuses(machine: &Machine, path: &Path) {
+    let disk = machine.disks.open(path, Access::ReadOnly).unwrap();
+    let refused =
+        |result: Result<(), DiskError>| assert!(matches!(result, Err(DiskError::Refused { .. })), "{result:?}");
+    refused(disk.write(0, Buf::zeroed(SECTOR)).await.map(drop));
+    refused(disk.discard(0, SECTOR as u64).await);
+    refused(disk.flush().await);
+    assert_eq!(disk.read(0, SECTOR).await.unwrap().as_ref(), pattern(0, SECTOR, 3));
+}
+
+/// Each real machine, with a name for messages. One that cannot be had here is told and left out.
+fn real_machines() -> Vec<(String, Machine)> {
+    let mut machines = Vec::new();
+    for backend in [Backend::Uring, Backend::Threads] {
+        for direct in [true, false] {
+            let name = format!("{backend:?}, {}", if direct { "direct" } else { "buffered" });
+            match Production::default().backend(backend).direct(direct).build() {
+                Ok(machine) => machines.push((name, machine)),
+                Err(error) => eprintln!("skipped: {name}: {error}"),
+            }
+        }
+    }
+    machines
+}
+
+fn file_of(bytes: u64) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("disk");
+    std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn simulated_disks_conform() {
+    for seed in 0..10 {
+        for timing in [Timing::Chaos, Timing::SataSsd, Timing::Nvme] {
+            let world = SimWorld::new(seed);
+            world.add_disk("/sim/disk", SIZE, 512, timing);
+            world.run(body(world.machine(), "/sim/disk".into())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn real_disks_conform() {
+    for (name, machine) in real_machines() {
+        eprintln!("{name}");
+        let (_folder, path) = file_of(SIZE);
+        machine.block_on(body(machine.clone(), path));
+    }
+}
+
+#[test]
+fn files_of_odd_size_are_read_to_their_last_byte() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(0);
+        let bytes = pattern(0, 1_000_003, 9);
+        std::fs::write(&path, &bytes).unwrap();
+        machine.block_on(async {
+            let disk = machine.disks.open(&path, Access::ReadOnly).unwrap();
+            assert_eq!(disk.geometry().size_bytes, 1_000_003);
+            for (offset, len) in [(0, 1_000_003), (999_424, 579), (512, 1536), (1, 1), (4096, 65_536), (1_000_003, 0)] {
+                let read = disk.read(offset, len).await.unwrap();
+                assert_eq!(read.as_ref(), &bytes[offset as usize..offset as usize + len], "{name}: {len} at {offset}");
+            }
+            assert!(disk.read(999_936, 512).await.is_err(), "{name}: past the end");
+        });
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_gives_an_error_and_no_stale_bytes() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(SIZE);
+        machine.block_on(async {
+            let disk = machine.disks.open(&path, Access::ReadOnly).unwrap();
+            std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE / 2).unwrap();
+            let error = disk.read(SIZE / 2 - 4096, 8192).await.unwrap_err();
+            assert!(matches!(error, DiskError::Short { done: 4096, .. }), "{name}: {error}");
+            let error = disk.read(SIZE - 4096, 4096).await.unwrap_err();
+            assert!(matches!(error, DiskError::Short { done: 0, .. }), "{name}: {error}");
+        });
+    }
+}
+
+#[test]
+fn what_is_no_disk_is_refused_and_not_waited_for() {
+    for (name, machine) in real_machines() {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for path in [folder.path(), Path::new("/dev/null")] {
+            let error = machine.disks.open(path, Access::ReadOnly).err().unwrap();
+            assert!(matches!(error, DiskError::Open { .. }), "{name}: {error}");
+        }
+        assert!(machine.disks.scan(folder.path()).unwrap().is_empty());
+        assert!(machine.disks.scan(&folder.path().join("missing")).is_err());
+    }
+}
+
+#[test]
+fn buffers_are_recycled_by_real_disks() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(SIZE);
+        machine.block_on(async {
+            let disk = machine.disks.open(&path, Access::ReadOnly).unwrap();
+            let first = disk.read(0, 1 << 20).await.unwrap();
+            let place = first.as_ref().as_ptr() as usize;
+            drop(first.into_bytes());
+            let second = disk.read(0, 1 << 20).await.unwrap();
+            assert_eq!(second.as_ref().as_ptr() as usize, place, "{name}");
+            assert!(second.as_ref().iter().all(|b| *b == 0), "{name}");
+        });
+    }
+}
