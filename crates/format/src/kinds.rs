@@ -178,7 +178,6 @@ impl ObjectType {
     pub fn name(self) -> &'static str {
         match self.0 {
             n if n & Self::NEWTYPE == 0 => Self::OLD.get(n as usize).map_or("unknown type", |t| t.3),
-            0xc4 => "bpobj subobj",
             n if (n & 0x1f) == 4 => "zap",
             n if (n & 0x1f) == 3 => "uint64",
             n if (n & 0x1f) == 0 => "uint8",

@@ -133,15 +133,31 @@ pub enum BootEnv {
     Raw(Vec<u8>),
     /// An nvlist.
     List(NvList),
+    /// The boot block header that software before the boot environment kept there (found in pools of version 1 to 15).
+    OldHeader {
+        /// Byte offset of the boot block on the device.
+        offset_bytes: u64,
+        /// Bytes of the boot block.
+        size_bytes: u64,
+    },
 }
 
 impl BootEnv {
-    /// Decodes the area [`BOOT_ENV`] of a label. Its integers are always big-endian. An area of an older pool is blank
+    /// The magic number of the old boot block header.
+    const OLD_MAGIC: u64 = 0x2f5_b007_b10c;
+
+    /// Decodes the area [`BOOT_ENV`] of a label. Its version is always big-endian. An area of an older pool is blank
     /// and comes out as empty text.
     pub fn decode(area: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "boot environment";
         let mut c = Cursor::new(area, Endian::Big, WHAT);
         let version = c.u64()?;
+        for (found, endian) in [(version, Endian::Big), (version.swap_bytes(), Endian::Little)] {
+            if found == Self::OLD_MAGIC {
+                let [_, _, offset_bytes, size_bytes] = Cursor::new(area, endian, WHAT).words()?;
+                return Ok(BootEnv::OldHeader { offset_bytes, size_bytes });
+            }
+        }
         let body = c.bytes(c.remaining().saturating_sub(SelfChecksum::SIZE))?;
         match version {
             0 => Ok(BootEnv::Raw(body.iter().copied().take_while(|b| *b != 0).collect())),

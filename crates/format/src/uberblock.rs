@@ -7,7 +7,8 @@
 //!   … the last 40 bytes of the ring slot hold the self-checksum (see crate::label)
 //! ```
 //!
-//! The magic number also tells the byte order. Old software left the words from 168 on zero.
+//! The magic number also tells the byte order. A slot that was never used may carry a valid self-checksum over a blank
+//! magic number: new labels are written so. Old software left the words from 168 on zero.
 
 use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};

@@ -5,4 +5,5 @@
 
 mod golden;
 mod labels;
+mod old;
 mod streams;

@@ -36,7 +36,8 @@ fn count(dump: &str, line: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-fn check(bytes: &[u8], dump: &str, file: &str) {
+/// Walks a stream and compares the counts with what `zstream dump` said.
+pub fn check(bytes: &[u8], dump: &str, file: &str) {
     let reader = StreamReader::new(bytes, Fletcher4::default()).unwrap();
     let endian = reader.endian();
     let mut counts = [0u64; 11];
