@@ -15,7 +15,6 @@
 
 pub mod checksum;
 pub mod compress;
-pub mod crc64;
 pub mod crypt;
 pub mod error;
 pub mod parity;

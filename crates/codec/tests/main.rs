@@ -4,6 +4,9 @@
 //! Every block of a dataset is checksummed, opened, decompressed, and its MACs proven on every level; every regular
 //! file's SHA-256 must be the manifest's.
 
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used)]
+
 mod reader;
 
 use aws_lc_rs::digest;

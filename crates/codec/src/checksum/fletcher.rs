@@ -12,7 +12,8 @@
 //! *Halves.* Lanes of fletcher4 take 64-bit words v = lo + 2³²·hi and run the recurrence on v and on hi; lo's sums are
 //! sums(v) − 2³²·sums(hi), which saves the masking.
 //!
-//! The lane loops are plain Rust over arrays; the `simd` functions compile the same loops for wider vectors.
+//! The lane loops are plain Rust over arrays, which fletcher2 has compiled for wider vectors as they are. For fletcher4
+//! compilers turn the shift into half-width loads and lose, so its loops for wide vectors say what they mean.
 
 use weir_format::Endian;
 
@@ -149,7 +150,6 @@ impl Weights {
     }
 }
 
-#[inline(always)]
 fn fletcher4_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
     let (steps, rest) = data.as_chunks::<STEP>();
     let (mut whole, mut high) = (Sums::<LANES>::new(), Sums::<LANES>::new());
@@ -162,17 +162,17 @@ fn fletcher4_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
         whole.step(&v);
         high.step(&hi);
     }
-    fletcher4_fold::<SWAP>(&whole, &high, rest)
+    fletcher4_fold::<SWAP, LANES>(&whole, &high, rest)
 }
 
 /// Brings the lanes together and adds the words that did not fill a step.
-fn fletcher4_fold<const SWAP: bool>(whole: &Sums<LANES>, high: &Sums<LANES>, rest: &[u8]) -> [u64; 4] {
+fn fletcher4_fold<const SWAP: bool, const N: usize>(whole: &Sums<N>, high: &Sums<N>, rest: &[u8]) -> [u64; 4] {
     let mut sums = [0u64; 4];
-    for lane in 0..LANES {
+    for lane in 0..N {
         let hi = high.lane(lane);
         let v = whole.lane(lane);
         let lo = std::array::from_fn(|i| v[i].wrapping_sub(hi[i] << 32));
-        let words = 2 * LANES as i64;
+        let words = 2 * N as i64;
         Weights::new(words, 2 * lane as i64).fold(lo, &mut sums);
         Weights::new(words, 2 * lane as i64 + 1).fold(hi, &mut sums);
     }
@@ -189,58 +189,148 @@ fn fletcher4_fold<const SWAP: bool>(whole: &Sums<LANES>, high: &Sums<LANES>, res
     [a, b, c, d]
 }
 
-/// The lane loops, compiled for the widest vectors that the processor has.
-#[allow(unsafe_code)]
+/// The lane loops for the widest vectors that the processor has.
 mod simd {
     use super::{fletcher2_lanes, fletcher4_lanes};
     use weir_format::Endian;
 
-    macro_rules! widths {
-        ($name:ident, $lanes:ident) => {
-            pub(super) fn $name(endian: Endian, data: &[u8]) -> [u64; 4] {
-                #[cfg(target_arch = "x86_64")]
-                {
-                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-                    fn avx512<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
-                        $lanes::<SWAP>(data)
-                    }
-                    #[target_feature(enable = "avx2")]
-                    fn avx2<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
-                        $lanes::<SWAP>(data)
-                    }
-                    if is_x86_feature_detected!("avx512f")
-                        && is_x86_feature_detected!("avx512bw")
-                        && is_x86_feature_detected!("avx512dq")
-                        && is_x86_feature_detected!("avx512vl")
-                    {
-                        // SAFETY: the processor has just said that it has these instructions.
-                        return unsafe {
-                            match endian {
-                                Endian::Little => avx512::<false>(data),
-                                Endian::Big => avx512::<true>(data),
-                            }
-                        };
-                    }
-                    if is_x86_feature_detected!("avx2") {
-                        // SAFETY: the processor has just said that it has these instructions.
-                        return unsafe {
-                            match endian {
-                                Endian::Little => avx2::<false>(data),
-                                Endian::Big => avx2::<true>(data),
-                            }
-                        };
-                    }
-                }
-                match endian {
-                    Endian::Little => $lanes::<false>(data),
-                    Endian::Big => $lanes::<true>(data),
-                }
-            }
-        };
+    pub(super) fn fletcher2(endian: Endian, data: &[u8]) -> [u64; 4] {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(sums) = x86::fletcher2(endian, data) {
+            return sums;
+        }
+        match endian {
+            Endian::Little => fletcher2_lanes::<false>(data),
+            Endian::Big => fletcher2_lanes::<true>(data),
+        }
     }
 
-    widths!(fletcher2, fletcher2_lanes);
-    widths!(fletcher4, fletcher4_lanes);
+    pub(super) fn fletcher4(endian: Endian, data: &[u8]) -> [u64; 4] {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(sums) = x86::fletcher4(endian, data) {
+            return sums;
+        }
+        match endian {
+            Endian::Little => fletcher4_lanes::<false>(data),
+            Endian::Big => fletcher4_lanes::<true>(data),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unsafe_code)]
+    pub(super) mod x86 {
+        use super::super::{Sums, fletcher2_lanes, fletcher4_fold};
+        use std::arch::x86_64::*;
+        use weir_format::Endian;
+
+        pub(crate) fn has_avx512() -> bool {
+            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
+        }
+
+        pub(crate) fn has_avx2() -> bool {
+            is_x86_feature_detected!("avx2")
+        }
+
+        pub(super) fn fletcher2(endian: Endian, data: &[u8]) -> Option<[u64; 4]> {
+            #[target_feature(enable = "avx512f,avx512bw")]
+            fn avx512<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
+                fletcher2_lanes::<SWAP>(data)
+            }
+            #[target_feature(enable = "avx2")]
+            fn avx2<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
+                fletcher2_lanes::<SWAP>(data)
+            }
+            // SAFETY: the processor has just said that it has the instructions of the function called.
+            unsafe {
+                match endian {
+                    Endian::Little if has_avx512() => Some(avx512::<false>(data)),
+                    Endian::Big if has_avx512() => Some(avx512::<true>(data)),
+                    Endian::Little if has_avx2() => Some(avx2::<false>(data)),
+                    Endian::Big if has_avx2() => Some(avx2::<true>(data)),
+                    _ => None,
+                }
+            }
+        }
+
+        pub(super) fn fletcher4(endian: Endian, data: &[u8]) -> Option<[u64; 4]> {
+            // SAFETY: the processor has just said that it has the instructions of the function called.
+            unsafe {
+                match endian {
+                    Endian::Little if has_avx512() => Some(avx512::<false>(data)),
+                    Endian::Big if has_avx512() => Some(avx512::<true>(data)),
+                    Endian::Little if has_avx2() => Some(avx2::<false>(data)),
+                    Endian::Big if has_avx2() => Some(avx2::<true>(data)),
+                    _ => None,
+                }
+            }
+        }
+
+        /// Reverses the bytes of each 32-bit word of 16 bytes.
+        const REVERSE: [u8; 16] = [3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12];
+
+        macro_rules! fletcher4 {
+            (
+                $name:ident, $features:literal, $width:literal, $vector:ty, $zero:ident, $load:ident, $store:ident,
+                $broadcast:ident, $shuffle:ident, $shift:ident, $add:ident
+            ) => {
+                #[target_feature(enable = $features)]
+                pub(crate) fn $name<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
+                    let (steps, rest) = data.as_chunks::<$width>();
+                    // SAFETY: 16 bytes are there; the load asks for no alignment.
+                    let reverse = $broadcast(unsafe { _mm_loadu_si128(REVERSE.as_ptr().cast()) });
+                    let (mut whole, mut high) = ([$zero(); 4], [$zero(); 4]);
+                    for step in steps {
+                        // SAFETY: the step's bytes are there; the load asks for no alignment.
+                        let loaded = unsafe { $load(step.as_ptr().cast()) };
+                        let v = if SWAP { $shuffle(loaded, reverse) } else { loaded };
+                        for (sums, term) in [(&mut whole, v), (&mut high, $shift::<32>(v))] {
+                            sums[0] = $add(sums[0], term);
+                            sums[1] = $add(sums[1], sums[0]);
+                            sums[2] = $add(sums[2], sums[1]);
+                            sums[3] = $add(sums[3], sums[2]);
+                        }
+                    }
+                    let lanes = |sums: [$vector; 4]| Sums {
+                        abcd: sums.map(|v| {
+                            let mut lanes = [0u64; $width / 8];
+                            // SAFETY: the array is as wide as the vector; the store asks for no alignment.
+                            unsafe { $store(lanes.as_mut_ptr().cast(), v) };
+                            lanes
+                        }),
+                    };
+                    fletcher4_fold::<SWAP, { $width / 8 }>(&lanes(whole), &lanes(high), rest)
+                }
+            };
+        }
+
+        fletcher4!(
+            avx512,
+            "avx512f,avx512bw",
+            64,
+            __m512i,
+            _mm512_setzero_si512,
+            _mm512_loadu_si512,
+            _mm512_storeu_si512,
+            _mm512_broadcast_i32x4,
+            _mm512_shuffle_epi8,
+            _mm512_srli_epi64,
+            _mm512_add_epi64
+        );
+
+        fletcher4!(
+            avx2,
+            "avx2",
+            32,
+            __m256i,
+            _mm256_setzero_si256,
+            _mm256_loadu_si256,
+            _mm256_storeu_si256,
+            _mm256_broadcastsi128_si256,
+            _mm256_shuffle_epi8,
+            _mm256_srli_epi64,
+            _mm256_add_epi64
+        );
+    }
 }
 
 #[cfg(test)]
@@ -251,8 +341,8 @@ mod tests {
     /// The definition, word by word.
     fn plain4(endian: Endian, data: &[u8]) -> [u64; 4] {
         match endian {
-            Endian::Little => fletcher4_fold::<false>(&Sums::new(), &Sums::new(), data),
-            Endian::Big => fletcher4_fold::<true>(&Sums::new(), &Sums::new(), data),
+            Endian::Little => fletcher4_fold::<false, 0>(&Sums::new(), &Sums::new(), data),
+            Endian::Big => fletcher4_fold::<true, 0>(&Sums::new(), &Sums::new(), data),
         }
     }
 
@@ -271,7 +361,15 @@ mod tests {
         fn lanes_agree_with_the_definition(mut data in proptest::collection::vec(any::<u8>(), 0..4096)) {
             for endian in [Endian::Little, Endian::Big] {
                 prop_assert_eq!(fletcher4(endian, &data), plain4(endian, &data));
-                prop_assert_eq!(fletcher4_lanes::<false>(&data), plain4(Endian::Little, &data));
+            }
+            prop_assert_eq!(fletcher4_lanes::<false>(&data), plain4(Endian::Little, &data));
+            prop_assert_eq!(fletcher4_lanes::<true>(&data), plain4(Endian::Big, &data));
+            #[cfg(target_arch = "x86_64")]
+            if simd::x86::has_avx2() {
+                // SAFETY: the processor has just said that it has these instructions.
+                #[allow(unsafe_code)]
+                let sums = unsafe { (simd::x86::avx2::<false>(&data), simd::x86::avx2::<true>(&data)) };
+                prop_assert_eq!(sums, (plain4(Endian::Little, &data), plain4(Endian::Big, &data)));
             }
             data.truncate(data.len() / 16 * 16);
             for endian in [Endian::Little, Endian::Big] {

@@ -108,8 +108,9 @@ fn blocks(chain: &mut Words, taken_bytes: &mut u64, kind: u64, data: &[[u8; BLOC
     }
 }
 
-/// One step of unique block iteration.
-#[inline(always)]
+/// One step of unique block iteration. Not inlined: the compiler keeps the state in registers only if no loop around
+/// it tempts it to keep the key sums there.
+#[inline(never)]
 fn step(chain: &mut Words, tweak: [u64; 2], block: &[u8; BLOCK]) {
     let message: Words = {
         let chunks = block.as_chunks::<8>().0;

@@ -52,17 +52,76 @@ fn skein_known_answers() {
     );
 }
 
-/// FIPS 180-4 examples for SHA-512/256 and SHA-256, in ZFS's word order.
+/// The examples of FIPS 180-4, which are OpenZFS's sha2_test, in ZFS's word order.
 #[test]
 fn sha2_known_answers() {
     let salt = Salt::none();
-    let sha = |kind, endian, data: &[u8]| checksum(kind, endian, &salt, data).unwrap();
-    let abc = hex::<32>("53048e2681941ef99b2e29b76b4c7dabe4c2d0c634fc6d46e0e2f13107e7af23");
-    assert_eq!(sha(ChecksumKind::Sha512, Endian::Big, b"abc"), words(Endian::Big, &abc));
-    assert_eq!(sha(ChecksumKind::Sha512, Endian::Little, b"abc"), words(Endian::Little, &abc));
-    assert_eq!(sha(ChecksumKind::Sha512, Endian::Big, LONG.as_bytes())[0], 0x3928e184fb8690f8);
-    assert_eq!(sha(ChecksumKind::Sha256, Endian::Little, b"abc")[0], 0xba7816bf8f01cfea);
-    assert_eq!(sha(ChecksumKind::Sha256, Endian::Big, b"abc")[3], 0xb410ff61f20015ad);
+    let sha = |kind, endian, data: &str| checksum(kind, endian, &salt, data.as_bytes()).unwrap();
+    let middle = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+    for (text, expected) in [
+        ("abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+        (middle, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"),
+        (LONG, "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1"),
+    ] {
+        let expected = words(Endian::Big, &hex::<32>(expected));
+        assert_eq!(sha(ChecksumKind::Sha256, Endian::Big, text), expected);
+        assert_eq!(sha(ChecksumKind::Sha256, Endian::Little, text), expected);
+    }
+    for (text, expected) in [
+        ("abc", "53048e2681941ef99b2e29b76b4c7dabe4c2d0c634fc6d46e0e2f13107e7af23"),
+        (LONG, "3928e184fb8690f840da3988121d31be65cb9d3ef83ee6146feac861e19b563a"),
+    ] {
+        let expected = hex::<32>(expected);
+        assert_eq!(sha(ChecksumKind::Sha512, Endian::Big, text), words(Endian::Big, &expected));
+        assert_eq!(sha(ChecksumKind::Sha512, Endian::Little, text), words(Endian::Little, &expected));
+    }
+}
+
+/// The keyed vectors of the BLAKE3 project, which OpenZFS's blake3_test uses: of inputs 0, 1 … 250, 0 ….
+#[test]
+fn blake3_known_answers() {
+    let salt = Salt::new(*b"whats the Elvish word for friend");
+    let input: Vec<u8> = (0..102_400u32).map(|i| (i % 251) as u8).collect();
+    for (length, expected) in [
+        (0, "92b2b75604ed3c761f9d6f62392c8a9227ad0ea3f09573e783f1498a4ed60d26"),
+        (1, "6d7878dfff2f485635d39013278ae14f1454b8c0a3a2d34bc1ab38228a80c95b"),
+        (2, "5392ddae0e0a69d5f40160462cbd9bd889375082ff224ac9c758802b7a6fd20a"),
+        (3, "39e67b76b5a007d4921969779fe666da67b5213b096084ab674742f0d5ec62b9"),
+        (4, "7671dde590c95d5ac9616651ff5aa0a27bee5913a348e053b8aa9108917fe070"),
+        (5, "73ac69eecf286894d8102018a6fc729f4b1f4247d3703f69bdc6a5fe3e0c8461"),
+        (6, "82d3199d0013035682cc7f2a399d4c212544376a839aa863a0f4c91220ca7a6d"),
+        (7, "af0a7ec382aedc0cfd626e49e7628bc7a353a4cb108855541a5651bf64fbb28a"),
+        (8, "be2f5495c61cba1bb348a34948c004045e3bd4dae8f0fe82bf44d0da245a0600"),
+        (63, "bb1eb5d4afa793c1ebdd9fb08def6c36d10096986ae0cfe148cd101170ce37ae"),
+        (64, "ba8ced36f327700d213f120b1a207a3b8c04330528586f414d09f2f7d9ccb7e6"),
+        (65, "c0a4edefa2d2accb9277c371ac12fcdbb52988a86edc54f0716e1591b4326e72"),
+        (127, "c64200ae7dfaf35577ac5a9521c47863fb71514a3bcad18819218b818de85818"),
+        (128, "b04fe15577457267ff3b6f3c947d93be581e7e3a4b018679125eaf86f6a628ec"),
+        (129, "d4a64dae6cdccbac1e5287f54f17c5f985105457c1a2ec1878ebd4b57e20d38f"),
+        (1023, "c951ecdf03288d0fcc96ee3413563d8a6d3589547f2c2fb36d9786470f1b9d6e"),
+        (1024, "75c46f6f3d9eb4f55ecaaee480db732e6c2105546f1e675003687c31719c7ba4"),
+        (1025, "357dc55de0c7e382c900fd6e320acc04146be01db6a8ce7210b7189bd664ea69"),
+        (2048, "879cf1fa2ea0e79126cb1063617a05b6ad9d0b696d0d757cf053439f60a99dd1"),
+        (2049, "9f29700902f7c86e514ddc4df1e3049f258b2472b6dd5267f61bf13983b78dd5"),
+        (3072, "044a0e7b172a312dc02a4c9a818c036ffa2776368d7f528268d2e6b5df191770"),
+        (3073, "68dede9bef00ba89e43f31a6825f4cf433389fedae75c04ee9f0cf16a427c95a"),
+        (4096, "befc660aea2f1718884cd8deb9902811d332f4fc4a38cf7c7300d597a081bfc0"),
+        (4097, "00df940cd36bb9fa7cbbc3556744e0dbc8191401afe70520ba292ee3ca80abbc"),
+        (5120, "2c493e48e9b9bf31e0553a22b23503c0a3388f035cece68eb438d22fa1943e20"),
+        (5121, "6ccf1c34753e7a044db80798ecd0782a8f76f33563accaddbfbb2e0ea4b2d024"),
+        (6144, "3d6b6d21281d0ade5b2b016ae4034c5dec10ca7e475f90f76eac7138e9bc8f1d"),
+        (6145, "9ac301e9e39e45e3250a7e3b3df701aa0fb6889fbd80eeecf28dbc6300fbc539"),
+        (7168, "b42835e40e9d4a7f42ad8cc04f85a963a76e18198377ed84adddeaecacc6f3fc"),
+        (7169, "ed9b1a922c046fdb3d423ae34e143b05ca1bf28b710432857bf738bcedbfa511"),
+        (8192, "dc9637c8845a770b4cbf76b8daec0eebf7dc2eac11498517f08d44c8fc00d58a"),
+        (8193, "954a2a75420c8d6547e3ba5b98d963e6fa6491addc8c023189cc519821b4a1f5"),
+        (16384, "9e9fc4eb7cf081ea7c47d1807790ed211bfec56aa25bb7037784c13c4b707b0d"),
+        (31744, "efa53b389ab67c593dba624d898d0f7353ab99e4ac9d42302ee64cbf9939a419"),
+        (102400, "1c35d1a5811083fd7119f5d5d1ba027b4d01c0c6c49fb6ff2cf75393ea5db4a7"),
+    ] {
+        let sums = checksum(ChecksumKind::Blake3, Endian::Big, &salt, &input[..length]).unwrap();
+        assert_eq!(sums, words(Endian::Big, &hex::<32>(expected)), "{length}");
+    }
 }
 
 proptest! {

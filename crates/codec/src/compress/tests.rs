@@ -93,7 +93,7 @@ proptest! {
 
 #[test]
 fn every_zstd_level_round_trips_and_stands_in_the_header() {
-    let block: Vec<u8> = (0..65536u32).map(|i| (i * i >> 7) as u8).collect();
+    let block: Vec<u8> = (0..65536u32).map(|i| ((i * i) >> 7) as u8).collect();
     let mut count = 0;
     for level in (0..=255).filter_map(ZstdLevel::from_u8) {
         let mut room = vec![0; 70000];
@@ -134,7 +134,7 @@ fn plain_kinds() {
     // A copy from before the start, and one of distance 0.
     assert!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0, 2], 8).is_err());
     assert!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0, 0], 8).is_err());
-    assert_eq!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0xff, 1], 8).is_err(), true);
+    assert!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0xff, 1], 8).is_err());
     assert_eq!(decompress(CompressionKind::Lzjb, &[0b10, b'a', 0xfc, 1], 8).unwrap(), *b"aaaaaaaa");
     assert_eq!(decompress(CompressionKind::Zle, &[1, b'a', b'b', 66], 5).unwrap(), *b"ab\0\0\0");
 }

@@ -1,23 +1,28 @@
 //! AES in its two authenticated modes, with 12-byte IVs and 16-byte MACs.
+//!
+//! GCM is the library's. CCM (RFC 3610 with M = 16, L = 3) is put together here from the library's CBC and CTR:
+//!
+//! ```text
+//!   B₀ = 0x7a (0x3a without aad) · IV · length (u24)      A₀ = 0x02 · IV · 0 (u24)
+//!   MAC = last block of CBC(B₀ · length of aad · aad, padded · clear, padded) ⊕ AES(A₀)
+//!   cipher = clear ⊕ AES(A₁) AES(A₂) …
+//! ```
 
 use super::keys::{HmacKey, Secret};
 use super::{IV_BYTES, MAC_BYTES, SALT_BYTES, Suite};
 use crate::error::CodecError;
-use aes::{Aes128, Aes192, Aes256};
 use aws_lc_rs::aead;
-use ccm::aead::AeadInOut;
-use ccm::aead::inout::InOutBuf;
-use ccm::consts::{U12, U16};
-use ccm::{Ccm, KeyInit};
+use aws_lc_rs::cipher::{self, EncryptingKey, EncryptionContext, UnboundCipherKey};
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::iv::FixedLength;
 
-type Mode<C> = Ccm<C, U16, U12>;
+const AES_BLOCK: usize = 16;
 
 /// A key ready for use.
 pub(super) enum BlockKey {
     Gcm(aead::LessSafeKey),
-    Ccm128(Box<Mode<Aes128>>),
-    Ccm192(Box<Mode<Aes192>>),
-    Ccm256(Box<Mode<Aes256>>),
+    Ccm(Box<Ccm>),
     /// What no key length gives; refuses everything.
     Unusable,
 }
@@ -42,13 +47,9 @@ impl BlockKey {
                 24 => &aead::AES_192_GCM,
                 _ => &aead::AES_256_GCM,
             };
-            aead::UnboundKey::new(algorithm, key).ok().map(|k| BlockKey::Gcm(aead::LessSafeKey::new(k)))
+            aead::UnboundKey::new(algorithm, key).map(|k| BlockKey::Gcm(aead::LessSafeKey::new(k)))
         } else {
-            match key.len() {
-                16 => Mode::new_from_slice(key).ok().map(|k| BlockKey::Ccm128(Box::new(k))),
-                24 => Mode::new_from_slice(key).ok().map(|k| BlockKey::Ccm192(Box::new(k))),
-                _ => Mode::new_from_slice(key).ok().map(|k| BlockKey::Ccm256(Box::new(k))),
-            }
+            Ccm::new(key).map(|k| BlockKey::Ccm(Box::new(k)))
         };
         made.unwrap_or(BlockKey::Unusable)
     }
@@ -61,23 +62,12 @@ impl BlockKey {
         data: &mut [u8],
         mac: &[u8; MAC_BYTES],
     ) -> Result<(), CodecError> {
-        fn ccm<M: AeadInOut<NonceSize = U12, TagSize = U16>>(
-            mode: &M,
-            iv: &[u8; IV_BYTES],
-            aad: &[u8],
-            data: &mut [u8],
-            mac: &[u8; MAC_BYTES],
-        ) -> bool {
-            mode.decrypt_inout_detached(&(*iv).into(), aad, InOutBuf::from(data), &(*mac).into()).is_ok()
-        }
         let opened = match self {
             BlockKey::Gcm(key) => {
                 let nonce = aead::Nonce::assume_unique_for_key(*iv);
                 key.open_in_place_separate_tag(nonce, aead::Aad::from(aad), mac, data).is_ok()
             }
-            BlockKey::Ccm128(mode) => ccm(&**mode, iv, aad, data, mac),
-            BlockKey::Ccm192(mode) => ccm(&**mode, iv, aad, data, mac),
-            BlockKey::Ccm256(mode) => ccm(&**mode, iv, aad, data, mac),
+            BlockKey::Ccm(key) => key.open(iv, aad, data, mac).is_ok(),
             BlockKey::Unusable => false,
         };
         if opened { Ok(()) } else { Err(CodecError::Authentication { what: "encrypted block" }) }
@@ -85,26 +75,179 @@ impl BlockKey {
 
     /// Encrypts `data` in place; the MAC covers it and `aad`.
     pub(super) fn seal(&self, iv: &[u8; IV_BYTES], aad: &[u8], data: &mut [u8]) -> Result<[u8; MAC_BYTES], CodecError> {
-        fn ccm<M: AeadInOut<NonceSize = U12, TagSize = U16>>(
-            mode: &M,
-            iv: &[u8; IV_BYTES],
-            aad: &[u8],
-            data: &mut [u8],
-        ) -> Option<[u8; MAC_BYTES]> {
-            mode.encrypt_inout_detached(&(*iv).into(), aad, InOutBuf::from(data)).ok().map(Into::into)
-        }
         let mac = match self {
             BlockKey::Gcm(key) => {
                 let nonce = aead::Nonce::assume_unique_for_key(*iv);
                 let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), data).ok();
                 tag.and_then(|t| t.as_ref().try_into().ok())
             }
-            BlockKey::Ccm128(mode) => ccm(&**mode, iv, aad, data),
-            BlockKey::Ccm192(mode) => ccm(&**mode, iv, aad, data),
-            BlockKey::Ccm256(mode) => ccm(&**mode, iv, aad, data),
+            BlockKey::Ccm(key) => key.seal(iv, aad, data).ok(),
             BlockKey::Unusable => None,
         };
         // CCM with 12-byte IVs counts bytes in 24 bits: one block of the largest size is a byte too long for it.
         mac.ok_or(CodecError::Structure { what: "block too long for its cipher", offset: 0 })
+    }
+}
+
+/// A CCM key.
+pub(super) struct Ccm {
+    chain: EncryptingKey,
+    counter: EncryptingKey,
+}
+
+impl Ccm {
+    fn new(key: &[u8]) -> Result<Self, Unspecified> {
+        let algorithm = match key.len() {
+            16 => &cipher::AES_128,
+            24 => &cipher::AES_192,
+            _ => &cipher::AES_256,
+        };
+        Ok(Ccm {
+            chain: EncryptingKey::cbc(UnboundCipherKey::new(algorithm, key)?)?,
+            counter: EncryptingKey::ctr(UnboundCipherKey::new(algorithm, key)?)?,
+        })
+    }
+
+    fn open(&self, iv: &[u8; IV_BYTES], aad: &[u8], data: &mut [u8], mac: &[u8; MAC_BYTES]) -> Result<(), Unspecified> {
+        let mask = self.key_stream(iv, data)?;
+        let made = self.mac(iv, aad, data)?;
+        let masked: [u8; MAC_BYTES] = std::array::from_fn(|i| made[i] ^ mask[i]);
+        verify_slices_are_equal(&masked, mac).inspect_err(|_| data.fill(0))
+    }
+
+    fn seal(&self, iv: &[u8; IV_BYTES], aad: &[u8], data: &mut [u8]) -> Result<[u8; MAC_BYTES], Unspecified> {
+        let made = self.mac(iv, aad, data)?;
+        let mask = self.key_stream(iv, data)?;
+        Ok(std::array::from_fn(|i| made[i] ^ mask[i]))
+    }
+
+    /// Xors `data` with the key stream from A₁ on; gives that of A₀.
+    fn key_stream(&self, iv: &[u8; IV_BYTES], data: &mut [u8]) -> Result<[u8; AES_BLOCK], Unspecified> {
+        let context = |count: u8| {
+            let mut block = [0; AES_BLOCK];
+            block[0] = 2;
+            block[1..13].copy_from_slice(iv);
+            block[15] = count;
+            EncryptionContext::Iv128(FixedLength::from(block))
+        };
+        let mut mask = [0; AES_BLOCK];
+        self.counter.less_safe_encrypt(&mut mask, context(0))?;
+        self.counter.less_safe_encrypt(data, context(1))?;
+        Ok(mask)
+    }
+
+    /// The last block of the chain over everything.
+    fn mac(&self, iv: &[u8; IV_BYTES], aad: &[u8], clear: &[u8]) -> Result<[u8; AES_BLOCK], Unspecified> {
+        let length = u32::try_from(clear.len()).map_err(|_| Unspecified)?.to_be_bytes();
+        if length[0] != 0 {
+            return Err(Unspecified);
+        }
+        let mut first = [0; AES_BLOCK];
+        first[0] = if aad.is_empty() { 0x3a } else { 0x7a };
+        first[1..13].copy_from_slice(iv);
+        first[13..].copy_from_slice(&length[1..]);
+        let mut chain = Chain { key: &self.chain, last: [0; AES_BLOCK], pending: Vec::with_capacity(Chain::PIECE) };
+        chain.take(&first)?;
+        if !aad.is_empty() {
+            match u16::try_from(aad.len()) {
+                Ok(short) if short < 0xff00 => chain.take(&short.to_be_bytes())?,
+                _ => {
+                    chain.take(&[0xff, 0xfe])?;
+                    chain.take(&u32::try_from(aad.len()).map_err(|_| Unspecified)?.to_be_bytes())?;
+                }
+            }
+            chain.take(aad)?;
+            chain.pad();
+        }
+        chain.take(clear)?;
+        chain.finish()
+    }
+}
+
+/// Runs CBC over bytes that come in pieces, and keeps the last block.
+struct Chain<'a> {
+    key: &'a EncryptingKey,
+    last: [u8; AES_BLOCK],
+    pending: Vec<u8>,
+}
+
+impl Chain<'_> {
+    /// Bytes encrypted at once: a few pages that stay in the nearest cache. A multiple of the cipher's blocks.
+    const PIECE: usize = 8192;
+
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), Unspecified> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(Self::PIECE - self.pending.len()));
+            self.pending.extend(now);
+            bytes = later;
+            if self.pending.len() == Self::PIECE {
+                self.run()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pad(&mut self) {
+        self.pending.resize(self.pending.len().next_multiple_of(AES_BLOCK), 0);
+    }
+
+    fn run(&mut self) -> Result<(), Unspecified> {
+        let context = EncryptionContext::Iv128(FixedLength::from(self.last));
+        self.key.less_safe_encrypt(&mut self.pending, context)?;
+        self.last = *self.pending.last_chunk().ok_or(Unspecified)?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<[u8; AES_BLOCK], Unspecified> {
+        self.pad();
+        if !self.pending.is_empty() {
+            self.run()?;
+        }
+        Ok(self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccm::aead::{AeadInOut, inout::InOutBuf};
+    use ccm::consts::{U12, U16};
+    use ccm::{Ccm as Peer, KeyInit};
+    use proptest::prelude::*;
+
+    fn agrees<P: AeadInOut<NonceSize = U12, TagSize = U16> + KeyInit>(key: &[u8], aad: &[u8], clear: &[u8]) {
+        let iv = *b"initvectorrr";
+        let peer = P::new_from_slice(key).unwrap();
+        let mut theirs = clear.to_vec();
+        let their_mac = peer.encrypt_inout_detached(&iv.into(), aad, InOutBuf::from(&mut theirs[..])).unwrap();
+        let ours = BlockKey::new(false, key);
+        let mut data = clear.to_vec();
+        let mac = ours.seal(&iv, aad, &mut data).unwrap();
+        assert_eq!((&data, mac), (&theirs, their_mac.into()));
+        ours.open(&iv, aad, &mut data, &mac).unwrap();
+        assert_eq!(data, clear);
+    }
+
+    proptest! {
+        /// Another implementation of CCM gives the same bytes.
+        #[test]
+        fn ccm_agrees_with_a_peer(
+            key: [u8; 32],
+            aad in proptest::collection::vec(any::<u8>(), 0..100),
+            clear in proptest::collection::vec(any::<u8>(), 0..9000),
+        ) {
+            agrees::<Peer<aes::Aes128, U16, U12>>(&key[..16], &aad, &clear);
+            agrees::<Peer<aes::Aes192, U16, U12>>(&key[..24], &aad, &clear);
+            agrees::<Peer<aes::Aes256, U16, U12>>(&key, &aad, &clear);
+        }
+    }
+
+    /// The length of the aad is written in another way from 0xff00 on.
+    #[test]
+    fn ccm_with_much_to_authenticate() {
+        for length in [0xfeff, 0xff00, 0x1_0000, 100_000] {
+            agrees::<Peer<aes::Aes128, U16, U12>>(&[1; 16], &vec![7; length], b"clear");
+        }
     }
 }

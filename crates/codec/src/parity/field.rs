@@ -85,11 +85,9 @@ mod tests {
     fn matrices_invert() {
         let m = [[1, 1, 1], [4, 2, 1], [16, 4, 1]];
         let i = invert(m, 3).unwrap();
-        for row in 0..3 {
-            for column in 0..3 {
-                let dot = (0..3).fold(0, |sum, k| sum ^ mul(m[row][k], i[k][column]));
-                assert_eq!(dot, u8::from(row == column));
-            }
+        for (row, terms) in m.iter().enumerate() {
+            let product: [u8; 3] = std::array::from_fn(|c| (0..3).fold(0, |sum, k| sum ^ mul(terms[k], i[k][c])));
+            assert_eq!(product, std::array::from_fn(|c| u8::from(row == c)));
         }
         assert_eq!(invert([[1, 1, 0], [1, 1, 0], [0, 0, 1]], 2), None);
     }

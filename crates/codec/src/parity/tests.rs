@@ -26,9 +26,10 @@ fn parities(data: &[Vec<u8>], count: usize) -> Vec<Vec<u8>> {
 fn parity_is_what_the_definition_says() {
     let data = row(5, 2, 3, 42);
     let parity = parities(&data, 3);
-    for i in 0..data[0].len() {
-        let horner = |times: u8| data.iter().fold(0, |sum, d| field::mul(sum, times) ^ d.get(i).copied().unwrap_or(0));
-        assert_eq!([parity[0][i], parity[1][i], parity[2][i]], [horner(1), horner(2), horner(4)]);
+    for (p, times) in [(0, 1), (1, 2), (2, 4)] {
+        let horner = |i| data.iter().fold(0, |sum, d| field::mul(sum, times) ^ d.get(i).copied().unwrap_or(0));
+        let expected: Vec<u8> = (0..data[0].len()).map(horner).collect();
+        assert_eq!(parity[p], expected);
     }
 }
 
