@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Pools made and read by zfs-fuse (Sun's ZFS of 2008 in user space), for benchmarks and as a peer to race.
+#
+#   zfs-fuse.sh TOOLS DIR make              pools b-single b-mirror b-stripe b-raidz2 with one large file each, in DIR
+#   zfs-fuse.sh TOOLS DIR read POOL FILE    seconds and bytes of one cold sequential read of POOL/FILE, after a fresh import
+#
+# TOOLS is the folder of fetch-zfs-tools.sh --peer. zfs-fuse talks through a socket at a fixed place and mounts its file
+# systems by itself: everything runs in a mount namespace of its own over an empty /run, so nothing of it is seen
+# outside, and it all ends with the script.
+set -euo pipefail
+
+if [ "${WEIR_IN_NAMESPACE:-}" != 1 ]; then
+    command -v unshare >/dev/null || { echo "no unshare(1) here" >&2; exit 3; }
+    [ "$(id -u)" = 0 ] && [ -e /dev/fuse ] || { echo "zfs-fuse needs root and /dev/fuse" >&2; exit 3; }
+    WEIR_IN_NAMESPACE=1 exec unshare --mount --propagation private -- "$0" "$@"
+fi
+
+tools=$1
+dir=$(cd "$2" && pwd)
+what=$3
+peer=$tools/peer
+[ -x "$peer/sbin/zfs-fuse" ] || { echo "zfs-fuse is not in $peer" >&2; exit 3; }
+export LD_LIBRARY_PATH=$peer/lib/x86_64-linux-gnu
+
+mount -t tmpfs tmpfs /run
+mkdir -p /run/zfs /run/lock /run/weir-mnt
+mkdir -p "$dir"
+"$peer/sbin/zfs-fuse" --no-daemon --no-kstat-mount --disable-block-cache --disable-page-cache -m 512 >"$dir/zfs-fuse.log" 2>&1 &
+daemon=$!
+trap 'kill "$daemon" 2>/dev/null; wait "$daemon" 2>/dev/null || true' EXIT
+for _ in $(seq 100); do
+    [ -S /run/zfs/zfs_socket ] && break
+    sleep 0.1
+done
+zpool() { "$peer/sbin/zpool" "$@"; }
+
+# Makes one pool of files: NAME MIB-OF-DATA LAYOUT-WORD COUNT SIZE-OF-EACH
+make() {
+    local name=$1 data_mib=$2 layout=$3 count=$4 size=$5 files=() number
+    mkdir -p "$dir/$name"
+    [ ! -e "$dir/$name/.made" ] || { echo "already there: $name"; return; }
+    for number in $(seq 0 $((count - 1))); do
+        rm -f "$dir/$name/d$number.img"
+        truncate -s "$size" "$dir/$name/d$number.img"
+        files+=("$dir/$name/d$number.img")
+    done
+    # shellcheck disable=SC2086  # an empty layout word must vanish
+    zpool create -f -m "/run/weir-mnt/$name" "$name" $layout "${files[@]}"
+    dd if=/dev/urandom of="/run/weir-mnt/$name/large" bs=1M count="$data_mib" status=none
+    zpool export "$name"
+    sync -f "$dir/$name"
+    touch "$dir/$name/.made"
+    echo "made $name: $data_mib MiB on $count files"
+}
+
+case $what in
+make)
+    make b-single 768 "" 1 1G
+    make b-mirror 512 mirror 2 640M
+    make b-stripe 768 "" 3 320M
+    make b-raidz2 1024 raidz2 6 320M
+    ;;
+read)
+    pool=$4
+    file=$5
+    zpool import -R /run/weir-mnt -d "$dir/$pool" "$pool"
+    mountpoint=$(awk -v pool="$pool" '$1 == pool { print $2 }' /proc/self/mounts)
+    start=$(date +%s.%N)
+    bytes=$(dd if="$mountpoint/$file" bs=1M status=none | wc -c)
+    end=$(date +%s.%N)
+    zpool export "$pool"
+    awk -v start="$start" -v end="$end" -v bytes="$bytes" 'BEGIN { printf "%.3f %d\n", end - start, bytes }'
+    ;;
+*)
+    echo "zfs-fuse.sh TOOLS DIR make | read POOL FILE" >&2
+    exit 2
+    ;;
+esac
