@@ -27,7 +27,7 @@ pub const FRONT_BYTES: u64 = 4 << 20;
 pub const BACK_BYTES: u64 = 2 * LABEL_BYTES;
 /// Where the area for boot loaders lies on the device (RAID-Z expansion uses it as scratch space).
 pub const BOOT_AREA: Range<u64> = 2 * LABEL_BYTES..FRONT_BYTES;
-/// The smallest device that can carry four labels and one byte of space.
+/// The smallest device that OpenZFS makes a vdev of (`SPA_MINDEVSIZE`).
 pub const MIN_DEVICE_BYTES: u64 = 64 << 20;
 
 /// Where the boot environment lies in the label.

@@ -13,12 +13,12 @@
 use super::{BlockKind, WHAT, bad, block_shift};
 use crate::cursor::{Cursor, DecodeError, Endian};
 
-const CHUNK: usize = 24;
-const ARRAY_BYTES: usize = 21;
-const CHAIN_END: u16 = 0xffff;
-const HEADER: usize = 48;
-const ENTRY: u8 = 252;
-const ARRAY: u8 = 251;
+pub(super) const CHUNK: usize = 24;
+pub(super) const ARRAY_BYTES: usize = 21;
+pub(super) const CHAIN_END: u16 = 0xffff;
+pub(super) const HEADER: usize = 48;
+pub(super) const ENTRY: u8 = 252;
+pub(super) const ARRAY: u8 = 251;
 
 /// The header of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@
 //! Invariants: every chain walk ends after as many steps as the leaf has chunks, whatever the bytes say; a value's length
 //! is bounded by the leaf.
 
+mod build;
 mod fat;
 mod hash;
 mod leaf;
@@ -23,6 +24,7 @@ mod micro;
 #[cfg(test)]
 mod tests;
 
+pub use build::{NewEntry, NewKey, encode_leaf};
 pub use fat::{FatHeader, PointerTable, ZapFlags};
 pub use hash::{hash_bytes, hash_words};
 pub use leaf::{Leaf, LeafEntry, LeafHeader};

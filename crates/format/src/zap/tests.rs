@@ -89,3 +89,64 @@ fn crc64_check_value() {
     assert_eq!(hash_words(u64::MAX, all, &[u64::from_le_bytes(*b"12345678")]), hash_bytes(u64::MAX, all, b"12345678"));
     assert_eq!(hash_words(1, ZapFlags(7), &[0x1234_5678_9abc_def0]), 0x1234_5678_9abc_0000);
 }
+
+mod leaves {
+    use super::super::*;
+    use proptest::prelude::*;
+
+    fn entry() -> impl Strategy<Value = NewEntry> {
+        let key = prop_oneof![
+            proptest::collection::vec(1u8..=255, 1..80).prop_map(NewKey::Name),
+            proptest::collection::vec(any::<u64>(), 1..6).prop_map(NewKey::Words),
+        ];
+        let sizes = prop_oneof![Just(1u8), Just(2), Just(4), Just(8)];
+        (any::<u64>(), 0u32..4, key, sizes, proptest::collection::vec(any::<u64>(), 0..9)).prop_map(
+            |(hash, cd, key, int_size, mut value)| {
+                let mask = u64::MAX >> (64 - 8 * u32::from(int_size));
+                value.iter_mut().for_each(|w| *w &= mask);
+                NewEntry { hash, cd, key, int_size, value }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn written_leaves_read_back(
+            mut entries in proptest::collection::vec(entry(), 0..40),
+            shift in 12u32..15, prefix in 0u64..4,
+        ) {
+            // All hashes begin with the leaf's two prefix bits.
+            entries.iter_mut().for_each(|e| e.hash = e.hash >> 2 | prefix << 62);
+            for endian in [Endian::Little, Endian::Big] {
+                let Some(block) = encode_leaf(shift, prefix, 2, &entries, endian) else { continue };
+                prop_assert_eq!(block.len(), 1 << shift);
+                let leaf = Leaf::decode(&block, endian).unwrap();
+                prop_assert_eq!(usize::from(leaf.header.entries), entries.len());
+                prop_assert_eq!(leaf.entries().count(), entries.len());
+                for entry in &entries {
+                    prop_assert!(leaf.owns(entry.hash));
+                    let same = leaf.find(entry.hash).map(Result::unwrap).any(|found| {
+                        let key = match entry.key {
+                            NewKey::Name(_) => NewKey::Name(leaf.name(&found).unwrap_or_default()),
+                            NewKey::Words(_) => NewKey::Words(leaf.key_words(&found).unwrap_or_default()),
+                        };
+                        let value = leaf.value_words(&found).unwrap();
+                        NewEntry { hash: found.hash, cd: found.cd, key, int_size: found.int_size, value } == *entry
+                    });
+                    prop_assert!(same, "{:?}", entry);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chains_are_sorted_by_cd_and_full_leaves_refused() {
+        let make = |cd| NewEntry { hash: 7 << 40, cd, key: NewKey::Name(b"n".to_vec()), int_size: 8, value: vec![1] };
+        let entries = [2, 0, 1].map(make);
+        let block = encode_leaf(9, 0, 0, &entries, Endian::Big).unwrap();
+        let leaf = Leaf::decode(&block, Endian::Big).unwrap();
+        let cds: Vec<_> = leaf.find(7 << 40).map(|e| e.unwrap().cd).collect();
+        assert_eq!(cds, [0, 1, 2]);
+        assert!(encode_leaf(9, 0, 0, &vec![make(0); 7], Endian::Big).is_none());
+    }
+}

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use weir_format::cursor::Endian;
+use weir_format::l2arc::L2Header;
 use weir_format::label::{self, SelfChecksum};
 use weir_format::{Dnode, NvList, Objset, ObjsetKind, Uberblock};
 
@@ -21,12 +22,16 @@ fn holds(area: &[u8], offset: u64) -> bool {
     words == stored.checksum
 }
 
+/// The state in the label of a cache device (`POOL_STATE_L2CACHE`).
+const CACHE_STATE: u64 = 4;
+
 /// What the labels of a pool's devices hold.
 #[derive(Default)]
 pub struct Found {
     pub configs: Vec<NvList>,
     pub uberblocks: Vec<Uberblock>,
     boot_envs: usize,
+    caches: usize,
 }
 
 /// Where the vdev lies in an image: all of it, or the first partition of a GPT.
@@ -76,6 +81,16 @@ pub fn scan(image: &Path, found: &mut Found) {
                 assert_eq!(ub.encode(), &area[..Uberblock::SIZE], "{}", image.display());
                 found.uberblocks.push(ub);
             }
+        }
+        if config.get_u64("state") == Some(CACHE_STATE) {
+            let mut header = vec![0; L2Header::SIZE];
+            file.read_exact_at(&mut header, base + label::FRONT_BYTES).unwrap();
+            let header_holds = holds(&header, label::FRONT_BYTES);
+            let header = L2Header::decode(&header).unwrap();
+            assert!(header_holds, "{}: L2ARC header", image.display());
+            assert_eq!(Some(header.vdev_guid), config.get_u64("guid"));
+            assert!(header.start_bytes >= label::FRONT_BYTES && header.end_bytes <= size);
+            found.caches += 1;
         }
         found.configs.push(config);
     }
@@ -136,7 +151,7 @@ fn root_objset(name: &str, found: &Found, dir: &Path) -> bool {
 #[test]
 fn golden_labels_match_zdb() {
     let Some(folder) = golden::folder() else { return };
-    let (mut pools, mut labels, mut uberblocks, mut boot_envs, mut roots) = (0, 0, 0, 0, 0);
+    let (mut pools, mut labels, mut uberblocks, mut boot_envs, mut roots, mut caches) = (0, 0, 0, 0, 0, 0);
     for (name, about) in golden::pools(&folder) {
         let dir = golden::unpack(&folder, &name);
         let mut found = Found::default();
@@ -154,7 +169,8 @@ fn golden_labels_match_zdb() {
         labels += found.configs.len();
         uberblocks += found.uberblocks.len();
         boot_envs += found.boot_envs;
+        caches += found.caches;
     }
     eprintln!("{pools} pools, {labels} labels, {uberblocks} uberblocks, {boot_envs} boot areas, {roots} MOS headers");
-    assert!(pools >= 60 && labels > pools && uberblocks > labels && boot_envs > 0 && roots > 0);
+    assert!(pools >= 60 && labels > pools && uberblocks > labels && boot_envs > 0 && roots > 0 && caches > 0);
 }
