@@ -82,6 +82,19 @@ pub enum PoolError {
         /// Their full names.
         features: Vec<String>,
     },
+    /// Something in the MOS cannot be read.
+    #[error("pool '{pool}': {what} cannot be read: {source}; older states can be tried with -F or -T TXG")]
+    Mos {
+        /// The pool.
+        pool: String,
+        /// What was read.
+        what: String,
+        /// Why not.
+        source: Box<weir_objects::ObjectError>,
+    },
+    /// An object cannot be read.
+    #[error("{0}")]
+    Object(#[from] weir_objects::ObjectError),
     /// A disk failed.
     #[error("{}: {source}", .path.display())]
     Disk {

