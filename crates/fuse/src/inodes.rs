@@ -1,0 +1,89 @@
+//! Inode numbers: one 64-bit number for a file system and an object in it.
+//!
+//! ```text
+//!   63        48 47                                  0
+//!   |    tag    |           object number             |      object numbers end at 2^48
+//! ```
+//!
+//! Tag 0 is the root file system, so its files show the numbers that they have in ZFS; the others get a tag at the first
+//! step into them. The root directory of each is object 1 here, which makes the whole mount's root inode 1, as FUSE
+//! demands. Two files never share a number, so tools that recognise hard links by it are not fooled.
+//!
+//! The table holds one entry per file system that was ever entered and is full at 65,535 of them; then the answer to
+//! further first steps is ENFILE.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use weir_files::tree::Node;
+
+const OBJECT_BITS: u32 = 48;
+const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
+/// The number of directory entries whose file system has not been entered yet: what `readdir` shows, never a handle.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
+
+/// The tags given out so far.
+#[derive(Debug)]
+pub(crate) struct Inodes {
+    tags: Mutex<Tags>,
+}
+
+#[derive(Debug)]
+struct Tags {
+    branches: Vec<u32>,
+    by_branch: BTreeMap<u32, u16>,
+}
+
+impl Inodes {
+    pub(crate) fn new() -> Self {
+        Inodes { tags: Mutex::new(Tags { branches: vec![0], by_branch: BTreeMap::from([(0, 0)]) }) }
+    }
+
+    /// The number of a node; `None` when no tag is left.
+    pub(crate) fn number(&self, node: Node) -> Option<u64> {
+        let mut tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+        let tag = match tags.by_branch.get(&node.branch) {
+            Some(tag) => *tag,
+            None => {
+                let tag = u16::try_from(tags.branches.len()).ok().filter(|tag| *tag != u16::MAX)?;
+                tags.branches.push(node.branch);
+                tags.by_branch.insert(node.branch, tag);
+                tag
+            }
+        };
+        Some(u64::from(tag) << OBJECT_BITS | (node.object & OBJECT_MASK))
+    }
+
+    /// The node of a number that was given out.
+    pub(crate) fn node(&self, number: u64) -> Option<Node> {
+        let tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
+        let branch = *tags.branches.get((number >> OBJECT_BITS) as usize)?;
+        Some(Node { branch, object: number & OBJECT_MASK })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back_and_never_collide() {
+        let inodes = Inodes::new();
+        let nodes = [(0, 1), (0, 34), (7, 34), (7, 1), (3, Node::CONTROL), (3, Node::SNAPSHOTS), (0, Node::CONTROL)];
+        let nodes = nodes.map(|(branch, object)| Node { branch, object });
+        let numbers = nodes.map(|node| inodes.number(node).unwrap());
+        assert_eq!(numbers[..2], [1, 34]);
+        for (node, number) in nodes.into_iter().zip(numbers) {
+            assert_eq!(inodes.node(number), Some(node));
+            assert_eq!(numbers.iter().filter(|n| **n == number).count(), 1);
+        }
+        assert_eq!(inodes.node(9 << OBJECT_BITS | 34), None);
+        assert_eq!(inodes.node(UNKNOWN), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let inodes = Inodes::new();
+        let given = (0..70_000).filter(|branch| inodes.number(Node { branch: *branch, object: 1 }).is_some());
+        assert_eq!(given.count(), 65_535);
+    }
+}

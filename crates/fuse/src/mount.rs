@@ -1,0 +1,147 @@
+//! Mounting, waiting for the end, unmounting.
+//!
+//! As root the mount is made with `mount(2)` and no helper is needed; other users need `fusermount3`, which is set-uid.
+//! The end comes from outside (`umount`, and the kernel closes the session) or from inside ([`Mounted::unmount`]); a
+//! mount that is still in use is detached, so that it vanishes from the tree at once and the program can end.
+
+use crate::door::{Door, Inner};
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+use weir_files::tree::Tree;
+use weir_machine::{Source, Tasks};
+
+/// Why there is no mount.
+#[derive(Debug, Error)]
+pub enum FuseError {
+    /// The mount point is no directory.
+    #[error("{}: {why}", .path.display())]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: io::Error,
+    },
+    /// The kernel has no FUSE, or it is not open to this user.
+    #[error("/dev/fuse: {0}; load the kernel module 'fuse' or pass the device into the container")]
+    NoDevice(io::Error),
+    /// The kernel or its helper refused.
+    #[error("cannot mount at {}: {why}{hint}", .path.display())]
+    Refused {
+        /// The mount point.
+        path: PathBuf,
+        /// What was said.
+        why: io::Error,
+        /// What may help.
+        hint: &'static str,
+    },
+    /// The session broke.
+    #[error("the mount ended: {0}")]
+    Session(io::Error),
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What `mount` shows as the source: the pool's name.
+    pub source: String,
+    /// Whether other users may look in (the kernel still checks modes).
+    pub allow_other: bool,
+    /// Threads that take requests from the kernel.
+    pub threads: usize,
+}
+
+/// A mount that is up.
+pub struct Mounted {
+    session: BackgroundSession,
+    path: PathBuf,
+    inner: Arc<Inner>,
+}
+
+/// Hands out the means to end a mount from another thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    path: PathBuf,
+}
+
+/// Mounts `tree` read-only at `path`.
+pub fn mount(tree: Tree, tasks: Tasks, path: &Path, options: &MountOptions) -> Result<Mounted, FuseError> {
+    let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
+    let path = path.canonicalize().map_err(point)?;
+    if !path.metadata().map_err(point)?.is_dir() {
+        return Err(point(io::Error::from(io::ErrorKind::NotADirectory)));
+    }
+    std::fs::File::options().read(true).write(true).open("/dev/fuse").map_err(FuseError::NoDevice)?;
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::RO,
+        MountOption::DefaultPermissions,
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("weir".into()),
+    ];
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = false;
+    let inner = Arc::new(Inner::new(tree));
+    let door = Door { inner: Arc::clone(&inner), tasks };
+    let refused = |why: io::Error| {
+        let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));
+        let hint = match (rustix::process::geteuid().is_root(), helper) {
+            (false, false) => " (users other than root need the program fusermount3, Debian's package fuse3)",
+            _ => "",
+        };
+        FuseError::Refused { path: path.clone(), why, hint }
+    };
+    let session = Session::new(door, &path, &config).and_then(Session::spawn).map_err(refused)?;
+    Ok(Mounted { session, path, inner })
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+impl Mounted {
+    /// The means to end it.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter { path: self.path.clone() }
+    }
+
+    /// Bytes given so far, by where they came from.
+    pub fn served(&self) -> BTreeMap<Source, u64> {
+        self.inner.served()
+    }
+
+    /// Blocks until the mount is gone, and says what it gave.
+    pub fn join(self) -> Result<BTreeMap<Source, u64>, FuseError> {
+        let inner = Arc::clone(&self.inner);
+        self.session.join().map_err(FuseError::Session)?;
+        Ok(inner.served())
+    }
+}
+
+impl Unmounter {
+    /// Unmounts; a mount in use is detached. Returns whether the mount was detached only: then [`Mounted::join`] returns
+    /// when its last user is gone.
+    pub fn unmount(&self) -> Result<bool, FuseError> {
+        use rustix::mount::UnmountFlags;
+        let session = |errno: rustix::io::Errno| FuseError::Session(errno.into());
+        match rustix::mount::unmount(&self.path, UnmountFlags::empty()) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::BUSY) => {
+                rustix::mount::unmount(&self.path, UnmountFlags::DETACH).map_err(session)?;
+                Ok(true)
+            }
+            Err(rustix::io::Errno::PERM) => {
+                let helper = std::process::Command::new("fusermount3").arg("-uz").arg(&self.path).status();
+                helper.map(|_| true).map_err(FuseError::Session)
+            }
+            // Not mounted any more: somebody was faster.
+            Err(rustix::io::Errno::INVAL) => Ok(false),
+            Err(errno) => Err(session(errno)),
+        }
+    }
+}
