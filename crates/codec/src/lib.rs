@@ -17,6 +17,7 @@ pub mod checksum;
 pub mod compress;
 pub mod crypt;
 pub mod error;
+pub mod fuzz;
 pub mod parity;
 
 pub use checksum::{Salt, checksum};

@@ -15,8 +15,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_format::CompressionKind;
-
 use crate::hash::hex_of;
 use crate::report::{Report, line};
 
@@ -35,17 +33,8 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every body of the workspace.
 pub fn targets() -> Vec<Target> {
     let mut targets: Vec<Target> = weir_format::fuzz::TARGETS.to_vec();
-    targets.push(("decompress", decompress));
+    targets.extend(weir_codec::fuzz::TARGETS);
     targets
-}
-
-/// First byte: the kind of compression; the next three: the logical size; the rest is the compressed block.
-fn decompress(data: &[u8]) {
-    let [kind, a, b, c, source @ ..] = data else { return };
-    let Some(kind) = CompressionKind::from_u8(kind % 18) else { return };
-    let logical_bytes = u32::from_le_bytes([*a, *b, *c % 4, 0]) as usize;
-    // Whether it expands or is refused, it must return.
-    let _ = weir_codec::decompress(kind, source, logical_bytes);
 }
 
 /// Chance that can be had again: xorshift64* (Vigna).
