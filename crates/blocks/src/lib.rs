@@ -22,7 +22,9 @@
 
 pub mod draid;
 pub mod error;
+mod gang;
 pub mod pipeline;
+pub mod raidz;
 pub mod vdev;
 
 pub use error::BlockError;

@@ -7,6 +7,7 @@
 //! ```
 
 use crate::error::{BlockError, note};
+use crate::gang;
 use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ impl Blocks {
             request.book(Source::Nothing, len);
             return Ok(Bytes::from(vec![0; len as usize]));
         }
-        let mut buf = self.physical(request, pointer).await?;
+        let mut buf = self.physical(request, pointer, 0).await?;
         if options.raw {
             request.book(Source::Disk, buf.len() as u64);
             return Ok(freeze(buf));
@@ -129,7 +130,7 @@ impl Blocks {
     /// [`BlockError`].
     pub async fn read_raw(&self, request: &Request, vdev: u32, offset: u64, len: u64) -> Result<Bytes, BlockError> {
         let job = self.job(request, weir_format::Txg(u64::MAX));
-        let buf = self.tree.read(&job, Place { vdev, offset }, len, &|_| Ok(())).await?;
+        let buf = self.tree.read(&job, Place::new(vdev, offset), len, &|_| Ok(())).await?;
         request.book(Source::Disk, len);
         Ok(freeze(buf))
     }
@@ -158,13 +159,25 @@ impl Blocks {
         Ok(bytes)
     }
 
-    /// The physical bytes, checksum proven.
-    async fn physical(&self, request: &Request, pointer: &BlockPointer) -> Result<Buf, BlockError> {
+    pub(crate) fn buffer(&self, len: usize) -> Buf {
+        self.pool.take(len)
+    }
+
+    /// The physical bytes, checksum proven. `depth` counts the gang headers above.
+    pub(crate) async fn physical(
+        &self,
+        request: &Request,
+        pointer: &BlockPointer,
+        depth: u8,
+    ) -> Result<Buf, BlockError> {
+        if pointer.is_gang() {
+            return gang::read(self, request, pointer, depth).await;
+        }
         let job = self.job(request, pointer.physical_birth());
         let proof = |bytes: &[u8]| verify_block(pointer, &self.salt, bytes);
         let mut worst = None;
         for dva in pointer.dvas() {
-            let place = Place { vdev: dva.vdev, offset: dva.offset_bytes };
+            let place = Place::new(dva.vdev, dva.offset_bytes);
             match self.tree.read(&job, place, pointer.psize_bytes(), &proof).await {
                 Ok(buf) => return Ok(buf),
                 Err(error) => note(&mut worst, error),

@@ -108,7 +108,7 @@ impl Leaf {
         len: u64,
         proof: Option<Proof<'_>>,
     ) -> Result<Buf, BlockError> {
-        let Place { vdev: top, offset: at } = place;
+        let Place { vdev: top, offset: at, .. } = place;
         let Some(disk) = &self.disk else {
             return Err(BlockError::Missing { vdev: top, offset: at, devices: vec![vdev.name.clone()] });
         };
@@ -140,11 +140,12 @@ async fn transfer(disk: &Arc<dyn Disk>, offset: u64, len: u64) -> Result<Buf, Di
     let sector = u64::from(geometry.sector_bytes.max(1));
     let out_of_range = DiskError::OutOfRange {
         op: weir_machine::Op::Read,
-        offset: offset.saturating_add(FRONT_BYTES),
+        offset: offset.wrapping_add(FRONT_BYTES),
         len,
         size_bytes: geometry.size_bytes,
     };
-    let Some(start) = offset.checked_add(FRONT_BYTES) else { return Err(out_of_range) };
+    // Wrapping: a RAID-Z vdev that is being widened has its scratch area in front of the space.
+    let start = offset.wrapping_add(FRONT_BYTES);
     let Some(end) = start.checked_add(len).filter(|&end| end <= geometry.size_bytes) else { return Err(out_of_range) };
     let first = start / sector * sector;
     let last = end.next_multiple_of(sector);

@@ -16,19 +16,25 @@
 //! A leaf without a disk is *missing*; a leaf that missed writes in some transaction groups is *stale* for blocks born in
 //! them and asked last.
 
+mod indirect;
 mod leaf;
 mod mirror;
+mod raidz;
 mod spec;
 
 pub use leaf::Counters;
 pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
 
+use crate::draid;
 use crate::error::BlockError;
+use crate::raidz::{Map, Reflowed};
 use futures_util::future::BoxFuture;
+use indirect::{Indirect, MAX_HOPS};
 use leaf::Leaf;
 use std::sync::Arc;
 use weir_codec::CodecError;
 use weir_format::Txg;
+use weir_format::indirect::MappingEntry;
 use weir_machine::{Buf, BufPool, Clock, Request};
 
 /// The largest range that is ever read at once: the largest block of the format.
@@ -51,6 +57,14 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Place {
     pub vdev: u32,
     pub offset: u64,
+    /// How often the read was sent on to another top-level vdev.
+    pub hops: u8,
+}
+
+impl Place {
+    pub fn new(vdev: u32, offset: u64) -> Self {
+        Place { vdev, offset, hops: 0 }
+    }
 }
 
 /// A vdev below the top, or the top itself.
@@ -63,7 +77,26 @@ pub(crate) struct Vdev {
 pub(crate) enum Body {
     Leaf(Leaf),
     Mirror(Vec<Vdev>),
+    Raidz(RaidzVdev),
+    Draid {
+        map: draid::Map,
+        children: Vec<Vdev>,
+    },
+    /// A distributed spare of the dRAID vdev `top`.
+    DraidSpare {
+        top: u32,
+        spare: u64,
+    },
+    Indirect(Indirect),
     Unsupported(&'static str),
+}
+
+/// A RAID-Z vdev.
+pub(crate) struct RaidzVdev {
+    pub ashift: u32,
+    pub nparity: u64,
+    pub expansion: Expansion,
+    pub children: Vec<Vdev>,
 }
 
 /// A top-level vdev.
@@ -99,7 +132,10 @@ impl Tree {
     pub fn new(specs: Vec<VdevSpec>) -> Result<Arc<Tree>, TreeError> {
         let tops = spec::sorted(specs)?
             .into_iter()
-            .map(|s| Ok(Top { ashift: s.ashift, asize_bytes: s.asize_bytes, vdev: Vdev::build(s, 0)? }))
+            .map(|s| {
+                let (ashift, asize_bytes) = (s.ashift, s.asize_bytes);
+                Ok(Top { ashift, asize_bytes, vdev: Vdev::build(s, ashift, 0)? })
+            })
             .collect::<Result<_, TreeError>>()?;
         Ok(Arc::new(Tree { tops }))
     }
@@ -123,8 +159,20 @@ impl Tree {
         out
     }
 
+    /// The child of dRAID vdev `top` that holds `offset` of its distributed spare.
+    fn spare_child(&self, top: u32, spare: u64, offset: u64, place: Place) -> Result<&Vdev, BlockError> {
+        let Place { vdev, offset: at, hops } = place;
+        let child = match self.tops.get(top as usize).map(|t| &t.vdev.body) {
+            Some(Body::Draid { map, children }) if hops < MAX_HOPS => {
+                map.spare_child(spare, offset).and_then(|i| children.get(i))
+            }
+            _ => None,
+        };
+        child.ok_or(BlockError::Forged { vdev, offset: at, field: "distributed spare", value: spare })
+    }
+
     fn top(&self, place: Place) -> Result<&Top, BlockError> {
-        let Place { vdev, offset } = place;
+        let Place { vdev, offset, .. } = place;
         let forged = BlockError::Forged { vdev, offset, field: "vdev", value: vdev.into() };
         self.tops.get(vdev as usize).ok_or(forged)
     }
@@ -149,9 +197,40 @@ impl Tree {
         Ok(buf)
     }
 
+    /// Every copy of a range that devices give, right or wrong.
+    pub(crate) fn copies<'a>(&'a self, job: &'a Job<'a>, place: Place, len: u64) -> BoxFuture<'a, Vec<Buf>> {
+        Box::pin(async move {
+            let Ok((top, whole)) = self.check(place, len) else { return Vec::new() };
+            let mut out = Vec::new();
+            top.vdev.copies(self, job, place, place.offset, whole, &mut out).await;
+            for buf in &mut out {
+                buf.truncate(len as usize);
+            }
+            out
+        })
+    }
+
+    /// Tells where the blocks of removed vdev `vdev` lie now. The first map given counts: false if there was one, or the
+    /// vdev is not a removed one.
+    pub fn set_mapping(&self, vdev: u32, map: Vec<MappingEntry>) -> bool {
+        match self.tops.get(vdev as usize).map(|t| &t.vdev.body) {
+            Some(Body::Indirect(indirect)) => indirect.set(map),
+            _ => false,
+        }
+    }
+
+    /// Bytes of the largest gang header on `vdev`: its smallest allocation.
+    pub(crate) fn gang_header_bytes(&self, vdev: u32) -> Option<u64> {
+        let top = self.tops.get(vdev as usize)?;
+        Some(match &top.vdev.body {
+            Body::Draid { map, .. } => map.layout().ndata << top.ashift,
+            _ => 1 << top.ashift,
+        })
+    }
+
     /// The vdev and the whole sectors of a range, if it can be read at all.
     fn check(&self, place: Place, len: u64) -> Result<(&Top, u64), BlockError> {
-        let Place { vdev, offset } = place;
+        let Place { vdev, offset, .. } = place;
         let top = self.top(place)?;
         let forged = |field, value| Err(BlockError::Forged { vdev, offset, field, value });
         if len == 0 || len > MAX_BLOCK_BYTES {
@@ -186,9 +265,53 @@ impl Vdev {
             match &self.body {
                 Body::Leaf(leaf) => leaf.read(self, job, place, offset, len, proof).await,
                 Body::Mirror(children) => mirror::read(children, tree, job, place, offset, len, proof).await,
+                Body::Raidz(vdev) => {
+                    let target = vdev.target(offset, len, job.birth);
+                    raidz::read(&target, tree, job, place, proof).await
+                }
+                Body::Draid { map, children } => {
+                    let ashift = tree.ashift(place.vdev).unwrap_or(9);
+                    let rows = Map::of_draid(map, offset, len);
+                    if rows.len as u64 != len {
+                        let Place { vdev, offset, .. } = place;
+                        let field = "offset (beyond its dRAID group)";
+                        return Err(BlockError::Forged { vdev, offset, field, value: offset });
+                    }
+                    let width = children.len() as u64;
+                    let target = raidz::Target { map: rows, children, ashift, widths: width..=width };
+                    raidz::read(&target, tree, job, place, proof).await
+                }
+                Body::DraidSpare { top, spare } => {
+                    let child = tree.spare_child(*top, *spare, offset, place)?;
+                    let place = Place { hops: place.hops + 1, ..place };
+                    child.read(tree, job, place, offset, len, proof).await
+                }
+                Body::Indirect(indirect) => indirect.read(tree, job, place, offset, len, proof).await,
                 Body::Unsupported(what) => {
                     Err(BlockError::Unsupported { vdev: place.vdev, offset: place.offset, what })
                 }
+            }
+        })
+    }
+
+    fn copies<'a>(
+        &'a self,
+        tree: &'a Tree,
+        job: &'a Job<'a>,
+        place: Place,
+        offset: u64,
+        len: u64,
+        out: &'a mut Vec<Buf>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            match &self.body {
+                Body::Mirror(children) => {
+                    for child in children {
+                        child.copies(tree, job, place, offset, len, out).await;
+                    }
+                }
+                Body::Indirect(indirect) => out.extend(indirect.copies(tree, job, place, offset, len).await),
+                _ => out.extend(self.read(tree, job, place, offset, len, None).await),
             }
         })
     }
@@ -199,6 +322,7 @@ impl Vdev {
             Body::Leaf(leaf) => leaf.reluctance(birth),
             Body::Mirror(children) => children.iter().map(|c| c.reluctance(birth)).min().unwrap_or(2),
             Body::Unsupported(_) => 2,
+            Body::Raidz(_) | Body::Draid { .. } | Body::DraidSpare { .. } | Body::Indirect(_) => 0,
         }
     }
 
@@ -213,8 +337,28 @@ impl Vdev {
 
     fn children(&self) -> &[Vdev] {
         match &self.body {
-            Body::Mirror(children) => children,
+            Body::Mirror(children) | Body::Draid { children, .. } => children,
+            Body::Raidz(vdev) => &vdev.children,
             _ => &[],
+        }
+    }
+
+    /// Adds the names of the leaves that are not there.
+    pub(crate) fn absent(&self, names: &mut Vec<String>) {
+        match &self.body {
+            Body::Leaf(leaf) if !leaf.present() => names.push(self.name.clone()),
+            _ => self.children().iter().for_each(|c| c.absent(names)),
+        }
+    }
+
+    /// Counts wrong bytes at the first leaf that could have given them.
+    pub(crate) fn checksum_error(&self) -> bool {
+        match &self.body {
+            Body::Leaf(leaf) if leaf.present() => {
+                leaf.counters().checksum_error();
+                true
+            }
+            _ => self.children().iter().any(Vdev::checksum_error),
         }
     }
 
@@ -226,5 +370,35 @@ impl Vdev {
         for child in self.children() {
             child.health(out);
         }
+    }
+}
+
+impl RaidzVdev {
+    /// Children that a block born in `birth` was written to.
+    fn logical_width(&self, birth: Txg) -> u64 {
+        let now = self.children.len() as u64 - u64::from(self.expansion.reflow.is_some());
+        let later = self.expansion.txgs.iter().filter(|&&txg| txg > birth.0).count() as u64;
+        now.saturating_sub(later).max(self.nparity + 1)
+    }
+
+    fn target(&self, offset: u64, len: u64, birth: Txg) -> raidz::Target<'_> {
+        let physical_width = self.children.len() as u64;
+        let logical_width = self.logical_width(birth);
+        let (ashift, nparity) = (self.ashift, self.nparity);
+        let map = if logical_width == physical_width {
+            Map::new(offset, len, ashift, physical_width, nparity)
+        } else {
+            let reflow = self.expansion.reflow;
+            let moved_bytes = reflow.map_or(u64::MAX, |r| r.offset_bytes);
+            let scratch = reflow.is_some_and(|r| r.scratch);
+            Map::expanded(
+                offset,
+                len,
+                ashift,
+                nparity,
+                Reflowed { physical_width, logical_width, moved_bytes, scratch },
+            )
+        };
+        raidz::Target { map, children: &self.children, ashift, widths: logical_width..=physical_width }
     }
 }

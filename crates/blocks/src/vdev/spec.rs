@@ -1,7 +1,8 @@
 //! The pure description that a tree is built from.
 
+use super::indirect::Indirect;
 use super::leaf::Leaf;
-use super::{Body, Vdev};
+use super::{Body, RaidzVdev, Vdev};
 use crate::draid;
 use std::fmt;
 use std::sync::Arc;
@@ -173,7 +174,7 @@ pub(super) fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeErro
 }
 
 impl Vdev {
-    pub(super) fn build(spec: VdevSpec, depth: u32) -> Result<Vdev, TreeError> {
+    pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32) -> Result<Vdev, TreeError> {
         let VdevSpec { guid, name, kind, children, disk, stale, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
@@ -183,20 +184,50 @@ impl Vdev {
             return bad("number of children", children.len() as u64);
         }
         let count = children.len();
-        let children: Vec<Vdev> = children.into_iter().map(|c| Vdev::build(c, depth + 1)).collect::<Result<_, _>>()?;
+        let children: Vec<Vdev> =
+            children.into_iter().map(|c| Vdev::build(c, ashift, depth + 1)).collect::<Result<_, _>>()?;
         let body = match kind {
             VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, stale, dtl)),
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
                 return bad("number of children", 0);
             }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Body::Mirror(children),
-            VdevKind::Raidz { .. } => Body::Unsupported("a RAID-Z vdev"),
-            VdevKind::Draid(_) => Body::Unsupported("a dRAID vdev"),
-            VdevKind::DraidSpare { .. } => Body::Unsupported("a distributed spare"),
-            VdevKind::Indirect => Body::Unsupported("a removed vdev"),
+            VdevKind::Raidz { nparity, expansion } => Body::Raidz(raidz(&name, ashift, nparity, expansion, children)?),
+            VdevKind::Draid(layout) => {
+                if layout.width != count as u64 {
+                    return bad("number of children", count as u64);
+                }
+                let map = draid::Map::new(layout, ashift);
+                let map = map.map_err(|error| TreeError::Draid { vdev: name.clone(), error })?;
+                Body::Draid { map, children }
+            }
+            VdevKind::DraidSpare { top, spare } => Body::DraidSpare { top, spare },
+            VdevKind::Indirect => Body::Indirect(Indirect::default()),
             VdevKind::Hole => Body::Unsupported("a hole among the vdevs"),
             VdevKind::Missing => Body::Unsupported("a vdev that the configuration does not describe"),
         };
         Ok(Vdev { name, guid, body })
     }
+}
+
+fn raidz(
+    name: &str,
+    ashift: u32,
+    nparity: u32,
+    expansion: Option<Expansion>,
+    children: Vec<Vdev>,
+) -> Result<RaidzVdev, TreeError> {
+    let bad = |field, value| Err(TreeError::Field { vdev: name.to_owned(), field, value });
+    if !(1..=3).contains(&nparity) {
+        return bad("parity", nparity.into());
+    }
+    if children.len() <= nparity as usize {
+        return bad("number of children", children.len() as u64);
+    }
+    let expansion = expansion.unwrap_or_default();
+    let widenings = expansion.txgs.len() + usize::from(expansion.reflow.is_some());
+    if children.len() - nparity as usize <= widenings {
+        return bad("number of widenings", widenings as u64);
+    }
+    Ok(RaidzVdev { ashift, nparity: nparity.into(), expansion, children })
 }

@@ -1,0 +1,116 @@
+//! Gangs: blocks for which no free segment was large enough, kept in pieces.
+//!
+//! ```text
+//!  pointer (gang bit) ─► header ─┬─► piece ──────────────► bytes, proven by the piece's own checksum
+//!                                ├─► header (a gang again) ─┬─► …
+//!                                └─► piece                  └─► …
+//! ```
+//!
+//! Every copy of a header holds the same, so any one that proves itself will do. The pieces must add up to exactly the
+//! block: that, and a limit on depth, bounds what a forged header can cost.
+
+use crate::error::{BlockError, note};
+use crate::pipeline::Blocks;
+use crate::vdev::Place;
+use futures_util::future::{BoxFuture, join_all};
+use weir_codec::checksum::verify_gang_header;
+use weir_format::{BlockPointer, DecodeError, gang};
+use weir_machine::{Buf, Request};
+
+/// Deepest gang of gangs.
+const MAX_DEPTH: u8 = 16;
+
+/// The part of a header that proves itself: all of it, or a classic one at its front.
+fn proven_part<'a>(pointer: &BlockPointer, bytes: &'a [u8]) -> Result<&'a [u8], weir_codec::CodecError> {
+    let whole = verify_gang_header(pointer, bytes);
+    match bytes.get(..gang::CLASSIC_BYTES) {
+        Some(front) if whole.is_err() => verify_gang_header(pointer, front).map(|_| front),
+        _ => whole.map(|_| bytes),
+    }
+}
+
+/// The pieces of a block of `psize_bytes`, which they must add up to.
+fn pieces(header: &[u8], psize_bytes: u64) -> Result<Vec<BlockPointer>, DecodeError> {
+    let pieces = gang::decode(header)?;
+    let bad = |field, value| DecodeError::Field { what: "gang header", field, value };
+    if let Some(embedded) = pieces.iter().find(|p| p.is_embedded()) {
+        return Err(bad("piece (embedded)", embedded.psize_bytes()));
+    }
+    // No overflow: each piece is at most 32 MiB and a header has at most 511.
+    let total: u64 = pieces.iter().map(BlockPointer::psize_bytes).sum();
+    if total != psize_bytes { Err(bad("sum of the pieces", total)) } else { Ok(pieces) }
+}
+
+/// The physical bytes of a gang, each piece proven.
+pub(crate) fn read<'a>(
+    blocks: &'a Blocks,
+    request: &'a Request,
+    pointer: &'a BlockPointer,
+    depth: u8,
+) -> BoxFuture<'a, Result<Buf, BlockError>> {
+    Box::pin(async move {
+        let first = pointer.dva(0);
+        let (vdev, offset) = (first.vdev, first.offset_bytes);
+        if depth >= MAX_DEPTH {
+            return Err(BlockError::Forged { vdev, offset, field: "depth of the gang", value: depth.into() });
+        }
+        let header = header(blocks, request, pointer).await?;
+        let damaged = |fault| BlockError::Structure { vdev, offset, fault };
+        let part =
+            proven_part(pointer, header.as_ref()).map_err(|fault| BlockError::Corrupt { vdev, offset, fault })?;
+        let pieces = pieces(part, pointer.psize_bytes()).map_err(damaged)?;
+        let parts = join_all(pieces.iter().map(|p| blocks.physical(request, p, depth + 1))).await;
+        let mut block = blocks.buffer(pointer.psize_bytes() as usize);
+        let mut rest = block.as_mut();
+        for part in parts {
+            let part = part?;
+            let (front, tail) = std::mem::take(&mut rest).split_at_mut(part.len());
+            front.copy_from_slice(part.as_ref());
+            rest = tail;
+        }
+        Ok(block)
+    })
+}
+
+/// Any copy of the header that proves itself.
+async fn header(blocks: &Blocks, request: &Request, pointer: &BlockPointer) -> Result<Buf, BlockError> {
+    let job = blocks.job(request, pointer.physical_birth());
+    let sizes = pointer.dvas().filter_map(|d| blocks.tree().gang_header_bytes(d.vdev));
+    let len = sizes.min().unwrap_or(0).clamp(gang::CLASSIC_BYTES as u64, gang::MAX_BYTES as u64);
+    let proof = |bytes: &[u8]| proven_part(pointer, bytes).map(drop);
+    let mut worst = None;
+    for dva in pointer.dvas() {
+        match blocks.tree().read(&job, Place::new(dva.vdev, dva.offset_bytes), len, &proof).await {
+            Ok(buf) => return Ok(buf),
+            Err(error) => note(&mut worst, error),
+        }
+    }
+    Err(worst.unwrap_or(BlockError::Forged { vdev: 0, offset: 0, field: "number of copies", value: 0 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_format::Endian;
+
+    /// A plain pointer of `sectors` physical sectors.
+    fn piece(sectors: u64) -> BlockPointer {
+        let mut words = [0; 16];
+        words[0] = sectors;
+        words[1] = 1;
+        words[6] = (sectors - 1) << 16 | (sectors - 1);
+        BlockPointer::from_words(words)
+    }
+
+    #[test]
+    fn pieces_must_add_up() {
+        let header = gang::encode(&[piece(3), piece(5)], 512, Endian::Little).unwrap();
+        assert_eq!(pieces(&header, 8 << 9).unwrap().len(), 2);
+        assert!(pieces(&header, 7 << 9).is_err() && pieces(&header, 9 << 9).is_err());
+        assert!(pieces(&[0; 512], 512).is_err());
+        let mut words = *piece(1).words();
+        words[6] |= 1 << 39;
+        let header = gang::encode(&[BlockPointer::from_words(words)], 512, Endian::Little).unwrap();
+        assert!(pieces(&header, 1).is_err(), "an embedded piece");
+    }
+}

@@ -1,0 +1,230 @@
+//! RAID-Z geometry: which sectors of which children hold a block. Pure.
+//!
+//! A block of s sectors on a vdev of width w with p parities is written row by row, p parity sectors in front of at most
+//! w − p data sectors, and begins at whatever sector the allocator chose. Data go down the columns, not along the rows,
+//! so that each child has one contiguous piece:
+//!
+//! ```text
+//!   width 5, parity 1, a block of 10 sectors that begins on child 2
+//!   child    0    1    2    3    4
+//!                      P0   D0   D3        first column: parity, of the rows 0–2
+//!            D6   D8   P1   D1   D4        then the data columns; the last ones are a sector shorter
+//!            D7   D9   P2   D2   D5
+//! ```
+//!
+//! The allocated size is rounded up to p + 1 sectors; the sectors skipped at the end hold nothing. With single parity,
+//! the first two columns swap places in every other MiB of the vdev's space: an accident of the first release that the
+//! format keeps.
+//!
+//! *Expansion.* A vdev that was widened keeps the rows of its old blocks (their logical width) and reflows all sectors
+//! over more children: sector n of the vdev's space then lies on child n mod w', at row n div w'. Each row of an old
+//! block is therefore mapped sector by sector ([`Map::expanded`]). While the widening is under way, rows not yet
+//! copied lie in the old layout, and the first ones perhaps still in the scratch area in front of the space.
+//!
+//! *Wrong columns.* A [`Suspect`] is a device that may have given wrong bytes: one of the children, or, for a reflowed
+//! block, one of the children as they were before (a disk that was wrong then spread its sectors over all of them).
+//!
+//! Source: OpenZFS `module/zfs/vdev_raidz.c`: `vdev_raidz_map_alloc`, `vdev_raidz_map_alloc_expanded`,
+//! `raidz_simulate_failure`, theory comment.
+
+#[cfg(test)]
+mod tests;
+
+use crate::draid;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// The boot area, where a widening keeps the first rows for a while.
+const SCRATCH_BYTES: u64 = 7 << 19;
+/// With single parity, this bit of the offset swaps the first two columns.
+const SWAP_BIT: u64 = 1 << 20;
+
+/// The piece of a block (or of its parity) on one child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Index of the child.
+    pub child: usize,
+    /// Where on the child, in bytes of its allocatable space (wrapping: the scratch area lies in front of it).
+    pub offset_bytes: u64,
+    /// How much; 0 for a column that the row does not reach.
+    pub size_bytes: usize,
+    /// Where in the block a data column's bytes belong.
+    pub at: usize,
+}
+
+/// Columns that one set of parities protects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Parity columns first, then the data columns.
+    pub columns: Vec<Column>,
+}
+
+/// Where a block lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// Parity columns of each row.
+    pub nparity: usize,
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Bytes of the block: the sum of all data columns.
+    pub len: usize,
+}
+
+/// How a widened vdev lies at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflowed {
+    /// Children now.
+    pub physical_width: u64,
+    /// Children when the block was written.
+    pub logical_width: u64,
+    /// Bytes of the vdev's space that have been moved to the present width; `u64::MAX` when all have.
+    pub moved_bytes: u64,
+    /// What has been moved is still in the scratch area.
+    pub scratch: bool,
+}
+
+/// A device that may have given wrong bytes: the sectors n of the vdev's space with n mod `width` = `index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Suspect {
+    width: Reverse<u64>,
+    index: u64,
+}
+
+/// Sectors of a block, spread over columns.
+struct Shape {
+    /// Rows that are full of data columns.
+    full: u64,
+    /// Data sectors of the row that is not.
+    rest: u64,
+    /// Columns, parity included, that reach into that row.
+    big: u64,
+    /// Sectors with parity.
+    total: u64,
+}
+
+impl Shape {
+    fn new(sectors: u64, width: u64, nparity: u64) -> Self {
+        let data = (width - nparity).max(1);
+        let (full, rest) = (sectors / data, sectors % data);
+        let big = if rest == 0 { 0 } else { rest + nparity };
+        Shape { full, rest, big, total: sectors + nparity * (full + u64::from(rest > 0)) }
+    }
+}
+
+impl Map {
+    /// Maps `psize_bytes` (a multiple of the sector size `1 << ashift`) at `offset_bytes` of a vdev of `width` children,
+    /// `nparity` of them parity. `width` must be larger than `nparity`, which is 1 to 3.
+    pub fn new(offset_bytes: u64, psize_bytes: u64, ashift: u32, width: u64, nparity: u64) -> Map {
+        let first = offset_bytes >> ashift;
+        let shape = Shape::new(psize_bytes >> ashift, width, nparity);
+        let used = if shape.full == 0 { shape.big } else { width };
+        let mut at = 0;
+        let mut columns: Vec<Column> = (0..used)
+            .map(|c| {
+                let child = first % width + c;
+                let row = first / width + child / width;
+                let size_bytes = ((shape.full + u64::from(c < shape.big)) << ashift) as usize;
+                let column = Column { child: (child % width) as usize, offset_bytes: row << ashift, size_bytes, at };
+                if c >= nparity {
+                    at += size_bytes;
+                }
+                column
+            })
+            .collect();
+        swap_first_two(&mut columns, nparity, offset_bytes);
+        Map { nparity: nparity as usize, rows: vec![Row { columns }], len: at }
+    }
+
+    /// Maps a block of a vdev that was widened after the block was written.
+    pub fn expanded(offset_bytes: u64, psize_bytes: u64, ashift: u32, nparity: u64, layout: Reflowed) -> Map {
+        let sectors = psize_bytes >> ashift;
+        let logical = layout.logical_width;
+        let shape = Shape::new(sectors, logical, nparity);
+        let rows_count = shape.total.div_ceil(logical);
+        let width = shape.total.min(logical);
+        let rows = (0..rows_count).map(|row| {
+            let first = (offset_bytes >> ashift) + row * logical;
+            let moved = first + width <= layout.moved_bytes >> ashift;
+            let physical = if moved { layout.physical_width } else { layout.physical_width - 1 };
+            let back = if moved && layout.scratch { SCRATCH_BYTES } else { 0 };
+            let last_row = row + 1 == rows_count;
+            let mut columns: Vec<Column> = (0..width)
+                .map(|c| {
+                    let sector = first + c;
+                    let beyond = c >= nparity && last_row && shape.big != 0 && c >= shape.big;
+                    let data = c.saturating_sub(nparity);
+                    let place = if c < shape.big || shape.rest == 0 {
+                        data * rows_count + row
+                    } else {
+                        shape.rest * rows_count + (data - shape.rest) * (rows_count - 1) + row
+                    };
+                    Column {
+                        child: (sector % physical) as usize,
+                        offset_bytes: ((sector / physical) << ashift).wrapping_sub(back),
+                        size_bytes: if beyond { 0 } else { 1 << ashift },
+                        at: (place << ashift) as usize,
+                    }
+                })
+                .collect();
+            swap_first_two(&mut columns, nparity, offset_bytes);
+            Row { columns }
+        });
+        Map { nparity: nparity as usize, rows: rows.collect(), len: psize_bytes as usize }
+    }
+
+    /// The same for a block on a dRAID vdev.
+    pub fn of_draid(map: &draid::Map, offset_bytes: u64, psize_bytes: u64) -> Map {
+        let nparity = map.layout().nparity as usize;
+        let mut at = 0;
+        let rows = map.rows(offset_bytes, psize_bytes).into_iter().map(|row| {
+            let columns = row.columns.into_iter().enumerate().map(|(c, column)| {
+                let size_bytes = column.size_bytes as usize;
+                let placed = Column { child: column.child, offset_bytes: column.offset_bytes, size_bytes, at };
+                if c >= nparity {
+                    at += size_bytes;
+                }
+                placed
+            });
+            Row { columns: columns.collect() }
+        });
+        let rows = rows.collect();
+        Map { nparity, rows, len: at }
+    }
+
+    /// The devices that any column came from, present children first. `widths` are the present width and those that the
+    /// block has lived through.
+    pub fn suspects(&self, ashift: u32, widths: std::ops::RangeInclusive<u64>) -> Vec<Suspect> {
+        let physical = *widths.end();
+        let mut all = BTreeSet::new();
+        for column in self.columns() {
+            for width in widths.clone() {
+                let index = sector_number(column, physical, ashift) % width.max(1);
+                all.insert(Suspect { width: Reverse(width.max(1)), index });
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// All columns that hold something.
+    pub fn columns(&self) -> impl Iterator<Item = &Column> {
+        self.rows.iter().flat_map(|r| &r.columns).filter(|c| c.size_bytes > 0)
+    }
+}
+
+impl Suspect {
+    /// Whether this device is where `column` came from.
+    pub fn gave(&self, column: &Column, physical_width: u64, ashift: u32) -> bool {
+        sector_number(column, physical_width, ashift) % self.width.0 == self.index
+    }
+}
+
+fn sector_number(column: &Column, physical_width: u64, ashift: u32) -> u64 {
+    physical_width.wrapping_mul(column.offset_bytes >> ashift).wrapping_add(column.child as u64)
+}
+
+fn swap_first_two(columns: &mut [Column], nparity: u64, offset_bytes: u64) {
+    if let ([a, b, ..], 1, true) = (columns, nparity, offset_bytes & SWAP_BIT != 0) {
+        std::mem::swap(&mut a.child, &mut b.child);
+        std::mem::swap(&mut a.offset_bytes, &mut b.offset_bytes);
+    }
+}

@@ -1,0 +1,179 @@
+//! Indirect vdevs: what device removal leaves behind. A sorted map says where each range lies now.
+//!
+//! A block may have been cut up: its pieces were allocated one by one. Then only the whole can be proven, and when it
+//! fails, the copies that the pieces have (the sides of mirrors) are combined until it holds: at most
+//! [`MAX_COMBINATIONS`] of them.
+//!
+//! Source: OpenZFS `module/zfs/vdev_indirect.c`, theory comment.
+
+use super::{Job, Place, Proof, Tree};
+use crate::error::{BlockError, note};
+use std::sync::OnceLock;
+use weir_format::indirect::MappingEntry;
+use weir_machine::Buf;
+
+/// Most combinations of copies that are tried for one block.
+const MAX_COMBINATIONS: usize = 4096;
+/// Deepest chain of removed vdevs (and of spares that stand in for each other).
+pub(super) const MAX_HOPS: u8 = 64;
+
+/// A removed vdev.
+#[derive(Default)]
+pub(crate) struct Indirect {
+    map: OnceLock<Vec<MappingEntry>>,
+}
+
+/// A part of a range and where it lies now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    /// Top-level vdev.
+    vdev: u32,
+    /// Where in it.
+    offset: u64,
+    len: u64,
+}
+
+/// The pieces of a range; `None` unless the map covers all of it. `map` is sorted.
+fn pieces(map: &[MappingEntry], offset: u64, len: u64) -> Option<Vec<Piece>> {
+    let end = offset.checked_add(len)?;
+    let first = map.partition_point(|e| e.source_end_bytes() <= offset);
+    let mut out = Vec::new();
+    let mut at = offset;
+    for entry in map.get(first..)? {
+        if at >= end {
+            break;
+        }
+        let skip = at.checked_sub(entry.source_bytes)?;
+        let len = entry.source_end_bytes().min(end).checked_sub(at).filter(|&n| n > 0)?;
+        out.push(Piece { vdev: entry.target.vdev, offset: entry.target.offset_bytes.checked_add(skip)?, len });
+        at += len;
+    }
+    (at >= end).then_some(out)
+}
+
+impl Indirect {
+    /// Gives the map, once. It is sorted here.
+    pub fn set(&self, mut map: Vec<MappingEntry>) -> bool {
+        map.sort_by_key(|e| e.source_bytes);
+        self.map.set(map).is_ok()
+    }
+
+    fn find(&self, place: Place, offset: u64, len: u64) -> Result<Vec<Piece>, BlockError> {
+        let Place { vdev, offset: at, hops } = place;
+        if hops >= MAX_HOPS {
+            return Err(BlockError::Forged { vdev, offset: at, field: "chain of removed devices", value: hops.into() });
+        }
+        let unknown = "a removed vdev whose map is not loaded";
+        let map = self.map.get().ok_or(BlockError::Unsupported { vdev, offset: at, what: unknown })?;
+        let field = "offset (not in the map of the removed vdev)";
+        pieces(map, offset, len).ok_or(BlockError::Forged { vdev, offset: at, field, value: offset })
+    }
+
+    pub async fn read(
+        &self,
+        tree: &Tree,
+        job: &Job<'_>,
+        place: Place,
+        offset: u64,
+        len: u64,
+        proof: Option<Proof<'_>>,
+    ) -> Result<Buf, BlockError> {
+        let pieces = self.find(place, offset, len)?;
+        let prove = |bytes: &[u8]| proof.map_or(Ok(()), |p| p(bytes));
+        let there = |piece: &Piece| Place { vdev: piece.vdev, offset: piece.offset, hops: place.hops + 1 };
+        if let [piece] = &pieces[..] {
+            return tree.read(job, there(piece), len, &prove).await;
+        }
+        let mut block = job.pool.take(len as usize);
+        let (mut worst, mut at) = (None, 0);
+        for piece in &pieces {
+            match tree.read(job, there(piece), piece.len, &|_| Ok(())).await {
+                Ok(buf) => block.as_mut()[at..at + piece.len as usize].copy_from_slice(buf.as_ref()),
+                Err(error) => note(&mut worst, error),
+            }
+            at += piece.len as usize;
+        }
+        if let Some(error) = worst {
+            return Err(error);
+        }
+        let Err(mut fault) = prove(block.as_ref()) else { return Ok(block) };
+        let mut copies = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            copies.push(tree.copies(job, there(piece), piece.len).await);
+        }
+        for choice in combinations(&copies.iter().map(Vec::len).collect::<Vec<_>>()).take(MAX_COMBINATIONS) {
+            let mut at = 0;
+            for (copies, &pick) in copies.iter().zip(&choice) {
+                let copy = copies[pick].as_ref();
+                block.as_mut()[at..at + copy.len()].copy_from_slice(copy);
+                at += copy.len();
+            }
+            match prove(block.as_ref()) {
+                Ok(()) => return Ok(block),
+                Err(error) => fault = error,
+            }
+        }
+        Err(BlockError::Corrupt { vdev: place.vdev, offset: place.offset, fault })
+    }
+
+    /// All copies of a range, if it was not cut up.
+    pub async fn copies(&self, tree: &Tree, job: &Job<'_>, place: Place, offset: u64, len: u64) -> Vec<Buf> {
+        match self.find(place, offset, len).as_deref() {
+            Ok([piece]) => {
+                let there = Place { vdev: piece.vdev, offset: piece.offset, hops: place.hops + 1 };
+                tree.copies(job, there, len).await
+            }
+            _ => self.read(tree, job, place, offset, len, None).await.into_iter().collect(),
+        }
+    }
+}
+
+/// Every way to choose one of `counts[i]` for each i.
+fn combinations(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let counts = counts.to_vec();
+    let mut next = counts.iter().all(|&c| c > 0).then(|| vec![0; counts.len()]);
+    std::iter::from_fn(move || {
+        let this = next.take()?;
+        let mut following = this.clone();
+        for (digit, &count) in following.iter_mut().zip(&counts) {
+            if *digit + 1 < count {
+                *digit += 1;
+                next = Some(following);
+                break;
+            }
+            *digit = 0;
+        }
+        Some(this)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_format::Dva;
+
+    fn entry(source_bytes: u64, len: u64, vdev: u32, offset_bytes: u64) -> MappingEntry {
+        MappingEntry { source_bytes, target: Dva { vdev, offset_bytes, asize_bytes: len, gang: false, grid: 0 } }
+    }
+
+    #[test]
+    fn ranges_are_cut_where_the_map_is() {
+        let map = [entry(0x1000, 0x1000, 1, 0x8000), entry(0x2000, 0x3000, 2, 0), entry(0x8000, 0x1000, 1, 0)];
+        let piece = |vdev, offset, len| Piece { vdev, offset, len };
+        assert_eq!(pieces(&map, 0x1800, 0x400), Some(vec![piece(1, 0x8800, 0x400)]));
+        assert_eq!(pieces(&map, 0x1800, 0x1000), Some(vec![piece(1, 0x8800, 0x800), piece(2, 0, 0x800)]));
+        assert_eq!(pieces(&map, 0x4000, 0x1001), None, "the map ends before the range does");
+        assert_eq!(pieces(&map, 0x800, 0x1000), None);
+        assert_eq!(pieces(&map, 0x5000, 0x100), None);
+        assert_eq!(pieces(&map, u64::MAX, 2), None);
+        assert_eq!(pieces(&[], 0, 1), None);
+    }
+
+    #[test]
+    fn combinations_are_complete() {
+        let all: Vec<_> = combinations(&[2, 1, 2]).collect();
+        assert_eq!(all, [[0, 0, 0], [1, 0, 0], [0, 0, 1], [1, 0, 1]]);
+        assert_eq!(combinations(&[2, 0]).count(), 0);
+        assert_eq!(combinations(&[3, 3, 3]).count(), 27);
+    }
+}

@@ -1,0 +1,352 @@
+//! Reading from RAID-Z and dRAID: get enough columns, rebuild what is missing, and when the checksum fails find out which
+//! columns lie.
+//!
+//! ```text
+//!  1  data columns of fresh devices; where some are missing, as many parities (or stale columns) instead
+//!  2  assemble, rebuild the missing, prove ───────────────────────────────────────────► done
+//!  3  all other columns
+//!  4  for each set of at most p suspected devices: leave their columns out, rebuild, prove ─► done
+//! ```
+//!
+//! Step 4 grows with the number of sets: at most [`MAX_ATTEMPTS`] are tried, which is more than three of forty devices.
+
+use super::{Job, Place, Proof, Tree, Vdev};
+use crate::error::{BlockError, note};
+use crate::raidz::{Column, Map, Row, Suspect};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::ops::RangeInclusive;
+use weir_codec::{CodecError, parity};
+use weir_machine::Buf;
+
+/// Most sets of suspects that are tried for one block.
+const MAX_ATTEMPTS: usize = 12_000;
+
+/// A mapped block, and the widths that its vdev has had since it was written.
+pub(super) struct Target<'a> {
+    pub map: Map,
+    pub children: &'a [Vdev],
+    pub ashift: u32,
+    pub widths: RangeInclusive<u64>,
+}
+
+/// What is known of a column.
+enum Cell {
+    /// Not asked for.
+    Untried,
+    /// Its bytes, right or wrong.
+    Got(Bytes),
+    /// The device gave none.
+    Failed,
+}
+
+/// The state of a read: a cell for each column.
+struct Read<'a> {
+    target: &'a Target<'a>,
+    tree: &'a Tree,
+    job: &'a Job<'a>,
+    place: Place,
+    cells: Vec<Vec<Cell>>,
+    /// Why devices gave none.
+    failure: Option<BlockError>,
+    missing: Vec<String>,
+}
+
+/// Row and column.
+type At = (usize, usize);
+
+/// What became of an attempt to put the block together.
+#[derive(PartialEq)]
+enum Assembly {
+    Built,
+    /// More columns are missing or left out than there are parities.
+    Impossible,
+}
+
+pub(super) async fn read(
+    target: &Target<'_>,
+    tree: &Tree,
+    job: &Job<'_>,
+    place: Place,
+    proof: Option<Proof<'_>>,
+) -> Result<Buf, BlockError> {
+    let cells = target.map.rows.iter().map(|r| r.columns.iter().map(|_| Cell::Untried).collect()).collect();
+    let mut read = Read { target, tree, job, place, cells, failure: None, missing: Vec::new() };
+    read.mark_absent();
+    loop {
+        let wants = read.wants();
+        if wants.is_empty() {
+            break;
+        }
+        read.fetch(&wants).await;
+    }
+    let mut block = job.pool.take(target.map.len);
+    let prove = |bytes: &[u8]| proof.map_or(Ok(()), |p| p(bytes));
+    if read.assemble(&mut block, &[]) == Assembly::Impossible {
+        return Err(read.shortage());
+    }
+    let Err(mut fault) = prove(block.as_ref()) else { return Ok(block) };
+    let rest = read.untried();
+    if !rest.is_empty() {
+        read.fetch(&rest).await;
+        // A stale column that had been left out may be right after all.
+        if read.assemble(&mut block, &[]) == Assembly::Built && prove(block.as_ref()).is_ok() {
+            return Ok(block);
+        }
+    }
+    let suspects = target.map.suspects(target.ashift, target.widths.clone());
+    for left_out in subsets(suspects.len(), target.map.nparity).take(MAX_ATTEMPTS) {
+        let chosen: Vec<Suspect> = left_out.iter().filter_map(|&i| suspects.get(i).copied()).collect();
+        if !read.changes(&chosen) || read.assemble(&mut block, &chosen) == Assembly::Impossible {
+            continue;
+        }
+        match prove(block.as_ref()) {
+            Ok(()) => {
+                read.count_errors(&block, &chosen);
+                return Ok(block);
+            }
+            Err(error) => fault = error,
+        }
+    }
+    Err(read.damaged(fault))
+}
+
+/// The sets of 1, then 2, … then `most` of the numbers below `count`.
+fn subsets(count: usize, most: usize) -> impl Iterator<Item = Vec<usize>> {
+    (1..=most.min(count)).flat_map(move |k| {
+        let mut next: Option<Vec<usize>> = Some((0..k).collect());
+        std::iter::from_fn(move || {
+            let this = next.take()?;
+            let mut following = this.clone();
+            // The rightmost number that can still grow, grows; those after it follow it closely.
+            if let Some(i) = (0..k).rev().find(|&i| this[i] + (k - i) < count) {
+                for (step, slot) in following[i..].iter_mut().enumerate() {
+                    *slot = this[i] + 1 + step;
+                }
+                next = Some(following);
+            }
+            Some(this)
+        })
+    })
+}
+
+impl Read<'_> {
+    fn column(&self, (row, column): At) -> &Column {
+        &self.target.map.rows[row].columns[column]
+    }
+
+    fn child(&self, at: At) -> Option<&Vdev> {
+        self.target.children.get(self.column(at).child)
+    }
+
+    fn reluctance(&self, at: At) -> u8 {
+        self.child(at).map_or(2, |c| c.reluctance(self.job.birth))
+    }
+
+    fn all(&self) -> Vec<At> {
+        let rows = self.target.map.rows.iter().enumerate();
+        rows.flat_map(|(r, row)| (0..row.columns.len()).map(move |c| (r, c))).collect()
+    }
+
+    /// Columns without bytes are there already; those of absent devices never will be.
+    fn mark_absent(&mut self) {
+        for at in self.all() {
+            if self.column(at).size_bytes == 0 {
+                self.cells[at.0][at.1] = Cell::Got(Bytes::new());
+            } else if self.reluctance(at) == 2 {
+                let mut names = Vec::new();
+                if let Some(child) = self.child(at) {
+                    child.absent(&mut names);
+                }
+                self.missing.extend(names);
+                self.cells[at.0][at.1] = Cell::Failed;
+            }
+        }
+        self.missing.sort_unstable();
+        self.missing.dedup();
+    }
+
+    /// The columns to read next so that each row has as many as it has data columns: fresh data, fresh parity, then what
+    /// is stale. Empty when all rows have enough, or there is nothing more to ask.
+    fn wants(&self) -> Vec<At> {
+        let nparity = self.target.map.nparity;
+        let mut wants = Vec::new();
+        for (r, row) in self.cells.iter().enumerate() {
+            let needed = row.len().saturating_sub(nparity);
+            let got = row.iter().enumerate().filter(|(c, cell)| {
+                matches!(cell, Cell::Got(_)) && (*c >= nparity || self.column((r, *c)).size_bytes > 0)
+            });
+            let short = needed.saturating_sub(got.count());
+            let mut open: Vec<At> =
+                (0..row.len()).filter(|&c| matches!(row[c], Cell::Untried)).map(|c| (r, c)).collect();
+            open.sort_by_key(|&at| (self.reluctance(at), at.1 < nparity, at.1));
+            wants.extend(open.into_iter().take(short));
+        }
+        wants
+    }
+
+    fn untried(&self) -> Vec<At> {
+        self.all().into_iter().filter(|&(r, c)| matches!(self.cells[r][c], Cell::Untried)).collect()
+    }
+
+    /// Reads columns, those that touch each other on a child in one go.
+    async fn fetch(&mut self, wants: &[At]) {
+        let mut sorted = wants.to_vec();
+        sorted.sort_by_key(|&at| (self.column(at).child, self.column(at).offset_bytes));
+        let mut runs: Vec<(usize, u64, u64, Vec<At>)> = Vec::new();
+        for at in sorted {
+            let Column { child, offset_bytes, size_bytes, .. } = *self.column(at);
+            match runs.last_mut() {
+                Some((c, start, len, members)) if *c == child && start.wrapping_add(*len) == offset_bytes => {
+                    *len += size_bytes as u64;
+                    members.push(at);
+                }
+                _ => runs.push((child, offset_bytes, size_bytes as u64, vec![at])),
+            }
+        }
+        let Read { target, tree, job, place, .. } = *self;
+        let reads = runs.iter().map(|&(child, start, len, _)| async move {
+            match target.children.get(child) {
+                Some(vdev) => vdev.read(tree, job, place, start, len, None).await,
+                None => Err(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices: Vec::new() }),
+            }
+        });
+        let answers = join_all(reads).await;
+        for ((_, start, _, members), answer) in runs.iter().zip(answers) {
+            match answer {
+                Ok(buf) => self.fill(*start, members, buf.into_bytes()),
+                Err(error) => {
+                    for at in members {
+                        self.cells[at.0][at.1] = Cell::Failed;
+                    }
+                    note(&mut self.failure, error);
+                }
+            }
+        }
+    }
+
+    fn fill(&mut self, start: u64, members: &[At], bytes: Bytes) {
+        for &at in members {
+            let Column { offset_bytes, size_bytes, .. } = *self.column(at);
+            let from = offset_bytes.wrapping_sub(start) as usize;
+            self.cells[at.0][at.1] = Cell::Got(bytes.slice(from..from + size_bytes));
+        }
+    }
+
+    fn left_out(&self, column: &Column, left_out: &[Suspect]) -> bool {
+        left_out.iter().any(|s| s.gave(column, *self.target.widths.end(), self.target.ashift))
+    }
+
+    /// The bytes of a column that may be used.
+    fn bytes(&self, at: At, left_out: &[Suspect]) -> Option<&[u8]> {
+        match &self.cells[at.0][at.1] {
+            Cell::Got(bytes) if bytes.is_empty() || !self.left_out(self.column(at), left_out) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether leaving these out makes any difference to what is put together.
+    fn changes(&self, left_out: &[Suspect]) -> bool {
+        let nparity = self.target.map.nparity;
+        self.target.map.rows.iter().enumerate().any(|(r, row)| {
+            let gap = (nparity..row.columns.len()).any(|c| matches!(self.cells[r][c], Cell::Failed));
+            row.columns.iter().enumerate().any(|(c, column)| {
+                let got = matches!(&self.cells[r][c], Cell::Got(b) if !b.is_empty());
+                got && (c >= nparity || gap) && self.left_out(column, left_out)
+            })
+        })
+    }
+
+    /// Puts the block together from the columns that are there and not left out.
+    fn assemble(&self, block: &mut Buf, left_out: &[Suspect]) -> Assembly {
+        let rows = self.target.map.rows.iter().enumerate();
+        for (r, row) in rows {
+            if self.assemble_row(r, row, block.as_mut(), left_out).is_none() {
+                return Assembly::Impossible;
+            }
+        }
+        Assembly::Built
+    }
+
+    fn assemble_row(&self, r: usize, row: &Row, block: &mut [u8], left_out: &[Suspect]) -> Option<()> {
+        let nparity = self.target.map.nparity;
+        let data: Vec<Option<&[u8]>> = (nparity..row.columns.len()).map(|c| self.bytes((r, c), left_out)).collect();
+        let mut gaps: Vec<&mut [u8]> = Vec::new();
+        // Data columns stand in the block in the order of the row: cut it up from the front.
+        let (mut rest, mut cut) = (block, 0);
+        for (column, bytes) in row.columns.iter().skip(nparity).zip(&data) {
+            if column.size_bytes == 0 {
+                continue;
+            }
+            let (_, tail) = rest.split_at_mut_checked(column.at.checked_sub(cut)?)?;
+            let (piece, tail) = tail.split_at_mut_checked(column.size_bytes)?;
+            (rest, cut) = (tail, column.at + column.size_bytes);
+            match bytes {
+                Some(bytes) => piece.copy_from_slice(bytes),
+                None => gaps.push(piece),
+            }
+        }
+        if gaps.is_empty() {
+            return Some(());
+        }
+        let parities: Vec<Option<&[u8]>> = (0..nparity).map(|c| self.bytes((r, c), left_out)).collect();
+        parity::reconstruct(&data, &parities, &mut gaps).ok()
+    }
+
+    /// Counts an error at each device whose column, left out, was not what it should have been.
+    fn count_errors(&self, block: &Buf, left_out: &[Suspect]) {
+        for at in self.all() {
+            let column = self.column(at);
+            let right = block.as_ref().get(column.at..column.at + column.size_bytes);
+            let Cell::Got(bytes) = &self.cells[at.0][at.1] else { continue };
+            if at.1 < self.target.map.nparity || !self.left_out(column, left_out) || right == Some(bytes) {
+                continue;
+            }
+            if let Some(child) = self.child(at) {
+                child.checksum_error();
+            }
+        }
+    }
+
+    /// Too few columns to put the block together.
+    fn shortage(&self) -> BlockError {
+        let Place { vdev, offset, .. } = self.place;
+        match &self.failure {
+            Some(error) => error.clone(),
+            None => BlockError::Missing { vdev, offset, devices: self.missing.clone() },
+        }
+    }
+
+    fn damaged(&self, fault: CodecError) -> BlockError {
+        let Place { vdev, offset, .. } = self.place;
+        BlockError::Corrupt { vdev, offset, fault }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::subsets;
+
+    #[test]
+    fn every_set_once_the_small_ones_first() {
+        let all: Vec<_> = subsets(4, 2).collect();
+        assert_eq!(
+            all,
+            [
+                vec![0],
+                vec![1],
+                vec![2],
+                vec![3],
+                vec![0, 1],
+                vec![0, 2],
+                vec![0, 3],
+                vec![1, 2],
+                vec![1, 3],
+                vec![2, 3]
+            ]
+        );
+        assert_eq!(subsets(7, 3).count(), 7 + 21 + 35);
+        assert_eq!(subsets(2, 3).count(), 2 + 1);
+        assert_eq!(subsets(0, 3).count(), 0);
+    }
+}
