@@ -160,7 +160,10 @@ fn nvlist_target(data: &[u8]) {
 
 fn objset_target(data: &[u8]) {
     let (endian, _, bytes) = split(data);
-    let _ = Objset::decode(bytes, endian);
+    if let Ok(set) = Objset::decode(bytes, endian) {
+        let again = Objset::decode(&set.encode(Objset::SIZE_V3, endian), endian);
+        assert_eq!(again.map(|s| s.meta_dnode), Ok(set.meta_dnode));
+    }
 }
 
 fn records_target(data: &[u8]) {

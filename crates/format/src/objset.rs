@@ -12,6 +12,7 @@
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::dnode::Dnode;
+use crate::encoder::Encoder;
 use crate::zil::ZilHeader;
 
 const WHAT: &str = "object set";
@@ -119,5 +120,66 @@ impl Objset {
             group_used: dnode_at(1536, Self::SIZE_V2)?,
             project_used: dnode_at(2048, Self::SIZE_V3)?,
         })
+    }
+
+    /// The header block of 1024, 2048 or 4096 bytes: as many accounting dnodes as fit are written. Dnodes must be in the
+    /// byte order `endian` and take one slot.
+    pub fn encode(&self, len: usize, endian: Endian) -> Vec<u8> {
+        let slot = |e: &mut Encoder, dnode: &Option<Dnode>| {
+            let end = e.position() + Dnode::SLOT;
+            let bytes = dnode.as_ref().map(Dnode::encode).unwrap_or_default();
+            e.bytes(bytes.get(..Dnode::SLOT).unwrap_or_default());
+            e.pad_to(end);
+        };
+        let mut e = Encoder::new(endian);
+        slot(&mut e, &self.meta_dnode);
+        self.zil.encode(&mut e);
+        e.words(&[self.kind as u64, self.flags]);
+        e.bytes(&self.portable_mac);
+        e.bytes(&self.local_mac);
+        e.pad_to(Self::SIZE_V1);
+        if len >= Self::SIZE_V2 {
+            slot(&mut e, &self.user_used);
+            slot(&mut e, &self.group_used);
+        }
+        if len >= Self::SIZE_V3 {
+            slot(&mut e, &self.project_used);
+        }
+        e.pad_to(len);
+        e.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header with every dnode there, by hand.
+    fn header(len: usize) -> Vec<u8> {
+        let mut b = vec![0; len];
+        for at in [0, 1024, 1536, 2048] {
+            if let Some(slot) = b.get_mut(at..at + 8) {
+                slot.copy_from_slice(&[10, 17, 1, 3, 0, 0, 0, 0]);
+            }
+        }
+        b[704] = 2;
+        b[720..784].fill(0x5a);
+        b
+    }
+
+    #[test]
+    fn all_sizes_round_trip() {
+        for len in [Objset::SIZE_V1, Objset::SIZE_V2, Objset::SIZE_V3] {
+            let bytes = header(len);
+            let set = Objset::decode(&bytes, Endian::Little).unwrap();
+            assert_eq!(set.kind, ObjsetKind::Zfs);
+            assert_eq!(set.user_used.is_some(), len >= Objset::SIZE_V2);
+            assert_eq!(set.project_used.is_some(), len >= Objset::SIZE_V3);
+            assert_eq!(set.encode(len, Endian::Little), bytes);
+        }
+        let mut bytes = header(1024);
+        bytes[704] = 9;
+        assert!(Objset::decode(&bytes, Endian::Little).is_err());
+        assert!(Objset::decode(&bytes[..700], Endian::Little).is_err());
     }
 }
