@@ -13,6 +13,7 @@
 //! What fails: see [`ObjectError`]; an error names object set, object, level and block, and concerns no more than what
 //! it names.
 
+pub mod dsl;
 pub mod error;
 pub mod object;
 pub mod object_set;
@@ -21,6 +22,7 @@ pub mod read;
 pub mod sa;
 pub mod zap;
 
+pub use dsl::{Dataset, Dir, Dsl};
 pub use error::{ObjectError, Place};
 pub use object::Object;
 pub use object_set::{ObjectSet, Opening};

@@ -1,0 +1,128 @@
+//! Space and objects by user, group and project, and their quotas (OpenZFS `module/zfs/zfs_quota.c`).
+//!
+//! ```text
+//!   space    accounting objects of the object set: "3e8" → bytes, "obj-3e8" → objects    (hexadecimal FUID)
+//!   quotas   ZAPs that the master node names: userquota@, groupquota@, …: "3e8" → limit
+//! ```
+//!
+//! A FUID's upper half is the index of a domain (a Windows SID) in the file system's FUID table; 0 is POSIX.
+
+use crate::error::ObjectError;
+use crate::object_set::ObjectSet;
+use crate::zap::{self, Match, Zap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::znode::{Fuid, decode_fuid_table, master};
+use weir_format::{ObjectId, Objset};
+use weir_machine::Request;
+
+/// Most identities of a file system that are believed.
+const MOST: usize = 1 << 24;
+/// Most bytes of a FUID table.
+const TABLE_BYTES: u64 = 16 << 20;
+
+/// By what is accounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// By owner.
+    User,
+    /// By group.
+    Group,
+    /// By project.
+    Project,
+}
+
+impl Who {
+    fn object(self) -> u64 {
+        match self {
+            Who::User => Objset::USERUSED_OBJECT,
+            Who::Group => Objset::GROUPUSED_OBJECT,
+            Who::Project => Objset::PROJECTUSED_OBJECT,
+        }
+    }
+
+    fn quota_names(self) -> (&'static str, &'static str) {
+        match self {
+            Who::User => ("userquota@", "userobjquota@"),
+            Who::Group => ("groupquota@", "groupobjquota@"),
+            Who::Project => ("projectquota@", "projectobjquota@"),
+        }
+    }
+}
+
+/// What one user, group or project uses, and may use (0: no limit).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Bytes.
+    pub used_bytes: u64,
+    /// Limit of the bytes.
+    pub quota_bytes: u64,
+    /// Objects.
+    pub used_objects: u64,
+    /// Limit of the objects.
+    pub quota_objects: u64,
+}
+
+/// Accounts by identity.
+pub type Accounts = BTreeMap<Fuid, Account>;
+/// Names of domains by index.
+pub type Domains = BTreeMap<u64, String>;
+
+impl ObjectSet {
+    /// What each user, group or project of a file system uses and may use.
+    pub async fn accounts(self: &Arc<Self>, rq: &Request, who: Who) -> Result<Accounts, ObjectError> {
+        let mut out = Accounts::new();
+        match self.object(rq, ObjectId(who.object())).await {
+            Ok(object) => {
+                for entry in Zap::of(rq, self, object).await?.all(rq, MOST).await? {
+                    let (key, value) = (entry.key.text(), entry.value.first().unwrap_or(0));
+                    match key.strip_prefix("obj-") {
+                        Some(key) => account(&mut out, key, |a| a.used_objects = value),
+                        None => account(&mut out, &key, |a| a.used_bytes = value),
+                    }
+                }
+            }
+            Err(error) if error.is_absent() => {}
+            Err(error) => return Err(error),
+        }
+        let names = who.quota_names();
+        for (name, value) in self.quotas(rq, names.0).await? {
+            account(&mut out, &name, |a| a.quota_bytes = value);
+        }
+        for (name, value) in self.quotas(rq, names.1).await? {
+            account(&mut out, &name, |a| a.quota_objects = value);
+        }
+        Ok(out)
+    }
+
+    async fn quotas(self: &Arc<Self>, rq: &Request, name: &str) -> Result<Vec<(String, u64)>, ObjectError> {
+        let Some(id) = zap::lookup_word(rq, self, ObjectId(master::OBJECT), name).await? else { return Ok(Vec::new()) };
+        let entries = Zap::open(rq, self, ObjectId(id)).await?.all(rq, MOST).await?;
+        Ok(entries.into_iter().map(|e| (e.key.text(), e.value.first().unwrap_or(0))).collect())
+    }
+
+    /// The domains of a file system's FUIDs.
+    pub async fn domains(self: &Arc<Self>, rq: &Request) -> Result<Domains, ObjectError> {
+        let master = Zap::open(rq, self, ObjectId(master::OBJECT)).await?;
+        let id = master.lookup(rq, master::FUID_TABLES.as_bytes(), Match::Exact).await?.and_then(|v| v.first());
+        let Some(id) = id.filter(|id| *id != 0) else { return Ok(Domains::new()) };
+        let object = self.object(rq, ObjectId(id)).await?;
+        let place = self.place(object.id, 0, 0);
+        // The table's packed length stands in the bonus area.
+        let bonus = object.dnode.bonus();
+        let len = weir_format::Cursor::new(bonus, object.dnode.endian, "FUID table").u64();
+        let len = len.map_err(|e| ObjectError::decode(place, e))?;
+        if len > TABLE_BYTES {
+            return Err(ObjectError::Corrupt { place, why: "FUID table is too long" });
+        }
+        let bytes = self.read(rq, &object, 0, len as usize, len).await?;
+        let table = decode_fuid_table(&bytes).map_err(|e| ObjectError::decode(place, e))?;
+        Ok(table.into_iter().collect())
+    }
+}
+
+fn account(accounts: &mut Accounts, key: &str, set: impl FnOnce(&mut Account)) {
+    if let Ok(fuid) = u64::from_str_radix(key, 16) {
+        set(accounts.entry(Fuid(fuid)).or_default());
+    }
+}
