@@ -66,7 +66,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     if broken.is_empty() && tally.failed == 0 { Ok(()) } else { Err(format!("failed: {}", broken.join(", "))) }
 }
 
-/// `cargo xtask sim`: the simulator's own tests, optimised, with what follows handed to them.
+/// `cargo xtask sim`: seeds through the simulator, optimised, with what follows handed to it.
 pub fn sim(arguments: &[String]) -> Outcome {
     let mut command = cargo(&["run", "--quiet", "--release", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
     command.args(arguments);
