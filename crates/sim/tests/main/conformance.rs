@@ -209,3 +209,31 @@ fn buffers_are_recycled_by_real_disks() {
         });
     }
 }
+
+#[test]
+fn operations_outlive_the_thread_that_submitted_them() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(0);
+        std::fs::write(&path, pattern(0, SIZE as usize, 2)).unwrap();
+        let disk = machine.disks.open(&path, Access::ReadOnly).unwrap();
+        let offsets: Vec<u64> = (0..SIZE).step_by(SECTOR).collect();
+        let submit = |at: &u64| {
+            let (done, answer) = futures_channel::oneshot::channel();
+            let (offset, buf) = (*at, disk.buffer(SECTOR));
+            disk.submit(weir_machine::Io { op: Op::Read, offset, len: SECTOR as u64, buf, done });
+            answer
+        };
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let lanes: Vec<_> = offsets
+                .chunks(64)
+                .map(|lane| scope.spawn(move || lane.iter().map(submit).collect::<Vec<_>>()))
+                .collect();
+            lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
+        });
+        let whole = pattern(0, SIZE as usize, 2);
+        for (at, answer) in offsets.iter().zip(machine.block_on(join_all(answers))) {
+            let read = answer.unwrap().unwrap();
+            assert_eq!(read.as_ref(), &whole[*at as usize..*at as usize + SECTOR], "{name}: at {at}");
+        }
+    }
+}
