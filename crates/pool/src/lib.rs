@@ -7,6 +7,7 @@
 //!
 //! Nothing here writes: every disk is opened [`weir_machine::Access::ReadOnly`].
 
+pub mod allocated;
 pub mod assemble;
 pub mod config;
 pub mod counts;
@@ -19,10 +20,12 @@ pub mod label;
 pub mod mos;
 pub mod open;
 pub mod ranges;
+pub mod roots;
 pub mod scan;
 pub mod spec;
 pub mod status;
 pub mod uberblocks;
+pub mod verify;
 pub mod walk;
 
 pub use assemble::{Assembly, FoundPool, assemble};

@@ -3,6 +3,7 @@
 //! The options are zdb's; the text is ours where it reads better, with zdb's own words on the lines that scripts read.
 //! Exit codes: 0 all is well, 1 something could not be done, 2 misused or leaks found, 3 blocks that cannot be read.
 
+mod blocks;
 mod label;
 mod pool;
 mod text;

@@ -1,6 +1,6 @@
 //! The options of zdb that open the pool.
 
-use super::{SPEC, text};
+use super::{SPEC, blocks, text};
 use crate::args::Args;
 use crate::failure::Failure;
 use crate::pools::search_paths;
@@ -24,6 +24,9 @@ pub fn run(machine: &Machine, args: &Args) -> Result<u8, Failure> {
     }
     if args.has('C') {
         print!("\nMOS Configuration:\n{}\n", pool.config.list.to_text(8));
+    }
+    if args.has('b') || args.has('c') {
+        return blocks::run(machine, &pool, args);
     }
     Ok(0)
 }

@@ -1,0 +1,242 @@
+//! `zdb -b`, `-bc`, `-bcc`: every block of the pool counted, proven, and compared with the space maps.
+
+use crate::args::Args;
+use crate::failure::Failure;
+use crate::units::{human, human_bytes, percent, ratio};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use weir_machine::{Clock, Machine, Nanos, Request};
+use weir_pool::config::{Class, VdevKind};
+use weir_pool::counts::{self, LEVELS, ROWS, TOTAL};
+use weir_pool::verify::{Plan, Progress, Report, verify};
+use weir_pool::walk::{Prove, Walk};
+use weir_pool::{Pool, indirect, roots};
+
+/// Leaks and damages that are listed; the others are counted.
+const LISTED: usize = 50;
+
+/// Exit code when space and blocks disagree.
+const LEAKED: u8 = 2;
+/// Exit code when blocks cannot be read.
+const DAMAGED: u8 = 3;
+
+/// Verifies the pool as far as the options say.
+pub fn run(machine: &Machine, pool: &Pool, args: &Args) -> Result<u8, Failure> {
+    let prove = match args.count('c') {
+        0 => Prove::Nothing,
+        1 => Prove::Metadata,
+        _ => Prove::Everything,
+    };
+    let space = !args.has('L');
+    println!("\nTraversing all blocks {}...\n", aim(prove, space));
+    let mut line = Line::new(machine.clock.clone());
+    let report = machine
+        .block_on(check(machine, pool, prove, space, &mut |progress| line.show(progress)))
+        .map_err(|error| Failure::failed(error.to_string()))?;
+    line.clear();
+    print!("{}", findings(&report));
+    print!("{}", summary(pool, &report));
+    if args.count('b') > 1 {
+        print!("{}", table(&report, args.count('b') > 2));
+    }
+    Ok(if report.unreadable_count > 0 {
+        DAMAGED
+    } else if report.is_clean() {
+        0
+    } else {
+        LEAKED
+    })
+}
+
+fn aim(prove: Prove, space: bool) -> String {
+    let checksums = match prove {
+        Prove::Nothing => "",
+        Prove::Metadata => "metadata checksums ",
+        Prove::Everything => "checksums ",
+    };
+    match (prove, space) {
+        (Prove::Nothing, false) => String::new(),
+        (Prove::Nothing, true) => "to verify nothing leaked ".into(),
+        (_, false) => format!("to verify {checksums}"),
+        (_, true) => format!("to verify {checksums}and verify nothing leaked "),
+    }
+}
+
+async fn check(
+    machine: &Machine,
+    pool: &Pool,
+    prove: Prove,
+    space: bool,
+    show: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report, weir_objects::ObjectError> {
+    let rq = Request::internal("zdb");
+    let mut moved = std::collections::BTreeMap::new();
+    for vdev in pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
+        let id = weir_format::ObjectId(vdev.indirect_object);
+        moved.insert(vdev.id as u32, indirect::mapping(&rq, &pool.mos, id).await?.1);
+    }
+    let log_before = weir_format::Txg(pool.uberblock.txg.0.saturating_add(1));
+    let walk = Walk { machine: machine.clone(), blocks: pool.blocks.clone(), prove, log_before };
+    let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space };
+    let (roots, bad) = roots::roots(&rq, &pool.mos).await?;
+    let mut report = verify(&rq, &plan, roots, show).await?;
+    report.unreadable_count += bad;
+    Ok(report)
+}
+
+/// The line that tells how far it is; on a terminal only.
+struct Line {
+    clock: Clock,
+    start: Nanos,
+    last: Nanos,
+    shown: bool,
+}
+
+impl Line {
+    fn new(clock: Clock) -> Self {
+        let now = clock.now();
+        Line { clock, start: now, last: now, shown: false }
+    }
+
+    fn show(&mut self, p: Progress) {
+        const EVERY: Duration = Duration::from_millis(200);
+        let now = self.clock.now();
+        if now.since(self.last) < EVERY || !std::io::stderr().is_terminal() {
+            return;
+        }
+        self.last = now;
+        let seconds = now.since(self.start).as_secs_f64();
+        let rate = p.met_bytes as f64 / seconds.max(1e-3);
+        let left = p.total_bytes.saturating_sub(p.met_bytes) as f64 / rate.max(1.0);
+        self.shown = true;
+        let done = if p.total_bytes > 0 {
+            format!(" ({:.0}%, {:.0} s left)", percent(p.met_bytes, p.total_bytes).min(100.0), left)
+        } else {
+            String::new()
+        };
+        let rate = human_bytes(rate as u64);
+        let mut err = std::io::stderr().lock();
+        // A terminal that went away needs no progress.
+        let _ = write!(err, "\r\x1b[K{} in {} blocks, {rate}/s{done}", human_bytes(p.met_bytes), p.blocks);
+        if p.bad > 0 {
+            let _ = write!(err, ", {} bad", p.bad);
+        }
+        let _ = err.flush();
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// What is wrong, one line each.
+fn findings(report: &Report) -> String {
+    let mut out = String::new();
+    for (at, error) in report.unreadable.iter().take(LISTED) {
+        out += &format!("unreadable: {at} {error}\n");
+    }
+    if report.unreadable_count > 0 {
+        out += &format!("{} blocks cannot be read\n", report.unreadable_count);
+    }
+    for clash in report.clashes.iter().take(LISTED) {
+        let (vdev, offset, len) = clash.claim;
+        let bytes = clash.bytes;
+        out += &format!("allocated twice or free: {} at {vdev}:{offset:x}:{len:x}, {bytes} bytes\n", clash.at);
+    }
+    if report.clash_count > 0 {
+        out += &format!("{} blocks use space that is free or another block's\n", report.clash_count);
+    }
+    let Some(space) = &report.space else { return out };
+    for fault in space.faults.iter().take(LISTED) {
+        out += &format!("{fault}\n");
+    }
+    for (vdev, offset, len) in report.leaks().take(LISTED) {
+        out += &format!("leaked space: vdev {vdev}, offset {offset:#x}, size {len}\n");
+    }
+    let (found, allocated) = (report.found_bytes(), report.allocated_bytes());
+    out += &if report.is_clean() && found == allocated {
+        "\n\tNo leaks (block sum matches space maps exactly)\n".to_owned()
+    } else {
+        let leaked = allocated as i128 - found as i128;
+        format!("block traversal size {found} != alloc {allocated} (leaked {leaked})\n")
+    };
+    out
+}
+
+fn summary(pool: &Pool, report: &Report) -> String {
+    let t = report.counts.total();
+    let average = |bytes: u64| bytes.checked_div(t.count).unwrap_or(0);
+    let mut out = String::from("\n");
+    let mut line = |name: &str, value: u64, rest: String| out += &format!("\t{name:<18}{value:>14}{rest}\n");
+    let squeezed = |bytes: u64| format!("     compression: {:>6.2}", ratio(t.lsize_bytes, bytes));
+    let avg = |bytes: u64| format!("      avg: {:>6}", average(bytes));
+    line("bp count:", t.count, String::new());
+    line("ganged count:", t.gangs, String::new());
+    line("bp logical:", t.lsize_bytes, avg(t.lsize_bytes));
+    line("bp physical:", t.psize_bytes, avg(t.psize_bytes) + &squeezed(t.psize_bytes));
+    line("bp allocated:", t.asize_bytes, avg(t.asize_bytes) + &squeezed(t.asize_bytes));
+    let (bytes, count) = report.deduped;
+    let dedup = ratio(t.asize_bytes, t.asize_bytes.saturating_sub(bytes));
+    line("bp deduped:", bytes, format!("    ref>1: {count:>6}   deduplication: {dedup:>6.2}"));
+    let (bytes, count) = report.cloned;
+    line("bp cloned:", bytes, format!("    count: {count:>6}"));
+    if let Some(space) = &report.space {
+        for class in [Class::Normal, Class::Log, Class::Special, Class::Dedup] {
+            let tops = pool.tree.children.iter().filter(|v| v.class == class && v.metaslab_array != 0);
+            let size: u64 = tops.clone().map(|v| v.asize_bytes).sum();
+            let used: u64 = tops.filter_map(|v| space.bytes.get(&(v.id as u32))).sum();
+            if size > 0 {
+                let name = format!("{}{} class:", class.name()[..1].to_uppercase(), &class.name()[1..]);
+                line(&name, used, format!("     used: {:>5.2}%", percent(used, size)));
+            }
+        }
+        if space.checkpoint_bytes > 0 {
+            line("Checkpoint keeps:", space.checkpoint_bytes, String::new());
+        }
+    }
+    out += "\n";
+    for (kind, count) in report.counts.embedded.iter().enumerate().filter(|(_, n)| **n > 0) {
+        out += &format!("\tadditional, non-pointer bps of type {kind}: {count:>10}\n");
+    }
+    out += &format!("\tDittoed blocks on same vdev: {}\n", t.ditto_same_vdev);
+    if t.ditto_same_metaslab > 0 {
+        out += &format!("\tDittoed blocks in same metaslab: {}\n", t.ditto_same_metaslab);
+    }
+    out
+}
+
+/// The table by type, and by level with `levels`.
+fn table(report: &Report, levels: bool) -> String {
+    let mut out = String::from("\nBlocks\tLSIZE\tPSIZE\tASIZE\t  avg\t comp\t%Total\tType\n");
+    let total = report.counts.total().asize_bytes;
+    for row in (0..ROWS).filter(|r| *r != TOTAL).chain([TOTAL]) {
+        let sum = report.counts.cell(row, None);
+        if sum.count == 0 {
+            continue;
+        }
+        let mut line = |c: counts::Cell, name: String| {
+            let share = percent(c.asize_bytes, total);
+            let average = c.asize_bytes.checked_div(c.count).unwrap_or(0);
+            out += &format!(
+                "{:>6}\t{:>5}\t{:>5}\t{:>5}\t{:>5}\t{:>5.2}\t{share:>6.2}\t{name}\n",
+                human(c.count),
+                human(c.lsize_bytes),
+                human(c.psize_bytes),
+                human(c.asize_bytes),
+                human(average),
+                ratio(c.lsize_bytes, c.psize_bytes),
+            );
+        };
+        let name = counts::row_name(row);
+        let used: Vec<usize> = (0..LEVELS).rev().filter(|l| report.counts.cell(row, Some(*l)).count > 0).collect();
+        if levels && used.len() > 1 {
+            for level in used {
+                line(report.counts.cell(row, Some(level)), format!("    L{level} {name}"));
+            }
+        }
+        line(sum, name.to_owned());
+    }
+    out
+}

@@ -1,0 +1,231 @@
+//! What the space maps say is allocated, vdev by vdev.
+//!
+//! ```text
+//!   metaslab array ─▶ space map of each metaslab            allocations and frees up to the metaslab's last flush
+//!   log space maps (one a txg, all metaslabs together) ─▶   those after it, applied in the order of their txg
+//!   checkpoint space map ─▶ freed since the checkpoint, kept for it: no block of the current state uses it
+//! ```
+//!
+//! Source: OpenZFS `module/zfs/space_map.c`, `spa_log_spacemap.c` (`spa_ld_log_sm_cb`), `cmd/zdb/zdb.c` (`zdb_leak_init`).
+
+use crate::config::{VdevConfig, VdevKind};
+use crate::mos::Mos;
+use crate::ranges::Ranges;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::dsl::pool as names;
+use weir_format::space_map::{SpaceEntries, SpaceEntry, SpaceKind, SpaceMapHeader, SpaceSegment};
+use weir_format::{DecodeError, ObjectId};
+use weir_machine::Request;
+use weir_objects::{Object, ObjectError, Place, zap};
+
+/// Shift of log space maps: their segments are in units of 512 bytes.
+const LOG_SHIFT: u32 = 9;
+/// More metaslabs than any vdev has (OpenZFS makes about 200, at most 2^17).
+const MAX_METASLABS: u64 = 1 << 20;
+/// Names in a top-level vdev's ZAP.
+const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
+const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
+
+/// The allocated space of a pool.
+#[derive(Debug, Default)]
+pub struct Allocated {
+    /// Allocated ranges of each top-level vdev, those kept for a checkpoint left out.
+    pub vdevs: BTreeMap<u32, Ranges>,
+    /// Bytes that the space maps and their logs say are allocated in each vdev.
+    pub bytes: BTreeMap<u32, u64>,
+    /// Bytes kept for a checkpoint.
+    pub checkpoint_bytes: u64,
+    /// Space maps that contradict themselves or cannot be read.
+    pub faults: Vec<MapFault>,
+}
+
+/// What is wrong with a space map.
+#[derive(Debug, thiserror::Error)]
+pub enum MapFault {
+    /// It cannot be read.
+    #[error("vdev {vdev}: space map {object}: {error}")]
+    Unreadable {
+        /// Top-level vdev.
+        vdev: u32,
+        /// The map's object.
+        object: ObjectId,
+        /// Why.
+        error: ObjectError,
+    },
+    /// It allocates what is allocated, or frees what is free.
+    #[error("vdev {vdev}: space map {object} {what} {bytes} bytes at {offset:#x} that were so already")]
+    Twice {
+        /// Top-level vdev.
+        vdev: u32,
+        /// The map's object.
+        object: ObjectId,
+        /// `allocates` or `frees`.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+        /// How many bytes of it.
+        bytes: u64,
+    },
+}
+
+impl MapFault {
+    fn unreadable(vdev: u32, object: ObjectId) -> impl Fn(ObjectError) -> MapFault {
+        move |error| MapFault::Unreadable { vdev, object, error }
+    }
+}
+
+/// Reads the space maps of all top-level vdevs. A map that cannot be read is a fault; the others count.
+pub async fn allocated(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Allocated, ObjectError> {
+    let mut out = Allocated::default();
+    let mut unflushed = BTreeMap::new();
+    for top in tops.iter().filter(|t| has_space(t)) {
+        let vdev = top.id as u32;
+        let ranges = metaslabs(rq, mos, top, &mut out.faults).await?;
+        out.vdevs.insert(vdev, ranges);
+        unflushed.insert(vdev, (top.metaslab_shift, unflushed_txgs(rq, mos, top).await?));
+    }
+    logs(rq, mos, &unflushed, &mut out).await?;
+    for (vdev, ranges) in &out.vdevs {
+        out.bytes.insert(*vdev, ranges.bytes());
+    }
+    for top in tops.iter().filter(|t| has_space(t)) {
+        checkpoint(rq, mos, top, &mut out).await?;
+    }
+    Ok(out)
+}
+
+fn has_space(top: &VdevConfig) -> bool {
+    !matches!(top.kind, VdevKind::Indirect | VdevKind::Hole | VdevKind::Missing) && top.metaslab_array != 0
+}
+
+async fn metaslabs(
+    rq: &Request,
+    mos: &Mos,
+    top: &VdevConfig,
+    faults: &mut Vec<MapFault>,
+) -> Result<Ranges, ObjectError> {
+    let vdev = top.id as u32;
+    let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0).min(MAX_METASLABS);
+    let maps = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
+    let mut ranges = Ranges::default();
+    for (index, map) in maps.into_iter().enumerate().filter(|(_, map)| *map != 0) {
+        let object = ObjectId(map);
+        let start = (index as u64) << (top.metaslab_shift as u32 & 63);
+        let mut apply = |segment: SpaceSegment| {
+            let offset = start.saturating_add(segment.offset_bytes);
+            faults.extend(change(&mut ranges, vdev, object, segment.kind, offset, segment.length_bytes));
+        };
+        if let Err(error) = each_segment(rq, mos, object, top.ashift as u32, &mut apply).await {
+            faults.push(MapFault::unreadable(vdev, object)(error));
+        }
+    }
+    Ok(ranges)
+}
+
+/// Plays an entry; says if it changes nothing.
+fn change(
+    ranges: &mut Ranges,
+    vdev: u32,
+    object: ObjectId,
+    kind: SpaceKind,
+    offset: u64,
+    len: u64,
+) -> Option<MapFault> {
+    let (what, bytes) = match kind {
+        SpaceKind::Alloc => ("allocates", ranges.add(offset, len)),
+        SpaceKind::Free => ("frees", ranges.remove(offset, len)),
+    };
+    (bytes > 0).then_some(MapFault::Twice { vdev, object, what, offset, bytes })
+}
+
+/// Calls `each` with every segment of a space map's log, block by block in the byte order of each.
+pub async fn each_segment(
+    rq: &Request,
+    mos: &Mos,
+    id: ObjectId,
+    shift: u32,
+    each: &mut (dyn FnMut(SpaceSegment) + Send),
+) -> Result<(), ObjectError> {
+    let object: Arc<Object> = mos.set.object(rq, id).await?;
+    let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+    let bad = |place: Place| move |error: DecodeError| ObjectError::Decode { place, error };
+    let header = SpaceMapHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad(place))?;
+    let size = object.block_bytes();
+    for block in 0..header.length_bytes.min(object.span_bytes()).div_ceil(size) {
+        let place = Place { block, ..place };
+        let Some(pointer) = mos.set.pointer_at(rq, &object, 0, block).await? else { continue };
+        let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
+        let used = header.length_bytes.saturating_sub(block * size).min(bytes.len() as u64) as usize;
+        for entry in SpaceEntries::new(bytes.get(..used).unwrap_or(&bytes), pointer.endian(), shift) {
+            if let SpaceEntry::Segment(segment) = entry.map_err(bad(place))? {
+                each(segment);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The txg from which each metaslab's changes are in the log space maps only.
+async fn unflushed_txgs(rq: &Request, mos: &Mos, top: &VdevConfig) -> Result<Vec<u64>, ObjectError> {
+    if top.top_zap == 0 {
+        return Ok(Vec::new());
+    }
+    match zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), UNFLUSHED).await? {
+        Some(object) if object != 0 => mos.words(rq, ObjectId(object), MAX_METASLABS).await,
+        _ => Ok(Vec::new()),
+    }
+}
+
+async fn logs(
+    rq: &Request,
+    mos: &Mos,
+    unflushed: &BTreeMap<u32, (u64, Vec<u64>)>,
+    out: &mut Allocated,
+) -> Result<(), ObjectError> {
+    let Some(zap) = mos.named(rq, names::LOG_SPACEMAP).await? else { return Ok(()) };
+    let by_name = mos.numbers(rq, zap).await?;
+    let by_txg: BTreeMap<u64, u64> =
+        by_name.into_iter().filter_map(|(name, map)| Some((u64::from_str_radix(&name, 16).ok()?, map))).collect();
+    for (txg, map) in by_txg {
+        let object = ObjectId(map);
+        let Allocated { vdevs, faults, .. } = &mut *out;
+        let mut apply = |segment: SpaceSegment| {
+            let Some(vdev) = segment.vdev else { return };
+            let Some((shift, txgs)) = unflushed.get(&vdev) else { return };
+            let metaslab = segment.offset_bytes.checked_shr(*shift as u32).unwrap_or(0);
+            let flushed_to = txgs.get(metaslab as usize).copied().unwrap_or(0);
+            if txg < flushed_to {
+                return;
+            }
+            if let Some(ranges) = vdevs.get_mut(&vdev) {
+                faults.extend(change(ranges, vdev, object, segment.kind, segment.offset_bytes, segment.length_bytes));
+            }
+        };
+        if let Err(error) = each_segment(rq, mos, object, LOG_SHIFT, &mut apply).await {
+            out.faults.push(MapFault::unreadable(u32::MAX, object)(error));
+        }
+    }
+    Ok(())
+}
+
+async fn checkpoint(rq: &Request, mos: &Mos, top: &VdevConfig, out: &mut Allocated) -> Result<(), ObjectError> {
+    if top.top_zap == 0 {
+        return Ok(());
+    }
+    let Some(map) = zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), CHECKPOINT_MAP).await? else {
+        return Ok(());
+    };
+    let (vdev, object) = (top.id as u32, ObjectId(map));
+    let Allocated { vdevs, faults, checkpoint_bytes, .. } = &mut *out;
+    let Some(ranges) = vdevs.get_mut(&vdev) else { return Ok(()) };
+    let mut apply = |segment: SpaceSegment| {
+        *checkpoint_bytes += segment.length_bytes;
+        let kind = SpaceKind::Free;
+        faults.extend(change(ranges, vdev, object, kind, segment.offset_bytes, segment.length_bytes));
+    };
+    if let Err(error) = each_segment(rq, mos, object, top.ashift as u32, &mut apply).await {
+        out.faults.push(MapFault::unreadable(vdev, object)(error));
+    }
+    Ok(())
+}

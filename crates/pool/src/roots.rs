@@ -1,0 +1,45 @@
+//! Where a walk over a pool begins: the MOS, and every dataset from its previous snapshot on.
+//!
+//! Datasets are found as objects of the MOS, not by their names, so that hidden ones (a half-received stream, the origin
+//! of all) are walked as well (OpenZFS `module/zfs/dmu_traverse.c`, `traverse_pool`).
+
+use crate::mos::Mos;
+use crate::walk::Root;
+use weir_format::dsl::DslDataset;
+use weir_format::{ObjectType, ObjsetId, Txg};
+use weir_machine::Request;
+use weir_objects::ObjectError;
+
+/// The MOS and all datasets, in the order of their objects.
+///
+/// # Errors
+/// [`ObjectError`] if the MOS cannot be listed. A dataset whose own object makes no sense is left out and counted in the
+/// second value.
+pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectError> {
+    let mut out = vec![Root { objset: ObjsetId::MOS, pointer: *mos.set.pointer(), after: Txg(0), log: false }];
+    let mut bad = 0;
+    let Some(meta) = mos.set.meta().cloned() else { return Ok((out, bad)) };
+    let mut block = 0;
+    while let Some(found) = mos.set.next_data_block(rq, &meta, block).await? {
+        for (id, dnode) in mos.set.dnodes_in_block(rq, found).await? {
+            let Ok(dnode) = dnode else {
+                bad += 1;
+                continue;
+            };
+            if dnode.bonus_type != ObjectType::DSL_DATASET && dnode.object_type != ObjectType::DSL_DATASET {
+                continue;
+            }
+            match DslDataset::decode(dnode.bonus(), dnode.endian) {
+                Ok(dataset) => out.push(Root {
+                    objset: ObjsetId(id.0),
+                    pointer: dataset.pointer,
+                    after: dataset.prev_snapshot_txg,
+                    log: !dataset.is_snapshot(),
+                }),
+                Err(_) => bad += 1,
+            }
+        }
+        block = found.saturating_add(1);
+    }
+    Ok((out, bad))
+}

@@ -1,0 +1,312 @@
+//! Proof of a pool: every block is met once, its checksum holds, and what the blocks take is what the space maps give.
+//!
+//! ```text
+//!   space maps ─▶ allocated ranges ──────────┐
+//!   lists of frees still to be done ─▶ blocks ├─▶ each block takes its segments out
+//!   MOS and datasets ──walk──▶ blocks ────────┘        │
+//!                                  what cannot be taken: allocated twice, or used though free
+//!                                  what remains: leaked
+//! ```
+//!
+//! A segment may rightly be met more than once: by deduplicated blocks (the pointer says so) and cloned ones (the block
+//! reference table does). Segments on removed vdevs are followed to where they went.
+//!
+//! Everything is as `zdb -bcc` has it (OpenZFS `cmd/zdb/zdb.c`, `dump_block_stats`), so the sums can be compared.
+
+use crate::allocated::{Allocated, allocated};
+use crate::config::VdevConfig;
+use crate::counts::{Counts, DEFERRED, row_of};
+use crate::mos::Mos;
+use crate::walk::{At, Claim, Root, Visit, Walk};
+use std::collections::{BTreeMap, BTreeSet};
+use weir_blocks::BlockError;
+use weir_format::dsl::Bpobj;
+use weir_format::dsl::pool as names;
+use weir_format::indirect::MappingEntry;
+use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, brt};
+use weir_machine::Request;
+use weir_objects::zap::Zap;
+use weir_objects::{ObjectError, Place};
+
+/// Findings of one kind that are kept; all are counted.
+const KEPT: usize = 1000;
+/// Longest chain of removed vdevs, and deepest nesting of lists of pointers.
+const MAX_DEPTH: u32 = 64;
+/// Most entries of a block reference table that are held.
+const MAX_CLONES: usize = 1 << 26;
+
+/// What to verify, and how.
+pub struct Plan<'a> {
+    /// The walk.
+    pub walk: Walk,
+    /// The meta object set.
+    pub mos: &'a Mos,
+    /// The top-level vdevs as the MOS describes them.
+    pub tops: &'a [VdevConfig],
+    /// Where the segments of removed vdevs went, by vdev, each list sorted by source.
+    pub moved: BTreeMap<u32, Vec<MappingEntry>>,
+    /// Compare with the space maps.
+    pub space: bool,
+}
+
+/// How far a verification is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Blocks met.
+    pub blocks: u64,
+    /// Their allocated bytes.
+    pub met_bytes: u64,
+    /// Allocated bytes of the pool, if the space maps were read.
+    pub total_bytes: u64,
+    /// Bad blocks so far.
+    pub bad: u64,
+}
+
+/// A block whose space is not (or no longer) there to be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clash {
+    /// Which block.
+    pub at: At,
+    /// Its segment.
+    pub claim: Claim,
+    /// Bytes of the segment that are free, or taken by another block.
+    pub bytes: u64,
+}
+
+/// What a verification found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Blocks by type and level.
+    pub counts: Counts,
+    /// The first thousand blocks that cannot be read.
+    pub unreadable: Vec<(At, BlockError)>,
+    /// All of them.
+    pub unreadable_count: u64,
+    /// The first thousand clashes.
+    pub clashes: Vec<Clash>,
+    /// All of them.
+    pub clash_count: u64,
+    /// Bytes saved by deduplication, and pointers that save them.
+    pub deduped: (u64, u64),
+    /// Bytes saved by block cloning, and pointers that save them.
+    pub cloned: (u64, u64),
+    /// What the space maps said; its ranges are what no block takes.
+    pub space: Option<Allocated>,
+}
+
+impl Report {
+    /// Bytes that the blocks take.
+    pub fn found_bytes(&self) -> u64 {
+        let kept = self.space.as_ref().map_or(0, |s| s.checkpoint_bytes);
+        let saved = self.deduped.0 + self.cloned.0;
+        (self.counts.total().asize_bytes + kept).saturating_sub(saved)
+    }
+
+    /// Bytes that the space maps say are allocated.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.space.as_ref().map_or(0, |s| s.bytes.values().sum())
+    }
+
+    /// Segments that are allocated and taken by no block: (vdev, offset, length).
+    pub fn leaks(&self) -> impl Iterator<Item = Claim> + '_ {
+        let vdevs = self.space.iter().flat_map(|s| &s.vdevs);
+        vdevs.flat_map(|(vdev, ranges)| ranges.iter().map(|(start, len)| (*vdev, start, len)))
+    }
+
+    /// Whether all is well.
+    pub fn is_clean(&self) -> bool {
+        let space = self.space.as_ref().is_none_or(|s| s.faults.is_empty());
+        space && self.unreadable_count == 0 && self.clash_count == 0 && self.leaks().next().is_none()
+    }
+}
+
+/// Verifies `roots`; `show` is called now and then.
+///
+/// # Errors
+/// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
+pub async fn verify(
+    rq: &Request,
+    plan: &Plan<'_>,
+    roots: Vec<Root>,
+    show: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report, ObjectError> {
+    let space = if plan.space { Some(allocated(rq, plan.mos, plan.tops).await?) } else { None };
+    let total_bytes = space.as_ref().map_or(0, |s| s.bytes.values().sum());
+    let mut verifier = Verifier {
+        report: Report { space, ..Report::default() },
+        metaslab_shifts: plan.tops.iter().map(|t| (t.id as u32, t.metaslab_shift as u32)).collect(),
+        moved: &plan.moved,
+        clones: clones(rq, plan).await?,
+        seen: BTreeSet::new(),
+        row: None,
+        progress: Progress { total_bytes, ..Progress::default() },
+        show,
+    };
+    deferred(rq, plan, &mut verifier).await?;
+    plan.walk.run(roots, &mut verifier).await;
+    (verifier.show)(verifier.progress);
+    Ok(verifier.report)
+}
+
+struct Verifier<'a> {
+    report: Report,
+    metaslab_shifts: BTreeMap<u32, u32>,
+    moved: &'a BTreeMap<u32, Vec<MappingEntry>>,
+    /// Addresses in the block reference table.
+    clones: BTreeSet<(u32, u64)>,
+    /// Deduplicated and cloned blocks met so far.
+    seen: BTreeSet<(u32, u64)>,
+    /// Count everything in this row.
+    row: Option<usize>,
+    progress: Progress,
+    show: &'a mut (dyn FnMut(Progress) + Send),
+}
+
+impl Visit for Verifier<'_> {
+    fn block(&mut self, _at: &At, bp: &BlockPointer) -> bool {
+        let shifts = &self.metaslab_shifts;
+        let metaslab =
+            |vdev: u32, offset: u64| offset.checked_shr(shifts.get(&vdev).copied().unwrap_or(63)).unwrap_or(0);
+        self.report.counts.add(bp, self.row.unwrap_or(row_of(bp.object_type())), metaslab);
+        self.progress.blocks += 1;
+        self.progress.met_bytes += bp.asize_bytes();
+        let Some(first) = bp.dvas().next() else { return false };
+        let key = (first.vdev, first.offset_bytes);
+        let saved = if bp.is_dedup() {
+            &mut self.report.deduped
+        } else if self.clones.contains(&key) {
+            &mut self.report.cloned
+        } else {
+            return true;
+        };
+        if self.seen.insert(key) {
+            return true;
+        }
+        saved.0 += bp.asize_bytes();
+        saved.1 += 1;
+        false
+    }
+
+    fn claim(&mut self, at: &At, _bp: &BlockPointer, claim: Claim) {
+        let missing = self.take(claim, 0);
+        if missing > 0 {
+            self.report.clash_count += 1;
+            self.progress.bad += 1;
+            if self.report.clashes.len() < KEPT {
+                self.report.clashes.push(Clash { at: *at, claim, bytes: missing });
+            }
+        }
+    }
+
+    fn unreadable(&mut self, at: &At, _bp: &BlockPointer, error: &BlockError) {
+        self.report.unreadable_count += 1;
+        self.progress.bad += 1;
+        if self.report.unreadable.len() < KEPT {
+            self.report.unreadable.push((*at, error.clone()));
+        }
+    }
+
+    fn tick(&mut self) {
+        (self.show)(self.progress);
+    }
+}
+
+impl Verifier<'_> {
+    /// Takes a segment out of what is allocated; gives the bytes that were not there.
+    fn take(&mut self, (vdev, offset, len): Claim, depth: u32) -> u64 {
+        let Some(space) = &mut self.report.space else { return 0 };
+        let Some(mapping) = self.moved.get(&vdev) else {
+            return space.vdevs.get_mut(&vdev).map_or(len, |ranges| ranges.remove(offset, len));
+        };
+        if depth >= MAX_DEPTH {
+            return len;
+        }
+        let end = offset.saturating_add(len);
+        let first = mapping.partition_point(|e| e.source_end_bytes() <= offset);
+        let mut missing = len;
+        for entry in mapping.iter().skip(first).take_while(|e| e.source_bytes < end) {
+            let (from, to) = (entry.source_bytes.max(offset), entry.source_end_bytes().min(end));
+            let target = entry.target.offset_bytes.saturating_add(from - entry.source_bytes);
+            let piece = to.saturating_sub(from);
+            missing = missing.saturating_sub(piece) + self.take((entry.target.vdev, target, piece), depth + 1);
+        }
+        missing
+    }
+}
+
+/// Blocks that were freed and whose space is still to be given back.
+async fn deferred(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
+    verifier.row = Some(DEFERRED);
+    for name in [names::SYNC_BPOBJ, names::FREE_BPOBJ] {
+        let Some(list) = plan.mos.named(rq, name).await? else { continue };
+        let mut lists = vec![(list, 0)];
+        while let Some((list, depth)) = lists.pop() {
+            let below = pointers(rq, plan.mos, list, verifier).await?;
+            if depth < MAX_DEPTH {
+                lists.extend(below.into_iter().map(|l| (l, depth + 1)));
+            }
+        }
+    }
+    verifier.row = None;
+    Ok(())
+}
+
+/// Claims the pointers of one list; gives the lists below it.
+async fn pointers(
+    rq: &Request,
+    mos: &Mos,
+    list: ObjectId,
+    verifier: &mut Verifier<'_>,
+) -> Result<Vec<ObjectId>, ObjectError> {
+    let object = mos.set.object(rq, list).await?;
+    let place = Place { objset: mos.set.id(), object: list, level: 0, block: 0 };
+    let bad = |error: DecodeError| ObjectError::Decode { place, error };
+    let header = Bpobj::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad)?;
+    let per_block = object.block_bytes() / BlockPointer::SIZE as u64;
+    let mut left = header.pointers;
+    for block in 0..header.pointers.div_ceil(per_block.max(1)).min(object.dnode.max_block_id + 1) {
+        let Some(pointer) = mos.set.pointer_at(rq, &object, 0, block).await? else { continue };
+        let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
+        let mut cursor = Cursor::new(&bytes, pointer.endian(), "list of block pointers");
+        for index in 0..left.min(per_block) {
+            let bp = BlockPointer::decode(&mut cursor).map_err(bad)?;
+            let at = At { objset: ObjsetId::MOS, object: list.0, level: 0, block: block * per_block + index };
+            if bp.is_hole() || !verifier.block(&at, &bp) {
+                continue;
+            }
+            for claim in plan_claims(&bp) {
+                verifier.claim(&at, &bp, claim);
+            }
+        }
+        left = left.saturating_sub(per_block);
+    }
+    let Some((lists, count)) = header.sub_objects else { return Ok(Vec::new()) };
+    Ok(mos.words(rq, lists, count).await?.into_iter().filter(|l| *l != 0).map(ObjectId).collect())
+}
+
+fn plan_claims(bp: &BlockPointer) -> impl Iterator<Item = Claim> + '_ {
+    bp.dvas().map(|d| (d.vdev, d.offset_bytes, d.asize_bytes))
+}
+
+/// Addresses of blocks that are shared by clones of file ranges.
+async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, ObjectError> {
+    let mut out = BTreeSet::new();
+    for top in plan.tops {
+        let Some(table) = plan.mos.named(rq, &brt::table_name(top.id)).await? else { continue };
+        let object = plan.mos.set.object(rq, table).await?;
+        let place = Place { objset: ObjsetId::MOS, object: table, level: 0, block: 0 };
+        let header = brt::BrtVdev::decode(object.dnode.bonus(), object.dnode.endian)
+            .map_err(|error| ObjectError::Decode { place, error })?;
+        if header.entries.0 == 0 {
+            continue;
+        }
+        for entry in Zap::open(rq, &plan.mos.set, header.entries).await?.all(rq, MAX_CLONES).await? {
+            if let weir_objects::zap::Key::Words(words) = &entry.key
+                && let Some(offset) = words.first()
+            {
+                out.insert((top.id as u32, *offset));
+            }
+        }
+    }
+    Ok(out)
+}
