@@ -113,10 +113,15 @@ impl Report {
         vdevs.flat_map(|(vdev, ranges)| ranges.iter().map(|(start, len)| (*vdev, start, len)))
     }
 
+    /// Whether blocks and space maps agree.
+    pub fn space_agrees(&self) -> bool {
+        let space = self.space.as_ref().is_none_or(|s| s.faults.is_empty());
+        space && self.clash_count == 0 && self.leaks().next().is_none()
+    }
+
     /// Whether all is well.
     pub fn is_clean(&self) -> bool {
-        let space = self.space.as_ref().is_none_or(|s| s.faults.is_empty());
-        space && self.unreadable_count == 0 && self.clash_count == 0 && self.leaks().next().is_none()
+        self.unreadable_count == 0 && self.space_agrees()
     }
 }
 

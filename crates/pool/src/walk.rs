@@ -175,7 +175,7 @@ impl<V: Visit> Run<'_, V> {
 
     fn visit(&mut self, item: Item) {
         let bp = &item.bp;
-        if bp.is_hole() || bp.is_redacted() || bp.logical_birth() == Txg(0) || bp.physical_birth() <= item.after {
+        if bp.is_hole() || bp.is_redacted() || bp.logical_birth() == Txg(0) || bp.birth() <= item.after {
             return;
         }
         let claim = self.visitor.block(&item.at, bp);

@@ -156,7 +156,7 @@ fn findings(report: &Report) -> String {
         out += &format!("leaked space: vdev {vdev}, offset {offset:#x}, size {len}\n");
     }
     let (found, allocated) = (report.found_bytes(), report.allocated_bytes());
-    out += &if report.is_clean() && found == allocated {
+    out += &if report.space_agrees() && found == allocated {
         "\n\tNo leaks (block sum matches space maps exactly)\n".to_owned()
     } else {
         let leaked = allocated as i128 - found as i128;
