@@ -18,6 +18,7 @@
 pub mod edonr;
 pub mod embedded;
 pub mod fletcher;
+pub mod sha512;
 pub mod skein;
 
 use crate::error::CodecError;
@@ -76,7 +77,7 @@ pub fn checksum(kind: ChecksumKind, endian: Endian, salt: &Salt, data: &[u8]) ->
         Fletcher2 | Zilog => fletcher::fletcher2(endian, data),
         Fletcher4 | Zilog2 => fletcher::fletcher4(endian, data),
         Sha256 | Label | GangHeader => words(Endian::Big, digest::digest(&digest::SHA256, data).as_ref()),
-        Sha512 => words(endian, digest::digest(&digest::SHA512_256, data).as_ref()),
+        Sha512 => words(endian, &sha512::sha512_256(data)),
         Skein => {
             let mut state = salt.skein.clone();
             state.update(data);
