@@ -1,4 +1,19 @@
 //! Access control lists.
+//!
+//! ZFS stores NFSv4 lists: as a system attribute, or before ZPL 5 in the znode, or (if long) in an object that the znode
+//! names. A file without one, or with a *trivial* one, is what its mode says; the list is then made from the mode.
+//! POSIX lists (`acltype=posix`) are extended attributes instead: see [`crate::FileSystem::xattr`].
+
+use crate::error::FileError;
+use crate::metadata::{Metadata, StoredAcl, lies};
+use std::sync::Arc;
+use weir_format::ObjectId;
+use weir_format::acl::{Ace as StoredAce, decode_aces};
+use weir_machine::Request;
+use weir_objects::ObjectSet;
+
+/// Longest stored list in bytes: OpenZFS takes at most 1024 entries; the longest have 48 bytes.
+const LONGEST: u64 = 1 << 16;
 
 /// Whom an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,4 +50,119 @@ pub struct Acl {
     pub entries: Vec<Ace>,
     /// It says no more than the mode does.
     pub trivial: bool,
+}
+
+const READ_DATA: u32 = 0x1;
+const WRITE_DATA: u32 = 0x2;
+const APPEND_DATA: u32 = 0x4;
+const READ_NAMED_ATTRS: u32 = 0x8;
+const WRITE_NAMED_ATTRS: u32 = 0x10;
+const EXECUTE: u32 = 0x20;
+const READ_ATTRIBUTES: u32 = 0x80;
+const WRITE_ATTRIBUTES: u32 = 0x100;
+const READ_ACL: u32 = 0x2_0000;
+const WRITE_ACL: u32 = 0x4_0000;
+const WRITE_OWNER: u32 = 0x8_0000;
+const SYNCHRONIZE: u32 = 0x10_0000;
+/// The flag of RFC 7530 for entries about a group.
+const IDENTIFIER_GROUP: u16 = 0x40;
+
+impl Acl {
+    /// The list that says what a mode says: allow the owner, the group and everyone what their bits give, and first deny
+    /// what a later entry would give and an earlier class must not have.
+    pub fn from_mode(mode: u32) -> Self {
+        let bits = |shift: u32| mode >> shift & 7;
+        let (owner, group, other) = (bits(6), bits(3), bits(0));
+        let mask = |bits: u32| {
+            let part = |bit: u32, mask: u32| if bits & bit != 0 { mask } else { 0 };
+            part(4, READ_DATA) | part(2, WRITE_DATA | APPEND_DATA) | part(1, EXECUTE)
+        };
+        let always = READ_NAMED_ATTRS | READ_ATTRIBUTES | READ_ACL | SYNCHRONIZE;
+        let of_owner = always | WRITE_NAMED_ATTRS | WRITE_ATTRIBUTES | WRITE_ACL | WRITE_OWNER;
+        let mut entries = Vec::new();
+        let mut add = |kind: u16, flags: u16, mask: u32, who: Who| {
+            if mask != 0 {
+                entries.push(Ace { kind, flags, mask, who });
+            }
+        };
+        add(1, 0, mask((group | other) & !owner), Who::Owner);
+        add(0, 0, mask(owner) | of_owner, Who::Owner);
+        add(1, IDENTIFIER_GROUP, mask(other & !group), Who::OwningGroup);
+        add(0, IDENTIFIER_GROUP, mask(group) | always, Who::OwningGroup);
+        add(0, 0, mask(other) | always, Who::Everyone);
+        Acl { entries, trivial: true }
+    }
+
+    pub(crate) async fn load(
+        rq: &Request,
+        set: &Arc<ObjectSet>,
+        object: ObjectId,
+        metadata: &Metadata,
+    ) -> Result<Self, FileError> {
+        let stored = match &metadata.acl {
+            StoredAcl::None => Vec::new(),
+            StoredAcl::Aces(bytes, count, endian) => decode(object, bytes, *endian, *count, true)?,
+            StoredAcl::Znode(acl, endian) if acl.external.0 == 0 => {
+                decode(object, &acl.data, *endian, acl.count, acl.version != 0)?
+            }
+            StoredAcl::Znode(acl, _) => {
+                let external = set.object(rq, acl.external).await.map_err(|e| FileError::at(e, object, 0))?;
+                let endian = external.dnode.endian;
+                let len = acl.size_bytes.min(LONGEST);
+                let bytes = set.read(rq, &external, 0, len as usize, len).await;
+                let bytes = bytes.map_err(|e| FileError::of(e, &external))?;
+                decode(object, &bytes, endian, acl.count, acl.version != 0)?
+            }
+        };
+        if stored.is_empty() {
+            return Ok(Acl::from_mode(metadata.mode as u32));
+        }
+        let trivial = metadata.flags.has(crate::FileFlags::ACL_TRIVIAL);
+        Ok(Acl { entries: stored.iter().map(Ace::of).collect(), trivial })
+    }
+}
+
+fn decode(
+    object: ObjectId,
+    bytes: &[u8],
+    endian: weir_format::Endian,
+    count: u64,
+    fuid: bool,
+) -> Result<Vec<StoredAce>, FileError> {
+    decode_aces(bytes, endian, count, fuid).map_err(|e| lies(object, e))
+}
+
+impl Ace {
+    fn of(stored: &StoredAce) -> Self {
+        let who = match stored.flags & StoredAce::WHO_FLAGS {
+            f if f & StoredAce::OWNER != 0 => Who::Owner,
+            f if f & StoredAce::GROUP != 0 => Who::OwningGroup,
+            f if f & StoredAce::EVERYONE != 0 => Who::Everyone,
+            f if f & StoredAce::IDENTIFIER_GROUP != 0 => Who::Group(stored.who),
+            _ => Who::User(stored.who),
+        };
+        // The flags that say who it is are not those of NFSv4; that of a group is both.
+        let flags = stored.flags & !(StoredAce::OWNER | StoredAce::GROUP | StoredAce::EVERYONE);
+        Ace { kind: stored.kind, flags, mask: stored.mask, who }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_as_a_list() {
+        let acl = Acl::from_mode(0o640);
+        assert!(acl.trivial);
+        let shown: Vec<_> = acl.entries.iter().map(|e| (e.kind, e.who, e.mask & 0x27)).collect();
+        assert_eq!(
+            shown,
+            [(0, Who::Owner, 0x7), (0, Who::OwningGroup, 0x1), (0, Who::Everyone, 0)],
+            "nothing to deny: no class has what a later one lacks"
+        );
+        let denied: Vec<_> = Acl::from_mode(0o077).entries.into_iter().filter(|e| e.kind == 1).collect();
+        assert_eq!(denied.len(), 1);
+        assert_eq!((denied[0].who, denied[0].mask), (Who::Owner, 0x27));
+    }
 }

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 use weir_format::ObjectId;
+use weir_objects::{Object, ObjectError};
 
 /// Why a file operation fails.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -68,4 +69,32 @@ pub enum FileError {
         /// What.
         what: String,
     },
+}
+
+impl FileError {
+    /// From an error while reading `object`.
+    pub(crate) fn of(error: ObjectError, object: &Object) -> Self {
+        Self::at(error, object.id, object.block_bytes())
+    }
+
+    /// From an error while reading object `id` with blocks of `block_bytes` (0 if not known).
+    pub(crate) fn at(error: ObjectError, object: ObjectId, block_bytes: u64) -> Self {
+        let offset = match &error {
+            ObjectError::Block { place, .. }
+            | ObjectError::Decode { place, .. }
+            | ObjectError::Corrupt { place, .. }
+                if place.object == object && place.level == 0 && place.block != weir_objects::Place::SPILL =>
+            {
+                place.block.saturating_mul(block_bytes)
+            }
+            _ => 0,
+        };
+        match error {
+            ObjectError::NoObject { .. } | ObjectError::NoName { .. } => FileError::NotFound,
+            ObjectError::NoKey { .. } | ObjectError::Key { .. } => FileError::NoKey,
+            ObjectError::Unsupported { what } => FileError::Unsupported { what: what.to_owned() },
+            error if error.is_corrupt() => FileError::Corrupt { object, offset, why: error.to_string() },
+            error => FileError::Device { object, offset, why: error.to_string() },
+        }
+    }
 }

@@ -1,15 +1,31 @@
-//! One file system or snapshot.
+//! One file system or snapshot: the calls that doors make.
 
 use crate::acl::Acl;
-use crate::attributes::Attributes;
-use crate::directory::DirEntry;
+use crate::attributes::{Attributes, FileKind};
+use crate::directory::{self, DirEntry};
 use crate::error::FileError;
+use crate::metadata::{Extent, Metadata, Numbers};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use weir_format::ObjectId;
+use weir_format::znode::{DirEntry as StoredEntry, master};
+use weir_format::{ObjectId, ObjectType, ObjsetKind};
 use weir_machine::Request;
-use weir_objects::ObjectSet;
+use weir_objects::sa::SaTable;
+use weir_objects::zap::{Match, Zap};
+use weir_objects::{Object, ObjectSet};
+
+/// The newest version of the ZPL.
+const NEWEST: u64 = 5;
+/// The version from which on attributes are system attributes.
+const WITH_SYSTEM_ATTRIBUTES: u64 = 5;
+/// Longest name in bytes, and longest with the `longname` feature.
+const NAME_MAX: usize = 255;
+const LONG_NAME_MAX: usize = 1023;
+/// Longest target of a symbolic link that is read.
+const LINK_MAX: u64 = 1 << 16;
+/// Object numbers have 48 bits.
+const OBJECTS_MAX: u64 = 1 << 48;
 
 /// What the pool knows of a file system besides its objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +40,10 @@ pub struct Identity {
     pub referenced_bytes: u64,
     /// The property `available`, in bytes.
     pub available_bytes: u64,
+    /// The property `longname`: names may have 1023 bytes instead of 255.
+    pub long_names: bool,
+    /// The property `snapdir` says `visible`: the root directory has one link more.
+    pub snapdir_visible: bool,
 }
 
 /// What to seek.
@@ -62,17 +82,65 @@ pub struct Usage {
 
 /// A file system or a snapshot of one, opened for reading.
 pub struct FileSystem {
-    #[allow(dead_code)]
     objects: Arc<ObjectSet>,
     identity: Identity,
     root: ObjectId,
+    version: u64,
+    case: CaseSensitivity,
+    normalization: u64,
+    utf8_only: bool,
+    numbers: Numbers,
 }
 
 impl FileSystem {
     /// Opens the file system in `objects`.
+    ///
+    /// # Errors
+    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded, [`FileError::Unsupported`] if it is no file
+    /// system or of a version that is not known.
     pub async fn open(rq: &Request, objects: Arc<ObjectSet>, identity: Identity) -> Result<Arc<Self>, FileError> {
-        let _ = rq;
-        Ok(Arc::new(FileSystem { objects, identity, root: ObjectId(34) }))
+        if objects.is_locked() {
+            return Err(FileError::NoKey);
+        }
+        if objects.kind() != ObjsetKind::Zfs {
+            return Err(FileError::Unsupported {
+                what: format!("a {} object set as a file system", objects.kind().name()),
+            });
+        }
+        let master = ObjectId(master::OBJECT);
+        let failed = |e| FileError::at(e, master, 0);
+        let zap = Zap::open(rq, &objects, master).await.map_err(failed)?;
+        let word = async |name: &str| -> Result<Option<u64>, FileError> {
+            let found = zap.lookup(rq, name.as_bytes(), Match::Exact).await.map_err(failed)?;
+            Ok(found.and_then(|v| v.first()))
+        };
+        let need = async |name: &'static str| -> Result<u64, FileError> {
+            let missing = || FileError::Corrupt { object: master, offset: 0, why: format!("no entry {name}") };
+            word(name).await?.ok_or_else(missing)
+        };
+        let version = need(master::VERSION).await?;
+        if version > NEWEST {
+            return Err(FileError::Unsupported { what: format!("file system version {version}") });
+        }
+        let numbers = match word(master::SA_ATTRS).await?.filter(|_| version >= WITH_SYSTEM_ATTRIBUTES) {
+            Some(id) => Numbers::new(SaTable::read(rq, &objects, ObjectId(id)).await.map_err(failed)?),
+            None => Numbers::default(),
+        };
+        let case = match word(master::CASESENSITIVITY).await? {
+            Some(1) => CaseSensitivity::Insensitive,
+            Some(2) => CaseSensitivity::Mixed,
+            _ => CaseSensitivity::Sensitive,
+        };
+        Ok(Arc::new(FileSystem {
+            root: ObjectId(need(master::ROOT).await?),
+            normalization: word(master::NORMALIZATION).await?.unwrap_or(0),
+            utf8_only: word(master::UTF8ONLY).await?.unwrap_or(0) != 0,
+            objects,
+            identity,
+            version,
+            case,
+            numbers,
+        }))
     }
 
     /// The root directory.
@@ -95,20 +163,54 @@ impl FileSystem {
         self.identity.is_snapshot
     }
 
+    /// The version of the ZPL that wrote it.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// How names that differ in case alone compare.
     pub fn case_sensitivity(&self) -> CaseSensitivity {
-        CaseSensitivity::Sensitive
+        self.case
+    }
+
+    /// The property `normalization`, as its number (the flags of [`weir_format::zap::NormFlags`]); 0 for none.
+    pub fn normalization(&self) -> u64 {
+        self.normalization
+    }
+
+    /// Whether names must be UTF-8.
+    pub fn utf8_only(&self) -> bool {
+        self.utf8_only
     }
 
     /// Longest name in bytes: 255, or 1023 with the `longname` property.
     pub fn name_max(&self) -> usize {
-        255
+        if self.identity.long_names { LONG_NAME_MAX } else { NAME_MAX }
+    }
+
+    /// The object set that it stands in.
+    pub fn objects(&self) -> &Arc<ObjectSet> {
+        &self.objects
+    }
+
+    async fn object(&self, rq: &Request, id: ObjectId) -> Result<Arc<Object>, FileError> {
+        self.objects.object(rq, id).await.map_err(|e| FileError::at(e, id, 0))
+    }
+
+    async fn load(&self, rq: &Request, id: ObjectId, extent: Extent) -> Result<(Arc<Object>, Metadata), FileError> {
+        let object = self.object(rq, id).await?;
+        let metadata = Metadata::load(rq, &self.objects, &self.numbers, &object, extent).await?;
+        Ok((object, metadata))
     }
 
     /// What `stat` shows of an object.
     pub async fn attributes(&self, rq: &Request, object: ObjectId) -> Result<Attributes, FileError> {
-        let _ = (rq, object);
-        Err(FileError::NotFound)
+        let (object, metadata) = self.load(rq, object, Extent::Basics).await?;
+        let mut attributes = metadata.attributes(&object);
+        if object.id == self.root && self.identity.snapdir_visible {
+            attributes.links = attributes.links.saturating_add(1);
+        }
+        Ok(attributes)
     }
 
     /// The same, if the object still is of that generation: for file handles.
@@ -116,8 +218,11 @@ impl FileSystem {
     /// # Errors
     /// [`FileError::Stale`] if the object is free, is no file, or is of another generation.
     pub async fn by_file_id(&self, rq: &Request, object: ObjectId, generation: u64) -> Result<Attributes, FileError> {
-        let attributes = self.attributes(rq, object).await?;
-        if attributes.generation == generation { Ok(attributes) } else { Err(FileError::Stale { object }) }
+        match self.attributes(rq, object).await {
+            Ok(attributes) if attributes.generation == generation => Ok(attributes),
+            Ok(_) | Err(FileError::NotFound) => Err(FileError::Stale { object }),
+            Err(error) => Err(error),
+        }
     }
 
     /// The directory that holds (or last held) the object; the root is its own parent.
@@ -125,11 +230,38 @@ impl FileSystem {
         Ok(self.attributes(rq, object).await?.parent)
     }
 
+    async fn directory(&self, rq: &Request, id: ObjectId) -> Result<Zap, FileError> {
+        let object = self.object(rq, id).await?;
+        if object.dnode.object_type != ObjectType::DIRECTORY_CONTENTS {
+            return Err(FileError::NotDirectory { object: id });
+        }
+        Zap::of(rq, &self.objects, object).await.map_err(|e| FileError::at(e, id, 0))
+    }
+
     /// The object that `name` leads to in directory `dir`; case and normalization as the file system has it.
     /// `.` and `..` are not looked up here.
     pub async fn lookup(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<ObjectId, FileError> {
-        let _ = (rq, dir, name);
-        Err(FileError::NotFound)
+        // Long names may be there although the property was taken back.
+        if name.len() > LONG_NAME_MAX {
+            return Err(FileError::NameTooLong { len: name.len() });
+        }
+        let zap = self.directory(rq, dir).await?;
+        let found = zap.lookup(rq, name, self.matching()).await.map_err(|e| FileError::at(e, dir, 0))?;
+        match found.and_then(|v| v.first()) {
+            Some(word) => Ok(StoredEntry::from_word(word).object),
+            None if name.len() > self.name_max() => Err(FileError::NameTooLong { len: name.len() }),
+            None => Err(FileError::NotFound),
+        }
+    }
+
+    /// How names are compared for somebody who uses POSIX.
+    fn matching(&self) -> Match {
+        match self.case {
+            CaseSensitivity::Insensitive => Match::Normalized,
+            CaseSensitivity::Mixed => Match::NormalizedCase,
+            CaseSensitivity::Sensitive if self.normalization != 0 => Match::Normalized,
+            CaseSensitivity::Sensitive => Match::Exact,
+        }
     }
 
     /// Up to `max` entries of directory `dir` after `cookie` (0: from the start), without `.` and `..`. Fewer than
@@ -141,14 +273,16 @@ impl FileSystem {
         cookie: u64,
         max: usize,
     ) -> Result<Vec<DirEntry>, FileError> {
-        let _ = (rq, dir, cookie, max);
-        Err(FileError::NotFound)
+        let zap = self.directory(rq, dir).await?;
+        let entries = zap.entries(rq, cookie, max).await.map_err(|e| FileError::at(e, dir, 0))?;
+        entries.into_iter().map(|entry| directory::entry(dir, entry)).collect()
     }
 
     /// Up to `len` bytes of a file from `offset`, clipped at its end.
     pub async fn read(&self, rq: &Request, object: ObjectId, offset: u64, len: usize) -> Result<Bytes, FileError> {
-        let _ = (rq, object, offset, len);
-        Err(FileError::NotFound)
+        let (object, size_bytes) = self.file(rq, object).await?;
+        let bytes = self.objects.read(rq, &object, offset, len, size_bytes).await;
+        bytes.map_err(|e| FileError::of(e, &object))
     }
 
     /// The same as the pieces that lie in the cache, without a copy.
@@ -159,8 +293,28 @@ impl FileSystem {
         offset: u64,
         len: usize,
     ) -> Result<SmallVec<[Bytes; 4]>, FileError> {
-        let _ = (rq, object, offset, len);
-        Err(FileError::NotFound)
+        let (object, size_bytes) = self.file(rq, object).await?;
+        let segments = self.objects.read_segments(rq, &object, offset, len, size_bytes).await;
+        segments.map_err(|e| FileError::of(e, &object))
+    }
+
+    /// An object that has contents, and their size in bytes.
+    async fn file(&self, rq: &Request, id: ObjectId) -> Result<(Arc<Object>, u64), FileError> {
+        let (object, metadata) = self.load(rq, id, Extent::Basics).await?;
+        match metadata.kind() {
+            FileKind::Directory => Err(FileError::IsDirectory { object: id }),
+            _ => Ok((object, metadata.size_bytes)),
+        }
+    }
+
+    /// All bytes of a small file.
+    pub(crate) async fn read_whole(&self, rq: &Request, id: ObjectId, longest: u64) -> Result<Bytes, FileError> {
+        let (_, size_bytes) = self.file(rq, id).await?;
+        if size_bytes > longest {
+            let why = format!("{size_bytes} bytes are more than {longest}");
+            return Err(FileError::Corrupt { object: id, offset: 0, why });
+        }
+        self.read(rq, id, 0, size_bytes as usize).await
     }
 
     /// The next data or hole at or after `offset`; `None` (for `ENXIO`) if there is none or `offset` is at or beyond
@@ -172,41 +326,60 @@ impl FileSystem {
         offset: u64,
         what: Seek,
     ) -> Result<Option<u64>, FileError> {
-        let _ = (rq, object, offset, what);
-        Err(FileError::NotFound)
+        let (object, size_bytes) = self.file(rq, object).await?;
+        if offset >= size_bytes {
+            return Ok(None);
+        }
+        let in_blocks = match what {
+            Seek::Data => weir_objects::Seek::Data,
+            Seek::Hole => weir_objects::Seek::Hole,
+        };
+        let found = self.objects.seek(rq, &object, offset, size_bytes, in_blocks).await;
+        let found = found.map_err(|e| FileError::of(e, &object))?;
+        // The end of a file is a hole.
+        Ok(found.or((what == Seek::Hole).then_some(size_bytes)))
     }
 
     /// The target of a symbolic link.
     pub async fn read_link(&self, rq: &Request, object: ObjectId) -> Result<Bytes, FileError> {
-        let _ = (rq, object);
-        Err(FileError::NotFound)
+        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        if metadata.kind() != FileKind::Symlink {
+            return Err(FileError::NotSymlink { object });
+        }
+        match metadata.symlink {
+            Some(target) => Ok(target.slice(..(metadata.size_bytes as usize).min(target.len()))),
+            None => self.read_whole(rq, object, LINK_MAX).await,
+        }
     }
 
     /// The names of all extended attributes, as Linux shows them (`user.x`, `security.selinux`, …), sorted.
     pub async fn xattr_names(&self, rq: &Request, object: ObjectId) -> Result<Vec<Vec<u8>>, FileError> {
-        let _ = (rq, object);
-        Err(FileError::NotFound)
+        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        self.list_xattrs(rq, object, &metadata).await
     }
 
     /// The value of an extended attribute, by its Linux name; `None` if there is none.
     pub async fn xattr(&self, rq: &Request, object: ObjectId, name: &[u8]) -> Result<Option<Bytes>, FileError> {
-        let _ = (rq, object, name);
-        Err(FileError::NotFound)
+        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        self.find_xattr(rq, object, &metadata, name).await
     }
 
     /// The access control list: the stored one, or one made from the mode.
     pub async fn acl(&self, rq: &Request, object: ObjectId) -> Result<Acl, FileError> {
-        let _ = (rq, object);
-        Err(FileError::NotFound)
+        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        Acl::load(rq, &self.objects, object, &metadata).await
     }
 
     /// What `statvfs` shows.
-    pub async fn usage(&self, rq: &Request) -> Result<Usage, FileError> {
-        let _ = rq;
+    pub async fn usage(&self, _rq: &Request) -> Result<Usage, FileError> {
+        let available_bytes = self.identity.available_bytes;
+        let objects_used = self.objects.pointer().fill();
         Ok(Usage {
             referenced_bytes: self.identity.referenced_bytes,
-            available_bytes: self.identity.available_bytes,
-            ..Usage::default()
+            available_bytes,
+            objects_used,
+            // A dnode takes 512 bytes.
+            objects_available: OBJECTS_MAX.saturating_sub(objects_used).min(available_bytes >> 9),
         })
     }
 }

@@ -21,6 +21,7 @@ mod attributes;
 mod directory;
 mod error;
 mod file_system;
+mod metadata;
 pub mod tree;
 mod xattr;
 

@@ -179,7 +179,7 @@ impl DirEntry {
 }
 
 /// A user or group identity: plain, or relative to a domain in the file system's FUID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fuid(pub u64);
 
 impl Fuid {

@@ -1,0 +1,321 @@
+//! A file's metadata, out of its dnode: system attributes (ZPL 5) or a znode (before).
+//!
+//! A file system keeps the numbers of the attributes that the ZPL knows ([`Numbers`]); a file's row is cut up once per
+//! call. The spill block is read only when something that is asked for is not in the bonus area.
+//!
+//! After an upgrade from an older version, files that were not changed since still have a znode: the type of the bonus
+//! area tells.
+
+use crate::attributes::{Attributes, FileFlags, FileKind};
+use crate::error::FileError;
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_format::acl::EmbeddedAcl;
+use weir_format::sa::ZPL_ATTRIBUTES;
+use weir_format::znode::{Fuid, Timestamp, Znode};
+use weir_format::{Cursor, DecodeError, Endian, ObjectId, ObjectType};
+use weir_machine::Request;
+use weir_objects::sa::SaTable;
+use weir_objects::{Object, ObjectSet};
+
+/// The user and group shown for identities that have no POSIX number.
+const NOBODY: u32 = 65_534;
+
+/// Indices of attributes in [`ZPL_ATTRIBUTES`].
+mod index {
+    pub const ATIME: usize = 0;
+    pub const MTIME: usize = 1;
+    pub const CTIME: usize = 2;
+    pub const CRTIME: usize = 3;
+    pub const GEN: usize = 4;
+    pub const MODE: usize = 5;
+    pub const SIZE: usize = 6;
+    pub const PARENT: usize = 7;
+    pub const LINKS: usize = 8;
+    pub const XATTR: usize = 9;
+    pub const RDEV: usize = 10;
+    pub const FLAGS: usize = 11;
+    pub const UID: usize = 12;
+    pub const GID: usize = 13;
+    pub const ZNODE_ACL: usize = 15;
+    pub const DACL_COUNT: usize = 16;
+    pub const SYMLINK: usize = 17;
+    pub const DACL_ACES: usize = 19;
+    pub const DXATTR: usize = 20;
+    pub const PROJID: usize = 21;
+}
+
+/// The attributes of a file system: its table, and which number stands for which known attribute.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    table: SaTable,
+    /// By attribute number: the index in [`ZPL_ATTRIBUTES`].
+    known: Vec<Option<u8>>,
+}
+
+impl Numbers {
+    pub(crate) fn new(table: SaTable) -> Self {
+        let mut known =
+            vec![None; 1 + ZPL_ATTRIBUTES.iter().filter_map(|a| table.number(a.0)).max().unwrap_or(0) as usize];
+        for (index, attribute) in ZPL_ATTRIBUTES.iter().enumerate() {
+            if let Some(slot) = table.number(attribute.0).and_then(|n| known.get_mut(usize::from(n))) {
+                *slot = Some(index as u8);
+            }
+        }
+        Numbers { table, known }
+    }
+
+    fn index(&self, number: u16) -> Option<usize> {
+        self.known.get(usize::from(number)).copied().flatten().map(usize::from)
+    }
+}
+
+/// An access control list as it is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StoredAcl {
+    #[default]
+    None,
+    /// System attribute: so many entries.
+    Aces(Bytes, u64, Endian),
+    /// In the znode, or in an object that the znode names.
+    Znode(Box<EmbeddedAcl>, Endian),
+}
+
+/// What is known of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Metadata {
+    pub times: [Timestamp; 4],
+    pub generation: u64,
+    pub mode: u64,
+    pub size_bytes: u64,
+    pub parent: ObjectId,
+    pub links: u64,
+    pub xattr_dir: ObjectId,
+    pub rdev: u64,
+    pub flags: FileFlags,
+    pub uid: Fuid,
+    pub gid: Fuid,
+    pub project: Option<u64>,
+    pub acl: StoredAcl,
+    pub symlink: Option<Bytes>,
+    pub xattrs: Option<Bytes>,
+    /// Which attributes were found: a bit for each index.
+    found: u32,
+}
+
+/// How much of the metadata is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// What `stat` shows.
+    Basics,
+    /// Everything.
+    All,
+}
+
+impl Metadata {
+    /// Reads the metadata of `object`, which must be a file.
+    pub(crate) async fn load(
+        rq: &Request,
+        set: &Arc<ObjectSet>,
+        numbers: &Numbers,
+        object: &Arc<Object>,
+        extent: Extent,
+    ) -> Result<Self, FileError> {
+        let dnode = &object.dnode;
+        let bonus = dnode.bonus();
+        let mut metadata = Metadata::default();
+        match dnode.bonus_type {
+            ObjectType::ZNODE => {
+                metadata = Self::of_znode(bonus, dnode.endian).map_err(|e| lies(object.id, e))?;
+            }
+            ObjectType::SA => {
+                metadata.take_row(numbers, bonus, dnode.endian, None).map_err(|e| lies(object.id, e))?;
+                if dnode.spill.is_some() && (extent == Extent::All || metadata.lacks_basics()) {
+                    let spill = set.read_spill(rq, object).await.map_err(|e| FileError::of(e, object))?;
+                    if let Some((bytes, endian)) = spill {
+                        metadata.take_row(numbers, &bytes, endian, Some(&bytes)).map_err(|e| lies(object.id, e))?;
+                    }
+                }
+                if metadata.found & 1 << index::MODE == 0 {
+                    return Err(FileError::Corrupt {
+                        object: object.id,
+                        offset: 0,
+                        why: "a file without a mode".into(),
+                    });
+                }
+            }
+            // Not a file: the object holds something of the file system's own.
+            _ => return Err(FileError::NotFound),
+        }
+        Ok(metadata)
+    }
+
+    fn of_znode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
+        let znode = Znode::decode(bonus, endian)?;
+        Ok(Metadata {
+            times: [znode.atime, znode.mtime, znode.ctime, znode.crtime],
+            generation: znode.generation,
+            mode: znode.mode,
+            size_bytes: znode.size_bytes,
+            parent: znode.parent,
+            links: znode.links,
+            xattr_dir: znode.xattr,
+            rdev: znode.rdev,
+            flags: FileFlags(znode.flags),
+            uid: Fuid(znode.uid),
+            gid: Fuid(znode.gid),
+            symlink: znode.inline_target(bonus).map(Bytes::copy_from_slice),
+            acl: StoredAcl::Znode(Box::new(znode.acl), endian),
+            ..Metadata::default()
+        })
+    }
+
+    fn lacks_basics(&self) -> bool {
+        use index::*;
+        const BASICS: u32 = 1 << ATIME
+            | 1 << MTIME
+            | 1 << CTIME
+            | 1 << CRTIME
+            | 1 << GEN
+            | 1 << MODE
+            | 1 << SIZE
+            | 1 << PARENT
+            | 1 << LINKS
+            | 1 << FLAGS
+            | 1 << UID
+            | 1 << GID;
+        let is_device = matches!(self.kind(), FileKind::BlockDevice | FileKind::CharDevice);
+        self.found & BASICS != BASICS
+            || is_device && self.found & 1 << RDEV == 0
+            || self.flags.has(FileFlags::PROJID) && self.project.is_none()
+    }
+
+    /// Takes over a row of system attributes. `shared` holds the same bytes, to be kept without a copy.
+    fn take_row(
+        &mut self,
+        numbers: &Numbers,
+        bytes: &[u8],
+        endian: Endian,
+        shared: Option<&Bytes>,
+    ) -> Result<(), DecodeError> {
+        let keep = |part: &[u8]| shared.map_or_else(|| Bytes::copy_from_slice(part), |whole| whole.slice_ref(part));
+        let mut aces = None;
+        for (number, part) in numbers.table.row(bytes, endian)? {
+            let Some(index) = numbers.index(number) else { continue };
+            self.found |= 1 << index;
+            let mut c = Cursor::new(part, endian, "system attribute");
+            match index {
+                index::ATIME..=index::CRTIME => {
+                    if let Some(time) = self.times.get_mut(index) {
+                        *time = Timestamp::from_words(c.words()?);
+                    }
+                }
+                index::GEN => self.generation = c.u64()?,
+                index::MODE => self.mode = c.u64()?,
+                index::SIZE => self.size_bytes = c.u64()?,
+                index::PARENT => self.parent = ObjectId(c.u64()?),
+                index::LINKS => self.links = c.u64()?,
+                index::XATTR => self.xattr_dir = ObjectId(c.u64()?),
+                index::RDEV => self.rdev = c.u64()?,
+                index::FLAGS => self.flags = FileFlags(c.u64()?),
+                index::UID => self.uid = Fuid(c.u64()?),
+                index::GID => self.gid = Fuid(c.u64()?),
+                index::PROJID => self.project = Some(c.u64()?),
+                index::ZNODE_ACL => self.acl = StoredAcl::Znode(Box::new(EmbeddedAcl::decode(&mut c)?), endian),
+                index::DACL_COUNT => self.count_aces(c.u64()?),
+                index::DACL_ACES => aces = Some(keep(part)),
+                index::SYMLINK => self.symlink = Some(keep(part)),
+                index::DXATTR => self.xattrs = Some(keep(part)),
+                _ => {}
+            }
+        }
+        if let Some(aces) = aces {
+            let count = if let StoredAcl::Aces(_, count, _) = &self.acl { *count } else { 0 };
+            self.acl = StoredAcl::Aces(aces, count, endian);
+        }
+        Ok(())
+    }
+
+    /// The number of entries may stand in the bonus area and the entries in the spill block.
+    fn count_aces(&mut self, count: u64) {
+        self.acl = match std::mem::take(&mut self.acl) {
+            StoredAcl::Aces(bytes, _, endian) => StoredAcl::Aces(bytes, count, endian),
+            _ => StoredAcl::Aces(Bytes::new(), count, Endian::Little),
+        };
+    }
+
+    /// What the file is.
+    pub(crate) fn kind(&self) -> FileKind {
+        FileKind::from_mode(self.mode as u32)
+    }
+
+    /// What `stat` shows.
+    pub(crate) fn attributes(&self, object: &Object) -> Attributes {
+        let [atime_ns, mtime_ns, ctime_ns, crtime_ns] =
+            self.times.map(|t| i128::from(t.sec) * 1_000_000_000 + i128::from(t.nsec));
+        let kind = self.kind();
+        let device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice).then(|| device(self.rdev));
+        Attributes {
+            object: object.id,
+            kind,
+            mode: (self.mode & 0o7777) as u32,
+            uid: posix(self.uid),
+            gid: posix(self.gid),
+            links: self.links,
+            size_bytes: self.size_bytes,
+            // The dnode's own slots count as well.
+            blocks512: (object.dnode.used_bytes().saturating_add(256) >> 9).saturating_add(object.dnode.slots() as u64),
+            block_bytes: object.block_bytes() as u32,
+            device,
+            atime_ns,
+            mtime_ns,
+            ctime_ns,
+            crtime_ns,
+            generation: self.generation,
+            flags: self.flags,
+            parent: self.parent,
+            project: self.project,
+        }
+    }
+}
+
+/// Linux keeps 12 bits of major and 20 of minor number in one word, illumos 32 of each.
+fn device(rdev: u64) -> (u32, u32) {
+    match rdev >> 32 {
+        0 => ((rdev >> 20) as u32, (rdev & 0xf_ffff) as u32),
+        major => (major as u32, rdev as u32),
+    }
+}
+
+fn posix(fuid: Fuid) -> u32 {
+    if fuid.domain() == 0 { fuid.id() } else { NOBODY }
+}
+
+pub(crate) fn lies(object: ObjectId, error: DecodeError) -> FileError {
+    FileError::Corrupt { object, offset: 0, why: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_of_both_systems() {
+        assert_eq!(device(8 << 20 | 1), (8, 1));
+        assert_eq!(device(5 << 32 | 3), (5, 3));
+    }
+
+    #[test]
+    fn identities_of_a_domain_are_nobody() {
+        assert_eq!(posix(Fuid(4_000_000_000)), 4_000_000_000);
+        assert_eq!(posix(Fuid(1 << 32 | 500)), NOBODY);
+    }
+
+    #[test]
+    fn the_count_and_the_entries_of_a_list_may_come_in_either_order() {
+        let mut metadata =
+            Metadata { acl: StoredAcl::Aces(Bytes::from_static(b"x"), 0, Endian::Big), ..Default::default() };
+        metadata.count_aces(3);
+        assert_eq!(metadata.acl, StoredAcl::Aces(Bytes::from_static(b"x"), 3, Endian::Big));
+    }
+}
