@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Pools made and read by zfs-fuse (Sun's ZFS of 2008 in user space), for benchmarks and as a peer to race.
 #
-#   zfs-fuse.sh TOOLS DIR make              pools b-single b-mirror b-stripe b-raidz2 with one large file each, in DIR
+#   zfs-fuse.sh TOOLS DIR make              pools b-single b-mirror b-stripe b-raidz2 in DIR: a large file in the root,
+#                                           and a file of 8 KiB records in the file system r8k
 #   zfs-fuse.sh TOOLS DIR read POOL FILE    seconds and bytes of one cold sequential read of POOL/FILE, after a fresh import
 #
-# TOOLS is the folder of fetch-zfs-tools.sh --peer. zfs-fuse talks through a socket at a fixed place and mounts its file
-# systems by itself: everything runs in a mount namespace of its own over an empty /run, so nothing of it is seen
-# outside, and it all ends with the script.
+# TOOLS is the folder of fetch-zfs-tools.sh --peer. zfs-fuse talks through a socket at a fixed place, keeps a list of
+# pools and mounts its file systems by itself: everything runs in a mount namespace of its own over an empty /run and a
+# shadow of /var/lib, so nothing of it is seen outside, and it all ends with the script.
 set -euo pipefail
 
 if [ "${WEIR_IN_NAMESPACE:-}" != 1 ]; then
@@ -23,7 +24,9 @@ peer=$tools/peer
 export LD_LIBRARY_PATH=$peer/lib/x86_64-linux-gnu
 
 mount -t tmpfs tmpfs /run
-mkdir -p /run/zfs /run/lock /run/weir-mnt
+mkdir -p /run/zfs /run/lock /run/weir-mnt /run/var/upper /run/var/work
+# It keeps a list of pools in /var/lib/zfs; that too goes with the namespace.
+mount -t overlay -o lowerdir=/var/lib,upperdir=/run/var/upper,workdir=/run/var/work overlay /var/lib
 mkdir -p "$dir"
 "$peer/sbin/zfs-fuse" --no-daemon --no-kstat-mount --disable-block-cache --disable-page-cache -m 512 >"$dir/zfs-fuse.log" 2>&1 &
 daemon=$!
@@ -47,6 +50,8 @@ make() {
     # shellcheck disable=SC2086  # an empty layout word must vanish
     zpool create -f -m "/run/weir-mnt/$name" "$name" $layout "${files[@]}"
     dd if=/dev/urandom of="/run/weir-mnt/$name/large" bs=1M count="$data_mib" status=none
+    "$peer/sbin/zfs" create -o recordsize=8K "$name/r8k"
+    dd if=/dev/urandom of="/run/weir-mnt/$name/r8k/small" bs=1M count=96 status=none
     zpool export "$name"
     sync -f "$dir/$name"
     touch "$dir/$name/.made"
@@ -55,10 +60,10 @@ make() {
 
 case $what in
 make)
-    make b-single 768 "" 1 1G
-    make b-mirror 512 mirror 2 640M
-    make b-stripe 768 "" 3 320M
-    make b-raidz2 1024 raidz2 6 320M
+    make b-single 640 "" 1 1G
+    make b-mirror 512 mirror 2 896M
+    make b-stripe 512 "" 3 384M
+    make b-raidz2 768 raidz2 6 384M
     ;;
 read)
     pool=$4

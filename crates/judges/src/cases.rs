@@ -19,6 +19,8 @@ use crate::report::Report;
 /// The door that a pool is looked at through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
+    /// The engine's own calls, in this process.
+    Engine,
     /// A mount by `weir mount`.
     Fuse,
     /// `weir serve`: NFSv3 for file systems, NBD for volumes.
@@ -29,6 +31,7 @@ impl Via {
     /// The door by its name on the command line.
     pub fn named(name: &str) -> Option<Via> {
         match name {
+            "engine" => Some(Via::Engine),
             "fuse" => Some(Via::Fuse),
             "nfs" => Some(Via::Nfs),
             _ => None,
@@ -56,6 +59,7 @@ fn case(folder: &Path, name: &str, via: Via) -> Result<Findings, JudgeError> {
         .read_only_state()
         .ok_or_else(|| JudgeError::Missing { what: "no manifest of what a read-only open shows".to_string() })?;
     let mut findings = match via {
+        Via::Engine => crate::engine::golden(&golden, unpacked.path(), state)?,
         Via::Fuse => fuse(&golden, unpacked.path(), state)?,
         Via::Nfs => nfs(&golden, unpacked.path(), state)?,
     };

@@ -5,6 +5,8 @@
 //! and small clients of our own for the doors (NFS, NBD) that share no code with the servers they ask. The binary
 //! `weir-judge` runs them, one line per case, and closes with `N passed, N failed, N skipped`.
 
+pub mod bench;
+pub mod bench_child;
 pub mod cases;
 pub mod compare;
 pub mod engine;

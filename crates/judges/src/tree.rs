@@ -148,3 +148,63 @@ pub trait BlockDevice {
     /// [`TreeError::Input`] if the bytes are lost.
     fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, TreeError>;
 }
+
+/// What reading a whole tree came to.
+#[derive(Debug, Default)]
+pub struct FileCount {
+    /// Files of every kind.
+    pub files: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// What failed, with its path.
+    pub errors: Vec<String>,
+}
+
+/// Reads everything in a tree and compares it with nothing.
+pub fn count_all<T: Tree>(tree: &mut T, count: &mut FileCount) {
+    let mut waiting = match tree.root() {
+        Ok(root) => vec![(String::new(), root)],
+        Err(error) => return count.errors.push(format!("/: {error}")),
+    };
+    while let Some((path, node)) = waiting.pop() {
+        count.files += 1;
+        if let Err(error) = read_one(tree, &path, &node, &mut waiting, &mut count.bytes) {
+            count.errors.push(format!("{path}: {error}"));
+        }
+    }
+}
+
+fn read_one<T: Tree>(
+    tree: &mut T,
+    path: &str,
+    node: &T::Node,
+    waiting: &mut Vec<(String, T::Node)>,
+    bytes: &mut u64,
+) -> Result<(), TreeError> {
+    let attributes = tree.attributes(node)?;
+    if tree.carries().xattrs {
+        tree.xattrs(node)?;
+    }
+    match attributes.kind {
+        FileKind::Dir => {
+            let children = tree.read_dir(node)?;
+            waiting.extend(
+                children.into_iter().map(|(name, child)| (format!("{path}/{}", String::from_utf8_lossy(&name)), child)),
+            );
+        }
+        FileKind::Symlink => *bytes += tree.read_link(node)?.len() as u64,
+        FileKind::File => {
+            let mut offset = 0;
+            while offset < attributes.size {
+                let read = tree.read(node, offset, 1 << 20)?.len() as u64;
+                if read == 0 {
+                    return Err(TreeError::Other(format!("ends at {offset} of {}", attributes.size)));
+                }
+                offset += read;
+            }
+            *bytes += offset;
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -61,6 +61,11 @@ impl Tools {
         command
     }
 
+    /// Where they are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The folder of zfs-test's files.
     pub fn tests(&self) -> PathBuf {
         self.folder.join("usr/share/zfs/zfs-tests/tests/functional")

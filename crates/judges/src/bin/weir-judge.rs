@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{JudgeError, golden, old_pools, streams, zdb};
+use weir_judges::{JudgeError, bench, bench_child, golden, old_pools, streams, zdb};
 
 const USAGE: &str = "\
 weir-judge JUDGE
@@ -13,6 +13,7 @@ weir-judge JUDGE
   bcc [NAME...]                             our zdb -bcc beside OpenZFS's on every golden pool
   streams                                   send streams beside OpenZFS's zstream dump
   old-pools [POOL...]                       the pools of OpenZFS's test package
+  read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
 
 The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace), OpenZFS's tools in WEIR_ZFS_TOOLS
 (else target/judges/zfs), Weir's binary is WEIR_BIN (else beside this program).
@@ -21,6 +22,11 @@ The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace)
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut report = Report::default();
+    if let [judge, what, devices, pool] = arguments.as_slice()
+        && judge == "read-bench-child"
+    {
+        return bench_child::main(what, devices, pool);
+    }
     let outcome = match arguments.split_first() {
         Some((judge, rest)) => run(judge, rest, &mut report),
         None => Err(Stop::Usage),
@@ -56,11 +62,12 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "golden" => {
             let (via, names) = match rest {
                 [flag, via, names @ ..] if flag == "--via" => (Via::named(via).ok_or(Stop::Usage)?, names),
-                names => (Via::Fuse, names),
+                names => (Via::Engine, names),
             };
             cases::run(&folder()?, names, via, report)?;
         }
         "bcc" => zdb::run(&folder()?, rest, report)?,
+        "read-bench" => bench::run(rest, report)?,
         "streams" => streams::run(&folder()?, report)?,
         "old-pools" => old_pools::run(rest, report)?,
         _ => return Err(Stop::Usage),

@@ -1,0 +1,132 @@
+//! What the bench measures of Weir, each in a process of its own: open the pool, read, print one line.
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use weir_files::{FileError, FileSystem};
+use weir_format::ObjectId;
+use weir_machine::Request;
+use weir_pool::OpenOptions;
+
+use crate::JudgeError;
+use crate::bench::Measured;
+use crate::engine::Opened;
+use crate::fuzz::Chance;
+use crate::report::line;
+
+/// Memory that the cache may take.
+pub const ARC_BYTES: u64 = 256 << 20;
+
+/// A sequential reader asks for this much at once, and for this many pieces before the first has come.
+const PIECE_BYTES: u64 = 1 << 20;
+const AHEAD: usize = 4;
+
+/// Random reads: their size, how many at once, how many in all.
+const RANDOM_BYTES: usize = 8 << 10;
+const RANDOM_DEPTH: usize = 32;
+const RANDOM_READS: u64 = 60_000;
+
+/// Hot reads: how much of the file is kept warm, and how often it is read.
+const HOT_BYTES: u64 = 96 << 20;
+const HOT_TURNS: u64 = 60;
+
+/// The measuring process.
+pub fn main(what: &str, devices: &str, pool: &str) -> ExitCode {
+    match measure(what, Path::new(devices), pool) {
+        Ok(measured) => {
+            line(&measured.to_line());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn failed(error: impl ToString) -> JudgeError {
+    JudgeError::Process { command: "read-bench-child".to_string(), why: error.to_string() }
+}
+
+struct File {
+    files: Arc<FileSystem>,
+    object: ObjectId,
+    size_bytes: u64,
+}
+
+fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeError> {
+    let mut options = OpenOptions::new(vec![devices.to_path_buf()], pool);
+    options.arc_bytes = ARC_BYTES;
+    let opened = Opened::new(&options)?;
+    let (dataset, name) = if what == "random" { (format!("{pool}/r8k"), "small") } else { (pool.to_string(), "large") };
+    let files = opened.file_system(&dataset).map_err(failed)?;
+    let machine = opened.machine().clone();
+    let request = Request::internal("bench");
+    let file = machine.block_on(async {
+        let object = files.lookup(&request, files.root(), name.as_bytes()).await?;
+        let size_bytes = files.attributes(&request, object).await?.size_bytes;
+        Ok::<_, FileError>(File { files: files.clone(), object, size_bytes })
+    });
+    let file = file.map_err(failed)?;
+    if what == "hot" {
+        // Warmed up outside of the measurement.
+        machine.block_on(sequential(&request, &file, HOT_BYTES, 1)).map_err(failed)?;
+    }
+    let begun = Instant::now();
+    let (bytes, operations) = match what {
+        "sequential" => machine.block_on(sequential(&request, &file, file.size_bytes, AHEAD)),
+        "random" => machine.block_on(random(&request, &file)),
+        "hot" => machine.block_on(hot(&request, &file)),
+        other => return Err(failed(format!("no measurement is called {other}"))),
+    }
+    .map_err(failed)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(Measured { bytes, operations, seconds, peak_bytes: peak_bytes() })
+}
+
+/// Pieces one after the other, some of them asked for ahead, as a door does for a client that reads a file through.
+async fn sequential(rq: &Request, file: &File, bytes: u64, ahead: usize) -> Result<(u64, u64), FileError> {
+    let offsets = (0..bytes.div_ceil(PIECE_BYTES)).map(|piece| piece * PIECE_BYTES);
+    let reads = stream::iter(offsets)
+        .map(|offset| file.files.read_segments(rq, file.object, offset, PIECE_BYTES as usize))
+        .buffered(ahead);
+    reads
+        .try_fold((0, 0), |sum, pieces| async move { Ok(add(sum, pieces.iter().map(|piece| piece.len()).sum())) })
+        .await
+}
+
+async fn random(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
+    let mut chance = Chance::new(7);
+    let blocks = (file.size_bytes / RANDOM_BYTES as u64) as usize;
+    let reads = stream::iter((0..RANDOM_READS).map(|_| chance.below(blocks) as u64 * RANDOM_BYTES as u64))
+        .map(|offset| file.files.read_segments(rq, file.object, offset, RANDOM_BYTES))
+        .buffer_unordered(RANDOM_DEPTH);
+    reads
+        .try_fold((0, 0), |sum, pieces| async move { Ok(add(sum, pieces.iter().map(|piece| piece.len()).sum())) })
+        .await
+}
+
+/// One reader on one core, everything in the cache.
+async fn hot(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
+    let mut sum = (0, 0);
+    for _ in 0..HOT_TURNS {
+        let (bytes, operations) = sequential(rq, file, HOT_BYTES, 1).await?;
+        sum = (sum.0 + bytes, sum.1 + operations);
+    }
+    Ok(sum)
+}
+
+fn add((bytes, operations): (u64, u64), more: usize) -> (u64, u64) {
+    (bytes + more as u64, operations + 1)
+}
+
+/// The most memory that this process ever held, as the kernel tells.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}

@@ -1,0 +1,103 @@
+//! Datasets and their properties against a manifest: every name, every kind, every property's value and source.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_format::ObjsetKind;
+use weir_objects::dsl::PoolFacts;
+use weir_objects::props::Source;
+
+use crate::compare::Findings;
+use crate::manifest::{Dataset, DatasetKind, Manifest};
+
+use super::Opened;
+
+/// Properties that tell of the machine that looked, or of the pool as it was imported there, and not of the dataset.
+const OF_THE_MOMENT: &[&str] = &["mounted", "available", "keystatus"];
+
+/// Compares the list of datasets and each one's properties.
+pub fn compare(opened: &Opened, state: &Manifest) -> Findings {
+    let mut findings = Findings::default();
+    let found: BTreeSet<String> = names(opened, &mut findings).into_iter().collect();
+    let kept = |dataset: &&Dataset| dataset.kind != DatasetKind::Bookmark;
+    let expected: BTreeSet<String> = state.datasets.iter().filter(kept).map(|dataset| dataset.name.clone()).collect();
+    findings.facts += expected.len() as u64;
+    for name in expected.difference(&found) {
+        findings.differs(format!("{name}: dataset not found"));
+    }
+    for name in found.difference(&expected) {
+        findings.differs(format!("{name}: dataset must not be there"));
+    }
+    for dataset in state.datasets.iter().filter(kept) {
+        properties(opened, dataset, &mut findings);
+    }
+    findings
+}
+
+fn properties(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
+    let facts = PoolFacts {
+        altroot: "/mnt".to_string(),
+        loaded_keys: opened.keys.iter().map(|(dir, _)| *dir).collect(),
+        ..PoolFacts::default()
+    };
+    let found = opened.find(&dataset.name).and_then(|found| {
+        let found = opened.dsl.properties(&opened.request, &found, &facts);
+        opened.machine.block_on(found).map_err(|error| error.to_string())
+    });
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return findings.differs(format!("{}: properties: {error}", dataset.name)),
+    };
+    let found: BTreeMap<String, (String, Source)> =
+        found.into_iter().map(|property| (property.name.clone(), (property.text(true), property.source))).collect();
+    for (name, expected) in &dataset.props {
+        let Some(expected) = expected.as_ref().filter(|_| !OF_THE_MOMENT.contains(&name.as_str())) else { continue };
+        findings.facts += 1;
+        match found.get(name) {
+            Some((value, source)) => {
+                if value != expected {
+                    findings.differs(format!("{}: {name} is {value:?}, must be {expected:?}", dataset.name));
+                }
+                let expected = dataset.prop_sources.get(name).and_then(Option::as_ref);
+                let said = source.text();
+                if expected.is_some_and(|expected| *expected != said) {
+                    findings.differs(format!("{}: {name} is {said:?}, must be {expected:?}", dataset.name));
+                }
+            }
+            None => findings.differs(format!("{}: property {name} is missing", dataset.name)),
+        }
+    }
+}
+
+/// Names of all file systems, volumes and snapshots.
+pub fn names(opened: &Opened, findings: &mut Findings) -> Vec<String> {
+    let mut names = Vec::new();
+    for (name, error) in opened.dsl.damaged() {
+        findings.differs(format!("{name}: {error}"));
+    }
+    for dir in opened.dsl.dirs() {
+        // Names with a dollar sign or a percent sign are OpenZFS's own, and are shown nowhere.
+        if dir.name.contains(['$', '%']) {
+            continue;
+        }
+        names.push(dir.name.clone());
+        match opened.machine.block_on(opened.dsl.snapshots(&opened.request, dir)) {
+            Ok(list) => {
+                names.extend(list.snapshots.iter().map(|snapshot| snapshot.name.clone()));
+                list.damaged.iter().for_each(|(name, error)| findings.differs(format!("{name}: {error}")));
+            }
+            Err(error) => findings.differs(format!("{}: snapshots: {error}", dir.name)),
+        }
+    }
+    names
+}
+
+/// What a dataset holds, by the name of its head.
+pub fn kind(opened: &Opened, name: &str) -> Option<ObjsetKind> {
+    let dir = opened.dsl.dir_named(name)?;
+    opened.machine.block_on(opened.dsl.kind(&opened.request, dir)).ok()
+}
+
+/// Whether a dataset is encrypted and its key not given.
+pub fn locked(opened: &Opened, name: &str) -> bool {
+    opened.objects(name).is_ok_and(|objects| objects.is_locked())
+}
