@@ -111,7 +111,7 @@ async fn metaslabs(
     let mut ranges = Ranges::default();
     for (index, map) in maps.into_iter().enumerate().filter(|(_, map)| *map != 0) {
         let object = ObjectId(map);
-        let start = (index as u64) << (top.metaslab_shift as u32 & 63);
+        let start = first_byte(top, (index as u64) << (top.metaslab_shift as u32 & 63));
         let mut apply = |segment: SpaceSegment| {
             let offset = start.saturating_add(segment.offset_bytes);
             faults.extend(change(&mut ranges, vdev, object, segment.kind, offset, segment.length_bytes));
@@ -121,6 +121,18 @@ async fn metaslabs(
         }
     }
     Ok(ranges)
+}
+
+/// Where a metaslab begins: on dRAID at a whole group, so that no block straddles two metaslabs
+/// (`vdev_draid_metaslab_init`).
+fn first_byte(top: &VdevConfig, start: u64) -> u64 {
+    match top.kind {
+        VdevKind::Draid { parity, data, .. } => {
+            let group = (u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16);
+            start.checked_next_multiple_of(group.max(1)).unwrap_or(start)
+        }
+        _ => start,
+    }
 }
 
 /// Plays an entry; says if it changes nothing.
