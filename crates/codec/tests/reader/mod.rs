@@ -57,14 +57,19 @@ pub fn root_pointer(text: &str) -> BlockPointer {
     BlockPointer::from_words(words)
 }
 
+/// The bytes of members of a golden's archive, one after the other; of all without names.
+pub fn unpack(folder: &Path, name: &str, members: &[&str]) -> Vec<u8> {
+    let archive = folder.join(format!("{name}.tar.zst"));
+    let command = "archive=$0; zstd -dc \"$archive\" | tar -xO -f - \"$@\"";
+    let output = std::process::Command::new("sh").args(["-c", command]).arg(archive).args(members).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
 impl Image {
     /// Unpacks the golden's one disk.
     pub fn unpack(folder: &Path, name: &str, salt: Salt) -> Self {
-        let archive = folder.join(format!("{name}.tar.zst"));
-        let command = "zstd -dc \"$0\" | tar -xO -f -";
-        let output = std::process::Command::new("sh").args(["-c", command]).arg(archive).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Image { disk: output.stdout, salt }
+        Image { disk: unpack(folder, name, &[]), salt }
     }
 
     /// A block's logical bytes, proven.
