@@ -38,7 +38,7 @@ pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use production::{BuildError, Production};
 pub use real::{Backend, RealDisks};
-pub use request::{Priority, Request, Source};
+pub use request::{Priority, Request, Served, Source};
 pub use tasks::{JoinHandle, TaskLost, Tasks};
 pub use time::{Clock, Nanos};
 

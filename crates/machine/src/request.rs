@@ -91,3 +91,30 @@ impl Request {
         (self.device_ops.load(Ordering::Relaxed), self.device_wait_ns.load(Ordering::Relaxed))
     }
 }
+
+/// Totals over many requests: what a door has served.
+#[derive(Debug, Default)]
+pub struct Served {
+    bytes: [AtomicU64; Source::ALL.len()],
+    requests: AtomicU64,
+}
+
+impl Served {
+    /// Adds what a finished request was given.
+    pub fn book(&self, request: &Request) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        for (total, bytes) in self.bytes.iter().zip(&request.served_bytes) {
+            total.fetch_add(bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Bytes given by `source` so far.
+    pub fn bytes(&self, source: Source) -> u64 {
+        self.bytes[source as usize].load(Ordering::Relaxed)
+    }
+}
