@@ -179,6 +179,14 @@ impl Tree {
         }
     }
 
+    /// Whether names that differ in case alone are the same name in a directory.
+    pub async fn is_case_insensitive(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => Ok(files.is_case_insensitive()),
+            _ => Ok(false),
+        }
+    }
+
     /// The node of a handle, if its file is still the same one.
     ///
     /// # Errors

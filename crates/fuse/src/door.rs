@@ -12,17 +12,16 @@ use fuser::{
     ReplyStatfs, ReplyXattr, Request as KernelRequest,
 };
 use futures_util::future::join_all;
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 use weir_files::tree::{Node, Tree, TreeEntry};
 use weir_files::{FileError, FileKind, Seek};
-use weir_machine::{Request, Source, Tasks};
+use weir_machine::{Request, Served, Tasks};
 
 /// How long the kernel may believe what it was told: nothing changes while it is mounted.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
@@ -40,27 +39,12 @@ const XATTR_BYTES: usize = 65_536;
 pub(crate) struct Inner {
     pub(crate) tree: Tree,
     pub(crate) inodes: Inodes,
-    served: Mutex<BTreeMap<Source, u64>>,
+    pub(crate) served: Served,
 }
 
 impl Inner {
     pub(crate) fn new(tree: Tree) -> Self {
-        Inner { tree, inodes: Inodes::new(), served: Mutex::new(BTreeMap::new()) }
-    }
-
-    /// Bytes given so far, by where they came from.
-    pub(crate) fn served(&self) -> BTreeMap<Source, u64> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn book(&self, rq: &Request) {
-        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        for source in Source::ALL {
-            let bytes = rq.served_bytes(source);
-            if bytes != 0 {
-                *served.entry(source).or_default() += bytes;
-            }
-        }
+        Inner { tree, inodes: Inodes::new(), served: Served::default() }
     }
 
     fn node(&self, number: INodeNo) -> Result<Node, Errno> {
@@ -273,7 +257,7 @@ impl Door {
         let work = work(Arc::clone(&self.inner), rq);
         let mut work = Box::pin(async move {
             work.await;
-            inner.book(&booked);
+            inner.served.book(&booked);
         });
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             drop(self.tasks.spawn(work));

@@ -6,13 +6,12 @@
 
 use crate::door::{Door, Inner};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 use weir_files::tree::Tree;
-use weir_machine::{Source, Tasks};
+use weir_machine::{Served, Tasks};
 
 /// Why there is no mount.
 #[derive(Debug, Error)]
@@ -110,16 +109,14 @@ impl Mounted {
         Unmounter { path: self.path.clone() }
     }
 
-    /// Bytes given so far, by where they came from.
-    pub fn served(&self) -> BTreeMap<Source, u64> {
-        self.inner.served()
+    /// What was given so far.
+    pub fn served(&self) -> &Served {
+        &self.inner.served
     }
 
-    /// Blocks until the mount is gone, and says what it gave.
-    pub fn join(self) -> Result<BTreeMap<Source, u64>, FuseError> {
-        let inner = Arc::clone(&self.inner);
-        self.session.join().map_err(FuseError::Session)?;
-        Ok(inner.served())
+    /// Blocks until the mount is gone.
+    pub fn join(self) -> Result<(), FuseError> {
+        self.session.join().map_err(FuseError::Session)
     }
 }
 

@@ -145,6 +145,10 @@ impl Files for MemoryFiles {
         255
     }
 
+    fn is_case_insensitive(&self) -> bool {
+        false
+    }
+
     fn attributes<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {
         now(self.entry(object).map(|entry| entry.attributes.clone()))
     }

@@ -1,7 +1,7 @@
 //! What the tree needs of a file system, as traits: the pool's file systems implement them, and so does a handful of
 //! files in memory, with which doors are tested without a pool.
 
-use crate::{Acl, Attributes, DirEntry, FileError, FileSystem, Seek, Usage};
+use crate::{Acl, Attributes, CaseSensitivity, DirEntry, FileError, FileSystem, Seek, Usage};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -28,6 +28,7 @@ pub trait Files: Send + Sync {
     fn root(&self) -> ObjectId;
     fn fsid(&self) -> u64;
     fn name_max(&self) -> usize;
+    fn is_case_insensitive(&self) -> bool;
     fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes>;
     fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes>;
     fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ObjectId>;
@@ -59,6 +60,10 @@ impl Files for FileSystem {
 
     fn name_max(&self) -> usize {
         FileSystem::name_max(self)
+    }
+
+    fn is_case_insensitive(&self) -> bool {
+        self.case_sensitivity() == CaseSensitivity::Insensitive
     }
 
     fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {

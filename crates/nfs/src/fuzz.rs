@@ -1,0 +1,70 @@
+//! The entry points for hostile bytes: each returns, whatever the input, in time and memory bounded by its length.
+
+use crate::record::Assembler;
+use crate::rpc;
+use crate::server::{Options, Server};
+use futures_util::FutureExt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_files::FileKind;
+use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
+use weir_files::tree::{Member, Tree};
+
+/// Name and body of each target.
+pub const TARGETS: &[(&str, fn(&[u8]))] =
+    &[("nfs_record", record_target), ("nfs_rpc", rpc_target), ("nfs_call", call_target)];
+
+fn record_target(data: &[u8]) {
+    let mut assembler = Assembler::default();
+    for piece in data.chunks(7) {
+        let mut input = piece;
+        while let Ok(Some(message)) = assembler.take(&mut input) {
+            assert!(message.len() <= data.len());
+        }
+    }
+}
+
+fn rpc_target(data: &[u8]) {
+    let _ = rpc::read(data);
+}
+
+/// A server of a small tree in memory, as the fuzz targets and the tests use it.
+pub fn small_server(options: Options) -> Server {
+    let mut root = MemoryFiles::new(0x11);
+    root.add(34, b"file", FileKind::Regular, 0o644, b"hello, weir");
+    root.add(34, b"secret", FileKind::Regular, 0o600, b"for root alone");
+    root.add(34, b"link", FileKind::Symlink, 0o777, b"over/there");
+    let dir = root.add(34, b"dir", FileKind::Directory, 0o755, b"");
+    for i in 0..200 {
+        root.add(dir, format!("entry-{i:03}").as_bytes(), FileKind::Regular, 0o644, b"");
+    }
+    root.add(34, b"closed", FileKind::Directory, 0o700, b"");
+    let mut child = MemoryFiles::new(0x22);
+    child.add(34, b"inside", FileKind::Regular, 0o644, b"child");
+    let mut snapshot = MemoryFiles::new(0x33);
+    snapshot.add(34, b"old", FileKind::Regular, 0o644, b"snapshot");
+    let all = [("p", root), ("p/c", child), ("p/c@s", snapshot)];
+    let opener: BTreeMap<_, _> = all.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect();
+    let member = |name: &str, id| Member { name: name.into(), id, snapdir_visible: false };
+    let members = vec![member("p", 54), member("p/c", 60), member("p/c@s", 61)];
+    Server::new(Tree::new(Arc::new(MemoryOpener(opener)), members), 0xabcd, [7; 32], options)
+}
+
+/// The first byte picks the procedure, the second whether a good handle is put before the rest.
+fn call_target(data: &[u8]) {
+    let Some((head, rest)) = data.split_first_chunk::<2>() else { return };
+    let server = small_server(Options { root_squash: false });
+    let mut call = crate::wire::Encoder::default();
+    let (program, procedure) =
+        if head[0] & 0x80 == 0 { (crate::nfs3::PROGRAM, head[0] % 23) } else { (crate::mount::PROGRAM, head[0] % 7) };
+    call.u32(1).u32(0).u32(2).u32(program).u32(3).u32(procedure.into());
+    call.u32(0).u32(0).u32(0).u32(0);
+    if head[1] & 1 == 1 {
+        let handles = crate::handle::Handles::new(0xabcd, [7; 32]);
+        let object = if head[1] & 2 == 0 { weir_files::tree::Node::ROOT } else { u64::from(head[1] >> 2) + 100 };
+        call.opaque(&handles.make(crate::handle::FileId { member: 54, object, generation: 7 }));
+    }
+    call.bytes.extend_from_slice(rest);
+    let reply = server.answer("fuzz", &call.bytes).now_or_never();
+    assert!(reply.flatten().is_some_and(|reply| reply.body().len() < 2 << 20));
+}

@@ -1,0 +1,103 @@
+//! The MOUNT protocol (RFC 1813, appendix I): from the path of an export to the first handle.
+//!
+//! Each file system of the pool is an export under its full name, `/pool` and `/pool/child`; a path further down mounts
+//! that directory, `/pool/child/.zfs/snapshot/monday` included. Nobody is remembered: DUMP is empty, UMNT forgets nothing.
+//! Versions 1 and 2, which old `showmount` speaks, answer everything but MNT: their handles of 32 bytes are too short for
+//! ours, and NFS version 2 is not here.
+
+use crate::nfs3::{Context, Found, Status};
+use crate::reply::Results;
+use crate::wire::{Decoder, Encoder};
+use weir_files::FileKind;
+
+/// The program's number.
+pub const PROGRAM: u32 = 100_005;
+/// The versions that are answered.
+pub const VERSIONS: (u32, u32) = (1, 3);
+/// Longest path in the protocol, in bytes.
+const MAX_PATH_BYTES: usize = 1024;
+/// The most exports that are listed, for the sake of clients that keep them all.
+const MAX_EXPORTS: usize = 10_000;
+const AUTH_SYS: u32 = 1;
+const AUTH_NONE: u32 = 0;
+
+/// What became of a MOUNT call.
+pub(crate) enum Answer {
+    Results(Results),
+    GarbageArguments,
+    ProcedureUnavailable,
+}
+
+/// The name of a procedure, for the request's context.
+pub(crate) fn procedure_name(procedure: u32) -> &'static str {
+    match procedure {
+        0 => "mount null",
+        1 => "mount",
+        2 => "mount dump",
+        3 | 4 => "unmount",
+        5 => "mount export",
+        _ => "mount unknown",
+    }
+}
+
+/// Answers a call.
+pub(crate) async fn run(context: &Context<'_>, version: u32, procedure: u32, arguments: &[u8], out: Encoder) -> Answer {
+    let mut results = Results::new(out);
+    let mut input = Decoder::new(arguments);
+    match procedure {
+        0 | 4 => {}
+        1 => {
+            let Some(path) = input.opaque(MAX_PATH_BYTES) else { return Answer::GarbageArguments };
+            if version == 3 { mount(context, path, &mut results).await } else { drop(results.status(Status::Acces)) }
+        }
+        // No entry follows.
+        2 => drop(results.encoder().bool(false)),
+        3 => {
+            if input.opaque(MAX_PATH_BYTES).is_none() {
+                return Answer::GarbageArguments;
+            }
+        }
+        5 => exports(context, results.encoder()),
+        _ => return Answer::ProcedureUnavailable,
+    }
+    Answer::Results(results)
+}
+
+async fn mount(context: &Context<'_>, path: &[u8], out: &mut Results) {
+    match walk(context, path).await {
+        Ok(found) => match context.handle(found.node, found.attributes.generation) {
+            Some(handle) => drop(out.status(Status::Ok).opaque(&handle).u32(2).u32(AUTH_SYS).u32(AUTH_NONE)),
+            None => drop(out.status(Status::NoEnt)),
+        },
+        Err(status) => drop(out.status(status)),
+    }
+}
+
+/// The directory at a path that begins with the pool's name. Exports are the administrator's word, so the way there is
+/// walked without asking for permissions.
+async fn walk(context: &Context<'_>, path: &[u8]) -> Result<Found, Status> {
+    let tree = context.tree;
+    let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+    let pool = tree.member(tree.root()).map(|member| member.name.as_bytes());
+    if parts.next() != pool {
+        return Err(Status::NoEnt);
+    }
+    let mut node = tree.root();
+    for part in parts {
+        if part == b".." {
+            return Err(Status::Acces);
+        }
+        node = tree.lookup(context.rq, node, part).await.map_err(|e| context.report(&e))?;
+    }
+    let found = context.at(node).await?;
+    if found.attributes.kind == FileKind::Directory { Ok(found) } else { Err(Status::NotDir) }
+}
+
+fn exports(context: &Context<'_>, out: &mut Encoder) {
+    let names = context.tree.members().map(|member| &member.name).filter(|name| !name.contains('@'));
+    for name in names.take(MAX_EXPORTS) {
+        // One export: its path, and no groups: all may.
+        out.bool(true).opaque(format!("/{name}").as_bytes()).bool(false);
+    }
+    out.bool(false);
+}

@@ -1,0 +1,281 @@
+//! NFS version 3 (RFC 1813): statuses, attributes, and the procedures in three rooms.
+//!
+//! - [`files`](self): GETATTR, LOOKUP, ACCESS, READLINK, READ
+//! - `listing`: READDIR, READDIRPLUS
+//! - `volume`: FSSTAT, FSINFO, PATHCONF
+//! - `refused`: everything that would change something
+//!
+//! Each procedure decodes its arguments (`None` is GARBAGE_ARGS), resolves the handle, checks permission and writes its
+//! results. An error's results carry what the protocol's union for that procedure says they carry: the `post_op_attr` of
+//! the object where it is known, else "no attributes"; forgetting that word is the classic mistake that shifts all that
+//! follows.
+
+mod files;
+mod listing;
+mod refused;
+mod volume;
+
+use crate::access::{self, Caller};
+use crate::handle::{FileId, HandleError, Handles};
+use crate::reply::Results;
+use crate::wire::{Decoder, Encoder};
+use weir_files::tree::{Node, Tree};
+use weir_files::{Attributes, FileError, FileFlags, FileKind};
+use weir_machine::Request;
+
+/// The program's number.
+pub const PROGRAM: u32 = 100_003;
+/// The only version.
+pub const VERSION: u32 = 3;
+/// Longest handle in the protocol.
+const MAX_HANDLE_BYTES: usize = 64;
+/// Longest name that is decoded at all; the file system says which are too long.
+const MAX_NAME_BYTES: usize = 4096;
+/// The largest READ: bytes.
+pub const READ_MAX_BYTES: u32 = 1 << 20;
+/// The largest WRITE that we would take if we took any.
+pub const WRITE_MAX_BYTES: u32 = 64 << 10;
+/// The largest listing: bytes.
+pub const LIST_MAX_BYTES: u32 = 1 << 20;
+/// XDR size of attributes, and of optional attributes.
+const FATTR_BYTES: usize = 84;
+
+/// The statuses that we answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum Status {
+    Ok = 0,
+    NoEnt = 2,
+    Io = 5,
+    Acces = 13,
+    NotDir = 20,
+    IsDir = 21,
+    Inval = 22,
+    Rofs = 30,
+    NameTooLong = 63,
+    Stale = 70,
+    BadHandle = 10_001,
+    BadCookie = 10_003,
+    NotSupp = 10_004,
+    TooSmall = 10_005,
+}
+
+/// The one table from our errors to the protocol's.
+pub fn status(error: &FileError) -> Status {
+    match error {
+        FileError::NotFound => Status::NoEnt,
+        FileError::NotDirectory { .. } => Status::NotDir,
+        FileError::IsDirectory { .. } => Status::IsDir,
+        FileError::NotSymlink { .. } => Status::Inval,
+        FileError::NameTooLong { .. } => Status::NameTooLong,
+        FileError::Corrupt { .. } | FileError::Device { .. } => Status::Io,
+        FileError::NoKey => Status::Acces,
+        FileError::Stale { .. } => Status::Stale,
+        FileError::Unsupported { .. } => Status::NotSupp,
+    }
+}
+
+/// The name of a procedure, for the request's context.
+pub fn procedure_name(procedure: u32) -> Option<&'static str> {
+    const NAMES: [&str; 22] = [
+        "null",
+        "getattr",
+        "setattr",
+        "lookup",
+        "access",
+        "readlink",
+        "read",
+        "write",
+        "create",
+        "mkdir",
+        "symlink",
+        "mknod",
+        "remove",
+        "rmdir",
+        "rename",
+        "link",
+        "readdir",
+        "readdirplus",
+        "fsstat",
+        "fsinfo",
+        "pathconf",
+        "commit",
+    ];
+    NAMES.get(procedure as usize).copied()
+}
+
+/// What a procedure works with.
+pub(crate) struct Context<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) handles: &'a Handles,
+    pub(crate) caller: Caller,
+    pub(crate) rq: &'a Request,
+}
+
+/// A file that a handle or a name led to.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) node: Node,
+    pub(crate) attributes: Attributes,
+    pub(crate) fsid: u64,
+}
+
+/// An optional file, for the results of an error.
+pub(crate) type Failed = (Status, Option<Found>);
+
+/// Runs a procedure; `None` when the arguments make no sense.
+pub(crate) async fn run(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
+    let input = Decoder::new(arguments);
+    let mut out = Results::new(out);
+    match procedure {
+        0 => {}
+        1 => context.getattr(input, &mut out).await?,
+        3 => context.lookup(input, &mut out).await?,
+        4 => context.access(input, &mut out).await?,
+        5 => context.readlink(input, &mut out).await?,
+        6 => context.read(input, &mut out).await?,
+        16 => context.readdir(input, &mut out).await?,
+        17 => context.readdirplus(input, &mut out).await?,
+        18 => context.fsstat(input, &mut out).await?,
+        19 => context.fsinfo(input, &mut out).await?,
+        20 => context.pathconf(input, &mut out).await?,
+        other => context.refuse(other, input, &mut out).await?,
+    }
+    Some(out)
+}
+
+impl Context<'_> {
+    /// The file of a handle.
+    pub(crate) async fn resolve(&self, handle: &[u8]) -> Result<Found, Status> {
+        let id = self.handles.read(handle).map_err(|error| match error {
+            HandleError::Bad => Status::BadHandle,
+            HandleError::Stale => Status::Stale,
+        })?;
+        let branch = self.tree.branch_by_id(id.member).ok_or(Status::Stale)?;
+        let node = id.node(branch);
+        let attributes = self.tree.by_file_id(self.rq, node, id.generation).await;
+        self.found(node, attributes).await
+    }
+
+    /// The file at a node.
+    pub(crate) async fn at(&self, node: Node) -> Result<Found, Status> {
+        self.found(node, self.tree.attributes(self.rq, node).await).await
+    }
+
+    async fn found(&self, node: Node, attributes: Result<Attributes, FileError>) -> Result<Found, Status> {
+        let attributes = attributes.map_err(|e| self.report(&e))?;
+        let fsid = self.tree.fsid(self.rq, node).await.map_err(|e| self.report(&e))?;
+        Ok(Found { node, attributes, fsid })
+    }
+
+    /// The handle of a file.
+    pub(crate) fn handle(&self, node: Node, generation: u64) -> Option<[u8; crate::handle::HANDLE_BYTES]> {
+        let member = self.tree.member(node)?.id;
+        Some(self.handles.make(FileId { member, object: node.object, generation }))
+    }
+
+    /// The protocol's status of an error; errors that mean lost bytes are logged, for the client sees a number alone.
+    pub(crate) fn report(&self, error: &FileError) -> Status {
+        let status = status(error);
+        if matches!(status, Status::Io | Status::NotSupp) {
+            tracing::warn!(operation = self.rq.operation, client = %self.rq.client, %error, "answered with an error");
+        }
+        status
+    }
+
+    /// What the caller may do with a file, as bits of read, write and execute.
+    pub(crate) async fn granted(&self, found: &Found) -> Result<u32, Status> {
+        let attributes = &found.attributes;
+        if self.caller.is_decided_by_mode(attributes) || found.node.is_synthetic() {
+            return Ok(access::granted(&self.caller, attributes, None, None));
+        }
+        let posix = self.tree.xattr(self.rq, found.node, b"system.posix_acl_access").await;
+        let posix = posix.map_err(|e| self.report(&e))?;
+        let acl = match posix {
+            None if !attributes.flags.has(FileFlags::ACL_TRIVIAL) => {
+                self.tree.acl(self.rq, found.node).await.map_err(|e| self.report(&e))?
+            }
+            _ => None,
+        };
+        Ok(access::granted(&self.caller, attributes, posix.as_deref(), acl.as_ref()))
+    }
+
+    /// An error unless the caller has one of these permissions.
+    pub(crate) async fn require(&self, found: &Found, any_of: u32) -> Result<(), Status> {
+        if self.granted(found).await? & any_of != 0 { Ok(()) } else { Err(Status::Acces) }
+    }
+
+    /// The directory of a handle, in which the caller has one of these permissions.
+    pub(crate) async fn directory(&self, handle: &[u8], any_of: u32) -> Result<Found, Failed> {
+        let dir = self.resolve(handle).await.map_err(|status| (status, None))?;
+        if dir.attributes.kind != FileKind::Directory {
+            return Err((Status::NotDir, Some(dir)));
+        }
+        match self.require(&dir, any_of).await {
+            Ok(()) => Ok(dir),
+            Err(status) => Err((status, Some(dir))),
+        }
+    }
+}
+
+/// Reads a handle from arguments.
+pub(crate) fn handle_argument<'a>(input: &mut Decoder<'a>) -> Option<&'a [u8]> {
+    input.opaque(MAX_HANDLE_BYTES)
+}
+
+/// Reads a name from arguments.
+pub(crate) fn name_argument<'a>(input: &mut Decoder<'a>) -> Option<&'a [u8]> {
+    input.opaque(MAX_NAME_BYTES)
+}
+
+/// Writes `post_op_attr`.
+pub(crate) fn post_op(out: &mut Encoder, found: Option<&Found>) {
+    out.bool(found.is_some());
+    if let Some(found) = found {
+        attributes(out, found);
+    }
+}
+
+/// Writes `wcc_data`: nothing is known of before, and after is as it was.
+pub(crate) fn wcc(out: &mut Encoder, found: Option<&Found>) {
+    out.bool(false);
+    post_op(out, found);
+}
+
+/// Writes `fattr3`.
+pub(crate) fn attributes(out: &mut Encoder, found: &Found) {
+    let from = &found.attributes;
+    let kind = match from.kind {
+        FileKind::Regular | FileKind::Other => 1,
+        FileKind::Directory => 2,
+        FileKind::BlockDevice => 3,
+        FileKind::CharDevice => 4,
+        FileKind::Symlink => 5,
+        FileKind::Socket => 6,
+        FileKind::Fifo => 7,
+    };
+    let (major, minor) = from.device.unwrap_or((0, 0));
+    out.u32(kind)
+        .u32(from.mode & 0o7777)
+        .u32(u32::try_from(from.links).unwrap_or(u32::MAX))
+        .u32(from.uid)
+        .u32(from.gid)
+        .u64(from.size_bytes)
+        .u64(from.blocks512.saturating_mul(512))
+        .u32(major)
+        .u32(minor)
+        .u64(found.fsid)
+        .u64(from.object.0);
+    time(out, from.atime_ns);
+    time(out, from.mtime_ns);
+    time(out, from.ctime_ns);
+}
+
+/// Writes `nfstime3`. It holds 1970 to 2106; what lies outside becomes the nearest end.
+pub(crate) fn time(out: &mut Encoder, ns: i128) {
+    const SECOND: i128 = 1_000_000_000;
+    let last = i128::from(u32::MAX) * SECOND + SECOND - 1;
+    let ns = ns.clamp(0, last);
+    out.u32((ns / SECOND) as u32).u32((ns % SECOND) as u32);
+}

@@ -1,0 +1,153 @@
+//! One file: GETATTR, LOOKUP, ACCESS, READLINK, READ.
+
+use super::{Context, Failed, Found, READ_MAX_BYTES, Status, attributes, handle_argument, name_argument, post_op};
+use crate::access::{EXECUTE, READ};
+use crate::reply::Results;
+use crate::wire::Decoder;
+use bytes::Bytes;
+use smallvec::SmallVec;
+use weir_files::FileKind;
+
+/// ACCESS: read a file, list a directory.
+const ACCESS_READ: u32 = 0x01;
+/// ACCESS: look names up in a directory.
+const ACCESS_LOOKUP: u32 = 0x02;
+/// ACCESS: run a file.
+const ACCESS_EXECUTE: u32 = 0x20;
+
+struct ReadResult {
+    file: Found,
+    pieces: SmallVec<[Bytes; 4]>,
+    count: u32,
+    eof: bool,
+}
+
+impl Context<'_> {
+    pub(super) async fn getattr(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+        let handle = handle_argument(&mut input)?;
+        match self.resolve(handle).await {
+            Ok(found) => attributes(out.status(Status::Ok), &found),
+            Err(status) => drop(out.status(status)),
+        }
+        Some(())
+    }
+
+    pub(super) async fn lookup(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+        let handle = handle_argument(&mut input)?;
+        let name = name_argument(&mut input)?;
+        match self.find(handle, name).await {
+            Ok((dir, found, handle)) => {
+                let out = out.status(Status::Ok);
+                out.opaque(&handle);
+                post_op(out, Some(&found));
+                post_op(out, Some(&dir));
+            }
+            Err((status, dir)) => post_op(out.status(status), dir.as_ref()),
+        }
+        Some(())
+    }
+
+    async fn find(
+        &self,
+        handle: &[u8],
+        name: &[u8],
+    ) -> Result<(Found, Found, [u8; crate::handle::HANDLE_BYTES]), Failed> {
+        let dir = self.directory(handle, EXECUTE).await?;
+        let failed = |status| (status, Some(dir.clone()));
+        if name.is_empty() {
+            return Err(failed(Status::NoEnt));
+        }
+        let node = self.tree.lookup(self.rq, dir.node, name).await.map_err(|e| failed(self.report(&e)))?;
+        let found = self.at(node).await.map_err(failed)?;
+        let handle = self.handle(node, found.attributes.generation).ok_or(failed(Status::Stale))?;
+        Ok((dir, found, handle))
+    }
+
+    pub(super) async fn access(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+        let handle = handle_argument(&mut input)?;
+        let wanted = input.u32()?;
+        let answer = async {
+            let found = self.resolve(handle).await.map_err(|status| (status, None))?;
+            let granted = self.granted(&found).await.map_err(|status| (status, Some(found.clone())))?;
+            Ok::<_, Failed>((found, granted))
+        };
+        match answer.await {
+            Ok((found, granted)) => {
+                let of_execute =
+                    if found.attributes.kind == FileKind::Directory { ACCESS_LOOKUP } else { ACCESS_EXECUTE };
+                let bits = if granted & READ != 0 { ACCESS_READ } else { 0 }
+                    | if granted & EXECUTE != 0 { of_execute } else { 0 };
+                let out = out.status(Status::Ok);
+                post_op(out, Some(&found));
+                out.u32(bits & wanted);
+            }
+            Err((status, found)) => post_op(out.status(status), found.as_ref()),
+        }
+        Some(())
+    }
+
+    pub(super) async fn readlink(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+        let handle = handle_argument(&mut input)?;
+        let answer = async {
+            let found = self.resolve(handle).await.map_err(|status| (status, None))?;
+            if found.attributes.kind != FileKind::Symlink {
+                return Err((Status::Inval, Some(found)));
+            }
+            match self.tree.read_link(self.rq, found.node).await {
+                Ok(target) => Ok((found, target)),
+                Err(error) => Err((self.report(&error), Some(found))),
+            }
+        };
+        match answer.await {
+            Ok((found, target)) => {
+                let out = out.status(Status::Ok);
+                post_op(out, Some(&found));
+                out.opaque(&target);
+            }
+            Err((status, found)) => post_op(out.status(status), found.as_ref()),
+        }
+        Some(())
+    }
+
+    pub(super) async fn read(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
+        let handle = handle_argument(&mut input)?;
+        let (offset, count) = (input.u64()?, input.u32()?);
+        match self.bytes(handle, offset, count).await {
+            Ok(ReadResult { file, pieces, count, eof }) => {
+                let out_head = out.status(Status::Ok);
+                post_op(out_head, Some(&file));
+                out_head.u32(count).bool(eof).u32(count);
+                out.set_payload(pieces, count as usize);
+            }
+            Err((status, file)) => post_op(out.status(status), file.as_ref()),
+        }
+        Some(())
+    }
+
+    async fn bytes(&self, handle: &[u8], offset: u64, count: u32) -> Result<ReadResult, Failed> {
+        let file = self.resolve(handle).await.map_err(|status| (status, None))?;
+        match file.attributes.kind {
+            FileKind::Regular | FileKind::Other => {}
+            FileKind::Directory => return Err((Status::IsDir, Some(file))),
+            _ => return Err((Status::Inval, Some(file))),
+        }
+        // A client pages in what it executes, so leave to execute is leave to read. The owner always may: a client has
+        // checked at `open`, and POSIX lets a file stay open whose mode has changed since.
+        if self.caller.uid != file.attributes.uid {
+            self.require(&file, READ | EXECUTE).await.map_err(|status| (status, Some(file.clone())))?;
+        }
+        let wanted = count.min(READ_MAX_BYTES);
+        let left = file.attributes.size_bytes.saturating_sub(offset);
+        if left == 0 || wanted == 0 {
+            return Ok(ReadResult { file, pieces: SmallVec::new(), count: 0, eof: left == 0 });
+        }
+        match self.tree.read(self.rq, file.node, offset, wanted as usize).await {
+            Ok(pieces) => {
+                let count = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
+                let eof = u64::from(count) >= left;
+                Ok(ReadResult { file, pieces, count, eof })
+            }
+            Err(error) => Err((self.report(&error), Some(file))),
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The server against calls made by hand: first without a socket, then over loopback.
+
+use futures_util::FutureExt;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use weir_nfs::fuzz::{TARGETS, small_server};
+use weir_nfs::wire::{Decoder, Encoder};
+use weir_nfs::{Options, Server};
+
+const MOUNT: u32 = 100_005;
+const NFS: u32 = 100_003;
+const FATTR: usize = 84;
+
+fn call(program: u32, version: u32, procedure: u32, uid: u32, arguments: &Encoder) -> Vec<u8> {
+    let mut out = Encoder::default();
+    for word in [77, 0, 2, program, version, procedure] {
+        out.u32(word);
+    }
+    let mut credential = Encoder::default();
+    credential.u32(0).opaque(b"test").u32(uid).u32(uid).u32(0);
+    out.u32(1).opaque(&credential.bytes).u32(0).u32(0);
+    out.bytes.extend_from_slice(&arguments.bytes);
+    out.bytes
+}
+
+/// The results of an accepted call, after the accept status.
+fn ask(server: &Server, procedure: u32, uid: u32, arguments: &Encoder) -> Vec<u8> {
+    let reply = answer(server, &call(NFS, 3, procedure, uid, arguments));
+    assert_eq!(accept_status(&reply), 0, "accepted");
+    reply[24..].to_vec()
+}
+
+fn answer(server: &Server, message: &[u8]) -> Vec<u8> {
+    server.answer("test", message).now_or_never().expect("memory answers at once").expect("a reply").body()
+}
+
+fn accept_status(reply: &[u8]) -> u32 {
+    let mut input = Decoder::new(reply);
+    assert_eq!((input.u32(), input.u32(), input.u32()), (Some(77), Some(1), Some(0)), "accepted reply to 77");
+    (input.u32(), input.u32()).0.unwrap();
+    input.u32().unwrap()
+}
+
+fn mount(server: &Server, path: &str) -> Result<Vec<u8>, u32> {
+    let mut arguments = Encoder::default();
+    arguments.opaque(path.as_bytes());
+    let reply = answer(server, &call(MOUNT, 3, 1, 0, &arguments));
+    let mut input = Decoder::new(&reply[24..]);
+    match input.u32().unwrap() {
+        0 => Ok(input.opaque(64).unwrap().to_vec()),
+        status => Err(status),
+    }
+}
+
+fn args(handle: &[u8]) -> Encoder {
+    let mut arguments = Encoder::default();
+    arguments.opaque(handle);
+    arguments
+}
+
+fn lookup(server: &Server, dir: &[u8], name: &[u8]) -> Result<Vec<u8>, u32> {
+    let results = ask(server, 3, 1000, args(dir).opaque(name));
+    let mut input = Decoder::new(&results);
+    match input.u32().unwrap() {
+        0 => Ok(input.opaque(64).unwrap().to_vec()),
+        status => {
+            assert_eq!(input.u32(), Some(if status == 70 || status == 10_001 { 0 } else { 1 }), "post_op_attr");
+            Err(status)
+        }
+    }
+}
+
+fn server() -> (Server, Vec<u8>) {
+    let server = small_server(Options::default());
+    let root = mount(&server, "/p").unwrap();
+    (server, root)
+}
+
+fn fsid_and_number(server: &Server, handle: &[u8]) -> (u64, u64) {
+    let results = ask(server, 1, 0, &args(handle));
+    assert_eq!(results.len(), 4 + FATTR);
+    let mut input = Decoder::new(&results[4 + 44..]);
+    (input.u64().unwrap(), input.u64().unwrap())
+}
+
+#[test]
+fn mount_walks_exports_and_below() {
+    let (server, root) = server();
+    assert_eq!(mount(&server, "p").as_ref(), Ok(&root));
+    assert_eq!(mount(&server, "//p/").as_ref(), Ok(&root));
+    let child = mount(&server, "/p/c").unwrap();
+    assert_eq!(lookup(&server, &root, b"c"), Ok(child.clone()));
+    assert_eq!(lookup(&server, &child, b".."), Ok(root.clone()));
+    assert_eq!(lookup(&server, &root, b".."), Ok(root.clone()));
+    assert_eq!(lookup(&server, &root, b"."), Ok(root.clone()));
+    let snapshot = mount(&server, "/p/c/.zfs/snapshot/s").unwrap();
+    let ids = [&root, &child, &snapshot].map(|handle| fsid_and_number(&server, handle));
+    assert_eq!(ids, [(0x11, 34), (0x22, 34), (0x33, 34)]);
+    assert_eq!(mount(&server, "/q"), Err(2));
+    assert_eq!(mount(&server, ""), Err(2));
+    assert_eq!(mount(&server, "/p/nothing"), Err(2));
+    assert_eq!(mount(&server, "/p/file"), Err(20));
+    assert_eq!(mount(&server, "/p/../p"), Err(13));
+    let exports = answer(&server, &call(MOUNT, 3, 5, 0, &Encoder::default()));
+    let mut wanted = Encoder::default();
+    wanted.u32(1).opaque(b"/p").u32(0).u32(1).opaque(b"/p/c").u32(0).u32(0);
+    assert_eq!(exports[24..], wanted.bytes);
+    assert_eq!(answer(&server, &call(MOUNT, 3, 2, 0, &Encoder::default()))[24..], [0; 4]);
+    assert_eq!(answer(&server, &call(MOUNT, 1, 1, 0, Encoder::default().opaque(b"/p")))[24..], [0, 0, 0, 13]);
+}
+
+#[test]
+fn calls_that_make_no_sense_are_told_so() {
+    let (server, root) = server();
+    let status = |message: &[u8]| accept_status(&answer(&server, message));
+    assert_eq!(status(&call(100_000, 2, 0, 0, &Encoder::default())), 1, "no such program");
+    assert_eq!(status(&call(NFS, 4, 0, 0, &Encoder::default())), 2, "no such version");
+    assert_eq!(status(&call(NFS, 3, 22, 0, &Encoder::default())), 3, "no such procedure");
+    assert_eq!(status(&call(NFS, 3, 1, 0, &Encoder::default())), 4, "no arguments");
+    assert_eq!(status(&call(NFS, 3, 0, 0, &Encoder::default())), 0, "null");
+    let mut old = call(NFS, 3, 0, 0, &Encoder::default());
+    old[11] = 3;
+    assert_eq!(answer(&server, &old)[8..], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 2]);
+    let mut other_auth = call(NFS, 3, 0, 0, &Encoder::default());
+    other_auth[27] = 6;
+    assert_eq!(answer(&server, &other_auth)[8..], [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2]);
+    assert!(server.answer("test", b"garbage").now_or_never().unwrap().is_none());
+    for len in [0, 3, 51, 53, 64] {
+        let results = ask(&server, 1, 0, &args(&vec![1; len]));
+        assert_eq!(results, 10_001u32.to_be_bytes(), "a handle of {len} bytes");
+    }
+    let mut forged = root;
+    forged[20] ^= 1;
+    assert_eq!(ask(&server, 1, 0, &args(&forged)), 70u32.to_be_bytes());
+    assert_eq!(accept_status(&answer(&server, &call(NFS, 3, 1, 0, &args(&[0; 65])))), 4);
+}
+
+#[test]
+fn names_lead_to_files_or_to_the_right_error() {
+    let (server, root) = server();
+    assert_eq!(lookup(&server, &root, b"nothing"), Err(2));
+    assert_eq!(lookup(&server, &root, b""), Err(2));
+    assert_eq!(lookup(&server, &root, &[b'n'; 256]), Err(63));
+    let file = lookup(&server, &root, b"file").unwrap();
+    assert_eq!(lookup(&server, &file, b"x"), Err(20));
+    let closed = lookup(&server, &root, b"closed").unwrap();
+    assert_eq!(lookup(&server, &closed, b"x"), Err(13));
+    let link = lookup(&server, &root, b"link").unwrap();
+    let results = ask(&server, 5, 1000, &args(&link));
+    assert_eq!(results[8 + FATTR..], [&[0, 0, 0, 10][..], b"over/there", &[0, 0]].concat());
+    let results = ask(&server, 5, 1000, &args(&file));
+    assert_eq!((results.len(), &results[..8]), (8 + FATTR, &[0, 0, 0, 22, 0, 0, 0, 1][..]));
+}
+
+fn read(server: &Server, handle: &[u8], offset: u64, count: u32, uid: u32) -> Result<(Vec<u8>, bool), u32> {
+    let results = ask(server, 6, uid, args(handle).u64(offset).u32(count));
+    assert_eq!(results.len() % 4, 0, "padded");
+    let mut input = Decoder::new(&results);
+    let status = input.u32().unwrap();
+    assert_eq!(input.u32(), Some(1), "post_op_attr");
+    input.fixed(FATTR).unwrap();
+    if status != 0 {
+        assert!(input.rest().is_empty());
+        return Err(status);
+    }
+    let (count, eof) = (input.u32().unwrap(), input.u32().unwrap());
+    let data = input.opaque(1 << 20).unwrap().to_vec();
+    assert_eq!(data.len(), count as usize);
+    assert!(input.rest().is_empty());
+    Ok((data, eof == 1))
+}
+
+#[test]
+fn reads_end_where_the_file_ends() {
+    let (server, root) = server();
+    let file = lookup(&server, &root, b"file").unwrap();
+    for (offset, count, data, eof) in [
+        (0, 11, &b"hello, weir"[..], true),
+        (0, 100, b"hello, weir", true),
+        (0, 10, b"hello, wei", false),
+        (7, 4, b"weir", true),
+        (7, 1, b"w", false),
+        (11, 5, b"", true),
+        (3, 0, b"", false),
+        (u64::MAX, u32::MAX, b"", true),
+    ] {
+        assert_eq!(read(&server, &file, offset, count, 1000), Ok((data.to_vec(), eof)), "{count} at {offset}");
+    }
+    assert_eq!(read(&server, &root, 0, 1, 1000), Err(21));
+    let secret = lookup(&server, &root, b"secret").unwrap();
+    assert_eq!(read(&server, &secret, 0, 100, 1000), Err(13));
+    assert_eq!(read(&server, &secret, 0, 100, 0), Err(13), "root is nobody");
+    let trusting = small_server(Options { root_squash: false });
+    assert!(read(&trusting, &secret, 0, 100, 0).is_ok());
+}
+
+#[test]
+fn access_grants_reading_alone() {
+    let (server, root) = server();
+    let access = |name: &[u8], uid, wanted: u32| {
+        let handle = if name.is_empty() { root.clone() } else { lookup(&server, &root, name).unwrap() };
+        let results = ask(&server, 4, uid, args(&handle).u32(wanted));
+        assert_eq!(results.len(), 8 + FATTR + 4);
+        u32::from_be_bytes(results[8 + FATTR..].try_into().unwrap())
+    };
+    assert_eq!(access(b"", 1000, 0x3f), 0x03);
+    assert_eq!(access(b"file", 1000, 0x3f), 0x01);
+    assert_eq!(access(b"file", 1000, 0x3e), 0x00);
+    assert_eq!(access(b"secret", 1000, 0x3f), 0x00);
+    assert_eq!(access(b"closed", 1000, 0x3f), 0x00);
+}
+
+type Entry = (String, u64, bool);
+
+/// One page: entries with cookie and whether they carry a handle, end, verifier, bytes of the results.
+fn page(
+    server: &Server,
+    dir: &[u8],
+    plus: bool,
+    at: (u64, u64),
+    sizes: (u32, u32),
+) -> Result<(Vec<Entry>, bool, u64, usize), u32> {
+    let mut arguments = args(dir);
+    arguments.u64(at.0).u64(at.1);
+    if plus {
+        arguments.u32(sizes.0);
+    }
+    let results = ask(server, if plus { 17 } else { 16 }, 1000, arguments.u32(sizes.1));
+    let mut input = Decoder::new(&results);
+    let status = input.u32().unwrap();
+    assert_eq!(input.u32(), Some(1));
+    input.fixed(FATTR).unwrap();
+    if status != 0 {
+        assert!(input.rest().is_empty());
+        return Err(status);
+    }
+    let verifier = input.u64().unwrap();
+    let mut entries = Vec::new();
+    while input.u32().unwrap() == 1 {
+        input.u64().unwrap();
+        let name = String::from_utf8(input.opaque(255).unwrap().to_vec()).unwrap();
+        let cookie = input.u64().unwrap();
+        let mut handle = false;
+        if plus {
+            if input.u32() == Some(1) {
+                input.fixed(FATTR).unwrap();
+            }
+            handle = input.u32() == Some(1);
+            if handle {
+                input.opaque(64).unwrap();
+            }
+        }
+        entries.push((name, cookie, handle));
+    }
+    let eof = input.u32().unwrap() == 1;
+    assert!(input.rest().is_empty());
+    Ok((entries, eof, verifier, results.len()))
+}
+
+#[test]
+fn listings_keep_to_the_byte_and_resume_anywhere() {
+    let (server, root) = server();
+    let dir = lookup(&server, &root, b"dir").unwrap();
+    let mut wanted = vec![".".to_string(), "..".to_string()];
+    wanted.extend((0..200).map(|i| format!("entry-{i:03}")));
+    for plus in [false, true] {
+        let smallest = if plus { 112 + 24 + 8 + FATTR as u32 + 56 + 12 } else { 112 + 24 + 12 };
+        for size in [smallest, smallest + 300, 4096, 1 << 16, u32::MAX] {
+            let (mut names, mut at) = (Vec::new(), (0, 0));
+            loop {
+                let (entries, eof, verifier, bytes) = page(&server, &dir, plus, at, (size, size)).unwrap();
+                assert!(bytes <= size as usize, "{bytes} of {size}");
+                assert!(!entries.is_empty() || eof);
+                at = (entries.last().map(|entry| entry.1).unwrap_or(0), verifier);
+                names.extend(entries.into_iter().map(|entry| entry.0));
+                if eof {
+                    break;
+                }
+            }
+            assert_eq!(names, wanted, "plus {plus}, {size} bytes");
+        }
+        assert_eq!(page(&server, &dir, plus, (0, 0), (1 << 16, 111)), Err(10_005));
+        assert_eq!(page(&server, &dir, plus, (0, 0), (1 << 16, 120)), Err(10_005));
+        let (entries, _, verifier, _) = page(&server, &dir, plus, (0, 0), (1 << 16, 1 << 16)).unwrap();
+        assert_eq!(page(&server, &dir, plus, (entries[5].1, verifier ^ 1), (4096, 4096)), Err(10_003));
+        let file = lookup(&server, &root, b"file").unwrap();
+        assert_eq!(page(&server, &file, plus, (0, 0), (4096, 4096)), Err(20));
+        let closed = lookup(&server, &root, b"closed").unwrap();
+        assert_eq!(page(&server, &closed, plus, (0, 0), (4096, 4096)), Err(13));
+    }
+    // dircount bounds names and cookies alone: three entries of 28 or 32 bytes.
+    let (entries, eof, ..) = page(&server, &dir, true, (0, 0), (24 + 24 + 32, 1 << 16)).unwrap();
+    assert_eq!((entries.len(), eof), (3, false));
+    // Children of the pool are listed without a handle, `.zfs` not at all.
+    let (entries, ..) = page(&server, &root, true, (0, 0), (1 << 16, 1 << 16)).unwrap();
+    let shown: Vec<_> = entries.iter().map(|(name, _, handle)| (name.as_str(), *handle)).collect();
+    let wanted =
+        [(".", true), ("..", true), ("c", false), ("closed", true), ("dir", true), ("file", true), ("link", true)];
+    assert_eq!(shown[..7], wanted);
+}
+
+#[test]
+fn whole_file_systems_are_described() {
+    let (server, root) = server();
+    let fsinfo = ask(&server, 19, 1000, &args(&root));
+    assert_eq!(fsinfo.len(), 8 + FATTR + 7 * 4 + 8 + 8 + 4);
+    let mut input = Decoder::new(&fsinfo[8 + FATTR..]);
+    let mut word = || input.u32().unwrap();
+    let sizes = [word(), word(), word(), word(), word(), word(), word()];
+    assert_eq!(sizes, [1 << 20, 1 << 20, 4096, 1 << 16, 1 << 16, 4096, 1 << 16]);
+    assert_eq!(fsinfo[fsinfo.len() - 4..], [0, 0, 0, 0x0b]);
+    assert_eq!(ask(&server, 18, 1000, &args(&root)).len(), 8 + FATTR + 6 * 8 + 4);
+    let pathconf = ask(&server, 20, 1000, &args(&root));
+    let mut wanted = Encoder::default();
+    wanted.u32(u32::MAX).u32(255).u32(1).u32(1).u32(0).u32(1);
+    assert_eq!(pathconf[8 + FATTR..], wanted.bytes);
+    for procedure in [18, 19, 20] {
+        let mut forged = root.clone();
+        forged[51] ^= 1;
+        assert_eq!(ask(&server, procedure, 0, &args(&forged)), [0, 0, 0, 70, 0, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn writers_are_told_that_nothing_can_be_written() {
+    let (server, root) = server();
+    let file = lookup(&server, &root, b"file").unwrap();
+    let wcc = 4 + 4 + FATTR;
+    for procedure in [2, 7, 8, 9, 10, 11, 12, 13, 21] {
+        let results = ask(&server, procedure, 0, args(&file).opaque(b"rest"));
+        assert_eq!((results.len(), &results[..8]), (4 + wcc, &[0, 0, 0, 30, 0, 0, 0, 0][..]), "{procedure}");
+    }
+    let rename = ask(&server, 14, 0, args(&root).opaque(b"a").opaque(&root).opaque(b"b"));
+    assert_eq!((rename.len(), rename[3]), (4 + 2 * wcc, 30));
+    let link = ask(&server, 15, 0, args(&file).opaque(&root).opaque(b"b"));
+    assert_eq!((link.len(), link[3]), (4 + 4 + FATTR + wcc, 30));
+    let stale = ask(&server, 2, 0, &args(&[0; 52]));
+    assert_eq!(stale, [&10_001u32.to_be_bytes()[..], &[0; 8]].concat());
+}
+
+#[test]
+fn hostile_bytes_are_survived() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for (_, target) in TARGETS {
+        for _ in 0..300 {
+            let len = random() as usize % 300;
+            let bytes: Vec<u8> = (0..len).map(|_| if random() % 3 == 0 { 0 } else { random() as u8 }).collect();
+            target(&bytes);
+        }
+    }
+    // Every cut and every changed byte of a good call.
+    let (server, root) = server();
+    let good = call(NFS, 3, 17, 1000, args(&root).u64(0).u64(0).u32(4096).u32(4096));
+    for at in 0..good.len() {
+        let _ = server.answer("test", &good[..at]).now_or_never().unwrap();
+        let mut changed = good.clone();
+        changed[at] ^= 0xff;
+        let _ = server.answer("test", &changed).now_or_never().unwrap();
+    }
+}
+
+#[test]
+fn pipelined_calls_are_all_answered_over_tcp() {
+    let machine = weir_machine::Production::default().build().unwrap();
+    let tasks = machine.tasks.clone();
+    machine.tasks.block_on(async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let server = Arc::new(small_server(Options::default()));
+        let root = mount(&server, "/p").unwrap();
+        let file = lookup(&server, &root, b"file").unwrap();
+        let serving = tasks.spawn(weir_nfs::serve(listener, Arc::clone(&server), tasks.clone(), stopped));
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut sent = Vec::new();
+        for xid in 0..500u32 {
+            let mut message = call(NFS, 3, 6, 1000, args(&file).u64(0).u32(100));
+            message[..4].copy_from_slice(&xid.to_be_bytes());
+            // Each in two fragments.
+            sent.extend_from_slice(&8u32.to_be_bytes());
+            sent.extend_from_slice(&message[..8]);
+            sent.extend_from_slice(&(1 << 31 | (message.len() as u32 - 8)).to_be_bytes());
+            sent.extend_from_slice(&message[8..]);
+        }
+        stream.write_all(&sent).await.unwrap();
+        let mut seen = vec![false; 500];
+        for _ in 0..500 {
+            let mark = stream.read_u32().await.unwrap();
+            assert_ne!(mark & 1 << 31, 0);
+            let mut body = vec![0; (mark & !(1 << 31)) as usize];
+            stream.read_exact(&mut body).await.unwrap();
+            assert!(body.ends_with(b"hello, weir\0"));
+            let xid = u32::from_be_bytes(body[..4].try_into().unwrap()) as usize;
+            assert!(!std::mem::replace(&mut seen[xid], true));
+        }
+        // Nonsense ends this connection and no other.
+        let mut other = tokio::net::TcpStream::connect(address).await.unwrap();
+        other.write_all(&[0xff; 64]).await.unwrap();
+        assert_eq!(other.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        stop.send(true).unwrap();
+        serving.await.unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        assert!(server.served().requests() >= 502);
+    });
+}
