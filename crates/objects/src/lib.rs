@@ -20,7 +20,9 @@ pub mod object_set;
 pub mod props;
 pub mod read;
 pub mod sa;
+pub mod tables;
 pub mod zap;
+pub mod zil;
 
 pub use dsl::{Dataset, Dir, Dsl};
 pub use error::{ObjectError, Place};
