@@ -95,6 +95,14 @@ pub enum PoolError {
     /// An object cannot be read.
     #[error("{0}")]
     Object(#[from] weir_objects::ObjectError),
+    /// A file system cannot be opened.
+    #[error("{name}: {source}")]
+    File {
+        /// Its name.
+        name: String,
+        /// Why not.
+        source: Box<weir_files::FileError>,
+    },
     /// A disk failed.
     #[error("{}: {source}", .path.display())]
     Disk {

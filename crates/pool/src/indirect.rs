@@ -46,11 +46,14 @@ pub fn newest_first(tree: &VdevConfig) -> Vec<&VdevConfig> {
     out
 }
 
-/// Gives `blocks` the mappings of all removed vdevs.
+/// Gives `tree` the mappings of all removed vdevs, and the tree below `mos` as well: an older mapping may lie on a vdev
+/// that was removed later.
 pub async fn load(rq: &Request, mos: &Mos, config: &VdevConfig, tree: &Arc<Tree>) -> Result<(), ObjectError> {
     for vdev in newest_first(config).into_iter().filter(|v| v.indirect_object != 0) {
         let (_, entries) = mapping(rq, mos, ObjectId(vdev.indirect_object)).await?;
-        let _ = (entries, tree);
+        let id = vdev.id as u32;
+        mos.set.cache().blocks().tree().set_mapping(id, entries.clone());
+        tree.set_mapping(id, entries);
     }
     Ok(())
 }

@@ -9,8 +9,10 @@
 
 pub mod allocated;
 pub mod assemble;
+pub mod capacity;
 pub mod config;
 pub mod counts;
+pub mod datasets;
 pub mod dtl;
 pub mod error;
 pub mod features;
@@ -22,6 +24,7 @@ pub mod open;
 pub mod ranges;
 pub mod roots;
 pub mod scan;
+pub mod space;
 pub mod spec;
 pub mod status;
 pub mod uberblocks;
@@ -29,7 +32,9 @@ pub mod verify;
 pub mod walk;
 
 pub use assemble::{Assembly, FoundPool, assemble};
+pub use capacity::Capacity;
 pub use config::{Class, PoolConfig, VdevConfig, VdevKind};
+pub use datasets::DatasetInfo;
 pub use error::PoolError;
 pub use open::{OpenOptions, Pool, Rewind};
 pub use scan::{Device, Scan, scan};

@@ -11,13 +11,15 @@
 //! the first thing in the MOS that cannot be read.
 
 use crate::assemble::{Assembly, FoundPool, assemble};
-use crate::config::{PoolConfig, VdevConfig, VdevKind};
+use crate::capacity::{self, Capacity};
+use crate::config::{Class, PoolConfig, VdevConfig, VdevKind};
 use crate::dtl;
 use crate::error::PoolError;
 use crate::features::{self, Features};
 use crate::indirect;
 use crate::mos::Mos;
 use crate::scan::{Device, scan};
+use crate::space::{self, Space};
 use crate::spec::{Facts, specs};
 use crate::status::{self, States, VdevState};
 use crate::uberblocks;
@@ -28,8 +30,9 @@ use weir_blocks::{Blocks, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_format::dsl::pool as names;
-use weir_format::{Endian, Txg, Uberblock};
+use weir_format::{Endian, ObjectId, Txg, Uberblock};
 use weir_machine::{Machine, Request};
+use weir_objects::dsl::{Dsl, SetKey};
 use weir_objects::{ObjectError, ObjectSet, Opening};
 
 /// Which uberblock is used.
@@ -108,8 +111,14 @@ pub struct Pool {
     pub aux: BTreeMap<u64, Device>,
     /// What is not as it should be, one line each.
     pub warnings: Vec<String>,
-    /// Keys given for encrypted datasets.
-    pub keys: Vec<(String, Vec<u8>)>,
+    /// The datasets.
+    pub dsl: Arc<Dsl>,
+    /// Keys opened, by the directory of their dataset.
+    pub loaded: BTreeMap<ObjectId, SetKey>,
+    /// Its space maps' sums.
+    pub space: Space,
+    /// How much it holds.
+    pub capacity: Capacity,
 }
 
 impl std::fmt::Debug for Pool {
@@ -153,6 +162,11 @@ impl Pool {
         }
         let warnings = warnings(&found, &opened);
         let (state, states) = opened.states;
+        let rq = &Request::internal("open");
+        let dsl = Dsl::open(rq, opened.mos.set.clone(), &opened.config.name).await?;
+        let loaded = load_keys(rq, &dsl, &options.keys).await?;
+        let space = space::load(rq, &opened.mos, &opened.tree).await?;
+        let capacity = capacity::reckon(rq, &opened.mos, &opened.tree, &space).await?;
         Ok(Pool {
             machine: machine.clone(),
             config: opened.config,
@@ -168,7 +182,10 @@ impl Pool {
             devices: found.devices,
             aux: assembly.aux,
             warnings,
-            keys: options.keys.clone(),
+            dsl,
+            loaded,
+            space,
+            capacity,
         })
     }
 
@@ -176,6 +193,21 @@ impl Pool {
     pub fn name(&self) -> &str {
         &self.config.name
     }
+}
+
+/// Opens what the given keys open.
+async fn load_keys(
+    rq: &Request,
+    dsl: &Dsl,
+    keys: &[(String, Vec<u8>)],
+) -> Result<BTreeMap<ObjectId, SetKey>, PoolError> {
+    let mut out = BTreeMap::new();
+    for (name, secret) in keys {
+        let missing = || ObjectError::NoName { what: "dataset", name: name.clone() };
+        let root = dsl.dir_named(name).ok_or_else(missing)?;
+        out.extend(dsl.load_keys(rq, root, secret).await?);
+    }
+    Ok(out)
 }
 
 /// The pool that was asked for.
@@ -272,8 +304,9 @@ impl Candidate<'_> {
         let config = PoolConfig::parse(list);
         let what = || format!("pool '{}': configuration in the MOS", self.name());
         let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
-        let trusted = config.vdev_tree()?;
+        let mut trusted = config.vdev_tree()?;
         let states = self.judge(&trusted)?;
+        classes(rq, &mos, &mut trusted).await;
         let features = Features::read(rq, &mos).await.map_err(self.unreadable("its features"))?;
         features.check(self.name())?;
         let salt = mos.named_bytes(rq, names::CHECKSUM_SALT).await.map_err(self.unreadable("its checksum salt"))?;
@@ -293,6 +326,20 @@ impl Candidate<'_> {
             return Ok((state, states));
         }
         Err(PoolError::MissingDevices { pool: self.name().to_owned(), missing })
+    }
+}
+
+/// The allocation classes, which stand in the top-level vdevs' own ZAPs.
+async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
+    const BIAS: &str = "org.zfsonlinux:allocation_bias";
+    for top in tree.children.iter_mut().filter(|t| t.top_zap != 0 && t.class == Class::Normal) {
+        let found = weir_objects::zap::lookup(rq, &mos.set, ObjectId(top.top_zap), BIAS).await;
+        match found.ok().flatten().and_then(|v| v.text()).as_deref() {
+            Some("special") => top.class = Class::Special,
+            Some("dedup") => top.class = Class::Dedup,
+            Some("log") => top.class = Class::Log,
+            _ => {}
+        }
     }
 }
 

@@ -350,7 +350,7 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
     for _ in 0..LOG_BLOCKS {
         let Some(kind) = next.checksum_kind().filter(|_| !next.is_hole()) else { break };
         let [.., seq] = next.checksum();
-        if seq > last_block || !claimed && next.physical_birth() >= before {
+        if seq > last_block || !claimed && next.birth() >= before {
             break;
         }
         push(&mut out, 0, seq, next);
@@ -365,7 +365,7 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
             if claimed
                 && let Ok(LogBody::Write(write)) = record.body()
                 && !write.pointer.is_hole()
-                && write.pointer.physical_birth() >= claim_txg
+                && write.pointer.birth() >= claim_txg
             {
                 let block = write.offset.checked_div(write.pointer.lsize_bytes()).unwrap_or(0);
                 push(&mut out, write.object.0, block, write.pointer);

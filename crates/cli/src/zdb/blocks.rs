@@ -182,25 +182,30 @@ fn summary(pool: &Pool, report: &Report) -> String {
     line("bp deduped:", bytes, format!("    ref>1: {count:>6}   deduplication: {dedup:>6.2}"));
     let (bytes, count) = report.cloned;
     line("bp cloned:", bytes, format!("    count: {count:>6}"));
-    if let Some(space) = &report.space {
-        for class in [Class::Normal, Class::Log, Class::Special, Class::Dedup] {
-            let tops = pool.tree.children.iter().filter(|v| v.class == class && v.metaslab_array != 0);
-            let size: u64 = tops.clone().map(|v| v.asize_bytes).sum();
-            let used: u64 = tops.filter_map(|v| space.bytes.get(&(v.id as u32))).sum();
-            if size > 0 {
-                let name = format!("{}{} class:", class.name()[..1].to_uppercase(), &class.name()[1..]);
-                line(&name, used, format!("     used: {:>5.2}%", percent(used, size)));
-            }
+    for (class, name) in [
+        (Class::Normal, "Normal class:"),
+        (Class::Special, "Special class"),
+        (Class::Dedup, "Dedup class"),
+        (Class::Log, "Log class"),
+    ] {
+        let vdevs = pool.space.vdevs.iter().filter(|v| v.concrete && v.class == class);
+        let size: u64 = vdevs.clone().map(|v| v.space_bytes()).sum();
+        // As of the last flush of each metaslab: what their logs add is not in it, as zdb has it.
+        let used: u64 = vdevs.map(|v| v.map_bytes()).sum();
+        if size > 0 {
+            line(name, used, format!("     used: {:>5.2}%", percent(used, size)));
         }
-        if space.checkpoint_bytes > 0 {
-            line("Checkpoint keeps:", space.checkpoint_bytes, String::new());
-        }
+    }
+    if let Some(space) = report.space.as_ref().filter(|s| s.checkpoint_bytes > 0) {
+        line("Checkpoint keeps:", space.checkpoint_bytes, String::new());
     }
     out += "\n";
     for (kind, count) in report.counts.embedded.iter().enumerate().filter(|(_, n)| **n > 0) {
         out += &format!("\tadditional, non-pointer bps of type {kind}: {count:>10}\n");
     }
-    out += &format!("\tDittoed blocks on same vdev: {}\n", t.ditto_same_vdev);
+    if t.ditto_same_vdev > 0 {
+        out += &format!("\tDittoed blocks on same vdev: {}\n", t.ditto_same_vdev);
+    }
     if t.ditto_same_metaslab > 0 {
         out += &format!("\tDittoed blocks in same metaslab: {}\n", t.ditto_same_metaslab);
     }

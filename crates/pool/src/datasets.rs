@@ -1,0 +1,107 @@
+//! A pool's datasets, opened by name, with the keys that were given.
+
+use crate::error::PoolError;
+use crate::open::Pool;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use weir_files::{FileSystem, Identity};
+use weir_format::{ObjsetId, ObjsetKind};
+use weir_machine::Request;
+use weir_objects::ObjectSet;
+use weir_objects::dsl::{Dataset, Dir, PoolFacts};
+use weir_objects::props::{DatasetKind, Value};
+
+/// A dataset, as a list shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetInfo {
+    /// Full name.
+    pub name: String,
+    /// Its object set.
+    pub id: ObjsetId,
+    /// What it is.
+    pub kind: DatasetKind,
+    /// Of a snapshot: one of a volume.
+    pub of_volume: bool,
+}
+
+impl Pool {
+    /// All file systems, volumes and, if asked for, snapshots: each after its parent, snapshots after their dataset from
+    /// the oldest on. What cannot be read is left out and logged.
+    pub async fn datasets(&self, rq: &Request, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
+        let mut out = Vec::new();
+        for dir in self.dsl.dirs() {
+            let info = self.dataset_infos(rq, dir, snapshots).await;
+            match info {
+                Ok(infos) => out.extend(infos),
+                Err(error) => tracing::warn!(name = dir.name, %error, "cannot read a dataset"),
+            }
+        }
+        Ok(out)
+    }
+
+    async fn dataset_infos(&self, rq: &Request, dir: &Dir, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
+        let of_volume = self.dsl.kind(rq, dir).await? == ObjsetKind::Zvol;
+        let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
+        let id = ObjsetId(dir.phys.head_dataset.0);
+        let mut out = vec![DatasetInfo { name: dir.name.clone(), id, kind, of_volume: false }];
+        if snapshots {
+            for s in &self.dsl.snapshots(rq, dir).await?.snapshots {
+                let kind = DatasetKind::Snapshot;
+                out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), kind, of_volume });
+            }
+        }
+        Ok(out)
+    }
+
+    /// A dataset by its full name.
+    pub async fn dataset(&self, rq: &Request, name: &str) -> Result<Dataset, PoolError> {
+        Ok(self.dsl.find(rq, name).await?)
+    }
+
+    /// Opens the objects of a dataset, with its key if one was given.
+    pub async fn object_set(&self, rq: &Request, name: &str) -> Result<Arc<ObjectSet>, PoolError> {
+        let dataset = self.dataset(rq, name).await?;
+        let key = self.loaded.get(&dataset.dir).cloned();
+        Ok(self.dsl.open_set(rq, &dataset, key).await?)
+    }
+
+    /// Opens a file system or a snapshot of one.
+    pub async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
+        let dataset = self.dataset(rq, name).await?;
+        let key = self.loaded.get(&dataset.dir).cloned();
+        let set = self.dsl.open_set(rq, &dataset, key).await?;
+        let identity = self.identity(rq, &dataset).await?;
+        let opened = FileSystem::open(rq, set, identity).await;
+        opened.map_err(|source| PoolError::File { name: name.to_owned(), source: Box::new(source) })
+    }
+
+    /// What a file system cannot know from its own objects.
+    async fn identity(&self, rq: &Request, dataset: &Dataset) -> Result<Identity, PoolError> {
+        let facts = self.facts();
+        let mut numbers = [0u64; 3];
+        for (number, name) in numbers.iter_mut().zip(["available", "longname", "snapdir"]) {
+            let found = self.dsl.property(rq, dataset, &facts, name).await?;
+            *number = match found.map(|p| p.value) {
+                Some(Value::Number(n)) => n,
+                _ => 0,
+            };
+        }
+        let [available_bytes, long_names, snapdir] = numbers;
+        Ok(Identity {
+            name: dataset.name.clone(),
+            fsid: dataset.phys.fsid_guid,
+            is_snapshot: dataset.is_snapshot(),
+            referenced_bytes: dataset.phys.referenced_bytes,
+            available_bytes,
+            long_names: long_names != 0,
+            // The property's values: hidden 0, visible 1, disabled 2.
+            snapdir_visible: snapdir == 1,
+        })
+    }
+
+    /// What datasets need to know of their pool.
+    pub fn facts(&self) -> PoolFacts {
+        let loaded_keys: BTreeSet<_> = self.loaded.keys().copied().collect();
+        PoolFacts { usable_bytes: self.capacity.usable_bytes, altroot: String::new(), loaded_keys }
+    }
+}

@@ -1,0 +1,158 @@
+//! How much of each vdev is allocated: the sums in its space maps' headers, with what their logs add. The segments
+//! themselves are [`crate::allocated`]'s.
+
+use crate::allocated::each_segment;
+use crate::config::{Class, VdevConfig};
+use crate::mos::Mos;
+use weir_format::ObjectId;
+use weir_format::dsl::pool as names;
+use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
+use weir_machine::Request;
+use weir_objects::{ObjectError, Place};
+
+/// Log space maps speak of all vdevs, so their unit is the smallest sector.
+const LOG_SHIFT: u32 = 9;
+/// Names in a top-level vdev's ZAP (`include/sys/dmu.h`, `VDEV_TOP_ZAP_*`).
+const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
+const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+/// More metaslabs than any vdev has.
+const MAX_METASLABS: u64 = 1 << 22;
+
+/// One metaslab.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metaslab {
+    /// Object of its space map; 0 if nothing was ever allocated.
+    pub space_map: u64,
+    /// Bytes of the space map's log.
+    pub log_bytes: u64,
+    /// Bytes allocated as of the last flush.
+    pub allocated_bytes: u64,
+    /// The txg from which on its changes stand in the log space maps.
+    pub unflushed_txg: u64,
+    /// Number of free segments by size.
+    pub histogram: Option<[u64; 32]>,
+}
+
+/// The space of one top-level vdev.
+#[derive(Clone, Debug, Default)]
+pub struct VdevSpace {
+    /// Whether blocks lie there.
+    pub concrete: bool,
+    /// Allocation class.
+    pub class: Class,
+    /// log2 of the sector size.
+    pub ashift: u32,
+    /// log2 of a metaslab's bytes.
+    pub metaslab_shift: u32,
+    /// The metaslabs.
+    pub metaslabs: Vec<Metaslab>,
+    /// Changes in the log space maps that the maps do not have yet, in bytes.
+    pub unflushed_bytes: i64,
+    /// Bytes that only the checkpoint holds.
+    pub checkpoint_bytes: u64,
+}
+
+impl VdevSpace {
+    /// Bytes allocated, as the space maps say without their logs.
+    pub fn map_bytes(&self) -> u64 {
+        self.metaslabs.iter().map(|m| m.allocated_bytes).sum()
+    }
+
+    /// Bytes that can be allocated.
+    pub fn space_bytes(&self) -> u64 {
+        (self.metaslabs.len() as u64).checked_shl(self.metaslab_shift).unwrap_or(0)
+    }
+}
+
+/// The space of all top-level vdevs, by their index.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// Top-level vdevs.
+    pub vdevs: Vec<VdevSpace>,
+}
+
+/// Reads the sums of all vdevs' space maps, and plays the logs.
+pub async fn load(rq: &Request, mos: &Mos, tree: &VdevConfig) -> Result<Space, ObjectError> {
+    let mut out = Space::default();
+    for top in &tree.children {
+        let mut space = VdevSpace {
+            concrete: top.is_concrete(),
+            class: top.class,
+            ashift: (top.ashift as u32).min(16),
+            metaslab_shift: (top.metaslab_shift as u32).min(63),
+            ..VdevSpace::default()
+        };
+        if space.concrete && top.metaslab_array != 0 {
+            load_vdev(rq, mos, top, &mut space).await?;
+        }
+        out.vdevs.push(space);
+    }
+    load_logs(rq, mos, &mut out).await?;
+    Ok(out)
+}
+
+async fn load_vdev(rq: &Request, mos: &Mos, top: &VdevConfig, space: &mut VdevSpace) -> Result<(), ObjectError> {
+    let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0).min(MAX_METASLABS);
+    let objects = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
+    let txgs = match top_zap(rq, mos, top, UNFLUSHED_TXGS).await? {
+        Some(id) => mos.words(rq, id, count).await?,
+        None => Vec::new(),
+    };
+    for index in 0..count as usize {
+        let id = objects.get(index).copied().unwrap_or(0);
+        let unflushed_txg = txgs.get(index).copied().unwrap_or(0);
+        let mut metaslab = Metaslab { space_map: id, unflushed_txg, ..Metaslab::default() };
+        if id != 0 {
+            let header = header(rq, mos, ObjectId(id)).await?;
+            metaslab.log_bytes = header.length_bytes;
+            metaslab.allocated_bytes = u64::try_from(header.allocated_bytes).unwrap_or(0);
+            metaslab.histogram = header.histogram;
+        }
+        space.metaslabs.push(metaslab);
+    }
+    if let Some(id) = top_zap(rq, mos, top, CHECKPOINT_MAP).await? {
+        // The map lists frees alone, so its sum is below zero.
+        space.checkpoint_bytes = header(rq, mos, id).await?.allocated_bytes.unsigned_abs();
+    }
+    Ok(())
+}
+
+async fn header(rq: &Request, mos: &Mos, id: ObjectId) -> Result<SpaceMapHeader, ObjectError> {
+    let object = mos.set.object(rq, id).await?;
+    let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+    let decode = |error| ObjectError::Decode { place, error };
+    SpaceMapHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(decode)
+}
+
+/// An object that a top-level vdev's ZAP names.
+async fn top_zap(rq: &Request, mos: &Mos, top: &VdevConfig, name: &str) -> Result<Option<ObjectId>, ObjectError> {
+    if top.top_zap == 0 {
+        return Ok(None);
+    }
+    let found = weir_objects::zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), name).await?;
+    Ok(found.filter(|id| *id != 0).map(ObjectId))
+}
+
+/// Sums the log space maps: each change counts that is newer than its metaslab's last flush.
+async fn load_logs(rq: &Request, mos: &Mos, space: &mut Space) -> Result<(), ObjectError> {
+    let Some(zap) = mos.named(rq, names::LOG_SPACEMAP).await? else { return Ok(()) };
+    for (key, id) in mos.numbers(rq, zap).await? {
+        // The keys are txgs in hexadecimal.
+        let Ok(txg) = u64::from_str_radix(&key, 16) else { continue };
+        let vdevs = &mut space.vdevs;
+        let mut each = |s: SpaceSegment| {
+            let Some(v) = s.vdev.and_then(|v| vdevs.get_mut(v as usize)).filter(|v| v.concrete) else { return };
+            let metaslab = s.offset_bytes.checked_shr(v.metaslab_shift).unwrap_or(0) as usize;
+            if v.metaslabs.get(metaslab).is_none_or(|m| txg < m.unflushed_txg) {
+                return;
+            }
+            let delta = i64::try_from(s.length_bytes).unwrap_or(i64::MAX);
+            v.unflushed_bytes = match s.kind {
+                SpaceKind::Alloc => v.unflushed_bytes.saturating_add(delta),
+                SpaceKind::Free => v.unflushed_bytes.saturating_sub(delta),
+            };
+        };
+        each_segment(rq, mos, ObjectId(id), LOG_SHIFT, &mut each).await?;
+    }
+    Ok(())
+}
