@@ -99,8 +99,14 @@ impl BlockError {
         }
     }
 
-    /// The one of two copies' errors to report.
-    pub(crate) fn worse(self, other: BlockError) -> BlockError {
+    /// The one of two copies' errors to report; of missing devices, all.
+    pub(crate) fn worse(mut self, other: BlockError) -> BlockError {
+        if let (BlockError::Missing { devices, .. }, BlockError::Missing { devices: more, .. }) = (&mut self, &other) {
+            devices.extend(more.iter().cloned());
+            devices.sort_unstable();
+            devices.dedup();
+            return self;
+        }
         if other.weight() > self.weight() { other } else { self }
     }
 }

@@ -22,6 +22,7 @@
 
 pub mod draid;
 pub mod error;
+pub mod fuzz;
 mod gang;
 pub mod pipeline;
 pub mod raidz;

@@ -15,7 +15,7 @@ use weir_codec::checksum::verify_block;
 use weir_codec::crypt::{self, DatasetKey};
 use weir_codec::{CodecError, Salt, decompress_into};
 use weir_format::{BlockPointer, CompressionKind, ObjsetId};
-use weir_machine::{Buf, BufPool, Machine, Request, Source};
+use weir_machine::{Buf, BufPool, Clock, Machine, Request, Source};
 
 /// What may be kept in the cache (`primarycache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ const SPARE_BYTES: usize = 32 << 20;
 
 /// The pool's blocks.
 pub struct Blocks {
-    machine: Machine,
+    clock: Clock,
     tree: Arc<Tree>,
     salt: Salt,
     pool: BufPool,
@@ -59,7 +59,11 @@ impl Blocks {
     /// Blocks on the devices of `tree`. `salt` is the pool's checksum salt ([`Salt::none`] until it is known: the blocks
     /// that lead to it are not salted).
     pub fn new(machine: &Machine, tree: Arc<Tree>, salt: Salt) -> Self {
-        Blocks { machine: machine.clone(), tree, salt, pool: BufPool::new(SPARE_BYTES) }
+        Blocks::over(machine.clock.clone(), tree, salt)
+    }
+
+    pub(crate) fn over(clock: Clock, tree: Arc<Tree>, salt: Salt) -> Self {
+        Blocks { clock, tree, salt, pool: BufPool::new(SPARE_BYTES) }
     }
 
     /// The devices.
@@ -136,7 +140,7 @@ impl Blocks {
     }
 
     pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> Job<'a> {
-        Job { request, clock: &self.machine.clock, pool: &self.pool, birth }
+        Job { request, clock: &self.clock, pool: &self.pool, birth }
     }
 
     fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {

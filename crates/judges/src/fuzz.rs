@@ -34,6 +34,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub fn targets() -> Vec<Target> {
     let mut targets: Vec<Target> = weir_format::fuzz::TARGETS.to_vec();
     targets.extend(weir_codec::fuzz::TARGETS);
+    targets.extend(weir_blocks::fuzz::TARGETS);
     targets
 }
 

@@ -1,11 +1,17 @@
-//! Leaves: one disk each.
+//! Leaves: one disk each, behind a queue ([`super::queue`]).
+//!
+//! Nobody owns the queue: the reader whose turn it is reads for its whole batch, and whoever ends a read passes the turn
+//! on. A reader that is dropped passes its turn on as well, and those that waited for its batch ask again: nobody is
+//! stranded, and no task of its own is needed.
 
+use super::queue::{Batch, Queue};
 use super::{Job, Place, Proof, Vdev};
 use crate::error::BlockError;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use futures_channel::oneshot;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
-use weir_machine::{Buf, Disk, DiskError};
+use weir_machine::{Buf, Disk, DiskError, Priority};
 
 /// Two labels and the boot area stand before the allocatable space (`VDEV_LABEL_START_SIZE`).
 pub const FRONT_BYTES: u64 = 4 << 20;
@@ -49,33 +55,65 @@ impl Counters {
     }
 }
 
+/// What a waiting reader is told.
+enum Verdict {
+    /// Its bytes.
+    Done(Result<Buf, DiskError>),
+    /// It is its turn: it reads for itself and for the others of the batch.
+    Go(Batch<Waiter>, Turn),
+}
+
+type Waiter = oneshot::Sender<Verdict>;
+type SharedQueue = Arc<Mutex<Queue<Waiter>>>;
+
+/// Held only for a few instructions, never while anything is waited for.
+fn lock(queue: &SharedQueue) -> MutexGuard<'_, Queue<Waiter>> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 pub(crate) struct Leaf {
     disk: Option<Arc<dyn Disk>>,
     stale: bool,
     dtl: Vec<(Txg, Txg)>,
     counters: Counters,
-    under_way: AtomicUsize,
+    queue: SharedQueue,
 }
 
-/// Counts a read as under way for as long as it lives, also when the future that holds it is dropped.
-struct UnderWay<'a>(&'a AtomicUsize);
-
-impl<'a> UnderWay<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        UnderWay(count)
-    }
+/// A place among the reads under way. Given up, also with the future (or the unread message) that holds it, it passes to
+/// the next that waits.
+struct Turn {
+    queue: SharedQueue,
+    class: Priority,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        loop {
+            let Some(batch) = lock(&self.queue).done(self.class) else { return };
+            self.class = batch.class;
+            if hand_over(&self.queue, batch) {
+                return;
+            }
+        }
     }
+}
+
+/// Gives the turn to the first of the batch that still waits; false if none does.
+fn hand_over(queue: &SharedQueue, mut batch: Batch<Waiter>) -> bool {
+    batch.members.retain(|m| !m.token.is_canceled());
+    if batch.members.is_empty() {
+        return false;
+    }
+    let leader = batch.members.remove(0).token;
+    let turn = Turn { queue: queue.clone(), class: batch.class };
+    // If it has gone this very moment, the message comes back, and dropping it passes the turn on.
+    drop(leader.send(Verdict::Go(batch, turn)));
+    true
 }
 
 impl Leaf {
     pub fn new(disk: Option<Arc<dyn Disk>>, stale: bool, dtl: Vec<(Txg, Txg)>) -> Self {
-        Leaf { disk, stale, dtl, counters: Counters::default(), under_way: AtomicUsize::new(0) }
+        Leaf { disk, stale, dtl, counters: Counters::default(), queue: Arc::default() }
     }
 
     pub fn present(&self) -> bool {
@@ -86,8 +124,9 @@ impl Leaf {
         &self.counters
     }
 
+    /// Reads under way and waiting.
     pub fn load(&self) -> usize {
-        self.under_way.load(Ordering::Relaxed)
+        lock(&self.queue).load()
     }
 
     pub fn reluctance(&self, birth: Txg) -> u8 {
@@ -113,10 +152,7 @@ impl Leaf {
             return Err(BlockError::Missing { vdev: top, offset: at, devices: vec![vdev.name.clone()] });
         };
         let started = job.clock.now();
-        let answer = {
-            let _under_way = UnderWay::new(&self.under_way);
-            transfer(disk, offset, len).await
-        };
+        let answer = self.queued(disk, job.request.priority, offset, len).await;
         job.request.book_device(job.clock.now().ns_since(started));
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         let buf = answer.map_err(|error| {
@@ -132,6 +168,74 @@ impl Leaf {
             }
         }
     }
+
+    /// Reads as soon as it is this read's turn, perhaps together with others.
+    async fn queued(&self, disk: &Arc<dyn Disk>, class: Priority, offset: u64, len: u64) -> Result<Buf, DiskError> {
+        loop {
+            let verdict = {
+                let mut queue = lock(&self.queue);
+                if queue.try_start(class) {
+                    None
+                } else {
+                    let (token, verdict) = oneshot::channel();
+                    queue.wait(class, offset, len, token);
+                    Some(verdict)
+                }
+            };
+            let Some(verdict) = verdict else {
+                let _turn = Turn { queue: self.queue.clone(), class };
+                return transfer(disk, offset, len).await;
+            };
+            match verdict.await {
+                Ok(Verdict::Done(answer)) => return answer,
+                Ok(Verdict::Go(batch, turn)) => return lead(disk, batch, turn, offset, len).await,
+                // The reader that led the batch was dropped: ask again.
+                Err(oneshot::Canceled) => {}
+            }
+        }
+    }
+}
+
+/// Reads a batch, gives each of the others its part, and keeps the part at `offset`.
+async fn lead(
+    disk: &Arc<dyn Disk>,
+    batch: Batch<Waiter>,
+    _turn: Turn,
+    offset: u64,
+    len: u64,
+) -> Result<Buf, DiskError> {
+    if batch.members.is_empty() {
+        return transfer(disk, offset, len).await;
+    }
+    match transfer(disk, batch.offset, batch.len).await {
+        Ok(whole) => {
+            let part = |from: u64, len| cut(disk, &whole, from.saturating_sub(batch.offset), len);
+            for member in batch.members {
+                // A reader that no longer waits does not want its part.
+                let _gone = member.token.send(Verdict::Done(Ok(part(member.offset, member.len))));
+            }
+            Ok(part(offset, len))
+        }
+        // One bad sector must not spoil its neighbours: each is read alone.
+        Err(_) => {
+            for member in batch.members {
+                let alone = transfer(disk, member.offset, member.len).await;
+                let _gone = member.token.send(Verdict::Done(alone));
+            }
+            transfer(disk, offset, len).await
+        }
+    }
+}
+
+/// A copy of a part of what was read.
+fn cut(disk: &Arc<dyn Disk>, whole: &Buf, from: u64, len: u64) -> Buf {
+    let mut buf = disk.buffer(len as usize);
+    let from = from as usize;
+    // The batch covers each of its members, so the part is there.
+    if let Some(part) = whole.as_ref().get(from..from + len as usize) {
+        buf.as_mut().copy_from_slice(part);
+    }
+    buf
 }
 
 /// Reads a range of the allocatable space, widened to the disk's own sectors where they are larger than the pool's.

@@ -19,6 +19,7 @@
 mod indirect;
 mod leaf;
 mod mirror;
+pub mod queue;
 mod raidz;
 mod spec;
 

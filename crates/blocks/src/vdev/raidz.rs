@@ -15,6 +15,7 @@ use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map, Row, Suspect};
 use bytes::Bytes;
 use futures_util::future::join_all;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use weir_codec::{CodecError, parity};
 use weir_machine::Buf;
@@ -293,18 +294,19 @@ impl Read<'_> {
         parity::reconstruct(&data, &parities, &mut gaps).ok()
     }
 
-    /// Counts an error at each device whose column, left out, was not what it should have been.
+    /// Counts one error at each device of which a data column, left out, was not what it should have been.
     fn count_errors(&self, block: &Buf, left_out: &[Suspect]) {
+        let mut wrong = BTreeSet::new();
         for at in self.all() {
             let column = self.column(at);
             let right = block.as_ref().get(column.at..column.at + column.size_bytes);
             let Cell::Got(bytes) = &self.cells[at.0][at.1] else { continue };
-            if at.1 < self.target.map.nparity || !self.left_out(column, left_out) || right == Some(bytes) {
-                continue;
+            if at.1 >= self.target.map.nparity && self.left_out(column, left_out) && right != Some(bytes) {
+                wrong.insert(column.child);
             }
-            if let Some(child) = self.child(at) {
-                child.checksum_error();
-            }
+        }
+        for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {
+            child.checksum_error();
         }
     }
 

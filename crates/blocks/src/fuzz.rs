@@ -1,0 +1,190 @@
+//! The entry points for hostile pointers and geometries: each must return, whatever the input, in bounded time and
+//! memory. The same bodies run in the unit test below, in `cargo xtask fuzz` and under cargo-fuzz.
+
+use crate::draid;
+use crate::pipeline::{Blocks, ReadOptions};
+use crate::raidz::{Map, Reflowed};
+use crate::vdev::{Expansion, Reflow, Tree, VdevKind, VdevSpec};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use std::time::SystemTime;
+use weir_codec::Salt;
+use weir_format::indirect::MappingEntry;
+use weir_format::{BlockPointer, Cursor, Endian};
+use weir_machine::time::{Clock, ClockSource, Nanos};
+use weir_machine::{Disk, Geometry, Io, Op, Request};
+
+/// A target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Runs the target of that name; false if there is none.
+pub fn run(name: &str, data: &[u8]) -> bool {
+    let target = TARGETS.iter().find(|t| t.0 == name);
+    if let Some((_, body)) = target {
+        body(data);
+    }
+    target.is_some()
+}
+
+/// Name and body of each target.
+pub const TARGETS: &[Target] = &[("draid_map", draid_target), ("pointer", pointer_target), ("raidz_map", raidz_target)];
+
+/// Time that stands still.
+struct NoTime;
+
+impl ClockSource for NoTime {
+    fn now(&self) -> Nanos {
+        Nanos(0)
+    }
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+    fn sleep_until(&self, _: Nanos) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A disk that answers at once, with the input over and over.
+struct Echo(Vec<u8>);
+
+impl Disk for Echo {
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: 64 << 20, sector_bytes: 512, rotational: false }
+    }
+    fn submit(&self, mut io: Io) {
+        if io.op == Op::Read && !self.0.is_empty() {
+            for (i, b) in io.buf.as_mut().iter_mut().enumerate() {
+                *b = self.0[(io.offset as usize).wrapping_add(i) % self.0.len()];
+            }
+        }
+        io.succeed();
+    }
+}
+
+/// The next words of the input, zeros behind its end.
+fn words<const N: usize>(data: &[u8], from: usize) -> [u64; N] {
+    let mut bytes = data.get(from..).unwrap_or_default().to_vec();
+    bytes.resize(N * 8, 0);
+    Cursor::new(&bytes, Endian::Little, "fuzz").words().unwrap_or([0; N])
+}
+
+/// A pool of every kind of vdev, over disks of which some are missing, and pointers into it.
+fn pointer_target(data: &[u8]) {
+    let (Some(&choice), contents) = (data.first(), data.get(129..).unwrap_or_default()) else { return };
+    let disk: Arc<dyn Disk> = Arc::new(Echo(contents.get(..4096.min(contents.len())).unwrap_or_default().to_vec()));
+    let leaves = |count: u64| -> Vec<VdevSpec> {
+        let there = |i: u64| (choice >> (i % 8) & 1 == 0).then(|| disk.clone());
+        (0..count).map(|i| VdevSpec::leaf(i, i, format!("d{i}"), there(i))).collect()
+    };
+    let reflow = Reflow { offset_bytes: words::<1>(data, 1)[0], scratch: choice & 1 == 1 };
+    let expansion = Some(Expansion { txgs: vec![7], reflow: (choice & 2 == 2).then_some(reflow) });
+    let layout = draid::Layout { ndata: 2, nparity: 1, nspares: 1, ngroups: 5, children: 6, width: 6 };
+    let mut with_spare = leaves(6);
+    with_spare[usize::from(choice % 6)] =
+        VdevSpec { kind: VdevKind::DraidSpare { top: 3, spare: 0 }, ..VdevSpec::leaf(0, 0, "spare", None) };
+    let top = |id, kind, children| {
+        let space = [0, 60 << 20, 8 << 20, u64::MAX][id as usize % 4];
+        VdevSpec::inner(id, id, format!("top-{id}"), kind, children).top(9 + u32::from(choice & 7), space)
+    };
+    let tops = vec![
+        top(0, VdevKind::Mirror, leaves(2)),
+        top(1, VdevKind::Raidz { nparity: 1 + u32::from(choice & 1), expansion: None }, leaves(5)),
+        top(2, VdevKind::Raidz { nparity: 1, expansion }, leaves(5)),
+        top(3, VdevKind::Draid(layout), with_spare),
+        top(4, VdevKind::Indirect, Vec::new()),
+        top(5, VdevKind::Hole, Vec::new()),
+    ];
+    let Ok(tree) = Tree::new(tops) else { return };
+    let mut c = Cursor::new(contents, Endian::Little, "fuzz");
+    let map = std::iter::from_fn(|| MappingEntry::decode(&mut c).ok()).take(64).collect();
+    tree.set_mapping(4, map);
+    let blocks = Blocks::over(Clock::new(Arc::new(NoTime)), tree, Salt::none());
+    let mut bp = words::<16>(data, 1);
+    // Most random numbers name no vdev and no offset: bring half of them into the pool.
+    if choice & 4 == 4 {
+        for i in [0, 2, 4] {
+            bp[i] = (bp[i] & 0xff_ffff) | (((bp[i] >> 32) % 6) << 32);
+            bp[i + 1] &= 1 << 63 | 0x1_ffc0;
+        }
+        bp[6] &= !0x00ff_00ff_0000_0000 & !0xf800_f800;
+    }
+    let bp = BlockPointer::from_words(bp);
+    let options = ReadOptions { raw: choice & 8 == 8, ..ReadOptions::default() };
+    let read = blocks.read(&Request::internal("fuzz"), &bp, &options).now_or_never();
+    if let Some(Ok(bytes)) = read {
+        let limit = bp.lsize_bytes().max(bp.psize_bytes());
+        assert!(bytes.len() as u64 <= limit, "{} bytes from a block of {limit}", bytes.len());
+    }
+}
+
+fn raidz_target(data: &[u8]) {
+    let [offset, size, shape, moved] = words::<4>(data, 0);
+    let nparity = 1 + shape % 3;
+    let logical = nparity + 1 + (shape >> 8) % (255 - nparity);
+    let ashift = 9 + (shape >> 16) as u32 % 8;
+    // As the tree does it: whole sectors of at most 16 MiB, offsets that can be reached.
+    let size = (1 + size % (16 << 20)).next_multiple_of(1 << ashift);
+    let offset = (offset >> 2) & !((1 << ashift) - 1);
+    let physical = (logical + (shape >> 24) % 3).min(255);
+    let plain = Map::new(offset, size, ashift, logical, nparity);
+    let layout = Reflowed {
+        physical_width: physical.max(logical + 1),
+        logical_width: logical,
+        moved_bytes: moved,
+        scratch: shape & 1 << 40 != 0,
+    };
+    let reflowed = Map::expanded(offset, size, ashift, nparity, layout);
+    for (map, width) in [(plain, logical), (reflowed, layout.physical_width)] {
+        let data_columns = map.rows.iter().flat_map(|r| r.columns.iter().skip(map.nparity));
+        let total: usize = data_columns.map(|c| c.size_bytes).sum();
+        assert_eq!(total, map.len);
+        assert!(map.columns().all(|c| (c.child as u64) < width && c.at + c.size_bytes <= map.len.max(c.size_bytes)));
+        assert!(map.suspects(ashift, width..=width).len() as u64 <= width);
+    }
+}
+
+fn draid_target(data: &[u8]) {
+    let [shape, groups, offset, size] = words::<4>(data, 0);
+    let part = |shift: u32| shape >> shift & 0xff;
+    let layout = draid::Layout {
+        ndata: part(0),
+        nparity: part(8) % 5,
+        nspares: part(16),
+        ngroups: groups,
+        children: part(24),
+        width: part(32),
+    };
+    let Ok(map) = draid::Map::new(layout, part(40) as u32 % 20) else { return };
+    let size = 1 + size % (16 << 20);
+    let rows = Map::of_draid(&map, offset, size);
+    assert!(rows.columns().all(|c| (c.child as u64) < layout.width));
+    assert!(map.spare_child(part(48), offset).is_none_or(|c| (c as u64) < layout.width));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_panics() {
+        let mut x = 0x2545_f491_4f6c_dd1du64;
+        let mut next = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
+        for (_, body) in TARGETS {
+            for round in 0..500u64 {
+                let len = if round % 3 == 0 { 32 } else { 129 + (next() % 2000) as usize };
+                let mut data: Vec<u8> = (0..len).map(|_| next() as u8).collect();
+                // Small numbers reach further than random ones.
+                for word in data.chunks_mut(8).skip((next() % 8) as usize).step_by(3) {
+                    word.iter_mut().skip(2).for_each(|b| *b = 0);
+                }
+                body(&data);
+            }
+        }
+    }
+}

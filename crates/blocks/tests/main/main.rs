@@ -1,0 +1,9 @@
+//! Blocks on simulated disks: what is written by the format's geometry is read back through every fault that redundancy
+//! can bear, and beyond it the error says what is wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod faults;
+mod layouts;
+mod queue;
+mod store;

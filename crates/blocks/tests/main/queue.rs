@@ -1,0 +1,74 @@
+use crate::store::*;
+use futures_util::future::{Either, join_all, select};
+use std::time::Duration;
+use weir_machine::{Priority, Request};
+use weir_sim::{Fault, Timing, doubled};
+
+/// Hundreds of small reads at once on a slow disk are joined into few operations, each gets its own bytes, and readers
+/// that give up strand nobody.
+#[test]
+fn crowds_are_served_together_and_those_who_leave_strand_nobody() {
+    for seed in 0..8 {
+        let outcome = doubled(seed, |world| crowd(Bench::over(world.clone(), 1, Timing::Chaos), seed));
+        outcome.unwrap();
+    }
+}
+
+fn crowd(bench: Bench, seed: u64) -> (u64, usize) {
+    let data = pattern(4 << 20, seed);
+    bench.write(0, 0, &data);
+    let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(9, ASIZE)).collect());
+    let before = bench.disks[0].stats().reads;
+    let readers = (0..600u64).map(|i| {
+        let (blocks, clock, data) = (blocks.clone(), bench.machine.clock.clone(), &data);
+        async move {
+            let class = [Priority::Sync, Priority::Async, Priority::Scrub][(i % 3) as usize];
+            let request = Request::internal("crowd").with_priority(class);
+            let at = (i.wrapping_mul(0x9e37_79b9) ^ seed) % 1000 * 4096;
+            let want = &data[at as usize..][..4096];
+            let pointer = pointer(&[(0, at, 4096)], false, want);
+            let options = Default::default();
+            let read = std::pin::pin!(blocks.read(&request, &pointer, &options));
+            if i % 5 != 0 {
+                assert_eq!(read.await.unwrap(), want);
+                return 1;
+            }
+            let patience = std::pin::pin!(clock.sleep(Duration::from_micros(10 * i)));
+            match select(read, patience).await {
+                Either::Left((bytes, _)) => {
+                    assert_eq!(bytes.unwrap(), want);
+                    1
+                }
+                Either::Right(_) => 0,
+            }
+        }
+    });
+    let served: Vec<usize> = bench.world.run(join_all(readers)).unwrap();
+    let served: usize = served.iter().sum();
+    let reads = bench.disks[0].stats().reads - before;
+    assert!(served >= 480, "{served} served");
+    assert!(reads < 450, "{reads} operations for 600 reads");
+    (reads, served)
+}
+
+/// One bad sector in a joined read is one reader's alone.
+#[test]
+fn a_bad_sector_spoils_nobody_elses_read() {
+    let bench = Bench::new(9, 1, Timing::Nvme);
+    let data = pattern(1 << 20, 9);
+    bench.write(0, 0, &data);
+    bench.disks[0].lay(Fault::Unreadable { offset: FRONT + 100 * 4096, len: 512 });
+    let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(9, ASIZE)).collect());
+    let readers = (0..256u64).map(|i| {
+        let (blocks, data) = (blocks.clone(), &data);
+        async move {
+            let request = Request::internal("crowd");
+            let want = &data[(i * 4096) as usize..][..4096];
+            let pointer = pointer(&[(0, i * 4096, 4096)], false, want);
+            let read = blocks.read(&request, &pointer, &Default::default()).await;
+            assert_eq!(read.is_err(), i == 100, "{i}");
+        }
+    });
+    bench.world.run(join_all(readers)).unwrap();
+    assert_eq!(blocks.tree().health()[0].counts.read_errors, 1);
+}
