@@ -1,0 +1,55 @@
+//! The entry points for hostile bytes: each returns, whatever the input, in time and memory bounded by its length.
+
+use crate::device::{MemoryDevice, MemoryExports};
+use crate::handshake::{Agreed, Handshake, Next};
+use crate::transmission;
+use crate::wire::RequestHeader;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use weir_machine::Request;
+
+/// Name and body of each target.
+pub const TARGETS: &[(&str, fn(&[u8]))] = &[("nbd_handshake", handshake_target), ("nbd_request", request_target)];
+
+/// Two small devices in memory, as the fuzz targets and the tests use them.
+pub fn small_exports() -> MemoryExports {
+    let mut bytes = vec![0; 64 << 10];
+    for (at, byte) in bytes.iter_mut().enumerate().skip(8192).take(20_000) {
+        *byte = (at % 251) as u8 + 1;
+    }
+    let mut exports = MemoryExports::default();
+    exports.0.insert("p/v".into(), MemoryDevice { bytes: Bytes::from(bytes), bad_byte: None });
+    exports.0.insert("p/w".into(), MemoryDevice { bytes: Bytes::from(vec![1; 5000]), bad_byte: Some(4500) });
+    exports
+}
+
+fn handshake_target(data: &[u8]) {
+    let exports = small_exports();
+    let (mut handshake, mut turn) = Handshake::begin();
+    let mut rest = data;
+    loop {
+        assert!(turn.send.len() < 1 << 20);
+        let len = match turn.next {
+            Next::Read(len) => len,
+            Next::Skip(len) => len as usize,
+            Next::Serve(_) | Next::Close => return,
+        };
+        let Some((now, later)) = rest.split_at_checked(len) else { return };
+        turn = handshake.take(&exports, now);
+        rest = later;
+    }
+}
+
+fn request_target(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    let mut bytes = crate::wire::REQUEST_MAGIC.to_be_bytes().to_vec();
+    bytes.extend_from_slice(rest);
+    let Some(header) = RequestHeader::decode(&bytes) else { return };
+    let exports = small_exports();
+    let agreed = Agreed { export: "p/w".into(), structured: first & 1 != 0, allocation: first & 2 != 0 };
+    let Some(device) = exports.0.get(&agreed.export) else { return };
+    let plan = transmission::plan(&header, 5000, &agreed);
+    let rq = Request::internal("fuzz");
+    let reply = transmission::answer(device, &rq, &agreed, &header, plan).now_or_never();
+    assert!(reply.is_some_and(|pieces| pieces.iter().map(Bytes::len).sum::<usize>() < 1 << 20));
+}

@@ -1,0 +1,136 @@
+use super::*;
+use crate::fuzz::small_exports;
+
+fn header(option: u32, len: u32) -> Vec<u8> {
+    [&wire::OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+/// A handshake after the client's flags.
+fn begun(flags: u32) -> Handshake {
+    let (mut handshake, turn) = Handshake::begin();
+    assert_eq!(turn.send, [&b"NBDMAGICIHAVEOPT"[..], &[0, 3]].concat());
+    let turn = handshake.take(&small_exports(), &flags.to_be_bytes());
+    assert_eq!(turn.next, Next::Read(16));
+    handshake
+}
+
+fn send(handshake: &mut Handshake, option: u32, data: &[u8]) -> Turn {
+    let turn = handshake.take(&small_exports(), &header(option, data.len() as u32));
+    if data.is_empty() {
+        return turn;
+    }
+    assert_eq!(turn, Turn { send: Vec::new(), next: Next::Read(data.len()) });
+    handshake.take(&small_exports(), data)
+}
+
+/// Type and data of each reply in a turn.
+fn replies(turn: &Turn) -> Vec<(u32, Vec<u8>)> {
+    let mut reader = Reader::new(&turn.send);
+    let mut all = Vec::new();
+    while reader.u64() == Some(wire::OPTION_REPLY_MAGIC) {
+        reader.u32().unwrap();
+        let kind = reader.u32().unwrap();
+        let len = reader.u32().unwrap() as usize;
+        all.push((kind, reader.take(len).unwrap().to_vec()));
+    }
+    all
+}
+
+fn named(name: &str, rest: &[u8]) -> Vec<u8> {
+    [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
+}
+
+#[test]
+fn go_tells_all_and_begins() {
+    let mut handshake = begun(3);
+    let turn = send(&mut handshake, option::GO, &named("p/v", &[0, 1, 0, 1]));
+    let wanted = Agreed { export: "p/v".into(), structured: false, allocation: false };
+    assert_eq!(turn.next, Next::Serve(wanted));
+    let replies = replies(&turn);
+    assert_eq!(replies[0].1, [&[0, 0][..], &65_536u64.to_be_bytes(), &[0x05, 0x07]].concat());
+    assert_eq!(replies[1].1, b"\0\x01p/v");
+    assert_eq!(replies[2].1, [0, 3, 0, 0, 0, 1, 0, 0, 0x10, 0, 0x02, 0, 0, 0]);
+    assert_eq!(replies[3], (reply::ACK, Vec::new()));
+}
+
+#[test]
+fn structured_replies_come_before_contexts() {
+    let mut handshake = begun(3);
+    let query = named("p/v", &[&1u32.to_be_bytes()[..], &named("base:allocation", &[])].concat());
+    let early = send(&mut handshake, option::SET_META_CONTEXT, &query);
+    assert_eq!(replies(&early)[0].0, reply::ERR_INVALID);
+    assert_eq!(replies(&send(&mut handshake, option::STRUCTURED_REPLY, &[]))[0].0, reply::ACK);
+    let set = replies(&send(&mut handshake, option::SET_META_CONTEXT, &query));
+    assert_eq!(set[0], (reply::META_CONTEXT, b"\0\0\0\x01base:allocation".to_vec()));
+    let Next::Serve(agreed) = send(&mut handshake, option::GO, &named("p/v", &[0, 0])).next else { panic!() };
+    assert!(agreed.structured && agreed.allocation);
+}
+
+#[test]
+fn a_context_holds_for_its_export_and_until_the_next_choice() {
+    let query = |name: &str, context: &str| named(name, &[&1u32.to_be_bytes()[..], &named(context, &[])].concat());
+    for (last, export, wanted) in
+        [("base:allocation", "p/v", true), ("base:allocation", "p/w", false), ("other:thing", "p/v", false)]
+    {
+        let mut handshake = begun(3);
+        send(&mut handshake, option::STRUCTURED_REPLY, &[]);
+        send(&mut handshake, option::SET_META_CONTEXT, &query("p/v", "base:allocation"));
+        send(&mut handshake, option::SET_META_CONTEXT, &query("p/v", last));
+        let Next::Serve(agreed) = send(&mut handshake, option::GO, &named(export, &[0, 0])).next else { panic!() };
+        assert_eq!(agreed.allocation, wanted, "{last} {export}");
+    }
+    let mut handshake = begun(3);
+    send(&mut handshake, option::STRUCTURED_REPLY, &[]);
+    for queries in [&0u32.to_be_bytes()[..], &[&1u32.to_be_bytes()[..], &named("base:", &[])].concat()] {
+        let listed = replies(&send(&mut handshake, option::LIST_META_CONTEXT, &named("p/v", queries)));
+        assert_eq!(listed[0], (reply::META_CONTEXT, b"\0\0\0\0base:allocation".to_vec()));
+    }
+}
+
+#[test]
+fn export_name_speaks_the_old_way() {
+    let mut handshake = begun(1);
+    let turn = send(&mut handshake, option::EXPORT_NAME, b"p/w");
+    assert_eq!(turn.send, [&5000u64.to_be_bytes()[..], &[0x05, 0x07], &[0; 124]].concat());
+    assert!(matches!(turn.next, Next::Serve(agreed) if agreed.export == "p/w"));
+    assert_eq!(send(&mut begun(3), option::EXPORT_NAME, b"p/w").send.len(), 10);
+    assert!(
+        matches!(send(&mut begun(3), option::EXPORT_NAME, &[]).next, Next::Serve(agreed) if agreed.export == "p/v")
+    );
+    assert_eq!(send(&mut begun(3), option::EXPORT_NAME, b"p/x").next, Next::Close);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_the_handshake_goes_on() {
+    let mut handshake = begun(3);
+    let mut refused = |option, data: &[u8]| {
+        let turn = send(&mut handshake, option, data);
+        assert_eq!(turn.next, Next::Read(16));
+        replies(&turn)[0].0
+    };
+    assert_eq!(refused(option::STARTTLS, &[]), reply::ERR_UNSUP);
+    assert_eq!(refused(99, b"what"), reply::ERR_UNSUP);
+    assert_eq!(refused(option::LIST, b"x"), reply::ERR_INVALID);
+    assert_eq!(refused(option::STRUCTURED_REPLY, b"x"), reply::ERR_INVALID);
+    assert_eq!(refused(option::GO, &[0xff; 8]), reply::ERR_INVALID);
+    assert_eq!(refused(option::INFO, &named("p/x", &[0, 0])), reply::ERR_UNKNOWN);
+    assert_eq!(refused(option::INFO, &named("p/v", &[0, 9])), reply::ERR_INVALID);
+    let names = replies(&send(&mut handshake, option::LIST, &[]));
+    assert_eq!(names[0], (reply::SERVER, named("p/v", &[])));
+    assert_eq!((names.len(), names[2].0), (3, reply::ACK));
+    let long = handshake.take(&small_exports(), &header(option::LIST, MAX_OPTION_BYTES + 1));
+    assert_eq!(long.next, Next::Skip(MAX_OPTION_BYTES + 1));
+    assert_eq!(replies(&handshake.take(&small_exports(), &[]))[0].0, reply::ERR_TOO_BIG);
+    assert_eq!(handshake.take(&small_exports(), &header(option::LIST, u32::MAX)).next, Next::Close);
+    assert_eq!(send(&mut begun(3), option::ABORT, &[]).next, Next::Close);
+    assert_eq!(begun(3).take(&small_exports(), &[0; 16]).next, Next::Close);
+    let (mut handshake, _) = Handshake::begin();
+    assert_eq!(handshake.take(&small_exports(), &[0, 0, 0, 4]).next, Next::Close);
+}
+
+#[test]
+fn babblers_are_cut_off() {
+    let mut handshake = begun(3);
+    let last = (0..=MAX_OPTIONS).map(|_| send(&mut handshake, option::LIST, &[]).next).last();
+    assert_eq!(last, Some(Next::Close));
+}

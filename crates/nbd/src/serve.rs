@@ -1,0 +1,237 @@
+//! The server on TCP.
+//!
+//! ```text
+//!   accept ─▶ handshake ─▶ requests: a task each ─▶ channel ─▶ writer: write_vectored
+//!                           │ permits by weight, given back when the reply is written
+//! ```
+//!
+//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_REQUESTS`] requests and [`MAX_BYTES`] of data between
+//! reading and written reply, however slowly the client reads; [`HANDSHAKE_SECONDS`] for the whole handshake.
+
+use crate::device::{Device, Exports};
+use crate::handshake::{Agreed, Handshake, Next, Turn};
+use crate::transmission::{self, Pieces, Plan};
+use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
+use bytes::{Buf, Bytes};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use weir_machine::{Request, Served, Tasks};
+
+/// Connections at a time; further ones wait to be accepted.
+pub const MAX_CONNECTIONS: usize = 128;
+/// Requests of one connection at a time.
+pub const MAX_REQUESTS: usize = 128;
+/// Data of one connection that are read and not yet sent, in bytes.
+pub const MAX_BYTES: u32 = 2 * wire::MAX_TRANSFER_BYTES;
+/// Time for the handshake.
+pub const HANDSHAKE_SECONDS: u64 = 30;
+/// The unit of the permits for data: a semaphore counts in 29 bits.
+const PERMIT_BYTES: u32 = 4096;
+
+type Outgoing = (Pieces, Permits);
+type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+/// What connections share.
+pub struct Server {
+    exports: Arc<dyn Exports>,
+    served: Served,
+}
+
+impl Server {
+    /// Serves these exports.
+    pub fn new(exports: Arc<dyn Exports>) -> Self {
+        Server { exports, served: Served::default() }
+    }
+
+    /// What was served so far.
+    pub fn served(&self) -> &Served {
+        &self.served
+    }
+}
+
+/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for requests under way.
+pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut stop: watch::Receiver<bool>) {
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let connection = connection(stream, peer.ip().to_string(), Arc::clone(&server), tasks.clone(), stop.clone());
+        drop(tasks.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%peer, %error, "connection ended");
+            }
+            drop(permit);
+        }));
+    }
+    drop(room.acquire_many(MAX_CONNECTIONS as u32).await);
+}
+
+async fn connection(
+    mut stream: TcpStream,
+    client: String,
+    server: Arc<Server>,
+    tasks: Tasks,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let agreed = tokio::select! {
+        agreed = tokio::time::timeout(Duration::from_secs(HANDSHAKE_SECONDS), handshake(&mut stream, &server)) => agreed??,
+        _ = stop.wait_for(|stop| *stop) => return Ok(()),
+    };
+    let Some(agreed) = agreed else { return Ok(()) };
+    let rq = Request::new(client.as_str(), "nbd", "open");
+    let device = server.exports.open(&rq, &agreed.export).await.map_err(io::Error::other)?;
+    server.served.book(&rq);
+    let (incoming, outgoing) = stream.into_split();
+    let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
+    let writer = tasks.spawn(write(outgoing, receiver));
+    let session = Arc::new(Session { server, device, agreed, client });
+    let read = requests(incoming, session, &tasks, sender, stop).await;
+    let written = writer.await.unwrap_or(Ok(()));
+    read.and(written)
+}
+
+/// `None` if the client left without choosing an export.
+async fn handshake(stream: &mut TcpStream, server: &Server) -> io::Result<Option<Agreed>> {
+    let (mut handshake, mut turn) = Handshake::begin();
+    loop {
+        let Turn { send, next } = turn;
+        stream.write_all(&send).await?;
+        turn = match next {
+            Next::Read(len) => {
+                let mut bytes = vec![0; len];
+                stream.read_exact(&mut bytes).await?;
+                handshake.take(&*server.exports, &bytes)
+            }
+            Next::Skip(len) => {
+                skip(stream, len).await?;
+                handshake.take(&*server.exports, &[])
+            }
+            Next::Serve(agreed) => return Ok(Some(agreed)),
+            Next::Close => return Ok(None),
+        };
+    }
+}
+
+/// Throws bytes away.
+async fn skip(stream: &mut (impl AsyncRead + Unpin), len: u32) -> io::Result<()> {
+    let mut left = stream.take(len.into());
+    let skipped = tokio::io::copy(&mut left, &mut tokio::io::sink()).await?;
+    if skipped == u64::from(len) { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// What the requests of one connection share.
+struct Session {
+    server: Arc<Server>,
+    device: Arc<dyn Device>,
+    agreed: Agreed,
+    client: String,
+}
+
+async fn requests(
+    mut incoming: OwnedReadHalf,
+    session: Arc<Session>,
+    tasks: &Tasks,
+    sender: mpsc::Sender<Outgoing>,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let room = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let bytes = Arc::new(Semaphore::new((MAX_BYTES / PERMIT_BYTES) as usize));
+    loop {
+        let mut header = [0; REQUEST_BYTES];
+        tokio::select! {
+            got = incoming.read_exact(&mut header) => match got {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                got => drop(got?),
+            },
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            _ = sender.closed() => return Ok(()),
+        }
+        let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "not a request");
+        let header = RequestHeader::decode(&header).ok_or_else(nonsense)?;
+        let plan = transmission::plan(&header, session.device.size_bytes(), &session.agreed);
+        match plan {
+            Plan::Disconnect => return Ok(()),
+            Plan::Close => return Err(nonsense()),
+            Plan::SkipAndRefuse(len, _) => skip(&mut incoming, len).await?,
+            _ => {}
+        }
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return Ok(()) };
+        let weight = transmission::weight_bytes(&plan, &header).div_ceil(PERMIT_BYTES);
+        let weight = match weight {
+            0 => None,
+            weight => Arc::clone(&bytes).acquire_many_owned(weight).await.ok(),
+        };
+        let (session, sender) = (Arc::clone(&session), sender.clone());
+        drop(tasks.spawn(async move {
+            let rq = Request::new(session.client.as_str(), "nbd", name(header.command));
+            let reply = transmission::answer(&*session.device, &rq, &session.agreed, &header, plan).await;
+            session.server.served.book(&rq);
+            // A writer that is gone needs no reply.
+            let _ = sender.send((reply, (permit, weight))).await;
+        }));
+    }
+}
+
+/// The name of a command, for the request's context.
+fn name(command: u16) -> &'static str {
+    match command {
+        command::READ => "read",
+        command::WRITE => "write",
+        command::FLUSH => "flush",
+        command::TRIM => "trim",
+        command::CACHE => "cache",
+        command::WRITE_ZEROES => "write zeroes",
+        command::BLOCK_STATUS => "block status",
+        _ => "unknown",
+    }
+}
+
+async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
+    while let Some((reply, permits)) = receiver.recv().await {
+        write_pieces(&mut outgoing, reply).await?;
+        drop(permits);
+    }
+    outgoing.shutdown().await
+}
+
+/// Writes pieces without joining them.
+async fn write_pieces(outgoing: &mut OwnedWriteHalf, mut pieces: Pieces) -> io::Result<()> {
+    let mut first = 0;
+    while let Some(rest) = pieces.get_mut(first..).filter(|rest| !rest.is_empty()) {
+        let mut written = {
+            let slices: Vec<IoSlice<'_>> = rest.iter().take(64).map(|piece| IoSlice::new(piece)).collect();
+            let written = outgoing.write_vectored(&slices).await?;
+            if written == 0 && slices.iter().any(|slice| !slice.is_empty()) {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            written
+        };
+        for piece in rest {
+            let piece: &mut Bytes = piece;
+            if written < piece.len() {
+                piece.advance(written);
+                break;
+            }
+            written -= piece.len();
+            first += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! The bytes of the NBD protocol: constants, the header of a request, the encodings of replies.
+//!
+//! Everything is big-endian. Source of the facts: `doc/proto.md` of the NetworkBlockDevice/nbd repository.
+//!
+//! ```text
+//! request          magic 25609513 | command flags u16 | type u16 | cookie u64 | offset u64 | length u32   (28 bytes)
+//! simple reply     magic 67446698 | error u32 | cookie u64 | data
+//! structured chunk magic 668e33ef | flags u16 | type u16 | cookie u64 | length u32 | payload
+//! option           "IHAVEOPT" | option u32 | length u32 | data
+//! option reply     magic 0003e889045565a9 | option u32 | type u32 | length u32 | data
+//! ```
+//!
+//! Decoders are total: any bytes give a value or `None`, and nothing is allocated on the word of a peer.
+
+/// `NBDMAGIC`, the first eight bytes of the server.
+pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// `IHAVEOPT`, before each option and as the server's second magic.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// Before each reply to an option.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Before each request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Before each simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Before each chunk of a structured reply.
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+/// Bytes of a request's header.
+pub const REQUEST_BYTES: usize = 28;
+/// The most that one READ may ask for and that one WRITE may carry.
+pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
+/// Longest name of an export, in bytes.
+pub const MAX_NAME_BYTES: usize = 4096;
+
+/// Handshake flag (both sides): fixed newstyle.
+pub const FLAG_FIXED_NEWSTYLE: u16 = 1;
+/// Handshake flag (both sides): no 124 zero bytes after EXPORT_NAME.
+pub const FLAG_NO_ZEROES: u16 = 2;
+
+/// Transmission flag: the other flags are valid.
+pub const FLAG_HAS_FLAGS: u16 = 1;
+/// Transmission flag: writes are refused.
+pub const FLAG_READ_ONLY: u16 = 1 << 1;
+/// Transmission flag: FLUSH is understood.
+pub const FLAG_SEND_FLUSH: u16 = 1 << 2;
+/// Transmission flag: the DF command flag is understood (structured replies only).
+pub const FLAG_SEND_DF: u16 = 1 << 7;
+/// Transmission flag: several connections see the same bytes.
+pub const FLAG_CAN_MULTI_CONN: u16 = 1 << 8;
+/// Transmission flag: CACHE is understood.
+pub const FLAG_SEND_CACHE: u16 = 1 << 10;
+
+/// Options of the handshake.
+pub mod option {
+    /// Choose an export and begin, without a reply.
+    pub const EXPORT_NAME: u32 = 1;
+    /// End the session.
+    pub const ABORT: u32 = 2;
+    /// List the exports.
+    pub const LIST: u32 = 3;
+    /// TLS.
+    pub const STARTTLS: u32 = 5;
+    /// Describe an export.
+    pub const INFO: u32 = 6;
+    /// Choose an export and begin.
+    pub const GO: u32 = 7;
+    /// Switch structured replies on.
+    pub const STRUCTURED_REPLY: u32 = 8;
+    /// List metadata contexts.
+    pub const LIST_META_CONTEXT: u32 = 9;
+    /// Choose metadata contexts.
+    pub const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Types of replies to options.
+pub mod reply {
+    /// Done.
+    pub const ACK: u32 = 1;
+    /// One export.
+    pub const SERVER: u32 = 2;
+    /// One piece of information.
+    pub const INFO: u32 = 3;
+    /// One metadata context.
+    pub const META_CONTEXT: u32 = 4;
+    /// The option is unknown or not offered.
+    pub const ERR_UNSUP: u32 = (1 << 31) | 1;
+    /// The option's data make no sense.
+    pub const ERR_INVALID: u32 = (1 << 31) | 3;
+    /// No such export.
+    pub const ERR_UNKNOWN: u32 = (1 << 31) | 6;
+    /// The option's data are too long.
+    pub const ERR_TOO_BIG: u32 = (1 << 31) | 9;
+}
+
+/// Kinds of information in replies to INFO and GO.
+pub mod info {
+    /// Size and transmission flags.
+    pub const EXPORT: u16 = 0;
+    /// The export's canonical name.
+    pub const NAME: u16 = 1;
+    /// A description for people.
+    pub const DESCRIPTION: u16 = 2;
+    /// Block sizes.
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// Commands of the transmission phase.
+pub mod command {
+    /// Read.
+    pub const READ: u16 = 0;
+    /// Write.
+    pub const WRITE: u16 = 1;
+    /// End the session.
+    pub const DISC: u16 = 2;
+    /// Make writes durable.
+    pub const FLUSH: u16 = 3;
+    /// Forget a range.
+    pub const TRIM: u16 = 4;
+    /// Bring a range into the cache.
+    pub const CACHE: u16 = 5;
+    /// Zero a range.
+    pub const WRITE_ZEROES: u16 = 6;
+    /// Which parts are data.
+    pub const BLOCK_STATUS: u16 = 7;
+}
+
+/// Command flag: one contiguous chunk.
+pub const COMMAND_FLAG_DF: u16 = 1 << 2;
+/// Command flag: one extent is enough.
+pub const COMMAND_FLAG_REQ_ONE: u16 = 1 << 3;
+
+/// Chunk flag: the last chunk of a reply.
+pub const CHUNK_DONE: u16 = 1;
+
+/// Types of chunks.
+pub mod chunk {
+    /// Nothing.
+    pub const NONE: u16 = 0;
+    /// Offset and data.
+    pub const OFFSET_DATA: u16 = 1;
+    /// Offset and length of zeros.
+    pub const OFFSET_HOLE: u16 = 2;
+    /// Extents of a metadata context.
+    pub const BLOCK_STATUS: u16 = 5;
+    /// An error of the whole request.
+    pub const ERROR: u16 = (1 << 15) | 1;
+    /// An error at an offset.
+    pub const ERROR_OFFSET: u16 = (1 << 15) | 2;
+}
+
+/// `base:allocation`: the extent is not allocated.
+pub const STATE_HOLE: u32 = 1;
+/// `base:allocation`: the extent reads as zeros.
+pub const STATE_ZERO: u32 = 2;
+/// The one metadata context that is offered.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+/// The number that stands for it once negotiated.
+pub const BASE_ALLOCATION_ID: u32 = 1;
+
+/// Errors as the protocol numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Errno {
+    /// Not permitted: the export is read-only.
+    Eperm = 1,
+    /// The bytes cannot be read.
+    Eio = 5,
+    /// The request makes no sense.
+    Einval = 22,
+    /// The request is larger than the limits.
+    Eoverflow = 75,
+    /// Not offered.
+    Enotsup = 95,
+}
+
+/// The header of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Command flags.
+    pub flags: u16,
+    /// One of [`command`].
+    pub command: u16,
+    /// Chosen by the client, returned in the reply.
+    pub cookie: u64,
+    /// Offset in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u32,
+}
+
+impl RequestHeader {
+    /// Decodes a header; `None` when the magic is wrong or bytes are missing.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.u32()? != REQUEST_MAGIC {
+            return None;
+        }
+        Some(RequestHeader {
+            flags: reader.u16()?,
+            command: reader.u16()?,
+            cookie: reader.u64()?,
+            offset: reader.u64()?,
+            length: reader.u32()?,
+        })
+    }
+
+    /// Encodes it: what a client sends.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(REQUEST_BYTES);
+        out.extend_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        out.extend_from_slice(&self.flags.to_be_bytes());
+        out.extend_from_slice(&self.command.to_be_bytes());
+        out.extend_from_slice(&self.cookie.to_be_bytes());
+        out.extend_from_slice(&self.offset.to_be_bytes());
+        out.extend_from_slice(&self.length.to_be_bytes());
+        out
+    }
+}
+
+/// A big-endian reader over untrusted bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes }
+    }
+
+    /// The next `len` bytes.
+    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    /// The next 16 bits.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// The next 32 bits.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// The next 64 bits.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// A string: its length in 32 bits, then its UTF-8 bytes, at most [`MAX_NAME_BYTES`].
+    pub fn string(&mut self) -> Option<&'a str> {
+        let len = self.u32()? as usize;
+        if len > MAX_NAME_BYTES {
+            return None;
+        }
+        std::str::from_utf8(self.take(len)?).ok()
+    }
+
+    /// What is left.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+/// Appends one reply to an option.
+pub fn option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
+    out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&option.to_be_bytes());
+    out.extend_from_slice(&kind.to_be_bytes());
+    out.extend_from_slice(&(data.len() as u32).to_be_bytes());
+    out.extend_from_slice(data);
+}
+
+/// The head of a simple reply; `error` is 0 for success, and then the data follow.
+pub fn simple_reply(cookie: u64, error: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16);
+    out.extend_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&error.to_be_bytes());
+    out.extend_from_slice(&cookie.to_be_bytes());
+    out
+}
+
+/// The head of a chunk whose payload of `length` bytes follows.
+pub fn chunk_head(cookie: u64, flags: u16, kind: u16, length: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(36);
+    out.extend_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&flags.to_be_bytes());
+    out.extend_from_slice(&kind.to_be_bytes());
+    out.extend_from_slice(&cookie.to_be_bytes());
+    out.extend_from_slice(&length.to_be_bytes());
+    out
+}

@@ -1,0 +1,96 @@
+//! Other people's clients against devices in memory: libnbd and qemu where they are installed.
+
+use bytes::Bytes;
+use std::process::Command;
+use std::sync::Arc;
+use weir_nbd::device::{MemoryDevice, MemoryExports};
+use weir_nbd::fuzz::TARGETS;
+use weir_nbd::{Server, serve};
+
+/// What a program says, or `None` with one line where it is not installed.
+fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            Some((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+        }
+        Err(error) => {
+            eprintln!("skipped {program}: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn libnbd_and_qemu_read_what_is_there() {
+    let mut bytes = vec![0u8; 70 << 20];
+    for (at, byte) in bytes.iter_mut().enumerate().skip(3 << 20).take(40 << 20) {
+        *byte = (at.wrapping_mul(2_654_435_761) >> 9) as u8;
+    }
+    let mut exports = MemoryExports::default();
+    exports.0.insert("p/vol".into(), MemoryDevice { bytes: Bytes::from(bytes.clone()), bad_byte: None });
+    exports.0.insert("p/vol@s".into(), MemoryDevice { bytes: Bytes::from(vec![7; 4096]), bad_byte: None });
+    let machine = weir_machine::Production::default().build().unwrap();
+    let tasks = machine.tasks.clone();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let server = Arc::new(Server::new(Arc::new(exports)));
+    let (port, serving) = machine.tasks.block_on({
+        let server = Arc::clone(&server);
+        async move {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            (port, tasks.spawn(serve(listener, server, tasks.clone(), stopped)))
+        }
+    });
+    let uri = format!("nbd://127.0.0.1:{port}/p/vol");
+    if let Some((good, text)) = run("nbdinfo", &[&uri]) {
+        assert!(good, "{text}");
+        for line in ["export-size: 73400320", "is_read_only: true", "can_multi_conn: true", "can_df: true"] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        let (good, text) = run("nbdinfo", &["--list", &format!("nbd://127.0.0.1:{port}")]).unwrap();
+        assert!(good && text.contains("export=\"p/vol@s\""), "{text}");
+        let (good, text) = run("nbdinfo", &["--map", &uri]).unwrap();
+        let map: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
+        assert!(good);
+        assert_eq!(map, [["0", "3145728", "3"], ["3145728", "41943040", "0"], ["45088768", "28311552", "3"]]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, extra) in [("one", "--connections=1"), ("four", "--connections=4")] {
+        let copy = dir.path().join(name);
+        if let Some((good, text)) = run("nbdcopy", &[extra, &uri, copy.to_str().unwrap()]) {
+            assert!(good, "{text}");
+            assert!(std::fs::read(&copy).unwrap() == bytes, "nbdcopy {extra}");
+        }
+    }
+    let copy = dir.path().join("qemu");
+    let convert = ["convert", "-f", "raw", "-O", "raw", &uri, copy.to_str().unwrap()];
+    if let Some((good, text)) = run("qemu-img", &convert) {
+        assert!(good, "{text}");
+        assert!(std::fs::read(&copy).unwrap() == bytes, "qemu-img");
+    }
+    if let Some((good, text)) = run("qemu-io", &["-f", "raw", "-c", "write 0 4096", &uri]) {
+        assert!(!good || text.contains("read-only") || text.contains("not permitted"), "{text}");
+    }
+    stop.send(true).unwrap();
+    machine.tasks.block_on(serving).unwrap();
+    assert!(server.served().requests() > 0);
+}
+
+#[test]
+fn hostile_bytes_are_survived() {
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for (_, target) in TARGETS {
+        for _ in 0..300 {
+            let len = random() as usize % 200;
+            let bytes: Vec<u8> = (0..len).map(|_| if random() % 3 == 0 { 0 } else { random() as u8 }).collect();
+            target(&bytes);
+        }
+    }
+}
