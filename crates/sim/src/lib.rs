@@ -19,6 +19,23 @@
 //! nothing here reads a clock, starts a thread or iterates in an order that depends on addresses. The simulator proves
 //! itself on each run with a [`canary`]: a small commit protocol that survives every power cut, and its copy with one
 //! flush left out, which must be caught.
+//!
+//! ```
+//! use weir_machine::{Access, Buf};
+//! use weir_sim::{SimError, SimWorld, Timing};
+//!
+//! let world = SimWorld::new(42);
+//! let disk = world.add_disk("/sim/a", 1 << 20, 4096, Timing::SataSsd);
+//! let machine = world.machine();
+//! world.cut_after(3); // the write begins, ends, the flush begins: darkness
+//! let run = world.run(async {
+//!     let disk = machine.disks.open("/sim/a".as_ref(), Access::ReadWrite)?;
+//!     disk.write(0, Buf::copy_from(&[7; 4096])).await?;
+//!     disk.flush().await
+//! });
+//! assert!(matches!(run, Err(SimError::PowerCut { .. })));
+//! assert!([0, 7].contains(&disk.peek(0, 4096)[0])); // not flushed: there or not, as the seed says
+//! ```
 
 pub mod canary;
 pub mod disk;
