@@ -33,7 +33,7 @@ pub enum Priority {
     Sync,
     /// Prefetch.
     Async,
-    /// Scrub, verification.
+    /// Scrub, verification: every copy of a block is read and tested, not just the first that is right.
     Scrub,
 }
 

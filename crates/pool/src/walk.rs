@@ -204,8 +204,10 @@ impl<V: Visit> Run<'_, V> {
         self.bytes_under_way += bytes;
         let blocks = self.walk.blocks.clone();
         let log_before = self.walk.log_before;
+        // What is not to be proven is read for its pointers alone: one right copy will do.
+        let priority = if self.walk.prove == Prove::Nothing { Priority::Async } else { Priority::Scrub };
         let task = self.walk.machine.tasks.spawn(async move {
-            let request = Request::internal("walk").with_priority(Priority::Scrub);
+            let request = Request::internal("walk").with_priority(priority);
             let result = if read { contents(&blocks, &request, &item, below).await } else { Ok(Bytes::new()) };
             let gang = if ganged { gang_claims(&blocks, &request, &item.bp).await } else { Vec::new() };
             let log_items = match &result {

@@ -1,6 +1,7 @@
 //! Mirrors: every child holds the same range.
 //!
-//! Fresh children first, and of those the least busy one; when its bytes do not pass, the next, until one does.
+//! Fresh children first, and of those the least busy one; when its bytes do not pass, the next, until one does. A scrub
+//! asks all of them.
 
 use super::{Job, Place, Proof, Tree, Vdev};
 use crate::error::{BlockError, note};
@@ -23,14 +24,18 @@ pub(super) async fn read(
     len: u64,
     proof: Option<Proof<'_>>,
 ) -> Result<Buf, BlockError> {
-    let mut worst = None;
+    let (mut worst, mut right) = (None, None);
     // Neighbouring ranges go to the same child as long as nobody is busy, so that its disk can read on sequentially.
     let turn = (offset >> 20) as usize;
     for i in order(children.len(), turn, |i| (children[i].reluctance(job.birth), children[i].load())) {
         match children[i].read(tree, job, place, offset, len, proof).await {
+            Ok(buf) if proof.is_some() && job.tests_every_copy() => right = Some(buf),
             Ok(buf) => return Ok(buf),
             Err(error) => note(&mut worst, error),
         }
+    }
+    if let Some(buf) = right {
+        return Ok(buf);
     }
     Err(worst.unwrap_or(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices: Vec::new() }))
 }

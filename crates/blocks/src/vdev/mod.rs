@@ -36,7 +36,7 @@ use std::sync::Arc;
 use weir_codec::CodecError;
 use weir_format::Txg;
 use weir_format::indirect::MappingEntry;
-use weir_machine::{Buf, BufPool, Clock, Request};
+use weir_machine::{Buf, BufPool, Clock, Priority, Request};
 
 /// The largest range that is ever read at once: the largest block of the format.
 pub const MAX_BLOCK_BYTES: u64 = 16 << 20;
@@ -51,6 +51,13 @@ pub(crate) struct Job<'a> {
     pub pool: &'a BufPool,
     /// When the block was allocated: which layout it has, and which devices missed it.
     pub birth: Txg,
+}
+
+impl Job<'_> {
+    /// Whether every copy is to be tested, also when the first is right.
+    pub fn tests_every_copy(&self) -> bool {
+        self.request.priority == Priority::Scrub
+    }
 }
 
 /// A range of a top-level vdev, which errors name.

@@ -5,6 +5,7 @@
 //!  1  data columns of fresh devices; where some are missing, as many parities (or stale columns) instead
 //!  2  assemble, rebuild the missing, prove ───────────────────────────────────────────► done
 //!  3  all other columns
+//!     (a scrub reads these too when the block is right, and compares them with what it says they should be)
 //!  4  for each set of at most p suspected devices: leave their columns out, rebuild, prove ─► done
 //! ```
 //!
@@ -86,7 +87,14 @@ pub(super) async fn read(
     if read.assemble(&mut block, &[]) == Assembly::Impossible {
         return Err(read.shortage());
     }
-    let Err(mut fault) = prove(block.as_ref()) else { return Ok(block) };
+    let Err(mut fault) = prove(block.as_ref()) else {
+        if proof.is_some() && job.tests_every_copy() {
+            let rest = read.untried();
+            read.fetch(&rest).await;
+            read.count_differences(&block);
+        }
+        return Ok(block);
+    };
     let rest = read.untried();
     if !rest.is_empty() {
         read.fetch(&rest).await;
@@ -303,6 +311,32 @@ impl Read<'_> {
             let Cell::Got(bytes) = &self.cells[at.0][at.1] else { continue };
             if at.1 >= self.target.map.nparity && self.left_out(column, left_out) && right != Some(bytes) {
                 wrong.insert(column.child);
+            }
+        }
+        for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {
+            child.checksum_error();
+        }
+    }
+
+    /// Counts one error at each device whose column, data or parity, is not what the proven block says it should be.
+    fn count_differences(&self, block: &Buf) {
+        let nparity = self.target.map.nparity;
+        let mut wrong = BTreeSet::new();
+        for (r, row) in self.target.map.rows.iter().enumerate() {
+            let right = |c: &Column| block.as_ref().get(c.at..c.at + c.size_bytes).unwrap_or_default();
+            let data: Vec<&[u8]> = row.columns.iter().skip(nparity).map(right).collect();
+            let mut expected: Vec<Vec<u8>> = row.columns.iter().take(nparity).map(|c| vec![0; c.size_bytes]).collect();
+            let mut parities: Vec<&mut [u8]> = expected.iter_mut().map(Vec::as_mut_slice).collect();
+            if parity::generate(&data, &mut parities).is_err() {
+                continue;
+            }
+            let all = expected.iter().map(Vec::as_slice).chain(data);
+            for ((column, cell), right) in row.columns.iter().zip(&self.cells[r]).zip(all) {
+                if let Cell::Got(bytes) = cell
+                    && bytes.as_ref() != right
+                {
+                    wrong.insert(column.child);
+                }
             }
         }
         for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {

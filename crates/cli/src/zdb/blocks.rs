@@ -34,6 +34,7 @@ pub fn run(machine: &Machine, pool: &Pool, args: &Args) -> Result<u8, Failure> {
         .block_on(check(machine, pool, prove, space, &mut |progress| line.show(progress)))
         .map_err(|error| Failure::failed(error.to_string()))?;
     line.clear();
+    print!("{}", devices(pool));
     print!("{}", findings(&report));
     print!("{}", summary(pool, &report));
     if args.count('b') > 1 {
@@ -129,6 +130,18 @@ impl Line {
             eprint!("\r\x1b[K");
         }
     }
+}
+
+/// Devices that gave wrong bytes or none. What redundancy made good is no finding, but worth knowing.
+fn devices(pool: &Pool) -> String {
+    let mut out = String::new();
+    for leaf in pool.blocks.tree().health() {
+        let (read, checksum) = (leaf.counts.read_errors, leaf.counts.checksum_errors);
+        if read + checksum > 0 {
+            out += &format!("damaged copies: {} gave {checksum} wrong and {read} no answers\n", leaf.name);
+        }
+    }
+    out
 }
 
 /// What is wrong, one line each.
