@@ -52,22 +52,21 @@ impl Object {
         u32::from(self.dnode.indirect_shift).saturating_sub(7)
     }
 
-    /// log2 of the data blocks below one pointer that stands in level `level` (and so leads to level `level - 1`), or,
-    /// put otherwise, of those that one block of level `level - 1` covers.
-    pub(crate) fn cover_shift(&self, level: u8) -> u32 {
-        self.fan_out_shift() * u32::from(level.saturating_sub(1))
+    /// log2 of the data blocks that one block of level `level` covers.
+    pub(crate) fn cover(&self, level: u8) -> u32 {
+        self.fan_out_shift() * u32::from(level)
     }
 
     /// The dnode's pointer above data block `block`; `None` beyond the last.
     pub(crate) fn top_pointer(&self, block: u64) -> Option<&BlockPointer> {
-        let index = shift_right(block, self.cover_shift(self.dnode.levels));
+        let index = shift_right(block, self.cover(self.dnode.levels.saturating_sub(1)));
         self.dnode.block_pointers.get(usize::try_from(index).ok()?)
     }
 
     /// The index, in the indirect block of level `level` that covers data block `block`, of the pointer above it.
     pub(crate) fn index_in(&self, level: u8, block: u64) -> usize {
         let mask = (1u64 << self.fan_out_shift().min(32)) - 1;
-        (shift_right(block, self.cover_shift(level)) & mask) as usize
+        (shift_right(block, self.cover(level.saturating_sub(1))) & mask) as usize
     }
 }
 

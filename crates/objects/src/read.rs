@@ -23,9 +23,9 @@ use weir_machine::{Priority, Request};
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 /// Blocks that one read has under way.
 const BLOCKS_AT_ONCE: usize = 32;
-/// Indirect blocks that one seek reads. A tree whose pointers and fill counts tell the truth needs one per level; one
-/// that shares blocks among forged pointers would have no end.
-const SEEK_STEPS: u32 = 1 << 14;
+/// Ways down the tree that one seek tries: a tree whose fill counts tell the truth needs no more than it has levels;
+/// forged ones could go on for ever.
+const SEEK_DESCENTS: u32 = 64;
 /// Bytes of the largest single read.
 pub const MAX_READ_BYTES: usize = 64 << 20;
 
@@ -39,6 +39,16 @@ pub enum Seek {
     Data,
     /// A byte in no block.
     Hole,
+}
+
+impl Seek {
+    /// Whether such a block may be below `pointer`, which leads to level `level`.
+    fn may_be_below(self, pointer: &BlockPointer, object: &Object, level: u8) -> bool {
+        match self {
+            Seek::Data => !pointer.is_hole(),
+            Seek::Hole => pointer.is_hole() || level > 0 && pointer.fill() != shift_left(1, object.cover(level)),
+        }
+    }
 }
 
 impl ObjectSet {
@@ -275,43 +285,60 @@ impl ObjectSet {
     ) -> Result<Option<u64>, ObjectError> {
         let top = object.dnode.levels.saturating_sub(1);
         let mut at = from;
-        let mut left = SEEK_STEPS;
-        'subtree: loop {
-            let Some(mut pointer) = object.top_pointer(at).copied() else {
-                return Ok((what == Seek::Hole).then_some(at));
+        // A tree that tells the truth disappoints once per level: below the pointers on the way to `from` itself.
+        for _ in 0..SEEK_DESCENTS {
+            let first = shift_right(at, object.cover(top));
+            let tops = object.dnode.block_pointers.iter().enumerate();
+            let candidate = tops
+                .skip(usize::try_from(first).unwrap_or(usize::MAX))
+                .find(|(_, p)| what.may_be_below(p, object, top));
+            let Some((index, pointer)) = candidate else {
+                // Beyond the last pointer there is nothing but a hole.
+                let end = shift_left(object.dnode.block_pointers.len() as u64, object.cover(top));
+                return Ok((what == Seek::Hole).then_some(end.max(at)));
             };
-            let mut level = top;
-            loop {
-                let found = match what {
-                    Seek::Data => level == 0 && !pointer.is_hole(),
-                    Seek::Hole => pointer.is_hole(),
-                };
-                if found {
-                    return Ok(Some(at));
-                }
-                let cover = object.fan_out_shift() * u32::from(level);
-                let full = what == Seek::Hole && (level == 0 || pointer.fill() == shift_left(1, cover));
-                if pointer.is_hole() || full {
-                    let Some(next) = shift_right(at, cover).checked_add(1) else { return Ok(None) };
-                    at = shift_left(next, cover);
-                    if at == u64::MAX {
-                        return Ok(None);
-                    }
-                    continue 'subtree;
-                }
-                if left == 0 {
-                    return Err(ObjectError::Corrupt {
-                        place: self.place(object.id, level, at),
-                        why: "fill counts lie",
-                    });
-                }
-                left -= 1;
-                self.check_level(object, &pointer, level, at)?;
-                let bytes = self.read_indirect(rq, object, &pointer, level, at).await?;
-                pointer = pointer_in(&bytes, &pointer, object.index_in(level, at)).unwrap_or(BlockPointer::HOLE);
-                level -= 1;
+            at = at.max(shift_left(index as u64, object.cover(top)));
+            match self.descend(rq, object, *pointer, &mut at, what).await? {
+                Some(found) => return Ok(Some(found)),
+                None if at == u64::MAX => return Ok(None),
+                None => {}
             }
         }
+        Err(ObjectError::Corrupt { place: self.place(object.id, top, at), why: "fill counts lie" })
+    }
+
+    /// Looks below a pointer of the dnode for the first block from `at` on; `None` if a subtree had none after all: `at`
+    /// then is the first block behind it.
+    async fn descend(
+        &self,
+        rq: &Request,
+        object: &Object,
+        mut pointer: BlockPointer,
+        at: &mut u64,
+        what: Seek,
+    ) -> Result<Option<u64>, ObjectError> {
+        for level in (1..object.dnode.levels).rev() {
+            if pointer.is_hole() {
+                return Ok(Some(*at));
+            }
+            self.check_level(object, &pointer, level, *at)?;
+            let bytes = self.read_indirect(rq, object, &pointer, level, *at).await?;
+            let start = object.index_in(level, *at);
+            let mut below = (start..1usize << object.fan_out_shift().min(32))
+                .map_while(|i| Some((i, pointer_in(&bytes, &pointer, i)?)));
+            let cover = object.cover(level - 1);
+            let Some((index, child)) = below.find(|(_, p)| what.may_be_below(p, object, level - 1)) else {
+                let next = shift_right(*at, object.cover(level)).saturating_add(1);
+                *at = shift_left(next, object.cover(level));
+                return Ok(None);
+            };
+            if index > start {
+                let base = shift_left(shift_right(*at, object.cover(level)), object.cover(level));
+                *at = base.saturating_add(shift_left(index as u64, cover));
+            }
+            pointer = child;
+        }
+        Ok(Some(*at))
     }
 
     /// The first byte at or after `offset`, before `end`, that is in a block, or in none; `None` if there is none.
