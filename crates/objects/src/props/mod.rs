@@ -181,7 +181,7 @@ fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
     let (value, source) = match (found, computed) {
         (Some((_, source)), Some(value)) => (value, source),
         (Some(found), None) => found,
-        (None, Some(value)) if native.name == "volsize" => (value, Source::Local),
+        (None, Some(value)) if KEPT_IN_PLACE.contains(&native.name) => (value, Source::Local),
         (None, Some(value)) => {
             let source = if Some(&value) == default.as_ref() { Source::Default } else { Source::None };
             (value, source)
@@ -191,6 +191,9 @@ fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
     let value = if native.name == "mountpoint" { mount_point(facts, value, &source) } else { value };
     Some(Property { name: native.name.to_owned(), value, source })
 }
+
+/// Properties that are kept elsewhere than in the ZAP and yet count as set.
+const KEPT_IN_PLACE: [&str; 3] = ["volsize", "filesystem_count", "snapshot_count"];
 
 /// Properties that only snapshots have.
 fn is_of_snapshots(native: &Native) -> bool {
@@ -214,9 +217,11 @@ fn user_names(facts: &Facts<'_>) -> Vec<String> {
 fn find(facts: &Facts<'_>, name: &str, inheritable: bool) -> Option<(Value, Source)> {
     let received = format!("{name}$recvd");
     let overridden = format!("{name}$inherit");
+    let newer = format!("{name}$iuv");
     let in_zap = |zap: &Stored| -> Option<(Value, bool)> {
         if let Some(value) = zap.get(name) {
-            return Some((value.clone(), false));
+            // An index that older software does not know stands beside one that it does.
+            return Some((zap.get(&newer).unwrap_or(value).clone(), false));
         }
         if zap.contains_key(&overridden) {
             return None;
