@@ -135,6 +135,17 @@ fn first_byte(top: &VdevConfig, start: u64) -> u64 {
     }
 }
 
+/// Bytes of the metaslab that would cover `bytes` from `start` on: on dRAID whole groups alone.
+pub(crate) fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
+    match top.kind {
+        VdevKind::Draid { parity, data, .. } => {
+            let group = ((u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16)).max(1);
+            bytes.saturating_sub(first_byte(top, start).saturating_sub(start)) / group * group
+        }
+        _ => bytes,
+    }
+}
+
 /// Plays an entry; says if it changes nothing.
 fn change(
     ranges: &mut Ranges,

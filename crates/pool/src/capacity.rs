@@ -5,14 +5,16 @@
 //! 128 GiB.
 
 use crate::config::{Class, VdevConfig, VdevKind};
+use crate::dedup::{self, Shared};
 use crate::mos::Mos;
 use crate::space::{Metaslab, Space, VdevSpace};
-use weir_format::brt::{self, BrtVdev};
 use weir_format::dsl::Bpobj;
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
 use weir_objects::ObjectError;
 
+/// A vdev of more metaslabs than this sets one of them aside for the intent log.
+const EMBEDDED_LOG_METASLABS: usize = 64;
 const SLOP_SHIFT: u32 = 5;
 const MIN_SLOP_BYTES: u64 = 128 << 20;
 const MAX_SLOP_BYTES: u64 = 128 << 30;
@@ -30,25 +32,14 @@ pub struct Capacity {
     pub usable_bytes: u64,
     /// Bytes that only the checkpoint holds.
     pub checkpoint_bytes: u64,
-    /// Bytes that deduplication saves, and those that it keeps.
-    pub dedup: DedupTotals,
-    /// Bytes of blocks that clones share, and bytes that this saves.
-    pub clones: (u64, u64),
+    /// Blocks that are referenced more than once, by deduplication or by clones.
+    pub shared: Shared,
     /// Bytes waiting to be given back (`freeing`).
     pub freeing_bytes: u64,
     /// Bytes that were lost when something could not be freed (`leaked`).
     pub leaked_bytes: u64,
     /// How scattered free space is, 0 to 100; `None` where no map has a histogram.
     pub fragmentation: Option<u64>,
-}
-
-/// Sums over the dedup tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DedupTotals {
-    /// Deflated bytes as referred to.
-    pub referenced_bytes: u64,
-    /// Deflated bytes as kept.
-    pub kept_bytes: u64,
 }
 
 /// Bytes that a block of `psize` bytes takes on a vdev.
@@ -74,34 +65,50 @@ pub fn allocated_for(top: &VdevConfig, psize: u64) -> u64 {
 }
 
 /// Deflated bytes for raw ones on a vdev.
-fn deflate(top: &VdevConfig, bytes: u64) -> u64 {
+pub fn deflate(top: &VdevConfig, bytes: u64) -> u64 {
     let ratio = TYPICAL_BLOCK_BYTES / (allocated_for(top, TYPICAL_BLOCK_BYTES) >> 9).max(1);
     (bytes >> 9).saturating_mul(ratio)
+}
+
+/// Deflated bytes of the metaslab that a large vdev sets aside for the intent log.
+fn embedded_log(top: &VdevConfig, v: &VdevSpace) -> u64 {
+    let large = v.metaslabs.len() > EMBEDDED_LOG_METASLABS;
+    match v.class {
+        Class::Normal | Class::Special if large => deflate(top, 1u64.checked_shl(v.metaslab_shift).unwrap_or(0)),
+        _ => 0,
+    }
+}
+
+/// What is kept back of `normal` bytes; what is set aside for the intent log is part of it.
+fn slop(normal: u64, embedded_log: u64) -> u64 {
+    let slop = (normal >> SLOP_SHIFT).min(MAX_SLOP_BYTES);
+    let slop = slop - embedded_log.min(slop >> 1);
+    slop.max((normal >> 1).min(MIN_SLOP_BYTES))
 }
 
 /// Reckons up a pool.
 pub async fn reckon(rq: &Request, mos: &Mos, tree: &VdevConfig, space: &Space) -> Result<Capacity, ObjectError> {
     let mut out = Capacity::default();
-    let (mut normal, mut others) = (0u64, 0u64);
+    let (mut normal, mut others, mut embedded) = (0u64, 0u64, 0u64);
     for (top, v) in tree.children.iter().zip(&space.vdevs).filter(|(_, v)| v.concrete) {
-        let allocated = u64::try_from((v.map_bytes() as i64).saturating_add(v.unflushed_bytes)).unwrap_or(0);
+        let allocated = v.allocated_bytes();
+        let log = embedded_log(top, v);
+        embedded += log;
         match v.class {
             Class::Log => continue,
             Class::Normal if top.non_allocating => {}
-            Class::Normal => normal += deflate(top, v.space_bytes()),
+            Class::Normal => normal += deflate(top, v.space_bytes()).saturating_sub(log),
             Class::Special | Class::Dedup => others += deflate(top, allocated),
         }
         out.size_bytes += v.space_bytes();
         out.allocated_bytes += allocated;
         out.checkpoint_bytes += deflate(top, v.checkpoint_bytes);
     }
-    out.dedup = dedup_totals(rq, mos).await?;
-    out.clones = clone_totals(rq, mos, tree).await?;
+    out.shared = dedup::shared(rq, mos, &tree.children).await?;
     let deferred = bpobj_bytes(rq, mos, names::SYNC_BPOBJ).await?;
     out.freeing_bytes = bpobj_bytes(rq, mos, names::FREE_BPOBJ).await?;
-    let slop = (normal >> SLOP_SHIFT).min(MAX_SLOP_BYTES).max((normal >> 1).min(MIN_SLOP_BYTES));
-    let saved = out.dedup.referenced_bytes.saturating_sub(out.dedup.kept_bytes).saturating_add(out.clones.1);
-    let dspace = normal.saturating_add(others).saturating_add(saved);
+    let slop = slop(normal, embedded);
+    let dspace = normal.saturating_add(others).saturating_add(out.shared.saved());
     out.usable_bytes = dspace.saturating_sub(out.checkpoint_bytes).saturating_sub(deferred).saturating_sub(slop);
     out.fragmentation = fragmentation(space);
     Ok(out)
@@ -111,35 +118,6 @@ async fn bpobj_bytes(rq: &Request, mos: &Mos, name: &str) -> Result<u64, ObjectE
     let Some(id) = mos.named(rq, name).await? else { return Ok(0) };
     let object = mos.set.object(rq, id).await?;
     Ok(Bpobj::decode(object.dnode.bonus(), object.dnode.endian).map_or(0, |b| b.bytes))
-}
-
-/// Sums the histograms of all dedup tables: 64 rows of 8 words each; the last is what is referred to, deflated, the
-/// fourth what is kept.
-async fn dedup_totals(rq: &Request, mos: &Mos) -> Result<DedupTotals, ObjectError> {
-    const WORDS: usize = 8;
-    let mut out = DedupTotals::default();
-    let Some(id) = mos.named(rq, names::DDT_STATS).await? else { return Ok(out) };
-    for entry in weir_objects::Zap::open(rq, &mos.set, id).await?.all(rq, crate::mos::MAX_ENTRIES).await? {
-        for row in entry.value.words.chunks_exact(WORDS) {
-            let word = |i: usize| row.get(i).copied().unwrap_or(0);
-            out.kept_bytes = out.kept_bytes.saturating_add(word(3));
-            out.referenced_bytes = out.referenced_bytes.saturating_add(word(7));
-        }
-    }
-    Ok(out)
-}
-
-async fn clone_totals(rq: &Request, mos: &Mos, tree: &VdevConfig) -> Result<(u64, u64), ObjectError> {
-    let mut out = (0u64, 0u64);
-    for top in &tree.children {
-        let Some(id) = mos.named(rq, &brt::table_name(top.id)).await? else { continue };
-        let object = mos.set.object(rq, id).await?;
-        if let Ok(table) = BrtVdev::decode(object.dnode.bonus(), object.dnode.endian) {
-            out.0 = out.0.saturating_add(table.used_bytes);
-            out.1 = out.1.saturating_add(table.saved_bytes);
-        }
-    }
-    Ok(out)
 }
 
 /// How bad free segments of `512 << i` bytes are, in percent (OpenZFS `module/zfs/metaslab.c`, `zfs_frag_table`).
@@ -158,11 +136,11 @@ fn fragmentation(space: &Space) -> Option<u64> {
 /// The metaslabs' fragmentation, weighed by what is free in them; `None` if most have no histogram.
 fn vdev_fragmentation(v: &VdevSpace) -> Option<u64> {
     let (mut sum, mut free, mut valid) = (0u128, 0u128, 0usize);
-    let metaslab_bytes = 1u64.checked_shl(v.metaslab_shift).unwrap_or(0);
+
     for m in &v.metaslabs {
         let Some(fragmentation) = metaslab_fragmentation(m, v.ashift) else { continue };
         valid += 1;
-        let free_bytes = u128::from(metaslab_bytes.saturating_sub(m.allocated_bytes) >> 9);
+        let free_bytes = u128::from(m.size_bytes.saturating_sub(m.allocated_bytes) >> 9);
         free += free_bytes;
         sum += u128::from(fragmentation) * free_bytes;
     }
@@ -182,4 +160,20 @@ fn metaslab_fragmentation(m: &Metaslab, ashift: u32) -> Option<u64> {
         bad = bad.saturating_add(bytes.saturating_mul(BADNESS.get(index).copied().unwrap_or(0)));
     }
     Some(bad.checked_div(all).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slop_is_a_32nd_within_bounds() {
+        for (normal, expected) in
+            [(200 << 20, 100 << 20), (2 << 30, 128 << 20), (1 << 40, 32 << 30), (100 << 40, 128 << 30)]
+        {
+            assert_eq!(slop(normal, 0), expected);
+        }
+        assert_eq!(slop(1 << 40, 8 << 30), 24 << 30, "the embedded log is part of it");
+        assert_eq!(slop(1 << 40, 20 << 30), 16 << 30, "up to its half");
+    }
 }

@@ -1,7 +1,7 @@
 //! How much of each vdev is allocated: the sums in its space maps' headers, with what their logs add. The segments
 //! themselves are [`crate::allocated`]'s.
 
-use crate::allocated::each_segment;
+use crate::allocated::{self, each_segment};
 use crate::config::{Class, VdevConfig};
 use crate::mos::Mos;
 use weir_format::ObjectId;
@@ -23,6 +23,8 @@ const MAX_METASLABS: u64 = 1 << 22;
 pub struct Metaslab {
     /// Object of its space map; 0 if nothing was ever allocated.
     pub space_map: u64,
+    /// Bytes that it covers.
+    pub size_bytes: u64,
     /// Bytes of the space map's log.
     pub log_bytes: u64,
     /// Bytes allocated as of the last flush.
@@ -58,9 +60,15 @@ impl VdevSpace {
         self.metaslabs.iter().map(|m| m.allocated_bytes).sum()
     }
 
+    /// Bytes allocated, the logs counted in.
+    pub fn allocated_bytes(&self) -> u64 {
+        let maps = i64::try_from(self.map_bytes()).unwrap_or(i64::MAX);
+        u64::try_from(maps.saturating_add(self.unflushed_bytes)).unwrap_or(0)
+    }
+
     /// Bytes that can be allocated.
     pub fn space_bytes(&self) -> u64 {
-        (self.metaslabs.len() as u64).checked_shl(self.metaslab_shift).unwrap_or(0)
+        self.metaslabs.iter().map(|m| m.size_bytes).fold(0, u64::saturating_add)
     }
 }
 
@@ -101,7 +109,9 @@ async fn load_vdev(rq: &Request, mos: &Mos, top: &VdevConfig, space: &mut VdevSp
     for index in 0..count as usize {
         let id = objects.get(index).copied().unwrap_or(0);
         let unflushed_txg = txgs.get(index).copied().unwrap_or(0);
-        let mut metaslab = Metaslab { space_map: id, unflushed_txg, ..Metaslab::default() };
+        let start = (index as u64) << space.metaslab_shift;
+        let size_bytes = allocated::bytes_of(top, start, 1 << space.metaslab_shift);
+        let mut metaslab = Metaslab { space_map: id, size_bytes, unflushed_txg, ..Metaslab::default() };
         if id != 0 {
             let header = header(rq, mos, ObjectId(id)).await?;
             metaslab.log_bytes = header.length_bytes;

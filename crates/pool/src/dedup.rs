@@ -1,0 +1,158 @@
+//! What sharing saves: deduplicated blocks and cloned ones.
+//!
+//! The pool keeps for each dedup table a histogram of its entries, by how often they are referenced; entries that are
+//! still in a table's log stand in no table and are counted from the log. Clones are summed up in each vdev's block
+//! reference table.
+//!
+//! Source: OpenZFS `module/zfs/ddt_stats.c`, `ddt_log.c` (`ddt_log_load_one`), `brt.c` (`brt_get_used`).
+
+use crate::capacity::deflate;
+use crate::config::VdevConfig;
+use crate::mos::Mos;
+use std::collections::BTreeMap;
+use weir_format::brt::{self, BrtVdev};
+use weir_format::ddt::{DdtKey, DdtLogEntry, DdtLogHeader, log_entries};
+use weir_format::dsl::pool as names;
+use weir_format::{DecodeError, Dva, ObjectId};
+use weir_machine::Request;
+use weir_objects::{ObjectError, Place, zap};
+
+/// Every table's name, and that of every directory of tables, begins so.
+const TABLES: &str = "DDT-";
+/// Words of one row of a histogram: blocks, logical, physical and deflated bytes; the same by references.
+const ROW_WORDS: usize = 8;
+
+/// Blocks that are referenced more than once, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// What the blocks in dedup tables take.
+    pub dedup: u64,
+    /// What they would take if each reference had its own.
+    pub dedup_referenced: u64,
+    /// What the dedup tables themselves take.
+    pub tables: u64,
+    /// What cloned blocks take.
+    pub cloned: u64,
+    /// What further copies of them would take.
+    pub clones_saved: u64,
+}
+
+impl Shared {
+    /// What sharing saves.
+    pub fn saved(&self) -> u64 {
+        self.dedup_referenced.saturating_sub(self.dedup).saturating_add(self.clones_saved)
+    }
+
+    /// `dedupratio` in hundredths.
+    pub fn dedup_ratio(&self) -> u64 {
+        hundredths(self.dedup_referenced, self.dedup)
+    }
+
+    /// `bcloneratio` in hundredths.
+    pub fn clone_ratio(&self) -> u64 {
+        hundredths(self.cloned.saturating_add(self.clones_saved), self.cloned)
+    }
+}
+
+fn hundredths(of: u64, to: u64) -> u64 {
+    (u128::from(of) * 100).checked_div(u128::from(to)).map_or(100, |r| u64::try_from(r).unwrap_or(u64::MAX))
+}
+
+/// Adds up what is shared in a pool.
+pub async fn shared(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Shared, ObjectError> {
+    let mut out = Shared::default();
+    if let Some(id) = mos.named(rq, names::DDT_STATS).await? {
+        let all = zap::Zap::open(rq, &mos.set, id).await?.all(rq, crate::mos::MAX_ENTRIES).await?;
+        for row in all.iter().flat_map(|e| e.value.words.chunks_exact(ROW_WORDS)) {
+            if let [_, _, _, bytes, _, _, _, referenced] = row {
+                out.dedup = out.dedup.saturating_add(*bytes);
+                out.dedup_referenced = out.dedup_referenced.saturating_add(*referenced);
+            }
+        }
+    }
+    tables(rq, mos, ObjectId(names::DIRECTORY_OBJECT), tops, &mut out).await?;
+    for top in tops {
+        let Some(id) = mos.named(rq, &brt::table_name(top.id)).await? else { continue };
+        let object = mos.set.object(rq, id).await?;
+        let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+        let table = BrtVdev::decode(object.dnode.bonus(), object.dnode.endian);
+        let table = table.map_err(|error| ObjectError::Decode { place, error })?;
+        out.cloned = out.cloned.saturating_add(table.used_bytes);
+        out.clones_saved = out.clones_saved.saturating_add(table.saved_bytes);
+    }
+    Ok(out)
+}
+
+/// The tables that a directory names: those of old pools stand in the MOS's own, the others in one for each checksum.
+async fn tables(
+    rq: &Request,
+    mos: &Mos,
+    directory: ObjectId,
+    tops: &[VdevConfig],
+    out: &mut Shared,
+) -> Result<(), ObjectError> {
+    let mut to_read = vec![directory];
+    while let Some(id) = to_read.pop() {
+        for (name, object) in mos.numbers(rq, id).await? {
+            if !name.starts_with(TABLES) || name == names::DDT_STATS {
+                continue;
+            }
+            let is_log = name.starts_with("DDT-log-");
+            if id == directory && !is_log && !name.contains("-zap-") {
+                to_read.push(ObjectId(object));
+                continue;
+            }
+            let table = mos.set.object(rq, ObjectId(object)).await?;
+            // As `stat` shows it: whole sectors of 512 bytes.
+            out.tables = out.tables.saturating_add(table.dnode.used_bytes().next_multiple_of(512));
+            if is_log {
+                log(rq, mos, ObjectId(object), tops, out).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts the entries of one log; the newest of a block counts.
+async fn log(rq: &Request, mos: &Mos, id: ObjectId, tops: &[VdevConfig], out: &mut Shared) -> Result<(), ObjectError> {
+    let object = mos.set.object(rq, id).await?;
+    let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+    let bad = |error: DecodeError| ObjectError::Decode { place, error };
+    let header = DdtLogHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad)?;
+    let flushed = (header.flags & DdtLogHeader::CHECKPOINT != 0).then_some(header.checkpoint);
+    let mut live: BTreeMap<[u64; 5], DdtLogEntry> = BTreeMap::new();
+    for block in 0..header.length_bytes.min(object.span_bytes()).div_ceil(object.block_bytes().max(1)) {
+        let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
+        for entry in log_entries(&bytes, object.dnode.endian).map_err(bad)? {
+            if flushed.is_none_or(|flushed| words(&entry.key) > words(&flushed)) {
+                live.insert(words(&entry.key), entry);
+            }
+        }
+    }
+    for value in live.values().flat_map(|e| &e.value).filter(|v| v.birth.0 != 0) {
+        let bytes = value.dvas().map(|dva| deflated(&dva, tops)).fold(0, u64::saturating_add);
+        out.dedup = out.dedup.saturating_add(bytes);
+        out.dedup_referenced = out.dedup_referenced.saturating_add(bytes.saturating_mul(value.references));
+    }
+    Ok(())
+}
+
+fn words(key: &DdtKey) -> [u64; 5] {
+    key.to_words()
+}
+
+fn deflated(dva: &Dva, tops: &[VdevConfig]) -> u64 {
+    tops.iter().find(|t| t.id == u64::from(dva.vdev)).map_or(0, |top| deflate(top, dva.asize_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios() {
+        assert_eq!((Shared::default().dedup_ratio(), Shared::default().clone_ratio()), (100, 100));
+        let s = Shared { dedup: 100, dedup_referenced: 147, cloned: 200_704, clones_saved: 409_600, tables: 0 };
+        assert_eq!((s.dedup_ratio(), s.clone_ratio(), s.saved()), (147, 304, 409_647));
+    }
+}
