@@ -29,7 +29,6 @@ const COUNTED: &[&str] = &[
     "Dedup class",
     "Log class",
     "Embedded log class",
-    "indirect vdev id",
 ];
 
 /// OpenZFS's tools on this machine.
