@@ -64,16 +64,26 @@ impl Mos {
         Ok(out.into())
     }
 
-    /// An array of 64-bit integers, in the byte order of the object's dnode.
+    /// An array of 64-bit integers. In a pool that has been on machines of both byte orders, each block has its own.
     pub async fn words(&self, rq: &Request, id: ObjectId, count: u64) -> Result<Vec<u64>, ObjectError> {
         let object = self.set.object(rq, id).await?;
-        let len = count.saturating_mul(8).min(object.span_bytes());
-        let bytes = self.bytes(rq, &object, len).await?;
-        let mut c = Cursor::new(&bytes, object.dnode.endian, "array");
-        let mut out = Vec::with_capacity(bytes.len() / 8);
-        while let Ok(w) = c.u64() {
-            out.push(w);
+        let count = count.min(object.span_bytes() / 8).min(MAX_WHOLE_BYTES / 8) as usize;
+        let mut out = Vec::new();
+        for block in 0.. {
+            if out.len() >= count {
+                break;
+            }
+            let start = out.len();
+            if let Some(pointer) = self.set.pointer_at(rq, &object, 0, block).await?
+                && let Some(bytes) = self.set.read_block(rq, &object, block).await?
+            {
+                let mut c = Cursor::new(&bytes, pointer.endian(), "array");
+                out.extend(std::iter::from_fn(|| c.u64().ok()));
+            }
+            // A hole is a block of zeros.
+            out.resize(start + (object.block_bytes() / 8).max(1) as usize, 0);
         }
+        out.truncate(count);
         Ok(out)
     }
 
