@@ -153,7 +153,7 @@ fn leftovers(name: &str, text: &str) -> Vec<String> {
 /// Each module opens with `//!`, tests aside.
 fn theory(name: &str, text: &str) -> Option<String> {
     let opens = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#![")).unwrap_or_default();
-    let exempt = name.ends_with("/tests.rs") || name.ends_with("build.rs");
+    let exempt = name.ends_with("/tests.rs") || name.contains("/tests/") || name.ends_with("build.rs");
     (!exempt && !opens.starts_with("//!")).then(|| format!("{name}: does not open with its theory (//!)"))
 }
 
