@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use weir_blocks::ReadOptions;
 use weir_codec::decompress_into;
-use weir_format::{BlockPointer, Cursor, ObjectType};
+use weir_format::{BlockPointer, Cursor, Endian, ObjectType};
 use weir_machine::{Priority, Request};
 
 /// Zeros that every hole is made of.
@@ -136,10 +136,53 @@ impl ObjectSet {
         object: &Arc<Object>,
         block: u64,
     ) -> Result<Option<Bytes>, ObjectError> {
+        Ok(self.read_ordered_block(rq, object, block).await?.map(|(bytes, _)| bytes))
+    }
+
+    /// A whole data block and the byte order in which it was written; `None` for a hole. Blocks of one object may
+    /// differ: a pool may have been moved between machines.
+    pub async fn read_ordered_block(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        block: u64,
+    ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
         match self.pointer_at(rq, object, 0, block).await? {
             None => Ok(None),
-            Some(pointer) => self.read_pointer(rq, object, block, &pointer).await.map(Some),
+            Some(pointer) => Ok(Some((self.read_pointer(rq, object, block, &pointer).await?, pointer.endian()))),
         }
+    }
+
+    /// Up to `count` 64-bit integers of an object that is an array of them, from the `first`th on: as far as its blocks
+    /// go and at most [`MAX_READ_BYTES`].
+    pub async fn read_words(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<u64>, ObjectError> {
+        let per_block = object.block_bytes() / 8;
+        let end = first.saturating_add(count.min(MAX_READ_BYTES as u64 / 8)).min(object.span_bytes() / 8);
+        let (mut out, mut at) = (Vec::new(), first);
+        while at < end {
+            let block = at / per_block;
+            let until = block.saturating_add(1).saturating_mul(per_block).min(end);
+            match self.read_ordered_block(rq, object, block).await? {
+                None => out.extend((at..until).map(|_| 0)),
+                Some((bytes, endian)) => {
+                    let mut cursor = Cursor::new(&bytes, endian, "array");
+                    let place = self.place(object.id, 0, block);
+                    let failed = |e| ObjectError::decode(place, e);
+                    cursor.skip((at % per_block) as usize * 8).map_err(failed)?;
+                    for _ in at..until {
+                        out.push(cursor.u64().map_err(failed)?);
+                    }
+                }
+            }
+            at = until;
+        }
+        Ok(out)
     }
 
     /// The spill block: where attributes go that have no room in the bonus area.
@@ -147,7 +190,7 @@ impl ObjectSet {
         self: &Arc<Self>,
         rq: &Request,
         object: &Arc<Object>,
-    ) -> Result<Option<(Bytes, weir_format::Endian)>, ObjectError> {
+    ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
         let Some(pointer) = object.dnode.spill.filter(|p| !p.is_hole()) else { return Ok(None) };
         let place = self.place(object.id, 0, crate::Place::SPILL);
         let bytes = self.cache().read(rq, &pointer, self.options()).await;

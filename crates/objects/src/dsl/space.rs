@@ -12,7 +12,7 @@ use crate::error::ObjectError;
 use crate::zap::Zap;
 use std::sync::Arc;
 use weir_format::dsl::{Bpobj, Deadlist};
-use weir_format::{BlockPointer, Cursor, ObjectId, ObjectType, Txg};
+use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
 /// Deepest chain of directories that is followed; names are at most 255 bytes long, so no real one is deeper.
@@ -20,7 +20,7 @@ const DEEPEST: usize = 256;
 /// Longest chain of snapshots that is followed.
 const LONGEST: usize = 1 << 24;
 /// Block pointers of old dead lists read at a time.
-const POINTERS_AT_ONCE: usize = 8192;
+const POINTERS_AT_ONCE: u64 = 8192;
 
 impl Dsl {
     /// Bytes that may still be written below a directory; `pool_bytes` is the pool's size less its slop.
@@ -150,14 +150,11 @@ impl Dsl {
         header: &Bpobj,
         from: u64,
     ) -> Result<Vec<BlockPointer>, ObjectError> {
-        let size = BlockPointer::SIZE as u64;
-        let end = header.pointers.saturating_mul(size);
-        let bytes =
-            self.mos.read(rq, object, from.saturating_mul(size), POINTERS_AT_ONCE * BlockPointer::SIZE, end).await?;
-        let mut cursor = Cursor::new(&bytes, object.dnode.endian, "list of block pointers");
-        let count = bytes.len() / BlockPointer::SIZE;
-        let place = self.mos.place(object.id, 0, 0);
-        (0..count).map(|_| BlockPointer::decode(&mut cursor).map_err(|e| ObjectError::decode(place, e))).collect()
+        const WORDS: u64 = 16;
+        let count = header.pointers.saturating_sub(from).min(POINTERS_AT_ONCE);
+        let words = self.mos.read_words(rq, object, from.saturating_mul(WORDS), count * WORDS).await?;
+        let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
+        Ok(pointers.iter().map(|words| BlockPointer::from_words(*words)).collect())
     }
 
     /// The sub-lists of a list.
@@ -166,10 +163,6 @@ impl Dsl {
             return Ok(Vec::new());
         };
         let object = self.mos.object(rq, id).await?;
-        let place = self.mos.place(id, 0, 0);
-        let bytes = self.mos.read(rq, &object, 0, crate::read::MAX_READ_BYTES, count.saturating_mul(8)).await?;
-        let mut cursor = Cursor::new(&bytes, object.dnode.endian, "sub-lists");
-        let word = |_| cursor.u64().map(ObjectId).map_err(|e| ObjectError::decode(place, e));
-        (0..bytes.len() / 8).map(word).collect()
+        Ok(self.mos.read_words(rq, &object, 0, count).await?.into_iter().map(ObjectId).collect())
     }
 }
