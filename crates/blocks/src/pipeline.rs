@@ -14,7 +14,7 @@ use std::sync::Arc;
 use weir_codec::checksum::verify_block;
 use weir_codec::crypt::{self, DatasetKey};
 use weir_codec::{CodecError, Salt, decompress_into};
-use weir_format::{BlockPointer, CompressionKind, ObjsetId};
+use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjsetId};
 use weir_machine::{Buf, BufPool, Clock, Machine, Request, Source};
 
 /// What may be kept in the cache (`primarycache`).
@@ -115,7 +115,7 @@ impl Blocks {
     }
 
     /// An intent-log block by the pointer that leads to it: its own checksum proves it, its size is the whole block
-    /// with its trailer.
+    /// with its trailer. A chain ends where the next block was never written: no device is blamed for that.
     ///
     /// # Errors
     /// As [`Blocks::read`]; [`CodecError::NoTrailer`] or a checksum error is the end of a chain.
@@ -140,7 +140,7 @@ impl Blocks {
     }
 
     pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> Job<'a> {
-        Job { request, clock: &self.clock, pool: &self.pool, birth }
+        Job { request, clock: &self.clock, pool: &self.pool, birth, speculative: false }
     }
 
     fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
@@ -177,7 +177,8 @@ impl Blocks {
         if pointer.is_gang() {
             return gang::read(self, request, pointer, depth).await;
         }
-        let job = self.job(request, pointer.physical_birth());
+        let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
+        let job = Job { speculative: log, ..self.job(request, pointer.physical_birth()) };
         let proof = |bytes: &[u8]| verify_block(pointer, &self.salt, bytes);
         let (mut worst, mut right) = (None, None);
         for dva in pointer.dvas() {

@@ -51,6 +51,8 @@ pub(crate) struct Job<'a> {
     pub pool: &'a BufPool,
     /// When the block was allocated: which layout it has, and which devices missed it.
     pub birth: Txg,
+    /// There may be no block there, and then no device is to blame: the next of an intent log's chain.
+    pub speculative: bool,
 }
 
 impl Job<'_> {

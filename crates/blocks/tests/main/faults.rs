@@ -145,3 +145,20 @@ fn forged_pointers_are_refused_by_the_field() {
     assert_eq!(forged(&|w| w[6] |= 0x7f << 32), "compression");
     assert_eq!(forged(&|w| w[0] = 0), "number of copies");
 }
+
+/// The end of an intent log's chain is a block that was never written: that is no device's error.
+#[test]
+fn where_a_log_ends_nobody_is_blamed() {
+    let bench = Bench::new(7, 2, Timing::Chaos);
+    let blocks = bench.blocks(vec![top(0, VdevKind::Mirror, 12, bench.leaves(0..2, &[]))]);
+    let data = pattern(4096, 7);
+    let mut words = *pointer(&[(0, 4096, 4096)], false, &data).words();
+    let plain = weir_format::BlockPointer::from_words(words);
+    words[6] = words[6] & !(0xff << 40) | 9 << 40;
+    let log = weir_format::BlockPointer::from_words(words);
+    assert!(matches!(bench.read(&blocks, &log), Err(BlockError::Corrupt { .. })));
+    let errors = || blocks.tree().health().iter().map(|h| h.counts.checksum_errors).sum::<u64>();
+    assert_eq!(errors(), 0);
+    assert!(bench.read(&blocks, &plain).is_err());
+    assert_eq!(errors(), 2);
+}
