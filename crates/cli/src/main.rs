@@ -11,6 +11,7 @@ mod pools;
 mod table;
 mod units;
 mod zdb;
+mod zfs;
 mod zpool;
 
 use failure::Failure;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
 fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
     match name {
         "zdb" => zdb::run(words),
+        "zfs" => zfs::run(words),
         "zpool" => zpool::run(words),
         "version" | "--version" | "-V" => {
             println!("weir {}", env!("CARGO_PKG_VERSION"));

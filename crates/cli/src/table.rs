@@ -27,6 +27,11 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// The text, lines ended.
     pub fn text(&self) -> String {
         if self.scripted {

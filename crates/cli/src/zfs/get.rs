@@ -1,0 +1,154 @@
+//! `zfs get`.
+
+use super::select::{Selected, Selection, json_frame, properties};
+use crate::args::{Args, Spec};
+use crate::failure::Failure;
+use crate::json::{self, Numbers};
+use crate::table::{Align, Table};
+use serde_json::{Map, Value as Json};
+use std::ffi::OsString;
+use weir_machine::{Machine, Request};
+use weir_objects::props::{Property, native_named};
+use weir_pool::{Pool, PoolError};
+
+const SPEC: Spec = Spec {
+    command: "zfs get",
+    letters: "Hprjo:s:t:d:D:K:J",
+    long: &[("json", 'j'), ("json-int", 'J'), ("dir", 'D'), ("key", 'K')],
+    usage: "zfs get [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-s SOURCE,…] [-t TYPE,…] [-d DIR]… all|PROPERTY,… [DATASET]…",
+};
+
+/// Fields of a line.
+const FIELDS: [&str; 5] = ["name", "property", "value", "received", "source"];
+const SOURCES: [&str; 6] = ["local", "default", "inherited", "temporary", "received", "none"];
+
+/// Runs the command.
+pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = SPEC.parse(line)?;
+    let Some(wanted) = args.word(0) else { return Err(SPEC.misused("missing property argument")) };
+    let wanted = wanted_properties(&wanted)?;
+    let fields = fields(&args)?;
+    let sources = sources(&args)?;
+    let mut args = args;
+    args.words.remove(0);
+    let selection = Selection::new(&SPEC, &args, 0)?;
+    let machine = Machine::production()?;
+    let mut lines = Vec::new();
+    for (pool, selected) in selection.open(&machine)? {
+        for of in selected {
+            let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), args.words.is_empty()));
+            match found {
+                Ok(found) => lines.push((of, found)),
+                Err(error) => eprintln!("{}: {error}", of.dataset.name),
+            }
+        }
+    }
+    for (_, found) in &mut lines {
+        found.retain(|(_, p)| p.as_ref().is_none_or(|p| sources.iter().any(|s| s == p.source.word())));
+    }
+    if args.has('j') {
+        print_json(&lines, &args);
+    } else {
+        print_table(&lines, &fields, &args);
+    }
+    Ok(0)
+}
+
+/// `None` for all.
+fn wanted_properties(given: &str) -> Result<Option<Vec<String>>, Failure> {
+    if given == "all" {
+        return Ok(None);
+    }
+    let mut out = Vec::new();
+    for name in given.split(',').filter(|n| !n.is_empty()) {
+        match native_named(name) {
+            Some(native) => out.push(native.name.to_owned()),
+            None if name.contains(':') || name.contains('@') || name == "name" => out.push(name.to_owned()),
+            None => return Err(Failure::usage(format!("bad property list: invalid property '{name}'"))),
+        }
+    }
+    Ok(Some(out))
+}
+
+fn fields(args: &Args) -> Result<Vec<String>, Failure> {
+    let given = args.value('o').unwrap_or_else(|| "name,property,value,source".into());
+    if given == "all" {
+        return Ok(FIELDS.map(str::to_owned).to_vec());
+    }
+    let fields: Vec<String> = given.split(',').map(str::to_owned).collect();
+    match fields.iter().find(|f| !FIELDS.contains(&f.as_str())) {
+        Some(bad) => Err(SPEC.misused(&format!("invalid column name '{bad}'"))),
+        None => Ok(fields),
+    }
+}
+
+fn sources(args: &Args) -> Result<Vec<String>, Failure> {
+    let Some(given) = args.value('s') else { return Ok(SOURCES.map(str::to_owned).to_vec()) };
+    let sources: Vec<String> = given.split(',').map(str::to_owned).collect();
+    match sources.iter().find(|s| !SOURCES.contains(&s.as_str())) {
+        Some(bad) => Err(SPEC.misused(&format!("invalid source '{bad}'"))),
+        None => Ok(sources),
+    }
+}
+
+type Found = Vec<(String, Option<Property>)>;
+
+/// What a dataset has of the wanted properties. What it cannot have is left out where nobody asked for this dataset.
+async fn of_dataset(pool: &Pool, of: &Selected, wanted: Option<&[String]>, all: bool) -> Result<Found, PoolError> {
+    let rq = &Request::internal("get");
+    match wanted {
+        None => {
+            let found = pool.dsl.properties(rq, &of.dataset, &pool.facts()).await?;
+            Ok(found.into_iter().map(|p| (p.name.clone(), Some(p))).collect())
+        }
+        Some(wanted) => {
+            let found = properties(rq, pool, of, wanted).await?;
+            let found = wanted.iter().cloned().zip(found);
+            Ok(found.filter(|(_, p)| p.is_some() || !all).collect())
+        }
+    }
+}
+
+fn value(property: Option<&Property>, exact: bool) -> String {
+    property.map_or_else(|| "-".to_owned(), |p| p.text(exact))
+}
+
+fn print_table(lines: &[(Selected, Found)], fields: &[String], args: &Args) {
+    let heads = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
+    let mut table = Table::new(heads, args.has('H'));
+    for (of, found) in lines {
+        for (name, property) in found {
+            let cell = |field: &String| match field.as_str() {
+                "name" => of.dataset.name.clone(),
+                "property" => name.clone(),
+                "value" => value(property.as_ref(), args.has('p')),
+                "source" => property.as_ref().map_or_else(|| "-".into(), |p| p.source.text()),
+                _ => "-".into(),
+            };
+            table.row(fields.iter().map(cell).collect());
+        }
+    }
+    if table.is_empty() && !args.has('H') {
+        return;
+    }
+    print!("{}", table.text());
+}
+
+fn print_json(lines: &[(Selected, Found)], args: &Args) {
+    let numbers = if args.has('J') { Numbers::Integers } else { Numbers::Text };
+    let mut datasets = Map::new();
+    for (of, found) in lines {
+        let mut frame = json_frame(of, numbers);
+        let mut properties = Map::new();
+        for (name, property) in found {
+            let source = property.as_ref().map_or_else(|| "-".into(), |p| p.source.text());
+            let text = value(property.as_ref(), args.has('p') || args.has('J'));
+            properties.insert(name.clone(), json::property(&text, &source, numbers));
+        }
+        frame.insert("properties".into(), Json::Object(properties));
+        datasets.insert(of.dataset.name.clone(), Json::Object(frame));
+    }
+    let mut answer = json::frame("zfs get");
+    answer.insert("datasets".into(), Json::Object(datasets));
+    json::print(answer);
+}

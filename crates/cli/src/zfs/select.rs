@@ -1,0 +1,241 @@
+//! Which datasets a command is about: names, depth, types; and their properties.
+
+use crate::args::{Args, Spec};
+use crate::failure::Failure;
+use crate::pools;
+use serde_json::{Map, Value as Json, json};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use weir_machine::{Machine, Request};
+use weir_objects::dsl::{Dataset, Dir};
+use weir_objects::props::{DatasetKind, Property, Source, Value, native_named};
+use weir_pool::{OpenOptions, Pool, PoolError};
+
+/// Where pools are looked for, the types that are shown, and how deep.
+pub struct Selection {
+    search: Vec<PathBuf>,
+    keys: Vec<(String, Vec<u8>)>,
+    kinds: Vec<DatasetKind>,
+    depth: usize,
+    names: Vec<String>,
+}
+
+/// A dataset that was selected.
+pub struct Selected {
+    /// The dataset.
+    pub dataset: Dataset,
+    /// What it is.
+    pub kind: DatasetKind,
+}
+
+/// Splits folders from a depth: `zfs` takes a depth with `-d`, weir's commands folders. A number is a depth.
+fn depth_and_dirs(args: &Args) -> (Option<usize>, Vec<OsString>) {
+    let mut depth = None;
+    let mut dirs = args.values('D');
+    for value in args.values('d') {
+        match value.to_str().and_then(|v| v.parse().ok()) {
+            Some(n) => depth = Some(n),
+            None => dirs.push(value),
+        }
+    }
+    (depth, dirs)
+}
+
+impl Selection {
+    /// From the command line; the first `skip` words are no names.
+    pub fn new(spec: &Spec, args: &Args, skip: usize) -> Result<Self, Failure> {
+        let (depth, dirs) = depth_and_dirs(args);
+        let names: Vec<String> = args.words.iter().skip(skip).map(|w| w.to_string_lossy().into_owned()).collect();
+        let snapshots_named = names.iter().any(|n| n.contains('@'));
+        let mut kinds = match args.value('t') {
+            None if snapshots_named => {
+                vec![DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot]
+            }
+            None => vec![DatasetKind::Filesystem, DatasetKind::Volume],
+            Some(_) => Vec::new(),
+        };
+        for word in args.value('t').unwrap_or_default().split(',').filter(|w| !w.is_empty()) {
+            kinds.extend(match word {
+                "filesystem" | "fs" => vec![DatasetKind::Filesystem],
+                "volume" | "vol" => vec![DatasetKind::Volume],
+                "snapshot" | "snap" => vec![DatasetKind::Snapshot],
+                "bookmark" => vec![DatasetKind::Bookmark],
+                "all" => {
+                    vec![DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::Bookmark]
+                }
+                other => return Err(spec.misused(&format!("invalid type '{other}'"))),
+            });
+        }
+        let depth = match depth {
+            Some(n) => n,
+            None if args.has('r') || names.is_empty() => usize::MAX,
+            // Snapshots stand one step below their dataset.
+            None if kinds.iter().all(|k| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark)) => 1,
+            None => 0,
+        };
+        Ok(Selection { search: pools::search_paths(dirs)?, keys: pools::keys(args.values('K'))?, kinds, depth, names })
+    }
+
+    /// Opens the pools concerned and gives each with what is selected of it.
+    pub fn open(&self, machine: &Machine) -> Result<Vec<(Pool, Vec<Selected>)>, Failure> {
+        let mut by_pool: Vec<(String, Vec<&str>)> = Vec::new();
+        if self.names.is_empty() {
+            by_pool = pools::names(machine, &self.search)?.into_iter().map(|n| (n, Vec::new())).collect();
+        }
+        for name in &self.names {
+            let pool = name.split(['/', '@', '#']).next().unwrap_or(name);
+            match by_pool.iter_mut().find(|(p, _)| p == pool) {
+                Some((_, names)) => names.push(name),
+                None => by_pool.push((pool.to_owned(), vec![name])),
+            }
+        }
+        let mut out = Vec::new();
+        for (pool, names) in by_pool {
+            let mut options = OpenOptions::new(self.search.clone(), pool.clone());
+            options.keys = self.keys.iter().filter(|(d, _)| d.split('/').next() == Some(&pool)).cloned().collect();
+            let opened = match pools::open(machine, &options) {
+                Err(_) if !names.is_empty() && self.is_absent(machine, &pool)? => {
+                    let name = names.first().copied().unwrap_or_default();
+                    return Err(Failure::failed(format!("cannot open '{name}': dataset does not exist")));
+                }
+                other => other?,
+            };
+            let selected = machine.block_on(self.select(&opened, &names))?;
+            out.push((opened, selected));
+        }
+        Ok(out)
+    }
+
+    fn is_absent(&self, machine: &Machine, pool: &str) -> Result<bool, Failure> {
+        Ok(!pools::names(machine, &self.search)?.iter().any(|n| n == pool))
+    }
+
+    async fn select(&self, pool: &Pool, names: &[&str]) -> Result<Vec<Selected>, Failure> {
+        let rq = &Request::internal("list");
+        let mut out = Vec::new();
+        if names.is_empty() {
+            let root = pool.name().to_owned();
+            self.below(rq, pool, &root, &mut out).await?;
+        }
+        for name in names {
+            let absent = |_| Failure::failed(format!("cannot open '{name}': dataset does not exist"));
+            let dataset = pool.dataset(rq, name).await.map_err(absent)?;
+            if dataset.is_snapshot() {
+                out.push(Selected { dataset, kind: DatasetKind::Snapshot });
+            } else {
+                self.below(rq, pool, name, &mut out).await?;
+            }
+        }
+        Ok(out)
+    }
+
+    async fn below(&self, rq: &Request, pool: &Pool, top: &str, out: &mut Vec<Selected>) -> Result<(), Failure> {
+        let slashes = |name: &str| name.matches('/').count();
+        for dir in pool.dsl.dirs() {
+            let inside = dir.name == top || dir.name.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
+            let depth = slashes(&dir.name).saturating_sub(slashes(top));
+            if !inside || depth > self.depth {
+                continue;
+            }
+            self.of_dir(rq, pool, dir, depth, out).await.map_err(PoolError::from)?;
+        }
+        for (name, error) in pool.dsl.damaged() {
+            eprintln!("{name}: {error}");
+        }
+        Ok(())
+    }
+
+    async fn of_dir(
+        &self,
+        rq: &Request,
+        pool: &Pool,
+        dir: &Dir,
+        depth: usize,
+        out: &mut Vec<Selected>,
+    ) -> Result<(), weir_objects::ObjectError> {
+        let wants_heads = self.kinds.contains(&DatasetKind::Filesystem) || self.kinds.contains(&DatasetKind::Volume);
+        if wants_heads {
+            let kind = match pool.dsl.kind(rq, dir).await? {
+                weir_format::ObjsetKind::Zvol => DatasetKind::Volume,
+                _ => DatasetKind::Filesystem,
+            };
+            if self.kinds.contains(&kind) {
+                out.push(Selected { dataset: pool.dsl.head(rq, dir).await?, kind });
+            }
+        }
+        if self.kinds.contains(&DatasetKind::Snapshot) && depth < self.depth {
+            let list = pool.dsl.snapshots(rq, dir).await?;
+            for (name, error) in &list.damaged {
+                eprintln!("{name}: {error}");
+            }
+            out.extend(list.snapshots.iter().map(|s| Selected { dataset: s.clone(), kind: DatasetKind::Snapshot }));
+        }
+        Ok(())
+    }
+}
+
+/// The properties `wanted` of a dataset, in their order; `None` for one that it does not have.
+pub async fn properties(
+    rq: &Request,
+    pool: &Pool,
+    of: &Selected,
+    wanted: &[String],
+) -> Result<Vec<Option<Property>>, PoolError> {
+    if of.kind == DatasetKind::Snapshot
+        && let Some(quick) = wanted.iter().map(|w| at_hand(&of.dataset, w)).collect::<Option<Vec<_>>>()
+    {
+        return Ok(quick);
+    }
+    let facts = pool.facts();
+    let all = pool.dsl.properties(rq, &of.dataset, &facts).await?;
+    let mut out = Vec::with_capacity(wanted.len());
+    for name in wanted {
+        let full = native_named(name).map_or(name.as_str(), |n| n.name);
+        let found = match name.as_str() {
+            "name" => Some(text("name", &of.dataset.name)),
+            n if n.starts_with("written@") => pool.dsl.property(rq, &of.dataset, &facts, n).await?,
+            _ => all.iter().find(|p| p.name == full).cloned(),
+        };
+        out.push(found);
+    }
+    Ok(out)
+}
+
+fn text(name: &str, value: &str) -> Property {
+    Property { name: name.into(), value: Value::Text(value.into()), source: Source::None }
+}
+
+/// What a snapshot's own object tells, without opening it: enough for a list of ten thousand. The outer `None` means
+/// that more must be read; the inner one that a snapshot has no such property.
+fn at_hand(dataset: &Dataset, name: &str) -> Option<Option<Property>> {
+    let phys = &dataset.phys;
+    let number =
+        |name: &str, n: u64| Some(Some(Property { name: name.into(), value: Value::Number(n), source: Source::None }));
+    match native_named(name).map_or(name, |n| n.name) {
+        "name" => Some(Some(text("name", &dataset.name))),
+        "type" => Some(Some(text("type", "snapshot"))),
+        "used" => number("used", phys.unique_bytes),
+        "referenced" => number("referenced", phys.referenced_bytes),
+        "creation" => number("creation", phys.creation_time_s),
+        "createtxg" => number("createtxg", phys.creation_txg.0),
+        "guid" => number("guid", phys.guid),
+        "available" | "mountpoint" | "mounted" | "quota" | "reservation" => Some(None),
+        _ => None,
+    }
+}
+
+/// A dataset's frame in the JSON answer, without its properties.
+pub fn json_frame(of: &Selected, numbers: crate::json::Numbers) -> Map<String, Json> {
+    let name = &of.dataset.name;
+    let (head, snapshot) = name.split_once('@').map_or((name.as_str(), None), |(h, s)| (h, Some(s)));
+    let mut out = Map::new();
+    out.insert("name".into(), json!(name));
+    out.insert("type".into(), json!(of.kind.name().to_uppercase()));
+    out.insert("pool".into(), json!(name.split(['/', '@']).next()));
+    out.insert("createtxg".into(), crate::json::number(of.dataset.phys.creation_txg.0, numbers));
+    if let Some(snapshot) = snapshot {
+        out.insert("dataset".into(), json!(head));
+        out.insert("snapshot_name".into(), json!(snapshot));
+    }
+    out
+}
