@@ -34,7 +34,20 @@ usage: weir COMMAND ...
 DIR is a folder with disk images or devices, or one of them; WEIR_POOL_DIRS (separated by colons) stands in for -d.
 ";
 
+/// Ends quietly when whoever reads our output has gone away (`weir … | head`), as other tools do.
+fn end_with_the_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload().downcast_ref::<String>();
+        if text.is_some_and(|t| t.starts_with("failed printing to std") && t.contains("Broken pipe")) {
+            std::process::exit(141);
+        }
+        usual(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_with_the_reader();
     let mut words: Vec<OsString> = std::env::args_os().collect();
     let called = if words.is_empty() { OsString::new() } else { words.remove(0) };
     let called =

@@ -6,7 +6,7 @@
 mod blocks;
 mod label;
 mod pool;
-mod text;
+pub(crate) mod text;
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;

@@ -3,6 +3,8 @@
 //! No pool is held open between two commands, so every one of them looks for its pools in the folders given.
 
 mod import;
+mod list;
+mod status;
 mod tree;
 
 use crate::failure::Failure;
@@ -18,6 +20,9 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
     let command = line.remove(0);
     match command.to_str().unwrap_or_default() {
         "import" => import::run(line),
+        "list" => list::list(line),
+        "get" => list::get(line),
+        "status" => status::run(line),
         "version" | "-V" | "--version" => {
             println!("weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)

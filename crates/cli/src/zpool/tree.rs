@@ -17,6 +17,18 @@ pub struct Line {
     pub note: String,
 }
 
+impl Line {
+    /// A heading.
+    pub fn heading(name: &str) -> Self {
+        Line { indent: 0, name: name.into(), state: None, guid: 0, note: String::new() }
+    }
+
+    /// A spare or cache.
+    pub fn aux(name: String, state: &str) -> Self {
+        Line { indent: 2, name, state: Some(state.into()), guid: 0, note: String::new() }
+    }
+}
+
 /// The lines for a pool: its vdevs, then each class of its own under a heading.
 pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States) -> Vec<Line> {
     let mut out = vec![Line {
@@ -29,7 +41,7 @@ pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States) -
     below(root, Class::Normal, states, &mut out);
     for (class, heading) in [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")] {
         if root.children.iter().any(|v| shown(v, class)) {
-            out.push(Line { indent: 0, name: heading.into(), state: None, guid: 0, note: String::new() });
+            out.push(Line::heading(heading));
             below(root, class, states, &mut out);
         }
     }
