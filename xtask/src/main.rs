@@ -1,4 +1,4 @@
-//! Chores around the code: `cargo xtask {tidy,check,test,sim,fuzz,bench,judge}`.
+//! Chores around the code: `cargo xtask {demo,tidy,check,test,sim,fuzz,bench,judge}`.
 //!
 //! Each chore is a thin caller of cargo or of a binary of this workspace; CI calls only these. This crate depends on
 //! nothing but a JSON reader so that a chore starts at once, and so that it still builds when the engine does not.
@@ -7,6 +7,7 @@
 
 mod bench;
 mod check;
+mod demo;
 mod fuzz;
 mod judge;
 mod licences;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask CHORE
 
+  demo [--once]             unpack a pool that OpenZFS made; find, verify, list and serve it
   tidy                      layering table, file and function lengths, leftovers, module theory
   check                     format, clippy with warnings denied, licences, tidy
   test [--fast] [TEST-ARGS] unit, integration and documentation tests, then the golden pools; closes with the sums
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(&rest),
         "bench" => bench::run(&rest),
         "judge" => judge::run(&rest),
+        "demo" => demo::run(&rest),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())
