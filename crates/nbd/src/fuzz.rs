@@ -8,8 +8,11 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use weir_machine::Request;
 
+/// A target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// Name and body of each target.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[("nbd_handshake", handshake_target), ("nbd_request", request_target)];
+pub const TARGETS: &[Target] = &[("nbd_handshake", handshake_target), ("nbd_request", request_target)];
 
 /// Two small devices in memory, as the fuzz targets and the tests use them.
 pub fn small_exports() -> MemoryExports {

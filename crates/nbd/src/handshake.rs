@@ -247,8 +247,8 @@ impl Handshake {
         let Some(export) = directory.find(name) else {
             return self.refuse(option, reply::ERR_UNKNOWN, "no such export");
         };
-        let matches = |q: &&str| *q == wire::BASE_ALLOCATION || (!set && *q == "base:");
-        let chosen = queries.iter().any(|q| matches(&q)) || (!set && queries.is_empty());
+        let matches = |q: &str| q == wire::BASE_ALLOCATION || (!set && q == "base:");
+        let chosen = queries.iter().any(|q| matches(q)) || (!set && queries.is_empty());
         let mut send = Vec::new();
         if chosen {
             let id = if set { wire::BASE_ALLOCATION_ID } else { 0 };

@@ -10,9 +10,11 @@ use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Member, Tree};
 
+/// A target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// Name and body of each target.
-pub const TARGETS: &[(&str, fn(&[u8]))] =
-    &[("nfs_record", record_target), ("nfs_rpc", rpc_target), ("nfs_call", call_target)];
+pub const TARGETS: &[Target] = &[("nfs_record", record_target), ("nfs_rpc", rpc_target), ("nfs_call", call_target)];
 
 fn record_target(data: &[u8]) {
     let mut assembler = Assembler::default();

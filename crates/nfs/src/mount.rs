@@ -48,7 +48,11 @@ pub(crate) async fn run(context: &Context<'_>, version: u32, procedure: u32, arg
         0 | 4 => {}
         1 => {
             let Some(path) = input.opaque(MAX_PATH_BYTES) else { return Answer::GarbageArguments };
-            if version == 3 { mount(context, path, &mut results).await } else { drop(results.status(Status::Acces)) }
+            if version == 3 {
+                mount(context, path, &mut results).await;
+            } else {
+                results.status(Status::Acces);
+            }
         }
         // No entry follows.
         2 => drop(results.encoder().bool(false)),

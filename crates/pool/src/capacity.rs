@@ -58,7 +58,7 @@ pub fn allocated_for(top: &VdevConfig, psize: u64) -> u64 {
         }
         VdevKind::Draid { parity, data, .. } => {
             let rows = sectors.div_ceil(u64::from(data).max(1));
-            rows * (u64::from(data) + u64::from(parity)) << ashift
+            (rows * (u64::from(data) + u64::from(parity))) << ashift
         }
         _ => sectors << ashift,
     }

@@ -13,7 +13,7 @@ const PROPERTIES: u32 = 0x1 | 0x2 | 0x8;
 /// The most links of a file.
 const LINK_MAX: u32 = u32::MAX;
 
-const _: () = assert!(READ_MAX_BYTES % MULTIPLE_BYTES == 0 && WRITE_MAX_BYTES % MULTIPLE_BYTES == 0);
+const _: () = assert!(READ_MAX_BYTES.is_multiple_of(MULTIPLE_BYTES) && WRITE_MAX_BYTES.is_multiple_of(MULTIPLE_BYTES));
 const _: () = assert!(LIST_BYTES <= LIST_MAX_BYTES);
 
 impl Context<'_> {
