@@ -36,6 +36,27 @@ pub trait Device: Send + Sync {
     fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>>;
 }
 
+impl Device for weir_volumes::Volume {
+    fn size_bytes(&self) -> u64 {
+        weir_volumes::Volume::size_bytes(self)
+    }
+
+    fn block_bytes(&self) -> u32 {
+        weir_volumes::Volume::block_bytes(self)
+    }
+
+    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> Answer<'a, Bytes> {
+        Box::pin(async move { Ok(weir_volumes::Volume::read(self, rq, offset, len as usize).await?) })
+    }
+
+    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>> {
+        Box::pin(async move {
+            let extents = weir_volumes::Volume::extents(self, rq, offset, len.into(), max).await?;
+            Ok(extents.into_iter().map(|e| Extent { len_bytes: e.len_bytes, data: e.data }).collect())
+        })
+    }
+}
+
 /// The devices that are served.
 pub trait Exports: Directory + Send + Sync {
     /// Opens one by its name.

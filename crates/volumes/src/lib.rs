@@ -1,1 +1,153 @@
-//! Volumes.
+//! Volumes: one block device over an object set (what OpenZFS calls a zvol).
+//!
+//! ```text
+//!   object 1   the device's bytes, in blocks of `volblocksize`; a hole reads as zeros
+//!   object 2   a ZAP: `size`, the device's size in bytes
+//! ```
+//!
+//! Everything here reads. The size is the ZAP's word; what the object holds beyond it is not shown, and where it holds
+//! less the rest reads as zeros. A bad block is an error for the range that touches it alone.
+//!
+//! Source: OpenZFS `include/sys/zvol_impl.h` (`ZVOL_OBJ`, `ZVOL_ZAP_OBJ`), `module/zfs/zvol.c`.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use thiserror::Error;
+use weir_format::ObjectId;
+use weir_machine::Request;
+use weir_objects::{Object, ObjectError, ObjectSet, Seek, zap};
+
+const DATA: ObjectId = ObjectId(1);
+const PROPERTIES: ObjectId = ObjectId(2);
+
+/// Why a volume, or a part of it, can't be read.
+#[derive(Debug, Error)]
+pub enum VolumeError {
+    /// It is encrypted and its key is not loaded.
+    #[error("the key of volume {name} is not loaded")]
+    NoKey {
+        /// The volume.
+        name: String,
+    },
+    /// The object set is none of a volume.
+    #[error("{name} does not say how large it is: it is no volume, or a damaged one")]
+    NoSize {
+        /// The volume.
+        name: String,
+    },
+    /// The range reaches past the end.
+    #[error("{len} bytes at {offset} reach past the end of volume {name} ({size_bytes} bytes)")]
+    OutOfRange {
+        /// The volume.
+        name: String,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// The volume's size.
+        size_bytes: u64,
+    },
+    /// Its objects can't be read.
+    #[error("volume {name}, at byte {offset}: {source}")]
+    Object {
+        /// The volume.
+        name: String,
+        /// Where in the volume; 0 while it is being opened.
+        offset: u64,
+        /// Why.
+        source: Box<ObjectError>,
+    },
+}
+
+/// A stretch of a volume that is either stored or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Whether there are blocks; what is not stored reads as zeros.
+    pub data: bool,
+}
+
+/// A volume or a snapshot of one, opened for reading.
+pub struct Volume {
+    objects: Arc<ObjectSet>,
+    data: Arc<Object>,
+    name: String,
+    size_bytes: u64,
+}
+
+impl Volume {
+    /// Opens the volume in `objects`.
+    pub async fn open(rq: &Request, objects: Arc<ObjectSet>, name: &str) -> Result<Arc<Self>, VolumeError> {
+        let name = name.to_owned();
+        if objects.is_locked() {
+            return Err(VolumeError::NoKey { name });
+        }
+        let failed = |source| VolumeError::Object { name: name.clone(), offset: 0, source: Box::new(source) };
+        let size = zap::lookup_word(rq, &objects, PROPERTIES, "size").await.map_err(failed)?;
+        let Some(size_bytes) = size else { return Err(VolumeError::NoSize { name }) };
+        let data = objects.object(rq, DATA).await.map_err(failed)?;
+        Ok(Arc::new(Volume { objects, data, name, size_bytes }))
+    }
+
+    /// Its full name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The size of its blocks in bytes.
+    pub fn block_bytes(&self) -> u32 {
+        self.data.dnode.data_block_bytes
+    }
+
+    /// Exactly `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfRange`] if they are not all inside the volume.
+    pub async fn read(&self, rq: &Request, offset: u64, len: usize) -> Result<Bytes, VolumeError> {
+        self.check(offset, len as u64)?;
+        let bytes = self.objects.read(rq, &self.data, offset, len, self.size_bytes).await;
+        bytes.map_err(|source| self.failed(offset, source))
+    }
+
+    /// The stretches of a range in order and without gaps, at most `max` of them. Exact to the block.
+    pub async fn extents(&self, rq: &Request, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, VolumeError> {
+        self.check(offset, len)?;
+        let end = offset + len;
+        let (mut at, mut out) = (offset, Vec::new());
+        while at < end && out.len() < max {
+            let data_at = self.seek(rq, at, Seek::Data).await?.unwrap_or(end).clamp(at, end);
+            let (next, data) = match data_at == at {
+                true => (self.seek(rq, at, Seek::Hole).await?.unwrap_or(end).clamp(at, end), true),
+                false => (data_at, false),
+            };
+            if next == at {
+                break;
+            }
+            out.push(Extent { len_bytes: next - at, data });
+            at = next;
+        }
+        Ok(out)
+    }
+
+    async fn seek(&self, rq: &Request, at: u64, what: Seek) -> Result<Option<u64>, VolumeError> {
+        let found = self.objects.seek(rq, &self.data, at, self.size_bytes, what).await;
+        found.map_err(|source| self.failed(at, source))
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.size_bytes) {
+            return Ok(());
+        }
+        Err(VolumeError::OutOfRange { name: self.name.clone(), offset, len, size_bytes: self.size_bytes })
+    }
+
+    fn failed(&self, offset: u64, source: ObjectError) -> VolumeError {
+        VolumeError::Object { name: self.name.clone(), offset, source: Box::new(source) }
+    }
+}
