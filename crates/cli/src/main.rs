@@ -7,7 +7,9 @@
 mod args;
 mod failure;
 mod json;
+mod mount;
 mod pools;
+mod serve;
 mod table;
 mod units;
 mod zdb;
@@ -75,6 +77,8 @@ fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
         "zdb" => zdb::run(words),
         "zfs" => zfs::run(words),
         "zpool" => zpool::run(words),
+        "mount" => mount::run(words),
+        "serve" => serve::run(words),
         "version" | "--version" | "-V" => {
             println!("weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)

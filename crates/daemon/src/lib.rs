@@ -1,1 +1,20 @@
-//! Ties pools to the protocols that serve them.
+//! Ties pools to the protocols that serve them: the room that knows everyone.
+//!
+//! ```text
+//!   Pool ─▶ members ─▶ Tree ─▶ FUSE mount, or NFS server
+//!      └──▶ volumes ─▶ NBD server
+//! ```
+//!
+//! The pool knows data sets by name; the doors know a tree of file systems and a list of devices. What lies between is
+//! here: [`shown::tree`] and [`shown::volumes`]. [`service::Service`] runs the servers and stops them.
+
+pub mod service;
+pub mod shown;
+
+pub use service::{Service, ServiceError, ServiceOptions};
+pub use shown::{tree, volumes};
+
+/// The FUSE door, for programs that mount.
+pub mod fuse {
+    pub use weir_fuse::{FuseError, MountOptions, Mounted, Unmounter, mount};
+}

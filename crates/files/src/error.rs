@@ -77,6 +77,11 @@ impl FileError {
         Self::at(error, object.id, object.block_bytes())
     }
 
+    /// From an error while opening the object set of a file system.
+    pub fn opening(error: ObjectError) -> Self {
+        Self::at(error, ObjectId(0), 0)
+    }
+
     /// From an error while reading object `id` with blocks of `block_bytes` (0 if not known).
     pub(crate) fn at(error: ObjectError, object: ObjectId, block_bytes: u64) -> Self {
         let offset = match &error {

@@ -168,6 +168,11 @@ impl FileSystem {
         self.version
     }
 
+    /// Whether `.zfs` is listed in the root directory.
+    pub fn is_snapdir_visible(&self) -> bool {
+        self.identity.snapdir_visible
+    }
+
     /// How names that differ in case alone compare.
     pub fn case_sensitivity(&self) -> CaseSensitivity {
         self.case

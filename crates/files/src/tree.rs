@@ -67,8 +67,6 @@ pub struct Member {
     pub name: String,
     /// A number that no other member has and that lasts: the data set's object number.
     pub id: u64,
-    /// The property `snapdir` says `visible`.
-    pub snapdir_visible: bool,
 }
 
 /// One entry of a directory of the tree.
@@ -341,7 +339,9 @@ impl Tree {
         let none = BTreeMap::new();
         let members = match node.object {
             Node::ROOT => {
-                if branch.member.snapdir_visible && !branch.is_snapshot {
+                let opened = self.open(rq, node.branch).await?;
+                let visible = matches!(opened, Opened::Files(files) if files.is_snapdir_visible());
+                if visible && !branch.is_snapshot {
                     fixed.push(named(b".zfs", at(Node::CONTROL)));
                 }
                 &branch.children

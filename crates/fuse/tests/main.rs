@@ -35,7 +35,7 @@ fn tree() -> Tree {
     snapshot.add(34, b"old", FileKind::Regular, 0o644, b"snapshot");
     let files = [("p", root), ("p/c", child), ("p/c@s", snapshot)];
     let files = files.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect::<BTreeMap<_, _>>();
-    let member = |name: &str, id| Member { name: name.into(), id, snapdir_visible: false };
+    let member = |name: &str, id| Member { name: name.into(), id };
     Tree::new(Arc::new(MemoryOpener(files)), vec![member("p", 1), member("p/c", 2), member("p/c@s", 3)])
 }
 

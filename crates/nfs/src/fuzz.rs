@@ -47,7 +47,7 @@ pub fn small_server(options: Options) -> Server {
     snapshot.add(34, b"old", FileKind::Regular, 0o644, b"snapshot");
     let all = [("p", root), ("p/c", child), ("p/c@s", snapshot)];
     let opener: BTreeMap<_, _> = all.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect();
-    let member = |name: &str, id| Member { name: name.into(), id, snapdir_visible: false };
+    let member = |name: &str, id| Member { name: name.into(), id };
     let members = vec![member("p", 54), member("p/c", 60), member("p/c@s", 61)];
     Server::new(Tree::new(Arc::new(MemoryOpener(opener)), members), 0xabcd, [7; 32], options)
 }

@@ -24,6 +24,8 @@ struct Entry {
 
 /// The files.
 pub struct MemoryFiles {
+    /// Whether `.zfs` is listed.
+    pub snapdir_visible: bool,
     fsid: u64,
     entries: BTreeMap<u64, Entry>,
 }
@@ -31,7 +33,7 @@ pub struct MemoryFiles {
 impl MemoryFiles {
     /// An empty root directory of mode 755.
     pub fn new(fsid: u64) -> Self {
-        let mut files = MemoryFiles { fsid, entries: BTreeMap::new() };
+        let mut files = MemoryFiles { snapdir_visible: false, fsid, entries: BTreeMap::new() };
         files.insert(ROOT, ROOT, FileKind::Directory, 0o755, Bytes::new());
         files
     }
@@ -147,6 +149,10 @@ impl Files for MemoryFiles {
 
     fn is_case_insensitive(&self) -> bool {
         false
+    }
+
+    fn is_snapdir_visible(&self) -> bool {
+        self.snapdir_visible
     }
 
     fn attributes<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {

@@ -29,6 +29,7 @@ pub trait Files: Send + Sync {
     fn fsid(&self) -> u64;
     fn name_max(&self) -> usize;
     fn is_case_insensitive(&self) -> bool;
+    fn is_snapdir_visible(&self) -> bool;
     fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes>;
     fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes>;
     fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ObjectId>;
@@ -60,6 +61,10 @@ impl Files for FileSystem {
 
     fn name_max(&self) -> usize {
         FileSystem::name_max(self)
+    }
+
+    fn is_snapdir_visible(&self) -> bool {
+        FileSystem::is_snapdir_visible(self)
     }
 
     fn is_case_insensitive(&self) -> bool {

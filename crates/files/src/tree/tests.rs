@@ -3,7 +3,7 @@ use super::*;
 use futures_util::FutureExt;
 
 fn member(name: &str, id: u64) -> Member {
-    Member { name: name.into(), id, snapdir_visible: name == "p/open" }
+    Member { name: name.into(), id }
 }
 
 /// `p` holds a file, a directory `a` (which child `p/a` covers) and the child `p/open`; `p/locked` has no key.
@@ -18,6 +18,7 @@ fn tree() -> Tree {
     opener.0.insert("p".into(), Arc::new(root));
     for name in ["p/a", "p/open", "p/a@s1", "p/a@s2"] {
         let mut files = MemoryFiles::new(3);
+        files.snapdir_visible = name == "p/open";
         files.add(34, name.as_bytes().rsplit(|b| *b == b'/').next().unwrap(), FileKind::Regular, 0o644, b"x");
         opener.0.insert(name.into(), Arc::new(files));
     }

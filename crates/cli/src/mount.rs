@@ -1,0 +1,186 @@
+//! `weir mount`: all file systems of a pool through FUSE, in the foreground, until unmounted or stopped.
+
+use crate::args::{Args, Spec};
+use crate::failure::Failure;
+use crate::pools::search_paths;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
+use weir_machine::{Machine, Production, Request};
+use weir_pool::{OpenOptions, Pool, Rewind};
+
+const SPEC: Spec = Spec {
+    command: "weir mount",
+    letters: "o:d:k:T:r:F",
+    long: &[("key", 'k'), ("ready-fd", 'r')],
+    usage: "weir mount -o ro [-d DIR]... [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
+};
+
+/// Threads that take requests from the kernel; what waits for disks does not occupy them.
+const THREADS: usize = 4;
+
+impl From<FuseError> for Failure {
+    fn from(error: FuseError) -> Self {
+        Failure::failed(format!("weir mount: {error}"))
+    }
+}
+
+/// Runs the command.
+pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
+    let args = SPEC.parse(words)?;
+    let ([pool, mountpoint], options) = (two_words(&args)?, mount_options(&args)?);
+    let open = open_options(&SPEC, &args, pool)?;
+    let ready = ready(&args)?;
+    let machine = Production::from_env().build()?;
+    machine.block_on(async {
+        let pool = open_pool(&machine, &open).await?;
+        let tree = weir_daemon::tree(&Request::internal("mount"), &pool).await?;
+        let options = MountOptions { source: pool.name().to_owned(), threads: THREADS, ..options };
+        let mounted = fuse::mount(tree, machine.tasks.clone(), Path::new(&mountpoint), &options)?;
+        ready.tell()?;
+        until_unmounted(mounted).await
+    })
+}
+
+/// Waits for `umount` or a signal.
+async fn until_unmounted(mounted: Mounted) -> Result<u8, Failure> {
+    let unmounter = mounted.unmounter();
+    let mut ended = tokio::task::spawn_blocking(move || mounted.join());
+    let stopped = async {
+        stop_signal().await?;
+        Ok::<_, Failure>(())
+    };
+    tokio::select! {
+        joined = &mut ended => {
+            return match joined {
+                Ok(result) => Ok(result.map(|()| 0)?),
+                Err(error) => Err(Failure::failed(format!("weir mount: {error}"))),
+            };
+        }
+        stopped = stopped => stopped?,
+    }
+    let detached = unmounter.unmount()?;
+    if detached {
+        // It is gone from the tree; whoever still has a file open loses it with us.
+        eprintln!("weir mount: the mount was in use and was detached");
+        std::process::exit(0);
+    }
+    match ended.await {
+        Ok(result) => Ok(result.map(|()| 0)?),
+        Err(error) => Err(Failure::failed(format!("weir mount: {error}"))),
+    }
+}
+
+/// Returns at SIGINT, SIGTERM or SIGHUP.
+pub async fn stop_signal() -> Result<(), Failure> {
+    let of = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
+    let (mut int, mut term, mut hup) =
+        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?);
+    tokio::select! {
+        _ = int.recv() => {}
+        _ = term.recv() => {}
+        _ = hup.recv() => {}
+    }
+    Ok(())
+}
+
+fn two_words(args: &Args) -> Result<[String; 2], Failure> {
+    match (args.word(0), args.word(1), args.words.len()) {
+        (Some(pool), Some(mountpoint), 2) => Ok([pool, mountpoint]),
+        _ => Err(SPEC.misused("name a pool and a mount point")),
+    }
+}
+
+/// What `-o` says. Only reading is offered, and it must be asked for: a later version will mount read-write by default.
+fn mount_options(args: &Args) -> Result<MountOptions, Failure> {
+    let root = rustix::process::geteuid().is_root();
+    let mut options = MountOptions { source: String::new(), allow_other: root, threads: THREADS };
+    let mut read_only = false;
+    for value in args.values('o') {
+        for word in value.to_string_lossy().split(',') {
+            match word {
+                "ro" => read_only = true,
+                "allow_other" => options.allow_other = true,
+                "" | "nodev" | "nosuid" | "noatime" => {}
+                other => {
+                    return Err(SPEC.misused(&format!("unknown mount option '{other}'; there is: ro, allow_other")));
+                }
+            }
+        }
+    }
+    if read_only { Ok(options) } else { Err(SPEC.misused("pools are mounted read-only: say so with -o ro")) }
+}
+
+/// Which pool, from where, with which keys.
+pub fn open_options(spec: &Spec, args: &Args, pool: String) -> Result<OpenOptions, Failure> {
+    let mut options = OpenOptions::new(search_paths(args.values('d'))?, pool);
+    for value in args.values('k') {
+        let text = value.to_string_lossy();
+        let parts = text.split_once('=').filter(|(dataset, place)| !dataset.is_empty() && !place.is_empty());
+        let Some((dataset, place)) = parts else {
+            return Err(spec.misused(&format!("--key takes DATASET=file://FILE, not '{text}'")));
+        };
+        let path = PathBuf::from(place.strip_prefix("file://").unwrap_or(place));
+        let key = std::fs::read(&path)
+            .map_err(|error| Failure::failed(format!("{}: key of {dataset}: {error}", path.display())))?;
+        options.keys.push((dataset.to_owned(), key));
+    }
+    if args.has('F') {
+        options.rewind = Rewind::Auto;
+    }
+    if let Some(txg) = args.value('T') {
+        let parsed = txg.parse().map_err(|_| spec.misused(&format!("-T takes the number of a txg, not '{txg}'")))?;
+        options.rewind = Rewind::Before(weir_format::Txg(parsed));
+    }
+    Ok(options)
+}
+
+/// Opens the pool and says what is not as it should be.
+pub async fn open_pool(machine: &Machine, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
+    let pool = Pool::open(machine, options).await?;
+    for warning in &pool.warnings {
+        eprintln!("{warning}");
+    }
+    Ok(Arc::new(pool))
+}
+
+/// Whom to tell when all is up.
+pub enum Ready {
+    /// A line on standard output.
+    Line,
+    /// A line into this file descriptor.
+    Descriptor(std::fs::File),
+}
+
+/// What `--ready-fd` says.
+pub fn ready(args: &Args) -> Result<Ready, Failure> {
+    let Some(text) = args.value('r') else { return Ok(Ready::Line) };
+    let number: u32 = text
+        .parse()
+        .map_err(|_| Failure::usage(format!("--ready-fd takes a file descriptor's number, not '{text}'")))?;
+    // Opened by its name: that gives us a descriptor of our own for the same pipe, without adopting a foreign one.
+    let file = std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"));
+    file.map(Ready::Descriptor).map_err(|error| Failure::usage(format!("--ready-fd {number}: {error}")))
+}
+
+impl Ready {
+    /// Says `ready`.
+    pub fn tell(self) -> Result<(), Failure> {
+        let said = match self {
+            Ready::Line => {
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "ready").and_then(|()| out.flush())
+            }
+            Ready::Descriptor(mut file) => writeln!(file, "ready"),
+        };
+        // Whoever does not listen any more does not need to know.
+        match said {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(Failure::failed(format!("cannot say that all is ready: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The servers of one pool: bound, started, described by lines to paste, stopped.
+
+use crate::shown;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use weir_machine::{JoinHandle, Machine, Request, Served, Source};
+use weir_pool::{Pool, PoolError};
+
+/// Where NFS listens by convention.
+pub const NFS_PORT: u16 = 2049;
+/// Where NBD listens by convention.
+pub const NBD_PORT: u16 = 10_809;
+
+/// Why there is no service.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// The pool's data sets can't be read.
+    #[error("{0}")]
+    Pool(#[from] PoolError),
+    /// A port can't be had.
+    #[error("cannot listen on {address}: {why}; --nfs-port and --nbd-port choose others, 0 any free one")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        why: io::Error,
+    },
+}
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    /// The address to listen on.
+    pub listen: IpAddr,
+    /// The port of NFS and MOUNT; 0 picks a free one.
+    pub nfs_port: u16,
+    /// The port of NBD; 0 picks a free one.
+    pub nbd_port: u16,
+    /// Clients' user 0 becomes nobody.
+    pub root_squash: bool,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, root_squash: true }
+    }
+}
+
+/// The servers of one pool, running.
+pub struct Service {
+    /// Where NFS and MOUNT answer.
+    pub nfs_address: SocketAddr,
+    /// Where NBD answers, if the pool has volumes.
+    pub nbd_address: Option<SocketAddr>,
+    exports: Vec<String>,
+    volumes: Vec<String>,
+    nfs: Arc<weir_nfs::Server>,
+    nbd: Arc<weir_nbd::Server>,
+    stop: watch::Sender<bool>,
+    running: Vec<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Starts the servers. Inside a tokio runtime.
+    pub async fn start(machine: &Machine, pool: Arc<Pool>, options: &ServiceOptions) -> Result<Service, ServiceError> {
+        let rq = Request::internal("serve");
+        let tree = shown::tree(&rq, &pool).await?;
+        let volumes = shown::volumes(&rq, &pool).await?;
+        let exports = tree.members().map(|member| member.name.clone()).filter(|name| !name.contains('@')).collect();
+        let volume_names: Vec<String> = volumes.names().map(str::to_owned).collect();
+        let mut secret = [0; 32];
+        machine.entropy.fill(&mut secret);
+        let squash = weir_nfs::Options { root_squash: options.root_squash };
+        let nfs = Arc::new(weir_nfs::Server::new(tree, pool.config.guid, secret, squash));
+        let nbd = Arc::new(weir_nbd::Server::new(Arc::new(volumes)));
+        let (stop, stopped) = watch::channel(false);
+        let tasks = &machine.tasks;
+        let (listener, nfs_address) = listen(options.listen, options.nfs_port).await?;
+        let nbd_listener = match volume_names.is_empty() {
+            true => None,
+            false => Some(listen(options.listen, options.nbd_port).await?),
+        };
+        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), tasks.clone(), stopped.clone());
+        let mut running = vec![tasks.spawn(serving)];
+        let nbd_address = nbd_listener.as_ref().map(|(_, address)| *address);
+        if let Some((listener, _)) = nbd_listener {
+            running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), tasks.clone(), stopped)));
+        }
+        Ok(Service { nfs_address, nbd_address, exports, volumes: volume_names, nfs, nbd, stop, running })
+    }
+
+    /// Lines ready to paste, one for each file system and volume.
+    pub fn lines(&self) -> Vec<String> {
+        let (host, port) = (self.nfs_address.ip(), self.nfs_address.port());
+        let mounts = self.exports.iter().map(|name| {
+            let path = name.replace(' ', "\\040");
+            format!(
+                "mount -t nfs -o ro,vers=3,tcp,nolock,port={port},mountport={port} {}:/{path} /mnt",
+                bracketed(host)
+            )
+        });
+        let volumes = self.nbd_address.into_iter().flat_map(|address| {
+            let port = address.port();
+            self.volumes.iter().filter(|name| !name.contains('@')).flat_map(move |name| {
+                let uri = format!("nbd://{address}/{}", escaped(name));
+                let attach = format!("nbd-client -readonly -N {name} {} {port} /dev/nbd0", address.ip());
+                [format!("qemu-img info {uri}"), attach]
+            })
+        });
+        mounts.chain(volumes).collect()
+    }
+
+    /// What was served: NFS, then NBD.
+    pub fn served(&self) -> [(&'static str, &Served); 2] {
+        [("nfs3", self.nfs.served()), ("nbd", self.nbd.served())]
+    }
+
+    /// Stops accepting, answers what is under way, closes.
+    pub async fn stop(&mut self) {
+        let _ = self.stop.send(true);
+        for server in self.running.drain(..) {
+            // A server whose task was lost has nothing left to close.
+            let _ = server.await;
+        }
+    }
+}
+
+/// One line of statistics: how many requests, and how many bytes came from where.
+pub fn summary(protocol: &str, served: &Served) -> String {
+    let from = |sources: &[Source]| sources.iter().map(|source| served.bytes(*source)).sum::<u64>();
+    format!(
+        "{protocol}: {} requests; bytes from arc {} (prefetched {}), l2arc {}, log {}, disk {}",
+        served.requests(),
+        from(&[Source::ArcDemand, Source::ArcPrefetch]),
+        from(&[Source::ArcPrefetch]),
+        from(&[Source::L2arc]),
+        from(&[Source::Log]),
+        from(&[Source::Disk]),
+    )
+}
+
+async fn listen(address: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), ServiceError> {
+    let address = SocketAddr::new(address, port);
+    let failed = |why| ServiceError::Listen { address, why };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn bracketed(host: IpAddr) -> String {
+    match host {
+        IpAddr::V4(host) => host.to_string(),
+        IpAddr::V6(host) => format!("[{host}]"),
+    }
+}
+
+/// A name as a part of a URI: what has a meaning there is written as `%` and two digits.
+fn escaped(name: &str) -> String {
+    let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.:".contains(byte);
+    name.bytes().map(|byte| if keep(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_uris() {
+        assert_eq!(escaped("p/v-1.x"), "p/v-1.x");
+        assert_eq!(escaped("p/v@s %"), "p/v%40s%20%25");
+        assert_eq!(bracketed("::1".parse().unwrap()), "[::1]");
+    }
+}
