@@ -45,7 +45,7 @@ pub struct ReadOptions {
 }
 
 /// Buffers of the pipeline itself kept for reuse.
-const SPARE_BYTES: usize = 32 << 20;
+const SPARE_BYTES: usize = 8 << 20;
 
 /// The pool's blocks.
 pub struct Blocks {

@@ -75,6 +75,10 @@ pub(super) async fn read(
     let cells = target.map.rows.iter().map(|r| r.columns.iter().map(|_| Cell::Untried).collect()).collect();
     let mut read = Read { target, tree, job, place, cells, failure: None, missing: Vec::new() };
     read.mark_absent();
+    if job.tests_every_copy() {
+        let fresh: Vec<At> = read.untried().into_iter().filter(|&at| read.reluctance(at) == 0).collect();
+        read.fetch(&fresh).await;
+    }
     loop {
         let wants = read.wants();
         if wants.is_empty() {
