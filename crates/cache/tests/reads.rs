@@ -1,0 +1,151 @@
+//! The cache over real blocks on a simulated disk: one read for all who want a block, and nobody stranded.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+use futures_util::future::join_all;
+use std::sync::Arc;
+use weir_blocks::{BlockError, Blocks, CacheClass, ReadOptions, Tree, VdevSpec};
+use weir_cache::Cache;
+use weir_codec::Salt;
+use weir_codec::checksum::checksum;
+use weir_format::{BlockPointer, ChecksumKind, Endian};
+use weir_machine::{Access, Machine, Priority, Request, Source};
+use weir_sim::{SimWorld, Timing};
+
+const BLOCK_BYTES: u64 = 4096;
+/// Allocatable space begins after the two front labels and the boot block.
+const DATA_START: u64 = 4 << 20;
+
+/// A pointer to block `n` of file contents, whose bytes are all `n`.
+fn pointer(n: u8) -> BlockPointer {
+    let bytes = [n; BLOCK_BYTES as usize];
+    let sums = checksum(ChecksumKind::Fletcher4, Endian::Little, &Salt::none(), &bytes).unwrap();
+    let mut words = [0; 16];
+    words[0] = BLOCK_BYTES >> 9;
+    words[1] = u64::from(n) * BLOCK_BYTES >> 9;
+    let sectors = (BLOCK_BYTES >> 9) - 1;
+    // Little-endian, plain file contents, fletcher4, not compressed.
+    words[6] = 1 << 63 | 19 << 48 | 7 << 40 | 2 << 32 | sectors << 16 | sectors;
+    words[10] = 5;
+    words[12..].copy_from_slice(&sums);
+    BlockPointer::from_words(words)
+}
+
+/// Eight blocks on a simulated SSD, and a cache of `budget` bytes over them.
+async fn cache(machine: &Machine, budget: u64) -> Arc<Cache> {
+    let disk = machine.disks.open("/sim/disk".as_ref(), Access::ReadWrite).unwrap();
+    for n in 0..8u8 {
+        let buf = weir_machine::Buf::copy_from(&[n; BLOCK_BYTES as usize]);
+        disk.write(DATA_START + u64::from(n) * BLOCK_BYTES, buf).await.unwrap();
+    }
+    let leaf = VdevSpec::leaf(0, 1, "disk", Some(disk)).top(12, 1 << 20);
+    let blocks = Blocks::new(machine, Tree::new(vec![leaf]).unwrap(), Salt::none());
+    Cache::new(machine.clone(), Arc::new(blocks), budget)
+}
+
+/// Runs `test` in a fresh world for some seeds.
+fn worlds<F: Future<Output = ()>>(test: impl Fn(Machine) -> F) {
+    for seed in 1..20 {
+        let world = SimWorld::new(seed);
+        world.add_disk("/sim/disk", 16 << 20, 4096, Timing::SataSsd);
+        world.run(test(world.machine())).unwrap();
+    }
+}
+
+fn device_reads(cache: &Cache) -> u64 {
+    cache.blocks().tree().health().iter().map(|leaf| leaf.counts.reads).sum()
+}
+
+#[test]
+fn many_who_want_a_block_cost_one_read_and_each_is_booked() {
+    worlds(|machine| async move {
+        let cache = cache(&machine, 1 << 20).await;
+        let (bp, options) = (pointer(3), ReadOptions::default());
+        let requests: Vec<Request> = (0..10).map(|_| Request::internal("test")).collect();
+        let answers = join_all(requests.iter().map(|rq| cache.read(rq, &bp, &options))).await;
+        assert!(answers.iter().all(|a| a.as_ref().unwrap().iter().all(|b| *b == 3)));
+        assert_eq!(device_reads(&cache), 1);
+        let booked = |source| requests.iter().map(|rq| rq.served_bytes(source)).sum::<u64>();
+        assert_eq!(booked(Source::Disk), BLOCK_BYTES, "one of them brought it from the disk");
+        assert_eq!(booked(Source::ArcDemand), 9 * BLOCK_BYTES, "nine had it from memory");
+        let later = Request::internal("test");
+        cache.read(&later, &bp, &options).await.unwrap();
+        assert_eq!(later.served_bytes(Source::ArcDemand), BLOCK_BYTES);
+        assert_eq!((cache.stats().misses, cache.stats().joined, cache.stats().demand_hits), (1, 9, 1));
+    });
+}
+
+#[test]
+fn a_leader_that_goes_away_strands_nobody() {
+    worlds(|machine| async move {
+        let cache = cache(&machine, 1 << 20).await;
+        let (bp, options) = (pointer(5), ReadOptions::default());
+        let rq = Request::internal("leader");
+        let mut leader = Box::pin(cache.read(&rq, &bp, &options));
+        assert!(futures_util::poll!(&mut leader).is_pending());
+        let (cache2, bp2) = (cache.clone(), bp);
+        let waiter = machine.tasks.spawn(async move {
+            let rq = Request::internal("waiter");
+            cache2.read(&rq, &bp2, &ReadOptions::default()).await
+        });
+        machine.clock.sleep(std::time::Duration::from_nanos(1)).await;
+        drop(leader);
+        assert_eq!(waiter.await.unwrap().unwrap()[..], [5; BLOCK_BYTES as usize]);
+    });
+}
+
+#[test]
+fn what_was_prefetched_says_so_once() {
+    worlds(|machine| async move {
+        let cache = cache(&machine, 1 << 20).await;
+        let (bp, options) = (pointer(1), ReadOptions::default());
+        cache.prefetch(&bp, &options);
+        cache.prefetch(&bp, &options);
+        let rq = Request::internal("test");
+        cache.read(&rq, &bp, &options).await.unwrap();
+        cache.read(&rq, &bp, &options).await.unwrap();
+        assert_eq!(rq.served_bytes(Source::ArcPrefetch), BLOCK_BYTES);
+        assert_eq!(rq.served_bytes(Source::ArcDemand), BLOCK_BYTES);
+        assert_eq!((device_reads(&cache), cache.stats().prefetches), (1, 1));
+    });
+}
+
+#[test]
+fn errors_are_not_kept_and_primarycache_is_honoured() {
+    worlds(|machine| async move {
+        let cache = cache(&machine, 1 << 20).await;
+        let rq = Request::internal("test").with_priority(Priority::Sync);
+        let mut words = *pointer(2).words();
+        words[12] ^= 1;
+        let wrong = BlockPointer::from_words(words);
+        for _ in 0..2 {
+            let answer = cache.read(&rq, &wrong, &ReadOptions::default()).await;
+            assert!(matches!(answer, Err(BlockError::Corrupt { vdev: 0, .. })), "{answer:?}");
+        }
+        assert_eq!(device_reads(&cache), 2, "each read tries the disk again");
+        for class in [CacheClass::None, CacheClass::Metadata] {
+            let options = ReadOptions { cache: class, ..ReadOptions::default() };
+            let before = device_reads(&cache);
+            for _ in 0..2 {
+                cache.read(&rq, &pointer(4), &options).await.unwrap();
+            }
+            assert_eq!(device_reads(&cache) - before, 2, "file contents are not kept under {class:?}");
+        }
+    });
+}
+
+#[test]
+fn a_small_budget_keeps_what_fits() {
+    worlds(|machine| async move {
+        let cache = cache(&machine, 3 * BLOCK_BYTES).await;
+        let rq = Request::internal("test");
+        for n in (0..8).chain(0..8) {
+            cache.read(&rq, &pointer(n), &ReadOptions::default()).await.unwrap();
+        }
+        let sizes = cache.stats().sizes;
+        assert!(sizes.resident_bytes.iter().sum::<u64>() <= 3 * BLOCK_BYTES);
+        assert!(sizes.evictions > 0);
+        cache.set_budget(0);
+        assert_eq!(cache.stats().sizes.resident_bytes, [0; 4]);
+    });
+}
