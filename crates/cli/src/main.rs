@@ -15,6 +15,7 @@ mod units;
 mod zdb;
 mod zfs;
 mod zpool;
+mod zstream;
 
 use failure::Failure;
 use std::ffi::OsString;
@@ -79,6 +80,7 @@ fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
         "zpool" => zpool::run(words),
         "mount" => mount::run(words),
         "serve" => serve::run(words),
+        "zstream" => zstream::run(words),
         "version" | "--version" | "-V" => {
             println!("weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)

@@ -104,7 +104,7 @@ pub enum PoolError {
         source: Box<weir_files::FileError>,
     },
     /// A disk failed.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}", at_path(.path, .source))]
     Disk {
         /// The device.
         path: PathBuf,
@@ -119,6 +119,14 @@ pub enum PoolError {
         /// Why.
         source: DecodeError,
     },
+}
+
+/// Errors of opening name the path themselves.
+fn at_path(path: &std::path::Path, error: &DiskError) -> String {
+    match error {
+        DiskError::Open { .. } => error.to_string(),
+        _ => format!("{}: {error}", path.display()),
+    }
 }
 
 fn list_paths(paths: &[PathBuf]) -> String {

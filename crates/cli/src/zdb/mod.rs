@@ -4,8 +4,12 @@
 //! Exit codes: 0 all is well, 1 something could not be done, 2 misused or leaks found, 3 blocks that cannot be read.
 
 mod blocks;
+mod copy;
+mod extras;
 mod label;
+mod objects;
 mod pool;
+mod select;
 pub(crate) mod text;
 
 use crate::args::{Args, Spec};

@@ -1,11 +1,11 @@
 //! The options of zdb that open the pool.
 
-use super::{SPEC, blocks, text};
+use super::{SPEC, blocks, copy, extras, objects, text};
 use crate::args::Args;
 use crate::failure::Failure;
-use crate::pools::search_paths;
+use crate::pools::{keys, search_paths};
 use weir_format::Txg;
-use weir_machine::Machine;
+use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
 
 /// Opens the pool that the first word names and shows what the options say.
@@ -19,16 +19,46 @@ pub fn run(machine: &Machine, args: &Args) -> Result<u8, Failure> {
     for warning in &pool.warnings {
         eprintln!("{warning}");
     }
+    if args.has('r') {
+        let [_, path, dest] = &args.words[..] else { return Err(SPEC.misused("-r takes DATASET PATH DEST")) };
+        return copy::run(machine, &pool, &target, &path.to_string_lossy(), &dest.to_string_lossy());
+    }
     if args.has('u') {
         print!("\nUberblock:\n{}\n", text::uberblock(&pool.uberblock));
     }
     if args.has('C') {
         print!("\nMOS Configuration:\n{}\n", pool.config.list.to_text(8));
     }
-    if args.has('b') || args.has('c') {
-        return blocks::run(machine, &pool, args);
+    windows(machine, &pool, args)?;
+    let mut code = 0;
+    if args.has('d') {
+        code = objects::run(machine, &pool, &target, args)?;
     }
-    Ok(0)
+    if args.has('b') || args.has('c') {
+        code = code.max(blocks::run(machine, &pool, args)?);
+    }
+    Ok(code)
+}
+
+/// The smaller options.
+fn windows(machine: &Machine, pool: &Pool, args: &Args) -> Result<(), Failure> {
+    let rq = Request::internal("zdb");
+    if args.has('m') {
+        extras::metaslabs(pool, true);
+    }
+    if args.has('D') {
+        extras::dedup(pool);
+    }
+    if args.has('i') {
+        machine.block_on(extras::logs(&rq, pool))?;
+    }
+    if args.has('h') {
+        machine.block_on(extras::history(&rq, pool))?;
+    }
+    if args.has('s') {
+        extras::devices(pool);
+    }
+    Ok(())
 }
 
 /// Which pool, and how.
@@ -43,5 +73,6 @@ fn options(args: &Args, pool: String) -> Result<OpenOptions, Failure> {
         options.rewind = Rewind::Before(Txg(txg));
     }
     options.checkpoint = args.has('k');
+    options.keys = keys(args.values('K'))?;
     Ok(options)
 }

@@ -1,0 +1,260 @@
+//! `zdb -d`: datasets, their objects, and what is in an object.
+//!
+//! ```text
+//!   -d     one line for each dataset        -dddd   attributes, entries of ZAPs
+//!   -dd    one line for each object         -ddddd  the pointers of all its blocks
+//! ```
+
+use super::select::Set;
+use super::text;
+use crate::args::Args;
+use crate::failure::Failure;
+use crate::units::human;
+use weir_format::{Dnode, DnodeFlags, ObjectId, ObjsetKind};
+use weir_machine::{Machine, Request};
+use weir_objects::zap::{Shape, Zap};
+use weir_objects::{Object, ObjectError};
+use weir_pool::Pool;
+
+/// Most entries of a ZAP that are shown.
+const ENTRIES: usize = 1 << 20;
+
+/// Most integers of one entry that are shown.
+const WORDS: usize = 16;
+
+/// Shows what `target` and the words after it name.
+pub fn run(machine: &Machine, pool: &Pool, target: &str, args: &Args) -> Result<u8, Failure> {
+    machine.block_on(show(pool, target, args))
+}
+
+async fn show(pool: &Pool, target: &str, args: &Args) -> Result<u8, Failure> {
+    let rq = &Request::internal("zdb");
+    let verbosity = args.count('d');
+    let words: Vec<String> = args.words.iter().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
+    let is_dataset = target.contains(['/', '@']);
+    if is_dataset || !words.is_empty() {
+        let set = match is_dataset {
+            true => Set::dataset(rq, pool, target.trim_end_matches('/')).await?,
+            false => Set::mos(rq, pool).await?,
+        };
+        return one(rq, &set, &words, verbosity).await;
+    }
+    let mut code = one(rq, &Set::mos(rq, pool).await?, &[], verbosity).await?;
+    for info in pool.datasets(rq, true).await? {
+        code = code.max(match Set::dataset(rq, pool, &info.name).await {
+            Ok(set) => one(rq, &set, &[], verbosity).await?,
+            Err(failure) => {
+                eprintln!("{}: {failure}", info.name);
+                crate::failure::FAILED
+            }
+        });
+    }
+    Ok(code)
+}
+
+async fn one(rq: &Request, set: &Set, words: &[String], verbosity: usize) -> Result<u8, Failure> {
+    let objects = &set.objects;
+    let used = objects.objects_used();
+    let mut line = format!(
+        "Dataset {} [{}], ID {}, cr_txg {}, {}, {used} objects",
+        set.name,
+        objects.kind().name(),
+        objects.id(),
+        set.created,
+        human(set.referenced_bytes),
+    );
+    if verbosity >= 4 {
+        line.push_str(&format!(", rootbp {}", text::block_pointer(objects.pointer())));
+    }
+    println!("{line}");
+    if words.is_empty() && verbosity < 2 {
+        return Ok(0);
+    }
+    println!();
+    let mut heading = true;
+    let mut code = 0;
+    if words.is_empty() {
+        let mut next = objects.next_object(rq, ObjectId(1)).await.map_err(|e| failed(set, &e))?;
+        while let Some(id) = next {
+            code = code.max(object(rq, set, id, verbosity, &mut heading).await);
+            next = objects.next_object(rq, ObjectId(id.0 + 1)).await.map_err(|e| failed(set, &e))?;
+        }
+    }
+    for word in words {
+        let id = set.object(rq, word).await?;
+        code = code.max(object(rq, set, id, verbosity.max(4), &mut heading).await);
+    }
+    println!();
+    Ok(code)
+}
+
+fn failed(set: &Set, error: &ObjectError) -> Failure {
+    Failure::failed(format!("{}: {error}", set.name))
+}
+
+/// Shows one object; a bad one is told and the next goes on.
+async fn object(rq: &Request, set: &Set, id: ObjectId, verbosity: usize, heading: &mut bool) -> u8 {
+    let shown = match set.objects.object(rq, id).await {
+        Ok(object) => details(rq, set, &object, verbosity, heading).await,
+        Err(error) => Err(error),
+    };
+    match shown {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{}: object {id}: {error}", set.name);
+            crate::failure::FAILED
+        }
+    }
+}
+
+async fn details(
+    rq: &Request,
+    set: &Set,
+    object: &std::sync::Arc<Object>,
+    verbosity: usize,
+    heading: &mut bool,
+) -> Result<(), ObjectError> {
+    if *heading || verbosity >= 4 {
+        println!("    Object  lvl   iblk   dblk  dsize  dnsize  lsize   %full  type");
+        *heading = false;
+    }
+    print!("{}", row(object));
+    if verbosity >= 4 {
+        print!("{}", dnode_text(&object.dnode));
+        if let Some(fs) = &set.files
+            && is_file(&object.dnode)
+            && let Ok(a) = fs.attributes(rq, object.id).await
+        {
+            print!("{}", attributes(&a));
+        }
+        if object.dnode.object_type.is_zap() && !set.objects.is_locked() {
+            zap(rq, set, object).await?;
+        }
+    }
+    if verbosity >= 5 {
+        blocks(rq, set, object).await?;
+    }
+    Ok(())
+}
+
+fn is_file(dnode: &Dnode) -> bool {
+    use weir_format::ObjectType as T;
+    matches!(dnode.bonus_type, T::SA | T::ZNODE)
+}
+
+fn row(object: &Object) -> String {
+    let d = &object.dnode;
+    let fill: u64 = d.block_pointers.iter().fold(0, |sum, bp| sum.saturating_add(bp.fill()));
+    let span = object.span_bytes().max(object.block_bytes());
+    let full = 100.0 * (fill.saturating_mul(object.block_bytes())) as f64 / span as f64;
+    let indirect = 1u64.checked_shl(d.indirect_shift.into()).unwrap_or(0);
+    let mut out = format!(
+        "{:>10}  {:>3}  {:>5}  {:>5}  {:>5}  {:>6}  {:>5}  {full:>6.2}  {}\n",
+        object.id.0,
+        d.levels,
+        human(indirect),
+        human(object.block_bytes()),
+        human(d.used_bytes()),
+        human(d.slots() as u64 * Dnode::SLOT as u64),
+        human(span),
+        d.object_type.name(),
+    );
+    if d.bonus_len > 0 {
+        out.push_str(&format!("{:>50}   bonus  {}\n", d.bonus_len, d.bonus_type.name()));
+    }
+    out
+}
+
+fn dnode_text(d: &Dnode) -> String {
+    let flags = [
+        (DnodeFlags::USED_BYTES, "USED_BYTES"),
+        (DnodeFlags::USERUSED_ACCOUNTED, "USERUSED_ACCOUNTED"),
+        (DnodeFlags::USEROBJUSED_ACCOUNTED, "USEROBJUSED_ACCOUNTED"),
+        (DnodeFlags::SPILL_BLKPTR, "SPILL_BLKPTR"),
+    ];
+    let flags: String = flags.iter().filter(|(f, _)| d.flags.has(*f)).map(|(_, n)| format!("{n} ")).collect();
+    format!("\tdnode flags: {flags}\n\tdnode maxblkid: {}\n", d.max_block_id)
+}
+
+fn attributes(a: &weir_files::Attributes) -> String {
+    let date = |ns: i128| text::date(u64::try_from(ns.div_euclid(1_000_000_000)).unwrap_or(0));
+    format!(
+        "\tuid     {}\n\tgid     {}\n\tatime\t{}\n\tmtime\t{}\n\tctime\t{}\n\tcrtime\t{}\n\tgen\t{}\n\tmode\t{:o}\n\
+         \tsize\t{}\n\tparent\t{}\n\tlinks\t{}\n\tpflags\t{:x}\n",
+        a.uid,
+        a.gid,
+        date(a.atime_ns),
+        date(a.mtime_ns),
+        date(a.ctime_ns),
+        date(a.crtime_ns),
+        a.generation,
+        a.kind.mode_bits() | a.mode,
+        a.size_bytes,
+        a.parent,
+        a.links,
+        a.flags.0,
+    )
+}
+
+async fn zap(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Result<(), ObjectError> {
+    let zap = Zap::of(rq, &set.objects, object.clone()).await?;
+    match zap.shape()? {
+        Shape::Micro { block_bytes, entries } => println!("\tmicrozap: {block_bytes} bytes, {entries} entries\n"),
+        Shape::Fat(_) => println!("\tFat ZAP:\n"),
+    }
+    let is_directory = object.dnode.object_type == weir_format::ObjectType::DIRECTORY_CONTENTS;
+    for entry in zap.all(rq, ENTRIES).await? {
+        let words = &entry.value.words;
+        let value = match (is_directory, words.first(), entry.value.text()) {
+            (true, Some(w), _) => format!("{} (type: {})", w & ((1 << 48) - 1), file_type((w >> 60) as u8)),
+            (_, _, Some(text)) => text,
+            _ => {
+                let shown = words.iter().take(WORDS).map(u64::to_string).collect::<Vec<_>>().join(" ");
+                let more = words.len().saturating_sub(WORDS);
+                if more > 0 { format!("{shown} and {more} more") } else { shown }
+            }
+        };
+        println!("\t\t{} = {value}", entry.key.text());
+    }
+    println!();
+    Ok(())
+}
+
+fn file_type(bits: u8) -> &'static str {
+    match bits {
+        1 => "FIFO",
+        2 => "Character Device",
+        4 => "Directory",
+        6 => "Block Device",
+        8 => "Regular File",
+        10 => "Symbolic Link",
+        12 => "Socket",
+        13 => "Door",
+        14 => "Event Port",
+        _ => "not specified",
+    }
+}
+
+/// The pointers of all data blocks, and those above them where they begin.
+async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Result<(), ObjectError> {
+    if set.objects.kind() == ObjsetKind::None {
+        return Ok(());
+    }
+    println!("Indirect blocks:");
+    let block_bytes = object.block_bytes();
+    for bp in object.dnode.block_pointers.iter().filter(|bp| bp.level() > 0 && !bp.is_hole()) {
+        println!("{:>16x} L{} {}", 0, bp.level(), text::block_pointer(bp));
+    }
+    let mut next = set.objects.next_data_block(rq, object, 0).await?;
+    while let Some(block) = next {
+        if let Some(bp) = set.objects.pointer_at(rq, object, 0, block).await? {
+            println!("{:>16x} L0 {}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
+        }
+        next = set.objects.next_data_block(rq, object, block.saturating_add(1)).await?;
+    }
+    if let Some(bp) = &object.dnode.spill {
+        println!("Spill block: {}", text::block_pointer(bp));
+    }
+    println!();
+    Ok(())
+}
