@@ -7,11 +7,12 @@
 //!  3  all other columns
 //!     (a scrub reads these too when the block is right, and compares them with what it says they should be)
 //!  4  for each set of at most p suspected devices: leave their columns out, rebuild, prove ─► done
+//!  5  for each side of a child that is a mirror (a disk and its spare): take its columns from there, and 4 again
 //! ```
 //!
 //! Step 4 grows with the number of sets: at most [`MAX_ATTEMPTS`] are tried, which is more than three of forty devices.
 
-use super::{Job, Place, Proof, Tree, Vdev};
+use super::{Body, Job, Place, Proof, Tree, Vdev};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map, Row, Suspect};
 use bytes::Bytes;
@@ -33,6 +34,7 @@ pub(super) struct Target<'a> {
 }
 
 /// What is known of a column.
+#[derive(Clone)]
 enum Cell {
     /// Not asked for.
     Untried,
@@ -91,14 +93,14 @@ pub(super) async fn read(
     if read.assemble(&mut block, &[]) == Assembly::Impossible {
         return Err(read.shortage());
     }
-    let Err(mut fault) = prove(block.as_ref()) else {
+    if prove(block.as_ref()).is_ok() {
         if proof.is_some() && job.tests_every_copy() {
             let rest = read.untried();
             read.fetch(&rest).await;
             read.count_differences(&block);
         }
         return Ok(block);
-    };
+    }
     let rest = read.untried();
     if !rest.is_empty() {
         read.fetch(&rest).await;
@@ -107,19 +109,15 @@ pub(super) async fn read(
             return Ok(block);
         }
     }
-    let suspects = target.map.suspects(target.ashift, target.widths.clone());
-    for left_out in subsets(suspects.len(), target.map.nparity).take(MAX_ATTEMPTS) {
-        let chosen: Vec<Suspect> = left_out.iter().filter_map(|&i| suspects.get(i).copied()).collect();
-        if !read.changes(&chosen) || read.assemble(&mut block, &chosen) == Assembly::Impossible {
-            continue;
+    let Err(fault) = read.search(&mut block, &prove) else { return Ok(block) };
+    for (child, side) in read.sides() {
+        let before = read.cells.clone();
+        read.ask_side(child, side).await;
+        let whole = read.assemble(&mut block, &[]) == Assembly::Built && prove(block.as_ref()).is_ok();
+        if whole || read.search(&mut block, &prove).is_ok() {
+            return Ok(block);
         }
-        match prove(block.as_ref()) {
-            Ok(()) => {
-                read.count_errors(&block, &chosen);
-                return Ok(block);
-            }
-            Err(error) => fault = error,
-        }
+        read.cells = before;
     }
     Err(read.damaged(fault))
 }
@@ -304,6 +302,49 @@ impl Read<'_> {
         }
         let parities: Vec<Option<&[u8]>> = (0..nparity).map(|c| self.bytes((r, c), left_out)).collect();
         parity::reconstruct(&data, &parities, &mut gaps).ok()
+    }
+
+    /// Leaves out set after set of suspects until the block proves itself; then each of them that was wrong is counted.
+    fn search(&self, block: &mut Buf, prove: &dyn Fn(&[u8]) -> Result<(), CodecError>) -> Result<(), CodecError> {
+        let suspects = self.target.map.suspects(self.target.ashift, self.target.widths.clone());
+        let mut fault = prove(block.as_ref());
+        for left_out in subsets(suspects.len(), self.target.map.nparity).take(MAX_ATTEMPTS) {
+            let chosen: Vec<Suspect> = left_out.iter().filter_map(|&i| suspects.get(i).copied()).collect();
+            if !self.changes(&chosen) || self.assemble(block, &chosen) == Assembly::Impossible {
+                continue;
+            }
+            fault = prove(block.as_ref());
+            if fault.is_ok() {
+                self.count_errors(block, &chosen);
+                break;
+            }
+        }
+        fault
+    }
+
+    /// Children that are mirrors themselves (a disk and its spare or replacement), with each of their sides.
+    fn sides(&self) -> Vec<(usize, usize)> {
+        let used: BTreeSet<usize> = self.target.map.columns().map(|c| c.child).collect();
+        let sides = |child: &usize| match self.target.children.get(*child).map(|v| &v.body) {
+            Some(Body::Mirror(sides)) => sides.len(),
+            _ => 0,
+        };
+        used.iter().flat_map(|child| (0..sides(child)).map(move |side| (*child, side))).collect()
+    }
+
+    /// Takes the columns of `child` from one of its sides.
+    async fn ask_side(&mut self, child: usize, side: usize) {
+        let target = self.target;
+        let Some(Body::Mirror(sides)) = target.children.get(child).map(|v| &v.body) else { return };
+        let Some(vdev) = sides.get(side) else { return };
+        for at in self.all() {
+            let Column { child: of, offset_bytes, size_bytes, .. } = *self.column(at);
+            if of != child || size_bytes == 0 {
+                continue;
+            }
+            let answer = vdev.read(self.tree, self.job, self.place, offset_bytes, size_bytes as u64, None).await;
+            self.cells[at.0][at.1] = answer.map_or(Cell::Failed, |buf| Cell::Got(buf.into_bytes()));
+        }
     }
 
     /// Counts one error at each device of which a data column, left out, was not what it should have been.

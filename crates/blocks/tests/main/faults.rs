@@ -162,3 +162,23 @@ fn where_a_log_ends_nobody_is_blamed() {
     assert!(bench.read(&blocks, &plain).is_err());
     assert_eq!(errors(), 2);
 }
+
+/// Of a disk and its replacement, one side is silently wrong, and another disk is missing: the right side is found.
+#[test]
+fn raidz_asks_each_side_of_a_child_that_is_being_replaced() {
+    let bench = Bench::new(8, 4, Timing::Chaos);
+    let data = pattern(12 << 10, 8);
+    let map = Map::new(0, data.len() as u64, 12, 3, 1);
+    bench.write_rows(&map, &data);
+    let copy = map.columns().find(|c| c.child == 1).unwrap();
+    let bp = pointer(&[(0, 0, 20 << 10)], false, &data);
+    for good in [1usize, 3] {
+        bench.write(good, copy.offset_bytes, &data[copy.at..copy.at + copy.size_bytes]);
+        bench.write(4 - good, copy.offset_bytes, &pattern(copy.size_bytes, 99));
+        let mut leaves = bench.leaves(0..4, &[2]);
+        let pair = vec![leaves[1].clone(), leaves.remove(3)];
+        leaves[1] = weir_blocks::VdevSpec::inner(1, 77, "replacing-1", VdevKind::Replacing, pair);
+        let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves)]);
+        assert_eq!(bench.read(&blocks, &bp).unwrap(), data);
+    }
+}
