@@ -1,5 +1,7 @@
 //! A tree in memory, mounted for real and looked at through the kernel. Skips where there is no FUSE.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;

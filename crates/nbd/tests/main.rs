@@ -1,5 +1,7 @@
 //! Other people's clients against devices in memory: libnbd and qemu where they are installed.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use bytes::Bytes;
 use std::process::Command;
 use std::sync::Arc;

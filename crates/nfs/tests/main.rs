@@ -1,5 +1,7 @@
 //! The server against calls made by hand: first without a socket, then over loopback.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use futures_util::FutureExt;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
