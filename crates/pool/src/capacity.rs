@@ -134,7 +134,7 @@ fn fragmentation(space: &Space) -> Option<u64> {
 }
 
 /// The metaslabs' fragmentation, weighed by what is free in them; `None` if most have no histogram.
-fn vdev_fragmentation(v: &VdevSpace) -> Option<u64> {
+pub fn vdev_fragmentation(v: &VdevSpace) -> Option<u64> {
     let (mut sum, mut free, mut valid) = (0u128, 0u128, 0usize);
 
     for m in &v.metaslabs {

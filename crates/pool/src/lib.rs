@@ -7,6 +7,7 @@
 //!
 //! Nothing here writes: every disk is opened [`weir_machine::Access::ReadOnly`].
 
+pub mod activity;
 pub mod allocated;
 pub mod assemble;
 pub mod capacity;
@@ -15,7 +16,9 @@ pub mod counts;
 pub mod datasets;
 pub mod dedup;
 pub mod dtl;
+pub mod errlog;
 pub mod error;
+pub mod extras;
 pub mod features;
 pub mod gpt;
 pub mod indirect;
@@ -26,6 +29,7 @@ pub mod properties;
 pub mod ranges;
 pub mod roots;
 pub mod scan;
+pub mod sizes;
 pub mod space;
 pub mod spec;
 pub mod status;

@@ -1,6 +1,6 @@
 //! `zfs get`.
 
-use super::select::{Selected, Selection, json_frame, properties};
+use super::select::{Selected, Selection, all_properties, json_frame, properties};
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
@@ -8,14 +8,15 @@ use crate::table::{Align, Table};
 use serde_json::{Map, Value as Json};
 use std::ffi::OsString;
 use weir_machine::{Machine, Request};
+use weir_objects::dsl::PoolFacts;
 use weir_objects::props::{Property, native_named};
 use weir_pool::{Pool, PoolError};
 
 const SPEC: Spec = Spec {
     command: "zfs get",
-    letters: "Hprjo:s:t:d:D:K:J",
+    letters: "Hprjo:s:t:d:D:K:R:J",
     long: &[("json", 'j'), ("json-int", 'J'), ("dir", 'D'), ("key", 'K')],
-    usage: "zfs get [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-s SOURCE,…] [-t TYPE,…] [-d DIR]… all|PROPERTY,… [DATASET]…",
+    usage: "zfs get [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-s SOURCE,…] [-t TYPE,…] [-R ROOT] [-d DIR]… all|PROPERTY,… [DATASET]…",
 };
 
 /// Fields of a line.
@@ -35,11 +36,12 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     let machine = Machine::production()?;
     let mut lines = Vec::new();
     for (pool, selected) in selection.open(&machine)? {
+        let facts = selection.facts(&pool);
         for of in selected {
-            let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), args.words.is_empty()));
+            let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), args.words.is_empty(), &facts));
             match found {
                 Ok(found) => lines.push((of, found)),
-                Err(error) => eprintln!("{}: {error}", of.dataset.name),
+                Err(error) => eprintln!("{}: {error}", of.name()),
             }
         }
     }
@@ -94,15 +96,21 @@ fn sources(args: &Args) -> Result<Vec<String>, Failure> {
 type Found = Vec<(String, Option<Property>)>;
 
 /// What a dataset has of the wanted properties. What it cannot have is left out where nobody asked for this dataset.
-async fn of_dataset(pool: &Pool, of: &Selected, wanted: Option<&[String]>, all: bool) -> Result<Found, PoolError> {
+async fn of_dataset(
+    pool: &Pool,
+    of: &Selected,
+    wanted: Option<&[String]>,
+    all: bool,
+    facts: &PoolFacts,
+) -> Result<Found, PoolError> {
     let rq = &Request::internal("get");
     match wanted {
         None => {
-            let found = pool.dsl.properties(rq, &of.dataset, &pool.facts()).await?;
+            let found = all_properties(rq, pool, of, facts).await?;
             Ok(found.into_iter().map(|p| (p.name.clone(), Some(p))).collect())
         }
         Some(wanted) => {
-            let found = properties(rq, pool, of, wanted).await?;
+            let found = properties(rq, pool, of, wanted, facts).await?;
             let found = wanted.iter().cloned().zip(found);
             Ok(found.filter(|(_, p)| p.is_some() || !all).collect())
         }
@@ -119,7 +127,7 @@ fn print_table(lines: &[(Selected, Found)], fields: &[String], args: &Args) {
     for (of, found) in lines {
         for (name, property) in found {
             let cell = |field: &String| match field.as_str() {
-                "name" => of.dataset.name.clone(),
+                "name" => of.name().to_owned(),
                 "property" => name.clone(),
                 "value" => value(property.as_ref(), args.has('p')),
                 "source" => property.as_ref().map_or_else(|| "-".into(), |p| p.source.text()),
@@ -146,7 +154,7 @@ fn print_json(lines: &[(Selected, Found)], args: &Args) {
             properties.insert(name.clone(), json::property(&text, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));
-        datasets.insert(of.dataset.name.clone(), Json::Object(frame));
+        datasets.insert(of.name().to_owned(), Json::Object(frame));
     }
     let mut answer = json::frame("zfs get");
     answer.insert("datasets".into(), Json::Object(datasets));

@@ -13,9 +13,9 @@ use weir_objects::props::{Property, Value, column_title, native_named};
 
 const SPEC: Spec = Spec {
     command: "zfs list",
-    letters: "Hprjo:s:S:t:d:D:K:J",
+    letters: "Hprjo:s:S:t:d:D:K:R:J",
     long: &[("json", 'j'), ("json-int", 'J'), ("dir", 'D'), ("key", 'K')],
-    usage: "zfs list [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o PROPERTY,…] [-s PROPERTY]… [-S PROPERTY]… [-t TYPE,…] [-d DIR]… [DATASET]…",
+    usage: "zfs list [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o PROPERTY,…] [-s PROPERTY]… [-S PROPERTY]… [-t TYPE,…] [-R ROOT] [-d DIR]… [DATASET]…",
 };
 
 /// A line of the list: the dataset, the columns, and what it is sorted by.
@@ -36,14 +36,15 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     let keys: Vec<String> = sort.iter().map(|(name, _)| name.clone()).collect();
     for (pool, selected) in selection.open(&machine)? {
         let rq = Request::internal("list");
+        let facts = selection.facts(&pool);
         for of in selected {
             match machine.block_on(async {
-                let cells = properties(&rq, &pool, &of, &columns).await?;
-                let keys = if keys.is_empty() { Vec::new() } else { properties(&rq, &pool, &of, &keys).await? };
+                let cells = properties(&rq, &pool, &of, &columns, &facts).await?;
+                let keys = if keys.is_empty() { Vec::new() } else { properties(&rq, &pool, &of, &keys, &facts).await? };
                 Ok::<_, weir_pool::PoolError>((cells, keys))
             }) {
                 Ok((cells, keys)) => rows.push(Row { of, cells, keys }),
-                Err(error) => eprintln!("{}: {error}", of.dataset.name),
+                Err(error) => eprintln!("{}: {error}", of.name()),
             }
         }
     }
@@ -147,7 +148,7 @@ fn print_json(rows: &[Row], columns: &[String], args: &Args) {
             properties.insert(name.clone(), json::property(&value, &source, numbers));
         }
         frame.insert("properties".into(), Json::Object(properties));
-        datasets.insert(row.of.dataset.name.clone(), Json::Object(frame));
+        datasets.insert(row.of.name().to_owned(), Json::Object(frame));
     }
     let mut answer = json::frame("zfs list");
     answer.insert("datasets".into(), Json::Object(datasets));

@@ -6,8 +6,9 @@ use crate::pools;
 use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use weir_format::dsl::Bookmark;
 use weir_machine::{Machine, Request};
-use weir_objects::dsl::{Dataset, Dir};
+use weir_objects::dsl::{Dataset, Dir, NamedBookmark, PoolFacts};
 use weir_objects::props::{DatasetKind, Property, Source, Value, native_named};
 use weir_pool::{OpenOptions, Pool, PoolError};
 
@@ -18,6 +19,7 @@ pub struct Selection {
     kinds: Vec<DatasetKind>,
     depth: usize,
     names: Vec<String>,
+    altroot: String,
 }
 
 /// A dataset that was selected.
@@ -26,6 +28,20 @@ pub struct Selected {
     pub dataset: Dataset,
     /// What it is.
     pub kind: DatasetKind,
+    /// Of a bookmark: what it says; the dataset is then its head.
+    pub bookmark: Option<NamedBookmark>,
+}
+
+impl Selected {
+    /// A file system, volume or snapshot.
+    fn dataset(dataset: Dataset, kind: DatasetKind) -> Self {
+        Selected { dataset, kind, bookmark: None }
+    }
+
+    /// Its full name.
+    pub fn name(&self) -> &str {
+        self.bookmark.as_ref().map_or(&self.dataset.name, |b| &b.name)
+    }
 }
 
 /// Splits folders from a depth: `zfs` takes a depth with `-d`, weir's commands folders. A number is a depth.
@@ -44,6 +60,9 @@ fn depth_and_dirs(args: &Args) -> (Option<usize>, Vec<OsString>) {
 impl Selection {
     /// From the command line; the first `skip` words are no names.
     pub fn new(spec: &Spec, args: &Args, skip: usize) -> Result<Self, Failure> {
+        if args.has('J') && !args.has('j') {
+            return Err(spec.misused("'--json-int' only works with '-j'"));
+        }
         let (depth, dirs) = depth_and_dirs(args);
         let names: Vec<String> = args.words.iter().skip(skip).map(|w| w.to_string_lossy().into_owned()).collect();
         let snapshots_named = names.iter().any(|n| n.contains('@'));
@@ -73,7 +92,14 @@ impl Selection {
             None if kinds.iter().all(|k| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark)) => 1,
             None => 0,
         };
-        Ok(Selection { search: pools::search_paths(dirs)?, keys: pools::keys(args.values('K'))?, kinds, depth, names })
+        let (search, keys) = (pools::search_paths(dirs)?, pools::keys(args.values('K'))?);
+        let altroot = args.value('R').unwrap_or_default();
+        Ok(Selection { search, keys, kinds, depth, names, altroot })
+    }
+
+    /// What a dataset's properties take from its pool and from the command line.
+    pub fn facts(&self, pool: &Pool) -> PoolFacts {
+        PoolFacts { altroot: self.altroot.clone(), ..pool.facts() }
     }
 
     /// Opens the pools concerned and gives each with what is selected of it.
@@ -121,7 +147,7 @@ impl Selection {
             let absent = |_| Failure::failed(format!("cannot open '{name}': dataset does not exist"));
             let dataset = pool.dataset(rq, name).await.map_err(absent)?;
             if dataset.is_snapshot() {
-                out.push(Selected { dataset, kind: DatasetKind::Snapshot });
+                out.push(Selected::dataset(dataset, DatasetKind::Snapshot));
             } else {
                 self.below(rq, pool, name, &mut out).await?;
             }
@@ -160,7 +186,7 @@ impl Selection {
                 _ => DatasetKind::Filesystem,
             };
             if self.kinds.contains(&kind) {
-                out.push(Selected { dataset: pool.dsl.head(rq, dir).await?, kind });
+                out.push(Selected::dataset(pool.dsl.head(rq, dir).await?, kind));
             }
         }
         if self.kinds.contains(&DatasetKind::Snapshot) && depth < self.depth {
@@ -168,7 +194,16 @@ impl Selection {
             for (name, error) in &list.damaged {
                 eprintln!("{name}: {error}");
             }
-            out.extend(list.snapshots.iter().map(|s| Selected { dataset: s.clone(), kind: DatasetKind::Snapshot }));
+            out.extend(list.snapshots.iter().map(|s| Selected::dataset(s.clone(), DatasetKind::Snapshot)));
+        }
+        if self.kinds.contains(&DatasetKind::Bookmark) && depth < self.depth {
+            let head = pool.dsl.head(rq, dir).await?;
+            let bookmarks = pool.dsl.bookmarks(rq, &head).await?;
+            out.extend(bookmarks.into_iter().map(|b| Selected {
+                dataset: head.clone(),
+                kind: DatasetKind::Bookmark,
+                bookmark: Some(b),
+            }));
         }
         Ok(())
     }
@@ -180,25 +215,56 @@ pub async fn properties(
     pool: &Pool,
     of: &Selected,
     wanted: &[String],
+    facts: &PoolFacts,
 ) -> Result<Vec<Option<Property>>, PoolError> {
     if of.kind == DatasetKind::Snapshot
         && let Some(quick) = wanted.iter().map(|w| at_hand(&of.dataset, w)).collect::<Option<Vec<_>>>()
     {
         return Ok(quick);
     }
-    let facts = pool.facts();
-    let all = pool.dsl.properties(rq, &of.dataset, &facts).await?;
+    let all = all_properties(rq, pool, of, facts).await?;
     let mut out = Vec::with_capacity(wanted.len());
     for name in wanted {
         let full = native_named(name).map_or(name.as_str(), |n| n.name);
         let found = match name.as_str() {
-            "name" => Some(text("name", &of.dataset.name)),
-            n if n.starts_with("written@") => pool.dsl.property(rq, &of.dataset, &facts, n).await?,
+            "name" => Some(text("name", of.name())),
+            n if n.starts_with("written@") => pool.dsl.property(rq, &of.dataset, facts, n).await?,
             _ => all.iter().find(|p| p.name == full).cloned(),
         };
         out.push(found);
     }
     Ok(out)
+}
+
+/// All properties of a dataset or bookmark.
+pub async fn all_properties(
+    rq: &Request,
+    pool: &Pool,
+    of: &Selected,
+    facts: &PoolFacts,
+) -> Result<Vec<Property>, PoolError> {
+    match &of.bookmark {
+        None => Ok(pool.dsl.properties(rq, &of.dataset, facts).await?),
+        Some(bookmark) => Ok(of_bookmark(bookmark)),
+    }
+}
+
+/// What a bookmark tells; one of an old form knows no sizes.
+fn of_bookmark(named: &NamedBookmark) -> Vec<Property> {
+    let bookmark = &named.bookmark;
+    let [referenced, _, uncompressed] = bookmark.referenced;
+    let number = |name: &str, n| Property { name: name.into(), value: Value::Number(n), source: Source::None };
+    let mut out = vec![text("type", DatasetKind::Bookmark.name()), number("creation", bookmark.creation_time_s)];
+    let sized = bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0;
+    if sized {
+        out.push(number("referenced", referenced));
+    }
+    out.push(number("createtxg", bookmark.creation_txg.0));
+    out.push(number("guid", bookmark.guid));
+    if sized {
+        out.push(number("logicalreferenced", uncompressed));
+    }
+    out
 }
 
 fn text(name: &str, value: &str) -> Property {
@@ -226,13 +292,14 @@ fn at_hand(dataset: &Dataset, name: &str) -> Option<Option<Property>> {
 
 /// A dataset's frame in the JSON answer, without its properties.
 pub fn json_frame(of: &Selected, numbers: crate::json::Numbers) -> Map<String, Json> {
-    let name = &of.dataset.name;
-    let (head, snapshot) = name.split_once('@').map_or((name.as_str(), None), |(h, s)| (h, Some(s)));
+    let name = of.name();
+    let (head, snapshot) = name.split_once('@').map_or((name, None), |(h, s)| (h, Some(s)));
+    let created = of.bookmark.as_ref().map_or(of.dataset.phys.creation_txg, |b| b.bookmark.creation_txg).0;
     let mut out = Map::new();
     out.insert("name".into(), json!(name));
     out.insert("type".into(), json!(of.kind.name().to_uppercase()));
-    out.insert("pool".into(), json!(name.split(['/', '@']).next()));
-    out.insert("createtxg".into(), crate::json::number(of.dataset.phys.creation_txg.0, numbers));
+    out.insert("pool".into(), json!(name.split(['/', '@', '#']).next()));
+    out.insert("createtxg".into(), crate::json::number(created, numbers));
     if let Some(snapshot) = snapshot {
         out.insert("dataset".into(), json!(head));
         out.insert("snapshot_name".into(), json!(snapshot));

@@ -1,60 +1,78 @@
-//! `zpool list` and `zpool get`.
+//! `zpool list`: one line for each pool, with `-v` one for each of its vdevs as well.
 
-use crate::args::{Args, Spec};
+use super::get::{all, header, numbers, object};
+use super::opened::{OpenedPools, words};
+use crate::args::Spec;
 use crate::failure::Failure;
-use crate::json::{self, Numbers};
-use crate::pools;
+use crate::json;
 use crate::table::{Align, Table};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value};
 use std::ffi::OsString;
-use weir_machine::{Machine, Request};
-use weir_pool::properties::{self, PoolProperty, full_name, is_known};
-use weir_pool::{OpenOptions, Pool};
+use weir_machine::Machine;
+use weir_objects::props::human_size;
+use weir_pool::properties::{self, PoolProperty};
+use weir_pool::status::VdevState;
+use weir_pool::{Class, Pool, VdevConfig, capacity};
 
-const LIST: Spec = Spec {
+const SPEC: Spec = Spec {
     command: "zpool list",
-    letters: "Hpo:d:jJvgLP",
-    long: &[("json", 'j'), ("json-int", 'J')],
-    usage: "zpool list [-Hp] [-j [--json-int]] [-o PROPERTY,…] [-d DIR]… [POOL]…",
+    letters: "Hpjvo:d:R:I",
+    long: &[("json", 'j'), ("json-int", 'I')],
+    usage: "zpool list [-Hpv] [-j [--json-int]] [-o PROPERTY[,…]] [-R ROOT] [-d DIR]… [POOL]…",
 };
-const GET: Spec = Spec {
-    command: "zpool get",
-    letters: "Hpo:d:jJ",
-    long: &[("json", 'j'), ("json-int", 'J')],
-    usage: "zpool get [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-d DIR]… all|PROPERTY,… [POOL]…",
-};
-const COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
+const DEFAULT: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
 
-/// The pools named, or all.
-pub fn selected(machine: &Machine, args: &Args, skip: usize) -> Result<Vec<Pool>, Failure> {
-    let search = pools::search_paths(args.values('d'))?;
-    let mut names: Vec<String> = args.words.iter().skip(skip).map(|w| w.to_string_lossy().into_owned()).collect();
-    let there = pools::names(machine, &search)?;
-    for name in &names {
-        if !there.contains(name) && name.parse::<u64>().is_err() {
-            return Err(Failure::failed(format!("cannot open '{name}': no such pool")));
+/// Runs the command.
+pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = SPEC.parse(line)?;
+    let numbers = numbers(&args, &SPEC)?;
+    let columns = columns(args.value('o').as_deref().unwrap_or(DEFAULT))?;
+    let machine = Machine::production()?;
+    let opened = OpenedPools::open(&machine, &args, &words(&args))?;
+    let parsable = args.has('p') || args.has('I');
+    let titles = columns.iter().map(|c| (title(c), align(c)));
+    let mut table = Table::new(titles, args.has('H'));
+    let mut found = Map::new();
+    for pool in &opened.pools {
+        let all = machine.block_on(all(pool, args.value('R').as_deref()))?;
+        let chosen: Vec<PoolProperty> =
+            columns.iter().filter_map(|c| all.iter().find(|p| p.name == *c).cloned()).collect();
+        let mut item = header(pool, true, numbers);
+        item.insert("properties".into(), object(&chosen, parsable, numbers));
+        found.insert(pool.name().to_owned(), Value::Object(item));
+        let value = |name: &String| match all.iter().find(|p| p.name == *name) {
+            Some(property) => property.value.text(parsable),
+            None if name == "name" => pool.name().to_owned(),
+            None => "-".to_owned(),
+        };
+        table.row(columns.iter().map(value).collect());
+        if args.has('v') {
+            vdev_rows(pool, &columns, parsable, &mut table);
         }
     }
-    if names.is_empty() {
-        names = there;
+    if args.has('j') {
+        let mut answer = json::frame("zpool list");
+        answer.insert("pools".into(), Value::Object(found));
+        json::print(answer);
+    } else if opened.pools.is_empty() && opened.failures.is_empty() {
+        println!("no pools available");
+    } else if !opened.pools.is_empty() {
+        print!("{}", table.text());
     }
-    names.into_iter().map(|name| pools::open(machine, &OpenOptions::new(search.clone(), name))).collect()
+    Ok(opened.close())
 }
 
-/// A pool's frame in the JSON answer.
-pub fn json_frame(pool: &Pool, numbers: Numbers) -> Map<String, Json> {
-    let mut out = Map::new();
-    out.insert("name".into(), json!(pool.name()));
-    out.insert("type".into(), json!("POOL"));
-    out.insert("state".into(), json!(pool.state.to_string()));
-    out.insert("pool_guid".into(), json::number(pool.config.guid, numbers));
-    out.insert("txg".into(), json::number(pool.uberblock.txg.0, numbers));
-    out.insert("spa_version".into(), json::number(pool.config.version, numbers));
-    out.insert("zpl_version".into(), json::number(5, numbers));
-    out
+fn columns(text: &str) -> Result<Vec<String>, Failure> {
+    let names: Vec<String> = match text {
+        "all" => std::iter::once("name").chain(properties::NAMES.iter().copied()).map(str::to_owned).collect(),
+        _ => text.split(',').map(|n| properties::full_name(n).to_owned()).collect(),
+    };
+    match names.iter().find(|n| !properties::is_known(n)) {
+        Some(name) => Err(SPEC.misused(&format!("invalid property '{name}'"))),
+        None => Ok(names),
+    }
 }
 
-/// The columns of `zpool list`, by the property's name.
 fn title(name: &str) -> String {
     match name {
         "allocated" => "ALLOC".into(),
@@ -63,108 +81,67 @@ fn title(name: &str) -> String {
         "fragmentation" => "FRAG".into(),
         "capacity" => "CAP".into(),
         "dedupratio" => "DEDUP".into(),
+        "readonly" => "RDONLY".into(),
+        "autoreplace" => "REPLACE".into(),
+        "listsnapshots" => "LISTSNAPS".into(),
         other => other.to_uppercase(),
     }
 }
 
-fn wanted(given: &str) -> Result<Vec<String>, Failure> {
-    let names: Vec<String> = given.split(',').map(|n| full_name(n).to_owned()).collect();
-    match names.iter().find(|n| *n != "name" && !is_known(n)) {
-        Some(bad) => Err(Failure::usage(format!("bad property list: invalid property '{bad}'"))),
-        None => Ok(names),
-    }
+fn align(name: &str) -> Align {
+    let numbers = ["size", "allocated", "free", "checkpoint", "expandsize", "fragmentation", "capacity", "dedupratio"];
+    if numbers.contains(&name) { Align::Right } else { Align::Left }
 }
 
-fn gathered(machine: &Machine, pool: &Pool) -> Result<Vec<PoolProperty>, Failure> {
-    Ok(machine.block_on(properties::properties(&Request::internal("get"), pool, None))?)
-}
-
-fn numbers(args: &Args) -> Numbers {
-    if args.has('J') { Numbers::Integers } else { Numbers::Text }
-}
-
-/// `zpool list`.
-pub fn list(line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = LIST.parse(line)?;
-    let columns = wanted(&args.value('o').unwrap_or_else(|| COLUMNS.into()))?;
-    let machine = Machine::production()?;
-    let left = |c: &str| matches!(c, "name" | "health" | "altroot" | "comment" | "version");
-    let heads = columns.iter().map(|c| (title(c), if left(c) { Align::Left } else { Align::Right }));
-    let mut table = Table::new(heads, args.has('H'));
-    let mut answer = Map::new();
-    for pool in selected(&machine, &args, 0)? {
-        let all = gathered(&machine, &pool)?;
-        let find = |name: &String| all.iter().find(|p| p.name == *name);
-        let exact = args.has('p') || args.has('J');
-        let cell = |name: &String| match name.as_str() {
-            "name" => pool.name().to_owned(),
-            _ => find(name).map_or_else(|| "-".into(), |p| p.value.text(exact)),
-        };
-        let mut inner = Map::new();
-        for name in columns.iter().filter(|n| *n != "name") {
-            let source = find(name).map_or("-", |p| p.origin.text());
-            inner.insert(name.clone(), json::property(&cell(name), source, numbers(&args)));
+/// A row for each vdev: top-level ones with what they hold, the others with how they stand.
+fn vdev_rows(pool: &Pool, columns: &[String], parsable: bool, table: &mut Table) {
+    for (class, heading) in
+        [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")]
+    {
+        let all = || pool.tree.children.iter().zip(&pool.space.vdevs);
+        let members = || all().filter(|(top, _)| top.class == class && top.is_concrete());
+        if members().next().is_some() && !heading.is_empty() {
+            table.row(columns.iter().map(|c| if c == "name" { heading.into() } else { dash(c) }).collect());
         }
-        table.row(columns.iter().map(cell).collect());
-        let mut frame = json_frame(&pool, numbers(&args));
-        frame.insert("properties".into(), Json::Object(inner));
-        answer.insert(pool.name().to_owned(), Json::Object(frame));
-    }
-    finish("zpool list", &args, &table, answer, "no pools available");
-    Ok(0)
-}
-
-fn finish(command: &str, args: &Args, table: &Table, pools: Map<String, Json>, none: &str) {
-    if args.has('j') {
-        let mut answer = json::frame(command);
-        answer.insert("pools".into(), Json::Object(pools));
-        json::print(answer);
-    } else if table.is_empty() && !args.has('H') {
-        println!("{none}");
-    } else {
-        print!("{}", table.text());
-    }
-}
-
-/// `zpool get`.
-pub fn get(line: Vec<OsString>) -> Result<u8, Failure> {
-    let args = GET.parse(line)?;
-    let Some(given) = args.word(0) else { return Err(GET.misused("missing property argument")) };
-    let all_fields = ["name", "property", "value", "source"].map(str::to_owned).to_vec();
-    let fields = match args.value('o') {
-        None => all_fields,
-        Some(o) if o == "all" => all_fields,
-        Some(o) => o.split(',').map(str::to_owned).collect(),
-    };
-    if let Some(bad) = fields.iter().find(|f| !["name", "property", "value", "source"].contains(&f.as_str())) {
-        return Err(GET.misused(&format!("invalid column name '{bad}'")));
-    }
-    let wanted = if given == "all" { None } else { Some(wanted(&given)?) };
-    let machine = Machine::production()?;
-    let mut table = Table::new(fields.iter().map(|f| (f.to_uppercase(), Align::Left)), args.has('H'));
-    let mut answer = Map::new();
-    for pool in selected(&machine, &args, 1)? {
-        let all = gathered(&machine, &pool)?;
-        let shown: Vec<&PoolProperty> = match &wanted {
-            None => all.iter().collect(),
-            Some(names) => names.iter().filter_map(|n| all.iter().find(|p| p.name == *n)).collect(),
-        };
-        let mut inner = Map::new();
-        for p in shown {
-            let value = p.value.text(args.has('p') || args.has('J'));
-            let cell = |field: &String| match field.as_str() {
-                "name" => pool.name().to_owned(),
-                "property" => p.name.clone(),
-                "value" => value.clone(),
-                _ => p.origin.text().to_owned(),
+        for (top, space) in members() {
+            let size = space.space_bytes();
+            let allocated = space.allocated_bytes();
+            let number = |n: u64| if parsable { n.to_string() } else { human_size(n).trim_end_matches('B').to_owned() };
+            let cell = |column: &String| match column.as_str() {
+                "size" => number(size),
+                "allocated" => number(allocated),
+                "free" => number(size.saturating_sub(allocated)),
+                "capacity" => {
+                    let percent = 100.0 * allocated as f64 / (size.max(1)) as f64;
+                    if parsable { format!("{}", percent as u64) } else { format!("{percent:.2}%") }
+                }
+                "fragmentation" => match capacity::vdev_fragmentation(space) {
+                    Some(percent) => format!("{percent}{}", if parsable { "" } else { "%" }),
+                    None => "-".into(),
+                },
+                other => cell_of(pool, top, 2, other),
             };
-            table.row(fields.iter().map(cell).collect());
-            inner.insert(p.name.clone(), json::property(&value, p.origin.text(), numbers(&args)));
+            table.row(columns.iter().map(cell).collect());
+            below(pool, top, 4, columns, table);
         }
-        let mut frame = json_frame(&pool, numbers(&args));
-        frame.insert("properties".into(), Json::Object(inner));
-        answer.insert(pool.name().to_owned(), Json::Object(frame));
     }
-    finish("zpool get", &args, &table, answer, "no pools available");
-    Ok(0)
+}
+
+fn below(pool: &Pool, vdev: &VdevConfig, indent: usize, columns: &[String], table: &mut Table) {
+    for child in &vdev.children {
+        table.row(columns.iter().map(|c| cell_of(pool, child, indent, c)).collect());
+        below(pool, child, indent + 2, columns, table);
+    }
+}
+
+fn cell_of(pool: &Pool, vdev: &VdevConfig, indent: usize, column: &str) -> String {
+    match column {
+        "name" => format!("{}{}", " ".repeat(indent), vdev.name()),
+        "health" => pool.states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail).to_string(),
+        other => dash(other),
+    }
+}
+
+fn dash(column: &str) -> String {
+    if column == "altroot" { String::new() } else { "-".into() }
 }

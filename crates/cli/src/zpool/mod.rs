@@ -2,10 +2,13 @@
 //!
 //! No pool is held open between two commands, so every one of them looks for its pools in the folders given.
 
+mod get;
 mod import;
 mod list;
+mod opened;
 mod status;
 mod tree;
+mod vdevs;
 
 use crate::failure::Failure;
 use std::ffi::OsString;
@@ -20,8 +23,8 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
     let command = line.remove(0);
     match command.to_str().unwrap_or_default() {
         "import" => import::run(line),
-        "list" => list::list(line),
-        "get" => list::get(line),
+        "get" => get::run(line),
+        "list" => list::run(line),
         "status" => status::run(line),
         "version" | "-V" | "--version" => {
             println!("weir {}", env!("CARGO_PKG_VERSION"));

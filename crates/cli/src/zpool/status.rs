@@ -1,282 +1,361 @@
-//! `zpool status`.
+//! `zpool status`: how pools stand, vdev by vdev, what happened to them, and which files were lost.
+//!
+//! What is the matter is told by the first of these that holds: files with permanent errors, devices that are gone,
+//! devices that were taken offline, an old on-disk format, features that are not enabled. OpenZFS's identifiers
+//! (`ZFS-8000-…`) stand beside our words.
 
-use super::list::{json_frame, selected};
-use super::tree;
+use super::get::{header, numbers};
+use super::opened::{OpenedPools, words};
+use super::vdevs::{self, Style};
+use super::{tree, tree::Line};
 use crate::args::Spec;
 use crate::failure::Failure;
-use crate::json::{self, Numbers};
-use serde_json::{Map, Value as Json, json};
-use std::collections::BTreeMap;
+use crate::json;
+use serde_json::{Map, Value};
 use std::ffi::OsString;
-use weir_blocks::vdev::LeafHealth;
-use weir_format::NvList;
-use weir_format::dsl::{ScanPhys, pool as names};
+use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::{Machine, Request};
+use weir_objects::props::{human_size, human_time};
+use weir_pool::activity::{Checkpoint, Expansion, Removal, Scan, Stage};
+use weir_pool::errlog::Errors;
+use weir_pool::extras::Extra;
 use weir_pool::status::VdevState;
-use weir_pool::{Class, Pool, VdevConfig, VdevKind};
+use weir_pool::{Class, Pool, VdevConfig};
 
 const SPEC: Spec = Spec {
     command: "zpool status",
-    letters: "d:jJvxPLgtsDp",
-    long: &[("json", 'j'), ("json-int", 'J')],
-    usage: "zpool status [-x] [-j [--json-int]] [-d DIR]… [POOL]…",
+    letters: "vxpjd:I",
+    long: &[("json", 'j'), ("json-int", 'I')],
+    usage: "zpool status [-vxp] [-j [--json-int]] [-d DIR]… [POOL]…",
 };
+const CLASSES: [(Class, &str); 3] = [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
+
+/// Features that an upgrade leaves alone, so that nobody is advised to enable them.
+const NEVER_UPGRADED: [&str; 1] = ["dynamic_gang_header"];
 
 /// Runs the command.
 pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
+    let style = Style { numbers: numbers(&args, &SPEC)?, parsable: args.has('p') };
     let machine = Machine::production()?;
-    let numbers = if args.has('J') { Numbers::Integers } else { Numbers::Text };
-    let mut answer = Map::new();
-    let mut shown = 0;
-    let pools = selected(&machine, &args, 0)?;
-    for pool in &pools {
-        let facts = machine.block_on(Facts::gather(pool))?;
-        if args.has('x') && pool.state == VdevState::Online && facts.errors == 0 {
+    let named = words(&args);
+    let opened = OpenedPools::open(&machine, &args, &named)?;
+    let mut found = Map::new();
+    let mut texts = Vec::new();
+    for pool in &opened.pools {
+        let report = machine.block_on(Report::gather(pool))?;
+        if args.has('x') && report.trouble.as_ref().is_none_or(|t| !t.unhealthy) {
+            if !named.is_empty() {
+                texts.push(format!("pool '{}' is healthy\n", pool.name()));
+            }
             continue;
         }
-        shown += 1;
-        if args.has('j') {
-            answer.insert(pool.name().to_owned(), Json::Object(facts.json(pool, numbers)));
-        } else {
-            print!("{}", facts.text(pool));
-        }
+        found.insert(pool.name().to_owned(), Value::Object(report.json(pool, style)));
+        texts.push(report.text(pool, args.has('v')));
     }
     if args.has('j') {
-        let mut frame = json::frame("zpool status");
-        frame.insert("pools".into(), Json::Object(answer));
-        json::print(frame);
-    } else if pools.is_empty() {
-        println!("no pools available");
-    } else if shown == 0 {
-        println!("all pools are healthy");
+        let mut answer = json::frame("zpool status");
+        answer.insert("pools".into(), Value::Object(found));
+        json::print(answer);
+    } else if !texts.is_empty() {
+        print!("{}", texts.join("\n"));
+    } else if opened.failures.is_empty() {
+        println!("{}", if args.has('x') { "all pools are healthy" } else { "no pools available" });
     }
-    Ok(0)
+    Ok(opened.close())
 }
 
-/// What is shown besides the tree.
-struct Facts {
-    scan: Option<ScanPhys>,
-    /// Blocks in the error logs.
-    errors: u64,
-    checkpoint: bool,
+/// What is the matter with a pool, and what can be done.
+struct Trouble {
+    status: &'static str,
+    action: &'static str,
+    id: Option<&'static str>,
+    /// Worse than something that could be better.
+    unhealthy: bool,
+}
+
+struct Report {
+    trouble: Option<Trouble>,
+    scan: Option<Scan>,
+    removal: Option<Removal>,
+    expansion: Option<Expansion>,
+    checkpoint: Option<Checkpoint>,
+    errors: Errors,
+    error_lines: Vec<String>,
     spares: Vec<VdevConfig>,
     caches: Vec<VdevConfig>,
-    health: BTreeMap<u64, LeafHealth>,
 }
 
-impl Facts {
+impl Report {
     async fn gather(pool: &Pool) -> Result<Self, Failure> {
         let rq = &Request::internal("status");
-        let failed = |e: weir_objects::ObjectError| Failure::failed(format!("{}: {e}", pool.name()));
-        let mos = &pool.mos;
-        let words = mos.named_words(rq, names::SCAN).await.map_err(failed)?;
-        let head_log = pool.features.count("com.delphix:head_errlog").unwrap_or(0) > 0;
-        let mut errors = 0;
-        for name in [names::ERRLOG_LAST, names::ERRLOG_SCRUB] {
-            let Some(id) = mos.named(rq, name).await.map_err(failed)? else { continue };
-            let entries = mos.numbers(rq, id).await.map_err(failed)?;
-            for inner in entries.values() {
-                errors += match head_log {
-                    true => mos.numbers(rq, weir_format::ObjectId(*inner)).await.map_err(failed)?.len() as u64,
-                    false => 1,
-                };
-            }
-        }
-        Ok(Facts {
-            scan: words.and_then(|w| ScanPhys::from_words(&w)).filter(|s| s.func != 0),
+        let errors = pool.errors(rq).await?;
+        Ok(Report {
+            trouble: trouble(pool, &errors),
+            scan: pool.last_scan(rq).await?,
+            removal: pool.last_removal(rq).await?,
+            expansion: pool.last_expansion(rq).await?,
+            checkpoint: pool.checkpoint(rq).await?,
+            error_lines: pool.error_lines(rq, &errors).await,
             errors,
-            checkpoint: mos.named_words(rq, names::CHECKPOINT).await.map_err(failed)?.is_some(),
-            spares: aux(pool, names::SPARES, "spares").await.map_err(failed)?,
-            caches: aux(pool, names::L2CACHE, "l2cache").await.map_err(failed)?,
-            health: pool.blocks.tree().health().into_iter().map(|h| (h.guid, h)).collect(),
+            spares: pool.extras(rq, Extra::Spare).await?,
+            caches: pool.extras(rq, Extra::Cache).await?,
         })
     }
 
-    fn text(&self, pool: &Pool) -> String {
+    fn json(&self, pool: &Pool, style: Style) -> Map<String, Value> {
+        let mut out = header(pool, false, style.numbers);
+        if let Some(trouble) = &self.trouble {
+            out.insert("status".into(), trouble.status.into());
+            out.insert("action".into(), trouble.action.into());
+            if let Some(id) = trouble.id {
+                out.insert("msgid".into(), id.into());
+                out.insert("moreinfo".into(), more_about(id).into());
+            }
+        }
+        self.activity(pool, style, &mut out);
+        out.insert("vdevs".into(), Value::Object(vdevs::root(pool, style)));
+        for (class, name) in CLASSES {
+            let members = vdevs::of_class(pool, class, style);
+            if !members.is_empty() {
+                out.insert(name.into(), Value::Object(members));
+            }
+        }
+        let object = |all: Vec<(String, Map<String, Value>)>| {
+            Value::Object(all.into_iter().map(|(name, item)| (name, Value::Object(item))).collect())
+        };
+        if !self.caches.is_empty() {
+            out.insert("l2cache".into(), object(self.caches.iter().map(|c| vdevs::cache(pool, c, style)).collect()));
+        }
+        if !self.spares.is_empty() {
+            out.insert("spares".into(), object(self.spares.iter().map(|s| vdevs::spare(pool, s, style)).collect()));
+        }
+        out.insert("error_count".into(), style.number(self.errors.count));
+        if !self.error_lines.is_empty() {
+            out.insert("errlist".into(), self.error_lines.clone().into());
+        }
+        out
+    }
+
+    fn activity(&self, pool: &Pool, style: Style, out: &mut Map<String, Value>) {
+        let number = |n| style.number(n);
+        let kind = |vdev: u64| pool.tree.children.iter().find(|t| t.id == vdev).map(type_word);
+        let mut put = |name: &str, fields: Vec<(&str, Value)>| {
+            let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+            out.insert(name.to_owned(), Value::Object(fields));
+        };
+        if let Some(s) = self.scan {
+            put(
+                "scan_stats",
+                vec![
+                    ("function", if s.resilver { "RESILVER" } else { "SCRUB" }.into()),
+                    ("state", s.stage.name().into()),
+                    ("start_time", number(s.start_s)),
+                    ("end_time", number(s.end_s)),
+                    ("to_examine", style.size(s.to_examine)),
+                    ("examined", style.size(s.examined)),
+                    ("skipped", style.size(s.skipped)),
+                    ("processed", style.size(s.processed)),
+                    ("errors", number(s.errors)),
+                    ("bytes_per_scan", number(0)),
+                    ("pass_start", number(s.start_s)),
+                    ("scrub_pause", number(0)),
+                    ("scrub_spent_paused", number(0)),
+                    ("issued_bytes_per_scan", number(0)),
+                    ("issued", style.size(s.examined.saturating_sub(s.skipped))),
+                ],
+            );
+        }
+        if let Some(r) = self.removal {
+            put(
+                "removal_stats",
+                vec![
+                    ("name", kind(r.vdev).unwrap_or_else(|| "indirect".into()).into()),
+                    ("state", r.stage.name().into()),
+                    ("removing_vdev", number(r.vdev)),
+                    ("start_time", number(r.start_s)),
+                    ("end_time", number(r.end_s)),
+                    ("to_copy", style.size(r.to_copy)),
+                    ("copied", style.size(r.copied)),
+                    ("mapping_memory", style.size(r.mapping_memory)),
+                ],
+            );
+        }
+        if let Some(c) = self.checkpoint {
+            put(
+                "checkpoint_stats",
+                vec![("state", "EXISTS".into()), ("start_time", number(c.taken_s)), ("space", style.size(c.bytes))],
+            );
+        }
+        if let Some(e) = self.expansion {
+            put(
+                "raidz_expand_stats",
+                vec![
+                    ("name", kind(e.vdev).unwrap_or_default().into()),
+                    ("state", e.stage.name().into()),
+                    ("expanding_vdev", number(e.vdev)),
+                    ("start_time", number(e.start_s)),
+                    ("end_time", number(e.end_s)),
+                    ("to_reflow", style.size(e.to_reflow)),
+                    ("reflowed", style.size(e.reflowed)),
+                    ("waiting_for_resilver", number(0)),
+                ],
+            );
+        }
+    }
+
+    fn text(&self, pool: &Pool, verbose: bool) -> String {
         let mut out = format!("  pool: {}\n state: {}\n", pool.name(), pool.state);
-        if let Some((status, action)) = self.advice(pool) {
-            out.push_str(&format!("status: {status}\naction: {action}\n"));
+        if let Some(trouble) = &self.trouble {
+            out.push_str(&format!("status: {}\naction: {}\n", trouble.status, trouble.action));
+            if let Some(id) = trouble.id {
+                out.push_str(&format!("   see: {}\n", more_about(id)));
+            }
         }
-        if let Some(scan) = &self.scan {
-            out.push_str(&format!("  scan: {}\n", scan_text(scan)));
+        out.push_str(&self.activity_text());
+        out.push_str("config:\n\n");
+        out.push_str(&self.tree_text(pool));
+        out.push('\n');
+        match (self.errors.count, verbose) {
+            (0, _) => out.push_str("errors: No known data errors\n"),
+            (n, false) => out.push_str(&format!("errors: {n} data errors, use '-v' for a list\n")),
+            (_, true) => {
+                out.push_str("errors: Permanent errors in:\n\n");
+                self.error_lines.iter().for_each(|line| out.push_str(&format!("        {line}\n")));
+            }
         }
-        if self.checkpoint {
-            let bytes = crate::units::human(pool.capacity.checkpoint_bytes);
-            out.push_str(&format!("checkpoint: there is one, it keeps {bytes}\n"));
+        out
+    }
+
+    fn activity_text(&self) -> String {
+        let mut out = String::new();
+        if let Some(s) = self.scan {
+            let (what, did) = if s.resilver { ("resilver", "resilvered") } else { ("scrub", "scrub repaired") };
+            let took = duration(s.end_s.saturating_sub(s.start_s));
+            let line = match s.stage {
+                Stage::Finished => {
+                    let bytes = human_size(s.processed);
+                    format!("{did} {bytes} in {took} with {} errors on {}", s.errors, human_time(s.end_s))
+                }
+                Stage::Canceled => format!("{what} canceled on {}", human_time(s.end_s)),
+                Stage::Running => format!("{what} in progress since {}", human_time(s.start_s)),
+            };
+            out.push_str(&format!("  scan: {line}\n"));
         }
+        if let Some(r) = self.removal {
+            let copied = human_size(r.copied);
+            let line = match r.stage {
+                Stage::Finished => {
+                    let took = duration(r.end_s.saturating_sub(r.start_s));
+                    format!("vdev {} removed, {copied} copied in {took}, on {}", r.vdev, human_time(r.end_s))
+                }
+                Stage::Canceled => format!("removal of vdev {} canceled on {}", r.vdev, human_time(r.end_s)),
+                Stage::Running => format!("removing vdev {}: {copied} of {} copied", r.vdev, human_size(r.to_copy)),
+            };
+            out.push_str(&format!("remove: {line}\n\t{} of memory for its mapping\n", human_size(r.mapping_memory)));
+        }
+        if let Some(e) = self.expansion {
+            let line = match e.stage {
+                Stage::Running => format!("vdev {}: {} copied", e.vdev, human_size(e.reflowed)),
+                _ => format!("vdev {} widened, {} copied, on {}", e.vdev, human_size(e.reflowed), human_time(e.end_s)),
+            };
+            out.push_str(&format!("expand: {line}\n"));
+        }
+        if let Some(c) = self.checkpoint {
+            let (time, bytes) = (human_time(c.taken_s), human_size(c.bytes));
+            out.push_str(&format!("checkpoint: created {time}, consumes {bytes}\n"));
+        }
+        out
+    }
+
+    fn tree_text(&self, pool: &Pool) -> String {
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &pool.states);
-        let cells = |guid: u64| self.counters(guid).map(|n| n.to_string()).to_vec();
-        for (heading, vdevs, state) in [("cache", &self.caches, "ONLINE"), ("spares", &self.spares, "AVAIL")] {
-            if !vdevs.is_empty() {
-                lines.push(tree::Line::heading(heading));
-            }
-            lines.extend(vdevs.iter().map(|v| {
-                let there = pool.aux.contains_key(&v.guid);
-                tree::Line::aux(v.name(), if there { state } else { "UNAVAIL" })
-            }));
+        let line = |v: &VdevConfig, state: &str| Line { guid: v.guid, ..Line::aux(v.name(), state) };
+        if !self.caches.is_empty() {
+            lines.push(Line::heading("cache"));
         }
-        out.push_str(&format!("config:\n\n{}\n", tree::text(&lines, &["READ", "WRITE", "CKSUM"], cells)));
-        match self.errors {
-            0 => out.push_str("errors: No known data errors\n\n"),
-            n => out.push_str(&format!("errors: {n} data errors are in the pool's error log\n\n")),
+        lines.extend(self.caches.iter().map(|c| {
+            let there = pool.aux.contains_key(&c.guid);
+            line(c, if there { "ONLINE" } else { "UNAVAIL" })
+        }));
+        if !self.spares.is_empty() {
+            lines.push(Line::heading("spares"));
         }
-        out
-    }
-
-    /// Read, write and checksum errors since the pool was opened.
-    fn counters(&self, guid: u64) -> [u64; 3] {
-        self.health.get(&guid).map_or([0; 3], |h| [h.counts.read_errors, 0, h.counts.checksum_errors])
-    }
-
-    fn advice(&self, pool: &Pool) -> Option<(&'static str, &'static str)> {
-        let offline = pool.states.values().any(|s| *s == VdevState::Offline);
-        if self.errors > 0 {
-            Some((
-                "Some data cannot be read: its blocks are damaged in every copy.",
-                "Restore the files in question; 'weir zdb -bcc' lists what cannot be read.",
-            ))
-        } else if pool.state == VdevState::Degraded && offline {
-            Some(("A device was taken offline. Redundancy stands in for it.", "Bring it online or replace it."))
-        } else if pool.state == VdevState::Degraded {
-            Some(("Devices are missing. Redundancy stands in for them.", "Bring the devices back or replace them."))
-        } else {
-            None
-        }
-    }
-
-    fn json(&self, pool: &Pool, numbers: Numbers) -> Map<String, Json> {
-        let mut out = json_frame(pool, numbers);
-        out.remove("type");
-        if let Some((status, action)) = self.advice(pool) {
-            out.insert("status".into(), json!(status));
-            out.insert("action".into(), json!(action));
-        }
-        if let Some(scan) = &self.scan {
-            out.insert("scan_stats".into(), scan_json(scan, numbers));
-        }
-        let mut root = self.vdev_json(pool, &pool.tree, numbers);
-        root.insert("name".into(), json!(pool.name()));
-        root.insert("state".into(), json!(pool.state.to_string()));
-        root.insert("vdevs".into(), self.class_json(pool, Class::Normal, numbers));
-        out.insert("vdevs".into(), json!({ pool.name(): Json::Object(root) }));
-        for (class, key) in [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")] {
-            if pool.tree.children.iter().any(|v| v.class == class && v.is_concrete()) {
-                out.insert(key.into(), self.class_json(pool, class, numbers));
-            }
-        }
-        for (key, vdevs, state) in [("l2cache", &self.caches, "ONLINE"), ("spares", &self.spares, "AVAIL")] {
-            if vdevs.is_empty() {
-                continue;
-            }
-            let mut inner = Map::new();
-            for v in vdevs {
-                let there = if pool.aux.contains_key(&v.guid) { state } else { "UNAVAIL" };
-                let class = if key == "spares" { "spare" } else { key };
-                let guid = json::number(v.guid, numbers);
-                let one = json!({ "name": v.name(), "vdev_type": kind_name(v.kind), "guid": guid, "path": v.path, "class": class, "state": there });
-                inner.insert(v.name(), one);
-            }
-            out.insert(key.into(), Json::Object(inner));
-        }
-        out.insert("error_count".into(), json::number(self.errors, numbers));
-        out
-    }
-
-    fn class_json(&self, pool: &Pool, class: Class, numbers: Numbers) -> Json {
-        let tops = pool.tree.children.iter().filter(|v| v.class == class && v.is_concrete());
-        Json::Object(tops.map(|v| (v.name(), Json::Object(self.vdev_json(pool, v, numbers)))).collect())
-    }
-
-    fn vdev_json(&self, pool: &Pool, vdev: &VdevConfig, numbers: Numbers) -> Map<String, Json> {
-        let mut out = Map::new();
-        let state = pool.states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
-        let number = |n: u64| json::number(n, numbers);
-        out.insert("name".into(), json!(vdev.name()));
-        out.insert("vdev_type".into(), json!(kind_name(vdev.kind)));
-        out.insert("guid".into(), number(vdev.guid));
-        if let Some(path) = &vdev.path {
-            out.insert("path".into(), json!(path));
-        }
-        out.insert("class".into(), json!(vdev.class.name()));
-        out.insert("state".into(), json!(state.to_string()));
-        let top = pool.tree.children.iter().position(|t| t.guid == vdev.guid);
-        if let Some(space) = top.and_then(|i| pool.space.vdevs.get(i)) {
-            out.insert("alloc_space".into(), number(space.map_bytes()));
-            out.insert("total_space".into(), number(space.space_bytes()));
-        }
-        if let Some(device) = pool.devices.get(&vdev.guid) {
-            out.insert("phys_space".into(), number(device.disk.geometry().size_bytes));
-        }
-        let [read, write, checksum] = self.counters(vdev.guid);
-        for (name, n) in [("read_errors", read), ("write_errors", write), ("checksum_errors", checksum)] {
-            out.insert(name.into(), number(n));
-        }
-        if !vdev.children.is_empty() && vdev.kind != VdevKind::Root {
-            let children = vdev.children.iter().map(|c| (c.name(), Json::Object(self.vdev_json(pool, c, numbers))));
-            out.insert("vdevs".into(), Json::Object(children.collect()));
-        }
-        out
+        lines.extend(self.spares.iter().map(|s| Line::aux(s.name(), vdevs::spare_state(pool, s))));
+        let health = vdevs::counts(pool);
+        tree::text(&lines, &["READ", "WRITE", "CKSUM"], |guid| match guid {
+            0 => Vec::new(),
+            guid => health.get(&guid).copied().unwrap_or_default().iter().map(u64::to_string).collect(),
+        })
     }
 }
 
-fn kind_name(kind: VdevKind) -> &'static str {
-    match kind {
-        VdevKind::Root => "root",
-        VdevKind::Disk => "disk",
-        VdevKind::File => "file",
-        VdevKind::Mirror => "mirror",
-        VdevKind::Replacing => "replacing",
-        VdevKind::Spare => "spare",
-        VdevKind::Raidz { .. } => "raidz",
-        VdevKind::Draid { .. } => "draid",
-        VdevKind::DraidSpare => "dspare",
-        VdevKind::Indirect => "indirect",
-        VdevKind::Hole => "hole",
-        VdevKind::Missing => "missing",
+/// The word for a vdev's type, with its parity.
+fn type_word(vdev: &VdevConfig) -> String {
+    let name = vdev.name();
+    if vdev.is_leaf() { name } else { name.rsplit_once('-').map_or(name.clone(), |(word, _)| word.to_owned()) }
+}
+
+fn more_about(id: &str) -> String {
+    format!("https://openzfs.github.io/openzfs-docs/msg/{id}")
+}
+
+/// `HH:MM:SS`, days before it if there are any.
+fn duration(seconds: u64) -> String {
+    let clock = format!("{:02}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    match seconds / 86_400 {
+        0 => clock,
+        days => format!("{days} days {clock}"),
     }
 }
 
-/// Hot spares or cache devices, as the MOS lists them.
-async fn aux(pool: &Pool, object: &str, key: &str) -> Result<Vec<VdevConfig>, weir_objects::ObjectError> {
-    let rq = &Request::internal("status");
-    let Some(id) = pool.mos.named(rq, object).await? else { return Ok(Vec::new()) };
-    let list: NvList = pool.mos.list(rq, id).await?;
-    let all = list.get_list_array(key).unwrap_or_default();
-    Ok(all.iter().filter_map(|v| VdevConfig::parse(v).ok()).collect())
-}
-
-fn scan_words(scan: &ScanPhys) -> (&'static str, &'static str) {
-    let function = if scan.func == 2 { "resilver" } else { "scrub" };
-    let state = match scan.state {
-        1 => "in progress",
-        2 => "finished",
-        3 => "canceled",
-        _ => "none",
-    };
-    (function, state)
-}
-
-fn scan_text(scan: &ScanPhys) -> String {
-    let (function, state) = scan_words(scan);
-    let when = crate::zdb::text::date(if scan.state == 1 { scan.start_time_s } else { scan.end_time_s });
-    let done = crate::units::human_bytes(scan.processed_bytes);
-    let verb = if function == "scrub" { "repaired" } else { "rewrote" };
-    format!("{function} {state}, {verb} {done}, with {} errors, {when}", scan.errors)
-}
-
-fn scan_json(scan: &ScanPhys, numbers: Numbers) -> Json {
-    let (function, state) = scan_words(scan);
-    let number = |n: u64| json::number(n, numbers);
-    json!({
-        "function": function.to_uppercase(),
-        "state": state.to_uppercase(),
-        "start_time": number(scan.start_time_s),
-        "end_time": number(scan.end_time_s),
-        "to_examine": number(scan.to_examine_bytes),
-        "examined": number(scan.examined_bytes),
-        "skipped": number(scan.skipped_bytes),
-        "processed": number(scan.processed_bytes),
-        "errors": number(scan.errors),
-    })
+fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
+    let found = |status, action, id, unhealthy| Some(Trouble { status, action, id, unhealthy });
+    let any = |state: VdevState| pool.tree.leaves().iter().any(|leaf| pool.states.get(&leaf.guid) == Some(&state));
+    let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
+        && FEATURES
+            .iter()
+            .any(|f| f.readable && !NEVER_UPGRADED.contains(&f.name) && pool.features.count(f.guid).is_none());
+    if errors.count > 0 {
+        found(
+            "Some files or metadata are damaged beyond repair.",
+            "Restore what 'zpool status -v' lists from a backup.",
+            Some("ZFS-8000-8A"),
+            true,
+        )
+    } else if any(VdevState::Faulted) {
+        found("A device is faulted; the others stand in for it.", "Replace the device.", Some("ZFS-8000-K4"), true)
+    } else if any(VdevState::Unavail) {
+        found(
+            "A device is missing; the others stand in for it.",
+            "Bring the device back, or replace it.",
+            Some("ZFS-8000-2Q"),
+            true,
+        )
+    } else if any(VdevState::Offline) {
+        found(
+            "A device was taken offline; the others stand in for it.",
+            "Bring it online with 'zpool online', or replace it.",
+            None,
+            true,
+        )
+    } else if any(VdevState::Removed) {
+        found("A device was taken out; the others stand in for it.", "Put the device back.", None, true)
+    } else if pool.uberblock.version < VERSION_FEATURES {
+        found(
+            "The pool has an old on-disk version: newer features are not available.",
+            "Upgrade it with 'zpool upgrade' if no older software is to read it.",
+            None,
+            false,
+        )
+    } else if lacks_features {
+        found(
+            "Some features are not enabled on the pool.",
+            "Enable them with 'zpool upgrade' if no older software is to read it.",
+            None,
+            false,
+        )
+    } else {
+        None
+    }
 }

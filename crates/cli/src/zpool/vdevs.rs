@@ -1,0 +1,205 @@
+//! The vdev tree of `zpool status -j`: each vdev by its name, with what it has and what it lost.
+
+use crate::json::{self, Numbers};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use weir_objects::props::human_size;
+use weir_pool::status::VdevState;
+use weir_pool::{Class, Pool, VdevConfig, VdevKind, capacity, sizes};
+
+/// How numbers appear.
+#[derive(Clone, Copy)]
+pub struct Style {
+    /// As text or as integers.
+    pub numbers: Numbers,
+    /// Exact, not `1.5M`.
+    pub parsable: bool,
+}
+
+impl Style {
+    /// A count or a GUID.
+    pub fn number(self, n: u64) -> Value {
+        json::number(n, self.numbers)
+    }
+
+    /// A size in bytes.
+    pub fn size(self, bytes: u64) -> Value {
+        if self.parsable || self.numbers == Numbers::Integers { self.number(bytes) } else { human_size(bytes).into() }
+    }
+}
+
+/// The root with its ordinary vdevs.
+pub fn root(pool: &Pool, style: Style) -> Map<String, Value> {
+    let (mut total, mut deflated) = (0u64, 0u64);
+    for (top, space) in pool.tree.children.iter().zip(&pool.space.vdevs) {
+        if top.is_concrete() && top.class != Class::Log {
+            total = total.saturating_add(space.space_bytes());
+            deflated = deflated.saturating_add(capacity::deflate(top, space.space_bytes()));
+        }
+    }
+    let mut out = Map::new();
+    out.insert("name".into(), pool.name().into());
+    out.insert("vdev_type".into(), "root".into());
+    out.insert("guid".into(), style.number(pool.config.guid));
+    out.insert("class".into(), "normal".into());
+    out.insert("state".into(), state_name(pool.state).into());
+    sizes_of(
+        &mut out,
+        style,
+        &[("alloc_space", pool.capacity.allocated_bytes), ("total_space", total), ("def_space", deflated)],
+    );
+    counters(&mut out, style, false, [0; 3]);
+    out.insert("vdevs".into(), Value::Object(of_class(pool, Class::Normal, style)));
+    Map::from_iter([(pool.name().to_owned(), Value::Object(out))])
+}
+
+/// The top-level vdevs of one class.
+pub fn of_class(pool: &Pool, class: Class, style: Style) -> Map<String, Value> {
+    let tops = pool.tree.children.iter().zip(&pool.space.vdevs);
+    let mut out = Map::new();
+    for (top, space) in tops.filter(|(t, _)| t.class == class && t.is_concrete()) {
+        let bytes = sizes::of_top(top);
+        let total = space.space_bytes();
+        let mut more = vec![
+            ("alloc_space", space.allocated_bytes()),
+            ("total_space", total),
+            ("def_space", capacity::deflate(top, total)),
+        ];
+        if space.checkpoint_bytes != 0 {
+            more.push(("checkpoint_space", space.checkpoint_bytes));
+        }
+        let (name, mut item) = vdev(pool, top, class, bytes, style, &more);
+        if top.removing {
+            item.insert("removing".into(), style.number(1));
+        } else if top.non_allocating {
+            item.insert("noalloc".into(), style.number(1));
+        }
+        out.insert(name, Value::Object(item));
+    }
+    out
+}
+
+fn vdev(
+    pool: &Pool,
+    vdev_: &VdevConfig,
+    class: Class,
+    bytes: u64,
+    style: Style,
+    more: &[(&str, u64)],
+) -> (String, Map<String, Value>) {
+    let state = pool.states.get(&vdev_.guid).copied().unwrap_or(VdevState::Unavail);
+    let gone = vdev_.is_leaf() && state == VdevState::Unavail;
+    let name = if gone { vdev_.guid.to_string() } else { vdev_.name() };
+    let mut out = identity(&name, vdev_, class.name(), style);
+    out.insert("state".into(), state_name(state).into());
+    sizes_of(&mut out, style, more);
+    // A device that is offline is not opened.
+    let device = pool.devices.get(&vdev_.guid).filter(|_| state != VdevState::Offline);
+    let device = device.map(|d| sizes::usable_device(d.disk.geometry().size_bytes));
+    let needs = if vdev_.is_leaf() { sizes::of_device(bytes) } else { bytes };
+    sizes_of(&mut out, style, &[("rep_dev_size", needs), ("phys_space", device.unwrap_or(0))]);
+    counters(&mut out, style, vdev_.is_leaf(), counts(pool).get(&vdev_.guid).copied().unwrap_or_default());
+    if gone && let Some(path) = &vdev_.path {
+        out.insert("not_present".into(), style.number(1));
+        out.insert("was".into(), path.clone().into());
+    }
+    if !vdev_.children.is_empty() {
+        let bytes = sizes::of_child(vdev_, bytes);
+        let children = vdev_.children.iter().map(|child| vdev(pool, child, class, bytes, style, &[]));
+        let children: Map<String, Value> = children.map(|(name, item)| (name, Value::Object(item))).collect();
+        out.insert("vdevs".into(), Value::Object(children));
+    }
+    (name, out)
+}
+
+/// A hot spare: at hand, in use, or gone.
+pub fn spare(pool: &Pool, spare: &VdevConfig, style: Style) -> (String, Map<String, Value>) {
+    let mut out = identity(&spare.name(), spare, "spare", style);
+    out.insert("state".into(), spare_state(pool, spare).into());
+    (spare.name(), out)
+}
+
+/// `AVAIL`, `INUSE` or `UNAVAIL`.
+pub fn spare_state(pool: &Pool, spare: &VdevConfig) -> &'static str {
+    let in_use = pool.tree.leaves().iter().any(|leaf| leaf.guid == spare.guid);
+    if in_use {
+        "INUSE"
+    } else if spare.kind == VdevKind::DraidSpare || pool.aux.contains_key(&spare.guid) {
+        "AVAIL"
+    } else {
+        "UNAVAIL"
+    }
+}
+
+/// A cache device.
+pub fn cache(pool: &Pool, cache: &VdevConfig, style: Style) -> (String, Map<String, Value>) {
+    let mut out = identity(&cache.name(), cache, "l2cache", style);
+    let device = pool.aux.get(&cache.guid).map(|d| sizes::usable_device(d.disk.geometry().size_bytes));
+    let state = if device.is_some() { VdevState::Online } else { VdevState::Unavail };
+    out.insert("state".into(), state_name(state).into());
+    let device = device.unwrap_or(0);
+    let total = sizes::of_cache(device, cache.ashift);
+    sizes_of(&mut out, style, &[("total_space", total), ("rep_dev_size", device), ("phys_space", device)]);
+    counters(&mut out, style, true, [0; 3]);
+    (cache.name(), out)
+}
+
+fn identity(name: &str, vdev: &VdevConfig, class: &str, style: Style) -> Map<String, Value> {
+    let mut out = Map::new();
+    out.insert("name".into(), name.into());
+    out.insert("vdev_type".into(), type_name(vdev.kind).into());
+    out.insert("guid".into(), style.number(vdev.guid));
+    for (key, value) in [("path", &vdev.path), ("devid", &vdev.devid)] {
+        if let Some(value) = value {
+            out.insert(key.into(), value.clone().into());
+        }
+    }
+    out.insert("class".into(), class.into());
+    out
+}
+
+fn sizes_of(out: &mut Map<String, Value>, style: Style, sizes: &[(&str, u64)]) {
+    for (name, bytes) in sizes.iter().filter(|(_, bytes)| *bytes != 0) {
+        out.insert((*name).into(), style.size(*bytes));
+    }
+}
+
+/// Read, write and checksum errors of each leaf since the pool was opened.
+pub fn counts(pool: &Pool) -> BTreeMap<u64, [u64; 3]> {
+    let health = pool.blocks.tree().health();
+    health.into_iter().map(|h| (h.guid, [h.counts.read_errors, 0, h.counts.checksum_errors])).collect()
+}
+
+fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64; 3]) {
+    for (name, count) in ["read_errors", "write_errors", "checksum_errors"].into_iter().zip(counts) {
+        out.insert(name.into(), style.number(count));
+    }
+    if leaf {
+        out.insert("slow_ios".into(), style.number(0));
+    }
+}
+
+fn type_name(kind: VdevKind) -> &'static str {
+    match kind {
+        VdevKind::Root => "root",
+        VdevKind::Disk => "disk",
+        VdevKind::File => "file",
+        VdevKind::Mirror => "mirror",
+        VdevKind::Replacing => "replacing",
+        VdevKind::Spare => "spare",
+        VdevKind::Raidz { .. } => "raidz",
+        VdevKind::Draid { .. } => "draid",
+        VdevKind::DraidSpare => "dspare",
+        VdevKind::Indirect => "indirect",
+        VdevKind::Hole => "hole",
+        VdevKind::Missing => "missing",
+    }
+}
+
+/// A state in JSON: what cannot be opened has another word than for people.
+fn state_name(state: VdevState) -> String {
+    match state {
+        VdevState::Unavail => "CANT_OPEN".into(),
+        other => other.to_string(),
+    }
+}

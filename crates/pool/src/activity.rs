@@ -1,0 +1,180 @@
+//! What a pool went through, or is going through: scrub and resilver, the removal and the widening of vdevs, its
+//! checkpoint.
+//!
+//! Each leaves a record in the MOS: `scan` and `com.delphix:removing` are arrays of words in the directory, an expansion
+//! stands in the ZAP of its vdev, the checkpoint is an uberblock.
+//!
+//! Source: OpenZFS `include/sys/dsl_scan.h` (`dsl_scan_phys_t`), `include/sys/vdev_removal.h`
+//! (`spa_removing_phys_t`), `module/zfs/vdev_raidz.c` (`spa_raidz_expand_get_stats`).
+
+use crate::config::VdevKind;
+use crate::error::PoolError;
+use crate::indirect;
+use crate::open::Pool;
+use weir_format::dsl::pool as names;
+use weir_format::indirect::MappingEntry;
+use weir_format::{ObjectId, Uberblock};
+use weir_machine::Request;
+use weir_objects::zap;
+
+/// Names in a top-level vdev's ZAP (`VDEV_TOP_ZAP_RAIDZ_EXPAND_*`).
+const EXPAND: [&str; 4] = [
+    "org.openzfs:raidz_expand_state",
+    "org.openzfs:raidz_expand_start_time",
+    "org.openzfs:raidz_expand_end_time",
+    "org.openzfs:raidz_expand_bytes_copied",
+];
+
+/// How far something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Stage {
+    Running,
+    Finished,
+    Canceled,
+}
+
+impl Stage {
+    fn from_word(word: u64) -> Option<Self> {
+        match word {
+            1 => Some(Stage::Running),
+            2 => Some(Stage::Finished),
+            3 => Some(Stage::Canceled),
+            _ => None,
+        }
+    }
+
+    /// The word in `zpool status -j`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Running => "SCANNING",
+            Stage::Finished => "FINISHED",
+            Stage::Canceled => "CANCELED",
+        }
+    }
+}
+
+/// The last scrub or resilver. Times in seconds since 1970, sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Scan {
+    /// A resilver, not a scrub.
+    pub resilver: bool,
+    pub stage: Stage,
+    pub start_s: u64,
+    pub end_s: u64,
+    pub to_examine: u64,
+    pub examined: u64,
+    /// Examined, but with nothing to read.
+    pub skipped: u64,
+    /// Repaired, or written to the new device.
+    pub processed: u64,
+    pub errors: u64,
+}
+
+/// The last removal of a top-level vdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Removal {
+    pub stage: Stage,
+    /// The vdev's number.
+    pub vdev: u64,
+    pub start_s: u64,
+    pub end_s: u64,
+    pub to_copy: u64,
+    pub copied: u64,
+    /// What the mappings of all removed vdevs take in memory.
+    pub mapping_memory: u64,
+}
+
+/// The last widening of a RAID-Z vdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Expansion {
+    pub stage: Stage,
+    /// The vdev's number.
+    pub vdev: u64,
+    pub start_s: u64,
+    pub end_s: u64,
+    /// What there is to move: all that is allocated there.
+    pub to_reflow: u64,
+    pub reflowed: u64,
+}
+
+/// The checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// When it was taken, in seconds since 1970.
+    pub taken_s: u64,
+    /// Bytes that only it holds.
+    pub bytes: u64,
+}
+
+impl Pool {
+    /// The last scrub or resilver.
+    pub async fn last_scan(&self, rq: &Request) -> Result<Option<Scan>, PoolError> {
+        let Some(words) = self.mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
+        let word = |i: usize| words.get(i).copied().unwrap_or(0);
+        // 1 scrub, 2 resilver.
+        let (1 | 2, Some(stage)) = (word(0), Stage::from_word(word(1))) else { return Ok(None) };
+        Ok(Some(Scan {
+            resilver: word(0) == 2,
+            stage,
+            start_s: word(7),
+            end_s: word(8),
+            to_examine: word(9),
+            examined: word(10),
+            skipped: word(11),
+            processed: word(12),
+            errors: word(13),
+        }))
+    }
+
+    /// The last removal of a top-level vdev.
+    pub async fn last_removal(&self, rq: &Request) -> Result<Option<Removal>, PoolError> {
+        let Some(words) = self.mos.named_words(rq, names::REMOVING).await? else { return Ok(None) };
+        let word = |i: usize| words.get(i).copied().unwrap_or(0);
+        let Some(stage) = Stage::from_word(word(0)) else { return Ok(None) };
+        let mut mapping_memory = 0u64;
+        for vdev in indirect::newest_first(&self.tree).into_iter().filter(|v| v.indirect_object != 0) {
+            let (_, entries) = indirect::mapping(rq, &self.mos, ObjectId(vdev.indirect_object)).await?;
+            mapping_memory = mapping_memory.saturating_add((entries.len() * MappingEntry::SIZE) as u64);
+        }
+        let (vdev, start_s, end_s, to_copy, copied) = (word(1), word(3), word(4), word(5), word(6));
+        Ok(Some(Removal { stage, vdev, start_s, end_s, to_copy, copied, mapping_memory }))
+    }
+
+    /// The RAID-Z expansion that is running or was the last to end.
+    pub async fn last_expansion(&self, rq: &Request) -> Result<Option<Expansion>, PoolError> {
+        let mut last: Option<Expansion> = None;
+        for (top, space) in self.tree.children.iter().zip(&self.space.vdevs) {
+            if !matches!(top.kind, VdevKind::Raidz { .. }) || top.top_zap == 0 {
+                continue;
+            }
+            let mut words = [0; 4];
+            for (word, name) in words.iter_mut().zip(EXPAND) {
+                *word = zap::lookup_word(rq, &self.mos.set, ObjectId(top.top_zap), name).await?.unwrap_or(0);
+            }
+            let [stage, start_s, end_s, reflowed] = words;
+            let Some(stage) = Stage::from_word(stage) else { continue };
+            let to_reflow = space.allocated_bytes();
+            let found = Expansion { stage, vdev: top.id, start_s, end_s, to_reflow, reflowed };
+            if stage == Stage::Running {
+                return Ok(Some(found));
+            }
+            if last.is_none_or(|l| l.end_s < end_s) {
+                last = Some(found);
+            }
+        }
+        Ok(last)
+    }
+
+    /// The checkpoint, if there is one.
+    pub async fn checkpoint(&self, rq: &Request) -> Result<Option<Checkpoint>, PoolError> {
+        let Some(words) = self.mos.named_words(rq, names::CHECKPOINT).await? else { return Ok(None) };
+        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        bytes.resize(bytes.len().max(Uberblock::SIZE), 0);
+        let taken_s = Uberblock::decode(&bytes).map_or(0, |u| u.timestamp_s);
+        Ok(Some(Checkpoint { taken_s, bytes: self.capacity.checkpoint_bytes }))
+    }
+}

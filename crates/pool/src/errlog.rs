@@ -1,0 +1,131 @@
+//! The log of permanent errors: which blocks of which files could not be read, as the last scrub and the readers since
+//! found them.
+//!
+//! ```text
+//!   MOS directory ─ errlog_last, errlog_scrub ─► ZAP   "objset:object:level:block"                      (the old form)
+//!                                                ZAP   head dataset ─► ZAP "object:level:block:birth"   (`head_errlog`)
+//! ```
+//!
+//! An object is told by its path, found by climbing from the object to the root; what has no path (any more) by its
+//! numbers. Source: OpenZFS `module/zfs/spa_errlog.c`, `lib/libzfs/libzfs_pool.c` (`zpool_obj_to_path`).
+
+use crate::error::PoolError;
+use crate::mos::MAX_ENTRIES;
+use crate::open::Pool;
+use std::collections::BTreeSet;
+use weir_files::FileSystem;
+use weir_format::ObjectId;
+use weir_format::dsl::pool as names;
+use weir_format::records::ErrorName;
+use weir_machine::Request;
+use weir_objects::Zap;
+
+/// The feature by which the log is kept by dataset.
+const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+/// Deepest path that is climbed.
+const DEEPEST: usize = 4096;
+/// Entries of a directory that are read at once.
+const AT_ONCE: usize = 1024;
+
+/// The permanent errors of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Blocks with an error.
+    pub count: u64,
+    /// Dataset and object of each, once.
+    objects: BTreeSet<(u64, u64)>,
+}
+
+impl Pool {
+    /// The log of errors.
+    pub async fn errors(&self, rq: &Request) -> Result<Errors, PoolError> {
+        let mut out = Errors::default();
+        let by_head = self.features.count(HEAD_ERRLOG).is_some();
+        for name in [names::ERRLOG_LAST, names::ERRLOG_SCRUB] {
+            let Some(id) = self.mos.named(rq, name).await? else { continue };
+            for entry in Zap::open(rq, &self.mos.set, id).await?.all(rq, MAX_ENTRIES).await? {
+                if !by_head {
+                    if let Some(ErrorName::Bookmark { objset, object, .. }) = ErrorName::parse(&entry.key.text(), false)
+                    {
+                        out.add(objset, object);
+                    }
+                    continue;
+                }
+                let (head, log) = (u64::from_str_radix(&entry.key.text(), 16), entry.value.first());
+                let (Ok(head), Some(log)) = (head, log) else { continue };
+                for entry in Zap::open(rq, &self.mos.set, ObjectId(log)).await?.all(rq, MAX_ENTRIES).await? {
+                    if let Some(ErrorName::InHead { object, .. }) = ErrorName::parse(&entry.key.text(), true) {
+                        out.add(head, object);
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// What the errors concern, one line each: `dataset:/path`.
+    pub async fn error_lines(&self, rq: &Request, errors: &Errors) -> Vec<String> {
+        let mut out = Vec::new();
+        for (set, object) in &errors.objects {
+            out.push(self.error_line(rq, *set, *object).await);
+        }
+        out
+    }
+
+    async fn error_line(&self, rq: &Request, set: u64, object: u64) -> String {
+        if set == 0 {
+            return format!("<metadata>:<{object:#x}>");
+        }
+        let dataset = self.dsl.dataset(rq, ObjectId(set), String::new()).await.ok();
+        let dir = dataset.and_then(|d| self.dsl.dir(d.dir).filter(|dir| dir.phys.head_dataset.0 == set));
+        let name = match dir {
+            Some(dir) => dir.name.clone(),
+            None => match self.dsl.snapshot_name(rq, ObjectId(set)).await {
+                Ok(Some(name)) => name,
+                _ => return format!("<{set:#x}>:<{object:#x}>"),
+            },
+        };
+        let path = match self.file_system(rq, &name).await {
+            Ok(files) => path_of(rq, &files, ObjectId(object)).await,
+            Err(_) => None,
+        };
+        match path {
+            Some(path) => format!("{name}:{path}"),
+            None => format!("{name}:<{object:#x}>"),
+        }
+    }
+}
+
+impl Errors {
+    fn add(&mut self, set: u64, object: u64) {
+        self.count += 1;
+        self.objects.insert((set, object));
+    }
+}
+
+/// The path of an object, from the root; `None` if the way up is broken.
+pub async fn path_of(rq: &Request, files: &FileSystem, object: ObjectId) -> Option<String> {
+    let (mut at, mut parts) = (object, Vec::new());
+    while at != files.root() {
+        let parent = files.parent(rq, at).await.ok()?;
+        if parts.len() >= DEEPEST || parent == at {
+            return None;
+        }
+        parts.push(name_in(rq, files, parent, at).await?);
+        at = parent;
+    }
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
+}
+
+async fn name_in(rq: &Request, files: &FileSystem, dir: ObjectId, object: ObjectId) -> Option<String> {
+    let mut cookie = 0;
+    loop {
+        let entries = files.read_dir(rq, dir, cookie, AT_ONCE).await.ok()?;
+        let found = entries.iter().find(|e| e.object == object);
+        if let Some(found) = found {
+            return Some(String::from_utf8_lossy(&found.name).into_owned());
+        }
+        cookie = entries.last()?.cookie;
+    }
+}
