@@ -40,7 +40,8 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
         for of in selected {
             match machine.block_on(async {
                 let cells = properties(&rq, &pool, &of, &columns, &facts).await?;
-                let keys = if keys.is_empty() { Vec::new() } else { properties(&rq, &pool, &of, &keys, &facts).await? };
+                let keys =
+                    if keys.is_empty() { Vec::new() } else { properties(&rq, &pool, &of, &keys, &facts).await? };
                 Ok::<_, weir_pool::PoolError>((cells, keys))
             }) {
                 Ok((cells, keys)) => rows.push(Row { of, cells, keys }),
