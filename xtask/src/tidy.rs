@@ -116,7 +116,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Outcome {
             {
                 collect(&path, files)?;
             }
-        } else if is_text(&name) || path.parent().is_some_and(|parent| parent.ends_with(".ci")) {
+        } else if is_text(&name) || path.parent().and_then(Path::file_name).is_some_and(|name| name == ".ci") {
             files.push(path);
         }
     }

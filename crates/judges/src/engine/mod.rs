@@ -2,6 +2,7 @@
 
 mod datasets;
 mod tree;
+mod volume;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::{Dataset, Dsl};
 use weir_pool::{OpenOptions, Pool};
+use weir_volumes::Volume;
 
 use crate::JudgeError;
 use crate::cases::split;
@@ -20,6 +22,7 @@ use crate::manifest::{Golden, Manifest};
 use crate::tree::{FileCount, count_all};
 
 pub use tree::EngineTree;
+pub use volume::EngineVolume;
 
 /// A pool opened by the engine, with the keys that were given.
 pub struct Opened {
@@ -89,6 +92,18 @@ impl Opened {
     }
 }
 
+impl Opened {
+    /// Opens a volume.
+    ///
+    /// # Errors
+    /// With the engine's own words.
+    pub fn volume(&self, name: &str) -> Result<EngineVolume, String> {
+        let objects = self.objects(name)?;
+        let volume = self.machine.block_on(Volume::open(&self.request, objects, name));
+        volume.map(|volume| EngineVolume::new(self.machine.clone(), volume)).map_err(|error| error.to_string())
+    }
+}
+
 /// Options for a golden pool, with its keys.
 fn options(golden: &Golden, devices: &Path) -> OpenOptions {
     let mut options = OpenOptions::new(vec![devices.to_path_buf()], golden.pool.clone());
@@ -125,6 +140,12 @@ fn compare_state(opened: &Opened, state: &Manifest) -> Findings {
                     let found = compare::tree(&mut tree, files, &std::collections::BTreeSet::new());
                     findings.absorb(&heading, found);
                 }
+                Err(error) => findings.differs(format!("{heading} {error}")),
+            }
+        }
+        if let Some(contents) = dataset.volume.as_ref().filter(|contents| contents.size.is_some()) {
+            match opened.volume(&dataset.name) {
+                Ok(mut volume) => findings.absorb(&heading, compare::volume(&mut volume, contents)),
                 Err(error) => findings.differs(format!("{heading} {error}")),
             }
         }
