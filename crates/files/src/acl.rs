@@ -107,7 +107,9 @@ impl Acl {
             }
             StoredAcl::Znode(acl, _) => {
                 let external = set.object(rq, acl.external).await.map_err(|e| FileError::at(e, object, 0))?;
-                let endian = external.dnode.endian;
+                // Each block has the byte order of the machine that wrote it.
+                let first = set.read_ordered_block(rq, &external, 0).await.map_err(|e| FileError::of(e, &external))?;
+                let endian = first.map_or(external.dnode.endian, |(_, endian)| endian);
                 let len = acl.size_bytes.min(LONGEST);
                 let bytes = set.read(rq, &external, 0, len as usize, len).await;
                 let bytes = bytes.map_err(|e| FileError::of(e, &external))?;
