@@ -12,7 +12,7 @@ pub fn human(n: u64) -> String {
     }
     let unit = UNITS.get(index).copied().unwrap_or("");
     let scale = 1u64 << (10 * index);
-    if index == 0 || n % scale == 0 {
+    if index == 0 || n.is_multiple_of(scale) {
         return format!("{whole}{unit}");
     }
     let value = n as f64 / scale as f64;
