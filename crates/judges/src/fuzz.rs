@@ -32,10 +32,14 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every body of the workspace.
 pub fn targets() -> Vec<Target> {
-    let mut targets: Vec<Target> = weir_format::fuzz::TARGETS.to_vec();
-    targets.extend(weir_codec::fuzz::TARGETS);
-    targets.extend(weir_blocks::fuzz::TARGETS);
-    targets
+    [
+        weir_format::fuzz::TARGETS,
+        weir_codec::fuzz::TARGETS,
+        weir_blocks::fuzz::TARGETS,
+        weir_nfs::fuzz::TARGETS,
+        weir_nbd::fuzz::TARGETS,
+    ]
+    .concat()
 }
 
 /// Chance that can be had again: xorshift64* (Vigna).
