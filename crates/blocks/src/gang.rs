@@ -11,6 +11,7 @@
 
 use crate::error::{BlockError, note};
 use crate::pipeline::Blocks;
+use crate::unproven::Stage;
 use crate::vdev::Place;
 use futures_util::future::{BoxFuture, join_all};
 use weir_codec::checksum::verify_gang_header;
@@ -54,10 +55,12 @@ pub(crate) fn read<'a>(
         if depth >= MAX_DEPTH {
             return Err(BlockError::Forged { vdev, offset, field: "depth of the gang", value: depth.into() });
         }
-        let header = header(blocks, request, pointer).await?;
+        let mut header = header(blocks, request, pointer).await?;
+        blocks.forge(pointer, Stage::Gang, header.as_mut());
         let damaged = |fault| BlockError::Structure { vdev, offset, fault };
+        let corrupt = |fault| BlockError::Corrupt { vdev, offset, fault };
         let part =
-            proven_part(pointer, header.as_ref()).map_err(|fault| BlockError::Corrupt { vdev, offset, fault })?;
+            if blocks.proves() { proven_part(pointer, header.as_ref()).map_err(corrupt)? } else { header.as_ref() };
         let pieces = pieces(part, pointer.psize_bytes()).map_err(damaged)?;
         let parts = join_all(pieces.iter().map(|p| blocks.physical(request, p, depth + 1))).await;
         let mut block = blocks.buffer(pointer.psize_bytes() as usize);
@@ -77,7 +80,7 @@ async fn header(blocks: &Blocks, request: &Request, pointer: &BlockPointer) -> R
     let job = blocks.job(request, pointer.physical_birth());
     let sizes = pointer.dvas().filter_map(|d| blocks.tree().gang_header_bytes(d.vdev));
     let len = sizes.min().unwrap_or(0).clamp(gang::CLASSIC_BYTES as u64, gang::MAX_BYTES as u64);
-    let proof = |bytes: &[u8]| proven_part(pointer, bytes).map(drop);
+    let proof = |bytes: &[u8]| if blocks.proves() { proven_part(pointer, bytes).map(drop) } else { Ok(()) };
     let mut worst = None;
     for dva in pointer.dvas() {
         match blocks.tree().read(&job, Place::new(dva.vdev, dva.offset_bytes), len, &proof).await {

@@ -26,6 +26,8 @@ pub mod fuzz;
 mod gang;
 pub mod pipeline;
 pub mod raidz;
+#[doc(hidden)]
+pub mod unproven;
 pub mod vdev;
 
 pub use error::BlockError;

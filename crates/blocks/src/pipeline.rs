@@ -8,6 +8,7 @@
 
 use crate::error::{BlockError, note};
 use crate::gang;
+use crate::unproven::{Forger, Stage};
 use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub struct Blocks {
     tree: Arc<Tree>,
     salt: Salt,
     pool: BufPool,
+    /// Tests of hostile pools only: no block is proven, all are forged.
+    forger: Option<Forger>,
 }
 
 impl Blocks {
@@ -63,7 +66,25 @@ impl Blocks {
     }
 
     pub(crate) fn over(clock: Clock, tree: Arc<Tree>, salt: Salt) -> Self {
-        Blocks { clock, tree, salt, pool: BufPool::new(SPARE_BYTES) }
+        Blocks { clock, tree, salt, pool: BufPool::new(SPARE_BYTES), forger: None }
+    }
+
+    /// The same blocks, none of them proven, each changed by `forger`: for tests of hostile pools only (see
+    /// [`crate::unproven`]).
+    #[doc(hidden)]
+    pub fn unproven(self, forger: Forger) -> Self {
+        Blocks { forger: Some(forger), ..self }
+    }
+
+    /// Whether bytes have to prove themselves: always, but in tests of hostile pools.
+    pub(crate) fn proves(&self) -> bool {
+        self.forger.is_none()
+    }
+
+    pub(crate) fn forge(&self, pointer: &BlockPointer, stage: Stage, bytes: &mut [u8]) {
+        if let Some(forger) = &self.forger {
+            forger.forge(pointer, stage, bytes);
+        }
     }
 
     /// The devices.
@@ -108,8 +129,11 @@ impl Blocks {
         if let Some(keys) = &options.keys {
             keys.open_block(pointer, buf.as_mut()).map_err(corrupt)?;
         }
-        let buf = self.decompress(pointer, buf).map_err(corrupt)?;
-        crypt::verify_indirect(pointer, buf.as_ref()).map_err(corrupt)?;
+        let mut buf = self.decompress(pointer, buf).map_err(corrupt)?;
+        if self.proves() {
+            crypt::verify_indirect(pointer, buf.as_ref()).map_err(corrupt)?;
+        }
+        self.forge(pointer, Stage::Logical, buf.as_mut());
         request.book(Source::Disk, buf.len() as u64);
         Ok(freeze(buf))
     }
@@ -157,6 +181,7 @@ impl Blocks {
         } else {
             let mut block = vec![0; embedded.lsize_bytes];
             decompress_into(kind, payload, &mut block).map_err(|fault| corrupt(pointer, fault))?;
+            self.forge(pointer, Stage::Logical, &mut block);
             Bytes::from(block)
         };
         request.book(Source::Nothing, bytes.len() as u64);
@@ -179,13 +204,16 @@ impl Blocks {
         }
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
         let job = Job { speculative: log, ..self.job(request, pointer.physical_birth()) };
-        let proof = |bytes: &[u8]| verify_block(pointer, &self.salt, bytes);
+        let proof = |bytes: &[u8]| if self.proves() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
         let (mut worst, mut right) = (None, None);
         for dva in pointer.dvas() {
             let place = Place::new(dva.vdev, dva.offset_bytes);
             match self.tree.read(&job, place, pointer.psize_bytes(), &proof).await {
                 Ok(buf) if job.tests_every_copy() => right = Some(buf),
-                Ok(buf) => return Ok(buf),
+                Ok(mut buf) => {
+                    self.forge(pointer, Stage::Physical, buf.as_mut());
+                    return Ok(buf);
+                }
                 Err(error) => note(&mut worst, error),
             }
         }

@@ -26,6 +26,7 @@ use crate::uberblocks;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use weir_blocks::unproven::Forger;
 use weir_blocks::{Blocks, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
@@ -62,6 +63,9 @@ pub struct OpenOptions {
     pub arc_bytes: u64,
     /// Keys of encrypted datasets: the name of the encryption root, and the key as its `keyformat` says.
     pub keys: Vec<(String, Vec<u8>)>,
+    /// Forge blocks and prove none: for tests of hostile pools only (see [`weir_blocks::unproven`]).
+    #[doc(hidden)]
+    pub forger: Option<Forger>,
 }
 
 impl OpenOptions {
@@ -77,6 +81,7 @@ impl OpenOptions {
             checkpoint: false,
             arc_bytes: Self::ARC_BYTES,
             keys: Vec::new(),
+            forger: None,
         }
     }
 }
@@ -132,6 +137,7 @@ struct Candidate<'a> {
     machine: &'a Machine,
     found: &'a FoundPool,
     arc_bytes: u64,
+    forger: Option<Forger>,
 }
 
 /// What one uberblock led to.
@@ -154,7 +160,8 @@ impl Pool {
         let found = choose(&mut assembly, options, looked_at)?;
         let label = found.config.clone();
         features::check_label(&label)?;
-        let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes };
+        let forger = options.forger.clone();
+        let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes, forger };
         let mut opened = candidate.rewind(options.rewind).await?;
         if options.checkpoint {
             let uberblock = checkpoint(&opened).await?;
@@ -266,7 +273,11 @@ impl Candidate<'_> {
         uberblock: &Uberblock,
         arc_bytes: u64,
     ) -> Result<(Arc<Cache>, Mos), PoolError> {
-        let blocks = Arc::new(Blocks::new(self.machine, tree, salt));
+        let mut blocks = Blocks::new(self.machine, tree, salt);
+        if let Some(forger) = self.forger.clone() {
+            blocks = blocks.unproven(forger);
+        }
+        let blocks = Arc::new(blocks);
         let cache = Cache::new(self.machine.clone(), blocks, arc_bytes);
         let set = ObjectSet::open(rq, cache.clone(), uberblock.root, Opening::default()).await;
         Ok((cache, Mos { set: set.map_err(self.unreadable("its root"))? }))
