@@ -71,23 +71,28 @@ impl Ranges {
     /// Takes `len` bytes at `start` out; gives how many were not in.
     pub fn remove(&mut self, start: u64, len: u64) -> u64 {
         let Some(end) = start.checked_add(len) else { return len };
-        let first = self.map.range(..=start).next_back().filter(|(_, e)| **e > start).map_or(start, |(s, _)| *s);
+        if len == 0 {
+            return 0;
+        }
         let mut removed = 0;
-        while let Some((s, e)) = self.map.range(first..end).next().map(|(s, e)| (*s, *e)) {
-            self.map.remove(&s);
-            if s < start {
-                self.map.insert(s, start);
-            }
+        // A range that begins before keeps its front, and its tail if it reaches beyond.
+        let before = self.map.range(..start).next_back().map(|(s, e)| (*s, *e));
+        if let Some((s, e)) = before.filter(|(_, e)| *e > start) {
+            self.map.insert(s, start);
             if e > end {
                 self.map.insert(end, e);
             }
-            let gone = e.min(end) - s.max(start);
-            removed += gone;
-            self.bytes -= gone;
-            if e > end || s < start && self.map.range(start..end).next().is_none() {
-                break;
-            }
+            removed += e.min(end) - start;
         }
+        // Each step takes one range out of `start..end` and puts none back there: this ends.
+        while let Some((s, e)) = self.map.range(start..end).next().map(|(s, e)| (*s, *e)) {
+            self.map.remove(&s);
+            if e > end {
+                self.map.insert(end, e);
+            }
+            removed += e.min(end) - s;
+        }
+        self.bytes -= removed;
         len - removed
     }
 }
@@ -108,6 +113,16 @@ mod tests {
         assert_eq!(r.iter().collect::<Vec<_>>(), [(12, 2), (16, 9)]);
         assert!(r.contains(16, 9) && !r.contains(12, 5));
         assert_eq!(r.overlap(0, 18), 4);
+    }
+
+    #[test]
+    fn a_removal_from_within_one_range_into_the_next_ends() {
+        let mut r = Ranges::default();
+        r.add(0, 10);
+        r.add(12, 4);
+        assert_eq!(r.remove(5, 9), 2);
+        assert_eq!(r.iter().collect::<Vec<_>>(), [(0, 5), (14, 2)]);
+        assert_eq!((r.remove(3, 0), r.len(), r.bytes()), (0, 2, 7));
     }
 
     proptest! {
