@@ -1,0 +1,100 @@
+//! The forger of a seed: which blocks it changes, and how.
+//!
+//! What becomes of a block is a function of the seed, the block's pointer and the stage, so every read of a block tells
+//! the same lie, in whatever order blocks are read, and a seed can be run again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_blocks::unproven::{Forger, Stage};
+use weir_format::BlockPointer;
+use weir_sim::Rng;
+
+/// Numbers that decoders trip over.
+const WORDS: [u64; 14] =
+    [0, 1, 2, 7, 63, 511, 1 << 17, 1 << 24, 1 << 31, u32::MAX as u64, 1 << 40, 1 << 63, i64::MAX as u64, u64::MAX];
+
+/// What the test sees of its forger.
+#[derive(Clone, Default)]
+pub struct Marks {
+    /// Nothing is forged before this is set.
+    pub armed: Arc<AtomicBool>,
+    /// Blocks forged so far; a block read twice counts twice.
+    pub blocks: Arc<AtomicU64>,
+}
+
+/// The forger of `seed`.
+pub fn forger(seed: u64, marks: Marks) -> Forger {
+    let mut rng = Rng::new(seed);
+    let one_in = [2, 4, 12, 40][rng.below(4) as usize];
+    // Types of objects spared altogether: what is damaged at the root hides all that is below.
+    let spared_types = [0, 0, 2][rng.below(3) as usize];
+    let physical = rng.below(4) == 0;
+    let gentle = rng.below(2) == 0;
+    Forger::new(move |pointer, stage, bytes| {
+        if !marks.armed.load(Ordering::Relaxed) || bytes.is_empty() {
+            return;
+        }
+        let holds_pointers = pointer.level() > 0 || pointer.object_type().is_metadata();
+        let fits = match stage {
+            Stage::Physical => physical,
+            Stage::Logical => !physical,
+            Stage::Gang => true,
+        };
+        let mut types = Rng::new(seed ^ 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(1 + u64::from(pointer.object_type().0)));
+        let spared = spared_types > 0 && types.below(spared_types) != 0;
+        if !fits || !holds_pointers && stage != Stage::Gang || spared {
+            return;
+        }
+        let mut rng = Rng::new(seed ^ digest(pointer) ^ stage as u64);
+        if rng.below(one_in) != 0 {
+            return;
+        }
+        marks.blocks.fetch_add(1, Ordering::Relaxed);
+        let changes = 1 + rng.below(if gentle { 2 } else { 16 });
+        for _ in 0..changes {
+            change(&mut rng, bytes);
+        }
+    })
+}
+
+fn digest(pointer: &BlockPointer) -> u64 {
+    pointer.words().iter().fold(0, |hash: u64, word| (hash.rotate_left(7) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95))
+}
+
+/// Where a change goes: headers stand at the front of blocks and of their 512-byte slots.
+fn spot(rng: &mut Rng, len: usize) -> usize {
+    let len = len as u64;
+    let at = match rng.below(4) {
+        0 => rng.below(len.min(128)),
+        1 => rng.below(len.div_ceil(512)) * 512 + rng.below(64),
+        2 => rng.below(len.div_ceil(512)) * 512 + 64 + rng.below(448),
+        _ => rng.below(len),
+    };
+    at.min(len - 1) as usize
+}
+
+fn change(rng: &mut Rng, bytes: &mut [u8]) {
+    let at = spot(rng, bytes.len());
+    let word = WORDS[rng.below(WORDS.len() as u64) as usize].to_le_bytes();
+    let put = |bytes: &mut [u8], at: usize, from: &[u8]| {
+        bytes.iter_mut().skip(at).zip(from).for_each(|(to, from)| *to = *from);
+    };
+    match rng.below(9) {
+        0 => bytes[at] ^= 1 << rng.below(8),
+        1 => bytes[at] = rng.u64() as u8,
+        2 => bytes[at] = bytes[at].wrapping_add([1, 255][rng.below(2) as usize]),
+        3 => put(bytes, at & !1, &word[..2]),
+        4 => put(bytes, at & !3, &word[..4]),
+        5 | 6 => put(bytes, at & !7, &word),
+        7 => {
+            // A pointer, or whatever stands there, again: loops, and the same block twice.
+            let from = spot(rng, bytes.len()) & !127;
+            let piece: Vec<u8> = bytes.iter().skip(from).take(128).copied().collect();
+            put(bytes, at & !127, &piece);
+        }
+        _ => {
+            let len = 1 + rng.below(64) as usize;
+            bytes.iter_mut().skip(at).take(len).for_each(|b| *b = word[7]);
+        }
+    }
+}
