@@ -19,6 +19,7 @@ pub mod nfs;
 pub mod old_pools;
 pub mod posix;
 pub mod process;
+pub mod properties;
 pub mod readers;
 pub mod report;
 pub mod rpc;

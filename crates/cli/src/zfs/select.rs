@@ -245,7 +245,14 @@ pub async fn all_properties(
 ) -> Result<Vec<Property>, PoolError> {
     match &of.bookmark {
         None => Ok(pool.dsl.properties(rq, &of.dataset, facts).await?),
-        Some(bookmark) => Ok(of_bookmark(bookmark)),
+        Some(bookmark) => {
+            let mut all = of_bookmark(bookmark);
+            if let Some(guids) = pool.dsl.redaction_snapshots(rq, &bookmark.bookmark).await? {
+                let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
+                all.push(text("redact_snaps", &guids.join(",")));
+            }
+            Ok(all)
+        }
     }
 }
 

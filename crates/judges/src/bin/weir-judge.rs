@@ -4,13 +4,14 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{JudgeError, bench, bench_child, golden, old_pools, readers, streams, zdb};
+use weir_judges::{JudgeError, bench, bench_child, golden, old_pools, properties, readers, streams, zdb};
 
 const USAGE: &str = "\
 weir-judge JUDGE
 
   golden [--via engine|fuse|nfs] [NAME...]  every golden pool against its manifest (fuse: `weir mount`; nfs: `weir serve`, NBD)
   bcc [NAME...]                             our zdb -bcc beside OpenZFS's on every golden pool
+  properties [NAME...]                      what pools and datasets say of themselves beside OpenZFS's answers
   streams                                   send streams beside OpenZFS's zstream dump
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
   old-pools [POOL...]                       the pools of OpenZFS's test package
@@ -70,6 +71,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "bcc" => zdb::run(&folder()?, rest, report)?,
         "read-bench" => bench::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
+        "properties" => properties::run(&folder()?, rest, report)?,
         "streams" => streams::run(&folder()?, report)?,
         "old-pools" => old_pools::run(rest, report)?,
         _ => return Err(Stop::Usage),

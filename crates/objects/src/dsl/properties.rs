@@ -151,7 +151,11 @@ impl Dsl {
         computed.insert("compressratio", number(ratio(&snapshot.phys)));
         computed.insert("defer_destroy", number((snapshot.phys.flags & DslDataset::DEFER_DESTROY != 0).into()));
         computed.insert("userrefs", number(self.holds(rq, snapshot).await?.len() as u64));
-        computed.insert("clones", Value::Text(self.clones(rq, snapshot).await?.join(",")));
+        let clones = self.clones(rq, snapshot).await?;
+        // Shown only where there are some.
+        if !clones.is_empty() {
+            computed.insert("clones", Value::Text(clones.join(",")));
+        }
         Ok(())
     }
 

@@ -1,0 +1,119 @@
+//! What the commands print, on pools that OpenZFS made: the text is kept beside this file and compared as a whole.
+//! `WEIR_BLESS=1` writes it anew. Without the golden pools (`WEIR_GOLDEN`) the tests say so and pass.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The commands whose text is kept, with the golden that each is run on.
+const SHOWN: &[(&str, &[&str])] = &[
+    ("dataerr", &["zpool", "status", "-v"]),
+    ("dataerr", &["zpool", "list", "-v"]),
+    ("dataerr", &["zfs", "list"]),
+    ("slog-cache", &["zpool", "status"]),
+    ("slog-cache", &["zpool", "list", "-v"]),
+    ("slog-cache", &["zpool", "import"]),
+    ("props", &["zpool", "get", "all"]),
+    ("props", &["zpool", "list", "-j", "--json-int"]),
+    ("props", &["zfs", "list", "-t", "all", "-o", "name,used,refer,compression,origin"]),
+    ("props", &["zfs", "list", "-Hp", "-s", "used", "-o", "name,used"]),
+    ("props", &["zfs", "get", "-r", "-s", "local,received", "all"]),
+];
+
+/// Command lines that make no sense, their exit code, and what the line on standard error must hold.
+const MISUSED: &[(&[&str], i32, &str)] = &[
+    (&["zpool"], 2, "missing command"),
+    (&["zpool", "frob"], 2, "unrecognized command 'frob'"),
+    (&["zpool", "list", "-q"], 2, "invalid option '-q'"),
+    (&["zpool", "list", "--json-int"], 2, "only works with '-j'"),
+    (&["zpool", "list", "-o", "nonsense"], 2, "invalid property 'nonsense'"),
+    (&["zpool", "get"], 2, "missing property argument"),
+    (&["zpool", "get", "nonsense"], 2, "invalid property 'nonsense'"),
+    (&["zpool", "get", "-o", "what", "size"], 2, "invalid field 'what'"),
+    (&["zpool", "status", "nopool"], 1, "cannot open 'nopool': no such pool"),
+    (&["zfs", "frob"], 2, "unrecognized command 'frob'"),
+    (&["zfs", "list", "-t", "what"], 2, "invalid type 'what'"),
+    (&["zfs", "list", "--json-int"], 2, "only works with '-j'"),
+    (&["zfs", "list", "-s", "nonsense"], 2, "invalid property 'nonsense'"),
+    (&["zfs", "get", "-s", "what", "all"], 2, "invalid source 'what'"),
+    (&["zfs", "list", "nopool/x"], 1, "cannot open 'nopool/x': dataset does not exist"),
+    (&["zfs", "list", "g-props/nothing"], 1, "cannot open 'g-props/nothing': dataset does not exist"),
+];
+
+#[test]
+fn texts_are_as_kept() {
+    let Some(folder) = goldens() else { return };
+    let mut differ = Vec::new();
+    let mut unpacked: Option<(&str, tempfile::TempDir)> = None;
+    for (golden, line) in SHOWN {
+        if unpacked.as_ref().is_none_or(|(name, _)| name != golden) {
+            unpacked = Some((golden, unpack(&folder, golden)));
+        }
+        let Some((_, devices)) = &unpacked else { continue };
+        let out = weir(line, devices.path());
+        assert!(out.status.success(), "{line:?}: {}", String::from_utf8_lossy(&out.stderr));
+        let text = String::from_utf8(out.stdout).unwrap();
+        let file = expected().join(format!("{golden}.{}.txt", line.join("_").replace(',', "+")));
+        if std::env::var_os("WEIR_BLESS").is_some() {
+            std::fs::create_dir_all(expected()).unwrap();
+            std::fs::write(&file, &text).unwrap();
+        } else if std::fs::read_to_string(&file).unwrap_or_default() != text {
+            differ.push(format!("{}:\n{text}", file.display()));
+        }
+    }
+    assert!(differ.is_empty(), "not as kept:\n{}", differ.join("\n"));
+}
+
+#[test]
+fn misuse_is_one_clear_line_with_its_exit_code() {
+    let Some(folder) = goldens() else { return };
+    let devices = unpack(&folder, "props");
+    for (line, code, what) in MISUSED {
+        let out = weir(line, devices.path());
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(*code), "{line:?}: {error}");
+        assert!(error.contains(what), "{line:?}: {error}");
+        assert!(out.stdout.is_empty(), "{line:?}");
+    }
+}
+
+#[test]
+fn answers_to_the_names_of_openzfs() {
+    let links = tempfile::tempdir().unwrap();
+    for name in ["zpool", "zfs"] {
+        let link = links.path().join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), &link).unwrap();
+        let out = Command::new(&link).arg("version").output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&out.stdout), format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+    }
+}
+
+/// Runs a command; its pools are in `devices`.
+fn weir(line: &[&str], devices: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(line).env("WEIR_POOL_DIRS", devices).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn expected() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/expected")
+}
+
+fn goldens() -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden");
+    let folder = std::env::var_os("WEIR_GOLDEN").map_or_else(beside, PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: no golden pools (set WEIR_GOLDEN)");
+    None
+}
+
+fn unpack(folder: &Path, golden: &str) -> tempfile::TempDir {
+    let devices = tempfile::tempdir().unwrap();
+    let archive = folder.join(format!("{golden}.tar.zst"));
+    let mut zstd = Command::new("zstd").arg("-dqc").arg(archive).stdout(Stdio::piped()).spawn().unwrap();
+    let stdout = zstd.stdout.take().unwrap();
+    let tar = Command::new("tar").args(["-xSf", "-", "-C"]).arg(devices.path()).stdin(stdout).status().unwrap();
+    assert!(tar.success() && zstd.wait().unwrap().success(), "cannot unpack {golden}");
+    devices
+}
