@@ -62,6 +62,7 @@ impl Table {
                 Align::Right => out.push_str(&format!("{cell:>width$}")),
             }
         }
+        out.truncate(out.trim_end().len());
         out.push('\n');
         out
     }
