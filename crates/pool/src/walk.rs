@@ -124,6 +124,13 @@ struct Item {
     log: bool,
 }
 
+impl Item {
+    /// The block belongs to an older snapshot.
+    fn is_older(&self) -> bool {
+        self.bp.birth() <= self.after
+    }
+}
+
 /// What came back from a read.
 struct Done {
     item: Item,
@@ -185,7 +192,14 @@ impl<V: Visit> Run<'_, V> {
 
     fn visit(&mut self, item: Item) {
         let bp = &item.bp;
-        if bp.is_hole() || bp.is_redacted() || bp.logical_birth() == Txg(0) || bp.birth() <= item.after {
+        if bp.is_hole() || bp.is_redacted() || bp.logical_birth() == Txg(0) {
+            return;
+        }
+        if item.is_older() {
+            // A dataset not changed since its snapshot is walked there; a log that began later is its own.
+            if item.log {
+                self.start(item, true, true, false);
+            }
             return;
         }
         let claim = self.visitor.block(&item.at, bp);
@@ -242,7 +256,9 @@ impl<V: Visit> Run<'_, V> {
             Err(error) => self.visitor.unreadable(&item.at, &item.bp, &error),
             Ok(bytes) if leads_on(&item.bp) && item.at.level != LOG_LEVEL => {
                 let first = self.stack.len();
-                self.below(&done.item, &bytes);
+                if !item.is_older() {
+                    self.below(&done.item, &bytes);
+                }
                 self.stack.extend(done.log_items);
                 // The stack gives back what came last.
                 if let Some(new) = self.stack.get_mut(first..) {
