@@ -1,6 +1,8 @@
 //! What the commands print, on pools that OpenZFS made: the text is kept beside this file and compared as a whole.
 //! `WEIR_BLESS=1` writes it anew. Without the golden pools (`WEIR_GOLDEN`) the tests say so and pass.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
