@@ -10,7 +10,7 @@
 //! the others. Answers may be wrong and may be errors. What must not be is a panic, more steps or more time than any
 //! healthy pool needs by far, or memory beyond [`MEMORY_BYTES`].
 //!
-//! `WEIR_HOSTILE_SEEDS` (3 if unset) says how many seeds each pool gets, `WEIR_HOSTILE_FIRST` where they begin,
+//! `WEIR_HOSTILE_SEEDS` (2 if unset) says how many seeds each pool gets, `WEIR_HOSTILE_FIRST` where they begin,
 //! `WEIR_HOSTILE_POOLS` which pools.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
@@ -169,7 +169,7 @@ fn no_forged_block_makes_it_panic_hang_or_eat_memory() {
     let wanted = std::env::var("WEIR_HOSTILE_POOLS").ok();
     let names = wanted.as_deref().map_or(POOLS.to_vec(), |w| w.split(',').collect());
     let goldens: Vec<Golden> = names.into_iter().filter_map(Golden::unpack).collect();
-    let (first, seeds) = (number("WEIR_HOSTILE_FIRST", 0), number("WEIR_HOSTILE_SEEDS", 3));
+    let (first, seeds) = (number("WEIR_HOSTILE_FIRST", 0), number("WEIR_HOSTILE_SEEDS", 2));
     let (sum, next, findings) = (Sum::default(), AtomicU64::new(0), std::sync::Mutex::new(Vec::new()));
     let (start, before) = (Instant::now(), peak_bytes());
     let memory = AtomicU64::new(before + MEMORY_BYTES);
