@@ -22,7 +22,7 @@ fn pointer(n: u8) -> BlockPointer {
     let sums = checksum(ChecksumKind::Fletcher4, Endian::Little, &Salt::none(), &bytes).unwrap();
     let mut words = [0; 16];
     words[0] = BLOCK_BYTES >> 9;
-    words[1] = u64::from(n) * BLOCK_BYTES >> 9;
+    words[1] = (u64::from(n) * BLOCK_BYTES) >> 9;
     let sectors = (BLOCK_BYTES >> 9) - 1;
     // Little-endian, plain file contents, fletcher4, not compressed.
     words[6] = 1 << 63 | 19 << 48 | 7 << 40 | 2 << 32 | sectors << 16 | sectors;

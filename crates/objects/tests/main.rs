@@ -1,5 +1,7 @@
 //! Object sets on a simulated disk: written by hand, read back, then damaged at random.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
 use std::sync::Arc;
 use weir_blocks::{Blocks, Tree, vdev::VdevSpec};
 use weir_cache::Cache;
