@@ -1,6 +1,7 @@
 //! Bad input: whatever is called a device, the commands end with 1 or 2 and a clear line, soon, and never in a panic.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::disallowed_methods, reason = "a process is given real time")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
