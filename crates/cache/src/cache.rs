@@ -22,9 +22,11 @@ use weir_format::BlockPointer;
 use weir_machine::{Machine, Priority, Request, Source};
 
 /// Bytes of prefetch under way at most; beyond that a prefetch is not started.
-const PREFETCH_LIMIT_BYTES: u64 = 64 << 20;
+const PREFETCH_LIMIT_BYTES: u64 = 32 << 20;
 /// What an entry costs beyond its bytes: list node, index, allocation.
 const ENTRY_BYTES: u64 = 256;
+/// Buffers of at least a page begin at one, which costs up to a page more.
+const PAGE_BYTES: u64 = 4096;
 
 /// What a cached block is known by: where its first copy lies and when it was put there. A raw (still encrypted or
 /// compressed) form is another entry.
@@ -230,7 +232,7 @@ impl Cache {
             if let Ok(bytes) = &result {
                 // A prefetched block that somebody waited for has had its first demand.
                 let unasked = prefetch && waiters.is_empty();
-                state.policy.insert(key, bytes.clone(), bytes.len() as u64 + ENTRY_BYTES, kind_of(bp), unasked, now_ns);
+                state.policy.insert(key, bytes.clone(), cost_bytes(bytes.len() as u64), kind_of(bp), unasked, now_ns);
             }
             waiters
         };
@@ -253,6 +255,11 @@ impl Drop for Landing<'_> {
     fn drop(&mut self) {
         self.cache.lock().flights.remove(&self.key);
     }
+}
+
+/// What keeping a block costs: its bytes, the entry, and what aligning its buffer to a page takes.
+fn cost_bytes(len: u64) -> u64 {
+    len + ENTRY_BYTES + if len >= PAGE_BYTES { PAGE_BYTES } else { 0 }
 }
 
 fn kind_of(bp: &BlockPointer) -> Kind {

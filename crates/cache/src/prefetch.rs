@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Distance of a stream's first prefetch.
 pub const MIN_AHEAD_BYTES: u64 = 2 << 20;
 /// Greatest distance.
-pub const MAX_AHEAD_BYTES: u64 = 32 << 20;
+pub const MAX_AHEAD_BYTES: u64 = 16 << 20;
 /// Streams of one object.
 const STREAMS: usize = 8;
 /// A read may start this far behind or after the expected place and still continue a stream (reordered requests).
