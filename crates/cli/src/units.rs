@@ -1,29 +1,10 @@
 //! Numbers as people read them: `1.75M`, at most five characters, base 1024 (OpenZFS `zfs_nicenum`).
 
-const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
+pub use weir_objects::props::human_size as human_bytes;
 
-/// `512`, `8.25K`, `1.75M`.
+/// A count: as [`human_bytes`], without the `B` behind plain numbers.
 pub fn human(n: u64) -> String {
-    let mut index = 0;
-    let mut whole = n;
-    while whole >= 1024 && index + 1 < UNITS.len() {
-        whole /= 1024;
-        index += 1;
-    }
-    let unit = UNITS.get(index).copied().unwrap_or("");
-    let scale = 1u64 << (10 * index);
-    if index == 0 || n.is_multiple_of(scale) {
-        return format!("{whole}{unit}");
-    }
-    let value = n as f64 / scale as f64;
-    let shown = [2usize, 1, 0].map(|digits| format!("{value:.digits$}{unit}"));
-    let [two, one, zero] = shown;
-    [two, one].into_iter().find(|s| s.len() <= 5).unwrap_or(zero)
-}
-
-/// Like [`human`], with `B` behind plain bytes.
-pub fn human_bytes(n: u64) -> String {
-    if n < 1024 { format!("{n}B") } else { human(n) }
+    human_bytes(n).trim_end_matches('B').to_owned()
 }
 
 /// `part` of `whole` in percent; 0 of nothing.

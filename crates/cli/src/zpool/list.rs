@@ -6,10 +6,10 @@ use crate::args::Spec;
 use crate::failure::Failure;
 use crate::json;
 use crate::table::{Align, Table};
+use crate::units::human;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use weir_machine::Machine;
-use weir_objects::props::human_size;
 use weir_pool::properties::{self, PoolProperty};
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig, capacity};
@@ -106,7 +106,7 @@ fn vdev_rows(pool: &Pool, columns: &[String], parsable: bool, table: &mut Table)
         for (top, space) in members() {
             let size = space.space_bytes();
             let allocated = space.allocated_bytes();
-            let number = |n: u64| if parsable { n.to_string() } else { human_size(n).trim_end_matches('B').to_owned() };
+            let number = |n: u64| if parsable { n.to_string() } else { human(n) };
             let cell = |column: &String| match column.as_str() {
                 "size" => number(size),
                 "allocated" => number(allocated),
