@@ -29,7 +29,7 @@ pub fn run() -> Outcome {
     }
     println!("licences: {} packages within the allow-list", packages.len());
     if on_path("cargo-deny") {
-        must("cargo-deny", &mut cargo(&["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
+        must("cargo-deny", &mut cargo(&["deny", "check", "licenses", "bans", "sources"]))?;
     } else {
         println!("cargo-deny is not installed: advisories and sources not checked");
     }
@@ -38,7 +38,7 @@ pub fn run() -> Outcome {
 
 /// `cargo metadata` as JSON, of the workspace's own packages alone or of all.
 pub fn metadata(own_only: bool) -> Result<Value, String> {
-    let mut command = cargo(&["metadata", "--format-version", "1", "--locked", "--offline"]);
+    let mut command = cargo(&["metadata", "--format-version", "1", "--locked"]);
     if own_only {
         command.arg("--no-deps");
     }
