@@ -63,15 +63,132 @@ pub enum FileError {
         /// The object.
         object: ObjectId,
     },
-    /// Something that Weir can't read.
+    /// Something that Weir can't do.
     #[error("{what} is not supported")]
     Unsupported {
         /// What.
         what: String,
     },
+    /// It is a snapshot, the pool is open for reading alone, or the property `readonly` says so.
+    #[error("the file system is read-only")]
+    ReadOnly,
+    /// The name is taken.
+    #[error("the name is taken")]
+    Exists,
+    /// A directory that still has entries.
+    #[error("directory {object} is not empty")]
+    NotEmpty {
+        /// The object.
+        object: ObjectId,
+    },
+    /// No permission by mode or access control list (`EACCES`).
+    #[error("permission denied on object {object}")]
+    Denied {
+        /// The object.
+        object: ObjectId,
+    },
+    /// Only the owner or the superuser may, or the file's flags forbid it to everyone (`EPERM`).
+    #[error("object {object}: not permitted")]
+    NotPermitted {
+        /// The object.
+        object: ObjectId,
+    },
+    /// The pool, or what the properties let this file system have of it, is full.
+    #[error("no space left")]
+    NoSpace,
+    /// A quota is reached.
+    #[error("a quota is reached")]
+    Quota,
+    /// The file would be larger than a file can be.
+    #[error("a file cannot be that large")]
+    TooLarge,
+    /// An object has as many links as it can have.
+    #[error("object {object} has too many links")]
+    TooManyLinks {
+        /// The object.
+        object: ObjectId,
+    },
+    /// Another file system stands there.
+    #[error("a file system is mounted there")]
+    Busy,
+    /// The two names are in different file systems.
+    #[error("the names are in different file systems")]
+    CrossDevice,
+    /// The name is not UTF-8 and the file system asks for it.
+    #[error("the name is not UTF-8")]
+    BadName,
+    /// No extended attribute of that name.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The value of an extended attribute is too large.
+    #[error("an attribute of {len} bytes is too large")]
+    AttributeTooLarge {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// What is asked for makes no sense.
+    #[error("{why}")]
+    Invalid {
+        /// Why.
+        why: &'static str,
+    },
+}
+
+/// Error numbers of Linux (`errno(3)`), which the doors that speak them have no other table for.
+mod errno {
+    pub const EPERM: i32 = 1;
+    pub const ENOENT: i32 = 2;
+    pub const EIO: i32 = 5;
+    pub const E2BIG: i32 = 7;
+    pub const EACCES: i32 = 13;
+    pub const EBUSY: i32 = 16;
+    pub const EEXIST: i32 = 17;
+    pub const EXDEV: i32 = 18;
+    pub const ENOTDIR: i32 = 20;
+    pub const EISDIR: i32 = 21;
+    pub const EINVAL: i32 = 22;
+    pub const EFBIG: i32 = 27;
+    pub const ENOSPC: i32 = 28;
+    pub const EROFS: i32 = 30;
+    pub const EMLINK: i32 = 31;
+    pub const ENAMETOOLONG: i32 = 36;
+    pub const ENOTEMPTY: i32 = 39;
+    pub const ENODATA: i32 = 61;
+    pub const EILSEQ: i32 = 84;
+    pub const EOPNOTSUPP: i32 = 95;
+    pub const ESTALE: i32 = 116;
+    pub const EDQUOT: i32 = 122;
 }
 
 impl FileError {
+    /// The error number of Linux for it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FileError::NotFound => errno::ENOENT,
+            FileError::NotDirectory { .. } => errno::ENOTDIR,
+            FileError::IsDirectory { .. } => errno::EISDIR,
+            FileError::NotSymlink { .. } | FileError::Invalid { .. } => errno::EINVAL,
+            FileError::NameTooLong { .. } => errno::ENAMETOOLONG,
+            FileError::Corrupt { .. } | FileError::Device { .. } => errno::EIO,
+            FileError::NoKey | FileError::Denied { .. } => errno::EACCES,
+            FileError::Stale { .. } => errno::ESTALE,
+            FileError::Unsupported { .. } => errno::EOPNOTSUPP,
+            FileError::ReadOnly => errno::EROFS,
+            FileError::Exists => errno::EEXIST,
+            FileError::NotEmpty { .. } => errno::ENOTEMPTY,
+            FileError::NotPermitted { .. } => errno::EPERM,
+            FileError::NoSpace => errno::ENOSPC,
+            FileError::Quota => errno::EDQUOT,
+            FileError::TooLarge => errno::EFBIG,
+            FileError::TooManyLinks { .. } => errno::EMLINK,
+            FileError::Busy => errno::EBUSY,
+            FileError::CrossDevice => errno::EXDEV,
+            FileError::BadName => errno::EILSEQ,
+            FileError::NoAttribute => errno::ENODATA,
+            FileError::AttributeTooLarge { .. } => errno::E2BIG,
+        }
+    }
+
     /// From an error while reading `object`.
     pub(crate) fn of(error: ObjectError, object: &Object) -> Self {
         Self::at(error, object.id, object.block_bytes())

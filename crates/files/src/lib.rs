@@ -18,6 +18,7 @@
 
 mod acl;
 mod attributes;
+mod change;
 mod directory;
 mod error;
 mod file_system;
@@ -27,6 +28,7 @@ mod xattr;
 
 pub use acl::{Ace, Acl, Who};
 pub use attributes::{Attributes, FileFlags, FileKind};
+pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetTime, Space, WriteAt, XattrMode};
 pub use directory::DirEntry;
 pub use error::FileError;
 pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Usage};

@@ -22,6 +22,7 @@
 //!
 //! Rejected: file systems at their `mountpoint` (absolute paths of another machine, `none`, `legacy`, twice the same).
 
+mod change;
 mod cursor;
 pub mod memory;
 mod source;

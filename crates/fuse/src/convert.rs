@@ -52,19 +52,9 @@ fn device(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xfff00) << 12)
 }
 
-/// The one table from our errors to the kernel's.
+/// Our errors as the kernel's numbers.
 pub(crate) fn errno(error: &FileError) -> Errno {
-    match error {
-        FileError::NotFound => Errno::ENOENT,
-        FileError::NotDirectory { .. } => Errno::ENOTDIR,
-        FileError::IsDirectory { .. } => Errno::EISDIR,
-        FileError::NotSymlink { .. } => Errno::EINVAL,
-        FileError::NameTooLong { .. } => Errno::ENAMETOOLONG,
-        FileError::Corrupt { .. } | FileError::Device { .. } => Errno::EIO,
-        FileError::NoKey => Errno::EACCES,
-        FileError::Stale { .. } => Errno::from_i32(libc::ESTALE),
-        FileError::Unsupported { .. } => Errno::EOPNOTSUPP,
-    }
+    Errno::from_i32(error.errno())
 }
 
 #[cfg(test)]

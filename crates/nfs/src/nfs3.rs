@@ -46,14 +46,22 @@ const FATTR_BYTES: usize = 84;
 #[allow(missing_docs)]
 pub enum Status {
     Ok = 0,
+    Perm = 1,
     NoEnt = 2,
     Io = 5,
     Acces = 13,
+    Exist = 17,
+    XDev = 18,
     NotDir = 20,
     IsDir = 21,
     Inval = 22,
+    FBig = 27,
+    NoSpc = 28,
     Rofs = 30,
+    MLink = 31,
     NameTooLong = 63,
+    NotEmpty = 66,
+    DQuot = 69,
     Stale = 70,
     BadHandle = 10_001,
     BadCookie = 10_003,
@@ -73,6 +81,21 @@ pub fn status(error: &FileError) -> Status {
         FileError::NoKey => Status::Acces,
         FileError::Stale { .. } => Status::Stale,
         FileError::Unsupported { .. } => Status::NotSupp,
+        FileError::ReadOnly => Status::Rofs,
+        FileError::NotPermitted { .. } | FileError::Busy => Status::Perm,
+        FileError::Denied { .. } => Status::Acces,
+        FileError::Exists => Status::Exist,
+        FileError::CrossDevice => Status::XDev,
+        FileError::TooLarge => Status::FBig,
+        FileError::NoSpace => Status::NoSpc,
+        FileError::TooManyLinks { .. } => Status::MLink,
+        FileError::NotEmpty { .. } => Status::NotEmpty,
+        FileError::Quota => Status::DQuot,
+        // No call of this protocol sets extended attributes.
+        FileError::Invalid { .. }
+        | FileError::BadName
+        | FileError::NoAttribute
+        | FileError::AttributeTooLarge { .. } => Status::Inval,
     }
 }
 

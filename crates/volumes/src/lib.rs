@@ -47,6 +47,18 @@ pub enum VolumeError {
         /// The volume's size.
         size_bytes: u64,
     },
+    /// It is a snapshot, or open for reading alone.
+    #[error("volume {name} is read-only")]
+    ReadOnly {
+        /// The volume.
+        name: String,
+    },
+    /// The pool, or what the properties let the volume have of it, is full.
+    #[error("no space left for volume {name}")]
+    NoSpace {
+        /// The volume.
+        name: String,
+    },
     /// Its objects can't be read.
     #[error("volume {name}, at byte {offset}: {source}")]
     Object {
@@ -133,6 +145,42 @@ impl Volume {
             at = next;
         }
         Ok(out)
+    }
+
+    /// Whether it takes changes.
+    pub fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// Writes `data` at `offset`. Stable only after [`Volume::flush`], or on return with `stable`.
+    ///
+    /// # Errors
+    /// [`VolumeError::ReadOnly`]; [`VolumeError::OutOfRange`] if it does not all fit; [`VolumeError::NoSpace`].
+    pub async fn write(&self, _rq: &Request, offset: u64, data: Bytes, _stable: bool) -> Result<(), VolumeError> {
+        self.check(offset, data.len() as u64)?;
+        Err(VolumeError::ReadOnly { name: self.name.clone() })
+    }
+
+    /// The range reads as zeros; with `discard` its blocks are given back, which is what happens wherever whole blocks
+    /// are zeros.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub async fn zero(
+        &self,
+        _rq: &Request,
+        offset: u64,
+        len: u64,
+        _discard: bool,
+        _stable: bool,
+    ) -> Result<(), VolumeError> {
+        self.check(offset, len)?;
+        Err(VolumeError::ReadOnly { name: self.name.clone() })
+    }
+
+    /// Returns when all that was written before the call is on stable storage.
+    pub async fn flush(&self, _rq: &Request) -> Result<(), VolumeError> {
+        Ok(())
     }
 
     async fn seek(&self, rq: &Request, at: u64, what: Seek) -> Result<Option<u64>, VolumeError> {

@@ -1,19 +1,29 @@
-//! A file system of a handful of files in memory: what doors are tested and fuzzed against without a pool.
+//! A file system of a handful of files in memory: what doors are tested and fuzzed against without a pool. It can be
+//! changed through the tree if [`MemoryFiles::writable`] says so (`changes`).
+
+mod changes;
 
 use super::source::{Answer, Files, Opener};
-use crate::{Acl, Attributes, DirEntry, FileError, FileFlags, FileKind, Seek, Usage};
+use crate::{
+    Acl, Attributes, Cred, DirEntry, FileError, FileFlags, FileKind, New, RenameMode, Seek, SetAttributes, Space,
+    Usage, WriteAt, XattrMode,
+};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::ready;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::ObjectId;
 use weir_machine::Request;
 
 const ROOT: u64 = 34;
 const GENERATION: u64 = 7;
+/// The time of all that was not changed.
+const EPOCH_NS: i128 = 1_700_000_000_123_456_789;
 
+#[derive(Clone)]
 struct Entry {
     attributes: Attributes,
     content: Bytes,
@@ -26,23 +36,40 @@ struct Entry {
 pub struct MemoryFiles {
     /// Whether `.zfs` is listed.
     pub snapdir_visible: bool,
+    /// Whether it can be changed.
+    pub writable: bool,
     fsid: u64,
+    state: Mutex<State>,
+}
+
+/// All files by their numbers.
+#[derive(Default)]
+struct State {
     entries: BTreeMap<u64, Entry>,
+    /// Holds on files.
+    holds: BTreeMap<u64, u64>,
+    /// Changes so far: each takes a second.
+    changes: u64,
 }
 
 impl MemoryFiles {
     /// An empty root directory of mode 755.
     pub fn new(fsid: u64) -> Self {
-        let mut files = MemoryFiles { snapdir_visible: false, fsid, entries: BTreeMap::new() };
-        files.insert(ROOT, ROOT, FileKind::Directory, 0o755, Bytes::new());
-        files
+        let mut state = State::default();
+        state.insert(ROOT, ROOT, FileKind::Directory, 0o755, Bytes::new());
+        MemoryFiles { snapdir_visible: false, writable: false, fsid, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a file below the directory `parent` (34 is the root); its content is a symbolic link's target, too.
     pub fn add(&mut self, parent: u64, name: &[u8], kind: FileKind, mode: u32, content: &[u8]) -> u64 {
-        let object = 100 + self.entries.len() as u64;
-        self.insert(object, parent, kind, mode, Bytes::copy_from_slice(content));
-        if let Some(dir) = self.entries.get_mut(&parent) {
+        let mut state = self.state();
+        let object = 100 + state.entries.len() as u64;
+        state.insert(object, parent, kind, mode, Bytes::copy_from_slice(content));
+        if let Some(dir) = state.entries.get_mut(&parent) {
             dir.names.insert(name.to_vec(), object);
             dir.attributes.size_bytes += 1;
         }
@@ -51,28 +78,30 @@ impl MemoryFiles {
 
     /// Sets an extended attribute.
     pub fn set_xattr(&mut self, object: u64, name: &[u8], value: &[u8]) {
-        if let Some(entry) = self.entries.get_mut(&object) {
+        if let Some(entry) = self.state().entries.get_mut(&object) {
             entry.xattrs.insert(name.to_vec(), Bytes::copy_from_slice(value));
         }
     }
 
     /// Changes the attributes of a file.
     pub fn change(&mut self, object: u64, change: impl FnOnce(&mut Attributes)) {
-        if let Some(entry) = self.entries.get_mut(&object) {
+        if let Some(entry) = self.state().entries.get_mut(&object) {
             change(&mut entry.attributes);
         }
     }
 
     /// Gives a file an access control list.
     pub fn set_acl(&mut self, object: u64, acl: Acl) {
-        if let Some(entry) = self.entries.get_mut(&object) {
+        if let Some(entry) = self.state().entries.get_mut(&object) {
             entry.acl = Some(acl);
         }
     }
+}
 
+impl State {
     fn insert(&mut self, object: u64, parent: u64, kind: FileKind, mode: u32, content: Bytes) {
         let size_bytes = if kind == FileKind::Directory { 2 } else { content.len() as u64 };
-        let time_ns = 1_700_000_000_123_456_789;
+        let time_ns = EPOCH_NS;
         let attributes = Attributes {
             object: ObjectId(object),
             kind,
@@ -156,26 +185,26 @@ impl Files for MemoryFiles {
     }
 
     fn attributes<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {
-        now(self.entry(object).map(|entry| entry.attributes.clone()))
+        now(self.state().entry(object).map(|entry| entry.attributes.clone()))
     }
 
     fn by_file_id<'a>(&'a self, _: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes> {
-        let attributes = self.entry(object).map(|entry| entry.attributes.clone());
+        let attributes = self.state().entry(object).map(|entry| entry.attributes.clone());
         let stale = FileError::Stale { object };
         now(attributes.and_then(|a| if a.generation == generation { Ok(a) } else { Err(stale) }))
     }
 
     fn parent<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, ObjectId> {
-        now(self.entry(object).map(|entry| entry.attributes.parent))
+        now(self.state().entry(object).map(|entry| entry.attributes.parent))
     }
 
     fn lookup<'a>(&'a self, _: &'a Request, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ObjectId> {
-        let found = self.directory(dir).map(|dir| dir.names.get(name).copied());
+        let found = self.state().directory(dir).map(|dir| dir.names.get(name).copied());
         now(found.and_then(|found| found.map(ObjectId).ok_or(FileError::NotFound)))
     }
 
     fn read_dir<'a>(&'a self, _: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> Answer<'a, Vec<DirEntry>> {
-        now(self.list(dir, cookie, max))
+        now(self.state().list(dir, cookie, max))
     }
 
     fn read<'a>(
@@ -185,16 +214,17 @@ impl Files for MemoryFiles {
         offset: u64,
         len: usize,
     ) -> Answer<'a, smallvec::SmallVec<[Bytes; 4]>> {
-        now(self.slice(object, offset, len).map(|bytes| smallvec![bytes]))
+        now(self.state().slice(object, offset, len).map(|bytes| smallvec![bytes]))
     }
 
     fn seek<'a>(&'a self, _: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>> {
-        let size = self.entry(object).map(|entry| entry.content.len() as u64);
+        let size = self.state().entry(object).map(|entry| entry.content.len() as u64);
         now(size.map(|size| (offset < size).then_some(if what == Seek::Data { offset } else { size })))
     }
 
     fn read_link<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Bytes> {
-        let entry = self.entry(object);
+        let state = self.state();
+        let entry = state.entry(object);
         let is_link = |entry: &&Entry| entry.attributes.kind == FileKind::Symlink;
         now(entry
             .and_then(|e| Some(e).filter(is_link).ok_or(FileError::NotSymlink { object }))
@@ -202,26 +232,146 @@ impl Files for MemoryFiles {
     }
 
     fn xattr_names<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>> {
-        now(self.entry(object).map(|entry| entry.xattrs.keys().cloned().collect()))
+        now(self.state().entry(object).map(|entry| entry.xattrs.keys().cloned().collect()))
     }
 
     fn xattr<'a>(&'a self, _: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>> {
-        now(self.entry(object).map(|entry| entry.xattrs.get(name).cloned()))
+        now(self.state().entry(object).map(|entry| entry.xattrs.get(name).cloned()))
     }
 
     fn acl<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Acl> {
         let trivial = Acl { entries: Vec::new(), trivial: true };
-        now(self.entry(object).map(|entry| entry.acl.clone().unwrap_or(trivial)))
+        now(self.state().entry(object).map(|entry| entry.acl.clone().unwrap_or(trivial)))
     }
 
     fn usage<'a>(&'a self, _: &'a Request) -> Answer<'a, Usage> {
-        let used = self.entries.values().map(|entry| entry.attributes.size_bytes).sum();
+        let state = self.state();
+        let used = state.entries.values().map(|entry| entry.attributes.size_bytes).sum();
         now(Ok(Usage {
             referenced_bytes: used,
             available_bytes: 1 << 30,
-            objects_used: self.entries.len() as u64,
+            objects_used: state.entries.len() as u64,
             objects_available: 1 << 20,
         }))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    fn create<'a>(
+        &'a self,
+        _: &'a Request,
+        cred: &'a Cred,
+        dir: ObjectId,
+        name: &'a [u8],
+        new: &'a New,
+    ) -> Answer<'a, Attributes> {
+        now(self.changing(|state| state.create(cred, dir, name, new)))
+    }
+
+    fn link<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a Cred,
+        file: ObjectId,
+        dir: ObjectId,
+        name: &'a [u8],
+    ) -> Answer<'a, Attributes> {
+        now(self.changing(|state| state.link(file, dir, name)))
+    }
+
+    fn remove<'a>(&'a self, _: &'a Request, _: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+        now(self.changing(|state| state.remove(dir, name, false)))
+    }
+
+    fn remove_dir<'a>(&'a self, _: &'a Request, _: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+        now(self.changing(|state| state.remove(dir, name, true)))
+    }
+
+    fn rename<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a Cred,
+        from: (ObjectId, &'a [u8]),
+        to: (ObjectId, &'a [u8]),
+        mode: RenameMode,
+    ) -> Answer<'a, ()> {
+        now(self.changing(|state| state.rename(from, to, mode)))
+    }
+
+    fn write<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a Cred,
+        file: ObjectId,
+        at: WriteAt,
+        data: Bytes,
+    ) -> Answer<'a, Attributes> {
+        now(self.changing(|state| state.write(file, at, &data)))
+    }
+
+    fn set_attributes<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a Cred,
+        object: ObjectId,
+        set: &'a SetAttributes,
+    ) -> Answer<'a, Attributes> {
+        now(self.changing(|state| state.set(object, set)))
+    }
+
+    fn allocate<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a Cred,
+        file: ObjectId,
+        range: Range<u64>,
+        space: Space,
+    ) -> Answer<'a, Attributes> {
+        now(self.changing(|state| state.allocate(file, range, space)))
+    }
+
+    fn set_xattr<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a Cred,
+        object: ObjectId,
+        name: &'a [u8],
+        value: &'a [u8],
+        mode: XattrMode,
+    ) -> Answer<'a, ()> {
+        now(self.changing(|state| state.set_xattr(object, name, value, mode)))
+    }
+
+    fn remove_xattr<'a>(&'a self, _: &'a Request, _: &'a Cred, object: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+        let removed = |state: &mut State| {
+            let entry = state.entries.get_mut(&object.0).ok_or(FileError::Stale { object })?;
+            entry.xattrs.remove(name).map(drop).ok_or(FileError::NoAttribute)
+        };
+        now(self.changing(removed))
+    }
+
+    fn set_acl<'a>(&'a self, _: &'a Request, _: &'a Cred, object: ObjectId, acl: &'a Acl) -> Answer<'a, ()> {
+        let set = |state: &mut State| {
+            let entry = state.entries.get_mut(&object.0).ok_or(FileError::Stale { object })?;
+            entry.acl = Some(acl.clone());
+            Ok(())
+        };
+        now(self.changing(set))
+    }
+
+    fn sync<'a>(&'a self, _: &'a Request, _: Option<ObjectId>) -> Answer<'a, ()> {
+        now(Ok(()))
+    }
+
+    fn hold(&self, object: ObjectId) {
+        *self.state().holds.entry(object.0).or_default() += 1;
+    }
+
+    fn release<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+        self.state().release(object);
+        now(Ok(()))
     }
 }
 

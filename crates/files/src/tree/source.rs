@@ -1,11 +1,15 @@
 //! What the tree needs of a file system, as traits: the pool's file systems implement them, and so does a handful of
 //! files in memory, with which doors are tested without a pool.
 
-use crate::{Acl, Attributes, CaseSensitivity, DirEntry, FileError, FileSystem, Seek, Usage};
+use crate::{
+    Acl, Attributes, CaseSensitivity, Cred, DirEntry, FileError, FileSystem, New, RenameMode, Seek, SetAttributes,
+    Space, Usage, WriteAt, XattrMode,
+};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -48,6 +52,109 @@ pub trait Files: Send + Sync {
     fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>>;
     fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Acl>;
     fn usage<'a>(&'a self, rq: &'a Request) -> Answer<'a, Usage>;
+    /// Whether it takes changes; if not, all that follow fail with [`FileError::ReadOnly`].
+    fn is_writable(&self) -> bool {
+        false
+    }
+    fn create<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _dir: ObjectId,
+        _name: &'a [u8],
+        _new: &'a New,
+    ) -> Answer<'a, Attributes> {
+        refused()
+    }
+    fn link<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _file: ObjectId,
+        _dir: ObjectId,
+        _name: &'a [u8],
+    ) -> Answer<'a, Attributes> {
+        refused()
+    }
+    fn remove<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _dir: ObjectId, _name: &'a [u8]) -> Answer<'a, ()> {
+        refused()
+    }
+    fn remove_dir<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _dir: ObjectId, _name: &'a [u8]) -> Answer<'a, ()> {
+        refused()
+    }
+    fn rename<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _from: (ObjectId, &'a [u8]),
+        _to: (ObjectId, &'a [u8]),
+        _mode: RenameMode,
+    ) -> Answer<'a, ()> {
+        refused()
+    }
+    fn write<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _file: ObjectId,
+        _at: WriteAt,
+        _data: Bytes,
+    ) -> Answer<'a, Attributes> {
+        refused()
+    }
+    fn set_attributes<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _object: ObjectId,
+        _set: &'a SetAttributes,
+    ) -> Answer<'a, Attributes> {
+        refused()
+    }
+    fn allocate<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _file: ObjectId,
+        _range: Range<u64>,
+        _space: Space,
+    ) -> Answer<'a, Attributes> {
+        refused()
+    }
+    fn set_xattr<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _object: ObjectId,
+        _name: &'a [u8],
+        _value: &'a [u8],
+        _mode: XattrMode,
+    ) -> Answer<'a, ()> {
+        refused()
+    }
+    fn remove_xattr<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _object: ObjectId,
+        _name: &'a [u8],
+    ) -> Answer<'a, ()> {
+        refused()
+    }
+    fn set_acl<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _object: ObjectId, _acl: &'a Acl) -> Answer<'a, ()> {
+        refused()
+    }
+    fn sync<'a>(&'a self, _rq: &'a Request, _object: Option<ObjectId>) -> Answer<'a, ()> {
+        ready(Ok(())).boxed()
+    }
+    fn hold(&self, _object: ObjectId) {}
+    fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId) -> Answer<'a, ()> {
+        ready(Ok(())).boxed()
+    }
+}
+
+fn refused<'a, T: Send + 'a>() -> Answer<'a, T> {
+    ready(Err(FileError::ReadOnly)).boxed()
 }
 
 impl Files for FileSystem {

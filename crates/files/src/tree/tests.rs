@@ -108,3 +108,49 @@ fn what_is_not_there_says_so() {
     let control = walk(&tree, "a/.zfs").unwrap();
     assert!(matches!(wait(tree.read(&rq, control, 0, 10)), Err(FileError::IsDirectory { .. })));
 }
+
+#[test]
+fn changes_go_to_the_file_system_of_the_node_and_stay_in_it() {
+    use crate::{Cred, New, NewKind, RenameMode, SetAttributes, WriteAt};
+    let rq = Request::internal("test");
+    let cred = Cred::new(10, 20, &[]);
+    let mut opener = MemoryOpener::default();
+    for (name, writable) in [("p", true), ("p/a", true), ("p@s", false)] {
+        let mut files = MemoryFiles::new(1);
+        files.add(34, b"a", FileKind::Directory, 0o755, b"");
+        files.writable = writable;
+        opener.0.insert(name.into(), Arc::new(files));
+    }
+    let tree = Tree::new(Arc::new(opener), vec![member("p", 1), member("p/a", 2), member("p@s", 3)]);
+    let (root, child) = (tree.root(), walk(&tree, "a").unwrap());
+    let file = New::of(NewKind::Regular, 0o640);
+    let dir = New::of(NewKind::Directory, 0o750);
+    let snapshot = walk(&tree, ".zfs/snapshot/s").unwrap();
+    assert_eq!(wait(tree.create(&rq, &cred, snapshot, b"f", &file)), Err(FileError::ReadOnly));
+    assert_eq!(wait(tree.create(&rq, &cred, root, b"a", &dir)), Err(FileError::Exists));
+    assert_eq!(wait(tree.create(&rq, &cred, root, b".zfs", &dir)), Err(FileError::Exists));
+    assert_eq!(wait(tree.remove_dir(&rq, &cred, root, b"a")), Err(FileError::Busy));
+    let (node, made) = wait(tree.create(&rq, &cred, root, b"f", &file)).unwrap();
+    assert_eq!((made.uid, made.gid, made.mode, made.links), (10, 20, 0o640, 1));
+    wait(tree.write(&rq, &cred, node, WriteAt::Offset(3), Bytes::from_static(b"abc"))).unwrap();
+    let cut = wait(tree.set_attributes(&rq, &cred, node, &SetAttributes::size(5))).unwrap();
+    assert_eq!(cut.size_bytes, 5);
+    assert_eq!(&wait(tree.read(&rq, node, 0, 9)).unwrap()[0][..], b"\0\0\0ab");
+    assert_eq!(
+        wait(tree.rename(&rq, &cred, (root, b"f"), (child, b"f"), RenameMode::Replace)),
+        Err(FileError::CrossDevice)
+    );
+    let (inside, _) = wait(tree.create(&rq, &cred, root, b"d", &dir)).unwrap();
+    wait(tree.rename(&rq, &cred, (root, b"f"), (inside, b"g"), RenameMode::NoReplace)).unwrap();
+    assert_eq!(wait(tree.remove_dir(&rq, &cred, root, b"d")).unwrap_err().errno(), 39);
+    assert!(wait(tree.rename(&rq, &cred, (root, b"d"), (inside, b"d"), RenameMode::Replace)).is_err(), "a circle");
+    assert_eq!(wait(tree.link(&rq, &cred, node, root, b"h")).unwrap().links, 2);
+    wait(tree.hold(&rq, node)).unwrap();
+    wait(tree.remove(&rq, &cred, root, b"h")).unwrap();
+    wait(tree.remove(&rq, &cred, inside, b"g")).unwrap();
+    assert_eq!(wait(tree.attributes(&rq, node)).unwrap().links, 0, "it is held");
+    wait(tree.release(&rq, node)).unwrap();
+    assert!(wait(tree.attributes(&rq, node)).is_err());
+    wait(tree.remove_dir(&rq, &cred, root, b"d")).unwrap();
+    assert_eq!(wait(tree.attributes(&rq, root)).unwrap().size_bytes, 3);
+}
