@@ -90,8 +90,42 @@ pub enum ObjectError {
         /// What is wrong with it.
         error: weir_codec::CodecError,
     },
-    /// Something that this program does not read.
-    #[error("{what} cannot be read")]
+    /// The object set was not opened for changes.
+    #[error("object set {objset} is read-only")]
+    ReadOnly {
+        /// The object set.
+        objset: ObjsetId,
+    },
+    /// The number is taken.
+    #[error("object set {objset} has an object {object} already")]
+    Exists {
+        /// The object set.
+        objset: ObjsetId,
+        /// The number.
+        object: ObjectId,
+    },
+    /// The pool is full.
+    #[error("the pool has no room for {bytes} bytes")]
+    NoSpace {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// A quota is reached.
+    #[error("the quota of object set {objset} leaves no room for {bytes} bytes")]
+    Quota {
+        /// The object set.
+        objset: ObjsetId,
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// A transaction group could not be written: nothing can be any more.
+    #[error("the pool cannot be written: {why}")]
+    Suspended {
+        /// What happened first.
+        why: String,
+    },
+    /// Something that this program does not do.
+    #[error("{what} is not possible")]
     Unsupported {
         /// What.
         what: &'static str,

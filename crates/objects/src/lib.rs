@@ -7,7 +7,9 @@
 //!   ─────────────  weir-cache: block pointer → proven bytes
 //! ```
 //!
-//! Invariants: everything reads; nothing read is trusted. Each structure is bounded by the format (a block by 16 MiB, a
+//! Sets opened *live* also change, in transactions ([`live`], [`txg`]).
+//!
+//! Invariants: nothing read is trusted. Each structure is bounded by the format (a block by 16 MiB, a
 //! tree by its levels), each walk by what it has to make progress in. No lock is held across an await.
 //!
 //! What fails: see [`ObjectError`]; an error names object set, object, level and block, and concerns no more than what
@@ -15,18 +17,22 @@
 
 pub mod dsl;
 pub mod error;
+pub mod live;
 pub mod object;
 pub mod object_set;
 pub mod props;
 pub mod read;
 pub mod sa;
 pub mod tables;
+pub mod txg;
 pub mod zap;
 pub mod zil;
 
 pub use dsl::{Dataset, Dir, Dsl};
 pub use error::{ObjectError, Place};
+pub use live::{Gate, NewObject, Policy, Purpose};
 pub use object::Object;
 pub use object_set::{ObjectSet, Opening};
 pub use read::{Seek, Segments};
+pub use txg::{Tx, TxGroups};
 pub use zap::Zap;

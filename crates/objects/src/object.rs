@@ -10,7 +10,7 @@
 //! A level adds k bits of block number. With the 12 levels that a forged dnode can claim, these would be more than 64:
 //! such shifts give 0, as they would if block numbers had more bits.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use weir_cache::prefetch::Prefetcher;
 use weir_format::{BlockPointer, Dnode, ObjectId};
 
@@ -20,13 +20,25 @@ pub struct Object {
     pub id: ObjectId,
     /// Its dnode.
     pub dnode: Dnode,
-    pub(crate) prefetcher: Mutex<Prefetcher>,
+    pub(crate) prefetcher: Arc<Mutex<Prefetcher>>,
+    /// It has blocks that are not synced yet.
+    pub(crate) dirty: bool,
 }
 
 impl Object {
     /// An object of which nothing was read yet.
     pub fn new(id: ObjectId, dnode: Dnode) -> Self {
-        Object { id, dnode, prefetcher: Mutex::default() }
+        Object::changed(id, dnode, false)
+    }
+
+    /// An object of a live set.
+    pub(crate) fn changed(id: ObjectId, dnode: Dnode, dirty: bool) -> Self {
+        Object { id, dnode, prefetcher: Arc::default(), dirty }
+    }
+
+    /// The same object with another dnode; its readers are remembered.
+    pub(crate) fn with_dnode(&self, dnode: Dnode, dirty: bool) -> Self {
+        Object { id: self.id, dnode, prefetcher: self.prefetcher.clone(), dirty }
     }
 
     /// Size of a data block in bytes; at least 512, whatever the dnode says.
@@ -44,7 +56,7 @@ impl Object {
 
     /// No block was ever written.
     fn is_empty(&self) -> bool {
-        self.dnode.max_block_id == 0 && self.dnode.block_pointers.iter().all(BlockPointer::is_null)
+        !self.dirty && self.dnode.max_block_id == 0 && self.dnode.block_pointers.iter().all(BlockPointer::is_null)
     }
 
     /// log2 of the pointers in an indirect block.

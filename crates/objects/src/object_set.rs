@@ -9,7 +9,8 @@
 //! one, whose members return when they are asked for again, and the old one's rest is forgotten. So the memory is
 //! bounded, and nothing is ordered or counted.
 //!
-//! Invariants: an object set never changes once opened. The mutex over the remembered dnodes is held for a look-up alone.
+//! Invariants: an object set never changes once opened, unless it is live ([`crate::live`]): then a sync gives it a new
+//! root in one step. The mutexes over the root and the remembered dnodes are held for a look-up alone.
 //!
 //! What fails: a dnode block that cannot be read is an error for its 32 dnodes alone.
 //!
@@ -18,6 +19,7 @@
 //! that bonus areas mean nothing.
 
 use crate::error::{ObjectError, Place};
+use crate::live::Live;
 use crate::object::Object;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,15 +68,31 @@ impl Remembered {
     }
 }
 
-/// An object set, opened for reading.
+/// What a set's pointer leads to.
+pub struct Root {
+    /// The pointer.
+    pub pointer: BlockPointer,
+    /// The header.
+    pub header: Objset,
+    /// The object that holds all dnodes; `None` in a set that never had an object.
+    pub meta: Option<Arc<Object>>,
+}
+
+impl Root {
+    pub(crate) fn new(pointer: BlockPointer, header: Objset) -> Arc<Self> {
+        let meta = header.meta_dnode.clone().map(|dnode| Arc::new(Object::new(ObjectId(0), dnode)));
+        Arc::new(Root { pointer, header, meta })
+    }
+}
+
+/// An object set.
 pub struct ObjectSet {
     cache: Arc<Cache>,
     options: ReadOptions,
-    pointer: BlockPointer,
-    header: Objset,
-    meta: Option<Arc<Object>>,
+    root: Mutex<Arc<Root>>,
     locked: bool,
     remembered: Mutex<Remembered>,
+    live: Option<Live>,
 }
 
 impl ObjectSet {
@@ -85,21 +103,47 @@ impl ObjectSet {
         pointer: BlockPointer,
         opening: Opening,
     ) -> Result<Arc<Self>, ObjectError> {
-        let options =
-            ReadOptions { keys: opening.key, objset: opening.id, cache: opening.cache, ..ReadOptions::default() };
-        let place = Place { objset: opening.id, ..Place::default() };
-        if pointer.is_hole() {
-            return Ok(Arc::new(Self::with_header(cache, options, pointer, empty_header())));
-        }
-        let block = cache.read(rq, &pointer, &options).await.map_err(|e| ObjectError::block(place, e))?;
-        let header = Objset::decode(&block, pointer.endian()).map_err(|e| ObjectError::decode(place, e))?;
-        Ok(Arc::new(Self::with_header(cache, options, pointer, header)))
+        Self::read_root(rq, cache, pointer, opening).await.map(Arc::new)
     }
 
-    fn with_header(cache: Arc<Cache>, options: ReadOptions, pointer: BlockPointer, header: Objset) -> Self {
+    pub(crate) async fn read_root(
+        rq: &Request,
+        cache: Arc<Cache>,
+        pointer: BlockPointer,
+        opening: Opening,
+    ) -> Result<Self, ObjectError> {
+        let place = Place { objset: opening.id, ..Place::default() };
+        if pointer.is_hole() {
+            return Ok(Self::with_header(cache, opening, pointer, empty_header()));
+        }
+        let options = options_of(&opening);
+        let block = cache.read(rq, &pointer, &options).await.map_err(|e| ObjectError::block(place, e))?;
+        let header = Objset::decode(&block, pointer.endian()).map_err(|e| ObjectError::decode(place, e))?;
+        Ok(Self::with_header(cache, opening, pointer, header))
+    }
+
+    pub(crate) fn with_header(cache: Arc<Cache>, opening: Opening, pointer: BlockPointer, header: Objset) -> Self {
+        let options = options_of(&opening);
         let locked = pointer.uses_crypt() && options.keys.is_none();
-        let meta = header.meta_dnode.clone().map(|dnode| Arc::new(Object::new(ObjectId(0), dnode)));
-        ObjectSet { cache, options, pointer, header, meta, locked, remembered: Mutex::default() }
+        let root = Mutex::new(Root::new(pointer, header));
+        ObjectSet { cache, options, root, locked, remembered: Mutex::default(), live: None }
+    }
+
+    pub(crate) fn alive(self, live: Live) -> Self {
+        ObjectSet { live: Some(live), ..self }
+    }
+
+    pub(crate) fn live(&self) -> Option<&Live> {
+        self.live.as_ref()
+    }
+
+    /// What it is at this moment: a sync of a live set puts another in its place.
+    pub fn root(&self) -> Arc<Root> {
+        self.root.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_root(&self, root: Arc<Root>) {
+        *self.root.lock().unwrap_or_else(PoisonError::into_inner) = root;
     }
 
     /// Its number.
@@ -109,27 +153,22 @@ impl ObjectSet {
 
     /// What it is.
     pub fn kind(&self) -> ObjsetKind {
-        self.header.kind
-    }
-
-    /// Its header.
-    pub fn header(&self) -> &Objset {
-        &self.header
+        self.root().header.kind
     }
 
     /// The pointer that leads to it.
-    pub fn pointer(&self) -> &BlockPointer {
-        &self.pointer
+    pub fn pointer(&self) -> BlockPointer {
+        self.root().pointer
     }
 
     /// The txg of its last change.
     pub fn birth(&self) -> Txg {
-        self.pointer.logical_birth()
+        self.pointer().logical_birth()
     }
 
     /// Whether it is encrypted.
     pub fn is_encrypted(&self) -> bool {
-        self.pointer.uses_crypt()
+        self.pointer().uses_crypt()
     }
 
     /// Whether it is encrypted and its key is not loaded.
@@ -148,14 +187,14 @@ impl ObjectSet {
     }
 
     /// The object that holds all dnodes; `None` in a set that never had an object.
-    pub fn meta(&self) -> Option<&Arc<Object>> {
-        self.meta.as_ref()
+    pub fn meta(&self) -> Option<Arc<Object>> {
+        self.root().meta.clone()
     }
 
     /// Objects in use, as the fill counts of the meta dnode say (the MOS and accounting objects not counted).
     pub fn objects_used(&self) -> u64 {
         let fill = |dnode: &Dnode| dnode.block_pointers.iter().fold(0u64, |sum, bp| sum.saturating_add(bp.fill()));
-        self.header.meta_dnode.as_ref().map_or(0, fill)
+        self.root().header.meta_dnode.as_ref().map_or(0, fill)
     }
 
     /// Where `block` of level 0 of an object is.
@@ -172,28 +211,52 @@ impl ObjectSet {
     /// # Errors
     /// [`ObjectError::NoObject`] if the number is free, or inside another object's dnode.
     pub async fn object(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        let version = match &self.live {
+            None => 0,
+            Some(live) => {
+                let state = live.state();
+                if let Some(node) = state.nodes.get(&id) {
+                    return node.current.clone().ok_or(ObjectError::NoObject { objset: self.id(), object: id });
+                }
+                state.version
+            }
+        };
         if let Some(object) = self.remembered().get(id) {
             return Ok(object);
         }
         let dnode = self.dnode(rq, id).await?;
         let object = Arc::new(Object::new(id, dnode));
-        self.remembered().insert(object.clone());
+        // What was read before a sync must not be remembered after it.
+        let state = self.live.as_ref().map(Live::state);
+        if state.is_none_or(|state| state.version == version) {
+            self.remembered().insert(object.clone());
+        }
         Ok(object)
+    }
+
+    /// Forgets the dnodes of these objects: a sync changed them.
+    pub(crate) fn forget(&self, ids: impl Iterator<Item = ObjectId>) {
+        let mut remembered = self.remembered();
+        for id in ids {
+            remembered.young.remove(&id);
+            remembered.old.remove(&id);
+        }
     }
 
     async fn dnode(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Dnode, ObjectError> {
         let absent = ObjectError::NoObject { objset: self.id(), object: id };
+        let root = self.root();
         let special = match id.0 {
-            0 => Some(&self.header.meta_dnode),
-            Objset::USERUSED_OBJECT => Some(&self.header.user_used),
-            Objset::GROUPUSED_OBJECT => Some(&self.header.group_used),
-            Objset::PROJECTUSED_OBJECT => Some(&self.header.project_used),
+            0 => Some(&root.header.meta_dnode),
+            Objset::USERUSED_OBJECT => Some(&root.header.user_used),
+            Objset::GROUPUSED_OBJECT => Some(&root.header.group_used),
+            Objset::PROJECTUSED_OBJECT => Some(&root.header.project_used),
             _ => None,
         };
         if let Some(dnode) = special {
             return dnode.clone().ok_or(absent);
         }
-        let meta = self.meta.as_ref().ok_or(absent.clone())?;
+        let meta = root.meta.as_ref().ok_or(absent.clone())?;
         let per_block = meta.block_bytes() / Dnode::SLOT as u64;
         let block = id.0 / per_block;
         let Some((bytes, endian)) = self.dnode_block(rq, meta, block).await? else { return Err(absent) };
@@ -213,7 +276,7 @@ impl ObjectSet {
         rq: &Request,
         block: u64,
     ) -> Result<Vec<(ObjectId, Result<Dnode, ObjectError>)>, ObjectError> {
-        let Some(meta) = self.meta.clone() else { return Ok(Vec::new()) };
+        let Some(meta) = self.meta() else { return Ok(Vec::new()) };
         let Some((bytes, endian)) = self.dnode_block(rq, &meta, block).await? else { return Ok(Vec::new()) };
         let slots = bytes.len() / Dnode::SLOT;
         let (mut out, mut slot) = (Vec::new(), 0);
@@ -238,7 +301,7 @@ impl ObjectSet {
 
     /// The first object in use with a number of at least `from`. Regions without objects are skipped whole.
     pub async fn next_object(self: &Arc<Self>, rq: &Request, from: ObjectId) -> Result<Option<ObjectId>, ObjectError> {
-        let Some(meta) = self.meta.clone() else { return Ok(None) };
+        let Some(meta) = self.meta() else { return Ok(None) };
         let per_block = meta.block_bytes() / Dnode::SLOT as u64;
         let mut block = from.0 / per_block;
         while let Some(found) = self.next_data_block(rq, &meta, block).await? {
@@ -276,7 +339,11 @@ fn starts_dnode(block: &[u8], slot: usize) -> bool {
     at == slot
 }
 
-fn empty_header() -> Objset {
+fn options_of(opening: &Opening) -> ReadOptions {
+    ReadOptions { keys: opening.key.clone(), objset: opening.id, cache: opening.cache, ..ReadOptions::default() }
+}
+
+pub(crate) fn empty_header() -> Objset {
     Objset {
         meta_dnode: None,
         zil: Default::default(),

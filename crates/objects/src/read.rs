@@ -7,6 +7,7 @@
 //! one shared page.
 
 use crate::error::ObjectError;
+use crate::live::node::Seen;
 use crate::object::{Object, shift_left, shift_right};
 use crate::object_set::ObjectSet;
 use bytes::Bytes;
@@ -84,6 +85,8 @@ impl ObjectSet {
         if offset >= end {
             return Ok(Segments::new());
         }
+        let unsynced = self.view(rq, object, offset, end).await?;
+        let (object, overlay) = unsynced.as_ref().map_or((object, None), |(object, seen)| (object, Some(seen)));
         self.prefetch_after(object, offset, end - offset, object.span_bytes());
         let block_bytes = object.block_bytes();
         let (first, last) = (offset / block_bytes, (end - 1) / block_bytes);
@@ -95,7 +98,8 @@ impl ObjectSet {
             for (n, pointer) in (at..).zip(&pointers) {
                 let start = n.saturating_mul(block_bytes);
                 let part = offset.max(start) - start..(end - start).min(block_bytes);
-                under_way.push_back(self.read_part(rq, object, n, *pointer, part));
+                let seen = overlay.and_then(|seen| seen.get(&n));
+                under_way.push_back(self.read_part(rq, object, n, *pointer, seen, part));
                 if under_way.len() >= BLOCKS_AT_ONCE
                     && let Some(done) = under_way.next().await
                 {
@@ -116,15 +120,18 @@ impl ObjectSet {
         object: &Arc<Object>,
         block: u64,
         pointer: Option<BlockPointer>,
+        seen: Option<&Seen>,
         part: Range<u64>,
     ) -> Result<Segments, ObjectError> {
+        let within = |len: usize| (part.start as usize).min(len)..(part.end as usize).min(len);
         match pointer {
+            _ if let Some(Seen::Data(bytes)) = seen => Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))])),
+            _ if seen.is_some() => Ok(zeros(part.end.saturating_sub(part.start))),
             None => Ok(zeros(part.end.saturating_sub(part.start))),
             Some(pointer) => {
                 let bytes = self.read_pointer(rq, object, block, &pointer).await?;
                 // `read_pointer` gives exactly a block's bytes.
-                let part = (part.start as usize).min(bytes.len())..(part.end as usize).min(bytes.len());
-                Ok(SmallVec::from_iter([bytes.slice(part)]))
+                Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))]))
             }
         }
     }
@@ -147,6 +154,13 @@ impl ObjectSet {
         object: &Arc<Object>,
         block: u64,
     ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
+        let newest = match self.view_block(rq, object, block).await? {
+            Some((_, Seen::Data(bytes))) => return Ok(Some((bytes, Endian::Little))),
+            Some((_, Seen::Hole)) => return Ok(None),
+            Some((newest, Seen::Synced)) => Some(newest),
+            None => None,
+        };
+        let object = newest.as_ref().unwrap_or(object);
         match self.pointer_at(rq, object, 0, block).await? {
             None => Ok(None),
             Some(pointer) => Ok(Some((self.read_pointer(rq, object, block, &pointer).await?, pointer.endian()))),
@@ -162,6 +176,8 @@ impl ObjectSet {
         first: u64,
         count: u64,
     ) -> Result<Vec<u64>, ObjectError> {
+        let newest = if self.is_live() { Some(self.object(rq, object.id).await?) } else { None };
+        let object = newest.as_ref().unwrap_or(object);
         let per_block = object.block_bytes() / 8;
         let end = first.saturating_add(count.min(MAX_READ_BYTES as u64 / 8)).min(object.span_bytes() / 8);
         let (mut out, mut at) = (Vec::new(), first);
@@ -191,6 +207,12 @@ impl ObjectSet {
         rq: &Request,
         object: &Arc<Object>,
     ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
+        let newest = match self.view_spill(rq, object).await? {
+            Some((_, Some(spill))) => return Ok(spill.map(|bytes| (bytes, Endian::Little))),
+            Some((newest, None)) => Some(newest),
+            None => None,
+        };
+        let object = newest.as_ref().unwrap_or(object);
         let Some(pointer) = object.dnode.spill.filter(|p| !p.is_hole()) else { return Ok(None) };
         let place = self.place(object.id, 0, crate::Place::SPILL);
         let bytes = self.cache().read(rq, &pointer, self.options()).await;
@@ -386,7 +408,7 @@ impl ObjectSet {
 
     /// The first byte at or after `offset`, before `end`, that is in a block, or in none; `None` if there is none.
     pub async fn seek(
-        &self,
+        self: &Arc<Self>,
         rq: &Request,
         object: &Object,
         offset: u64,
@@ -397,7 +419,10 @@ impl ObjectSet {
             return Ok(None);
         }
         let block_bytes = object.block_bytes();
-        let found = self.next_block(rq, object, offset / block_bytes, what).await?;
+        let found = match self.is_live() {
+            true => self.next_block_live(rq, object.id, offset / block_bytes, end.div_ceil(block_bytes), what).await?,
+            false => self.next_block(rq, object, offset / block_bytes, what).await?,
+        };
         Ok(found.map(|block| block.saturating_mul(block_bytes).max(offset)).filter(|at| *at < end))
     }
 

@@ -67,7 +67,8 @@ pub struct LogWalk {
 impl LogWalk {
     /// A walk from the first block of an object set's log.
     pub fn new(set: &Arc<ObjectSet>) -> Self {
-        let header: &ZilHeader = &set.header().zil;
+        let root = set.root();
+        let header: &ZilHeader = &root.header.zil;
         let claimed = header.claim_txg.0 != 0;
         let limit = |counts: bool, at: u64| if counts { at } else { u64::MAX };
         LogWalk {

@@ -16,9 +16,9 @@ use weir_objects::ObjectError;
 /// [`ObjectError`] if the MOS cannot be listed. A dataset whose own object makes no sense is left out and counted in the
 /// second value.
 pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectError> {
-    let mut out = vec![Root { objset: ObjsetId::MOS, pointer: *mos.set.pointer(), after: Txg(0), log: false }];
+    let mut out = vec![Root { objset: ObjsetId::MOS, pointer: mos.set.pointer(), after: Txg(0), log: false }];
     let mut bad = 0;
-    let Some(meta) = mos.set.meta().cloned() else { return Ok((out, bad)) };
+    let Some(meta) = mos.set.meta() else { return Ok((out, bad)) };
     let mut block = 0;
     while let Some(found) = mos.set.next_data_block(rq, &meta, block).await? {
         for (id, dnode) in mos.set.dnodes_in_block(rq, found).await? {

@@ -64,7 +64,7 @@ async fn one(rq: &Request, set: &Set, words: &[String], verbosity: usize) -> Res
         human(set.referenced_bytes),
     );
     if verbosity >= 4 {
-        line.push_str(&format!(", rootbp {}", text::block_pointer(objects.pointer())));
+        line.push_str(&format!(", rootbp {}", text::block_pointer(&objects.pointer())));
     }
     println!("{line}");
     if words.is_empty() && verbosity < 2 {

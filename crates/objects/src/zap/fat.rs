@@ -36,10 +36,8 @@ impl Zap {
     }
 
     async fn block(&self, rq: &Request, block: u64) -> Result<(Bytes, Endian), ObjectError> {
-        match self.set.pointer_at(rq, &self.object, 0, block).await? {
-            None => Err(ObjectError::Corrupt { place: self.place(block), why: "a block of a ZAP is a hole" }),
-            Some(pointer) => Ok((self.set.read_pointer(rq, &self.object, block, &pointer).await?, pointer.endian())),
-        }
+        let found = self.set.read_ordered_block(rq, &self.object, block).await?;
+        found.ok_or(ObjectError::Corrupt { place: self.place(block), why: "a block of a ZAP is a hole" })
     }
 
     async fn leaf_block(&self, rq: &Request, header: &FatHeader, hash: u64) -> Result<LeafBlock, ObjectError> {

@@ -168,8 +168,8 @@ impl Zap {
     /// Opens an object as a ZAP.
     pub async fn of(rq: &Request, set: &Arc<ObjectSet>, object: Arc<Object>) -> Result<Self, ObjectError> {
         let place = set.place(object.id, 0, 0);
-        let (first, endian) = match set.pointer_at(rq, &object, 0, 0).await? {
-            Some(pointer) => (set.read_pointer(rq, &object, 0, &pointer).await?, pointer.endian()),
+        let (first, endian) = match set.read_ordered_block(rq, &object, 0).await? {
+            Some(found) => found,
             None => return Err(ObjectError::Corrupt { place, why: "a ZAP without its first block" }),
         };
         let kind = BlockKind::of(&first, endian).map_err(|e| ObjectError::decode(place, e))?;

@@ -1,0 +1,476 @@
+//! Changing objects: what files, volumes, ZAPs and the pool do to a live set, each within a [`Tx`].
+
+use super::node::{Changes, Node, Seen, bonus_room, fresh};
+use super::{Gate, Live, NewObject, Policy, Purpose, State};
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::object_set::{ObjectSet, Opening};
+use crate::txg::Tx;
+use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+use weir_cache::Cache;
+use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
+use weir_machine::Request;
+
+/// Sets `bytes` at `offset` of a block; copies it if somebody else reads it at the moment.
+fn patched(block: Bytes, offset: usize, bytes: &[u8]) -> Bytes {
+    let mut block = block.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+    if let Some(part) = block.get_mut(offset..offset + bytes.len()) {
+        part.copy_from_slice(bytes);
+    }
+    block.freeze()
+}
+
+impl ObjectSet {
+    /// Opens the set that `pointer` leads to for changes.
+    pub async fn open_live(
+        rq: &Request,
+        cache: Arc<Cache>,
+        pointer: BlockPointer,
+        opening: Opening,
+        gate: Arc<dyn Gate>,
+        policy: Policy,
+    ) -> Result<Arc<Self>, ObjectError> {
+        let set = Self::read_root(rq, cache, pointer, opening).await?;
+        let last = set.meta().map_or(0, |meta| meta.dnode.max_block_id);
+        Ok(Arc::new(set.alive(Live::new(gate, policy, last))))
+    }
+
+    /// A set that is nowhere yet: the first sync writes it.
+    pub fn make(cache: Arc<Cache>, id: ObjsetId, kind: ObjsetKind, gate: Arc<dyn Gate>, policy: Policy) -> Arc<Self> {
+        let header = super::sync::new_header(kind, id);
+        let set = Self::with_header(cache, Opening { id, ..Opening::default() }, BlockPointer::HOLE, header);
+        Arc::new(set.alive(Live::new(gate, policy, 0)))
+    }
+
+    /// Whether it can be changed.
+    pub fn is_live(&self) -> bool {
+        self.live().is_some()
+    }
+
+    fn must_be_live(&self) -> Result<&Live, ObjectError> {
+        self.live().ok_or(ObjectError::ReadOnly { objset: self.id() })
+    }
+
+    /// Sets how blocks are written from now on.
+    pub fn set_policy(&self, policy: Policy) {
+        if let Some(live) = self.live() {
+            live.state().policy = policy;
+        }
+    }
+
+    /// How blocks are written; `None` if it cannot be changed.
+    pub fn policy(&self) -> Option<Policy> {
+        self.live().map(|live| live.state().policy)
+    }
+
+    /// A transaction that will change up to `bytes` bytes. Waits while too much waits in memory.
+    ///
+    /// # Errors
+    /// [`ObjectError::ReadOnly`], [`ObjectError::NoSpace`], [`ObjectError::Quota`], [`ObjectError::Suspended`].
+    pub async fn begin(&self, rq: &Request, bytes: u64, purpose: Purpose) -> Result<Tx, ObjectError> {
+        self.must_be_live()?.gate.admit(rq, self.id(), bytes, purpose).await
+    }
+
+    /// Changes the node of object `id`: under the lock, on the newest state.
+    async fn change<T>(
+        self: &Arc<Self>,
+        rq: &Request,
+        id: ObjectId,
+        mut how: impl FnMut(&mut Node) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        let live = self.must_be_live()?;
+        loop {
+            let version = {
+                let mut state = live.state();
+                if let Some(node) = state.nodes.get_mut(&id) {
+                    return how(node);
+                }
+                state.version
+            };
+            let base = self.object(rq, id).await?;
+            let mut state = live.state();
+            if state.version == version {
+                return how(state.nodes.entry(id).or_insert_with(|| Node::new(Some(base))));
+            }
+        }
+    }
+
+    fn no_object(&self, id: ObjectId) -> ObjectError {
+        ObjectError::NoObject { objset: self.id(), object: id }
+    }
+
+    /// Changes the dnode's own fields.
+    async fn change_image<T>(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        mut how: impl FnMut(&mut Dnode, &mut Changes) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        self.change(rq, id, |node| {
+            let mut image = node.current.as_ref().ok_or(self.no_object(id))?.dnode.clone();
+            let out = how(&mut image, node.changes(tx.txg()))?;
+            node.set_image(id, tx.txg(), image);
+            Ok(out)
+        })
+        .await
+    }
+
+    /// Makes an object and gives its number.
+    ///
+    /// # Errors
+    /// What reading dnode blocks meets.
+    pub async fn create(self: &Arc<Self>, rq: &Request, tx: &Tx, new: &NewObject) -> Result<ObjectId, ObjectError> {
+        let live = self.must_be_live()?;
+        let slots = u64::from(new.slots.max(1));
+        loop {
+            let block = {
+                let mut state = live.state();
+                if let Some(id) = state.numbers.take(slots, self.per_block()) {
+                    state.insert(id, tx.txg(), new);
+                    return Ok(id);
+                }
+                state.numbers.next_block()
+            };
+            let used = self.slots_used(rq, block).await?;
+            let first = block * self.per_block();
+            let mut state = live.state();
+            let State { nodes, numbers, .. } = &mut *state;
+            let end = ObjectId(first + self.per_block());
+            let claimed: Vec<u64> = nodes
+                .range(ObjectId(first)..end)
+                .flat_map(|(id, node)| {
+                    let of = |o: &Arc<Object>| o.dnode.slots() as u64;
+                    let slots = node.current.as_ref().or(node.base.as_ref()).map_or(1, of);
+                    id.0..id.0 + slots
+                })
+                .collect();
+            let free = (first..end.0).filter(|n| !used.contains(n) && !claimed.contains(n));
+            numbers.refill(block, free);
+        }
+    }
+
+    fn per_block(&self) -> u64 {
+        self.meta().map_or(32, |meta| meta.block_bytes() / Dnode::SLOT as u64).max(1)
+    }
+
+    async fn slots_used(self: &Arc<Self>, rq: &Request, block: u64) -> Result<Vec<u64>, ObjectError> {
+        let mut used = Vec::new();
+        for (id, dnode) in self.dnodes_in_block(rq, block).await? {
+            used.extend(id.0..id.0 + dnode?.slots() as u64);
+        }
+        Ok(used)
+    }
+
+    /// Makes an object with this very number: what replay and well-known objects need.
+    ///
+    /// # Errors
+    /// [`ObjectError::Exists`] if the number is taken.
+    pub async fn claim(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        new: &NewObject,
+    ) -> Result<(), ObjectError> {
+        let live = self.must_be_live()?;
+        loop {
+            let version = live.state().version;
+            match self.object(rq, id).await {
+                Ok(_) => return Err(ObjectError::Exists { objset: self.id(), object: id }),
+                Err(ObjectError::NoObject { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            let mut state = live.state();
+            if state.version == version && state.nodes.get(&id).is_none_or(|node| node.current.is_none()) {
+                state.numbers.claim(id, u64::from(new.slots.max(1)));
+                state.insert(id, tx.txg(), new);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes an object away, with all its blocks.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`] if there is none.
+    pub async fn remove(self: &Arc<Self>, rq: &Request, tx: &Tx, id: ObjectId) -> Result<(), ObjectError> {
+        self.change(rq, id, |node| {
+            if node.current.is_none() {
+                return Err(self.no_object(id));
+            }
+            node.remove(tx.txg());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Writes `bytes` at `offset`. Blocks that are changed in part are read.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; what reading meets.
+    pub async fn write(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), ObjectError> {
+        let block_bytes = self.object(rq, id).await?.block_bytes();
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let (block, from) = (at / block_bytes, (at % block_bytes) as usize);
+            let (piece, after) = rest.split_at(rest.len().min(block_bytes as usize - from));
+            if piece.len() as u64 == block_bytes {
+                self.write_block(rq, tx, id, block, Bytes::copy_from_slice(piece)).await?;
+            } else {
+                self.patch(rq, tx, id, block, from, piece).await?;
+            }
+            at += piece.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Writes one whole block: exactly as long as the object's blocks are.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for another length.
+    pub async fn write_block(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block: u64,
+        bytes: Bytes,
+    ) -> Result<(), ObjectError> {
+        self.change(rq, id, |node| {
+            let object = node.current.clone().ok_or(self.no_object(id))?;
+            if bytes.len() as u64 != object.block_bytes() {
+                return Err(ObjectError::Unsupported { what: "a block that is not as long as the object's" });
+            }
+            self.put(node, tx.txg(), id, block, bytes.clone(), false);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Puts a whole block; `booked`: its bytes are counted already.
+    fn put(&self, node: &mut Node, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, booked: bool) {
+        let len = bytes.len() as u64;
+        let known = node.changes(txg).blocks.insert(block, bytes).is_some() || booked;
+        if let (false, Some(live)) = (known, self.live()) {
+            live.gate.groups().book_dirty(txg, len);
+        }
+        let grows = |o: &Arc<Object>| !o.dirty || o.dnode.max_block_id < block;
+        if let Some(mut image) = node.current.as_ref().filter(|o| grows(o)).map(|o| o.dnode.clone()) {
+            image.max_block_id = image.max_block_id.max(block);
+            node.set_image(id, txg, image);
+        }
+    }
+
+    /// Changes a part of one block.
+    async fn patch(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block: u64,
+        from: usize,
+        bytes: &[u8],
+    ) -> Result<(), ObjectError> {
+        let mut read: Option<(u64, Option<Bytes>)> = None;
+        loop {
+            let version = self.must_be_live()?.state().version;
+            let done = self
+                .change(rq, id, |node| {
+                    let object = node.current.clone().ok_or(self.no_object(id))?;
+                    let zeros = || Bytes::from(vec![0; object.block_bytes() as usize]);
+                    let open = node.take_open(tx.txg(), block);
+                    let booked = open.is_some();
+                    let whole = match (open, &read) {
+                        (Some(open), _) => open,
+                        (None, read) => match (node.see(block), read) {
+                            (Seen::Data(bytes), _) => bytes,
+                            (Seen::Hole, _) => zeros(),
+                            (Seen::Synced, Some((of, found))) if *of == version => found.clone().unwrap_or_else(zeros),
+                            (Seen::Synced, _) => return Ok(false),
+                        },
+                    };
+                    self.put(node, tx.txg(), id, block, patched(whole, from, bytes), booked);
+                    Ok(true)
+                })
+                .await?;
+            if done {
+                return Ok(());
+            }
+            let object = self.object(rq, id).await?;
+            read = Some((version, self.read_block(rq, &object, block).await?));
+        }
+    }
+
+    /// Makes `len` bytes from `offset` on zeros: whole blocks are freed, parts of blocks overwritten. To the end of the
+    /// object with `u64::MAX`.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; what reading meets.
+    pub async fn punch(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), ObjectError> {
+        let block_bytes = self.object(rq, id).await?.block_bytes();
+        let end = offset.saturating_add(len);
+        let (first, last) = (offset.div_ceil(block_bytes), end / block_bytes);
+        if !offset.is_multiple_of(block_bytes) {
+            let head_end = end.min((offset / block_bytes + 1) * block_bytes);
+            self.zero(rq, tx, id, offset, head_end - offset, block_bytes).await?;
+        }
+        if end != u64::MAX && !end.is_multiple_of(block_bytes) && last >= first {
+            self.zero(rq, tx, id, last * block_bytes, end % block_bytes, block_bytes).await?;
+        }
+        let last = if end == u64::MAX { u64::MAX } else { last };
+        if last <= first {
+            return Ok(());
+        }
+        self.change_image(rq, tx, id, |image, changes| {
+            let keep = changes.blocks.split_off(&first);
+            changes.blocks.extend(keep.into_iter().filter(|(n, _)| *n >= last));
+            changes.freed.add(first..last);
+            if last > image.max_block_id {
+                image.max_block_id = image.max_block_id.min(first.saturating_sub(1));
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Overwrites a part of one block with zeros, unless it is a hole.
+    async fn zero(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        offset: u64,
+        len: u64,
+        block_bytes: u64,
+    ) -> Result<(), ObjectError> {
+        let object = self.object(rq, id).await?;
+        let block = offset / block_bytes;
+        if self.read_block(rq, &object, block).await?.is_none() {
+            return Ok(());
+        }
+        self.patch(rq, tx, id, block, (offset % block_bytes) as usize, &vec![0; len as usize]).await
+    }
+
+    /// Sets what the bonus area holds.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if it has no room for so much.
+    pub async fn set_bonus(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        kind: ObjectType,
+        bytes: &[u8],
+    ) -> Result<(), ObjectError> {
+        self.change_image(rq, tx, id, |image, _| {
+            if bytes.len() > image.bonus.len() {
+                return Err(ObjectError::Unsupported { what: "a bonus area longer than its room" });
+            }
+            image.bonus_type = kind;
+            image.bonus_len = bytes.len() as u16;
+            image.bonus.fill(0);
+            if let Some(part) = image.bonus.get_mut(..bytes.len()) {
+                part.copy_from_slice(bytes);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Writes the spill block, or takes it away.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the bonus area leaves no room for its pointer.
+    pub async fn set_spill(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        spill: Option<Bytes>,
+    ) -> Result<(), ObjectError> {
+        self.change_image(rq, tx, id, |image, changes| {
+            let room = bonus_room(image.slots(), image.block_pointers.len(), spill.is_some());
+            if usize::from(image.bonus_len) > room {
+                return Err(ObjectError::Unsupported { what: "a spill block beside a bonus area that takes all room" });
+            }
+            changes.spill = Some(spill.clone());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes the size of the object's blocks: only while it has no more than block 0.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if there are further blocks.
+    pub async fn set_block_bytes(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block_bytes: u32,
+    ) -> Result<(), ObjectError> {
+        loop {
+            let version = self.must_be_live()?.state().version;
+            let object = self.object(rq, id).await?;
+            if object.dnode.max_block_id > 0 {
+                return Err(ObjectError::Unsupported { what: "another block size for an object of many blocks" });
+            }
+            let found = self.read_block(rq, &object, 0).await?;
+            let unchanged = |live: &Live| live.state().version == version;
+            if !unchanged(self.must_be_live()?) {
+                continue;
+            }
+            let done = self
+                .change(rq, id, |node| {
+                    let now = node.current.clone().ok_or(self.no_object(id))?;
+                    if now.dnode != object.dnode {
+                        return Ok(false);
+                    }
+                    let bytes = match node.see(0) {
+                        Seen::Data(bytes) => Some(bytes),
+                        Seen::Hole => None,
+                        Seen::Synced => found.clone(),
+                    };
+                    let mut image = now.dnode.clone();
+                    image.data_block_bytes = block_bytes;
+                    node.set_image(id, tx.txg(), image);
+                    if let Some(bytes) = bytes {
+                        let mut whole = BytesMut::from(&bytes[..]);
+                        whole.resize(block_bytes as usize, 0);
+                        self.put(node, tx.txg(), id, 0, whole.freeze(), false);
+                    }
+                    Ok(true)
+                })
+                .await?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl State {
+    fn insert(&mut self, id: ObjectId, txg: Txg, new: &NewObject) {
+        let node = self.nodes.entry(id).or_insert_with(|| Node::new(None));
+        node.set_image(id, txg, fresh(new));
+    }
+}

@@ -1,0 +1,203 @@
+//! One object that changes: what each unsynced txg does to it.
+//!
+//! ```text
+//!   newest txg ─► blocks? freed? removed?      the first that knows a block answers for it
+//!   older txg  ─► blocks? freed? removed?
+//!   base       ─► the synced tree              for what none of them touched
+//! ```
+//!
+//! A txg's [`Changes`] are whole blocks, spans of freed blocks, and an image of the dnode's own fields. They are final
+//! once the txg is closed; the open one alone changes.
+
+use super::spans::Spans;
+use crate::object::Object;
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
+
+/// What one txg does to one object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// What stood there before this txg is gone: the whole tree is to be freed first.
+    pub removed: bool,
+    /// The object's own fields at the end of the txg; `None` if it does not exist then.
+    pub image: Option<Dnode>,
+    /// Blocks freed, before `blocks` were written.
+    pub freed: Spans,
+    /// Blocks written, whole.
+    pub blocks: BTreeMap<u64, Bytes>,
+    /// The spill block: written, or taken away.
+    pub spill: Option<Option<Bytes>>,
+}
+
+/// What the overlay knows of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Its bytes.
+    Data(Bytes),
+    /// It is a hole.
+    Hole,
+    /// What the synced tree says.
+    Synced,
+}
+
+/// An object with unsynced changes.
+#[derive(Clone)]
+pub(crate) struct Node {
+    /// As the synced tree has it; `None` if it is not there.
+    pub base: Option<Arc<Object>>,
+    /// As it is now; `None` if it was removed.
+    pub current: Option<Arc<Object>>,
+    /// What each unsynced txg does, oldest first. Shared with the syncer once the txg is closed.
+    pub txgs: BTreeMap<u64, Arc<Changes>>,
+}
+
+impl Node {
+    pub fn new(base: Option<Arc<Object>>) -> Self {
+        Node { current: base.clone(), base, txgs: BTreeMap::new() }
+    }
+
+    /// The changes of the open txg.
+    pub fn changes(&mut self, txg: Txg) -> &mut Changes {
+        let image = self.current.as_ref().map(|o| o.dnode.clone());
+        let changes = self.txgs.entry(txg.0).or_insert_with(|| Arc::new(Changes { image, ..Changes::default() }));
+        Arc::make_mut(changes)
+    }
+
+    /// Takes block `n` out of the open txg's changes, to be changed and put back.
+    pub fn take_open(&mut self, txg: Txg, n: u64) -> Option<Bytes> {
+        Arc::make_mut(self.txgs.get_mut(&txg.0)?).blocks.remove(&n)
+    }
+
+    /// What is known of data block `n`.
+    pub fn see(&self, n: u64) -> Seen {
+        for changes in self.txgs.values().rev() {
+            if let Some(bytes) = changes.blocks.get(&n) {
+                return Seen::Data(bytes.clone());
+            }
+            if changes.removed || changes.freed.contains(n) {
+                return Seen::Hole;
+            }
+        }
+        match &self.base {
+            Some(base) if n <= base.dnode.max_block_id => Seen::Synced,
+            _ => Seen::Hole,
+        }
+    }
+
+    /// The spill block as unsynced changes have it; `None` if none of them touched it.
+    pub fn see_spill(&self) -> Option<Option<Bytes>> {
+        for changes in self.txgs.values().rev() {
+            if let Some(spill) = &changes.spill {
+                return Some(spill.clone());
+            }
+            if changes.removed {
+                return Some(None);
+            }
+        }
+        if self.base.is_some() { None } else { Some(None) }
+    }
+
+    /// Whether no unsynced change hides the synced tree.
+    fn rests_on_base(&self) -> bool {
+        !self.txgs.values().any(|c| c.removed)
+    }
+
+    /// Puts the dnode's fields as `image` has them; pointers are those of the synced tree.
+    pub fn set_image(&mut self, id: ObjectId, txg: Txg, mut image: Dnode) {
+        let changes = self.changes(txg);
+        changes.image = Some(image.clone());
+        self.graft(&mut image);
+        let dirty = self.txgs.values().any(|c| !c.blocks.is_empty());
+        self.current = Some(Arc::new(match &self.current {
+            Some(current) => current.with_dnode(image, dirty),
+            None => Object::changed(id, image, dirty),
+        }));
+    }
+
+    /// Gives `image` the tree that is synced.
+    fn graft(&self, image: &mut Dnode) {
+        match &self.base {
+            Some(base) if self.rests_on_base() => {
+                image.levels = base.dnode.levels;
+                image.used = base.dnode.used;
+                image.block_pointers = base.dnode.block_pointers.clone();
+                image.indirect_shift = base.dnode.indirect_shift;
+                set_spill_pointer(image, base.dnode.spill);
+            }
+            _ => {
+                image.levels = image.levels.max(1);
+                image.used = 0;
+                image.block_pointers.iter_mut().for_each(|p| *p = BlockPointer::HOLE);
+                set_spill_pointer(image, None);
+            }
+        }
+    }
+
+    /// The object is gone from `txg` on.
+    pub fn remove(&mut self, txg: Txg) {
+        let changes = self.changes(txg);
+        *changes = Changes { removed: true, ..Changes::default() };
+        self.current = None;
+    }
+
+    /// `txg` is synced: the tree is now `base`. Gives true when nothing unsynced is left.
+    pub fn synced(&mut self, txg: Txg, base: Option<Arc<Object>>) -> bool {
+        self.txgs.remove(&txg.0);
+        self.base = base;
+        if let Some(current) = self.current.take() {
+            let mut image = current.dnode.clone();
+            self.graft(&mut image);
+            let dirty = self.txgs.values().any(|c| !c.blocks.is_empty());
+            self.current = Some(Arc::new(current.with_dnode(image, dirty)));
+        }
+        self.txgs.is_empty()
+    }
+}
+
+/// The bonus area's room, in bytes, of a dnode of so many slots and pointers.
+pub(crate) fn bonus_room(slots: usize, pointers: usize, spill: bool) -> usize {
+    (slots * Dnode::SLOT).saturating_sub(64 + (pointers + usize::from(spill)) * BlockPointer::SIZE)
+}
+
+/// Sets the spill pointer, and so the room of the bonus area.
+pub(crate) fn set_spill_pointer(dnode: &mut Dnode, spill: Option<BlockPointer>) {
+    use weir_format::dnode::DnodeFlags;
+    dnode.spill = spill;
+    let bit = DnodeFlags::SPILL_BLKPTR;
+    dnode.flags = DnodeFlags(if spill.is_some() { dnode.flags.0 | bit } else { dnode.flags.0 & !bit });
+    let room = bonus_room(dnode.slots(), dnode.block_pointers.len(), spill.is_some());
+    dnode.bonus.resize(room, 0);
+}
+
+/// A dnode of an object that has no blocks yet.
+pub(crate) fn fresh(new: &super::NewObject) -> Dnode {
+    use weir_format::Endian;
+    use weir_format::dnode::DnodeFlags;
+    let slots = usize::from(new.slots.max(1));
+    // `dnode_allocate`: attributes may grow, so their dnodes have one pointer; others have what room is left for.
+    let room = (slots * Dnode::SLOT - 64).saturating_sub(new.bonus.len()) / BlockPointer::SIZE;
+    let pointers = if new.bonus_type == ObjectType::SA { 1 } else { room.clamp(1, 3) };
+    let mut bonus: SmallVec<[u8; 320]> = SmallVec::from_slice(&new.bonus);
+    bonus.resize(bonus_room(slots, pointers, false), 0);
+    Dnode {
+        object_type: new.kind,
+        indirect_shift: new.indirect_shift,
+        levels: 1,
+        bonus_type: new.bonus_type,
+        checksum: 0,
+        compression: 0,
+        flags: DnodeFlags(DnodeFlags::USED_BYTES),
+        data_block_bytes: new.block_bytes.max(512).next_multiple_of(512),
+        bonus_len: new.bonus.len().min(bonus_room(slots, pointers, false)) as u16,
+        extra_slots: (slots - 1) as u8,
+        max_block_id: 0,
+        used: 0,
+        block_pointers: SmallVec::from_elem(BlockPointer::HOLE, pointers),
+        bonus,
+        spill: None,
+        endian: Endian::Little,
+    }
+}

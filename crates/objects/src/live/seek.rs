@@ -1,0 +1,140 @@
+//! Looking at a live set: the overlay and the synced tree as one.
+
+use super::node::{Node, Seen};
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::object_set::ObjectSet;
+use crate::read::Seek;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::ObjectId;
+use weir_machine::Request;
+
+/// An object's newest state, and what the overlay knows of some of its blocks.
+pub(crate) type View = (Arc<Object>, BTreeMap<u64, Seen>);
+
+impl ObjectSet {
+    /// The object's node under the lock, or the object if it has none.
+    async fn node_or_object<T>(
+        self: &Arc<Self>,
+        rq: &Request,
+        id: ObjectId,
+        look: impl Fn(&Node, Arc<Object>) -> T,
+    ) -> Result<Option<Result<T, Arc<Object>>>, ObjectError> {
+        let Some(live) = self.live() else { return Ok(None) };
+        loop {
+            let version = {
+                let state = live.state();
+                if let Some(node) = state.nodes.get(&id) {
+                    let gone = ObjectError::NoObject { objset: self.id(), object: id };
+                    return Ok(Some(Ok(look(node, node.current.clone().ok_or(gone)?))));
+                }
+                state.version
+            };
+            let object = self.object(rq, id).await?;
+            let state = live.state();
+            if state.version == version && !state.nodes.contains_key(&id) {
+                return Ok(Some(Err(object)));
+            }
+        }
+    }
+
+    /// The newest state of `object`, and which of the blocks in the byte range the overlay answers for; `None` if the
+    /// set never changes.
+    pub(crate) async fn view(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        offset: u64,
+        end: u64,
+    ) -> Result<Option<View>, ObjectError> {
+        if object.id.0 == 0 {
+            return Ok(None);
+        }
+        let look = |node: &Node, current: Arc<Object>| {
+            let block_bytes = current.block_bytes();
+            let blocks = offset / block_bytes..end.div_ceil(block_bytes);
+            let seen = blocks.map(|n| (n, node.see(n))).filter(|(_, seen)| *seen != Seen::Synced).collect();
+            (current, seen)
+        };
+        let found = self.node_or_object(rq, object.id, look).await?;
+        Ok(found.map(|found| found.unwrap_or_else(|object| (object, BTreeMap::new()))))
+    }
+
+    /// The newest state of `object`, and what is known of block `n`; `None` if the set never changes.
+    pub(crate) async fn view_block(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        n: u64,
+    ) -> Result<Option<(Arc<Object>, Seen)>, ObjectError> {
+        if object.id.0 == 0 {
+            return Ok(None);
+        }
+        let found = self.node_or_object(rq, object.id, |node, current| (current, node.see(n))).await?;
+        Ok(found.map(|found| found.unwrap_or_else(|object| (object, Seen::Synced))))
+    }
+
+    /// The newest state of `object`, and its spill block if it is not the synced one; `None` if the set never changes.
+    pub(crate) async fn view_spill(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+    ) -> Result<Option<(Arc<Object>, Option<Option<Bytes>>)>, ObjectError> {
+        let found = self.node_or_object(rq, object.id, |node, current| (current, node.see_spill())).await?;
+        Ok(found.map(|found| found.unwrap_or_else(|object| (object, None))))
+    }
+
+    /// The first block from `from` on and before `end` that is data, or a hole. Goes from one change to the next, and
+    /// down the synced tree in between.
+    pub(crate) async fn next_block_live(
+        self: &Arc<Self>,
+        rq: &Request,
+        id: ObjectId,
+        from: u64,
+        end: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, ObjectError> {
+        let mut at = from;
+        while at < end {
+            // What is known of `at`, and up to where nothing changes in that.
+            let look = |node: &Node, current: Arc<Object>| (current, node.see(at), node.run_end(at));
+            let found = self.node_or_object(rq, id, look).await?;
+            let (object, seen, run_end) = match found {
+                Some(Ok(seen)) => seen,
+                Some(Err(object)) => (object, Seen::Synced, u64::MAX),
+                None => return Ok(None),
+            };
+            match (seen, what) {
+                (Seen::Data(_), Seek::Data) | (Seen::Hole, Seek::Hole) => return Ok(Some(at)),
+                (Seen::Data(_) | Seen::Hole, _) => at = run_end,
+                (Seen::Synced, _) => match self.next_block(rq, &object, at, what).await? {
+                    Some(found) if found < run_end => return Ok(Some(found)),
+                    _ => at = run_end,
+                },
+            }
+        }
+        Ok((what == Seek::Hole && at >= end).then_some(at.max(end)))
+    }
+}
+
+impl Node {
+    /// The first block after `n` of which the overlay may know something else than of `n`.
+    pub(crate) fn run_end(&self, n: u64) -> u64 {
+        let mut end = u64::MAX;
+        for changes in self.txgs.values() {
+            if changes.blocks.contains_key(&n) {
+                return n.saturating_add(1);
+            }
+            if let Some((next, _)) = changes.blocks.range(n..).next() {
+                end = end.min(*next);
+            }
+            if let Some(span) = changes.freed.at_or_after(n) {
+                end = end.min(if span.start > n { span.start } else { span.end });
+            }
+        }
+        let last = self.base.as_ref().map_or(0, |base| base.dnode.max_block_id.saturating_add(1));
+        if last > n { end.min(last) } else { end }
+    }
+}
