@@ -1,5 +1,6 @@
 //! Why a block could not be given.
 
+use crate::alloc::SpaceFault;
 use thiserror::Error;
 use weir_codec::CodecError;
 use weir_format::{DecodeError, ObjsetId};
@@ -71,6 +72,66 @@ pub enum BlockError {
     /// The block's contents were left out of a redacted stream.
     #[error("the block was redacted")]
     Redacted,
+    /// The pool is not open for writing.
+    #[error("the pool is not open for writing")]
+    ReadOnly,
+    /// There is no space left for a block, not even in pieces.
+    #[error("no space for a block of {psize_bytes} bytes")]
+    NoSpace {
+        /// Its size before parity.
+        psize_bytes: u64,
+    },
+    /// Bytes do not fit into the place that was reserved for them.
+    #[error("a block of {needed_bytes} bytes does not fit into the {psize_bytes} bytes that were reserved for it")]
+    NoRoom {
+        /// The bytes reserved.
+        psize_bytes: u64,
+        /// The bytes needed.
+        needed_bytes: u64,
+    },
+    /// This program does not write to such a vdev.
+    #[error("{vdev}:{offset:#x} lies on {what}, which cannot be written")]
+    NotWritable {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Where in it.
+        offset: u64,
+        /// What it is.
+        what: &'static str,
+    },
+    /// No leaf with this GUID has a disk.
+    #[error("no device with the GUID {guid}")]
+    NoSuchLeaf {
+        /// The GUID.
+        guid: u64,
+    },
+    /// What should be taken or given back is not as the caller believes: the space maps are damaged.
+    #[error("space at {vdev}:{offset:#x}+{len_bytes:#x}: {fault}")]
+    Space {
+        /// Top-level vdev.
+        vdev: u32,
+        /// Where in it.
+        offset: u64,
+        /// How much.
+        len_bytes: u64,
+        /// What is wrong.
+        fault: SpaceFault,
+    },
+    /// Bytes that cannot become a block as was asked.
+    #[error("a block cannot be made: {fault}")]
+    Unencodable {
+        /// Why not.
+        fault: CodecError,
+    },
+    /// A block of a size that the format does not have.
+    #[error("a block of {len_bytes} bytes is not possible")]
+    BadSize {
+        /// Its size.
+        len_bytes: u64,
+    },
+    /// The computation that made the block ended without a result.
+    #[error("a block's computation was lost")]
+    ComputeLost,
     /// A block pointer that no pool can contain.
     #[error("forged or damaged block pointer: {field} = {value:#x} (address {vdev}:{offset:#x})")]
     Forged {
@@ -95,7 +156,7 @@ impl BlockError {
             BlockError::Device { .. } => 3,
             BlockError::Structure { .. } => 4,
             BlockError::Corrupt { .. } => 5,
-            BlockError::Redacted | BlockError::NoKey { .. } => 6,
+            _ => 6,
         }
     }
 

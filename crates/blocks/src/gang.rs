@@ -42,6 +42,26 @@ fn pieces(header: &[u8], psize_bytes: u64) -> Result<Vec<BlockPointer>, DecodeEr
     if total != psize_bytes { Err(bad("sum of the pieces", total)) } else { Ok(pieces) }
 }
 
+/// The pointers to a gang's pieces.
+pub(crate) async fn pieces_of(
+    blocks: &Blocks,
+    request: &Request,
+    pointer: &BlockPointer,
+    depth: u8,
+) -> Result<Vec<BlockPointer>, BlockError> {
+    let first = pointer.dva(0);
+    let (vdev, offset) = (first.vdev, first.offset_bytes);
+    if depth >= MAX_DEPTH {
+        return Err(BlockError::Forged { vdev, offset, field: "depth of the gang", value: depth.into() });
+    }
+    let mut header = header(blocks, request, pointer).await?;
+    blocks.forge(pointer, Stage::Gang, header.as_mut());
+    let damaged = |fault| BlockError::Structure { vdev, offset, fault };
+    let corrupt = |fault| BlockError::Corrupt { vdev, offset, fault };
+    let part = if blocks.proves() { proven_part(pointer, header.as_ref()).map_err(corrupt)? } else { header.as_ref() };
+    pieces(part, pointer.psize_bytes()).map_err(damaged)
+}
+
 /// The physical bytes of a gang, each piece proven.
 pub(crate) fn read<'a>(
     blocks: &'a Blocks,
@@ -50,18 +70,7 @@ pub(crate) fn read<'a>(
     depth: u8,
 ) -> BoxFuture<'a, Result<Buf, BlockError>> {
     Box::pin(async move {
-        let first = pointer.dva(0);
-        let (vdev, offset) = (first.vdev, first.offset_bytes);
-        if depth >= MAX_DEPTH {
-            return Err(BlockError::Forged { vdev, offset, field: "depth of the gang", value: depth.into() });
-        }
-        let mut header = header(blocks, request, pointer).await?;
-        blocks.forge(pointer, Stage::Gang, header.as_mut());
-        let damaged = |fault| BlockError::Structure { vdev, offset, fault };
-        let corrupt = |fault| BlockError::Corrupt { vdev, offset, fault };
-        let part =
-            if blocks.proves() { proven_part(pointer, header.as_ref()).map_err(corrupt)? } else { header.as_ref() };
-        let pieces = pieces(part, pointer.psize_bytes()).map_err(damaged)?;
+        let pieces = pieces_of(blocks, request, pointer, depth).await?;
         let parts = join_all(pieces.iter().map(|p| blocks.physical(request, p, depth + 1))).await;
         let mut block = blocks.buffer(pointer.psize_bytes() as usize);
         let mut rest = block.as_mut();

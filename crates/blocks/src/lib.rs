@@ -20,6 +20,7 @@
 //! *What fails and how* is [`BlockError`]; which device gave wrong or no bytes is counted at the leaf
 //! ([`vdev::Counters`]).
 
+pub mod alloc;
 pub mod draid;
 pub mod error;
 pub mod fuzz;
@@ -29,7 +30,10 @@ pub mod raidz;
 #[doc(hidden)]
 pub mod unproven;
 pub mod vdev;
+mod write;
 
+pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use vdev::{Tree, TreeError, VdevKind, VdevSpec};
+pub use write::{Reserved, VdevGrid, WriteOptions};

@@ -10,6 +10,7 @@ use crate::error::{BlockError, note};
 use crate::gang;
 use crate::unproven::{Forger, Stage};
 use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree};
+use crate::write::Writer;
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_codec::checksum::verify_block;
@@ -52,8 +53,9 @@ const SPARE_BYTES: usize = 8 << 20;
 pub struct Blocks {
     clock: Clock,
     tree: Arc<Tree>,
-    salt: Salt,
+    pub(crate) salt: Salt,
     pool: BufPool,
+    pub(crate) writing: Option<Writer>,
     /// Tests of hostile pools only: no block is proven, all are forged.
     forger: Option<Forger>,
 }
@@ -62,11 +64,11 @@ impl Blocks {
     /// Blocks on the devices of `tree`. `salt` is the pool's checksum salt ([`Salt::none`] until it is known: the blocks
     /// that lead to it are not salted).
     pub fn new(machine: &Machine, tree: Arc<Tree>, salt: Salt) -> Self {
-        Blocks::over(machine.clock.clone(), tree, salt)
+        Blocks { writing: Some(Writer::new(machine)), ..Blocks::over(machine.clock.clone(), tree, salt) }
     }
 
     pub(crate) fn over(clock: Clock, tree: Arc<Tree>, salt: Salt) -> Self {
-        Blocks { clock, tree, salt, pool: BufPool::new(SPARE_BYTES), forger: None }
+        Blocks { clock, tree, salt, pool: BufPool::new(SPARE_BYTES), writing: None, forger: None }
     }
 
     /// The same blocks, none of them proven, each changed by `forger`: for tests of hostile pools only (see
@@ -85,6 +87,10 @@ impl Blocks {
         if let Some(forger) = &self.forger {
             forger.forge(pointer, stage, bytes);
         }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The devices.

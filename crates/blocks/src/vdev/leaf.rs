@@ -5,6 +5,7 @@
 //! stranded, and no task of its own is needed.
 
 use super::queue::{Batch, Queue};
+use super::write::{LeafWrites, WriteCounts};
 use super::{Job, Place, Proof, Vdev};
 use crate::error::BlockError;
 use futures_channel::oneshot;
@@ -36,6 +37,14 @@ pub struct Counts {
     pub read_errors: u64,
     /// Reads whose bytes were not those that were written.
     pub checksum_errors: u64,
+    /// Writes answered.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub write_bytes: u64,
+    /// Writes and flushes answered with an error.
+    pub write_errors: u64,
+    /// Bytes written to put wrong ones right.
+    pub repaired_bytes: u64,
 }
 
 impl Counters {
@@ -46,6 +55,7 @@ impl Counters {
             read_bytes: self.read_bytes.load(Ordering::Relaxed),
             read_errors: self.read_errors.load(Ordering::Relaxed),
             checksum_errors: self.checksum_errors.load(Ordering::Relaxed),
+            ..Counts::default()
         }
     }
 
@@ -77,6 +87,7 @@ pub(crate) struct Leaf {
     dtl: Vec<(Txg, Txg)>,
     counters: Counters,
     queue: SharedQueue,
+    writes: LeafWrites,
 }
 
 /// A place among the reads under way. Given up, also with the future (or the unread message) that holds it, it passes to
@@ -113,7 +124,7 @@ fn hand_over(queue: &SharedQueue, mut batch: Batch<Waiter>) -> bool {
 
 impl Leaf {
     pub fn new(disk: Option<Arc<dyn Disk>>, stale: bool, dtl: Vec<(Txg, Txg)>) -> Self {
-        Leaf { disk, stale, dtl, counters: Counters::default(), queue: Arc::default() }
+        Leaf { disk, stale, dtl, counters: Counters::default(), queue: Arc::default(), writes: LeafWrites::default() }
     }
 
     pub fn present(&self) -> bool {
@@ -122,6 +133,24 @@ impl Leaf {
 
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// All that is counted.
+    pub fn counts(&self) -> Counts {
+        let WriteCounts { writes, write_bytes, write_errors, repaired_bytes } = self.writes.counts();
+        Counts { writes, write_bytes, write_errors, repaired_bytes, ..self.counters.counts() }
+    }
+
+    pub fn disk(&self) -> Option<&Arc<dyn Disk>> {
+        self.disk.as_ref()
+    }
+
+    pub(super) fn writes(&self) -> &LeafWrites {
+        &self.writes
+    }
+
+    pub fn is_stale(&self) -> bool {
+        self.stale
     }
 
     /// Reads under way and waiting.
@@ -133,7 +162,9 @@ impl Leaf {
         if self.disk.is_none() {
             2
         } else {
-            u8::from(self.stale || self.dtl.iter().any(|(from, to)| (*from..=*to).contains(&birth)))
+            let missed =
+                self.dtl.iter().any(|(from, to)| (*from..=*to).contains(&birth)) || self.writes.has_missed(birth);
+            u8::from(self.stale || missed)
         }
     }
 

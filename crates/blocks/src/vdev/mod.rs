@@ -22,10 +22,14 @@ mod mirror;
 pub mod queue;
 mod raidz;
 mod spec;
+mod write;
 
-pub use leaf::Counters;
+pub use leaf::{Counters, Counts};
 pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
+pub use write::Missed;
+pub(crate) use write::WriteJob;
 
+use crate::alloc::{RaidzSizing, Sizing};
 use crate::draid;
 use crate::error::BlockError;
 use crate::raidz::{Map, Reflowed};
@@ -33,6 +37,7 @@ use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
 use leaf::Leaf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_codec::CodecError;
 use weir_format::Txg;
 use weir_format::indirect::MappingEntry;
@@ -132,6 +137,8 @@ pub struct LeafHealth {
 /// The pool's devices.
 pub struct Tree {
     tops: Vec<Top>,
+    /// Whether anything may be written.
+    writable: AtomicBool,
 }
 
 impl Tree {
@@ -147,7 +154,50 @@ impl Tree {
                 Ok(Top { ashift, asize_bytes, vdev: Vdev::build(s, ashift, 0)? })
             })
             .collect::<Result<_, TreeError>>()?;
-        Ok(Arc::new(Tree { tops }))
+        Ok(Arc::new(Tree { tops, writable: AtomicBool::new(false) }))
+    }
+
+    /// Allows or forbids writing; a new tree forbids it. Disks that were opened read-only refuse in any case.
+    pub fn set_writable(&self, writable: bool) {
+        self.writable.store(writable, Ordering::SeqCst);
+    }
+
+    /// Whether anything may be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::SeqCst)
+    }
+
+    fn check_writable(&self) -> Result<(), BlockError> {
+        if self.is_writable() { Ok(()) } else { Err(BlockError::ReadOnly) }
+    }
+
+    /// How large blocks become on top-level vdev `vdev`.
+    ///
+    /// # Errors
+    /// [`BlockError::NotWritable`] if it is of a kind that this program does not write to.
+    pub fn sizing(&self, vdev: u32) -> Result<Sizing, BlockError> {
+        let top = self.top(Place::new(vdev, 0))?;
+        let refused = |what| Err(BlockError::NotWritable { vdev, offset: 0, what });
+        let raidz = match &top.vdev.body {
+            Body::Leaf(_) | Body::Mirror(_) => None,
+            Body::Raidz(v) if v.expansion.reflow.is_some() => return refused("a RAID-Z vdev that is being widened"),
+            Body::Raidz(v) => {
+                let (width, widened) = (v.children.len() as u64, v.expansion.txgs.clone());
+                Some(RaidzSizing { nparity: v.nparity, width, widened })
+            }
+            Body::Draid { .. } | Body::DraidSpare { .. } => return refused("a dRAID vdev"),
+            Body::Indirect(_) => return refused("a removed vdev"),
+            Body::Unsupported(what) => return refused(what),
+        };
+        Ok(Sizing { ashift: top.ashift, raidz })
+    }
+
+    /// What 512 bytes of allocated space on `vdev` count as towards a dataset's use, if the vdev has space of its own.
+    pub fn deflate(&self, vdev: u32) -> Option<u64> {
+        if let Ok(sizing) = self.sizing(vdev) {
+            return Some(sizing.deflate());
+        }
+        None
     }
 
     /// Number of top-level vdevs.
@@ -375,7 +425,7 @@ impl Vdev {
     fn health(&self, out: &mut Vec<LeafHealth>) {
         if let Body::Leaf(leaf) = &self.body {
             let (guid, name) = (self.guid, self.name.clone());
-            out.push(LeafHealth { guid, name, present: leaf.present(), counts: leaf.counters().counts() });
+            out.push(LeafHealth { guid, name, present: leaf.present(), counts: leaf.counts() });
         }
         for child in self.children() {
             child.health(out);

@@ -7,3 +7,4 @@ mod faults;
 mod layouts;
 mod queue;
 mod store;
+mod writes;

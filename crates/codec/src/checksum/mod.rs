@@ -125,6 +125,24 @@ fn compare(kind: ChecksumKind, with_mac: bool, mut expected: [u64; 4], mut actua
     if expected == actual { Ok(()) } else { Err(CodecError::Checksum { kind, expected, actual }) }
 }
 
+/// The four checksum words that belong into `pointer`, which leads to `data`: all but these and its addresses must stand
+/// in it already; where its last two words are a MAC, that stays.
+///
+/// # Errors
+/// [`CodecError::ChecksumKind`] if the pointer names no function, or one whose sum stands in the block itself.
+pub fn pointer_checksum(pointer: &BlockPointer, salt: &Salt, data: &[u8]) -> Result<[u64; 4], CodecError> {
+    let kind = pointer.checksum_kind().ok_or(CodecError::ChecksumKind { kind: ChecksumKind::Inherit })?;
+    if kind.is_embedded() {
+        return Err(CodecError::ChecksumKind { kind });
+    }
+    let sum = checksum(kind, pointer.endian(), salt, data)?;
+    if !holds_mac(pointer) {
+        return Ok(sum);
+    }
+    let ([a, b, ..], [_, _, mac0, mac1]) = (beside_mac(kind, sum), pointer.checksum());
+    Ok([a, b, mac0, mac1])
+}
+
 /// Proves that `data` (the physical bytes, as stored) is the block that `pointer` leads to.
 ///
 /// Holds for whole blocks and for those put together from a gang; the gang *header* itself is

@@ -98,6 +98,18 @@ impl ObjectSetMacs {
         Ok(ObjectSetMacs { portable: field(data, Self::PORTABLE_AT)?, local: field(data, Self::LOCAL_AT)? })
     }
 
+    /// Puts them into the block where they belong.
+    ///
+    /// # Errors
+    /// As [`ObjectSetMacs::stored`].
+    pub fn store(&self, data: &mut [u8]) -> Result<(), CodecError> {
+        for (at, mac) in [(Self::PORTABLE_AT, &self.portable), (Self::LOCAL_AT, &self.local)] {
+            let room = data.get_mut(at..).and_then(|d| d.first_chunk_mut());
+            *room.ok_or(CodecError::Structure { what: "object set", offset: at })? = *mac;
+        }
+        Ok(())
+    }
+
     /// Proves the stored ones by those that belong there.
     pub(super) fn verify(&self, computed: &Self) -> Result<(), CodecError> {
         if self.portable != computed.portable {

@@ -191,6 +191,11 @@ impl DatasetKey {
         mac::ObjectSetMacs::compute(&self.hmac, self.version, endian, data)
     }
 
+    /// The MAC of an indirect block: over the MACs in the pointers that it consists of, `logical`.
+    pub fn indirect_mac(&self, endian: Endian, logical: &[u8]) -> [u8; MAC_BYTES] {
+        mac::indirect(self.version, endian, logical)
+    }
+
     fn block_key(&self, salt: [u8; SALT_BYTES]) -> Arc<BlockKey> {
         let mut known = self.block_keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = known.iter().position(|(s, _)| *s == salt) {

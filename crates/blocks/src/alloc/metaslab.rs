@@ -1,0 +1,183 @@
+//! One metaslab: its free segments, what of them was taken or given back in which transaction group, and what was given
+//! back so recently that it must not be used yet.
+
+use super::segments::Segments;
+use super::{SpaceFault, SpaceKind};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use weir_format::Txg;
+
+/// How many transaction groups must have synced after a free before its space is used again: so long a pool can be
+/// rewound (`TXG_DEFER_SIZE`).
+pub const DEFER: u64 = 2;
+/// With less than this in one piece (`metaslab_df_alloc_threshold`) …
+const TIGHT_BYTES: u64 = 128 << 10;
+/// … or less than one part in so many free, the smallest segment that fits is taken rather than the next.
+const TIGHT_SHARE: u64 = 25;
+/// Segments that are looked at from the cursor on.
+const TRIES: usize = 128;
+
+/// What changed in one transaction group and was not yet handed out.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    taken: Segments,
+    given_back: Segments,
+}
+
+/// A part of a top-level vdev, with a space map of its own.
+#[derive(Clone, Debug)]
+pub struct Metaslab {
+    range: Range<u64>,
+    /// What can be taken.
+    free: Segments,
+    /// What was given back in which transaction group.
+    deferred: BTreeMap<Txg, Segments>,
+    changes: BTreeMap<Txg, Changes>,
+    /// Where the search for a segment goes on, by log2 of the size.
+    cursors: [u64; 64],
+    loaded: bool,
+}
+
+impl Metaslab {
+    /// A metaslab of which nothing is known yet: nothing can be taken from it.
+    pub fn new(range: Range<u64>) -> Self {
+        let cursors = [range.start; 64];
+        let (free, deferred, changes) = Default::default();
+        Metaslab { range, free, deferred, changes, cursors, loaded: false }
+    }
+
+    /// Where it lies.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// What can be taken.
+    pub fn free(&self) -> &Segments {
+        &self.free
+    }
+
+    /// Bytes given back that cannot be taken yet.
+    pub fn deferred_bytes(&self) -> u64 {
+        self.deferred.values().map(Segments::total_bytes).sum()
+    }
+
+    /// Takes note of what is free.
+    ///
+    /// # Errors
+    /// [`SpaceFault`] if a range lies outside, overlaps another, or the metaslab was loaded before.
+    pub fn load(&mut self, free: &[Range<u64>]) -> Result<(), SpaceFault> {
+        if self.loaded {
+            return Err(SpaceFault::LoadedTwice);
+        }
+        let mut segments = Segments::default();
+        for range in free {
+            if range.start < self.range.start || range.end > self.range.end || range.start > range.end {
+                return Err(SpaceFault::Outside);
+            }
+            if !segments.add(range.clone()) {
+                return Err(SpaceFault::AlreadyFree);
+            }
+        }
+        for range in self.deferred.values().flat_map(Segments::iter) {
+            segments.remove_common(&range);
+        }
+        for range in self.changes.values().flat_map(|c| c.taken.iter()) {
+            segments.remove_common(&range);
+        }
+        self.free = segments;
+        self.loaded = true;
+        Ok(())
+    }
+
+    /// Takes `len` bytes in one piece; `None` if there is none.
+    pub fn take(&mut self, len: u64, txg: Txg) -> Option<u64> {
+        let largest = self.free.largest_bytes();
+        if len == 0 || largest < len {
+            return None;
+        }
+        let size = self.range.end - self.range.start;
+        let tight = largest < TIGHT_BYTES || self.free.total_bytes() < size / TIGHT_SHARE;
+        let cursor = &mut self.cursors[len.ilog2() as usize];
+        let next = if tight { None } else { self.free.first_fit(*cursor, len, TRIES) };
+        let at = next.or_else(|| self.free.best_fit(len))?;
+        *cursor = at + len;
+        self.free.remove(at..at + len);
+        self.changes.entry(txg).or_default().taken.add(at..at + len);
+        Some(at)
+    }
+
+    /// Forgets that `range` was taken in `txg`: nobody was told, nothing was written. Gives the bytes that are free again.
+    pub fn untake(&mut self, range: Range<u64>, txg: Txg) -> u64 {
+        let len = range.end - range.start;
+        let taken = self.changes.get_mut(&txg).is_some_and(|c| c.taken.remove(range.clone()));
+        if taken && self.free.add(range) { len } else { 0 }
+    }
+
+    /// Takes exactly `range`.
+    ///
+    /// # Errors
+    /// [`SpaceFault::NotFree`] if not all of it is free.
+    pub fn claim(&mut self, range: Range<u64>, txg: Txg) -> Result<(), SpaceFault> {
+        if !self.free.remove(range.clone()) {
+            return Err(SpaceFault::NotFree);
+        }
+        self.changes.entry(txg).or_default().taken.add(range);
+        Ok(())
+    }
+
+    /// Gives `range` back.
+    ///
+    /// # Errors
+    /// [`SpaceFault`] if it reaches beyond the metaslab, or some of it is free already.
+    pub fn give_back(&mut self, range: Range<u64>, txg: Txg) -> Result<(), SpaceFault> {
+        if range.start < self.range.start || range.end > self.range.end || range.is_empty() {
+            return Err(SpaceFault::Outside);
+        }
+        if self.free.touches(&range) || self.deferred.values().any(|d| d.touches(&range)) {
+            return Err(SpaceFault::AlreadyFree);
+        }
+        self.deferred.entry(txg).or_default().add(range.clone());
+        let changes = self.changes.entry(txg).or_default();
+        // What was taken in the same group, and nobody was told of, nobody needs to hear of.
+        let mut told = Segments::default();
+        told.add(range.clone());
+        for untold in changes.taken.remove_common(&range) {
+            told.remove(untold);
+        }
+        for part in told.iter() {
+            changes.given_back.add(part);
+        }
+        Ok(())
+    }
+
+    /// What changed in `txg` since the last call.
+    pub fn changes(&mut self, txg: Txg) -> Vec<(SpaceKind, Range<u64>)> {
+        let Some(Changes { taken, given_back }) = self.changes.remove(&txg) else { return Vec::new() };
+        let taken = taken.iter().map(|r| (SpaceKind::Alloc, r));
+        taken.chain(given_back.iter().map(|r| (SpaceKind::Free, r))).collect()
+    }
+
+    /// Makes what was given back [`DEFER`] groups before `txg` usable again; gives the ranges.
+    pub fn synced(&mut self, txg: Txg) -> Vec<Range<u64>> {
+        let later = self.deferred.split_off(&Txg((txg.0 + 1).saturating_sub(DEFER)));
+        let ripe = std::mem::replace(&mut self.deferred, later);
+        let ranges: Vec<Range<u64>> = ripe.values().flat_map(Segments::iter).collect();
+        if !self.loaded {
+            return Vec::new();
+        }
+        for range in &ranges {
+            self.free.add(range.clone());
+        }
+        ranges
+    }
+
+    /// Takes what is free of `range` away for a while, without a change that anybody is told of.
+    pub fn hold(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
+        self.free.remove_common(range)
+    }
+
+    /// Ends [`Metaslab::hold`].
+    pub fn release(&mut self, range: Range<u64>) {
+        self.free.add(range);
+    }
+}

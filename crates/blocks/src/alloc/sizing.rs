@@ -1,0 +1,72 @@
+//! How much of a top-level vdev a block takes up (OpenZFS `vdev_psize_to_asize`).
+
+/// What decides the allocated size of blocks on one top-level vdev.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizing {
+    /// log2 of the sector size.
+    pub ashift: u32,
+    /// RAID-Z alone.
+    pub raidz: Option<RaidzSizing>,
+}
+
+/// What RAID-Z adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RaidzSizing {
+    /// Parity columns, 1 to 3.
+    pub nparity: u64,
+    /// Children now.
+    pub width: u64,
+    /// Transaction groups in which the vdev was widened by one child each.
+    pub widened: Vec<u64>,
+}
+
+impl Sizing {
+    /// Bytes that a block of `psize_bytes` takes up when written in transaction group `txg`: whole sectors, and with
+    /// RAID-Z its parities, rounded up so that no gap too small for any block can be left.
+    pub fn asize_bytes(&self, psize_bytes: u64, txg: u64) -> u64 {
+        let sectors = psize_bytes.div_ceil(1 << self.ashift).max(1);
+        let Some(raidz) = &self.raidz else { return sectors << self.ashift };
+        let later = raidz.widened.iter().filter(|&&t| t > txg).count() as u64;
+        let width = raidz.width.saturating_sub(later).max(raidz.nparity + 1);
+        let total = sectors + raidz.nparity * sectors.div_ceil(width - raidz.nparity);
+        total.next_multiple_of(raidz.nparity + 1) << self.ashift
+    }
+
+    /// 512 bytes of allocated space count as so many bytes towards a dataset's use: 512, less with parity
+    /// (`vdev_deflate_ratio`).
+    pub fn deflate(&self) -> u64 {
+        (1 << 17) / (self.asize_bytes(1 << 17, 0) >> 9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raidz(ashift: u32, nparity: u64, width: u64, widened: &[u64]) -> Sizing {
+        Sizing { ashift, raidz: Some(RaidzSizing { nparity, width, widened: widened.to_vec() }) }
+    }
+
+    #[test]
+    fn sizes_are_those_of_openzfs() {
+        let plain = Sizing { ashift: 12, raidz: None };
+        assert_eq!((plain.asize_bytes(512, 0), plain.asize_bytes(4097, 0), plain.deflate()), (4096, 8192, 512));
+        let z1 = raidz(12, 1, 5, &[]);
+        assert_eq!(z1.asize_bytes(4096, 0), 8192);
+        assert_eq!(z1.asize_bytes(8192, 0), 16384, "three sectors are rounded to four");
+        assert_eq!(z1.asize_bytes(16384, 0), 6 << 12);
+        assert_eq!(z1.asize_bytes(128 << 10, 0), 40 << 12);
+        assert_eq!(z1.deflate(), (1 << 17) / (40 << 3));
+        let z3 = raidz(9, 3, 8, &[]);
+        assert_eq!(z3.asize_bytes(512, 0), 4 << 9);
+        assert_eq!(z3.asize_bytes(6 << 9, 0), 12 << 9);
+    }
+
+    #[test]
+    fn a_widened_vdev_counts_by_its_width_at_the_time() {
+        let z = raidz(12, 1, 5, &[100]);
+        assert_eq!(z.asize_bytes(16 << 12, 99), raidz(12, 1, 4, &[]).asize_bytes(16 << 12, 0));
+        assert_eq!(z.asize_bytes(16 << 12, 100), raidz(12, 1, 5, &[]).asize_bytes(16 << 12, 0));
+        assert_eq!(z.deflate(), raidz(12, 1, 4, &[]).deflate());
+    }
+}

@@ -1,0 +1,287 @@
+use super::*;
+use proptest::prelude::*;
+
+const SHIFT: u32 = 20;
+
+fn about(vdev: u32, class: Class, metaslab_count: u64) -> VdevSpace {
+    let sizing = Sizing { ashift: 12, raidz: None };
+    VdevSpace { vdev, class, sizing, metaslab_shift: SHIFT, metaslab_count, closed: false }
+}
+
+/// Vdevs of so many metaslabs, all free.
+fn pool(vdevs: &[(Class, u64)]) -> Allocator {
+    let mut space = Allocator::default();
+    for (id, &(class, count)) in (0u32..).zip(vdevs) {
+        space.add_vdev(about(id, class, count));
+        for i in 0..count {
+            let whole = i << SHIFT..(i + 1) << SHIFT;
+            space.load(id, i, std::slice::from_ref(&whole)).unwrap();
+        }
+    }
+    space
+}
+
+fn want(class: Class, psize_bytes: u64, copies: u8, txg: u64) -> Want {
+    Want { class, psize_bytes, copies, txg: Txg(txg) }
+}
+
+fn range(dva: &Dva) -> Range<u64> {
+    dva.offset_bytes..dva.offset_bytes + dva.asize_bytes
+}
+
+#[test]
+fn copies_go_to_different_vdevs_and_else_far_apart() {
+    let mut space = pool(&[(Class::Normal, 8), (Class::Normal, 8), (Class::Normal, 8)]);
+    for _ in 0..50 {
+        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap();
+        let mut vdevs: Vec<u32> = dvas.iter().map(|d| d.vdev).collect();
+        vdevs.sort_unstable();
+        assert_eq!(vdevs, [0, 1, 2]);
+    }
+    let mut space = pool(&[(Class::Normal, 16)]);
+    for _ in 0..50 {
+        let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap();
+        for (i, a) in dvas.iter().enumerate() {
+            for b in &dvas[..i] {
+                assert!(a.offset_bytes.abs_diff(b.offset_bytes) > 1 << SHIFT, "{dvas:?}");
+            }
+        }
+    }
+    let mut space = pool(&[(Class::Normal, 1)]);
+    assert_eq!(space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap().len(), 3, "close together, if it must be");
+}
+
+#[test]
+fn classes_have_their_vdevs_and_spill_over() {
+    let mut space = pool(&[(Class::Normal, 4), (Class::Log, 1), (Class::Special, 1)]);
+    let vdev = |space: &mut Allocator, class| space.allocate(&want(class, 512 << 10, 1, 1)).unwrap()[0].vdev;
+    assert_eq!(vdev(&mut space, Class::Log), 1);
+    assert_eq!(vdev(&mut space, Class::Special), 2);
+    assert_eq!(vdev(&mut space, Class::Dedup), 0, "there is no vdev of this class");
+    assert_eq!(vdev(&mut space, Class::Log), 1);
+    assert_eq!(vdev(&mut space, Class::Log), 0, "the log vdev is full");
+    assert!(space.has_class(Class::Log) && !space.has_class(Class::Dedup));
+    space.set_closed(2, true);
+    assert_eq!(vdev(&mut space, Class::Special), 0, "the special vdev is closed");
+}
+
+#[test]
+fn shares_follow_free_space() {
+    let mut space = pool(&[(Class::Normal, 30), (Class::Normal, 10)]);
+    let mut got = [0u64; 2];
+    for _ in 0..1000 {
+        for dva in space.allocate(&want(Class::Normal, 16 << 10, 1, 1)).unwrap() {
+            got[dva.vdev as usize] += dva.asize_bytes;
+        }
+    }
+    assert!(got[0] > 2 * got[1] && got[1] > 0, "{got:?}");
+}
+
+#[test]
+fn what_is_given_back_rests_for_two_groups() {
+    let mut space = pool(&[(Class::Normal, 1)]);
+    let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).unwrap();
+    assert_eq!(space.take_changes(Txg(5)).len(), 1);
+    space.synced(Txg(5));
+    space.give_back(0, range(&all[0]), Txg(6)).unwrap();
+    assert_eq!(space.give_back(0, range(&all[0]), Txg(6)), Err(SpaceFault::AlreadyFree));
+    for txg in 6..8 {
+        assert!(space.synced(Txg(txg)).is_empty());
+        assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).is_none());
+        assert_eq!(space.sums(Class::Normal).deferred_bytes, 1 << 20);
+    }
+    assert_eq!(space.synced(Txg(8)), [(0, 0..1 << 20)]);
+    assert!(space.allocate(&want(Class::Normal, 1 << 20, 1, 9)).is_some());
+}
+
+#[test]
+fn what_nobody_was_told_of_is_no_change_but_rests() {
+    let mut space = pool(&[(Class::Normal, 1)]);
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    space.give_back(0, range(&dva), Txg(5)).unwrap();
+    assert!(space.take_changes(Txg(5)).is_empty());
+    assert_eq!(space.sums(Class::Normal).deferred_bytes, 8192);
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Alloc);
+    space.give_back(0, range(&dva), Txg(5)).unwrap();
+    assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Free);
+    space.synced(Txg(7));
+    assert_eq!(space.sums(Class::Normal).free_bytes, 1 << 20);
+}
+
+#[test]
+fn claims_take_exactly_their_place_or_nothing() {
+    let mut space = pool(&[(Class::Normal, 2)]);
+    assert_eq!(space.claim(0, 4096..8192, Txg(1)), Ok(()));
+    assert_eq!(space.claim(0, 0..8192, Txg(1)), Err(SpaceFault::NotFree));
+    assert_eq!(space.claim(0, 1 << SHIFT..3 << SHIFT, Txg(1)), Err(SpaceFault::Outside));
+    assert_eq!(space.claim(0, 2 << SHIFT..3 << SHIFT, Txg(1)), Err(SpaceFault::Unknown));
+    assert_eq!(space.claim(7, 0..1, Txg(1)), Err(SpaceFault::Unknown));
+    let told = space.take_changes(Txg(1));
+    assert_eq!((told.len(), told[0].offset_bytes, told[0].len_bytes), (1, 4096, 4096));
+}
+
+#[test]
+fn a_metaslab_is_unusable_until_its_space_is_told() {
+    let mut space = Allocator::default();
+    space.add_vdev(about(3, Class::Normal, 2));
+    assert!(space.allocate(&want(Class::Normal, 4096, 1, 1)).is_none());
+    space.give_back(3, 4096..8192, Txg(1)).unwrap();
+    space.load(3, 0, &[0..8192, 16384..20480]).unwrap();
+    assert_eq!(space.free_segments(3, 0), [0..4096, 16384..20480], "what rests is not free yet");
+    assert_eq!(space.load(3, 0, &[]), Err(SpaceFault::LoadedTwice));
+    assert_eq!(space.load(3, 1, std::slice::from_ref(&(0..4096))), Err(SpaceFault::Outside));
+    assert_eq!(space.unit_bytes(), 4096);
+}
+
+#[test]
+fn small_blocks_lie_together_and_the_last_bytes_are_found() {
+    let mut space = pool(&[(Class::Normal, 4)]);
+    let offsets: Vec<u64> =
+        (0..20).map(|_| space.allocate(&want(Class::Normal, 8192, 1, 1)).unwrap()[0].offset_bytes).collect();
+    assert!(offsets.windows(2).all(|w| w[1] == w[0] + 8192), "{offsets:?}");
+    let mut count = 20;
+    while space.allocate(&want(Class::Normal, 8192, 1, 1)).is_some() {
+        count += 1;
+    }
+    assert_eq!(count, (4 << SHIFT) / 8192);
+    assert_eq!(space.sums(Class::Normal).free_bytes, 0);
+}
+
+/// What a step of the property test does.
+#[derive(Clone, Debug)]
+enum Step {
+    Take { psize_bytes: u64, copies: u8, class: usize },
+    Give { which: prop::sample::Index },
+    Tell,
+    Sync,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let take = (1u64..200_000, 1u8..4, 0usize..4);
+    prop_oneof![
+        6 => take.prop_map(|(psize_bytes, copies, class)| Step::Take { psize_bytes, copies, class }),
+        4 => any::<prop::sample::Index>().prop_map(|which| Step::Give { which }),
+        1 => Just(Step::Tell),
+        2 => Just(Step::Sync),
+    ]
+}
+
+fn overlaps(mut list: impl Iterator<Item = (u32, Range<u64>)>, vdev: u32, r: &Range<u64>) -> bool {
+    list.any(|(v, o)| v == vdev && o.start < r.end && r.start < o.end)
+}
+
+fn raidz_pool() -> Allocator {
+    let mut space = pool(&[(Class::Normal, 3), (Class::Log, 1)]);
+    let raidz = RaidzSizing { nparity: 2, width: 5, widened: vec![] };
+    let sizing = Sizing { ashift: 9, raidz: Some(raidz) };
+    space.add_vdev(VdevSpace { sizing, ..about(2, Class::Normal, 3) });
+    for i in 0..3u64 {
+        // Riddled: every other 64 KiB is free.
+        let free: Vec<Range<u64>> =
+            (0..8).map(|n| (i << SHIFT) + (n << 17)..(i << SHIFT) + (n << 17) + (1 << 16)).collect();
+        space.load(2, i, &free).unwrap();
+    }
+    space
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Against a model of every 512 bytes: nothing is handed out twice, sums add up, the changes told describe what is
+    /// taken, and what was given back comes back after two groups have synced, not before.
+    #[test]
+    fn space_is_what_the_model_says(steps in prop::collection::vec(step(), 1..300)) {
+        let mut space = raidz_pool();
+        let size = space.sums(Class::Normal).size_bytes + space.sums(Class::Log).size_bytes;
+        let free_at_start = space.sums(Class::Normal).free_bytes + space.sums(Class::Log).free_bytes;
+        let mut taken: Vec<(u32, Range<u64>)> = Vec::new();
+        let mut resting: Vec<(u64, u32, Range<u64>)> = Vec::new();
+        let mut told: BTreeMap<u32, Segments> = BTreeMap::new();
+        let mut txg = 10;
+        for step in steps {
+            match step {
+                Step::Take { psize_bytes, copies, class } => {
+                    let dvas = space.allocate(&want(Class::ALL[class], psize_bytes, copies, txg)).unwrap_or_default();
+                    prop_assert!(dvas.is_empty() || dvas.len() == usize::from(copies));
+                    for dva in dvas {
+                        let r = range(&dva);
+                        prop_assert!(!overlaps(taken.iter().cloned(), dva.vdev, &r), "handed out twice: {dva:?}");
+                        prop_assert!(!overlaps(resting.iter().map(|(_, v, r)| (*v, r.clone())), dva.vdev, &r));
+                        let sizing = &space.vdev(dva.vdev).unwrap().sizing;
+                        prop_assert_eq!(dva.asize_bytes, sizing.asize_bytes(psize_bytes, txg));
+                        prop_assert_eq!(dva.offset_bytes % (1 << sizing.ashift), 0);
+                        taken.push((dva.vdev, r));
+                    }
+                }
+                Step::Give { which } if !taken.is_empty() => {
+                    let (vdev, r) = taken.swap_remove(which.index(taken.len()));
+                    space.give_back(vdev, r.clone(), Txg(txg)).unwrap();
+                    prop_assert!(space.give_back(vdev, r.clone(), Txg(txg)).is_err());
+                    resting.push((txg, vdev, r));
+                }
+                Step::Give { .. } => {}
+                Step::Tell | Step::Sync => {
+                    for change in space.take_changes(Txg(txg)) {
+                        let r = change.offset_bytes..change.offset_bytes + change.len_bytes;
+                        prop_assert_eq!(r.start >> SHIFT, change.metaslab);
+                        let map = told.entry(change.vdev).or_default();
+                        let consistent = if change.kind == SpaceKind::Alloc { map.add(r) } else { map.remove(r) };
+                        prop_assert!(consistent, "{change:?}");
+                    }
+                    let model: u64 = taken.iter().map(|(_, r)| r.end - r.start).sum();
+                    prop_assert_eq!(told.values().map(Segments::total_bytes).sum::<u64>(), model);
+                    if matches!(step, Step::Sync) {
+                        let back: u64 = space.synced(Txg(txg)).iter().map(|(_, r)| r.end - r.start).sum();
+                        let (ripe, rest): (Vec<_>, Vec<_>) = resting.into_iter().partition(|(t, ..)| t + DEFER <= txg);
+                        prop_assert_eq!(back, ripe.iter().map(|(_, _, r)| r.end - r.start).sum::<u64>());
+                        resting = rest;
+                        txg += 1;
+                    }
+                }
+            }
+            let sums = [Class::Normal, Class::Log].map(|c| space.sums(c));
+            prop_assert_eq!(sums.iter().map(|s| s.allocated_bytes + s.deferred_bytes + s.free_bytes).sum::<u64>(), size);
+            let model: u64 = taken.iter().map(|(_, r)| r.end - r.start).sum();
+            let rest: u64 = resting.iter().map(|(_, _, r)| r.end - r.start).sum();
+            prop_assert_eq!(sums.iter().map(|s| s.deferred_bytes).sum::<u64>(), rest);
+            prop_assert_eq!(sums.iter().map(|s| s.free_bytes).sum::<u64>(), free_at_start - model - rest);
+        }
+    }
+
+    /// The set of segments against a plain list of units.
+    #[test]
+    fn segments_are_a_set(steps in prop::collection::vec((0u8..3, 0u64..64, 1u64..12), 1..80)) {
+        let mut set = Segments::default();
+        let mut model = [false; 80];
+        for (what, at, len) in steps {
+            let r = at..at + len;
+            let slots = at as usize..(at + len) as usize;
+            let (all, any) = (model[slots.clone()].iter().all(|b| *b), model[slots.clone()].iter().any(|b| *b));
+            prop_assert_eq!((set.contains(&r), set.touches(&r)), (all, any));
+            match what {
+                0 => {
+                    prop_assert_eq!(set.add(r), !any);
+                    if !any { model[slots].fill(true); }
+                }
+                1 => {
+                    prop_assert_eq!(set.remove(r), all);
+                    if all { model[slots].fill(false); }
+                }
+                _ => {
+                    let count = model[slots.clone()].iter().filter(|b| **b).count() as u64;
+                    prop_assert_eq!(set.remove_common(&r).iter().map(|r| r.end - r.start).sum::<u64>(), count);
+                    model[slots].fill(false);
+                }
+            }
+            let runs: Vec<Range<u64>> = set.iter().collect();
+            prop_assert!(runs.windows(2).all(|w| w[0].end < w[1].start), "touching segments are merged");
+            prop_assert_eq!(set.total_bytes(), model.iter().filter(|b| **b).count() as u64);
+            prop_assert_eq!(set.largest_bytes(), runs.iter().map(|r| r.end - r.start).max().unwrap_or(0));
+            prop_assert_eq!(set.best_fit(3).is_some(), set.largest_bytes() >= 3);
+            if let Some(start) = set.first_fit(20, 3, 100) {
+                prop_assert!(start >= 20 && set.contains(&(start..start + 3)));
+            }
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! Writing: from a range of a top-level vdev down to disks.
+//!
+//! ```text
+//!  mirror   every child that is there, at once     succeeds if one did that is not stale
+//!  raidz    parity, then all columns at once       succeeds unless more columns failed than there are parities
+//!  leaf     its queue ([`super::wqueue`]), its disk
+//! ```
+//!
+//! A leaf that is missing or refuses a write is remembered to have missed that transaction group's writes: from then on
+//! it is asked last for the blocks born in it, and whoever keeps the pool's configuration can have it written down
+//! ([`super::Tree::missed`]).
+//!
+//! *Flush.* Each leaf counts the writes that it completed, and the count that the last successful flush covered. A flush
+//! of the tree skips leaves where both are equal, so it costs nothing where nothing was written; one that finds another
+//! flush under way does not trust it, for that may have been submitted before the write in question was complete.
+
+use super::leaf::{FRONT_BYTES, Leaf};
+use super::{Body, Place, RaidzVdev, Tree, Vdev};
+use crate::error::{BlockError, note};
+use crate::raidz::Map;
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, join_all};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_codec::parity;
+use weir_format::Txg;
+use weir_machine::{Buf, Clock, Disk, DiskError, Op, Priority, Request};
+
+/// Transaction groups (inclusive ranges) whose writes a leaf missed.
+pub type Missed = Vec<(Txg, Txg)>;
+
+/// What a write needs on its way through the tree.
+pub(crate) struct WriteJob<'a> {
+    pub request: &'a Request,
+    pub clock: &'a Clock,
+    /// The transaction group that the block is allocated in.
+    pub txg: Txg,
+    /// A block that is there already is put right: failing is nobody's loss.
+    pub repair: bool,
+}
+
+/// What a leaf keeps for writing.
+#[derive(Debug, Default)]
+pub(super) struct LeafWrites {
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    write_errors: AtomicU64,
+    pub repaired_bytes: AtomicU64,
+    /// Writes completed.
+    completed: AtomicU64,
+    /// … of which so many are known to be stable.
+    stable: AtomicU64,
+    missed: Mutex<Missed>,
+}
+
+/// What a leaf wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WriteCounts {
+    pub writes: u64,
+    pub write_bytes: u64,
+    pub write_errors: u64,
+    pub repaired_bytes: u64,
+}
+
+impl LeafWrites {
+    pub fn counts(&self) -> WriteCounts {
+        WriteCounts {
+            writes: self.writes.load(Ordering::Relaxed),
+            write_bytes: self.write_bytes.load(Ordering::Relaxed),
+            write_errors: self.write_errors.load(Ordering::Relaxed),
+            repaired_bytes: self.repaired_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Held only for a few instructions.
+    fn missed(&self) -> MutexGuard<'_, Missed> {
+        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn has_missed(&self, birth: Txg) -> bool {
+        self.missed().iter().any(|(from, to)| (*from..=*to).contains(&birth))
+    }
+
+    fn miss(&self, txg: Txg) {
+        let mut missed = self.missed();
+        if missed.iter().any(|(from, to)| (*from..=*to).contains(&txg)) {
+            return;
+        }
+        match missed.last_mut() {
+            Some((_, to)) if to.0 + 1 == txg.0 => *to = txg,
+            _ => missed.push((txg, txg)),
+        }
+    }
+
+    /// Books a write that was answered.
+    fn book(&self, len: u64, ok: bool) {
+        if ok {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            self.write_bytes.fetch_add(len, Ordering::Relaxed);
+        } else {
+            self.write_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        // Also after an error some of it may have been written.
+        self.completed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Tree {
+    /// Writes `data`, filled up with zeros to whole sectors, at `place`, with the redundancy of its vdev.
+    pub(crate) async fn write(&self, job: &WriteJob<'_>, place: Place, data: Bytes) -> Result<(), BlockError> {
+        self.check_writable()?;
+        let (top, whole) = self.check(place, data.len() as u64)?;
+        let data = if whole == data.len() as u64 {
+            data
+        } else {
+            let mut padded = data.to_vec();
+            padded.resize(whole as usize, 0);
+            Bytes::from(padded)
+        };
+        top.vdev.write(job, place, place.offset, data).await
+    }
+
+    /// Makes every completed write stable, on all leaves that have any.
+    ///
+    /// # Errors
+    /// [`BlockError::Device`] if more leaves of a vdev failed than its redundancy bears: then what was written may be lost.
+    pub async fn flush(&self) -> Result<(), BlockError> {
+        self.check_writable()?;
+        let mut worst = None;
+        let tops = self.tops.iter().enumerate();
+        let flushes = tops.map(|(i, top)| top.vdev.flush(Place::new(i as u32, 0)));
+        for error in join_all(flushes).await.into_iter().filter_map(Result::err) {
+            note(&mut worst, error);
+        }
+        worst.map_or(Ok(()), Err)
+    }
+
+    /// Writes `buf` at `offset` bytes from the start of the leaf `guid`: labels.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSuchLeaf`] if there is none or it has no disk, [`BlockError::Device`], [`BlockError::ReadOnly`].
+    pub async fn write_leaf(&self, guid: u64, offset: u64, buf: Buf) -> Result<(), BlockError> {
+        self.check_writable()?;
+        let (vdev, leaf, disk) = self.disk_of(guid)?;
+        let len = buf.len() as u64;
+        let answer = disk.write(offset, buf).await;
+        leaf.writes().book(len, answer.is_ok());
+        answer.map(drop).map_err(|error| device(Place::new(0, offset), vdev, error))
+    }
+
+    /// Makes what was written to the leaf `guid` stable.
+    ///
+    /// # Errors
+    /// As [`Tree::write_leaf`].
+    pub async fn flush_leaf(&self, guid: u64) -> Result<(), BlockError> {
+        self.check_writable()?;
+        let (vdev, _, _) = self.disk_of(guid)?;
+        vdev.flush(Place::new(0, 0)).await
+    }
+
+    /// The disk of the leaf `guid`.
+    pub fn leaf_disk(&self, guid: u64) -> Option<Arc<dyn Disk>> {
+        self.disk_of(guid).ok().map(|(_, _, disk)| disk.clone())
+    }
+
+    fn disk_of(&self, guid: u64) -> Result<(&Vdev, &Leaf, &Arc<dyn Disk>), BlockError> {
+        let vdev = self.tops.iter().find_map(|t| t.vdev.find_leaf(guid));
+        let found = vdev.and_then(|vdev| match &vdev.body {
+            Body::Leaf(leaf) => leaf.disk().map(|disk| (vdev, leaf, disk)),
+            _ => None,
+        });
+        found.ok_or(BlockError::NoSuchLeaf { guid })
+    }
+
+    /// The leaves that missed writes since the pool was opened, by GUID, and in which transaction groups.
+    pub fn missed(&self) -> Vec<(u64, Missed)> {
+        let mut out = Vec::new();
+        for top in &self.tops {
+            top.vdev.collect_missed(&mut out);
+        }
+        out
+    }
+
+    /// Tells the disks below top-level vdev `vdev` that a range of its space is no longer needed: as much of it as makes
+    /// whole sectors on them. Gives the bytes of which a disk took note; errors do not matter, it is a hint.
+    pub(crate) async fn discard(&self, vdev: u32, range: Range<u64>) -> u64 {
+        match self.top(Place::new(vdev, 0)) {
+            Ok(top) if self.is_writable() => top.vdev.discard(range).await,
+            _ => 0,
+        }
+    }
+}
+
+impl Vdev {
+    /// Writes `data` at `offset` of this vdev; `place` is the range of the top-level vdev for which, as errors name it.
+    pub(crate) fn write<'a>(
+        &'a self,
+        job: &'a WriteJob<'a>,
+        place: Place,
+        offset: u64,
+        data: Bytes,
+    ) -> BoxFuture<'a, Result<(), BlockError>> {
+        Box::pin(async move {
+            match &self.body {
+                Body::Leaf(leaf) => leaf.write(self, job, place, offset, data).await,
+                Body::Mirror(children) => write_mirror(children, job, place, offset, data).await,
+                Body::Raidz(vdev) => vdev.write(job, place, offset, data).await,
+                Body::Draid { .. } | Body::DraidSpare { .. } => Err(refused(place, "a dRAID vdev")),
+                Body::Indirect(_) => Err(refused(place, "a removed vdev")),
+                Body::Unsupported(what) => Err(refused(place, what)),
+            }
+        })
+    }
+
+    /// Whether what is written here stays: not the stale leaf that a resilver has not finished with.
+    fn is_fresh(&self) -> bool {
+        match &self.body {
+            Body::Leaf(leaf) => leaf.present() && !leaf.is_stale(),
+            Body::Mirror(children) => children.iter().any(Vdev::is_fresh),
+            _ => true,
+        }
+    }
+
+    fn flush(&self, place: Place) -> BoxFuture<'_, Result<(), BlockError>> {
+        Box::pin(async move {
+            let (children, bears) = match &self.body {
+                Body::Leaf(leaf) => return leaf.flush(self, place).await,
+                // What only a stale side has kept is not kept.
+                Body::Mirror(children) => {
+                    (children, children.iter().filter(|c| c.is_fresh()).count().saturating_sub(1))
+                }
+                Body::Raidz(vdev) => {
+                    let absent = vdev.children.iter().filter(|c| c.reluctance(Txg(u64::MAX)) == 2).count();
+                    (&vdev.children, (vdev.nparity as usize).saturating_sub(absent))
+                }
+                _ => return Ok(()),
+            };
+            let answers = join_all(children.iter().map(|c| c.flush(place))).await;
+            let (mut worst, mut failed) = (None, 0);
+            for (child, answer) in children.iter().zip(answers) {
+                let Err(error) = answer else { continue };
+                failed += usize::from(child.is_fresh());
+                note(&mut worst, error);
+            }
+            worst.filter(|_| failed > bears).map_or(Ok(()), Err)
+        })
+    }
+
+    fn find_leaf(&self, guid: u64) -> Option<&Vdev> {
+        match &self.body {
+            Body::Leaf(_) if self.guid == guid => Some(self),
+            _ => self.children().iter().find_map(|c| c.find_leaf(guid)),
+        }
+    }
+
+    fn collect_missed(&self, out: &mut Vec<(u64, Missed)>) {
+        if let Body::Leaf(leaf) = &self.body {
+            let missed = leaf.writes().missed().clone();
+            if !missed.is_empty() {
+                out.push((self.guid, missed));
+            }
+        }
+        self.children().iter().for_each(|c| c.collect_missed(out));
+    }
+
+    fn discard(&self, range: Range<u64>) -> BoxFuture<'_, u64> {
+        Box::pin(async move {
+            match &self.body {
+                Body::Leaf(leaf) => leaf.discard(range).await,
+                Body::Mirror(children) => {
+                    let all = join_all(children.iter().map(|c| c.discard(range.clone()))).await;
+                    all.into_iter().sum()
+                }
+                Body::Raidz(vdev) => {
+                    let children = vdev.children.iter().enumerate();
+                    let all = join_all(children.map(|(i, c)| c.discard(vdev.part_of(i as u64, &range)))).await;
+                    all.into_iter().sum()
+                }
+                _ => 0,
+            }
+        })
+    }
+}
+
+async fn write_mirror(
+    children: &[Vdev],
+    job: &WriteJob<'_>,
+    place: Place,
+    offset: u64,
+    data: Bytes,
+) -> Result<(), BlockError> {
+    let answers = join_all(children.iter().map(|c| c.write(job, place, offset, data.clone()))).await;
+    let (mut worst, mut kept) = (None, false);
+    for (child, answer) in children.iter().zip(answers) {
+        match answer {
+            Ok(()) => kept |= child.is_fresh(),
+            Err(error) => note(&mut worst, error),
+        }
+    }
+    if kept {
+        return Ok(());
+    }
+    Err(worst.unwrap_or(refused(place, "a vdev of which every part is out of date")))
+}
+
+impl RaidzVdev {
+    async fn write(&self, job: &WriteJob<'_>, place: Place, offset: u64, data: Bytes) -> Result<(), BlockError> {
+        if self.expansion.reflow.is_some() {
+            return Err(refused(place, "a RAID-Z vdev that is being widened"));
+        }
+        let target = self.target(offset, data.len() as u64, job.txg);
+        let mut failed = 0;
+        let mut worst = None;
+        for answer in self.write_rows(job, place, &target.map, &data).await {
+            let Err(error) = answer else { continue };
+            failed += 1;
+            note(&mut worst, error);
+        }
+        worst.filter(|_| failed > self.nparity).map_or(Ok(()), Err)
+    }
+
+    /// The part of child `index` that holds its sectors of a range.
+    fn part_of(&self, index: u64, range: &Range<u64>) -> Range<u64> {
+        let width = self.children.len() as u64;
+        // The first row whose sector on this child is not before the given one.
+        let row = |sector: u64| sector.saturating_sub(index).div_ceil(width) << self.ashift;
+        row(range.start.div_ceil(1 << self.ashift))..row(range.end >> self.ashift)
+    }
+
+    /// Writes all columns of all rows at once; the answers are those of the columns.
+    async fn write_rows(
+        &self,
+        job: &WriteJob<'_>,
+        place: Place,
+        map: &Map,
+        data: &Bytes,
+    ) -> Vec<Result<(), BlockError>> {
+        let mut columns = Vec::new();
+        for row in &map.rows {
+            let data_columns = row.columns.iter().skip(map.nparity);
+            let pieces: Vec<Bytes> = data_columns.map(|c| data.slice(c.at..c.at + c.size_bytes)).collect();
+            let slices: Vec<&[u8]> = pieces.iter().map(|p| p.as_ref()).collect();
+            let mut parities: Vec<Vec<u8>> =
+                row.columns.iter().take(map.nparity).map(|c| vec![0; c.size_bytes]).collect();
+            let mut outs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
+            if let Err(fault) = parity::generate(&slices, &mut outs) {
+                let Place { vdev, offset, .. } = place;
+                return vec![Err(BlockError::Corrupt { vdev, offset, fault }); map.nparity + 1];
+            }
+            let all = parities.into_iter().map(Bytes::from).chain(pieces);
+            columns.extend(row.columns.iter().zip(all).filter(|(c, _)| c.size_bytes > 0));
+        }
+        let writes = columns.into_iter().map(|(column, bytes)| async move {
+            match self.children.get(column.child) {
+                Some(child) => child.write(job, place, column.offset_bytes, bytes).await,
+                None => Err(refused(place, "a child that is not there")),
+            }
+        });
+        join_all(writes).await
+    }
+}
+
+impl Leaf {
+    /// Writes at `offset` of the allocatable space.
+    async fn write(
+        &self,
+        vdev: &Vdev,
+        job: &WriteJob<'_>,
+        place: Place,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), BlockError> {
+        let Some(disk) = self.disk() else {
+            self.writes().miss(job.txg);
+            let devices = vec![vdev.name.clone()];
+            return Err(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices });
+        };
+        let len = data.len() as u64;
+        let started = job.clock.now();
+        let answer = put(disk, job.request.priority, offset, data).await;
+        job.request.book_device(job.clock.now().ns_since(started));
+        self.writes().book(len, answer.is_ok());
+        if job.repair && answer.is_ok() {
+            self.writes().repaired_bytes.fetch_add(len, Ordering::Relaxed);
+        }
+        answer.map_err(|error| {
+            if !job.repair {
+                self.writes().miss(job.txg);
+            }
+            device(place, vdev, error)
+        })
+    }
+
+    async fn flush(&self, vdev: &Vdev, place: Place) -> Result<(), BlockError> {
+        let Some(disk) = self.disk() else { return Ok(()) };
+        let writes = self.writes();
+        let completed = writes.completed.load(Ordering::SeqCst);
+        if writes.stable.load(Ordering::SeqCst) >= completed {
+            return Ok(());
+        }
+        match disk.flush().await {
+            Ok(()) => {
+                writes.stable.fetch_max(completed, Ordering::SeqCst);
+                Ok(())
+            }
+            Err(error) => {
+                writes.write_errors.fetch_add(1, Ordering::Relaxed);
+                Err(device(place, vdev, error))
+            }
+        }
+    }
+
+    /// Tells the disk of a range that is not needed; gives the bytes that it took note of.
+    async fn discard(&self, range: Range<u64>) -> u64 {
+        let Some(disk) = self.disk() else { return 0 };
+        let sector = u64::from(disk.geometry().sector_bytes.max(1));
+        let start = (range.start + FRONT_BYTES).next_multiple_of(sector);
+        let end = (range.end + FRONT_BYTES) / sector * sector;
+        if start >= end {
+            return 0;
+        }
+        disk.discard(start, end - start).await.map_or(0, |()| end - start)
+    }
+}
+
+/// Writes a range of the allocatable space.
+async fn put(disk: &Arc<dyn Disk>, _class: Priority, offset: u64, data: Bytes) -> Result<(), DiskError> {
+    let geometry = disk.geometry();
+    let start = offset.wrapping_add(FRONT_BYTES);
+    let len = data.len() as u64;
+    if start.checked_add(len).is_none_or(|end| end > geometry.size_bytes) {
+        return Err(DiskError::OutOfRange { op: Op::Write, offset: start, len, size_bytes: geometry.size_bytes });
+    }
+    let mut buf = disk.buffer(data.len());
+    buf.as_mut().copy_from_slice(&data);
+    disk.write(start, buf).await.map(drop)
+}
+
+fn device(place: Place, vdev: &Vdev, error: DiskError) -> BlockError {
+    BlockError::Device { vdev: place.vdev, offset: place.offset, device: vdev.name.clone(), error }
+}
+
+fn refused(place: Place, what: &'static str) -> BlockError {
+    BlockError::NotWritable { vdev: place.vdev, offset: place.offset, what }
+}

@@ -1,0 +1,212 @@
+//! From logical bytes to stored ones and a pointer that lacks only its addresses. Pure.
+
+use super::WriteOptions;
+use crate::error::BlockError;
+use bytes::Bytes;
+use weir_codec::checksum::pointer_checksum;
+use weir_codec::compress::MAX_BLOCK_BYTES;
+use weir_codec::crypt::{BlockCrypt, IV_BYTES, MAC_BYTES, SALT_BYTES};
+use weir_codec::{CodecError, Salt, compress};
+use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Endian, ObjectType};
+
+/// Smallest unit of sizes in pointers.
+const SECTOR: u64 = 512;
+/// The X bit.
+const CRYPT: u64 = 1 << 61;
+
+/// How to encode.
+pub(super) struct Encoding<'a> {
+    pub options: &'a WriteOptions,
+    pub salt: &'a Salt,
+    /// Physical sizes are multiples of this.
+    pub unit_bytes: u64,
+    /// Of encrypted blocks.
+    pub salt_and_iv: Option<([u8; SALT_BYTES], [u8; IV_BYTES])>,
+    /// The block has to fill a place of this size.
+    pub room_bytes: Option<u64>,
+}
+
+/// A block ready to be stored.
+pub(super) struct Stored {
+    /// All but its addresses.
+    pub pointer: BlockPointer,
+    /// What is stored: whole sectors.
+    pub bytes: Bytes,
+}
+
+/// What became of a block.
+pub(super) enum Encoded {
+    /// There is nothing to store: a hole, or a payload in the pointer.
+    Pointer(BlockPointer),
+    Stored(Stored),
+}
+
+pub(super) fn encode(how: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockError> {
+    let options = how.options;
+    let len = data.len() as u64;
+    if len == 0 || !len.is_multiple_of(SECTOR) || len > MAX_BLOCK_BYTES as u64 {
+        return Err(BlockError::BadSize { len_bytes: len });
+    }
+    let kind = compression_of(options);
+    if how.room_bytes.is_none() && kind != CompressionKind::Off && data.iter().all(|&b| b == 0) {
+        return Ok(Encoded::Pointer(hole(options, len)));
+    }
+    let compressed = match kind {
+        CompressionKind::Off | CompressionKind::Empty => None,
+        kind => squeeze(how, kind, &data)?,
+    };
+    if let Some(payload) = &compressed
+        && how.room_bytes.is_none()
+        && payload.len() <= BlockPointer::EMBEDDED_BYTES
+        && options.embed
+        && options.keys.is_none()
+        && options.level == 0
+        && !matches!(options.object_type, ObjectType::DNODE | ObjectType::OBJSET)
+    {
+        return Ok(Encoded::Pointer(embedded(options, kind, payload, len)));
+    }
+    let (kind, bytes) = fit(how, kind, compressed, &data)?;
+    let mut words = [0; 16];
+    words[6] = properties(options, kind, len, bytes.len() as u64);
+    words[10] = options.txg.0;
+    words[11] = options.fill;
+    seal(how, words, &data, bytes).map(Encoded::Stored)
+}
+
+/// The compression function that is meant.
+fn compression_of(options: &WriteOptions) -> CompressionKind {
+    let stays_readable = matches!(options.object_type, ObjectType::DNODE | ObjectType::OBJSET);
+    match options.compression {
+        // Dnodes and object sets of encrypted datasets are read without the key, and so not compressed.
+        kind if kind != CompressionKind::Off && options.keys.is_some() && options.level == 0 && stays_readable => {
+            CompressionKind::Empty
+        }
+        CompressionKind::On | CompressionKind::Inherit => CompressionKind::Lz4,
+        kind => kind,
+    }
+}
+
+fn hole(options: &WriteOptions, lsize_bytes: u64) -> BlockPointer {
+    let mut words = [0; 16];
+    if options.hole_birth {
+        words[6] = u64::from(options.level) << 56 | u64::from(options.object_type.0) << 48 | (lsize_bytes / SECTOR - 1);
+        words[10] = options.txg.0;
+    }
+    BlockPointer::from_words(words)
+}
+
+fn embedded(options: &WriteOptions, kind: CompressionKind, payload: &[u8], lsize_bytes: u64) -> BlockPointer {
+    let mut bytes = [0; BlockPointer::EMBEDDED_BYTES];
+    bytes[..payload.len()].copy_from_slice(payload);
+    let mut chunks = bytes.as_chunks::<8>().0.iter();
+    let mut words = [0; 16];
+    for (_, word) in words.iter_mut().enumerate().filter(|(i, _)| *i != 6 && *i != 10) {
+        *word = chunks.next().map_or(0, |c| u64::from_le_bytes(*c));
+    }
+    let (psize, lsize) = (payload.len() as u64 - 1, lsize_bytes - 1);
+    let head = u64::from(options.level) << 56 | u64::from(options.object_type.0) << 48;
+    words[6] = 1 << 63 | head | 1 << 39 | u64::from(kind.to_u8()) << 32 | psize << 25 | lsize;
+    words[10] = options.txg.0;
+    BlockPointer::from_words(words)
+}
+
+/// Compresses, if that saves an eighth and whole sectors, or makes it fit into a pointer (or the room that there is).
+fn squeeze(how: &Encoding<'_>, kind: CompressionKind, data: &[u8]) -> Result<Option<Vec<u8>>, BlockError> {
+    let len = data.len() as u64;
+    let mut most = len - (len >> 3);
+    if let Some(room) = how.room_bytes {
+        most = room.min(len);
+    } else if kind != CompressionKind::Zle {
+        most -= most % how.unit_bytes;
+        if most < how.unit_bytes {
+            most = BlockPointer::EMBEDDED_BYTES as u64;
+        }
+    }
+    let mut room = vec![0; most as usize];
+    let unencodable = |fault| BlockError::Unencodable { fault };
+    let bytes = compress(kind, how.options.compression_level, data, &mut room).map_err(unencodable)?;
+    Ok(bytes.map(|n| {
+        room.truncate(n);
+        room
+    }))
+}
+
+/// The bytes to be stored and how they are compressed.
+fn fit(
+    how: &Encoding<'_>,
+    kind: CompressionKind,
+    compressed: Option<Vec<u8>>,
+    data: &Bytes,
+) -> Result<(CompressionKind, Bytes), BlockError> {
+    let len = data.len() as u64;
+    let rounded = |n: usize| (n as u64).next_multiple_of(how.unit_bytes);
+    let size = match (how.room_bytes, &compressed) {
+        (Some(room), Some(bytes)) if room < len && bytes.len() as u64 <= room => Some(room),
+        (Some(room), _) if room < len => {
+            return Err(BlockError::NoRoom { psize_bytes: room, needed_bytes: len });
+        }
+        (None, Some(bytes)) => Some(rounded(bytes.len())).filter(|&n| n < len),
+        _ => None,
+    };
+    if let (Some(size), Some(mut bytes)) = (size, compressed) {
+        bytes.resize(size as usize, 0);
+        return Ok((kind, Bytes::from(bytes)));
+    }
+    Ok((CompressionKind::Off, data.clone()))
+}
+
+fn properties(options: &WriteOptions, kind: CompressionKind, lsize_bytes: u64, psize_bytes: u64) -> u64 {
+    let checksum = match options.checksum {
+        ChecksumKind::On | ChecksumKind::Inherit => ChecksumKind::Fletcher4,
+        kind => kind,
+    };
+    let (lsize, psize) = (lsize_bytes / SECTOR - 1, psize_bytes / SECTOR - 1);
+    let kinds = u64::from(checksum as u8) << 40 | u64::from(kind.to_u8()) << 32;
+    1 << 63 | u64::from(options.level) << 56 | u64::from(options.object_type.0) << 48 | kinds | psize << 16 | lsize
+}
+
+/// Encrypts or authenticates, and takes the checksum.
+fn seal(how: &Encoding<'_>, mut words: [u64; 16], logical: &[u8], bytes: Bytes) -> Result<Stored, BlockError> {
+    let unencodable = |fault| BlockError::Unencodable { fault };
+    let bytes = match &how.options.keys {
+        Some(_) => protect(how, &mut words, logical, bytes).map_err(unencodable)?,
+        None => bytes,
+    };
+    let pointer = BlockPointer::from_words(words);
+    let sums = pointer_checksum(&pointer, how.salt, &bytes).map_err(unencodable)?;
+    words[12..].copy_from_slice(&sums);
+    Ok(Stored { pointer: BlockPointer::from_words(words), bytes })
+}
+
+/// What the X bit stands for: see [`weir_codec::crypt`].
+fn protect(how: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes: Bytes) -> Result<Bytes, CodecError> {
+    let options = how.options;
+    let (Some(keys), Some((salt, iv))) = (&options.keys, how.salt_and_iv) else { return Ok(bytes) };
+    words[6] |= CRYPT;
+    let mut put_mac = |mac: [u8; MAC_BYTES]| {
+        let (front, back) = mac.split_at(8);
+        words[14] = u64::from_le_bytes(front.try_into().unwrap_or_default());
+        words[15] = u64::from_le_bytes(back.try_into().unwrap_or_default());
+    };
+    if options.level > 0 {
+        put_mac(keys.indirect_mac(Endian::Little, logical));
+        return Ok(bytes);
+    }
+    if options.object_type == ObjectType::OBJSET {
+        let mut block = bytes.to_vec();
+        keys.object_set_macs(Endian::Little, &block)?.store(&mut block)?;
+        return Ok(Bytes::from(block));
+    }
+    if !options.object_type.is_encrypted() {
+        put_mac(keys.authenticate(&bytes));
+        return Ok(bytes);
+    }
+    let crypt = BlockCrypt { object_type: options.object_type, endian: Endian::Little, salt, iv };
+    let mut block = bytes.to_vec();
+    put_mac(keys.encrypt(&crypt, &mut block)?);
+    words[4] = u64::from_le_bytes(salt);
+    words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+    let tail = iv.last_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+    words[11] = u64::from(tail) << 32 | words[11] & 0xffff_ffff;
+    Ok(Bytes::from(block))
+}

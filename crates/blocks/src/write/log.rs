@@ -1,0 +1,136 @@
+//! Blocks of the intent log: allocated before they are written, and proven by themselves.
+//!
+//! A log block's pointer stands in the block before it, so its place is taken one step ahead and its checksum words say
+//! only which chain it belongs to and where in it. The block's own checksum stands in its header ([`ChecksumKind::Zilog2`])
+//! and covers the bytes in use, rounded up to 4 KiB; no more than these need to be written.
+//!
+//! Source: OpenZFS `module/zfs/zil.c` (`zil_lwb_write_issue`), `zio.c` (`zio_alloc_zil`).
+
+use super::Writer;
+use crate::alloc::{Class, Want};
+use crate::error::{BlockError, note};
+use crate::pipeline::Blocks;
+use crate::vdev::{MAX_BLOCK_BYTES, Place, WriteJob};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use weir_codec::CodecError;
+use weir_codec::checksum::embedded::{Verifier, seal_embedded};
+use weir_codec::crypt::layout::set_log_mac;
+use weir_codec::crypt::{BlockCrypt, DatasetKey};
+use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dva, Endian, ObjectType, Txg};
+use weir_machine::Request;
+
+/// Sizes of log blocks, and of what is written of them, are multiples of this (`ZIL_MIN_BLKSZ`).
+const LOG_UNIT: u64 = 4096;
+/// Bytes of the chain header, and where in it the number of bytes in use stands.
+const HEADER_BYTES: usize = 184;
+const USED_AT: usize = 136;
+
+impl Blocks {
+    /// Takes a place for a log block of `size_bytes` (rounded up to 4 KiB), on a log vdev if there is one with space.
+    /// `checksum` is the block's place in its chain: two random words, the object set, the sequence number. With `keys`,
+    /// the block will be encrypted.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`] if there is none in one piece: then the caller waits for the transaction group instead;
+    /// [`BlockError::BadSize`], [`BlockError::ReadOnly`].
+    pub async fn allocate_log(
+        &self,
+        size_bytes: u64,
+        txg: Txg,
+        checksum: [u64; 4],
+        keys: Option<&Arc<DatasetKey>>,
+    ) -> Result<BlockPointer, BlockError> {
+        let writer = self.writer()?;
+        let psize_bytes = size_bytes.max(1).next_multiple_of(LOG_UNIT);
+        if psize_bytes > MAX_BLOCK_BYTES {
+            return Err(BlockError::BadSize { len_bytes: size_bytes });
+        }
+        let want = |class| Want { class, psize_bytes, copies: 1, txg };
+        let dvas = {
+            let mut space = writer.space();
+            space.allocate(&want(Class::Log)).or_else(|| space.allocate(&want(Class::Special)))
+        };
+        let [dva] = dvas.as_deref().unwrap_or_default() else { return Err(BlockError::NoSpace { psize_bytes }) };
+        Ok(self.log_pointer(writer, dva, psize_bytes, txg, checksum, keys))
+    }
+
+    fn log_pointer(
+        &self,
+        writer: &Writer,
+        dva: &Dva,
+        psize_bytes: u64,
+        txg: Txg,
+        checksum: [u64; 4],
+        keys: Option<&Arc<DatasetKey>>,
+    ) -> BlockPointer {
+        let sectors = psize_bytes / 512 - 1;
+        let kinds = u64::from(ChecksumKind::Zilog2 as u8) << 40 | u64::from(CompressionKind::Off.to_u8()) << 32;
+        let mut words = [0; 16];
+        words[..2].copy_from_slice(&dva.to_words());
+        words[6] = 1 << 63 | u64::from(ObjectType::INTENT_LOG.0) << 48 | kinds | sectors << 16 | sectors;
+        words[10] = txg.0;
+        words[12..].copy_from_slice(&checksum);
+        if let Some(keys) = keys {
+            let (salt, iv) = writer.salt_and_iv(keys);
+            words[6] |= 1 << 61;
+            words[4] = u64::from_le_bytes(salt);
+            words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+            words[11] = iv.last_chunk().map_or(0, |b| u64::from(u32::from_le_bytes(*b)) << 32);
+        }
+        BlockPointer::from_words(words)
+    }
+
+    /// Seals a log block and writes it. `bytes` begin with the chain header (its trailer empty) and hold at least as many
+    /// bytes as it says are in use. Several blocks of a chain may be written at once; stable they are after
+    /// [`Blocks::flush`].
+    ///
+    /// # Errors
+    /// [`BlockError::Unencodable`] if the header does not hold together or the key is missing, [`BlockError::Device`],
+    /// [`BlockError::Missing`], [`BlockError::ReadOnly`].
+    pub async fn write_log(
+        &self,
+        request: &Request,
+        pointer: &BlockPointer,
+        bytes: Bytes,
+        keys: Option<&Arc<DatasetKey>>,
+    ) -> Result<(), BlockError> {
+        let writer = self.writer()?;
+        // Parity covers the whole block, and is only right when all of it is written.
+        let whole = pointer.dvas().any(|d| self.tree().sizing(d.vdev).is_ok_and(|s| s.raidz.is_some()));
+        let (pointer_, keys, len) = (*pointer, keys.cloned(), bytes.len());
+        let sealed = writer.compute.run_sized(len, move || seal(&pointer_, &bytes, keys.as_deref(), whole)).await;
+        let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
+        let job = WriteJob { request, clock: self.clock(), txg: pointer.physical_birth(), repair: false };
+        let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
+        let copies = pointer.dvas().map(|d| self.tree().write(&job, place(d), sealed.clone()));
+        let (mut worst, mut written) = (None, false);
+        for answer in join_all(copies).await {
+            match answer {
+                Ok(()) => written = true,
+                Err(error) => note(&mut worst, error),
+            }
+        }
+        worst.filter(|_| !written).map_or(Ok(()), Err)
+    }
+}
+
+/// The bytes to be written of a log block.
+fn seal(pointer: &BlockPointer, bytes: &[u8], keys: Option<&DatasetKey>, whole: bool) -> Result<Bytes, CodecError> {
+    let bad = CodecError::Structure { what: "log block", offset: USED_AT };
+    let used = bytes.get(USED_AT..).and_then(|b| b.first_chunk()).map(|b| u64::from_le_bytes(*b));
+    let used = used.filter(|&n| n >= HEADER_BYTES as u64 && n <= pointer.psize_bytes()).ok_or(bad.clone())?;
+    let mut block = bytes.get(..used as usize).ok_or(bad)?.to_vec();
+    let len = if whole { pointer.psize_bytes() } else { used.next_multiple_of(LOG_UNIT) };
+    block.resize(len as usize, 0);
+    let with_mac = pointer.uses_crypt();
+    if with_mac {
+        let keys = keys.ok_or(CodecError::Authentication { what: "log block without a key" })?;
+        let mac = keys.encrypt(&BlockCrypt::of(pointer), &mut block)?;
+        set_log_mac(&mut block, &mac)?;
+    }
+    let verifier = Verifier::Log { checksum: pointer.checksum(), with_mac };
+    seal_embedded(ChecksumKind::Zilog2, Endian::Little, verifier, &mut block)?;
+    Ok(Bytes::from(block))
+}

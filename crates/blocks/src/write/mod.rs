@@ -1,0 +1,341 @@
+//! Writing blocks: from logical bytes to a pointer that leads to them.
+//!
+//! ```text
+//!  bytes ─► zeros? a hole ─► compress ─► small? into the pointer ─► encrypt, MAC ─► checksum       [`encode`], pure
+//!             ─► places from the allocator: whole, or in pieces with a header (a gang)             [`place`], pure
+//!                   ─► all copies of all pieces at once ─► vdevs ─► BlockPointer
+//! ```
+//!
+//! Nothing of a block depends on where it lies but a gang's header, so it is made ready before space is asked for, and
+//! the two halves can be taken apart: [`Blocks::reserve`] takes space of a given size, [`Blocks::fill`] writes to it.
+//! The meta object set needs that, whose blocks tell of the space that they take themselves.
+//!
+//! *What is promised.* When a write returns, its bytes are at their devices, at least one copy of each piece; stable they
+//! are after the next [`Blocks::flush`]. A write that fails, or is dropped, gives its space back, to be used when no
+//! operation that is still under way can reach it any more.
+//!
+//! Source: OpenZFS `module/zfs/zio.c` (`zio_write_compress`, `zio_encrypt`, `zio_write_gang_block`, `zio_alloc_zil`).
+
+mod encode;
+mod log;
+mod place;
+mod space;
+mod trim;
+
+pub use space::VdevGrid;
+
+use crate::alloc::{Allocator, Class};
+use crate::error::{BlockError, note};
+use crate::pipeline::Blocks;
+use crate::vdev::{Place, WriteJob};
+use bytes::Bytes;
+use encode::{Encoded, Encoding};
+use futures_util::future::join_all;
+use place::Placed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_codec::compress::ZstdLevel;
+use weir_codec::crypt::{DatasetKey, IV_BYTES, SALT_BYTES};
+use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
+use weir_machine::{Compute, Entropy, FixedMap, Machine, Request};
+
+/// How a block is to be written.
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// The transaction group that it belongs to.
+    pub txg: Txg,
+    /// The object set.
+    pub objset: ObjsetId,
+    /// The object.
+    pub object: ObjectId,
+    /// The block's number on its level.
+    pub block: u64,
+    /// Level above the data.
+    pub level: u8,
+    /// What the object holds.
+    pub object_type: ObjectType,
+    /// Compression; `On` is lz4. [`CompressionKind::Off`] keeps blocks of zeros as they are; all others make them holes.
+    pub compression: CompressionKind,
+    /// The level of zstd.
+    pub compression_level: ZstdLevel,
+    /// Checksum; `On` is fletcher4.
+    pub checksum: ChecksumKind,
+    /// Copies, 1 to 3 (an encrypted block has at most 2).
+    pub copies: u8,
+    /// For which vdevs.
+    pub class: Class,
+    /// The dataset's key, if it is encrypted.
+    pub keys: Option<Arc<DatasetKey>>,
+    /// Whether payloads of at most 112 bytes may go into the pointer (feature `embedded_data`).
+    pub embed: bool,
+    /// Whether holes tell when they were born (feature `hole_birth`).
+    pub hole_birth: bool,
+    /// Blocks of data (of dnodes: dnodes in use) below and including this one.
+    pub fill: u64,
+}
+
+impl WriteOptions {
+    /// The usual options: one copy, lz4, fletcher4, the normal class, not encrypted, holes and payloads in pointers.
+    pub fn new(txg: Txg, object_type: ObjectType) -> Self {
+        WriteOptions {
+            txg,
+            objset: ObjsetId::MOS,
+            object: ObjectId(0),
+            block: 0,
+            level: 0,
+            object_type,
+            compression: CompressionKind::Lz4,
+            compression_level: ZstdLevel::DEFAULT,
+            checksum: ChecksumKind::Fletcher4,
+            copies: 1,
+            class: Class::Normal,
+            keys: None,
+            embed: true,
+            hole_birth: true,
+            fill: 1,
+        }
+    }
+
+    /// Copies that the pointer has room for.
+    fn most_copies(&self) -> u8 {
+        let encrypted = self.keys.is_some() && self.level == 0 && self.object_type.is_encrypted();
+        if encrypted { 2 } else { 3 }
+    }
+}
+
+/// How many blocks are encrypted with one salt before another is drawn.
+const SALT_USES: u64 = 400_000_000;
+
+/// What the pool's blocks need for writing.
+pub(crate) struct Writer {
+    compute: Compute,
+    entropy: Entropy,
+    space: Mutex<Allocator>,
+    /// By a key's GUID, the salt in use and how often it was.
+    salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>>,
+}
+
+impl Writer {
+    pub(crate) fn new(machine: &Machine) -> Self {
+        let (compute, entropy) = (machine.compute.clone(), machine.entropy.clone());
+        Writer { compute, entropy, space: Mutex::default(), salts: Mutex::default() }
+    }
+
+    /// Held only for a few instructions, never while anything is waited for.
+    fn space(&self) -> MutexGuard<'_, Allocator> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Salt and IV for one block: a pair that was never used before, but by a chance of 2⁻⁹⁶.
+    fn salt_and_iv(&self, keys: &DatasetKey) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
+        let mut iv = [0; IV_BYTES];
+        self.entropy.fill(&mut iv);
+        let mut salts = self.salts.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = salts.entry(keys.guid()).or_insert(([0; SALT_BYTES], SALT_USES));
+        if entry.1 >= SALT_USES {
+            self.entropy.fill(&mut entry.0);
+            entry.1 = 0;
+        }
+        entry.1 += 1;
+        (entry.0, iv)
+    }
+}
+
+/// Space for one block that will be written later. Dropped without [`Reserved::keep`], it is given back.
+pub struct Reserved {
+    placed: Placed,
+    psize_bytes: u64,
+    txg: Txg,
+}
+
+impl std::fmt::Debug for Reserved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reserved({} bytes, {:?})", self.psize_bytes, self.placed)
+    }
+}
+
+impl Reserved {
+    /// Bytes of the place, before parity: a block may be compressed to this or less.
+    pub fn psize_bytes(&self) -> u64 {
+        self.psize_bytes
+    }
+
+    /// The transaction group that it was taken in.
+    pub fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    /// Bytes that it takes up on the vdevs, over all copies.
+    pub fn asize_bytes(&self) -> u64 {
+        self.placed.dvas().iter().map(|d| d.asize_bytes).sum()
+    }
+}
+
+impl Blocks {
+    fn writer(&self) -> Result<&Writer, BlockError> {
+        self.writing.as_ref().filter(|_| self.tree().is_writable()).ok_or(BlockError::ReadOnly)
+    }
+
+    /// Writes a block, and gives the pointer that leads to it. A block of zeros becomes a hole, unless it is not to be
+    /// compressed.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`]; [`BlockError::Device`] or [`BlockError::Missing`] if a copy of no piece could be written;
+    /// [`BlockError::ReadOnly`]; [`BlockError::BadSize`] unless the data are 512 bytes to 16 MiB, a multiple of 512.
+    pub async fn write(
+        &self,
+        request: &Request,
+        data: Bytes,
+        options: &WriteOptions,
+    ) -> Result<BlockPointer, BlockError> {
+        let writer = self.writer()?;
+        let stored = match self.encode(writer, data, options, None).await? {
+            Encoded::Pointer(pointer) => return Ok(pointer),
+            Encoded::Stored(stored) => stored,
+        };
+        let psize_bytes = stored.bytes.len() as u64;
+        let placed = self.place(writer, psize_bytes, options)?;
+        let guard = Guard { blocks: self, placed: Some(placed), txg: options.txg };
+        let pointer = self.issue(request, guard.placed(), stored, options.txg).await?;
+        guard.keep();
+        Ok(pointer)
+    }
+
+    /// Takes space for a block of `psize_bytes` (rounded up to whole sectors). It stays taken until [`Blocks::free`] frees
+    /// the pointer that [`Blocks::fill`] gives, or [`Blocks::unreserve`] gives it back.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`], [`BlockError::ReadOnly`].
+    pub fn reserve(&self, psize_bytes: u64, options: &WriteOptions) -> Result<Reserved, BlockError> {
+        let writer = self.writer()?;
+        let psize_bytes = psize_bytes.max(1).next_multiple_of(self.unit_bytes());
+        let placed = self.place(writer, psize_bytes, options)?;
+        Ok(Reserved { placed, psize_bytes, txg: options.txg })
+    }
+
+    /// Gives reserved space back.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`] if it was given back already.
+    pub fn unreserve(&self, reserved: Reserved) -> Result<(), BlockError> {
+        self.give_back(&reserved.placed, reserved.txg)
+    }
+
+    /// Writes a block to the place reserved for it: compressed if that makes it fit, filled up with zeros. It never becomes
+    /// a hole or part of its pointer. May be repeated, as long as nothing leads to the block.
+    ///
+    /// # Errors
+    /// [`BlockError::NoRoom`] if it does not fit; as [`Blocks::write`].
+    pub async fn fill(
+        &self,
+        request: &Request,
+        reserved: &Reserved,
+        data: Bytes,
+        options: &WriteOptions,
+    ) -> Result<BlockPointer, BlockError> {
+        let writer = self.writer()?;
+        match self.encode(writer, data, options, Some(reserved.psize_bytes)).await? {
+            Encoded::Pointer(_) => Err(BlockError::BadSize { len_bytes: 0 }),
+            Encoded::Stored(stored) => self.issue(request, &reserved.placed, stored, reserved.txg).await,
+        }
+    }
+
+    /// The physical size that `data` will have: 0 for what becomes a hole or part of its pointer.
+    ///
+    /// # Errors
+    /// As [`Blocks::write`].
+    pub async fn compressed_bytes(&self, data: Bytes, options: &WriteOptions) -> Result<u64, BlockError> {
+        let writer = self.writer()?;
+        Ok(match self.encode(writer, data, options, None).await? {
+            Encoded::Pointer(_) => 0,
+            Encoded::Stored(stored) => stored.bytes.len() as u64,
+        })
+    }
+
+    async fn encode(
+        &self,
+        writer: &Writer,
+        data: Bytes,
+        options: &WriteOptions,
+        room_bytes: Option<u64>,
+    ) -> Result<Encoded, BlockError> {
+        let salt_and_iv = options.keys.as_ref().map(|keys| writer.salt_and_iv(keys));
+        let unit_bytes = self.unit_bytes();
+        let (options, salt, len) = (options.clone(), self.salt.clone(), data.len());
+        let work = move || {
+            encode::encode(&Encoding { options: &options, salt: &salt, unit_bytes, salt_and_iv, room_bytes }, data)
+        };
+        writer.compute.run_sized(len, work).await.map_err(|_| BlockError::ComputeLost)?
+    }
+
+    fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {
+        let want = place::Order {
+            class: options.class,
+            copies: options.copies.clamp(1, options.most_copies()),
+            header_copies: (options.copies + 1).clamp(1, options.most_copies()),
+            txg: options.txg,
+            unit_bytes: self.unit_bytes(),
+        };
+        let placed = place::place(&mut writer.space(), psize_bytes, &want);
+        placed.ok_or(BlockError::NoSpace { psize_bytes })
+    }
+
+    /// Writes all copies of all pieces of a block at once, and gives its pointer.
+    async fn issue(
+        &self,
+        request: &Request,
+        placed: &Placed,
+        stored: encode::Stored,
+        txg: Txg,
+    ) -> Result<BlockPointer, BlockError> {
+        let mut writes = Vec::new();
+        let unencodable = |fault| BlockError::Unencodable { fault };
+        let pointer =
+            place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
+        let job = WriteJob { request, clock: self.clock(), txg, repair: false };
+        let job = &job;
+        let copies = writes.into_iter().map(|write| async move {
+            let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);
+            let copies = write.dvas.iter().map(|d| self.tree().write(job, place(d), write.bytes.clone()));
+            let answers = join_all(copies).await;
+            let (mut worst, mut written) = (None, false);
+            for answer in answers {
+                match answer {
+                    Ok(()) => written = true,
+                    Err(error) => note(&mut worst, error),
+                }
+            }
+            worst.filter(|_| !written).map_or(Ok(()), Err)
+        });
+        for answer in join_all(copies).await {
+            answer?;
+        }
+        Ok(pointer)
+    }
+}
+
+/// Space that is given back unless its block was written.
+struct Guard<'a> {
+    blocks: &'a Blocks,
+    placed: Option<Placed>,
+    txg: Txg,
+}
+
+impl Guard<'_> {
+    fn placed(&self) -> &Placed {
+        static NOWHERE: Placed = Placed::NOWHERE;
+        self.placed.as_ref().unwrap_or(&NOWHERE)
+    }
+
+    fn keep(mut self) {
+        self.placed = None;
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if let Some(placed) = self.placed.take() {
+            // What was taken a moment ago can be given back.
+            let _ = self.blocks.give_back(&placed, self.txg);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Space as callers see it: told to the allocator, taken, given back, summed up.
+
+use super::place::Placed;
+use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
+use crate::error::BlockError;
+use crate::gang;
+use crate::pipeline::Blocks;
+use futures_util::future::BoxFuture;
+use std::ops::Range;
+use weir_format::{BlockPointer, Dva, Txg};
+use weir_machine::{Buf, Request};
+
+/// The parts of a vdev's space that its space maps tell of, for [`Blocks::add_vdev`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VdevGrid {
+    /// Index of the top-level vdev.
+    pub vdev: u32,
+    /// What it is for.
+    pub class: Class,
+    /// log2 of a metaslab's size.
+    pub metaslab_shift: u32,
+    /// How many metaslabs it has.
+    pub metaslab_count: u64,
+    /// Nothing new may go there, but blocks may be freed.
+    pub closed: bool,
+}
+
+fn space_fault(vdev: u32, offset: u64, len_bytes: u64) -> impl Fn(SpaceFault) -> BlockError {
+    move |fault| BlockError::Space { vdev, offset, len_bytes, fault }
+}
+
+impl Blocks {
+    /// Tells of a vdev's space, before its metaslabs are loaded. One that is known already is kept.
+    ///
+    /// # Errors
+    /// [`BlockError::NotWritable`] if the vdev is of a kind that is not written to; [`BlockError::ReadOnly`].
+    pub fn add_vdev(&self, grid: &VdevGrid) -> Result<(), BlockError> {
+        let VdevGrid { vdev, class, metaslab_shift, metaslab_count, closed } = *grid;
+        let sizing = self.tree().sizing(vdev)?;
+        let about = VdevSpace { vdev, class, sizing, metaslab_shift, metaslab_count, closed };
+        self.writer()?.space().add_vdev(about);
+        Ok(())
+    }
+
+    /// Tells which ranges (in the vdev's space) of a metaslab are free. Until then nothing is taken from it.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`], [`BlockError::ReadOnly`].
+    pub fn set_space(&self, vdev: u32, metaslab: u64, free: &[Range<u64>]) -> Result<(), BlockError> {
+        self.writer()?.space().load(vdev, metaslab, free).map_err(space_fault(vdev, metaslab, 0))
+    }
+
+    /// Opens a vdev for new blocks, or closes it.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn set_closed(&self, vdev: u32, closed: bool) -> Result<(), BlockError> {
+        self.writer()?.space().set_closed(vdev, closed);
+        Ok(())
+    }
+
+    /// From here on every block of more than `bytes` before parity becomes a gang: for tests.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn force_gangs_above(&self, bytes: Option<u64>) -> Result<(), BlockError> {
+        self.writer()?.space().set_largest_piece(bytes);
+        Ok(())
+    }
+
+    /// Physical sizes of blocks are multiples of this: the sector of the normal vdev with the smallest.
+    pub fn unit_bytes(&self) -> u64 {
+        self.writer().map_or(512, |w| w.space().unit_bytes())
+    }
+
+    /// What was taken and given back in `txg` since the last call.
+    pub fn take_changes(&self, txg: Txg) -> Vec<SpaceChange> {
+        self.writer().map_or_else(|_| Vec::new(), |w| w.space().take_changes(txg))
+    }
+
+    /// Takes note that `txg` is on stable storage: what was given back two groups before can be taken again. Gives the
+    /// ranges, by vdev, which may be trimmed.
+    pub fn synced(&self, txg: Txg) -> Vec<(u32, Range<u64>)> {
+        self.writer().map_or_else(|_| Vec::new(), |w| w.space().synced(txg))
+    }
+
+    /// The space of the vdevs of a class.
+    pub fn space(&self, class: Class) -> SpaceSums {
+        self.writer().map_or_else(|_| SpaceSums::default(), |w| w.space().sums(class))
+    }
+
+    /// The space of one vdev.
+    pub fn vdev_space(&self, vdev: u32) -> SpaceSums {
+        self.writer().map_or_else(|_| SpaceSums::default(), |w| w.space().vdev_sums(vdev))
+    }
+
+    /// How many free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes a vdev has, for each n.
+    pub fn free_histogram(&self, vdev: u32) -> [u64; 64] {
+        self.writer().map_or([0; 64], |w| w.space().histogram(vdev))
+    }
+
+    /// The free segments of a metaslab: what its space map, less what is deferred, should say.
+    pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
+        self.writer().map_or_else(|_| Vec::new(), |w| w.space().free_segments(vdev, metaslab))
+    }
+
+    /// Whether there is an open vdev of this class.
+    pub fn has_class(&self, class: Class) -> bool {
+        self.writer().is_ok_and(|w| w.space().has_class(class))
+    }
+
+    /// What a block counts towards its dataset's use, in bytes: the space that it takes, less the share of parity that a
+    /// block of 128 KiB would have (`bp_get_dsize`).
+    pub fn dsize_bytes(&self, pointer: &BlockPointer) -> u64 {
+        let one = |d: Dva| match self.tree().deflate(d.vdev) {
+            Some(deflate) => (d.asize_bytes >> 9) * deflate,
+            None => d.asize_bytes,
+        };
+        pointer.dvas().map(one).sum()
+    }
+
+    /// Gives the space of a block back in `txg`: of a gang, header and pieces. Holes and embedded blocks have none.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`] if any of it is free already; an error of reading if a gang's header cannot be read: then
+    /// nothing is given back.
+    pub async fn free(&self, request: &Request, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
+        self.writer()?;
+        let mut places = Vec::new();
+        self.places(request, pointer, 0, &mut places).await?;
+        for dva in places {
+            self.give_back_one(&dva, txg)?;
+        }
+        Ok(())
+    }
+
+    /// All places of a block.
+    fn places<'a>(
+        &'a self,
+        request: &'a Request,
+        pointer: &'a BlockPointer,
+        depth: u8,
+        out: &'a mut Vec<Dva>,
+    ) -> BoxFuture<'a, Result<(), BlockError>> {
+        Box::pin(async move {
+            if pointer.is_embedded() || pointer.is_hole() {
+                return Ok(());
+            }
+            if !pointer.is_gang() {
+                out.extend(pointer.dvas());
+                return Ok(());
+            }
+            for piece in gang::pieces_of(self, request, pointer, depth).await? {
+                self.places(request, &piece, depth + 1, out).await?;
+            }
+            for dva in pointer.dvas() {
+                let header = weir_format::gang::CLASSIC_BYTES as u64;
+                let sizing = self.tree().sizing(dva.vdev)?;
+                let asize_bytes = sizing.asize_bytes(header, pointer.physical_birth().0);
+                out.push(Dva { asize_bytes, ..dva });
+            }
+            Ok(())
+        })
+    }
+
+    fn give_back_one(&self, dva: &Dva, txg: Txg) -> Result<(), BlockError> {
+        let range = dva.offset_bytes..dva.offset_bytes.saturating_add(dva.asize_bytes);
+        let given = self.writer()?.space().give_back(dva.vdev, range, txg);
+        given.map_err(space_fault(dva.vdev, dva.offset_bytes, dva.asize_bytes))
+    }
+
+    pub(super) fn give_back(&self, placed: &Placed, txg: Txg) -> Result<(), BlockError> {
+        let mut outcome = Ok(());
+        placed.each(&mut |dva| {
+            let given = self.give_back_one(dva, txg);
+            if outcome.is_ok() {
+                outcome = given;
+            }
+        });
+        outcome
+    }
+
+    /// Takes exactly the places of a block that was written before the pool was opened, but in no synced transaction
+    /// group: the intent log's.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`] if a place is not free; then none is taken. Gangs are none of the intent log's, and refused.
+    pub fn claim(&self, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
+        if pointer.is_gang() {
+            let dva = pointer.dva(0);
+            return Err(BlockError::NotWritable {
+                vdev: dva.vdev,
+                offset: dva.offset_bytes,
+                what: "a gang to be claimed",
+            });
+        }
+        let writer = self.writer()?;
+        let mut space = writer.space();
+        let mut taken = Vec::new();
+        for dva in pointer.dvas() {
+            let Dva { vdev, offset_bytes: at, asize_bytes: len, .. } = dva;
+            if let Err(fault) = space.claim(vdev, at..at.saturating_add(len), txg) {
+                for dva in taken {
+                    space.undo(&dva, txg);
+                }
+                return Err(space_fault(vdev, at, len)(fault));
+            }
+            taken.push(dva);
+        }
+        Ok(())
+    }
+
+    /// Makes all that was written stable, on every leaf that was written to since its last flush.
+    ///
+    /// # Errors
+    /// [`BlockError::Device`], [`BlockError::ReadOnly`].
+    pub async fn flush(&self) -> Result<(), BlockError> {
+        self.tree().flush().await
+    }
+
+    /// Writes to a leaf, `offset` bytes from its start: labels and uberblocks.
+    ///
+    /// # Errors
+    /// As [`crate::Tree::write_leaf`].
+    pub async fn write_leaf(&self, guid: u64, offset: u64, bytes: Buf) -> Result<(), BlockError> {
+        self.tree().write_leaf(guid, offset, bytes).await
+    }
+
+    /// Makes what was written to a leaf stable.
+    ///
+    /// # Errors
+    /// As [`crate::Tree::flush_leaf`].
+    pub async fn flush_leaf(&self, guid: u64) -> Result<(), BlockError> {
+        self.tree().flush_leaf(guid).await
+    }
+}

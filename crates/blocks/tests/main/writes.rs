@@ -1,0 +1,360 @@
+//! What is written is read back, on every kind of vdev.
+
+use crate::store::*;
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_blocks::{BlockError, Blocks, Class, SpaceKind, VdevGrid, VdevKind, WriteOptions};
+use weir_codec::compress::ZstdLevel;
+use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectType, Txg};
+use weir_machine::Request;
+use weir_sim::{Fault, Timing};
+
+const SHIFT: u32 = 20;
+const TXG: Txg = Txg(100);
+
+/// A pool of one vdev of the given kind over the first `disks`, with four free metaslabs.
+fn pool_of(bench: &Bench, kind: VdevKind, ashift: u32, disks: usize, missing: &[usize]) -> Arc<Blocks> {
+    let blocks = bench.blocks(vec![top(0, kind, ashift, bench.leaves(0..disks, missing))]);
+    open(&blocks, 1);
+    blocks
+}
+
+/// Opens for writing; vdevs 0 to `count` are all free.
+fn open(blocks: &Blocks, count: u32) {
+    blocks.tree().set_writable(true);
+    for vdev in 0..count {
+        let grid = VdevGrid { vdev, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, closed: false };
+        blocks.add_vdev(&grid).unwrap();
+        for i in 0..16 {
+            blocks.set_space(vdev, i, std::slice::from_ref(&(i << SHIFT..(i + 1) << SHIFT))).unwrap();
+        }
+    }
+}
+
+fn options() -> WriteOptions {
+    WriteOptions::new(TXG, ObjectType::PLAIN_FILE_CONTENTS)
+}
+
+fn write(bench: &Bench, blocks: &Blocks, data: &[u8], options: &WriteOptions) -> Result<BlockPointer, BlockError> {
+    let request = Request::internal("test");
+    bench.world.run(blocks.write(&request, Bytes::copy_from_slice(data), options)).unwrap()
+}
+
+/// Bytes that compress to about a third.
+fn soft(len: usize, seed: u64) -> Vec<u8> {
+    let mut data = pattern(len, seed);
+    data.chunks_mut(48).for_each(|c| c.iter_mut().skip(16).for_each(|b| *b = 7));
+    data
+}
+
+fn raidz(nparity: u32) -> VdevKind {
+    VdevKind::Raidz { nparity, expansion: None }
+}
+
+#[test]
+fn every_vdev_sector_checksum_and_compression_reads_back() {
+    use CompressionKind::{Gzip, Lz4, Lzjb, Off, Zle, Zstd};
+    let kinds = [(VdevKind::Mirror, 2), (raidz(1), 3), (raidz(2), 5), (raidz(3), 7)];
+    let sums = [ChecksumKind::Fletcher2, ChecksumKind::Fletcher4, ChecksumKind::Sha256, ChecksumKind::Sha512]
+        .into_iter()
+        .chain([ChecksumKind::Skein, ChecksumKind::Edonr, ChecksumKind::Blake3, ChecksumKind::Off]);
+    let combinations: Vec<_> = sums.zip([Off, Lzjb, Gzip(6), Zle, Lz4, Zstd, Off, Lz4]).collect();
+    for (kind, disks) in kinds {
+        for ashift in [9, 12] {
+            let bench = Bench::new(7, disks, Timing::Chaos);
+            let blocks = pool_of(&bench, kind.clone(), ashift, disks, &[]);
+            for &(checksum, compression) in &combinations {
+                for len in [512, 4096, 9 << 9, 128 << 10, 160 << 10] {
+                    let data = soft(len, len as u64);
+                    let options = WriteOptions { checksum, compression, ..options() };
+                    let pointer = write(&bench, &blocks, &data, &options).unwrap();
+                    let context = format!("{kind:?} ashift {ashift} {checksum:?} {compression:?} {len}: {pointer:?}");
+                    assert_eq!(bench.read(&blocks, &pointer).as_ref(), Ok(&data), "{context}");
+                    assert_eq!(pointer.lsize_bytes(), len as u64, "{context}");
+                    assert_eq!((pointer.logical_birth(), pointer.fill()), (TXG, 1));
+                    if compression != Off && compression != Zle && len >= 128 << 10 {
+                        assert!(pointer.psize_bytes() < len as u64 * 3 / 4, "{context}");
+                    }
+                    assert!(
+                        pointer.is_embedded()
+                            || pointer.psize_bytes() == len as u64
+                            || pointer.psize_bytes().is_multiple_of(1 << ashift)
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_become_holes_and_little_goes_into_the_pointer() {
+    let bench = Bench::new(1, 1, Timing::Nvme);
+    let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
+    open(&blocks, 1);
+    let hole = write(&bench, &blocks, &[0; 8192], &options()).unwrap();
+    assert!(hole.is_hole() && hole.logical_birth() == TXG && hole.lsize_bytes() == 8192);
+    assert_eq!(hole.object_type(), ObjectType::PLAIN_FILE_CONTENTS);
+    let unborn = write(&bench, &blocks, &[0; 8192], &WriteOptions { hole_birth: false, ..options() }).unwrap();
+    assert!(unborn.is_null());
+    let kept = WriteOptions { compression: CompressionKind::Off, ..options() };
+    let zeros = write(&bench, &blocks, &[0; 8192], &kept).unwrap();
+    assert!(!zeros.is_hole() && zeros.psize_bytes() == 8192);
+    let mut little = vec![0; 4096];
+    little[500..540].copy_from_slice(&pattern(40, 1));
+    for compression in [CompressionKind::Lz4, CompressionKind::Zstd, CompressionKind::Gzip(9)] {
+        let pointer = write(&bench, &blocks, &little, &WriteOptions { compression, ..options() }).unwrap();
+        assert!(pointer.is_embedded(), "{compression:?}");
+        assert_eq!((pointer.logical_birth(), pointer.compression()), (TXG, Some(compression)));
+        assert_eq!(bench.read(&blocks, &pointer).unwrap(), little);
+    }
+    for other in [
+        WriteOptions { embed: false, ..options() },
+        WriteOptions { level: 1, ..options() },
+        WriteOptions { object_type: ObjectType::DNODE, ..options() },
+    ] {
+        assert!(!write(&bench, &blocks, &little, &other).unwrap().is_embedded());
+    }
+    let incompressible = write(&bench, &blocks, &pattern(8192, 3), &options()).unwrap();
+    assert_eq!(incompressible.compression(), Some(CompressionKind::Off));
+    for bad in [0, 100, (16 << 20) + 512] {
+        let refused = write(&bench, &blocks, &vec![1; bad], &options());
+        assert_eq!(refused, Err(BlockError::BadSize { len_bytes: bad as u64 }));
+    }
+}
+
+/// RAID-Z blocks written with disks missing, or without, are right for every set of as many missing as there are parities.
+#[test]
+fn parity_agrees_with_reading_whatever_is_missing() {
+    for (width, nparity) in [(3usize, 1u32), (5, 2), (6, 3)] {
+        for ashift in [9u32, 12] {
+            let bench = Bench::new(3, width, Timing::Nvme);
+            for sectors in [1usize, 2, 5, 11, 32] {
+                let data = pattern(sectors << ashift, sectors as u64);
+                for absent in 0..=width {
+                    let written_without: Vec<usize> = (absent < width).then_some(absent).into_iter().collect();
+                    let blocks = pool_of(&bench, raidz(nparity), ashift, width, &written_without);
+                    let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+                    for bad in 0u32..1 << width {
+                        let mut gone: Vec<usize> = (0..width).filter(|d| bad >> d & 1 == 1).collect();
+                        gone.extend(&written_without);
+                        gone.sort_unstable();
+                        gone.dedup();
+                        if gone.len() > nparity as usize {
+                            continue;
+                        }
+                        let without = pool_of(&bench, raidz(nparity), ashift, width, &gone);
+                        assert_eq!(
+                            bench.read(&without, &pointer).as_ref(),
+                            Ok(&data),
+                            "{width}/{nparity} without {gone:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn redundancy_bears_failing_writes_and_no_more() {
+    let bench = Bench::new(4, 3, Timing::Chaos);
+    let data = pattern(64 << 10, 4);
+    for (kind, bears) in [(VdevKind::Mirror, 2), (raidz(1), 1), (raidz(2), 2)] {
+        for failing in 0..=3usize {
+            let blocks = pool_of(&bench, kind.clone(), 12, 3, &[]);
+            let laid: Vec<_> = (0..failing).map(|d| (d, bench.disks[d].lay(Fault::Gone))).collect();
+            let written = write(&bench, &blocks, &data, &options());
+            assert_eq!(written.is_ok(), failing <= bears, "{kind:?} with {failing}: {written:?}");
+            laid.into_iter().for_each(|(d, id)| bench.disks[d].lift(id));
+            let errors: u64 = blocks.tree().health().iter().map(|h| h.counts.write_errors).sum();
+            assert_eq!(errors, failing as u64);
+            assert_eq!(blocks.tree().missed().len(), failing);
+            match written {
+                // The disks are back, and do not have what they missed.
+                Ok(pointer) => assert_eq!(bench.read(&blocks, &pointer).unwrap(), data),
+                Err(error) => {
+                    assert!(matches!(error, BlockError::Device { .. }), "{error}");
+                    assert!(blocks.take_changes(TXG).is_empty(), "space of a failed write is given back");
+                    assert!(blocks.space(Class::Normal).deferred_bytes > 0);
+                }
+            }
+        }
+    }
+}
+
+/// What only a stale side of a mirror has is not safe.
+#[test]
+fn a_stale_side_is_written_to_but_not_relied_on() {
+    let bench = Bench::new(5, 2, Timing::Chaos);
+    let mut leaves = bench.leaves(0..2, &[]);
+    leaves[1].stale = true;
+    let blocks = bench.blocks(vec![top(0, VdevKind::Mirror, 12, leaves)]);
+    open(&blocks, 1);
+    let data = pattern(8192, 5);
+    write(&bench, &blocks, &data, &options()).unwrap();
+    let counts: Vec<u64> = blocks.tree().health().iter().map(|h| h.counts.writes).collect();
+    assert_eq!(counts, [1, 1]);
+    bench.disks[0].lay(Fault::Gone);
+    assert!(write(&bench, &blocks, &data, &options()).is_err());
+}
+
+#[test]
+fn copies_lie_on_different_vdevs_and_one_is_enough() {
+    let bench = Bench::new(6, 3, Timing::Chaos);
+    let leaves = bench.leaves(0..3, &[]).into_iter();
+    let blocks = bench.blocks(leaves.map(|l| l.top(12, ASIZE)).collect());
+    open(&blocks, 3);
+    let data = pattern(16 << 10, 6);
+    let options = WriteOptions { copies: 3, ..options() };
+    bench.disks[1].lay(Fault::Gone);
+    let pointer = write(&bench, &blocks, &data, &options).unwrap();
+    let mut vdevs: Vec<u32> = pointer.dvas().map(|d| d.vdev).collect();
+    vdevs.sort_unstable();
+    assert_eq!(vdevs, [0, 1, 2]);
+    bench.disks[2].lay(Fault::Gone);
+    assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+    assert_eq!(blocks.dsize_bytes(&pointer), 3 * (16 << 10));
+}
+
+#[test]
+fn gangs_are_read_back_and_freed_with_all_their_pieces() {
+    for (kind, disks) in [(VdevKind::Mirror, 2), (raidz(1), 4)] {
+        for (copies, most) in [(1, 40 << 10), (2, 12 << 10), (1, 4096)] {
+            let bench = Bench::new(8, disks, Timing::Chaos);
+            let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+            let free = blocks.space(Class::Normal).free_bytes;
+            blocks.force_gangs_above(Some(most)).unwrap();
+            let data = pattern(128 << 10, 8);
+            let options = WriteOptions { copies, ..options() };
+            let pointer = write(&bench, &blocks, &data, &options).unwrap();
+            assert!(pointer.is_gang() && pointer.dvas().count() == usize::from(copies) + 1);
+            assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+            let taken: u64 = blocks.take_changes(TXG).iter().map(|c| c.len_bytes).sum();
+            assert_eq!(taken, pointer.asize_bytes(), "a gang's addresses count its pieces");
+            let request = Request::internal("test");
+            bench.world.run(blocks.free(&request, &pointer, Txg(101))).unwrap().unwrap();
+            let freed = blocks.take_changes(Txg(101));
+            assert_eq!(freed.iter().map(|c| c.len_bytes).sum::<u64>(), taken);
+            assert!(freed.iter().all(|c| c.kind == SpaceKind::Free));
+            blocks.synced(Txg(103));
+            assert_eq!(blocks.space(Class::Normal).free_bytes, free);
+        }
+    }
+}
+
+#[test]
+fn a_riddled_vdev_takes_blocks_in_pieces_until_it_is_full() {
+    let bench = Bench::new(9, 1, Timing::Nvme);
+    let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
+    blocks.tree().set_writable(true);
+    let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 2, closed: false };
+    blocks.add_vdev(&grid).unwrap();
+    for i in 0..2u64 {
+        let free: Vec<_> = (0..32).map(|n| (i << SHIFT) + (n << 15)..(i << SHIFT) + (n << 15) + (12 << 10)).collect();
+        blocks.set_space(0, i, &free).unwrap();
+    }
+    let mut written = Vec::new();
+    let full = loop {
+        let data = pattern(128 << 10, written.len() as u64);
+        match write(&bench, &blocks, &data, &options()) {
+            Ok(pointer) => written.push((pointer, data)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, BlockError::NoSpace { psize_bytes: 128 << 10 });
+    assert!(written.len() >= 3, "{}", written.len());
+    for (pointer, data) in &written {
+        assert!(pointer.is_gang());
+        assert_eq!(bench.read(&blocks, pointer).as_ref(), Ok(data));
+    }
+    let sums = blocks.space(Class::Normal);
+    let taken: u64 = written.iter().map(|(p, _)| p.asize_bytes()).sum();
+    assert_eq!(sums.free_bytes, 64 * (12 << 10) - taken, "a write that found no space took none");
+}
+
+#[test]
+fn reserved_places_are_filled_later() {
+    let bench = Bench::new(10, 3, Timing::Chaos);
+    let blocks = pool_of(&bench, raidz(1), 12, 3, &[]);
+    let request = Request::internal("test");
+    let options = WriteOptions { object_type: ObjectType::SPACE_MAP, copies: 2, ..options() };
+    let fill = |reserved: &weir_blocks::Reserved, data: &[u8]| {
+        bench.world.run(blocks.fill(&request, reserved, Bytes::copy_from_slice(data), &options)).unwrap()
+    };
+    let reserved = blocks.reserve(40 << 10, &options).unwrap();
+    assert_eq!(blocks.take_changes(TXG).iter().map(|c| c.len_bytes).sum::<u64>(), reserved.asize_bytes());
+    let data = soft(64 << 10, 1);
+    let pointer = fill(&reserved, &data).unwrap();
+    assert_eq!((pointer.psize_bytes(), pointer.lsize_bytes()), (40 << 10, 64 << 10));
+    assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+    let zeros = fill(&reserved, &[0; 64 << 10]).unwrap();
+    assert!(!zeros.is_hole());
+    assert_eq!(bench.read(&blocks, &zeros).unwrap(), [0; 64 << 10]);
+    let refused = fill(&reserved, &pattern(64 << 10, 1));
+    assert_eq!(refused, Err(BlockError::NoRoom { psize_bytes: 40 << 10, needed_bytes: 64 << 10 }));
+    let whole = blocks.reserve(64 << 10, &options).unwrap();
+    for data in [pattern(64 << 10, 2), soft(64 << 10, 3), vec![0; 64 << 10]] {
+        let pointer = fill(&whole, &data).unwrap();
+        assert_eq!(pointer.compression(), Some(CompressionKind::Off));
+        assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+    }
+    blocks.take_changes(TXG);
+    let taken = whole.asize_bytes();
+    blocks.unreserve(whole).unwrap();
+    assert_eq!(blocks.take_changes(TXG).iter().map(|c| c.len_bytes).sum::<u64>(), taken);
+    blocks.force_gangs_above(Some(16 << 10)).unwrap();
+    let gang = blocks.reserve(64 << 10, &options).unwrap();
+    let data = pattern(64 << 10, 4);
+    let pointer = fill(&gang, &data).unwrap();
+    assert!(pointer.is_gang());
+    assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+}
+
+#[test]
+fn sizes_can_be_asked_for_beforehand() {
+    let bench = Bench::new(11, 2, Timing::Nvme);
+    let blocks = pool_of(&bench, VdevKind::Mirror, 12, 2, &[]);
+    for compression in [CompressionKind::Lz4, CompressionKind::Zstd, CompressionKind::Off] {
+        for data in [soft(128 << 10, 1), pattern(32 << 10, 2), vec![0; 4096]] {
+            let level = ZstdLevel::from_u8(19).unwrap();
+            let options = WriteOptions { compression, compression_level: level, ..options() };
+            let asked = bench.world.run(blocks.compressed_bytes(Bytes::from(data.clone()), &options)).unwrap().unwrap();
+            let pointer = write(&bench, &blocks, &data, &options).unwrap();
+            assert_eq!(asked, if pointer.is_hole() { 0 } else { pointer.psize_bytes() });
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_before_writing_is_allowed() {
+    let bench = Bench::new(12, 1, Timing::Nvme);
+    let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
+    assert_eq!(write(&bench, &blocks, &[1; 512], &options()), Err(BlockError::ReadOnly));
+    assert_eq!(bench.world.run(blocks.flush()).unwrap(), Err(BlockError::ReadOnly));
+    assert!(blocks.reserve(512, &options()).is_err());
+    assert_eq!(bench.disks[0].stats().changes(), 0);
+}
+
+/// A flush reaches exactly the leaves that were written to since their last.
+#[test]
+fn flushes_go_where_something_was_written() {
+    let bench = Bench::new(13, 3, Timing::Nvme);
+    let leaves = bench.leaves(0..3, &[]).into_iter();
+    let blocks = bench.blocks(leaves.map(|l| l.top(12, ASIZE)).collect());
+    open(&blocks, 3);
+    let flushes = || bench.disks.iter().map(|d| d.stats().flushes).collect::<Vec<_>>();
+    bench.world.run(blocks.flush()).unwrap().unwrap();
+    assert_eq!(flushes(), [0, 0, 0]);
+    let pointer = write(&bench, &blocks, &[1; 4096], &WriteOptions { embed: false, ..options() }).unwrap();
+    bench.world.run(blocks.flush()).unwrap().unwrap();
+    bench.world.run(blocks.flush()).unwrap().unwrap();
+    let mut expected = [0; 3];
+    expected[pointer.dva(0).vdev as usize] = 1;
+    assert_eq!(flushes(), expected);
+    bench.world.run(blocks.write_leaf(102, 0, weir_machine::Buf::copy_from(&[9; 4096]))).unwrap().unwrap();
+    bench.world.run(blocks.flush_leaf(102)).unwrap().unwrap();
+    assert_eq!(flushes()[2], expected[2] + 1);
+    assert_eq!(bench.disks[2].peek(0, 4096), [9; 4096]);
+    let nobody = bench.world.run(blocks.write_leaf(7, 0, weir_machine::Buf::zeroed(512))).unwrap();
+    assert_eq!(nobody, Err(BlockError::NoSuchLeaf { guid: 7 }));
+}
