@@ -229,12 +229,33 @@ fn zap_leaf_target(data: &[u8]) {
         }
         let _ = leaf.find(u64::from(variant) << 56).count();
     }
+    edit_leaf(endian, u64::from(variant) << 56, bytes);
+    if let Ok(other) = zap::swapped(bytes, Endian::Little, Endian::Big) {
+        assert_eq!(zap::swapped(&other, Endian::Big, Endian::Little).as_deref(), Ok(bytes));
+    }
+}
+
+/// Changes a leaf in each way there is, until its bytes turn out to be nonsense.
+fn edit_leaf(endian: Endian, hash: u64, bytes: &[u8]) {
+    let Ok(mut leaf) = zap::LeafEdit::open(bytes.to_vec(), endian) else { return };
+    let key = zap::NewKey::Name(b"fuzz".to_vec());
+    let entry = zap::NewEntry { hash, cd: zap::NewEntry::ANY_CD, key, int_size: 2, value: vec![7; 30] };
+    let _ = leaf.insert(&entry);
+    if let Ok(Some((_, slot))) = leaf.find(hash, |_, _| Ok(true)) {
+        let _ = (leaf.replace(slot, 8, &[1, 2, 3]), leaf.remove(slot));
+    }
+    let _ = (leaf.split(), leaf.widen());
 }
 
 fn zap_micro_target(data: &[u8]) {
     let (endian, _, bytes) = split(data);
     if let Ok(zap) = zap::MicroZap::decode(bytes, endian) {
         let _ = zap.entries().fold(0, |sum, e| sum ^ zap::hash_bytes(zap.salt, zap::ZapFlags(0), e.name));
+    }
+    if let Ok(mut edit) = zap::MicroEdit::open(bytes.to_vec(), endian) {
+        let fits = !edit.is_full();
+        assert_eq!(edit.insert(&zap::MicroEntry { name: b"a new name", value: 1, cd: 0 }), fits);
+        assert!(!fits || edit.remove(b"a new name"));
     }
 }
 

@@ -52,6 +52,18 @@ pub enum ObjectError {
         /// The name.
         name: String,
     },
+    /// The name is taken.
+    #[error("{name:?} exists already")]
+    NameExists {
+        /// The name.
+        name: String,
+    },
+    /// More than the format has room for.
+    #[error("{what} is too long")]
+    TooLong {
+        /// What.
+        what: &'static str,
+    },
     /// A block of the object cannot be read.
     #[error("{place}: {error}")]
     Block {

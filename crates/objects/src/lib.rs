@@ -15,6 +15,9 @@
 //! What fails: see [`ObjectError`]; an error names object set, object, level and block, and concerns no more than what
 //! it names.
 
+mod arrays;
+pub mod bpobj;
+pub mod deadlist;
 pub mod dsl;
 pub mod error;
 pub mod live;
@@ -23,6 +26,7 @@ pub mod object_set;
 pub mod props;
 pub mod read;
 pub mod sa;
+pub mod space_map;
 pub mod tables;
 pub mod txg;
 pub mod zap;

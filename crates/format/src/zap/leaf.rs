@@ -109,7 +109,7 @@ impl<'a> Leaf<'a> {
         len == 0 || hash >> (64 - len.min(64)) == self.header.prefix
     }
 
-    fn entry_at(&self, index: u16) -> Result<LeafEntry, DecodeError> {
+    pub(super) fn entry_at(&self, index: u16) -> Result<LeafEntry, DecodeError> {
         let mut c = Cursor::new(self.chunk(index)?, self.endian, WHAT);
         let kind = c.u8()?;
         if kind != ENTRY {

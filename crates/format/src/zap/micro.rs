@@ -94,3 +94,93 @@ impl<'a> MicroZap<'a> {
         Some(e.finish())
     }
 }
+
+/// A micro ZAP that is being changed. It keeps the byte order it had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MicroEdit {
+    block: Vec<u8>,
+    endian: Endian,
+}
+
+impl MicroEdit {
+    /// An empty one of `block_len` bytes; `None` if that is no more than its header.
+    pub fn new(salt: u64, norm: NormFlags, block_len: usize, endian: Endian) -> Option<Self> {
+        MicroZap::encode(salt, norm, &[], block_len, endian).map(|block| MicroEdit { block, endian })
+    }
+
+    /// Of a whole block.
+    pub fn open(block: Vec<u8>, endian: Endian) -> Result<Self, DecodeError> {
+        MicroZap::decode(&block, endian)?;
+        Ok(MicroEdit { block, endian })
+    }
+
+    /// The ZAP as it is now.
+    pub fn zap(&self) -> Result<MicroZap<'_>, DecodeError> {
+        MicroZap::decode(&self.block, self.endian)
+    }
+
+    /// Its bytes.
+    pub fn into_block(self) -> Vec<u8> {
+        self.block
+    }
+
+    /// Bytes of its block.
+    pub fn block_len(&self) -> usize {
+        self.block.len()
+    }
+
+    fn slots(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.block.get_mut(MicroZap::SLOT..).unwrap_or_default().chunks_exact_mut(MicroZap::SLOT)
+    }
+
+    fn slot(&mut self, name: &[u8]) -> Option<&mut [u8]> {
+        const NAME: usize = 14;
+        self.slots().find(|slot| {
+            let field = slot.get(NAME..).unwrap_or_default();
+            field.starts_with(name) && field.get(name.len()).is_none_or(|b| *b == 0)
+        })
+    }
+
+    /// Whether all slots are taken.
+    pub fn is_full(&mut self) -> bool {
+        self.slot(b"").is_none()
+    }
+
+    /// Puts an entry into the first free slot; `false` if there is none. The caller has made sure that the name is new.
+    pub fn insert(&mut self, entry: &MicroEntry<'_>) -> bool {
+        let endian = self.endian;
+        let fits = !entry.name.is_empty() && entry.name.len() <= MicroZap::NAME_MAX && !entry.name.contains(&0);
+        let Some(slot) = self.slot(b"").filter(|_| fits) else { return false };
+        let mut e = Encoder::new(endian);
+        e.u64(entry.value);
+        e.u32(entry.cd);
+        e.u16(0);
+        e.bytes(entry.name);
+        e.pad_to(MicroZap::SLOT);
+        slot.copy_from_slice(&e.finish());
+        true
+    }
+
+    /// Changes the value of that name; `false` if it is not there.
+    pub fn set(&mut self, name: &[u8], value: u64) -> bool {
+        let mut e = Encoder::new(self.endian);
+        e.u64(value);
+        let Some(field) = self.slot(name).filter(|_| !name.is_empty()).and_then(|s| s.get_mut(..8)) else {
+            return false;
+        };
+        field.copy_from_slice(&e.finish());
+        true
+    }
+
+    /// Takes out that name; `false` if it is not there.
+    pub fn remove(&mut self, name: &[u8]) -> bool {
+        let Some(slot) = self.slot(name).filter(|_| !name.is_empty()) else { return false };
+        slot.fill(0);
+        true
+    }
+
+    /// Adds free slots up to a block of `block_len` bytes.
+    pub fn grow(&mut self, block_len: usize) {
+        self.block.resize(block_len.max(self.block.len()), 0);
+    }
+}

@@ -17,18 +17,22 @@
 //! is bounded by the leaf.
 
 mod build;
+mod edit;
 mod fat;
 mod hash;
 mod leaf;
 mod micro;
+mod swap;
 #[cfg(test)]
 mod tests;
 
 pub use build::{NewEntry, NewKey, encode_leaf};
+pub use edit::{LeafEdit, Slot};
 pub use fat::{FatHeader, PointerTable, ZapFlags};
 pub use hash::{hash_bytes, hash_words};
 pub use leaf::{Leaf, LeafEntry, LeafHeader};
-pub use micro::{MicroEntry, MicroZap};
+pub use micro::{MicroEdit, MicroEntry, MicroZap};
+pub use swap::swapped;
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 

@@ -150,3 +150,164 @@ mod leaves {
         assert!(encode_leaf(9, 0, 0, &vec![make(0); 7], Endian::Big).is_none());
     }
 }
+
+mod edits {
+    use super::super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u8, Vec<u64>),
+        Replace(u8, Vec<u64>),
+        Remove(u8),
+        Split,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let value = || proptest::collection::vec(any::<u64>(), 0..12);
+        prop_oneof![
+            4 => (any::<u8>(), value()).prop_map(|(n, v)| Step::Insert(n, v)),
+            2 => (any::<u8>(), value()).prop_map(|(n, v)| Step::Replace(n, v)),
+            2 => any::<u8>().prop_map(Step::Remove),
+            1 => Just(Step::Split),
+        ]
+    }
+
+    /// Few hashes, so that many names collide.
+    fn hash(name: u8) -> u64 {
+        u64::from(name % 8) << 61 | u64::from(name % 3) << 40
+    }
+
+    fn name(n: u8) -> Vec<u8> {
+        format!("{n}").repeat(1 + usize::from(n) % 30).into_bytes()
+    }
+
+    fn find(leaf: &LeafEdit, n: u8) -> Option<(LeafEntry, Slot)> {
+        leaf.find(hash(n), |leaf, entry| Ok(leaf.name(entry)? == name(n))).unwrap()
+    }
+
+    type Model = BTreeMap<u8, Vec<u64>>;
+
+    fn check(leaf: &LeafEdit, model: &Model) {
+        let read = leaf.leaf().unwrap();
+        assert_eq!(usize::from(read.header.entries), model.len());
+        let mut places = std::collections::BTreeSet::new();
+        let mut chunks = 0;
+        for (n, value) in model {
+            let (entry, _) = find(leaf, *n).unwrap();
+            assert!(read.owns(entry.hash));
+            assert_eq!(&read.value_words(&entry).unwrap(), value);
+            assert!(places.insert((entry.hash, entry.cd)), "two entries of one place");
+            chunks += NewEntry {
+                hash: 0,
+                cd: 0,
+                key: NewKey::Name(name(*n)),
+                int_size: entry.int_size,
+                value: value.clone(),
+            }
+            .chunks();
+        }
+        assert_eq!(usize::from(read.header.free_chunks) + chunks, leaf.capacity());
+    }
+
+    fn apply(leaf: &mut LeafEdit, model: &mut Model, step: &Step) {
+        match step {
+            Step::Insert(n, value) if !model.contains_key(n) && leaf.leaf().unwrap().owns(hash(*n)) => {
+                let key = NewKey::Name(name(*n));
+                let new = NewEntry { hash: hash(*n), cd: NewEntry::ANY_CD, key, int_size: 8, value: value.clone() };
+                let room = usize::from(leaf.leaf().unwrap().header.free_chunks) >= new.chunks();
+                let got = leaf.insert(&new).unwrap();
+                assert_eq!(got.is_some(), room);
+                if room {
+                    model.insert(*n, value.clone());
+                }
+            }
+            Step::Replace(n, value) if model.contains_key(n) => {
+                if leaf.replace(find(leaf, *n).unwrap().1, 8, value).unwrap() {
+                    model.insert(*n, value.clone());
+                }
+            }
+            Step::Remove(n) => match find(leaf, *n) {
+                Some((_, slot)) => {
+                    leaf.remove(slot).unwrap();
+                    assert!(model.remove(n).is_some());
+                }
+                None => assert!(!model.contains_key(n)),
+            },
+            Step::Split if leaf.leaf().unwrap().header.prefix_len < 3 => {
+                let len = leaf.leaf().unwrap().header.prefix_len;
+                let upper = leaf.split().unwrap();
+                let above = |n: &u8| hash(*n) >> (63 - len) & 1 == 1;
+                let (high, low): (Model, Model) = std::mem::take(model).into_iter().partition(|(n, _)| above(n));
+                check(&upper, &high);
+                *model = low;
+            }
+            _ => {}
+        }
+        check(leaf, model);
+    }
+
+    proptest! {
+        #[test]
+        fn a_leaf_is_a_map(steps in proptest::collection::vec(step(), 1..120), shift in 9u32..13, big: bool) {
+            let endian = if big { Endian::Big } else { Endian::Little };
+            let mut leaf = LeafEdit::new(shift, 0, 0, true, endian).unwrap();
+            let mut model = Model::new();
+            for step in &steps {
+                apply(&mut leaf, &mut model, step);
+            }
+            // In the other byte order it is the same map.
+            let other = if big { Endian::Little } else { Endian::Big };
+            let turned = swapped(&leaf.into_block(), endian, other).unwrap();
+            check(&LeafEdit::open(turned, other).unwrap(), &model);
+        }
+
+        #[test]
+        fn a_micro_zap_is_a_map(steps in proptest::collection::vec((0u8..24, any::<u64>(), 0u8..3), 1..80), big: bool) {
+            let endian = if big { Endian::Big } else { Endian::Little };
+            let mut zap = MicroEdit::new(5, NormFlags(0), 512, endian).unwrap();
+            let mut model: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+            for (n, value, what) in steps {
+                let name = format!("{n:0>width$}", width = 2 + usize::from(n)).into_bytes();
+                let known = model.contains_key(&name);
+                match what {
+                    0 if !known => {
+                        if zap.is_full() {
+                            zap.grow(zap.block_len() + 512);
+                        }
+                        let entry = MicroEntry { name: &name, value, cd: 0 };
+                        prop_assert!(zap.insert(&entry));
+                        model.insert(name, value);
+                    }
+                    1 => {
+                        prop_assert_eq!(zap.set(&name, value), known);
+                        model.entry(name).and_modify(|v| *v = value);
+                    }
+                    2 => {
+                        prop_assert_eq!(zap.remove(&name), known);
+                        model.remove(&name);
+                    }
+                    _ => {}
+                }
+            }
+            let other = if big { Endian::Little } else { Endian::Big };
+            let turned = swapped(&zap.clone().into_block(), endian, other).unwrap();
+            for zap in [zap.zap().unwrap(), MicroZap::decode(&turned, other).unwrap()] {
+                let found: BTreeMap<Vec<u8>, u64> = zap.entries().map(|e| (e.name.to_vec(), e.value)).collect();
+                prop_assert_eq!(&found, &model);
+            }
+        }
+    }
+
+    #[test]
+    fn empty_siblings_become_one() {
+        let mut leaf = LeafEdit::new(9, 0, 0, false, Endian::Little).unwrap();
+        let whole = leaf.clone();
+        let upper = leaf.split().unwrap();
+        assert_eq!(upper.leaf().unwrap().header.prefix, 1);
+        leaf.widen().unwrap();
+        assert_eq!(leaf, whole);
+        assert!(leaf.widen().is_err());
+    }
+}

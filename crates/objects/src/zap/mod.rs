@@ -18,6 +18,12 @@ mod fat;
 pub mod name;
 #[cfg(test)]
 mod tests;
+mod write;
+
+pub use write::{
+    NewZap, add, add_int, claim, create, insert, lookup_int, put, put_bytes, put_int, put_word, put_words, remove,
+    remove_int, remove_match, remove_name,
+};
 
 use crate::error::{ObjectError, Place};
 use crate::object::Object;
@@ -50,7 +56,8 @@ pub struct Value {
 }
 
 impl Value {
-    fn word(word: u64) -> Self {
+    /// One 64-bit integer.
+    pub fn word(word: u64) -> Self {
         Value { int_size: 8, words: vec![word] }
     }
 

@@ -1,0 +1,524 @@
+//! Changing ZAPs.
+//!
+//! A ZAP begins as a *micro* one of one 512-byte block, which grows by 512 bytes at a time. What a micro ZAP cannot
+//! hold (a value that is not one 64-bit integer, a name of 50 bytes or more, more than 128 KiB, too many names of one
+//! hash) makes it a *fat* one, for good ([`fat`]). A ZAP with flags is fat from the start.
+//!
+//! ```text
+//!   insert · put · remove ──► block 0: micro ──► slot                                  (one block written)
+//!                                      fat   ──► pointer ──► leaf                      (two: header, leaf)
+//!                                                             └─ full: split, table grows a block at a time
+//! ```
+//!
+//! A change works on copies of the blocks and writes them when all is decided: one that fails changes nothing. Blocks
+//! that were written in the other byte order are turned when they are changed.
+//!
+//! Who changes a ZAP, or reads it while another does, holds whatever lock the ZAP's owner has for it (a directory's, the
+//! syncer's being alone): there is none here.
+//!
+//! Sources of the facts: OpenZFS `module/zfs/{zap,zap_micro,zap_fat,zap_leaf}.c`.
+
+mod fat;
+#[cfg(test)]
+mod tests;
+
+use super::name::{Wanted, normalize};
+use super::{Key, Match, Value};
+use crate::error::{ObjectError, Place};
+use crate::live::NewObject;
+use crate::object::Object;
+use crate::object_set::ObjectSet;
+use crate::txg::Tx;
+use bytes::Bytes;
+use fat::Fat;
+use std::sync::Arc;
+use weir_format::zap::{BlockKind, LeafEdit, MicroEdit, MicroEntry, MicroZap, NewEntry, NewKey, NormFlags, ZapFlags};
+use weir_format::zap::{hash_bytes, hash_words, swapped};
+use weir_format::{Endian, ObjectId, ObjectType};
+use weir_machine::Request;
+
+/// log2 of the block size that a ZAP gets when it becomes fat (`fzap_default_block_shift`).
+const FAT_SHIFT: u8 = 14;
+/// The largest micro ZAP, in bytes (`zap_micro_max_size`).
+const MICRO_MAX_BYTES: usize = 128 << 10;
+/// What a micro ZAP grows by, in bytes.
+const MICRO_STEP_BYTES: usize = 512;
+/// Longest name that is stored, in bytes with its NUL; directories may have longer ones.
+const NAME_MAX_BYTES: usize = 256;
+const LONG_NAME_MAX_BYTES: usize = 1024;
+/// Longest value, in bytes (`ZAP_MAXVALUELEN`).
+const VALUE_MAX_BYTES: usize = 8192;
+
+/// A ZAP to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewZap {
+    /// What the object holds; its contents must be a ZAP.
+    pub kind: ObjectType,
+    /// Flags. A ZAP with flags is fat.
+    pub flags: ZapFlags,
+    /// How names are compared.
+    pub norm: NormFlags,
+    /// log2 of the block size in bytes; 9 and no flags: a micro ZAP that grows.
+    pub block_shift: u8,
+    /// log2 of an indirect block's size in bytes.
+    pub indirect_shift: u8,
+    /// What the bonus area holds.
+    pub bonus_type: ObjectType,
+    /// The bonus area's contents.
+    pub bonus: Vec<u8>,
+    /// 512-byte slots of its dnode.
+    pub slots: u8,
+}
+
+impl NewZap {
+    /// A micro ZAP with neither flags nor bonus area: what OpenZFS's `zap_create` makes.
+    pub fn new(kind: ObjectType) -> Self {
+        NewZap {
+            kind,
+            flags: ZapFlags(0),
+            norm: NormFlags(0),
+            block_shift: 9,
+            indirect_shift: 17,
+            bonus_type: ObjectType::NONE,
+            bonus: Vec::new(),
+            slots: 1,
+        }
+    }
+
+    /// A fat ZAP with these flags and this block size, as `zap_create_flags` makes one.
+    pub fn fat(kind: ObjectType, flags: ZapFlags, block_shift: u8, indirect_shift: u8) -> Self {
+        NewZap { flags, block_shift, indirect_shift, ..NewZap::new(kind) }
+    }
+
+    /// With this bonus area.
+    pub fn bonus(mut self, kind: ObjectType, bytes: Vec<u8>) -> Self {
+        self.bonus_type = kind;
+        self.bonus = bytes;
+        self
+    }
+
+    fn object(&self) -> NewObject {
+        NewObject {
+            kind: self.kind,
+            block_bytes: 1 << self.block_shift.clamp(9, 20),
+            indirect_shift: self.indirect_shift,
+            bonus_type: self.bonus_type,
+            bonus: self.bonus.clone(),
+            slots: self.slots,
+        }
+    }
+}
+
+/// What is done to one name.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    /// Put it in; an error if it is there.
+    Insert(&'a Value),
+    /// Put it in, or give it another value.
+    Put(&'a Value),
+    /// Take it out, if there is one that matches.
+    Remove(Match),
+}
+
+/// Makes a ZAP.
+pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap) -> Result<ObjectId, ObjectError> {
+    let id = set.create(rq, tx, &new.object()).await?;
+    Writer { rq, set, tx, id }.start(new).await?;
+    Ok(id)
+}
+
+/// Makes a ZAP at this very number, which must be free: the intent log's replay.
+pub async fn claim(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    new: &NewZap,
+) -> Result<(), ObjectError> {
+    set.claim(rq, tx, id, &new.object()).await?;
+    Writer { rq, set, tx, id }.start(new).await
+}
+
+/// Puts a new name in.
+///
+/// # Errors
+/// [`ObjectError::NameExists`] if it is there; [`ObjectError::TooLong`] if name or value are.
+pub async fn insert(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    key: &Key,
+    value: &Value,
+) -> Result<(), ObjectError> {
+    Writer { rq, set, tx, id }.change(key, Change::Insert(value)).await.map(|_| ())
+}
+
+/// Puts a name in, or gives it another value. Gives whether it was there.
+///
+/// # Errors
+/// [`ObjectError::TooLong`] if name or value are.
+pub async fn put(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    key: &Key,
+    value: &Value,
+) -> Result<bool, ObjectError> {
+    Writer { rq, set, tx, id }.change(key, Change::Put(value)).await
+}
+
+/// Takes a name out. Gives whether it was there.
+pub async fn remove(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    key: &Key,
+) -> Result<bool, ObjectError> {
+    Writer { rq, set, tx, id }.change(key, Change::Remove(Match::Exact)).await
+}
+
+/// Takes out the name that matches `name` (of several, the one a look-up would find). Gives whether there was one.
+pub async fn remove_match(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    name: &[u8],
+    how: Match,
+) -> Result<bool, ObjectError> {
+    Writer { rq, set, tx, id }.change(&Key::Name(name.to_vec()), Change::Remove(how)).await
+}
+
+/// Adds `delta` to the integer that a name leads to, which is 0 if the name is not there; a name that comes to 0 is taken
+/// out. Gives the new value.
+pub async fn add(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    key: &Key,
+    delta: i64,
+) -> Result<u64, ObjectError> {
+    let zap = super::Zap::open(rq, set, id).await?;
+    let old = match key {
+        Key::Name(name) => zap.lookup(rq, name, Match::Exact).await?,
+        Key::Words(words) => zap.lookup_words(rq, words).await?,
+    };
+    let new = old.and_then(|v| v.first()).unwrap_or(0).wrapping_add_signed(delta);
+    match (new, delta) {
+        (_, 0) => {}
+        (0, _) => drop(remove(rq, set, tx, id, key).await?),
+        (new, _) => drop(put(rq, set, tx, id, key, &Value::word(new)).await?),
+    }
+    Ok(new)
+}
+
+/// Puts a name in, or changes it, that leads to one 64-bit integer.
+pub async fn put_word(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    name: &str,
+    word: u64,
+) -> Result<(), ObjectError> {
+    put(rq, set, tx, id, &Key::from(name), &Value::word(word)).await.map(|_| ())
+}
+
+/// Puts a name in, or changes it, that leads to an array of 64-bit integers.
+pub async fn put_words(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    name: &str,
+    words: &[u64],
+) -> Result<(), ObjectError> {
+    let value = Value { int_size: 8, words: words.to_vec() };
+    put(rq, set, tx, id, &Key::from(name), &value).await.map(|_| ())
+}
+
+/// Puts a name in, or changes it, that leads to bytes. A text is stored with a NUL behind it, which the caller adds.
+pub async fn put_bytes(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), ObjectError> {
+    put(rq, set, tx, id, &Key::from(name), &Value::of_bytes(bytes)).await.map(|_| ())
+}
+
+/// Takes a name out. Gives whether it was there.
+pub async fn remove_name(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    name: &str,
+) -> Result<bool, ObjectError> {
+    remove(rq, set, tx, id, &Key::from(name)).await
+}
+
+/// Puts an integer into a ZAP that is a set of integers (`zap_add_int`).
+///
+/// # Errors
+/// [`ObjectError::NameExists`] if it is there.
+pub async fn add_int(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, n: u64) -> Result<(), ObjectError> {
+    insert(rq, set, tx, id, &Key::of_int(n), &Value::word(n)).await
+}
+
+/// Gives an integer a value (`zap_update_int_key`).
+pub async fn put_int(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    n: u64,
+    word: u64,
+) -> Result<(), ObjectError> {
+    put(rq, set, tx, id, &Key::of_int(n), &Value::word(word)).await.map(|_| ())
+}
+
+/// Takes an integer out (`zap_remove_int`). Gives whether it was there.
+pub async fn remove_int(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    n: u64,
+) -> Result<bool, ObjectError> {
+    remove(rq, set, tx, id, &Key::of_int(n)).await
+}
+
+/// What an integer leads to (`zap_lookup_int_key`); a set's member leads to itself.
+pub async fn lookup_int(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    id: ObjectId,
+    n: u64,
+) -> Result<Option<u64>, ObjectError> {
+    super::lookup_word(rq, set, id, &Key::of_int(n).text()).await
+}
+
+impl Key {
+    /// The name that stands for an integer.
+    pub fn of_int(n: u64) -> Key {
+        Key::Name(format!("{n:x}").into_bytes())
+    }
+
+    fn new_key(&self) -> NewKey {
+        match self {
+            Key::Name(name) => NewKey::Name(name.clone()),
+            Key::Words(words) => NewKey::Words(words.clone()),
+        }
+    }
+}
+
+impl From<&str> for Key {
+    fn from(name: &str) -> Self {
+        Key::Name(name.as_bytes().to_vec())
+    }
+}
+
+impl Value {
+    /// Bytes.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Value { int_size: 1, words: bytes.iter().map(|b| u64::from(*b)).collect() }
+    }
+
+    fn stored_bytes(&self) -> usize {
+        self.words.len().saturating_mul(self.int_size.into())
+    }
+}
+
+/// The hash of a key in a ZAP; `None` if it is not text but is compared as text.
+fn hash_of(key: &Key, salt: u64, flags: ZapFlags, norm: NormFlags) -> Option<u64> {
+    match key {
+        Key::Name(name) => Some(hash_bytes(salt, flags, &normalize(name, norm)?)),
+        Key::Words(words) => Some(hash_words(salt, flags, words)),
+    }
+}
+
+const NOT_TEXT: ObjectError = ObjectError::Unsupported { what: "a name that is not UTF-8, where names are normalized," };
+
+/// One ZAP and the transaction that changes it.
+#[derive(Clone, Copy)]
+struct Writer<'a> {
+    rq: &'a Request,
+    set: &'a Arc<ObjectSet>,
+    tx: &'a Tx,
+    id: ObjectId,
+}
+
+impl<'a> Writer<'a> {
+    fn place(&self, block: u64) -> Place {
+        self.set.place(self.id, 0, block)
+    }
+
+    async fn store(&self, block: u64, bytes: Vec<u8>) -> Result<(), ObjectError> {
+        self.set.write_block(self.rq, self.tx, self.id, block, Bytes::from(bytes)).await
+    }
+
+    /// A block in this machine's byte order; `None` for a hole.
+    async fn load(&self, object: &Arc<Object>, block: u64) -> Result<Option<Vec<u8>>, ObjectError> {
+        let Some((bytes, endian)) = self.set.read_ordered_block(self.rq, object, block).await? else {
+            return Ok(None);
+        };
+        swapped(&bytes, endian, Endian::Little).map(Some).map_err(|e| ObjectError::decode(self.place(block), e))
+    }
+
+    /// The first contents of a new object.
+    async fn start(self, new: &NewZap) -> Result<(), ObjectError> {
+        // OpenZFS's salts are odd, so they are never 0.
+        let salt = self.set.cache().machine().entropy.u64() | 1;
+        if new.flags != ZapFlags(0) {
+            let mut fat = Fat::start(self, new.block_shift, salt, new.norm, new.flags).await?;
+            return fat.flush().await;
+        }
+        let len = 1usize << new.block_shift.clamp(9, 20);
+        let micro = MicroEdit::new(salt, new.norm, len, Endian::Little);
+        let micro = micro.ok_or(ObjectError::TooLong { what: "the block size of a ZAP" })?;
+        self.store(0, micro.into_block()).await
+    }
+
+    async fn change(self, key: &Key, change: Change<'_>) -> Result<bool, ObjectError> {
+        let object = self.set.object(self.rq, self.id).await?;
+        if let Change::Insert(value) | Change::Put(value) = change {
+            check(&object, key, value)?;
+        }
+        let place = self.place(0);
+        let Some((bytes, endian)) = self.set.read_ordered_block(self.rq, &object, 0).await? else {
+            return Err(ObjectError::Corrupt { place, why: "a ZAP without its first block" });
+        };
+        let wrong = |e| ObjectError::decode(place, e);
+        let foreign = endian != Endian::Little;
+        let block = swapped(&bytes, endian, Endian::Little).map_err(wrong)?;
+        drop(bytes);
+        match BlockKind::of(&block, Endian::Little).map_err(wrong)? {
+            BlockKind::Micro => {
+                let micro = MicroEdit::open(block, Endian::Little).map_err(wrong)?;
+                self.change_micro(micro, key, change).await
+            }
+            BlockKind::Header => {
+                let mut fat = Fat::open(self, object, block, foreign)?;
+                let was_there = fat.change(key, change).await?;
+                if was_there || !matches!(change, Change::Remove(_)) {
+                    fat.flush().await?;
+                }
+                Ok(was_there)
+            }
+            BlockKind::Leaf => Err(ObjectError::Corrupt { place, why: "a ZAP that begins with a leaf" }),
+        }
+    }
+
+    async fn change_micro(self, mut micro: MicroEdit, key: &Key, change: Change<'_>) -> Result<bool, ObjectError> {
+        let Key::Name(name) = key else {
+            return Err(ObjectError::Unsupported { what: "an integer key in a ZAP of names" });
+        };
+        let wrong = |e| ObjectError::decode(self.place(0), e);
+        let zap = micro.zap().map_err(wrong)?;
+        let value = match change {
+            Change::Remove(how) => {
+                let Some(found) = micro_match(&zap, name, how) else { return Ok(false) };
+                micro.remove(&found);
+                self.store(0, micro.into_block()).await?;
+                return Ok(true);
+            }
+            Change::Insert(value) | Change::Put(value) => value,
+        };
+        let known = zap.get(name).is_some();
+        if known && matches!(change, Change::Insert(_)) {
+            return Err(self.exists(key));
+        }
+        let hash = hash_of(key, zap.salt, ZapFlags(0), zap.norm).ok_or(NOT_TEXT)?;
+        let word = value.words.first().copied().filter(|_| value.int_size == 8 && value.words.len() == 1);
+        let cd = if known { Some(0) } else { free_cd(&zap, hash) };
+        let grown = if !known && micro.is_full() { micro.block_len() + MICRO_STEP_BYTES } else { micro.block_len() };
+        let (Some(value), Some(cd), true) = (word, cd, name.len() <= MicroZap::NAME_MAX && grown <= MICRO_MAX_BYTES)
+        else {
+            let mut fat = Fat::upgrade(self, &micro.zap().map_err(wrong)?).await?;
+            let was_there = fat.change(key, change).await?;
+            fat.flush().await?;
+            return Ok(was_there);
+        };
+        if known {
+            micro.set(name, value);
+        } else {
+            if grown > micro.block_len() {
+                self.set.set_block_bytes(self.rq, self.tx, self.id, grown as u32).await?;
+                micro.grow(grown);
+            }
+            micro.insert(&MicroEntry { name, value, cd });
+        }
+        self.store(0, micro.into_block()).await?;
+        Ok(known)
+    }
+
+    fn exists(&self, key: &Key) -> ObjectError {
+        ObjectError::NameExists { name: key.text() }
+    }
+}
+
+/// Whether name and value are what a ZAP can hold.
+fn check(object: &Object, key: &Key, value: &Value) -> Result<(), ObjectError> {
+    let name_max = match object.dnode.object_type {
+        ObjectType::DIRECTORY_CONTENTS => LONG_NAME_MAX_BYTES,
+        _ => NAME_MAX_BYTES,
+    };
+    if key.new_key().stored_bytes() > name_max {
+        return Err(ObjectError::TooLong { what: "the name of an entry" });
+    }
+    if value.stored_bytes() > VALUE_MAX_BYTES {
+        return Err(ObjectError::TooLong { what: "the value of an entry" });
+    }
+    match key {
+        Key::Name(name) if name.is_empty() || name.contains(&0) => {
+            Err(ObjectError::Unsupported { what: "an empty name, or one with a NUL in it," })
+        }
+        Key::Words(words) if words.is_empty() => Err(ObjectError::Unsupported { what: "an empty key" }),
+        _ if !matches!(value.int_size, 1 | 2 | 4 | 8) => {
+            Err(ObjectError::Unsupported { what: "a value of integers of that size" })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The name in a micro ZAP that a look-up would find.
+fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<Vec<u8>> {
+    let wanted = Wanted::new(name, zap.norm, how)?;
+    let mut found = None;
+    for entry in zap.entries().filter(|e| wanted.is(e.name)) {
+        if entry.name == name {
+            return Some(name.to_vec());
+        }
+        found = found.or(Some(entry.name.to_vec()));
+    }
+    found
+}
+
+/// The lowest differentiator that no entry of that hash has; `None` if there are so many that one leaf could not hold
+/// them, were the ZAP made fat.
+fn free_cd(zap: &MicroZap<'_>, hash: u64) -> Option<u32> {
+    /// Chunks that an entry of a micro ZAP takes in a leaf, at most.
+    const CHUNKS: usize = 5;
+    let mut taken: Vec<u32> = zap
+        .entries()
+        .filter(|e| normalize(e.name, zap.norm).is_some_and(|n| hash_bytes(zap.salt, ZapFlags(0), &n) == hash))
+        .map(|e| e.cd)
+        .collect();
+    if (taken.len() + 1) * CHUNKS >= LeafEdit::capacity_of(FAT_SHIFT.into()) {
+        return None;
+    }
+    taken.sort_unstable();
+    Some(taken.iter().zip(0..).find(|(cd, n)| **cd != *n).map_or(taken.len() as u32, |(_, n)| n))
+}
+
+/// What an entry of a micro ZAP becomes in a leaf.
+fn fat_entry(entry: &MicroEntry<'_>, hash: u64) -> NewEntry {
+    NewEntry { hash, cd: entry.cd, key: NewKey::Name(entry.name.to_vec()), int_size: 8, value: vec![entry.value] }
+}
