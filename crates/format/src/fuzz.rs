@@ -264,7 +264,14 @@ fn zil_target(data: &[u8]) {
     let kind = if variant & 1 == 0 { ChecksumKind::Zilog2 } else { ChecksumKind::Zilog };
     if let Ok(block) = zil::ZilBlock::decode(bytes, kind, endian) {
         for record in block.records().flatten() {
-            let _ = record.body();
+            let Ok(body) = record.body() else { continue };
+            // Lengths that are no multiple of eight are filled up the first time.
+            let (ignore_case, txg, seq) = (record.ignore_case, record.txg, record.seq);
+            let once = zil::NewRecord { body: &body, ignore_case, txg, seq }.encode(endian);
+            let again = zil::LogRecords::new(&once, endian).next().and_then(Result::ok).expect("an encoded record");
+            let body = again.body().expect("an encoded body");
+            assert_eq!((again.tx_type, again.length), (record.tx_type, once.len()));
+            assert_eq!(zil::NewRecord { body: &body, ignore_case, txg, seq }.encode(endian), once);
         }
     }
 }

@@ -15,11 +15,13 @@
 //!
 //! Invariants: a record takes at least 32 bytes, so a block's walk ends; counts in bodies are bounded by the body.
 
+mod encode;
 mod record;
 #[cfg(test)]
 mod tests;
 
-pub use record::{AclBody, CreateBody, LogBody, LogRecord, LogRecords, TxType, WriteBody, Xvattr};
+pub use encode::{NewRecord, stamp};
+pub use record::{AclBody, CreateBody, LogBody, LogRecord, LogRecords, Made, Renaming, TxType, WriteBody, Xvattr};
 
 use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};

@@ -85,15 +85,57 @@ impl TxType {
         Self::ALL.get(self as usize).map_or("", |t| t.1)
     }
 
-    fn has_acl(self) -> bool {
+    /// Whether records of this type change one object alone and name it first: they may be logged out of order with
+    /// those of other objects (`TX_OOO`).
+    pub fn is_of_object(self) -> bool {
+        use TxType::*;
+        matches!(self, Write | Truncate | SetAttr | AclV0 | Acl | Write2 | SetSaXattr | CloneRange)
+    }
+
+    pub(super) fn has_acl(self) -> bool {
         use TxType::*;
         matches!(self, CreateAcl | CreateAclAttr | MkdirAcl | MkdirAclAttr)
     }
 
-    fn has_attr(self) -> bool {
+    pub(super) fn has_attr(self) -> bool {
         use TxType::*;
         matches!(self, CreateAttr | CreateAclAttr | MkdirAttr | MkdirAclAttr)
     }
+
+    fn made(self) -> Made {
+        use TxType::*;
+        match self {
+            Mkdir | MkdirAcl | MkdirAttr | MkdirAclAttr => Made::Directory,
+            MkXattr => Made::XattrDirectory,
+            Symlink => Made::Symlink,
+            _ => Made::File,
+        }
+    }
+}
+
+/// What a creation makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// A file, device or socket.
+    File,
+    /// A directory.
+    Directory,
+    /// The directory of a file's extended attributes.
+    XattrDirectory,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// What a renaming does with the target's and the source's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renaming {
+    /// The target, if there is one, is replaced.
+    Replace,
+    /// The two change places.
+    Exchange,
+    /// The source's name is left with a whiteout: object (with dnode slots), mode, uid, gid, generation, creation time
+    /// (2), device.
+    Whiteout([u64; 8]),
 }
 
 /// One record.
@@ -111,7 +153,8 @@ pub struct LogRecord<'a> {
     pub seq: u64,
     /// The record's bytes, whole.
     pub raw: &'a [u8],
-    endian: Endian,
+    /// Byte order of the record.
+    pub endian: Endian,
 }
 
 impl<'a> LogRecord<'a> {
@@ -139,23 +182,23 @@ impl<'a> LogRecord<'a> {
             Commit => LogBody::Commit,
             Create | Mkdir | MkXattr | Symlink | CreateAcl | CreateAttr | CreateAclAttr | MkdirAcl | MkdirAttr
             | MkdirAclAttr => LogBody::Create(Box::new(create(&mut c, self.tx_type)?)),
-            Remove | Rmdir => LogBody::Remove { dir: ObjectId(c.u64()?), name: c_string(&mut c)? },
+            Remove | Rmdir => {
+                LogBody::Remove { directory: self.tx_type == Rmdir, dir: ObjectId(c.u64()?), name: c_string(&mut c)? }
+            }
             Link => LogBody::Link { dir: ObjectId(c.u64()?), object: ObjectId(c.u64()?), name: c_string(&mut c)? },
-            Rename | RenameExchange => LogBody::Rename {
+            Rename | RenameExchange | RenameWhiteout => LogBody::Rename {
                 source_dir: ObjectId(c.u64()?),
                 target_dir: ObjectId(c.u64()?),
-                whiteout: None,
+                how: match self.tx_type {
+                    RenameExchange => Renaming::Exchange,
+                    RenameWhiteout => Renaming::Whiteout(c.words()?),
+                    _ => Renaming::Replace,
+                },
                 source: c_string(&mut c)?,
                 target: c_string(&mut c)?,
             },
-            RenameWhiteout => LogBody::Rename {
-                source_dir: ObjectId(c.u64()?),
-                target_dir: ObjectId(c.u64()?),
-                whiteout: Some(c.words()?),
-                source: c_string(&mut c)?,
-                target: c_string(&mut c)?,
-            },
-            Write | Write2 => LogBody::Write(write(&mut c)?),
+            Write => LogBody::Write(write(&mut c)?),
+            Write2 => LogBody::Write2(write(&mut c)?),
             Truncate => LogBody::Truncate { object: ObjectId(c.u64()?), offset: c.u64()?, length: c.u64()? },
             SetAttr => LogBody::SetAttr {
                 object: ObjectId(c.u64()?),
@@ -190,7 +233,9 @@ impl<'a> LogRecord<'a> {
 pub enum LogBody<'a> {
     Commit,
     Create(Box<CreateBody<'a>>),
+    /// `directory`: what is removed is one.
     Remove {
+        directory: bool,
         dir: ObjectId,
         name: &'a [u8],
     },
@@ -199,21 +244,22 @@ pub enum LogBody<'a> {
         object: ObjectId,
         name: &'a [u8],
     },
-    /// The whiteout is: object, mode, uid, gid, generation, creation time (2), device.
     Rename {
         source_dir: ObjectId,
         target_dir: ObjectId,
-        whiteout: Option<[u64; 8]>,
+        how: Renaming,
         source: &'a [u8],
         target: &'a [u8],
     },
     Write(WriteBody<'a>),
+    /// Old logs: the data was synced already, only the file's size remains to be set.
+    Write2(WriteBody<'a>),
     Truncate {
         object: ObjectId,
         offset: u64,
         length: u64,
     },
-    /// `extra` holds extended attributes and identity domains, if any.
+    /// `extra` holds optional attributes ([`Xvattr`]) and identity domains, if any.
     SetAttr {
         object: ObjectId,
         mask: u64,
@@ -253,6 +299,7 @@ pub enum LogBody<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct CreateBody<'a> {
+    pub made: Made,
     pub dir: ObjectId,
     pub object: ObjectId,
     /// 512-byte slots of the new dnode.
@@ -308,7 +355,7 @@ pub struct WriteBody<'a> {
     pub block_offset: u64,
     /// Where the data lies if the record does not carry it.
     pub pointer: BlockPointer,
-    /// The data, if the record carries it.
+    /// The data, `length` bytes, if the record carries it.
     pub data: Option<&'a [u8]>,
 }
 
@@ -348,13 +395,16 @@ impl<'a> AclBody<'a> {
     }
 }
 
-fn xvattr(c: &mut Cursor<'_>) -> Result<Xvattr> {
-    let words = c.u32()?;
-    let mut bitmap = Vec::new();
-    for _ in 0..words {
-        bitmap.push(c.u32()?);
+impl Xvattr {
+    /// Decodes what stands at the front of a [`LogBody::SetAttr`]'s `extra`, or in a creation.
+    pub fn decode(c: &mut Cursor<'_>) -> Result<Self> {
+        let words = c.u32()?;
+        let mut bitmap = Vec::new();
+        for _ in 0..words {
+            bitmap.push(c.u32()?);
+        }
+        Ok(Xvattr { bitmap, attributes: c.u64()?, crtime: c.words()?, scan_stamp: c.array()? })
     }
-    Ok(Xvattr { bitmap, attributes: c.u64()?, crtime: c.words()?, scan_stamp: c.array()? })
 }
 
 /// How many domain strings stand before the name: one for each different domain index of owner and group.
@@ -369,7 +419,7 @@ fn owner_domains(uid: u64, gid: u64) -> usize {
 fn create<'a>(c: &mut Cursor<'a>, tx: TxType) -> Result<CreateBody<'a>> {
     let [dir, object, mode, uid, gid, generation, sec, nsec, rdev] = c.words()?;
     let acl = if tx.has_acl() { Some(AclBody::head(c)?) } else { None };
-    let attributes = if tx.has_attr() { Some(xvattr(c)?) } else { None };
+    let attributes = if tx.has_attr() { Some(Xvattr::decode(c)?) } else { None };
     let acl = acl.map(|a| a.tail(c)).transpose()?;
     let mut domains = Vec::new();
     if acl.is_none() && !matches!(tx, TxType::MkXattr | TxType::Symlink) {
@@ -380,6 +430,7 @@ fn create<'a>(c: &mut Cursor<'a>, tx: TxType) -> Result<CreateBody<'a>> {
     let name = c_string(c)?;
     let link = if tx == TxType::Symlink { Some(c_string(c)?) } else { None };
     Ok(CreateBody {
+        made: tx.made(),
         dir: ObjectId(dir),
         object: ObjectId(object & ((1 << 48) - 1)),
         dnode_slots: (object >> 56) as u16 + 1,
@@ -400,7 +451,7 @@ fn create<'a>(c: &mut Cursor<'a>, tx: TxType) -> Result<CreateBody<'a>> {
 fn write<'a>(c: &mut Cursor<'a>) -> Result<WriteBody<'a>> {
     let [object, offset, len, block_offset] = c.words()?;
     let pointer = BlockPointer::decode(c)?;
-    let data = if c.remaining() > 0 { Some(c.bytes(length(len)?)?) } else { None };
+    let data = if c.remaining() > 0 && len > 0 { Some(c.bytes(length(len)?)?) } else { None };
     Ok(WriteBody { object: ObjectId(object), offset, length: len, block_offset, pointer, data })
 }
 

@@ -5,5 +5,6 @@
 
 mod golden;
 mod labels;
+mod logs;
 mod old;
 mod streams;

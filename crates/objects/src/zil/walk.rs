@@ -11,7 +11,7 @@ use crate::error::{ObjectError, Place};
 use crate::object_set::ObjectSet;
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_blocks::{BlockError, ReadOptions};
+use weir_blocks::{BlockError, Blocks, ReadOptions};
 use weir_format::zil::{LogRecord, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, DecodeError, ObjectId};
 use weir_machine::Request;
@@ -19,7 +19,7 @@ use weir_machine::Request;
 /// The word of a log pointer's checksum that counts blocks.
 const SEQUENCE: usize = 3;
 /// The flag of a header whose claimed record number counts.
-const RECORD_NUMBER_COUNTS: u64 = 2;
+pub(super) const RECORD_NUMBER_COUNTS: u64 = 2;
 
 /// One block of a log.
 #[derive(Clone, Debug)]
@@ -52,13 +52,14 @@ impl LogBlock {
     }
 }
 
-fn sequence_of(pointer: &BlockPointer) -> u64 {
+pub(super) fn sequence_of(pointer: &BlockPointer) -> u64 {
     pointer.checksum()[SEQUENCE]
 }
 
 /// A walk along a log.
 pub struct LogWalk {
-    set: Arc<ObjectSet>,
+    blocks: Arc<Blocks>,
+    options: ReadOptions,
     next: Option<BlockPointer>,
     last_block: u64,
     last_record: u64,
@@ -67,16 +68,26 @@ pub struct LogWalk {
 impl LogWalk {
     /// A walk from the first block of an object set's log.
     pub fn new(set: &Arc<ObjectSet>) -> Self {
-        let root = set.root();
-        let header: &ZilHeader = &root.header.zil;
+        let options = ReadOptions { raw: set.is_locked(), ..set.options().clone() };
+        LogWalk::over(set.cache().blocks().clone(), options, &set.root().header.zil)
+    }
+
+    /// A walk along the log that begins at `header`. With raw `options` an encrypted log is walked without its key.
+    pub fn over(blocks: Arc<Blocks>, options: ReadOptions, header: &ZilHeader) -> Self {
         let claimed = header.claim_txg.0 != 0;
         let limit = |counts: bool, at: u64| if counts { at } else { u64::MAX };
         LogWalk {
-            set: set.clone(),
+            blocks,
+            options,
             next: Some(header.log).filter(|log| !log.is_hole()),
             last_block: limit(claimed, header.claim_block_seq),
             last_record: limit(claimed && header.flags & RECORD_NUMBER_COUNTS != 0, header.claim_record_seq),
         }
+    }
+
+    /// What leads to the next block of the log, whether or not it was ever written; `None` at its end.
+    pub fn ahead(&self) -> Option<BlockPointer> {
+        self.next.filter(|p| sequence_of(p) <= self.last_block)
     }
 
     /// The next block; `None` at the end of the log.
@@ -84,11 +95,11 @@ impl LogWalk {
     /// # Errors
     /// A block that is on a missing or failing device. One that does not prove itself is the end.
     pub async fn next(&mut self, rq: &Request) -> Result<Option<LogBlock>, ObjectError> {
-        let Some(pointer) = self.next.take().filter(|p| sequence_of(p) <= self.last_block) else { return Ok(None) };
-        let place = Place { objset: self.set.id(), object: ObjectId(0), level: 0, block: sequence_of(&pointer) };
-        let options = ReadOptions { raw: self.set.is_locked(), ..self.set.options().clone() };
+        let Some(pointer) = self.ahead() else { return Ok(None) };
+        self.next = None;
+        let place = self.place(&pointer);
         let kind = pointer.checksum_kind().unwrap_or(ChecksumKind::Zilog2);
-        let bytes = match self.set.cache().blocks().read_zil(rq, &pointer, &options).await {
+        let bytes = match self.blocks.read_zil(rq, &pointer, &self.options).await {
             Ok(bytes) => bytes,
             Err(BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::Forged { .. }) => {
                 return Ok(None);
@@ -100,5 +111,9 @@ impl LogWalk {
             self.next = Some(block.chain.next);
         }
         Ok(Some(LogBlock { pointer, bytes, kind, last_record: self.last_record }))
+    }
+
+    pub(super) fn place(&self, pointer: &BlockPointer) -> Place {
+        Place { objset: self.options.objset, object: ObjectId(0), level: 0, block: sequence_of(pointer) }
     }
 }

@@ -1,0 +1,129 @@
+//! Changes in memory until they are written to the log or have synced (OpenZFS `itxg_t`).
+//!
+//! Per group there is one list in the order of logging, which every commit writes, and a list per object of changes to
+//! that object alone (`TX_OOO`), which only a commit of that object or of all writes: whoever makes one file stable does
+//! not pay for the data of another. A commit moves such lists behind the common one: the object has been created by then.
+
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use weir_format::zil::{LogBody, NewRecord, WriteBody};
+use weir_format::{BlockPointer, Endian, ObjectId, Txg};
+
+/// The byte order of what this program writes.
+pub(crate) const ENDIAN: Endian = Endian::Little;
+
+/// What a change says.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    /// A whole record, but for its number.
+    Record(Vec<u8>),
+    /// A write, whose record is made when it is known how much fits.
+    Write {
+        offset: u64,
+        length: u64,
+        /// The data; read from the object when it is committed, if not kept.
+        data: Option<Bytes>,
+    },
+}
+
+/// A change.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub txg: Txg,
+    pub object: ObjectId,
+    pub said: Said,
+}
+
+impl Entry {
+    /// Bytes of its record, and of its data, which may be parted.
+    pub fn sizes(&self) -> (u64, u64) {
+        match &self.said {
+            Said::Record(bytes) => (bytes.len() as u64, 0),
+            Said::Write { length, .. } => (WriteBody::RECORD_BYTES as u64, *length),
+        }
+    }
+}
+
+/// The record of a part of a write.
+pub(crate) fn write_record(object: ObjectId, txg: Txg, seq: u64, offset: u64, data: &[u8]) -> Vec<u8> {
+    let body = LogBody::Write(WriteBody {
+        object,
+        offset,
+        length: data.len() as u64,
+        block_offset: 0,
+        pointer: BlockPointer::HOLE,
+        data: Some(data),
+    });
+    NewRecord { body: &body, ignore_case: false, txg, seq }.encode(ENDIAN)
+}
+
+/// The changes of one group.
+#[derive(Clone, Debug, Default)]
+struct Group {
+    common: Vec<Entry>,
+    objects: BTreeMap<ObjectId, Vec<Entry>>,
+    /// Something was changed that no record says: of an object, or (`None`) of whatever.
+    unsaid: BTreeSet<Option<ObjectId>>,
+}
+
+/// The changes of all groups that have not synced.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lists(BTreeMap<Txg, Group>);
+
+impl Lists {
+    /// A change that every commit writes.
+    pub fn push_common(&mut self, entry: Entry) {
+        self.0.entry(entry.txg).or_default().common.push(entry);
+    }
+
+    /// A change to one object alone.
+    pub fn push_of_object(&mut self, entry: Entry) {
+        self.0.entry(entry.txg).or_default().objects.entry(entry.object).or_default().push(entry);
+    }
+
+    /// A change that no record says.
+    pub fn push_unsaid(&mut self, txg: Txg, object: Option<ObjectId>) {
+        self.0.entry(txg).or_default().unsaid.insert(object);
+    }
+
+    /// The next commit writes the changes of this object, or of all.
+    pub fn promote(&mut self, object: Option<ObjectId>) {
+        for group in self.0.values_mut() {
+            match object {
+                Some(object) => group.common.extend(group.objects.remove(&object).unwrap_or_default()),
+                None => group.common.extend(std::mem::take(&mut group.objects).into_values().flatten()),
+            }
+        }
+    }
+
+    /// The youngest group with a change that a commit of this object, or of all, cannot write.
+    pub fn unsaid(&self, object: Option<ObjectId>) -> Option<Txg> {
+        let concerns = |group: &Group| match object {
+            Some(_) => group.unsaid.contains(&None) || group.unsaid.contains(&object),
+            None => !group.unsaid.is_empty(),
+        };
+        self.0.iter().rev().find(|(_, group)| concerns(group)).map(|(txg, _)| *txg)
+    }
+
+    /// The changes to an object that is gone: its number may soon be another's.
+    pub fn forget(&mut self, object: ObjectId) {
+        for group in self.0.values_mut() {
+            group.objects.remove(&object);
+        }
+    }
+
+    /// All that is to be written, group by group.
+    pub fn take(&mut self) -> Vec<Entry> {
+        self.0.values_mut().flat_map(|group| std::mem::take(&mut group.common)).collect()
+    }
+
+    /// Whether something is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.0.values().all(|group| group.common.is_empty())
+    }
+
+    /// The groups up to `txg` have synced.
+    pub fn synced(&mut self, txg: Txg) {
+        self.0 = self.0.split_off(&Txg(txg.0 + 1));
+    }
+}

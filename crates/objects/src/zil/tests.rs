@@ -1,0 +1,112 @@
+//! Tests of the log's pure parts.
+
+use super::pack::{self, Fit, MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Sizes};
+use proptest::prelude::*;
+use weir_format::zil::ZilChain;
+
+const CHAIN: u64 = ZilChain::SIZE as u64;
+
+/// Packs records of (bytes, data) as the writer does; gives the parts of each, and the sizes of all blocks.
+fn layout(records: &[(u64, u64)], sizes: &mut Sizes, first_block: u64, scarce: bool) -> (Vec<Vec<u64>>, Vec<u64>) {
+    records.iter().for_each(|(record, data)| sizes.expect(*record, *data));
+    let (mut block, mut used, mut blocks) = (first_block, CHAIN, vec![first_block]);
+    let mut parts = vec![];
+    let mut next = |sizes: &Sizes, block: &mut u64, used: &mut u64| {
+        let (least, best) = sizes.next_block();
+        assert!(least <= best && best <= MAX_BLOCK_BYTES);
+        assert!(least >= MIN_BLOCK_BYTES && [least, best].iter().all(|size| size.is_multiple_of(MIN_BLOCK_BYTES)));
+        (*block, *used) = (if scarce { least } else { best }, CHAIN);
+        blocks.push(*block);
+    };
+    for (record, data) in records {
+        let (mut left, mut own, mut turned_away) = (*data, vec![], 0);
+        loop {
+            let now = match pack::fit(block - used, *record, left) {
+                Fit::Whole => left,
+                Fit::Part(bytes) => {
+                    assert!(bytes > 0 && bytes.is_multiple_of(8) && bytes < left);
+                    bytes
+                }
+                Fit::Next => {
+                    turned_away += 1;
+                    assert!(turned_away <= 1, "a block made for a record of {record}+{left} turns it away");
+                    next(sizes, &mut block, &mut used);
+                    continue;
+                }
+            };
+            turned_away = 0;
+            own.push(now);
+            used += record + now.next_multiple_of(8);
+            assert!(used <= block);
+            if now == left {
+                sizes.placed(record + now.next_multiple_of(8));
+                break;
+            }
+            sizes.placed(now);
+            left -= now;
+            next(sizes, &mut block, &mut used);
+        }
+        parts.push(own);
+    }
+    sizes.done();
+    (parts, blocks)
+}
+
+proptest! {
+    /// Every byte gets its place, whatever the records, the history and the blocks that were to be had.
+    #[test]
+    fn every_record_finds_room(
+        bursts in prop::collection::vec(prop::collection::vec((6u64..500, 0u64..600_000, 0u8..8), 0..20), 1..12),
+        scarce in any::<bool>(),
+    ) {
+        let mut sizes = Sizes::default();
+        let mut first = MIN_BLOCK_BYTES;
+        for burst in bursts {
+            // One record in eight is a long one without data; half of the rest are short ones without.
+            let records: Vec<(u64, u64)> = burst
+                .into_iter()
+                .map(|(words, data, kind)| match kind {
+                    0 => (words * 256, 0),
+                    1..4 => (words * 8, 0),
+                    _ => (192, data),
+                })
+                .collect();
+            let (parts, _) = layout(&records, &mut sizes, first, scarce);
+            for ((_, data), parts) in records.iter().zip(parts) {
+                prop_assert_eq!(parts.iter().sum::<u64>(), *data);
+            }
+            let (least, best) = sizes.next_block();
+            first = if scarce { least } else { best };
+        }
+    }
+}
+
+#[test]
+fn a_write_is_not_cut_for_little() {
+    // It fits another block whole, and this one has not much room left.
+    assert_eq!(pack::fit(3000, 192, 4096), Fit::Next);
+    assert_eq!(pack::fit(4288, 192, 4096), Fit::Whole);
+    // A large one fills what is left.
+    assert_eq!(pack::fit(20_000, 192, 1 << 20), Fit::Part(19_808));
+    assert_eq!(pack::fit(192, 192, 1 << 20), Fit::Next);
+    // A record without data is never cut.
+    assert_eq!(pack::fit(100, 192, 0), Fit::Next);
+}
+
+#[test]
+fn sizes_follow_the_bursts() {
+    let mut sizes = Sizes::default();
+    let burst = |sizes: &mut Sizes, bytes| {
+        sizes.expect(bytes, 0);
+        sizes.placed(bytes);
+        sizes.done();
+        sizes.next_block().1
+    };
+    assert_eq!(sizes.next_block().1, MAX_BLOCK_BYTES, "nothing is known yet");
+    assert_eq!(burst(&mut sizes, 500), MIN_BLOCK_BYTES);
+    for _ in 0..8 {
+        assert_eq!(burst(&mut sizes, 500), MIN_BLOCK_BYTES);
+    }
+    assert_eq!(burst(&mut sizes, 60_000), MIN_BLOCK_BYTES, "one large burst among eight is none to plan for");
+    assert_eq!(burst(&mut sizes, 60_000), 61_440);
+}
