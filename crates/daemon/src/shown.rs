@@ -7,7 +7,7 @@ use weir_files::FileError;
 use weir_files::tree::{Answer, Files, Member, Opener, Tree};
 use weir_machine::Request;
 use weir_nbd::device::{Answer as DeviceAnswer, Device, Exports};
-use weir_nbd::{Directory, ExportInfo};
+use weir_nbd::{DeviceError, Directory, ExportInfo};
 use weir_objects::props::DatasetKind;
 use weir_pool::{Pool, PoolError};
 use weir_volumes::Volume;
@@ -90,6 +90,7 @@ impl Directory for Volumes {
             name: name.clone(),
             size_bytes: volume.size_bytes(),
             block_bytes: volume.block_bytes(),
+            writable: weir_nbd::Device::is_writable(&**volume),
         })
     }
 }
@@ -97,6 +98,6 @@ impl Directory for Volumes {
 impl Exports for Volumes {
     fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> DeviceAnswer<'a, Arc<dyn Device>> {
         let found = self.0.get(name).map(|volume| Arc::clone(volume) as Arc<dyn Device>);
-        Box::pin(std::future::ready(found.ok_or_else(|| "no such volume".into())))
+        Box::pin(std::future::ready(found.ok_or_else(|| DeviceError::failed("no such volume"))))
     }
 }

@@ -6,11 +6,30 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use thiserror::Error;
 use weir_machine::Request;
 
-/// Why bytes could not be had. The protocol knows one answer, EIO; the words go to the log.
-pub type DeviceError = Box<dyn Error + Send + Sync>;
+/// Why bytes could not be had or kept.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// There is no room for what was to be written: ENOSPC.
+    #[error("no room: {0}")]
+    Full(Box<dyn Error + Send + Sync>),
+    /// Nothing may be written here: EPERM.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// Anything else: EIO; the words go to the log.
+    #[error("{0}")]
+    Failed(Box<dyn Error + Send + Sync>),
+}
+
+impl DeviceError {
+    /// Something went wrong, in these words or for this reason.
+    pub fn failed(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        DeviceError::Failed(why.into())
+    }
+}
 
 /// A future answer.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, DeviceError>>;
@@ -24,8 +43,27 @@ pub struct Extent {
     pub data: bool,
 }
 
-/// A block device, read-only.
+/// A block device. Writes, zeroing and flushes come only where [`Device::is_writable`] says so.
+///
+/// All connections to one export share one `Device`: what one has written the next reads, and a flush makes stable
+/// whatever any of them was told is done. `CAN_MULTI_CONN` rests on that.
 pub trait Device: Send + Sync {
+    /// Whether it can be written.
+    fn is_writable(&self) -> bool {
+        false
+    }
+    /// Writes `bytes` at `offset`; the caller stays inside the device. Done means visible to every reader, not stable.
+    fn write<'a>(&'a self, _rq: &'a Request, _offset: u64, _bytes: Bytes) -> Answer<'a, ()> {
+        Box::pin(std::future::ready(Err(DeviceError::ReadOnly)))
+    }
+    /// Makes a range inside the device read as zeros, and gives back the space of the blocks that lie in it whole.
+    fn zero<'a>(&'a self, _rq: &'a Request, _offset: u64, _len: u32) -> Answer<'a, ()> {
+        Box::pin(std::future::ready(Err(DeviceError::ReadOnly)))
+    }
+    /// Brings all that was done before to stable storage.
+    fn flush<'a>(&'a self, _rq: &'a Request) -> Answer<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Its size in bytes.
     fn size_bytes(&self) -> u64;
     /// The unit in which it is stored, in bytes.
@@ -46,12 +84,15 @@ impl Device for weir_volumes::Volume {
     }
 
     fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> Answer<'a, Bytes> {
-        Box::pin(async move { Ok(weir_volumes::Volume::read(self, rq, offset, len as usize).await?) })
+        Box::pin(async move { 
+            weir_volumes::Volume::read(self, rq, offset, len as usize).await.map_err(DeviceError::failed)
+         })
     }
 
     fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>> {
         Box::pin(async move {
-            let extents = weir_volumes::Volume::extents(self, rq, offset, len.into(), max).await?;
+            let extents = weir_volumes::Volume::extents(self, rq, offset, len.into(), max).await;
+            let extents = extents.map_err(DeviceError::failed)?;
             Ok(extents.into_iter().map(|e| Extent { len_bytes: e.len_bytes, data: e.data }).collect())
         })
     }
@@ -64,19 +105,88 @@ pub trait Exports: Directory + Send + Sync {
 }
 
 /// Bytes in memory: for tests and fuzzing. Blocks of 4 KiB that hold nothing but zeros are holes.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub struct MemoryDevice {
-    /// The bytes.
-    pub bytes: Bytes,
-    /// Reads that touch this byte fail.
-    pub bad_byte: Option<u64>,
+    bytes: Mutex<Vec<u8>>,
+    bad_byte: Option<u64>,
+    writable: bool,
+    room_bytes: Option<u64>,
+    flushed: Mutex<Vec<u8>>,
 }
 
 const MEMORY_BLOCK: usize = 4096;
 
+impl MemoryDevice {
+    /// A read-only device of these bytes.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes: Vec<u8> = bytes.into();
+        MemoryDevice { flushed: Mutex::new(bytes.clone()), bytes: Mutex::new(bytes), ..MemoryDevice::default() }
+    }
+
+    /// Lets it be written, or not.
+    pub fn with_writing(self, writable: bool) -> Self {
+        MemoryDevice { writable, ..self }
+    }
+
+    /// Makes reads of this byte fail.
+    pub fn with_bad_byte(self, at: u64) -> Self {
+        MemoryDevice { bad_byte: Some(at), ..self }
+    }
+
+    /// Makes writes of more than so many bytes fail for lack of room.
+    pub fn with_room(self, bytes: u64) -> Self {
+        MemoryDevice { room_bytes: Some(bytes), ..self }
+    }
+
+    /// What it holds.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.locked().clone()
+    }
+
+    /// What it held at the last flush.
+    pub fn flushed(&self) -> Vec<u8> {
+        self.flushed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, offset: u64, len: usize, change: impl FnOnce(&mut [u8])) -> Result<(), DeviceError> {
+        if !self.writable {
+            return Err(DeviceError::ReadOnly);
+        }
+        let start = usize::try_from(offset).map_err(DeviceError::failed)?;
+        let mut bytes = self.locked();
+        let range = bytes.get_mut(start..).and_then(|rest| rest.get_mut(..len));
+        range.map(change).ok_or_else(|| DeviceError::failed("outside of the device"))
+    }
+}
+
 impl Device for MemoryDevice {
+    fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    fn write<'a>(&'a self, _: &'a Request, offset: u64, bytes: Bytes) -> Answer<'a, ()> {
+        let full = self.room_bytes.is_some_and(|room| bytes.len() as u64 > room);
+        let done = if full { Err(DeviceError::Full("the test says so".into())) } else { Ok(()) };
+        let done = done.and_then(|()| self.change(offset, bytes.len(), |place| place.copy_from_slice(&bytes)));
+        Box::pin(std::future::ready(done))
+    }
+
+    fn zero<'a>(&'a self, _: &'a Request, offset: u64, len: u32) -> Answer<'a, ()> {
+        Box::pin(std::future::ready(self.change(offset, len as usize, |place| place.fill(0))))
+    }
+
+    fn flush<'a>(&'a self, _: &'a Request) -> Answer<'a, ()> {
+        let bytes = self.locked().clone();
+        *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn size_bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        self.locked().len() as u64
     }
 
     fn block_bytes(&self) -> u32 {
@@ -86,19 +196,20 @@ impl Device for MemoryDevice {
     fn read<'a>(&'a self, _: &'a Request, offset: u64, len: u32) -> Answer<'a, Bytes> {
         let end = offset.saturating_add(len.into());
         let bad = self.bad_byte.is_some_and(|at| (offset..end).contains(&at));
-        let range = usize::try_from(offset).ok().zip(usize::try_from(end).ok());
-        let bytes = range.filter(|(start, end)| start <= end && *end <= self.bytes.len() && !bad);
-        let bytes = bytes.map(|(start, end)| self.bytes.slice(start..end)).ok_or_else(|| "a bad byte".into());
-        Box::pin(std::future::ready(bytes))
+        let range = usize::try_from(offset).ok().zip(usize::try_from(end).ok()).filter(|_| !bad);
+        let all = self.locked();
+        let bytes = range.and_then(|(start, end)| all.get(start..end)).map(Bytes::copy_from_slice);
+        Box::pin(std::future::ready(bytes.ok_or_else(|| DeviceError::failed("a bad byte"))))
     }
 
     fn extents<'a>(&'a self, _: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>> {
         let (mut at, end) = (offset as usize, (offset as usize).saturating_add(len as usize));
+        let all = self.locked();
         let mut extents: Vec<Extent> = Vec::new();
         while at < end {
             let next = ((at / MEMORY_BLOCK + 1) * MEMORY_BLOCK).min(end);
             let block = at / MEMORY_BLOCK * MEMORY_BLOCK;
-            let block = self.bytes.get(block..(block + MEMORY_BLOCK).min(self.bytes.len())).unwrap_or(&[]);
+            let block = all.get(block..(block + MEMORY_BLOCK).min(all.len())).unwrap_or(&[]);
             let data = block.iter().any(|byte| *byte != 0);
             let full = extents.len() == max;
             match extents.last_mut().filter(|last| last.data == data) {
@@ -114,7 +225,7 @@ impl Device for MemoryDevice {
 
 /// Devices in memory by their names; the first one is the default.
 #[derive(Default)]
-pub struct MemoryExports(pub BTreeMap<String, MemoryDevice>);
+pub struct MemoryExports(pub BTreeMap<String, Arc<MemoryDevice>>);
 
 impl Directory for MemoryExports {
     fn names(&self) -> Vec<String> {
@@ -127,13 +238,14 @@ impl Directory for MemoryExports {
             name: name.clone(),
             size_bytes: device.size_bytes(),
             block_bytes: device.block_bytes(),
+            writable: device.is_writable(),
         })
     }
 }
 
 impl Exports for MemoryExports {
     fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Device>> {
-        let found = self.0.get(name).cloned().map(|device| Arc::new(device) as Arc<dyn Device>);
-        Box::pin(std::future::ready(found.ok_or_else(|| "no such export".into())))
+        let found = self.0.get(name).map(|device| Arc::clone(device) as Arc<dyn Device>);
+        Box::pin(std::future::ready(found.ok_or_else(|| DeviceError::failed("no such export"))))
     }
 }

@@ -6,6 +6,7 @@ use crate::transmission;
 use crate::wire::RequestHeader;
 use bytes::Bytes;
 use futures_util::FutureExt;
+use std::sync::Arc;
 use weir_machine::Request;
 
 /// A target: its name and its body.
@@ -14,21 +15,22 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Name and body of each target.
 pub const TARGETS: &[Target] = &[("nbd_handshake", handshake_target), ("nbd_request", request_target)];
 
-/// Two small devices in memory, as the fuzz targets and the tests use them.
+/// Two small read-only devices in memory, as the fuzz targets and the tests use them.
 pub fn small_exports() -> MemoryExports {
     let mut bytes = vec![0; 64 << 10];
     for (at, byte) in bytes.iter_mut().enumerate().skip(8192).take(20_000) {
         *byte = (at % 251) as u8 + 1;
     }
     let mut exports = MemoryExports::default();
-    exports.0.insert("p/v".into(), MemoryDevice { bytes: Bytes::from(bytes), bad_byte: None });
-    exports.0.insert("p/w".into(), MemoryDevice { bytes: Bytes::from(vec![1; 5000]), bad_byte: Some(4500) });
+    let bad = MemoryDevice::new(vec![1; 5000]).with_bad_byte(4500);
+    exports.0.insert("p/v".into(), Arc::new(MemoryDevice::new(bytes)));
+    exports.0.insert("p/w".into(), Arc::new(bad));
     exports
 }
 
 fn handshake_target(data: &[u8]) {
     let exports = small_exports();
-    let (mut handshake, mut turn) = Handshake::begin();
+    let (mut handshake, mut turn) = Handshake::begin(true);
     let mut rest = data;
     loop {
         assert!(turn.send.len() < 1 << 20);
@@ -48,11 +50,12 @@ fn request_target(data: &[u8]) {
     let mut bytes = crate::wire::REQUEST_MAGIC.to_be_bytes().to_vec();
     bytes.extend_from_slice(rest);
     let Some(header) = RequestHeader::decode(&bytes) else { return };
-    let exports = small_exports();
-    let agreed = Agreed { export: "p/w".into(), structured: first & 1 != 0, allocation: first & 2 != 0 };
-    let Some(device) = exports.0.get(&agreed.export) else { return };
+    let writable = first & 4 != 0;
+    let device = MemoryDevice::new(vec![1; 5000]).with_bad_byte(4500).with_writing(writable);
+    let agreed = Agreed { export: "p/w".into(), structured: first & 1 != 0, allocation: first & 2 != 0, writable };
     let plan = transmission::plan(&header, 5000, &agreed);
+    let payload = if matches!(plan, transmission::Plan::Write { .. }) { vec![9; header.length as usize] } else { vec![] };
     let rq = Request::internal("fuzz");
-    let reply = transmission::answer(device, &rq, &agreed, &header, plan).now_or_never();
+    let reply = transmission::answer(&device, &rq, &agreed, &header, plan, payload.into()).now_or_never();
     assert!(reply.is_some_and(|pieces| pieces.iter().map(Bytes::len).sum::<usize>() < 1 << 20));
 }

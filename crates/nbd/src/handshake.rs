@@ -27,6 +27,8 @@ pub struct ExportInfo {
     pub size_bytes: u64,
     /// The block size that reads best, in bytes.
     pub block_bytes: u32,
+    /// Whether the device can be written.
+    pub writable: bool,
 }
 
 /// The exports, as the handshake sees them.
@@ -46,6 +48,8 @@ pub struct Agreed {
     pub structured: bool,
     /// `base:allocation` was chosen for this export.
     pub allocation: bool,
+    /// The client was told that it may write.
+    pub writable: bool,
 }
 
 /// What to do after sending [`Turn::send`].
@@ -82,6 +86,7 @@ enum State {
 #[derive(Debug)]
 pub struct Handshake {
     state: State,
+    may_write: bool,
     no_zeroes: bool,
     structured: bool,
     allocation_for: Option<String>,
@@ -91,14 +96,16 @@ pub struct Handshake {
 const OPTION_HEADER_BYTES: usize = 16;
 
 impl Handshake {
-    /// Begins: the greeting, then four bytes of client flags are wanted.
-    pub fn begin() -> (Self, Turn) {
+    /// Begins: the greeting, then four bytes of client flags are wanted. `may_write` says whether this client may write
+    /// at all.
+    pub fn begin(may_write: bool) -> (Self, Turn) {
         let mut send = Vec::with_capacity(18);
         send.extend_from_slice(&wire::MAGIC.to_be_bytes());
         send.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
         send.extend_from_slice(&(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES).to_be_bytes());
         let handshake = Handshake {
             state: State::ClientFlags,
+            may_write,
             no_zeroes: false,
             structured: false,
             allocation_for: None,
@@ -176,11 +183,11 @@ impl Handshake {
         let Some(export) = found.and_then(|name| directory.find(name)) else { return close() };
         let mut send = Vec::with_capacity(134);
         send.extend_from_slice(&export.size_bytes.to_be_bytes());
-        send.extend_from_slice(&self.transmission_flags().to_be_bytes());
+        send.extend_from_slice(&self.transmission_flags(&export).to_be_bytes());
         if !self.no_zeroes {
             send.extend_from_slice(&[0; 124]);
         }
-        Turn { send, next: Next::Serve(self.agreed(export.name)) }
+        Turn { send, next: Next::Serve(self.agreed(&export)) }
     }
 
     fn list(&mut self, directory: &dyn Directory, data: &[u8]) -> Turn {
@@ -206,7 +213,7 @@ impl Handshake {
         let mut send = Vec::new();
         let mut about = info::EXPORT.to_be_bytes().to_vec();
         about.extend_from_slice(&export.size_bytes.to_be_bytes());
-        about.extend_from_slice(&self.transmission_flags().to_be_bytes());
+        about.extend_from_slice(&self.transmission_flags(&export).to_be_bytes());
         wire::option_reply(&mut send, option, reply::INFO, &about);
         if wants.contains(&info::NAME) {
             let mut about = info::NAME.to_be_bytes().to_vec();
@@ -215,7 +222,7 @@ impl Handshake {
         }
         if wants.contains(&info::DESCRIPTION) {
             let mut about = info::DESCRIPTION.to_be_bytes().to_vec();
-            about.extend_from_slice(format!("ZFS volume {}, read-only", export.name).as_bytes());
+            about.extend_from_slice(self.description(&export).as_bytes());
             wire::option_reply(&mut send, option, reply::INFO, &about);
         }
         // Always said, also unasked: a client that learns of it asks for better shapes, and none is bound to obey.
@@ -227,7 +234,7 @@ impl Handshake {
         wire::option_reply(&mut send, option, reply::INFO, &about);
         let mut turn = self.acknowledge(option, send);
         if option == option::GO {
-            turn.next = Next::Serve(self.agreed(export.name));
+            turn.next = Next::Serve(self.agreed(&export));
         }
         turn
     }
@@ -262,18 +269,31 @@ impl Handshake {
         self.acknowledge(option, send)
     }
 
-    fn agreed(&self, export: String) -> Agreed {
-        let allocation = self.allocation_for.as_ref() == Some(&export);
-        Agreed { export, structured: self.structured, allocation }
+    fn agreed(&self, export: &ExportInfo) -> Agreed {
+        let allocation = self.allocation_for.as_ref() == Some(&export.name);
+        let writable = self.is_writable(export);
+        Agreed { export: export.name.clone(), structured: self.structured, allocation, writable }
     }
 
-    fn transmission_flags(&self) -> u16 {
-        let always = wire::FLAG_HAS_FLAGS
-            | wire::FLAG_READ_ONLY
-            | wire::FLAG_SEND_FLUSH
-            | wire::FLAG_CAN_MULTI_CONN
-            | wire::FLAG_SEND_CACHE;
-        if self.structured { always | wire::FLAG_SEND_DF } else { always }
+    fn is_writable(&self, export: &ExportInfo) -> bool {
+        self.may_write && export.writable
+    }
+
+    fn description(&self, export: &ExportInfo) -> String {
+        let how = if self.is_writable(export) { "" } else { ", read-only" };
+        format!("ZFS volume {}{how}", export.name)
+    }
+
+    fn transmission_flags(&self, export: &ExportInfo) -> u16 {
+        let always =
+            wire::FLAG_HAS_FLAGS | wire::FLAG_SEND_FLUSH | wire::FLAG_CAN_MULTI_CONN | wire::FLAG_SEND_CACHE;
+        let writing = match self.is_writable(export) {
+            true => {
+                wire::FLAG_SEND_FUA | wire::FLAG_SEND_TRIM | wire::FLAG_SEND_WRITE_ZEROES | wire::FLAG_SEND_FAST_ZERO
+            }
+            false => wire::FLAG_READ_ONLY,
+        };
+        always | writing | if self.structured { wire::FLAG_SEND_DF } else { 0 }
     }
 
     fn next_option(&mut self, send: Vec<u8>) -> Turn {

@@ -5,7 +5,9 @@
 //!       ─▶ requests ─▶ transmission: plan (pure) ─▶ device ─▶ chunks ─▶ TCP
 //! ```
 //!
-//! Fixed newstyle, read-only, several connections at once (`CAN_MULTI_CONN` costs nothing where nothing changes).
+//! Fixed newstyle, several connections at once: all connections to an export share one device, so what one has written
+//! another reads, and a flush on one makes the others' finished writes stable (`CAN_MULTI_CONN`). Volumes are writable to
+//! the clients that the server was told, snapshots to nobody.
 //! Structured replies let a client receive holes as holes and lose no more than a bad block's piece; `base:allocation`
 //! tells it where the holes are. TLS is not offered: bind to loopback, or put a tunnel before it.
 //!
@@ -20,4 +22,4 @@ pub mod wire;
 
 pub use device::{Device, DeviceError, Exports, Extent};
 pub use handshake::{Directory, ExportInfo};
-pub use serve::{Server, serve};
+pub use serve::{Server, Writers, serve};

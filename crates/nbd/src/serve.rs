@@ -12,8 +12,9 @@ use crate::device::{Device, Exports};
 use crate::handshake::{Agreed, Handshake, Next, Turn};
 use crate::transmission::{self, Pieces, Plan};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -26,7 +27,7 @@ use weir_machine::{Request, Served, Tasks};
 pub const MAX_CONNECTIONS: usize = 128;
 /// Requests of one connection at a time.
 pub const MAX_REQUESTS: usize = 128;
-/// Data of one connection that are read and not yet sent, in bytes.
+/// Data of one connection, those to be written and those read and not yet sent, in bytes.
 pub const MAX_BYTES: u32 = 2 * wire::MAX_TRANSFER_BYTES;
 /// Time for the handshake.
 pub const HANDSHAKE_SECONDS: u64 = 30;
@@ -36,16 +37,20 @@ const PERMIT_BYTES: u32 = 4096;
 type Outgoing = (Pieces, Permits);
 type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
+/// Which clients may write.
+pub type Writers = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
 /// What connections share.
 pub struct Server {
     exports: Arc<dyn Exports>,
+    writers: Writers,
     served: Served,
 }
 
 impl Server {
-    /// Serves these exports.
-    pub fn new(exports: Arc<dyn Exports>) -> Self {
-        Server { exports, served: Served::default() }
+    /// Serves these exports, read-only to all but the `writers`.
+    pub fn new(exports: Arc<dyn Exports>, writers: Writers) -> Self {
+        Server { exports, writers, served: Served::default() }
     }
 
     /// What was served so far.
@@ -71,7 +76,7 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
                 continue;
             }
         };
-        let connection = connection(stream, peer.ip().to_string(), Arc::clone(&server), tasks.clone(), stop.clone());
+        let connection = connection(stream, peer.ip(), Arc::clone(&server), tasks.clone(), stop.clone());
         drop(tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%peer, %error, "connection ended");
@@ -84,14 +89,17 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
 
 async fn connection(
     mut stream: TcpStream,
-    client: String,
+    peer: IpAddr,
     server: Arc<Server>,
     tasks: Tasks,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    let client = peer.to_string();
+    let may_write = (server.writers)(peer);
+    let shaking = handshake(&mut stream, &server, may_write);
     let agreed = tokio::select! {
-        agreed = tokio::time::timeout(Duration::from_secs(HANDSHAKE_SECONDS), handshake(&mut stream, &server)) => agreed??,
+        agreed = tokio::time::timeout(Duration::from_secs(HANDSHAKE_SECONDS), shaking) => agreed??,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
     let Some(agreed) = agreed else { return Ok(()) };
@@ -108,8 +116,8 @@ async fn connection(
 }
 
 /// `None` if the client left without choosing an export.
-async fn handshake(stream: &mut TcpStream, server: &Server) -> io::Result<Option<Agreed>> {
-    let (mut handshake, mut turn) = Handshake::begin();
+async fn handshake(stream: &mut TcpStream, server: &Server, may_write: bool) -> io::Result<Option<Agreed>> {
+    let (mut handshake, mut turn) = Handshake::begin(may_write);
     loop {
         let Turn { send, next } = turn;
         stream.write_all(&send).await?;
@@ -178,15 +186,32 @@ async fn requests(
             0 => None,
             weight => Arc::clone(&bytes).acquire_many_owned(weight).await.ok(),
         };
+        // Not before there are permits for it: that is what bounds the memory.
+        let payload = match plan {
+            Plan::Write { .. } => payload(&mut incoming, header.length).await?,
+            _ => Bytes::new(),
+        };
         let (session, sender) = (Arc::clone(&session), sender.clone());
         drop(tasks.spawn(async move {
             let rq = Request::new(session.client.as_str(), "nbd", name(header.command));
-            let reply = transmission::answer(&*session.device, &rq, &session.agreed, &header, plan).await;
+            let reply = transmission::answer(&*session.device, &rq, &session.agreed, &header, plan, payload).await;
             session.server.served.book(&rq);
             // A writer that is gone needs no reply.
             let _ = sender.send((reply, (permit, weight))).await;
         }));
     }
+}
+
+/// Reads what follows the header of a WRITE.
+async fn payload(incoming: &mut OwnedReadHalf, len: u32) -> io::Result<Bytes> {
+    let mut bytes = BytesMut::with_capacity(len as usize);
+    let mut left = incoming.take(len.into());
+    while bytes.len() < len as usize {
+        if left.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(bytes.freeze())
 }
 
 /// The name of a command, for the request's context.

@@ -1,11 +1,17 @@
 //! The transmission phase: what a request asks for, decided purely, and its answer, which waits for the device alone.
 //!
 //! ```text
-//!   header ─▶ plan ─▶ Refuse(errno) · Nothing · Read · Status · Cache · Skip(payload) then Refuse · Disconnect · Close
+//!   header ─▶ plan ─▶ Refuse(errno) · Flush · Read · Status · Cache · Disconnect · Close
+//!                     Write(payload) · Zero · Trim  ─▶ and a flush, if FUA
+//!                     Skip(payload) then Refuse
 //! ```
 //!
 //! A structured READ answers by stretches: holes as OFFSET_HOLE, data in pieces as they come from the cache, a bad block
 //! as an ERROR_OFFSET chunk for its piece alone while all other bytes arrive. A simple READ can only fail as a whole.
+//!
+//! **Stable** is what a FLUSH, or a request with FUA, was answered for: both end in [`Device::flush`]. TRIM is rounded
+//! inwards to blocks, for it promises nothing; WRITE_ZEROES is exact. With NO_HOLE the zeros are written like data, which
+//! is never faster than a write: with FAST_ZERO as well the answer is ENOTSUP at once, and otherwise zeroing is fast.
 
 use crate::device::{Device, DeviceError};
 use crate::handshake::Agreed;
@@ -20,7 +26,7 @@ const PIECE_BYTES: u32 = 1 << 20;
 const MAX_EXTENTS: usize = 4096;
 /// The most extents that a READ distinguishes; beyond, the rest is taken for data.
 const MAX_READ_EXTENTS: usize = 256;
-/// The most payload of a WRITE that is read only to be thrown away.
+/// The most payload of a WRITE; beyond, the stream is given up.
 const MAX_PAYLOAD_BYTES: u32 = wire::MAX_TRANSFER_BYTES;
 
 /// What to do with a request.
@@ -30,8 +36,25 @@ pub enum Plan {
     Refuse(Errno),
     /// Throw so many bytes of payload away, then answer with an error.
     SkipAndRefuse(u32, Errno),
-    /// Answer that it is done.
-    Done,
+    /// Bring everything to stable storage.
+    Flush,
+    /// Write the payload, which follows the header.
+    Write {
+        /// Stable before the answer.
+        fua: bool,
+    },
+    /// Make the range read as zeros.
+    Zero {
+        /// Blocks may be given back.
+        holes: bool,
+        /// Stable before the answer.
+        fua: bool,
+    },
+    /// Give back the blocks that lie in the range whole.
+    Trim {
+        /// Stable before the answer.
+        fua: bool,
+    },
     /// Read the range.
     Read {
         /// All in one chunk.
@@ -53,34 +76,65 @@ pub enum Plan {
 /// Decides what a request asks for.
 pub fn plan(header: &RequestHeader, size_bytes: u64, agreed: &Agreed) -> Plan {
     let inside = header.offset.checked_add(header.length.into()).is_some_and(|end| end <= size_bytes);
-    let known_flags = match header.command {
-        command::READ if agreed.structured => wire::COMMAND_FLAG_DF,
-        command::BLOCK_STATUS => wire::COMMAND_FLAG_REQ_ONE,
-        // FUA, NO_HOLE and FAST_ZERO belong to writes, which are refused whatever their flags.
-        command::WRITE | command::WRITE_ZEROES | command::TRIM => u16::MAX,
-        _ => 0,
-    };
+    let changes = matches!(header.command, command::WRITE | command::WRITE_ZEROES | command::TRIM);
+    if changes && !(agreed.writable && inside) {
+        let errno = match header.command {
+            _ if !agreed.writable => Errno::Eperm,
+            command::TRIM => Errno::Einval,
+            _ => Errno::Enospc,
+        };
+        return refuse(header, errno);
+    }
+    if header.flags & !known_flags(header.command, agreed) != 0 {
+        return refuse(header, Errno::Einval);
+    }
+    let flag = |bit| header.flags & bit != 0;
+    let (fua, holes) = (flag(wire::COMMAND_FLAG_FUA), !flag(wire::COMMAND_FLAG_NO_HOLE));
     match header.command {
         command::WRITE if header.length > MAX_PAYLOAD_BYTES => Plan::Close,
-        command::WRITE => Plan::SkipAndRefuse(header.length, Errno::Eperm),
+        command::WRITE => Plan::Write { fua },
+        command::WRITE_ZEROES if flag(wire::COMMAND_FLAG_FAST_ZERO) && !holes => Plan::Refuse(Errno::Enotsup),
+        command::WRITE_ZEROES => Plan::Zero { holes, fua },
+        command::TRIM => Plan::Trim { fua },
         command::DISC => Plan::Disconnect,
-        command::TRIM | command::WRITE_ZEROES => Plan::Refuse(Errno::Eperm),
-        _ if header.flags & !known_flags != 0 => Plan::Refuse(Errno::Einval),
-        command::FLUSH => Plan::Done,
+        command::FLUSH => Plan::Flush,
         command::READ | command::CACHE if header.length > wire::MAX_TRANSFER_BYTES => Plan::Refuse(Errno::Eoverflow),
         command::READ | command::CACHE | command::BLOCK_STATUS if !inside => Plan::Refuse(Errno::Einval),
-        command::READ => Plan::Read { whole: header.flags & wire::COMMAND_FLAG_DF != 0 },
+        command::READ => Plan::Read { whole: flag(wire::COMMAND_FLAG_DF) },
         command::CACHE => Plan::Cache,
         command::BLOCK_STATUS if !agreed.allocation || header.length == 0 => Plan::Refuse(Errno::Einval),
-        command::BLOCK_STATUS => Plan::Status { one: header.flags & wire::COMMAND_FLAG_REQ_ONE != 0 },
+        command::BLOCK_STATUS => Plan::Status { one: flag(wire::COMMAND_FLAG_REQ_ONE) },
         _ => Plan::Refuse(Errno::Enotsup),
     }
 }
 
-/// How many bytes an answer may hold in memory until it is sent.
+/// Refuses a request; the payload of a WRITE comes all the same and has to be read away.
+fn refuse(header: &RequestHeader, errno: Errno) -> Plan {
+    match header.command {
+        command::WRITE if header.length > MAX_PAYLOAD_BYTES => Plan::Close,
+        command::WRITE => Plan::SkipAndRefuse(header.length, errno),
+        _ => Plan::Refuse(errno),
+    }
+}
+
+/// The flags that a command may carry. FUA may stand with any command once it was offered.
+fn known_flags(command: u16, agreed: &Agreed) -> u16 {
+    let fua = if agreed.writable { wire::COMMAND_FLAG_FUA } else { 0 };
+    let own = match command {
+        command::READ if agreed.structured => wire::COMMAND_FLAG_DF,
+        command::BLOCK_STATUS => wire::COMMAND_FLAG_REQ_ONE,
+        command::WRITE_ZEROES => wire::COMMAND_FLAG_NO_HOLE | wire::COMMAND_FLAG_FAST_ZERO,
+        // Saying good-bye needs no answer, so nothing about it can be wrong.
+        command::DISC => u16::MAX,
+        _ => 0,
+    };
+    fua | own
+}
+
+/// How many bytes a request and its answer may hold in memory until the answer is sent.
 pub fn weight_bytes(plan: &Plan, header: &RequestHeader) -> u32 {
     match plan {
-        Plan::Read { .. } => header.length,
+        Plan::Read { .. } | Plan::Write { .. } => header.length,
         Plan::Cache => header.length.min(PIECE_BYTES),
         _ => 0,
     }
@@ -89,19 +143,27 @@ pub fn weight_bytes(plan: &Plan, header: &RequestHeader) -> u32 {
 /// Bytes to be sent, in pieces.
 pub type Pieces = Vec<Bytes>;
 
-/// The answer to a request that was planned.
-pub async fn answer(device: &dyn Device, rq: &Request, agreed: &Agreed, header: &RequestHeader, plan: Plan) -> Pieces {
+/// The answer to a request that was planned. `payload` is what followed a WRITE's header, else nothing.
+pub async fn answer(
+    device: &dyn Device,
+    rq: &Request,
+    agreed: &Agreed,
+    header: &RequestHeader,
+    plan: Plan,
+    payload: Bytes,
+) -> Pieces {
     let reply = Replier { structured: agreed.structured, cookie: header.cookie };
+    let ended = |result: Result<(), DeviceError>| match result {
+        Ok(()) => reply.done(),
+        Err(error) => reply.error(report(rq, header.offset, &error)),
+    };
     match plan {
         Plan::Read { whole } if agreed.structured && !whole => read_by_stretches(device, rq, header, reply).await,
         Plan::Read { .. } => match read_whole(device, rq, header.offset, header.length).await {
             Ok(pieces) => reply.data(header.offset, pieces),
             Err(error) => reply.error(report(rq, header.offset, &error)),
         },
-        Plan::Cache => match cache(device, rq, header).await {
-            Ok(()) => reply.done(),
-            Err(error) => reply.error(report(rq, header.offset, &error)),
-        },
+        Plan::Cache => ended(cache(device, rq, header).await),
         Plan::Status { one } => {
             let max = if one { 1 } else { MAX_EXTENTS };
             match device.extents(rq, header.offset, header.length, max).await {
@@ -109,16 +171,67 @@ pub async fn answer(device: &dyn Device, rq: &Request, agreed: &Agreed, header: 
                 Err(error) => reply.error(report(rq, header.offset, &error)),
             }
         }
+        Plan::Flush => ended(device.flush(rq).await),
+        Plan::Write { fua } => {
+            let written = async {
+                if !payload.is_empty() {
+                    device.write(rq, header.offset, payload).await?;
+                }
+                flush_if(device, rq, fua).await
+            };
+            ended(written.await)
+        }
+        Plan::Zero { holes, fua } => ended(zero(device, rq, header, holes, fua).await),
+        Plan::Trim { fua } => ended(trim(device, rq, header, fua).await),
         Plan::Refuse(errno) | Plan::SkipAndRefuse(_, errno) => reply.error(errno),
-        Plan::Done => reply.done(),
         Plan::Disconnect | Plan::Close => Pieces::new(),
     }
 }
 
-/// Logs why bytes are missing; the client sees a number alone.
+/// The protocol's number for an error; logs why bytes are missing, for the client sees the number alone.
 fn report(rq: &Request, offset: u64, error: &DeviceError) -> Errno {
-    tracing::warn!(client = %rq.client, operation = rq.operation, offset, %error, "answered with EIO");
-    Errno::Eio
+    match error {
+        DeviceError::Full(_) => Errno::Enospc,
+        DeviceError::ReadOnly => Errno::Eperm,
+        DeviceError::Failed(_) => {
+            tracing::warn!(client = %rq.client, operation = rq.operation, offset, %error, "answered with EIO");
+            Errno::Eio
+        }
+    }
+}
+
+async fn flush_if(device: &dyn Device, rq: &Request, fua: bool) -> Result<(), DeviceError> {
+    if fua { device.flush(rq).await } else { Ok(()) }
+}
+
+async fn zero(
+    device: &dyn Device,
+    rq: &Request,
+    header: &RequestHeader,
+    holes: bool,
+    fua: bool,
+) -> Result<(), DeviceError> {
+    if holes {
+        device.zero(rq, header.offset, header.length).await?;
+    } else {
+        let zeros = Bytes::from(vec![0; PIECE_BYTES.min(header.length) as usize]);
+        for (at, len) in pieces_of(header.offset, header.length) {
+            device.write(rq, at, zeros.slice(..len as usize)).await?;
+        }
+    }
+    flush_if(device, rq, fua).await
+}
+
+async fn trim(device: &dyn Device, rq: &Request, header: &RequestHeader, fua: bool) -> Result<(), DeviceError> {
+    let block = u64::from(device.block_bytes().max(1));
+    let end = header.offset + u64::from(header.length);
+    let start = header.offset.next_multiple_of(block);
+    // The last block of a device may be a short one.
+    let end = if end == device.size_bytes() { end } else { end / block * block };
+    if let Some(len) = end.checked_sub(start).and_then(|len| u32::try_from(len).ok()).filter(|len| *len != 0) {
+        device.zero(rq, start, len).await?;
+    }
+    flush_if(device, rq, fua).await
 }
 
 /// Start and length of the pieces of a range.

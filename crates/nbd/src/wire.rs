@@ -43,12 +43,20 @@ pub const FLAG_HAS_FLAGS: u16 = 1;
 pub const FLAG_READ_ONLY: u16 = 1 << 1;
 /// Transmission flag: FLUSH is understood.
 pub const FLAG_SEND_FLUSH: u16 = 1 << 2;
+/// Transmission flag: the FUA command flag is understood.
+pub const FLAG_SEND_FUA: u16 = 1 << 3;
+/// Transmission flag: TRIM is understood.
+pub const FLAG_SEND_TRIM: u16 = 1 << 5;
+/// Transmission flag: WRITE_ZEROES is understood.
+pub const FLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
 /// Transmission flag: the DF command flag is understood (structured replies only).
 pub const FLAG_SEND_DF: u16 = 1 << 7;
 /// Transmission flag: several connections see the same bytes.
 pub const FLAG_CAN_MULTI_CONN: u16 = 1 << 8;
 /// Transmission flag: CACHE is understood.
 pub const FLAG_SEND_CACHE: u16 = 1 << 10;
+/// Transmission flag: the FAST_ZERO command flag is understood.
+pub const FLAG_SEND_FAST_ZERO: u16 = 1 << 11;
 
 /// Options of the handshake.
 pub mod option {
@@ -124,10 +132,16 @@ pub mod command {
     pub const BLOCK_STATUS: u16 = 7;
 }
 
+/// Command flag: answer when what was changed is on stable storage.
+pub const COMMAND_FLAG_FUA: u16 = 1;
+/// Command flag of WRITE_ZEROES: leave no hole.
+pub const COMMAND_FLAG_NO_HOLE: u16 = 1 << 1;
 /// Command flag: one contiguous chunk.
 pub const COMMAND_FLAG_DF: u16 = 1 << 2;
 /// Command flag: one extent is enough.
 pub const COMMAND_FLAG_REQ_ONE: u16 = 1 << 3;
+/// Command flag of WRITE_ZEROES: fail at once unless it is faster than writing.
+pub const COMMAND_FLAG_FAST_ZERO: u16 = 1 << 4;
 
 /// Chunk flag: the last chunk of a reply.
 pub const CHUNK_DONE: u16 = 1;
@@ -167,6 +181,8 @@ pub enum Errno {
     Eio = 5,
     /// The request makes no sense.
     Einval = 22,
+    /// No room is left for what was to be written, or it lies past the end of the device.
+    Enospc = 28,
     /// The request is larger than the limits.
     Eoverflow = 75,
     /// Not offered.

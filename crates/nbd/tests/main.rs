@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use bytes::Bytes;
 use std::process::Command;
 use std::sync::Arc;
 use weir_nbd::device::{MemoryDevice, MemoryExports};
@@ -30,12 +29,12 @@ fn libnbd_and_qemu_read_what_is_there() {
         *byte = (at.wrapping_mul(2_654_435_761) >> 9) as u8;
     }
     let mut exports = MemoryExports::default();
-    exports.0.insert("p/vol".into(), MemoryDevice { bytes: Bytes::from(bytes.clone()), bad_byte: None });
-    exports.0.insert("p/vol@s".into(), MemoryDevice { bytes: Bytes::from(vec![7; 4096]), bad_byte: None });
+    exports.0.insert("p/vol".into(), Arc::new(MemoryDevice::new(bytes.clone())));
+    exports.0.insert("p/vol@s".into(), Arc::new(MemoryDevice::new(vec![7; 4096])));
     let machine = weir_machine::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let server = Arc::new(Server::new(Arc::new(exports)));
+    let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));
     let (port, serving) = machine.tasks.block_on({
         let server = Arc::clone(&server);
         async move {
@@ -77,6 +76,50 @@ fn libnbd_and_qemu_read_what_is_there() {
     stop.send(true).unwrap();
     machine.tasks.block_on(serving).unwrap();
     assert!(server.served().requests() > 0);
+}
+
+#[test]
+fn libnbd_and_qemu_write_what_is_then_there() {
+    let device = Arc::new(MemoryDevice::new(vec![0x55; 24 << 20]).with_writing(true));
+    let mut exports = MemoryExports::default();
+    exports.0.insert("p/vol".into(), Arc::clone(&device));
+    let machine = weir_machine::Production::default().build().unwrap();
+    let tasks = machine.tasks.clone();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|peer| peer.is_loopback())));
+    let (port, serving) = machine.tasks.block_on(async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (port, tasks.spawn(serve(listener, server, tasks.clone(), stopped)))
+    });
+    let uri = format!("nbd://127.0.0.1:{port}/p/vol");
+    if let Some((good, text)) = run("nbdinfo", &[&uri]) {
+        assert!(good, "{text}");
+        for line in ["is_read_only: false", "can_fua: true", "can_trim: true", "can_zero: true", "can_fast_zero: true"] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+    let mut bytes: Vec<u8> = (0..24usize << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 9) as u8).collect();
+    bytes[5 << 20..9 << 20].fill(0);
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    std::fs::write(&source, &bytes).unwrap();
+    if let Some((good, text)) = run("nbdcopy", &["--flush", "--connections=4", source.to_str().unwrap(), &uri]) {
+        assert!(good, "{text}");
+        assert!(device.bytes() == bytes && device.flushed() == bytes, "nbdcopy");
+    }
+    let commands = ["-f", "raw", "-c", "write -P 0xaa 4096 8192", "-c", "write -z -u 1M 64k", "-c", "discard 2M 1M"];
+    let more = ["-c", "write -f -P 0xbb 3145728 512", "-c", "flush", &uri];
+    if let Some((good, text)) = run("qemu-io", &[&commands[..], &more[..]].concat()) {
+        assert!(good, "{text}");
+        let held = device.flushed();
+        assert!(held[4096..12_288].iter().all(|byte| *byte == 0xaa));
+        assert!(held[1 << 20..(1 << 20) + 65_536].iter().all(|byte| *byte == 0), "zeroed");
+        assert!(held[2 << 20..3 << 20].iter().all(|byte| *byte == 0), "discarded");
+        assert!(held[3 << 20..(3 << 20) + 512].iter().all(|byte| *byte == 0xbb));
+    }
+    stop.send(true).unwrap();
+    machine.tasks.block_on(serving).unwrap();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 use super::*;
+use crate::device::MemoryDevice;
 use crate::fuzz::small_exports;
+use std::sync::Arc;
 
 fn header(option: u32, len: u32) -> Vec<u8> {
     [&wire::OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &len.to_be_bytes()].concat()
@@ -7,7 +9,7 @@ fn header(option: u32, len: u32) -> Vec<u8> {
 
 /// A handshake after the client's flags.
 fn begun(flags: u32) -> Handshake {
-    let (mut handshake, turn) = Handshake::begin();
+    let (mut handshake, turn) = Handshake::begin(true);
     assert_eq!(turn.send, [&b"NBDMAGICIHAVEOPT"[..], &[0, 3]].concat());
     let turn = handshake.take(&small_exports(), &flags.to_be_bytes());
     assert_eq!(turn.next, Next::Read(16));
@@ -44,7 +46,7 @@ fn named(name: &str, rest: &[u8]) -> Vec<u8> {
 fn go_tells_all_and_begins() {
     let mut handshake = begun(3);
     let turn = send(&mut handshake, option::GO, &named("p/v", &[0, 1, 0, 1]));
-    let wanted = Agreed { export: "p/v".into(), structured: false, allocation: false };
+    let wanted = Agreed { export: "p/v".into(), structured: false, allocation: false, writable: false };
     assert_eq!(turn.next, Next::Serve(wanted));
     let replies = replies(&turn);
     assert_eq!(replies[0].1, [&[0, 0][..], &65_536u64.to_be_bytes(), &[0x05, 0x07]].concat());
@@ -124,7 +126,7 @@ fn what_makes_no_sense_is_refused_and_the_handshake_goes_on() {
     assert_eq!(handshake.take(&small_exports(), &header(option::LIST, u32::MAX)).next, Next::Close);
     assert_eq!(send(&mut begun(3), option::ABORT, &[]).next, Next::Close);
     assert_eq!(begun(3).take(&small_exports(), &[0; 16]).next, Next::Close);
-    let (mut handshake, _) = Handshake::begin();
+    let (mut handshake, _) = Handshake::begin(true);
     assert_eq!(handshake.take(&small_exports(), &[0, 0, 0, 4]).next, Next::Close);
 }
 
@@ -133,4 +135,21 @@ fn babblers_are_cut_off() {
     let mut handshake = begun(3);
     let last = (0..=MAX_OPTIONS).map(|_| send(&mut handshake, option::LIST, &[]).next).last();
     assert_eq!(last, Some(Next::Close));
+}
+
+#[test]
+fn writing_is_offered_for_writable_exports_to_those_who_may() {
+    let mut exports = small_exports();
+    let writable = MemoryDevice::new(vec![1; 512]).with_writing(true);
+    exports.0.insert("p/rw".into(), Arc::new(writable));
+    for (may_write, name, flags) in
+        [(true, "p/rw", [0x0d, 0x6d]), (false, "p/rw", [0x05, 0x07]), (true, "p/w", [0x05, 0x07])]
+    {
+        let (mut handshake, _) = Handshake::begin(may_write);
+        handshake.take(&exports, &3u32.to_be_bytes());
+        handshake.take(&exports, &header(option::EXPORT_NAME, name.len() as u32));
+        let turn = handshake.take(&exports, name.as_bytes());
+        assert_eq!(turn.send[8..10], flags, "{name} {may_write}");
+        assert!(matches!(turn.next, Next::Serve(agreed) if agreed.writable == (flags[0] == 0x0d)));
+    }
 }

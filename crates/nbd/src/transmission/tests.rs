@@ -1,4 +1,5 @@
 use super::*;
+use crate::device::MemoryDevice;
 use crate::fuzz::small_exports;
 use futures_util::FutureExt;
 
@@ -7,15 +8,31 @@ fn header(command: u16, flags: u16, offset: u64, length: u32) -> RequestHeader {
 }
 
 fn agreed(structured: bool) -> Agreed {
-    Agreed { export: "p/v".into(), structured, allocation: structured }
+    Agreed { export: "p/v".into(), structured, allocation: structured, writable: false }
 }
 
 fn ask(export: &str, structured: bool, header: RequestHeader) -> Vec<u8> {
     let exports = small_exports();
-    let device = &exports.0[export];
+    let device = &*exports.0[export];
     let plan = plan(&header, device.size_bytes(), &agreed(structured));
     let rq = Request::internal("test");
-    answer(device, &rq, &agreed(structured), &header, plan).now_or_never().unwrap().concat()
+    answer(device, &rq, &agreed(structured), &header, plan, Bytes::new()).now_or_never().unwrap().concat()
+}
+
+/// A writable device of two and a half blocks, all ones.
+fn writable() -> MemoryDevice {
+    MemoryDevice::new(vec![1; 10_000]).with_writing(true)
+}
+
+/// What a changing request answers, as an error number.
+fn change(device: &MemoryDevice, command: u16, flags: u16, offset: u64, payload: &[u8], length: u32) -> u32 {
+    let agreed = Agreed { writable: true, ..agreed(false) };
+    let header = header(command, flags, offset, length);
+    let plan = plan(&header, device.size_bytes(), &agreed);
+    let rq = Request::internal("test");
+    let payload = Bytes::copy_from_slice(payload);
+    let reply = answer(device, &rq, &agreed, &header, plan, payload).now_or_never().unwrap().concat();
+    u32::from_be_bytes(reply[4..8].try_into().unwrap())
 }
 
 /// Flags, type and payload of each chunk.
@@ -49,7 +66,7 @@ fn plans_keep_inside_the_device_and_the_limits() {
     assert_eq!(plain(command::WRITE, 0, u32::MAX), Plan::Close);
     assert_eq!(plain(command::TRIM, 0, 512), Plan::Refuse(Errno::Eperm));
     assert_eq!(plain(command::WRITE_ZEROES, 0, 512), Plan::Refuse(Errno::Eperm));
-    assert_eq!(plain(command::FLUSH, 0, 0), Plan::Done);
+    assert_eq!(plain(command::FLUSH, 0, 0), Plan::Flush);
     assert_eq!(plain(command::DISC, 0, 0), Plan::Disconnect);
     assert_eq!(plain(command::CACHE, 0, 100), Plan::Cache);
     assert_eq!(plain(77, 0, 100), Plan::Refuse(Errno::Enotsup));
@@ -83,7 +100,7 @@ fn structured_reads_tell_holes_from_data() {
             other => panic!("chunk {other}"),
         }
     }
-    assert_eq!(seen, small_exports().0["p/v"].bytes[4096..44_096]);
+    assert_eq!(seen, small_exports().0["p/v"].bytes()[4096..44_096]);
     assert!(all.iter().any(|(_, kind, _)| *kind == chunk::OFFSET_HOLE));
     assert_eq!(all.iter().filter(|(flags, ..)| flags & wire::CHUNK_DONE != 0).count(), 1);
     assert_eq!(all.last().unwrap().1, chunk::NONE);
@@ -113,4 +130,65 @@ fn block_status_maps_the_range() {
     assert_eq!(all, [(1, chunk::BLOCK_STATUS, wanted.clone())]);
     let one = chunks(&ask("p/v", true, header(command::BLOCK_STATUS, wire::COMMAND_FLAG_REQ_ONE, 0, 65_536)));
     assert_eq!(one[0].2, wanted[..12]);
+}
+
+#[test]
+fn writing_plans_keep_inside_the_device_and_know_their_flags() {
+    let agreed = Agreed { writable: true, ..agreed(true) };
+    let with = |command, flags, offset, length| plan(&header(command, flags, offset, length), 10_000, &agreed);
+    assert_eq!(with(command::WRITE, 0, 9_000, 1_000), Plan::Write { fua: false });
+    assert_eq!(with(command::WRITE, 1, 0, 0), Plan::Write { fua: true });
+    assert_eq!(with(command::WRITE, 0, 9_001, 1_000), Plan::SkipAndRefuse(1_000, Errno::Enospc));
+    assert_eq!(with(command::WRITE, 0, u64::MAX, 1_000), Plan::SkipAndRefuse(1_000, Errno::Enospc));
+    assert_eq!(with(command::WRITE, 2, 0, 1_000), Plan::SkipAndRefuse(1_000, Errno::Einval));
+    assert_eq!(with(command::WRITE, 0, 0, u32::MAX), Plan::Close);
+    assert_eq!(with(command::WRITE_ZEROES, 0, 0, 10_000), Plan::Zero { holes: true, fua: false });
+    assert_eq!(with(command::WRITE_ZEROES, 0x13, 0, 10_000), Plan::Refuse(Errno::Enotsup));
+    assert_eq!(with(command::WRITE_ZEROES, 0x11, 0, 10_000), Plan::Zero { holes: true, fua: true });
+    assert_eq!(with(command::WRITE_ZEROES, 0x02, 0, 10_000), Plan::Zero { holes: false, fua: false });
+    assert_eq!(with(command::WRITE_ZEROES, 0, 1, 10_000), Plan::Refuse(Errno::Enospc));
+    assert_eq!(with(command::TRIM, 1, 0, 10_000), Plan::Trim { fua: true });
+    assert_eq!(with(command::TRIM, 0, 1, 10_000), Plan::Refuse(Errno::Einval));
+    assert_eq!(with(command::TRIM, 2, 0, 1), Plan::Refuse(Errno::Einval));
+    assert_eq!(with(command::FLUSH, 1, 0, 0), Plan::Flush);
+    assert_eq!(weight_bytes(&Plan::Write { fua: false }, &header(command::WRITE, 0, 0, 4096)), 4096);
+}
+
+#[test]
+fn what_is_written_is_read_and_stable_after_a_flush_or_fua() {
+    let device = writable();
+    assert_eq!(change(&device, command::WRITE, 0, 100, &[7; 50], 50), 0);
+    assert_eq!(device.bytes()[99..151], [&[1][..], &[7; 50], &[1]].concat());
+    assert_eq!(device.flushed(), vec![1; 10_000], "not stable yet");
+    assert_eq!(change(&device, command::FLUSH, 0, 0, &[], 0), 0);
+    assert_eq!(device.flushed(), device.bytes());
+    assert_eq!(change(&device, command::WRITE, wire::COMMAND_FLAG_FUA, 0, &[8; 3], 3), 0);
+    assert_eq!(device.flushed()[..4], [8, 8, 8, 1]);
+}
+
+#[test]
+fn zeroing_is_exact_and_trimming_keeps_to_whole_blocks() {
+    for flags in [0, wire::COMMAND_FLAG_NO_HOLE] {
+        let device = writable();
+        assert_eq!(change(&device, command::WRITE_ZEROES, flags, 10, &[], 9_000), 0);
+        assert_eq!(device.bytes().iter().filter(|byte| **byte == 0).count(), 9_000);
+        assert_eq!((device.bytes()[9], device.bytes()[9_010]), (1, 1));
+    }
+    for (offset, length, zeros) in [(0, 4_095, 0), (1, 8_191, 4_096), (0, 4_097, 4_096), (4_096, 5_904, 5_904), (1, 7, 0)] {
+        let device = writable();
+        assert_eq!(change(&device, command::TRIM, wire::COMMAND_FLAG_FUA, offset, &[], length), 0);
+        let count = device.flushed().iter().filter(|byte| **byte == 0).count();
+        assert_eq!(count, zeros, "{length} at {offset}");
+    }
+}
+
+#[test]
+fn a_full_and_a_read_only_device_say_so() {
+    let full = writable().with_room(10);
+    assert_eq!(change(&full, command::WRITE, 0, 0, &[7; 11], 11), Errno::Enospc as u32);
+    assert_eq!(change(&full, command::WRITE, 0, 0, &[7; 10], 10), 0);
+    // Agreed as writable and read-only since.
+    let locked = MemoryDevice::new(vec![1; 10_000]);
+    assert_eq!(change(&locked, command::WRITE, 0, 0, &[7; 10], 10), Errno::Eperm as u32);
+    assert_eq!(change(&locked, command::WRITE_ZEROES, 0, 0, &[], 10), Errno::Eperm as u32);
 }
