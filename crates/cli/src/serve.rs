@@ -3,23 +3,28 @@
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::mount::{open_options, open_pool, ready, stop_signal};
+use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
-use weir_daemon::{Service, ServiceError, ServiceOptions};
+use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
 use weir_machine::Production;
 
 const SPEC: Spec = Spec {
     command: "weir serve",
-    letters: "d:k:T:r:L:N:B:SF",
+    letters: "d:k:T:r:L:N:B:w:SAu:g:F",
     long: &[
         ("key", 'k'),
         ("ready-fd", 'r'),
         ("listen", 'L'),
         ("nfs-port", 'N'),
         ("nbd-port", 'B'),
+        ("rw", 'w'),
         ("no-root-squash", 'S'),
+        ("all-squash", 'A'),
+        ("anonuid", 'u'),
+        ("anongid", 'g'),
     ],
-    usage: "weir serve [-d DIR]... [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--no-root-squash] \
-            [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL",
+    usage: "weir serve [-d DIR]... [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--rw HOST[/BITS][,...]]... \
+            [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL",
 };
 
 impl From<ServiceError> for Failure {
@@ -51,7 +56,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
 }
 
 fn service_options(args: &Args) -> Result<ServiceOptions, Failure> {
-    let mut options = ServiceOptions { root_squash: !args.has('S'), ..ServiceOptions::default() };
+    let mut options = ServiceOptions { nfs: nfs_options(args)?, writers: writers(args)?, ..ServiceOptions::default() };
     let port = |letter, name: &str, default| match args.value(letter) {
         None => Ok(default),
         Some(text) => {
@@ -65,4 +70,34 @@ fn service_options(args: &Args) -> Result<ServiceOptions, Failure> {
             text.parse().map_err(|_| SPEC.misused(&format!("--listen takes an IP address, not '{text}'")))?;
     }
     Ok(options)
+}
+
+/// Who NFS clients become.
+fn nfs_options(args: &Args) -> Result<nfs::Options, Failure> {
+    let squash = match (args.has('S'), args.has('A')) {
+        (true, true) => return Err(SPEC.misused("--no-root-squash and --all-squash exclude each other")),
+        (true, false) => Squash::Nobody,
+        (false, true) => Squash::All,
+        (false, false) => Squash::Root,
+    };
+    let id = |letter, name: &str, default: u32| match args.value(letter) {
+        None => Ok(default),
+        Some(text) => text.parse().map_err(|_| SPEC.misused(&format!("--{name} takes a number, not '{text}'"))),
+    };
+    let usual = nfs::Options::default();
+    let (anon_uid, anon_gid) = (id('u', "anonuid", usual.anon_uid)?, id('g', "anongid", usual.anon_gid)?);
+    Ok(nfs::Options { squash, anon_uid, anon_gid })
+}
+
+/// Who may write: those named, or this machine if none are.
+fn writers(args: &Args) -> Result<Hosts, Failure> {
+    let named = args.values('w');
+    if named.is_empty() {
+        return Ok(Hosts::loopback());
+    }
+    let mut hosts = Hosts::none();
+    for text in named {
+        hosts.add(&text.to_string_lossy()).map_err(|error| SPEC.misused(&format!("--rw: {error}")))?;
+    }
+    Ok(hosts)
 }

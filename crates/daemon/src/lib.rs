@@ -8,11 +8,18 @@
 //! The pool knows data sets by name; the doors know a tree of file systems and a list of devices. What lies between is
 //! here: [`shown::tree`] and [`shown::volumes`]. [`service::Service`] runs the servers and stops them.
 
+pub mod hosts;
 pub mod service;
 pub mod shown;
 
+pub use hosts::Hosts;
 pub use service::{Service, ServiceError, ServiceOptions};
 pub use shown::{tree, volumes};
+
+/// Who NFS clients become.
+pub mod nfs {
+    pub use weir_nfs::{Options, Squash};
+}
 
 /// The FUSE door, for programs that mount.
 pub mod fuse {

@@ -1,5 +1,6 @@
 //! The servers of one pool: bound, started, described by lines to paste, stopped.
 
+use crate::hosts::Hosts;
 use crate::shown;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,6 +9,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_machine::{JoinHandle, Machine, Request, Served, Source};
+use weir_nfs::Secrets;
 use weir_pool::{Pool, PoolError};
 
 /// Where NFS listens by convention.
@@ -40,14 +42,17 @@ pub struct ServiceOptions {
     pub nfs_port: u16,
     /// The port of NBD; 0 picks a free one.
     pub nbd_port: u16,
-    /// Clients' user 0 becomes nobody.
-    pub root_squash: bool,
+    /// Who becomes nobody, and who nobody is.
+    pub nfs: weir_nfs::Options,
+    /// The hosts that may write.
+    pub writers: Hosts,
 }
 
 impl Default for ServiceOptions {
     fn default() -> Self {
         let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, root_squash: true }
+        let (nfs, writers) = (weir_nfs::Options::default(), Hosts::loopback());
+        ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, nfs, writers }
     }
 }
 
@@ -73,11 +78,13 @@ impl Service {
         let volumes = shown::volumes(&rq, &pool).await?;
         let exports = tree.members().map(|member| member.name.clone()).filter(|name| !name.contains('@')).collect();
         let volume_names: Vec<String> = volumes.names().map(str::to_owned).collect();
-        let mut secret = [0; 32];
-        machine.entropy.fill(&mut secret);
-        let squash = weir_nfs::Options { root_squash: options.root_squash };
-        let nfs = Arc::new(weir_nfs::Server::new(tree, pool.config.guid, secret, squash));
-        let nbd = Arc::new(weir_nbd::Server::new(Arc::new(volumes)));
+        let mut verifier = [0; 8];
+        machine.entropy.fill(&mut verifier);
+        let secrets = Secrets { handles: handle_key(&rq, &pool).await?, verifier };
+        let nfs = Arc::new(weir_nfs::Server::new(tree, pool.config.guid, secrets, options.nfs));
+        let hosts = Arc::new(options.writers.clone());
+        let writers: weir_nfs::Writers = Arc::new(move |address| hosts.has(address));
+        let nbd = Arc::new(weir_nbd::Server::new(Arc::new(volumes), Arc::clone(&writers)));
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
         let (listener, nfs_address) = listen(options.listen, options.nfs_port).await?;
@@ -85,7 +92,7 @@ impl Service {
             true => None,
             false => Some(listen(options.listen, options.nbd_port).await?),
         };
-        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), tasks.clone(), stopped.clone());
+        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), writers, tasks.clone(), stopped.clone());
         let mut running = vec![tasks.spawn(serving)];
         let nbd_address = nbd_listener.as_ref().map(|(_, address)| *address);
         if let Some((listener, _)) = nbd_listener {
@@ -128,6 +135,18 @@ impl Service {
             let _ = server.await;
         }
     }
+}
+
+/// The key of NFS handles: the same whenever this pool is served, by whatever machine, so that clients' handles outlive
+/// the server. It is made from a number that was drawn at random when the pool was made and that no door shows: the GUID
+/// of the root dataset.
+async fn handle_key(rq: &Request, pool: &Pool) -> Result<[u8; 32], PoolError> {
+    let root = pool.dataset(rq, pool.name()).await?.phys.guid;
+    let mut hasher = blake3::Hasher::new_derive_key("weir nfs file handles 1");
+    for word in [pool.config.guid, root] {
+        hasher.update(&word.to_le_bytes());
+    }
+    Ok(*hasher.finalize().as_bytes())
 }
 
 /// One line of statistics: how many requests, and how many bytes came from where.

@@ -9,6 +9,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 use weir_machine::Request;
+use weir_volumes::VolumeError;
 
 /// Why bytes could not be had or kept.
 #[derive(Debug, Error)]
@@ -83,18 +84,41 @@ impl Device for weir_volumes::Volume {
         weir_volumes::Volume::block_bytes(self)
     }
 
+    fn is_writable(&self) -> bool {
+        weir_volumes::Volume::is_writable(self)
+    }
+
+    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes) -> Answer<'a, ()> {
+        Box::pin(async move { Ok(weir_volumes::Volume::write(self, rq, offset, bytes, false).await?) })
+    }
+
+    fn zero<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> Answer<'a, ()> {
+        Box::pin(async move { Ok(weir_volumes::Volume::zero(self, rq, offset, len.into(), true, false).await?) })
+    }
+
+    fn flush<'a>(&'a self, rq: &'a Request) -> Answer<'a, ()> {
+        Box::pin(async move { Ok(weir_volumes::Volume::flush(self, rq).await?) })
+    }
+
     fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> Answer<'a, Bytes> {
-        Box::pin(async move { 
-            weir_volumes::Volume::read(self, rq, offset, len as usize).await.map_err(DeviceError::failed)
-         })
+        Box::pin(async move { Ok(weir_volumes::Volume::read(self, rq, offset, len as usize).await?) })
     }
 
     fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>> {
         Box::pin(async move {
-            let extents = weir_volumes::Volume::extents(self, rq, offset, len.into(), max).await;
-            let extents = extents.map_err(DeviceError::failed)?;
+            let extents = weir_volumes::Volume::extents(self, rq, offset, len.into(), max).await?;
             Ok(extents.into_iter().map(|e| Extent { len_bytes: e.len_bytes, data: e.data }).collect())
         })
+    }
+}
+
+impl From<VolumeError> for DeviceError {
+    fn from(error: VolumeError) -> Self {
+        match error {
+            VolumeError::ReadOnly { .. } => DeviceError::ReadOnly,
+            VolumeError::NoSpace { .. } => DeviceError::Full(error.into()),
+            _ => DeviceError::failed(error),
+        }
     }
 }
 

@@ -54,7 +54,8 @@ fn request_target(data: &[u8]) {
     let device = MemoryDevice::new(vec![1; 5000]).with_bad_byte(4500).with_writing(writable);
     let agreed = Agreed { export: "p/w".into(), structured: first & 1 != 0, allocation: first & 2 != 0, writable };
     let plan = transmission::plan(&header, 5000, &agreed);
-    let payload = if matches!(plan, transmission::Plan::Write { .. }) { vec![9; header.length as usize] } else { vec![] };
+    let payload =
+        if matches!(plan, transmission::Plan::Write { .. }) { vec![9; header.length as usize] } else { vec![] };
     let rq = Request::internal("fuzz");
     let reply = transmission::answer(&device, &rq, &agreed, &header, plan, payload.into()).now_or_never();
     assert!(reply.is_some_and(|pieces| pieces.iter().map(Bytes::len).sum::<usize>() < 1 << 20));

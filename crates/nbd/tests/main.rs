@@ -95,7 +95,8 @@ fn libnbd_and_qemu_write_what_is_then_there() {
     let uri = format!("nbd://127.0.0.1:{port}/p/vol");
     if let Some((good, text)) = run("nbdinfo", &[&uri]) {
         assert!(good, "{text}");
-        for line in ["is_read_only: false", "can_fua: true", "can_trim: true", "can_zero: true", "can_fast_zero: true"] {
+        for line in ["is_read_only: false", "can_fua: true", "can_trim: true", "can_zero: true", "can_fast_zero: true"]
+        {
             assert!(text.contains(line), "{line} in {text}");
         }
     }

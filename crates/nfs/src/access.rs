@@ -7,14 +7,28 @@
 //!  otherwise                     the mode
 //! ```
 //!
-//! All functions here are pure; the session fetches what they need. Nothing is ever granted that would change a file.
+//! All functions here are pure; the session fetches what they need. Changes are checked by the file systems themselves;
+//! what is decided here is reading, and what ACCESS answers.
 
 use crate::rpc::Credential;
+use crate::server::Options;
 use smallvec::SmallVec;
 use weir_files::{Acl, Attributes, FileKind, Who};
 
-/// The user that root and callers without a name become.
+/// The user that root and callers without a name become unless told otherwise.
 pub const NOBODY: u32 = 65_534;
+
+/// Whom callers become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Squash {
+    /// User and group 0 become nobody.
+    #[default]
+    Root,
+    /// Everybody becomes nobody.
+    All,
+    /// Everybody is who they say they are.
+    Nobody,
+}
 
 /// Permission to read, in the mode's order of bits.
 pub const READ: u32 = 4;
@@ -33,14 +47,16 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The caller that a credential names; with `root_squash`, user and group 0 become nobody.
-    pub fn new(credential: &Credential, root_squash: bool) -> Self {
-        let squash = |id: u32| if root_squash && id == 0 { NOBODY } else { id };
-        match credential {
-            Credential::None => Caller { uid: NOBODY, groups: SmallVec::from_slice(&[NOBODY]) },
-            Credential::System { uid, gid, groups } => {
-                let all = std::iter::once(gid).chain(groups).map(|group| squash(*group));
-                Caller { uid: squash(*uid), groups: all.collect() }
+    /// The caller that a credential names, once squashed.
+    pub fn new(credential: &Credential, options: &Options) -> Self {
+        let anonymous = || Caller { uid: options.anon_uid, groups: SmallVec::from_slice(&[options.anon_gid]) };
+        let Credential::System { uid, gid, groups } = credential else { return anonymous() };
+        let squash = |id: u32, nobody: u32| if options.squash == Squash::Root && id == 0 { nobody } else { id };
+        match options.squash {
+            Squash::All => anonymous(),
+            Squash::Root | Squash::Nobody => {
+                let all = std::iter::once(gid).chain(groups).map(|group| squash(*group, options.anon_gid));
+                Caller { uid: squash(*uid, options.anon_uid), groups: all.collect() }
             }
         }
     }

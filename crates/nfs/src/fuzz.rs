@@ -1,8 +1,9 @@
 //! The entry points for hostile bytes: each returns, whatever the input, in time and memory bounded by its length.
 
+use crate::access::Squash;
 use crate::record::Assembler;
 use crate::rpc;
-use crate::server::{Options, Server};
+use crate::server::{Options, Peer, Secrets, Server};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use weir_files::tree::{Member, Tree};
 
 /// A target: its name and its body.
 pub type Target = (&'static str, fn(&[u8]));
+
+const SECRETS: Secrets = Secrets { handles: [7; 32], verifier: *b"verifier" };
 
 /// Name and body of each target.
 pub const TARGETS: &[Target] = &[("nfs_record", record_target), ("nfs_rpc", rpc_target), ("nfs_call", call_target)];
@@ -30,9 +33,19 @@ fn rpc_target(data: &[u8]) {
     let _ = rpc::read(data);
 }
 
-/// A server of a small tree in memory, as the fuzz targets and the tests use it.
+/// A server of a small read-only tree in memory, as the fuzz targets and the tests use it.
 pub fn small_server(options: Options) -> Server {
+    server_of(options, false)
+}
+
+/// The same, but all of it (the snapshot excepted) can be changed.
+pub fn writable_server(options: Options) -> Server {
+    server_of(options, true)
+}
+
+fn server_of(options: Options, writable: bool) -> Server {
     let mut root = MemoryFiles::new(0x11);
+    root.writable = writable;
     root.add(34, b"file", FileKind::Regular, 0o644, b"hello, weir");
     root.add(34, b"secret", FileKind::Regular, 0o600, b"for root alone");
     root.add(34, b"link", FileKind::Symlink, 0o777, b"over/there");
@@ -42,6 +55,7 @@ pub fn small_server(options: Options) -> Server {
     }
     root.add(34, b"closed", FileKind::Directory, 0o700, b"");
     let mut child = MemoryFiles::new(0x22);
+    child.writable = writable;
     child.add(34, b"inside", FileKind::Regular, 0o644, b"child");
     let mut snapshot = MemoryFiles::new(0x33);
     snapshot.add(34, b"old", FileKind::Regular, 0o644, b"snapshot");
@@ -49,24 +63,25 @@ pub fn small_server(options: Options) -> Server {
     let opener: BTreeMap<_, _> = all.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect();
     let member = |name: &str, id| Member { name: name.into(), id };
     let members = vec![member("p", 54), member("p/c", 60), member("p/c@s", 61)];
-    Server::new(Tree::new(Arc::new(MemoryOpener(opener)), members), 0xabcd, [7; 32], options)
+    Server::new(Tree::new(Arc::new(MemoryOpener(opener)), members), 0xabcd, SECRETS, options)
 }
 
 /// The first byte picks the procedure, the second whether a good handle is put before the rest.
 fn call_target(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<2>() else { return };
-    let server = small_server(Options { root_squash: false });
+    let server = writable_server(Options { squash: Squash::Nobody, ..Options::default() });
     let mut call = crate::wire::Encoder::default();
     let (program, procedure) =
         if head[0] & 0x80 == 0 { (crate::nfs3::PROGRAM, head[0] % 23) } else { (crate::mount::PROGRAM, head[0] % 7) };
     call.u32(1).u32(0).u32(2).u32(program).u32(3).u32(procedure.into());
     call.u32(0).u32(0).u32(0).u32(0);
     if head[1] & 1 == 1 {
-        let handles = crate::handle::Handles::new(0xabcd, [7; 32]);
+        let handles = crate::handle::Handles::new(0xabcd, SECRETS.handles);
         let object = if head[1] & 2 == 0 { weir_files::tree::Node::ROOT } else { u64::from(head[1] >> 2) + 100 };
         call.opaque(&handles.make(crate::handle::FileId { member: 54, object, generation: 7 }));
     }
     call.bytes.extend_from_slice(rest);
-    let reply = server.answer("fuzz", &call.bytes).now_or_never();
+    let message = call.bytes.into();
+    let reply = server.answer(&Peer::new("fuzz", head[1] & 2 == 0), &message).now_or_never();
     assert!(reply.flatten().is_some_and(|reply| reply.body().len() < 2 << 20));
 }

@@ -5,10 +5,11 @@
 //!  | ver 1 | zeros  | pool     | member    | object  | generation  | MAC       |
 //! ```
 //!
-//! A handle names a file for as long as the pool is served: the pool's GUID, the data set's number, the object and its
+//! A handle names a file for as long as there is one: the pool's GUID, the data set's number, the object and its
 //! generation. The MAC (BLAKE3 keyed with a secret of this server) makes handles unforgeable: a client can only present
 //! what it was given, so it cannot reach files below an export that it never walked to, nor objects that no directory
-//! leads to. The secret is made anew at each start unless one is given, so handles of an earlier run answer as stale.
+//! leads to. With the same secret at each start, handles outlive the server; with another one, those of an earlier run
+//! answer as stale.
 
 use weir_files::tree::Node;
 

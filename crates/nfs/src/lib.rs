@@ -14,13 +14,18 @@
 //! the child's root, whose `fsid` differs, and the client's kernel mounts it there by itself. `.zfs/snapshot/NAME` works
 //! the same way and is listed only where `snapdir=visible`.
 //!
-//! **Nobody is trusted.** Handles carry a MAC. AUTH_SYS is the client's word, so root is nobody unless told otherwise.
-//! Lengths are checked before anything is copied. Per connection so many calls are under way and no more.
+//! **Nobody is trusted.** Handles carry a MAC. AUTH_SYS is the client's word, so root is nobody unless told otherwise, and
+//! only clients whose addresses were named may change anything. Lengths are checked before anything is copied. Per
+//! connection so many calls are under way and no more, and all connections together hold so many bytes of calls.
+//!
+//! **Done once, and stable.** A call that changes something and is sent again is not done again (`duplicates`); its
+//! answer is sent when what it promises is on stable storage.
 //!
 //! **What fails.** [`nfs3::status`] is the one table from our errors to the protocol's. A bad block is NFS3ERR_IO for the
 //! READ that meets it.
 
 pub mod access;
+mod duplicates;
 pub mod fuzz;
 pub mod handle;
 mod mount;
@@ -32,5 +37,6 @@ pub mod serve;
 pub mod server;
 pub mod wire;
 
-pub use serve::serve;
-pub use server::{Options, Server};
+pub use access::Squash;
+pub use serve::{Writers, serve};
+pub use server::{Options, Peer, Secrets, Server};

@@ -1,24 +1,32 @@
-//! NFS version 3 (RFC 1813): statuses, attributes, and the procedures in three rooms.
+//! NFS version 3 (RFC 1813): statuses, attributes, and the procedures in their rooms.
 //!
-//! - [`files`](self): GETATTR, LOOKUP, ACCESS, READLINK, READ
+//! - `files`: GETATTR, LOOKUP, ACCESS, READLINK, READ
 //! - `listing`: READDIR, READDIRPLUS
 //! - `volume`: FSSTAT, FSINFO, PATHCONF
-//! - `refused`: everything that would change something
+//! - `changes`: SETATTR, WRITE, COMMIT
+//! - `names`: CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK
+//! - `arguments` decodes what changes are told, `weak` knows what files were like before
 //!
 //! Each procedure decodes its arguments (`None` is GARBAGE_ARGS), resolves the handle, checks permission and writes its
 //! results. An error's results carry what the protocol's union for that procedure says they carry: the `post_op_attr` of
 //! the object where it is known, else "no attributes"; forgetting that word is the classic mistake that shifts all that
 //! follows.
 
+mod arguments;
+mod changes;
 mod files;
 mod listing;
-mod refused;
+mod names;
 mod volume;
+mod weak;
+
+pub(crate) use weak::Changes;
 
 use crate::access::{self, Caller};
 use crate::handle::{FileId, HandleError, Handles};
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder};
+use bytes::Bytes;
 use weir_files::tree::{Node, Tree};
 use weir_files::{Attributes, FileError, FileFlags, FileKind};
 use weir_machine::Request;
@@ -33,8 +41,8 @@ const MAX_HANDLE_BYTES: usize = 64;
 const MAX_NAME_BYTES: usize = 4096;
 /// The largest READ: bytes.
 pub const READ_MAX_BYTES: u32 = 1 << 20;
-/// The largest WRITE that we would take if we took any.
-pub const WRITE_MAX_BYTES: u32 = 64 << 10;
+/// The largest WRITE: bytes.
+pub const WRITE_MAX_BYTES: u32 = 1 << 20;
 /// The largest listing: bytes.
 pub const LIST_MAX_BYTES: u32 = 1 << 20;
 /// XDR size of attributes, and of optional attributes.
@@ -64,9 +72,12 @@ pub enum Status {
     DQuot = 69,
     Stale = 70,
     BadHandle = 10_001,
+    NotSync = 10_002,
     BadCookie = 10_003,
     NotSupp = 10_004,
     TooSmall = 10_005,
+    BadType = 10_007,
+    JukeBox = 10_008,
 }
 
 /// The one table from our errors to the protocol's.
@@ -128,12 +139,25 @@ pub fn procedure_name(procedure: u32) -> Option<&'static str> {
     NAMES.get(procedure as usize).copied()
 }
 
+/// Whether a call must not be done twice: whatever changes something, for a late copy could undo what came after.
+pub(crate) fn changes_something(procedure: u32) -> bool {
+    matches!(procedure, 2 | 7..=15)
+}
+
 /// What a procedure works with.
 pub(crate) struct Context<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) handles: &'a Handles,
     pub(crate) caller: Caller,
     pub(crate) rq: &'a Request,
+    /// Whether this client may change anything.
+    pub(crate) may_write: bool,
+    /// The changes under way.
+    pub(crate) changes: &'a Changes,
+    /// The verifier of unstable writes.
+    pub(crate) verifier: [u8; 8],
+    /// The call, of which the data of a WRITE are a part.
+    pub(crate) message: &'a Bytes,
 }
 
 /// A file that a handle or a name led to.
@@ -154,30 +178,50 @@ pub(crate) async fn run(context: &Context<'_>, procedure: u32, arguments: &[u8],
     match procedure {
         0 => {}
         1 => context.getattr(input, &mut out).await?,
+        2 => context.setattr(input, &mut out).await?,
         3 => context.lookup(input, &mut out).await?,
         4 => context.access(input, &mut out).await?,
         5 => context.readlink(input, &mut out).await?,
         6 => context.read(input, &mut out).await?,
+        7 => context.write(input, &mut out).await?,
+        8 => context.create(input, &mut out).await?,
+        9 => context.mkdir(input, &mut out).await?,
+        10 => context.symlink(input, &mut out).await?,
+        11 => context.mknod(input, &mut out).await?,
+        12 => context.remove(input, &mut out).await?,
+        13 => context.rmdir(input, &mut out).await?,
+        14 => context.rename(input, &mut out).await?,
+        15 => context.link(input, &mut out).await?,
         16 => context.readdir(input, &mut out).await?,
         17 => context.readdirplus(input, &mut out).await?,
         18 => context.fsstat(input, &mut out).await?,
         19 => context.fsinfo(input, &mut out).await?,
         20 => context.pathconf(input, &mut out).await?,
-        other => context.refuse(other, input, &mut out).await?,
+        21 => context.commit(input, &mut out).await?,
+        _ => return None,
     }
     Some(out)
 }
 
 impl Context<'_> {
-    /// The file of a handle.
-    pub(crate) async fn resolve(&self, handle: &[u8]) -> Result<Found, Status> {
+    /// The node and generation that a handle names.
+    pub(crate) fn node(&self, handle: &[u8]) -> Result<(Node, u64), Status> {
         let id = self.handles.read(handle).map_err(|error| match error {
             HandleError::Bad => Status::BadHandle,
             HandleError::Stale => Status::Stale,
         })?;
         let branch = self.tree.branch_by_id(id.member).ok_or(Status::Stale)?;
-        let node = id.node(branch);
-        let attributes = self.tree.by_file_id(self.rq, node, id.generation).await;
+        Ok((id.node(branch), id.generation))
+    }
+
+    /// The file of a handle.
+    pub(crate) async fn resolve(&self, handle: &[u8]) -> Result<Found, Status> {
+        let (node, generation) = self.node(handle)?;
+        self.resolve_node(node, generation).await
+    }
+
+    async fn resolve_node(&self, node: Node, generation: u64) -> Result<Found, Status> {
+        let attributes = self.tree.by_file_id(self.rq, node, generation).await;
         self.found(node, attributes).await
     }
 
@@ -260,12 +304,6 @@ pub(crate) fn post_op(out: &mut Encoder, found: Option<&Found>) {
     }
 }
 
-/// Writes `wcc_data`: nothing is known of before, and after is as it was.
-pub(crate) fn wcc(out: &mut Encoder, found: Option<&Found>) {
-    out.bool(false);
-    post_op(out, found);
-}
-
 /// Writes `fattr3`.
 pub(crate) fn attributes(out: &mut Encoder, found: &Found) {
     let from = &found.attributes;
@@ -295,10 +333,16 @@ pub(crate) fn attributes(out: &mut Encoder, found: &Found) {
     time(out, from.ctime_ns);
 }
 
-/// Writes `nfstime3`. It holds 1970 to 2106; what lies outside becomes the nearest end.
+/// Writes `nfstime3`.
 pub(crate) fn time(out: &mut Encoder, ns: i128) {
+    let (seconds, ns) = nfs_time(ns);
+    out.u32(seconds).u32(ns);
+}
+
+/// Seconds and nanoseconds of an `nfstime3`. It holds 1970 to 2106; what lies outside becomes the nearest end.
+pub(crate) fn nfs_time(ns: i128) -> (u32, u32) {
     const SECOND: i128 = 1_000_000_000;
     let last = i128::from(u32::MAX) * SECOND + SECOND - 1;
     let ns = ns.clamp(0, last);
-    out.u32((ns / SECOND) as u32).u32((ns % SECOND) as u32);
+    ((ns / SECOND) as u32, (ns % SECOND) as u32)
 }

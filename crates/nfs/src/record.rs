@@ -10,7 +10,7 @@
 use thiserror::Error;
 
 /// The longest message taken: a WRITE of the size that we name in FSINFO, and some more.
-pub const MAX_MESSAGE_BYTES: usize = 256 << 10;
+pub const MAX_MESSAGE_BYTES: usize = (1 << 20) + (16 << 10);
 /// The most fragments of one message.
 pub const MAX_FRAGMENTS: u32 = 128;
 /// The bit that marks the last fragment.
@@ -64,6 +64,11 @@ impl Assembler {
         }
     }
 
+    /// How long the message under way is by the word of its fragments so far, in bytes; at most [`MAX_MESSAGE_BYTES`].
+    pub fn claimed_bytes(&self) -> usize {
+        self.message.len() + self.current.map_or(0, |(missing, _)| missing)
+    }
+
     fn begin(&mut self, mark: u32) -> Result<(usize, bool), RecordError> {
         let len = (mark & !LAST) as usize;
         self.fragments += 1;
@@ -110,8 +115,8 @@ mod tests {
     fn endless_messages_are_given_up() {
         assert_eq!(all(&[&[0xff, 0xff, 0xff, 0xff]]), Err(RecordError::TooLong));
         assert_eq!(all(&[&[0; 4 * 129]]), Err(RecordError::TooManyFragments));
-        let mut long = vec![0, 4, 0, 0];
-        long.resize(4 + (256 << 10), 7);
+        let mut long = (MAX_MESSAGE_BYTES as u32).to_be_bytes().to_vec();
+        long.resize(4 + MAX_MESSAGE_BYTES, 7);
         long.extend_from_slice(&[0, 0, 0, 1]);
         assert_eq!(all(&[&long]), Err(RecordError::TooLong));
     }

@@ -6,17 +6,21 @@
 //! ```
 //!
 //! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_CALLS`] calls between reading and written reply, so at
-//! most that many replies (of 1 MiB and a bit) wait in memory for a client that does not read. Replies leave in the
+//! most that many replies (of 1 MiB and a bit) wait in memory for a client that does not read. Long calls of all
+//! connections together (that is, WRITEs) hold at most [`MAX_LONG_BYTES`]: a call that claims to be a long one is not read
+//! further before there is room for the longest, and must be complete after [`LONG_SECONDS`]. Replies leave in the
 //! order in which they are ready, as the protocol allows. A connection ends when its peer closes it, sends nonsense, or
 //! the server stops; calls under way are still answered.
 
-use crate::record::Assembler;
+use crate::record::{Assembler, MAX_MESSAGE_BYTES};
 use crate::reply::Reply;
-use crate::server::Server;
+use crate::server::{Peer, Server};
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,13 +31,45 @@ use weir_machine::Tasks;
 pub const MAX_CONNECTIONS: usize = 512;
 /// Calls of one connection at a time.
 pub const MAX_CALLS: usize = 64;
+/// What is longer is a long call, in bytes.
+pub const LONG_BYTES: usize = 8 << 10;
+/// Long calls of all connections together, in bytes.
+pub const MAX_LONG_BYTES: usize = 128 << 20;
+/// Time for a long call to come in.
+pub const LONG_SECONDS: u64 = 60;
 const READ_BYTES: usize = 64 << 10;
+/// The unit of the permits for long calls.
+const PERMIT_BYTES: usize = 4096;
 
-type Outgoing = (Reply, OwnedSemaphorePermit);
+const _: () = assert!(MAX_MESSAGE_BYTES.is_multiple_of(PERMIT_BYTES));
 
-/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for calls under way.
-pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut stop: watch::Receiver<bool>) {
+/// Which clients may change anything.
+pub type Writers = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
+/// A reply, and what is given back when it is written.
+type Outgoing = (Reply, OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+/// What connections share.
+#[derive(Clone)]
+struct Shared {
+    server: Arc<Server>,
+    tasks: Tasks,
+    long: Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
+}
+
+/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for calls under way. All
+/// clients but the `writers` may only read.
+pub async fn serve(
+    listener: TcpListener,
+    server: Arc<Server>,
+    writers: Writers,
+    tasks: Tasks,
+    mut stop: watch::Receiver<bool>,
+) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let long = Arc::new(Semaphore::new(MAX_LONG_BYTES / PERMIT_BYTES));
+    let shared = Shared { server, tasks, long, stop: stop.clone() };
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
         let accepted = tokio::select! {
@@ -49,8 +85,9 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
                 continue;
             }
         };
-        let connection = connection(stream, peer.ip().to_string(), Arc::clone(&server), tasks.clone(), stop.clone());
-        drop(tasks.spawn(async move {
+        let client = Peer::new(&peer.ip().to_string(), writers(peer.ip()));
+        let connection = connection(stream, client, shared.clone());
+        drop(shared.tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
@@ -61,39 +98,53 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
     drop(room.acquire_many(MAX_CONNECTIONS as u32).await);
 }
 
-async fn connection(
-    stream: TcpStream,
-    client: String,
-    server: Arc<Server>,
-    tasks: Tasks,
-    stop: watch::Receiver<bool>,
-) -> io::Result<()> {
+async fn connection(stream: TcpStream, client: Peer, shared: Shared) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_CALLS);
-    let writer = tasks.spawn(write(outgoing, receiver));
-    let read = read(incoming, client, server, &tasks, sender, stop).await;
+    let writer = shared.tasks.spawn(write(outgoing, receiver));
+    let read = read(incoming, client, shared, sender).await;
     // The senders are gone when the last call is answered; then the writer ends.
     let written = writer.await.unwrap_or(Ok(()));
     read.and(written)
 }
 
+/// The room that a long call holds while it comes in, and until when it must be complete.
+struct Claim {
+    permit: OwnedSemaphorePermit,
+    deadline: tokio::time::Instant,
+}
+
+impl Claim {
+    /// Waits for room for the longest call: with less, calls that grow could wait for each other.
+    async fn new(long: &Arc<Semaphore>) -> io::Result<Self> {
+        let permit = Arc::clone(long).acquire_many_owned((MAX_MESSAGE_BYTES / PERMIT_BYTES) as u32).await;
+        let permit = permit.map_err(io::Error::other)?;
+        Ok(Claim { permit, deadline: tokio::time::Instant::now() + Duration::from_secs(LONG_SECONDS) })
+    }
+
+    /// The room that a call of so many bytes goes on holding.
+    fn cut(mut self, len: usize) -> Option<OwnedSemaphorePermit> {
+        self.permit.split(len.div_ceil(PERMIT_BYTES))
+    }
+}
+
 async fn read(
     mut incoming: OwnedReadHalf,
-    client: String,
-    server: Arc<Server>,
-    tasks: &Tasks,
+    client: Peer,
+    shared: Shared,
     sender: mpsc::Sender<Outgoing>,
-    mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let client: Arc<str> = client.into();
     let calls = Arc::new(Semaphore::new(MAX_CALLS));
+    let mut stop = shared.stop.clone();
     let mut assembler = Assembler::default();
     let mut buffer = bytes::BytesMut::with_capacity(READ_BYTES);
+    let mut claim: Option<Claim> = None;
     loop {
         buffer.reserve(READ_BYTES);
+        let deadline = claim.as_ref().map(|claim| claim.deadline);
         let got = tokio::select! {
-            got = incoming.read_buf(&mut buffer) => got?,
+            got = read_until(&mut incoming, &mut buffer, deadline) => got?,
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
             _ = sender.closed() => return Ok(()),
         };
@@ -106,23 +157,39 @@ async fn read(
             let consumed = buffer.len() - input.len();
             buffer.advance(consumed);
             let message = message.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let is_long = message.as_ref().map_or(assembler.claimed_bytes(), Vec::len) > LONG_BYTES;
+            if is_long && claim.is_none() {
+                claim = Some(Claim::new(&shared.long).await?);
+            }
             let Some(message) = message else { break };
+            let long = claim.take().and_then(|claim| claim.cut(message.len()));
             let Ok(permit) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
-            let (server, client, sender) = (Arc::clone(&server), Arc::clone(&client), sender.clone());
-            drop(tasks.spawn(async move {
-                if let Some(reply) = server.answer(&client, &message).await {
+            let (server, client, sender) = (Arc::clone(&shared.server), client.clone(), sender.clone());
+            drop(shared.tasks.spawn(async move {
+                if let Some(reply) = server.answer(&client, &Bytes::from(message)).await {
                     // A writer that is gone needs no reply.
-                    let _ = sender.send((reply, permit)).await;
+                    let _ = sender.send((reply, permit, long)).await;
                 }
             }));
         }
     }
 }
 
+async fn read_until(
+    incoming: &mut OwnedReadHalf,
+    buffer: &mut bytes::BytesMut,
+    deadline: Option<tokio::time::Instant>,
+) -> io::Result<usize> {
+    match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline, incoming.read_buf(buffer)).await?,
+        None => incoming.read_buf(buffer).await,
+    }
+}
+
 async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
-    while let Some((reply, permit)) = receiver.recv().await {
+    while let Some((reply, call, long)) = receiver.recv().await {
         write_pieces(&mut outgoing, reply.pieces).await?;
-        drop(permit);
+        drop((call, long));
     }
     outgoing.shutdown().await
 }

@@ -1,24 +1,56 @@
 //! The session: one message in, at most one reply out. No socket, no clock; what it waits for are the file systems.
 
-use crate::access::Caller;
+use crate::access::{Caller, NOBODY, Squash};
+use crate::duplicates::{self, Duplicates, Key, Turn};
 use crate::handle::Handles;
 use crate::mount;
-use crate::nfs3;
+use crate::nfs3::{self, Changes};
 use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
+use bytes::Bytes;
+use std::sync::Arc;
 use weir_files::tree::Tree;
 use weir_machine::{Request, Served};
 
 /// How to serve.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// User and group 0 of clients become nobody.
-    pub root_squash: bool,
+    /// Who becomes nobody.
+    pub squash: Squash,
+    /// The user that nobody is.
+    pub anon_uid: u32,
+    /// The group that nobody is in.
+    pub anon_gid: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { root_squash: true }
+        Options { squash: Squash::Root, anon_uid: NOBODY, anon_gid: NOBODY }
+    }
+}
+
+/// What a server knows that its clients must not be able to guess, or must be able to see change.
+#[derive(Clone, Copy)]
+pub struct Secrets {
+    /// Keys the handles: see [`crate::handle`]. The same at each start, or handles of an earlier run are stale.
+    pub handles: [u8; 32],
+    /// The verifier of unstable writes: another one at each start.
+    pub verifier: [u8; 8],
+}
+
+/// A client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address: what it is known by, over all its connections.
+    pub name: Arc<str>,
+    /// Whether it may change anything.
+    pub may_write: bool,
+}
+
+impl Peer {
+    /// The client of that name.
+    pub fn new(name: &str, may_write: bool) -> Self {
+        Peer { name: name.into(), may_write }
     }
 }
 
@@ -26,14 +58,25 @@ impl Default for Options {
 pub struct Server {
     tree: Tree,
     handles: Handles,
+    verifier: [u8; 8],
     options: Options,
+    changes: Changes,
+    duplicates: Duplicates,
     served: Served,
 }
 
 impl Server {
-    /// Serves `tree`. `secret` keys the handles: see [`crate::handle`].
-    pub fn new(tree: Tree, pool_guid: u64, secret: [u8; 32], options: Options) -> Self {
-        Server { tree, handles: Handles::new(pool_guid, secret), options, served: Served::default() }
+    /// Serves `tree`.
+    pub fn new(tree: Tree, pool_guid: u64, secrets: Secrets, options: Options) -> Self {
+        Server {
+            tree,
+            handles: Handles::new(pool_guid, secrets.handles),
+            verifier: secrets.verifier,
+            options,
+            changes: Changes::default(),
+            duplicates: Duplicates::default(),
+            served: Served::default(),
+        }
     }
 
     /// What was served so far.
@@ -46,29 +89,51 @@ impl Server {
         &self.tree
     }
 
-    /// Answers one message of `client`; `None` if it is nothing that could be answered.
-    pub async fn answer(&self, client: &str, message: &[u8]) -> Option<Reply> {
+    /// Answers one message of a client; `None` if it is nothing that could be answered.
+    pub async fn answer(&self, peer: &Peer, message: &Bytes) -> Option<Reply> {
         let call = match rpc::read(message) {
             Message::Call(call) => call,
             Message::Refused(reply) => return Some(Reply::of(reply)),
             Message::Noise => return None,
         };
+        if call.program != nfs3::PROGRAM || !nfs3::changes_something(call.procedure) {
+            return Some(self.booked(peer, &call, message).await);
+        }
+        match self.duplicates.begin(Key::new(&peer.name, message)) {
+            Turn::Wait(answer) => duplicates::wait(answer).await,
+            Turn::Do(ticket) => {
+                let reply = self.booked(peer, &call, message).await;
+                ticket.keep(&reply);
+                Some(reply)
+            }
+        }
+    }
+
+    async fn booked(&self, peer: &Peer, call: &Call<'_>, message: &Bytes) -> Reply {
         let operation = match call.program {
             nfs3::PROGRAM => nfs3::procedure_name(call.procedure).unwrap_or("unknown"),
             _ => mount::procedure_name(call.procedure),
         };
-        let rq = Request::new(client, "nfs3", operation);
-        let reply = self.dispatch(&call, &rq).await;
+        let rq = Request::new(&*peer.name, "nfs3", operation);
+        let reply = self.dispatch(peer, call, message, &rq).await;
         self.served.book(&rq);
-        Some(reply)
+        reply
     }
 
-    async fn dispatch(&self, call: &Call<'_>, rq: &Request) -> Reply {
+    async fn dispatch(&self, peer: &Peer, call: &Call<'_>, message: &Bytes, rq: &Request) -> Reply {
         let xid = call.xid;
         let refused = |why| Reply::of(rpc::accepted(xid, why).bytes);
         let mismatch = |low, high| Reply::of(rpc::version_mismatch(xid, low, high).bytes);
-        let caller = Caller::new(&call.credential, self.options.root_squash);
-        let context = nfs3::Context { tree: &self.tree, handles: &self.handles, caller, rq };
+        let context = nfs3::Context {
+            tree: &self.tree,
+            handles: &self.handles,
+            caller: Caller::new(&call.credential, &self.options),
+            rq,
+            may_write: peer.may_write,
+            changes: &self.changes,
+            verifier: self.verifier,
+            message,
+        };
         let out = rpc::accepted(xid, Accept::Success);
         match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) if nfs3::procedure_name(call.procedure).is_none() => {

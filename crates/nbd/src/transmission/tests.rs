@@ -174,7 +174,9 @@ fn zeroing_is_exact_and_trimming_keeps_to_whole_blocks() {
         assert_eq!(device.bytes().iter().filter(|byte| **byte == 0).count(), 9_000);
         assert_eq!((device.bytes()[9], device.bytes()[9_010]), (1, 1));
     }
-    for (offset, length, zeros) in [(0, 4_095, 0), (1, 8_191, 4_096), (0, 4_097, 4_096), (4_096, 5_904, 5_904), (1, 7, 0)] {
+    for (offset, length, zeros) in
+        [(0, 4_095, 0), (1, 8_191, 4_096), (0, 4_097, 4_096), (4_096, 5_904, 5_904), (1, 7, 0)]
+    {
         let device = writable();
         assert_eq!(change(&device, command::TRIM, wire::COMMAND_FLAG_FUA, offset, &[], length), 0);
         let count = device.flushed().iter().filter(|byte| **byte == 0).count();

@@ -14,6 +14,10 @@ fn attributes(mode: u32, uid: u32, gid: u32) -> Attributes {
     files.attributes(&rq, object).now_or_never().unwrap().unwrap()
 }
 
+fn squashing(squash: Squash) -> Options {
+    Options { squash, anon_gid: 99, ..Options::default() }
+}
+
 fn caller(uid: u32, groups: &[u32]) -> Caller {
     Caller { uid, groups: groups.into() }
 }
@@ -31,9 +35,10 @@ fn the_mode_decides_for_owner_group_and_others_in_that_order() {
 #[test]
 fn root_and_the_nameless_become_nobody() {
     let root = Credential::System { uid: 0, gid: 0, groups: SmallVec::from_slice(&[0, 7]) };
-    assert_eq!(Caller::new(&root, true), caller(NOBODY, &[NOBODY, NOBODY, 7]));
-    assert_eq!(Caller::new(&root, false), caller(0, &[0, 0, 7]));
-    assert_eq!(Caller::new(&Credential::None, false), caller(NOBODY, &[NOBODY]));
+    assert_eq!(Caller::new(&root, &squashing(Squash::Root)), caller(NOBODY, &[99, 99, 7]));
+    assert_eq!(Caller::new(&root, &squashing(Squash::Nobody)), caller(0, &[0, 0, 7]));
+    assert_eq!(Caller::new(&root, &squashing(Squash::All)), caller(NOBODY, &[99]));
+    assert_eq!(Caller::new(&Credential::None, &squashing(Squash::Nobody)), caller(NOBODY, &[99]));
 }
 
 fn posix(entries: &[(u16, u16, u32)]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! One file: GETATTR, LOOKUP, ACCESS, READLINK, READ.
 
 use super::{Context, Failed, Found, READ_MAX_BYTES, Status, attributes, handle_argument, name_argument, post_op};
-use crate::access::{EXECUTE, READ};
+use crate::access::{EXECUTE, READ, WRITE};
 use crate::reply::Results;
 use crate::wire::Decoder;
 use bytes::Bytes;
@@ -12,6 +12,12 @@ use weir_files::FileKind;
 const ACCESS_READ: u32 = 0x01;
 /// ACCESS: look names up in a directory.
 const ACCESS_LOOKUP: u32 = 0x02;
+/// ACCESS: rewrite data, or rename and remove entries.
+const ACCESS_MODIFY: u32 = 0x04;
+/// ACCESS: add data or entries.
+const ACCESS_EXTEND: u32 = 0x08;
+/// ACCESS: remove entries of a directory.
+const ACCESS_DELETE: u32 = 0x10;
 /// ACCESS: run a file.
 const ACCESS_EXECUTE: u32 = 0x20;
 
@@ -20,6 +26,17 @@ struct ReadResult {
     pieces: SmallVec<[Bytes; 4]>,
     count: u32,
     eof: bool,
+}
+
+/// What ACCESS answers for what is granted. Entries of a directory are changed by who may both write and pass through.
+fn access_bits(is_directory: bool, granted: u32) -> u32 {
+    let has = |bits| granted & bits == bits;
+    let bit = |has, bit| if has { bit } else { 0 };
+    let changes =
+        if is_directory { ACCESS_MODIFY | ACCESS_EXTEND | ACCESS_DELETE } else { ACCESS_MODIFY | ACCESS_EXTEND };
+    bit(has(READ), ACCESS_READ)
+        | bit(has(EXECUTE), if is_directory { ACCESS_LOOKUP } else { ACCESS_EXECUTE })
+        | bit(has(if is_directory { WRITE | EXECUTE } else { WRITE }), changes)
 }
 
 impl Context<'_> {
@@ -69,14 +86,13 @@ impl Context<'_> {
         let answer = async {
             let found = self.resolve(handle).await.map_err(|status| (status, None))?;
             let granted = self.granted(&found).await.map_err(|status| (status, Some(found.clone())))?;
+            // Nobody may write where nothing can be written.
+            let granted = if self.may_change(&found).await.is_ok() { granted } else { granted & !WRITE };
             Ok::<_, Failed>((found, granted))
         };
         match answer.await {
             Ok((found, granted)) => {
-                let of_execute =
-                    if found.attributes.kind == FileKind::Directory { ACCESS_LOOKUP } else { ACCESS_EXECUTE };
-                let bits = if granted & READ != 0 { ACCESS_READ } else { 0 }
-                    | if granted & EXECUTE != 0 { of_execute } else { 0 };
+                let bits = access_bits(found.attributes.kind == FileKind::Directory, granted);
                 let out = out.status(Status::Ok);
                 post_op(out, Some(&found));
                 out.u32(bits & wanted);

@@ -4,8 +4,8 @@
 //! end-of-list words, and `dircount` bounds the names and cookies alone. A bound too small for one entry is
 //! NFS3ERR_TOOSMALL, never an empty page that is not the end: clients would loop.
 //!
-//! Cookies are the tree's. The verifier is the pool's GUID: what a listing shows never changes while it is served, so a
-//! cookie is good for ever, unless it comes from another pool.
+//! Cookies are the tree's: places in the order of the names' hashes, which entries that come and go do not move. So a
+//! cookie is good for ever, unless it comes from another pool: the verifier is the pool's GUID.
 
 use super::{Context, FATTR_BYTES, Failed, Found, LIST_MAX_BYTES, Status, attributes, handle_argument, post_op};
 use crate::access::READ;

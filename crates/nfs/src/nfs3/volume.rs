@@ -8,8 +8,10 @@ use crate::wire::Decoder;
 const MULTIPLE_BYTES: u32 = 4096;
 /// The listing that we like best.
 const LIST_BYTES: u32 = 64 << 10;
-/// FSINFO: hard links, symbolic links, PATHCONF alike everywhere. Times can't be set.
+/// FSINFO: hard links, symbolic links, PATHCONF alike everywhere.
 const PROPERTIES: u32 = 0x1 | 0x2 | 0x8;
+/// FSINFO: times can be set.
+const CAN_SET_TIME: u32 = 0x10;
 /// The most links of a file.
 const LINK_MAX: u32 = u32::MAX;
 
@@ -46,6 +48,7 @@ impl Context<'_> {
         let handle = handle_argument(&mut input)?;
         match self.resolve(handle).await {
             Ok(found) => {
+                let setting = if self.may_change(&found).await.is_ok() { CAN_SET_TIME } else { 0 };
                 let out = out.status(Status::Ok);
                 post_op(out, Some(&found));
                 out.u32(READ_MAX_BYTES).u32(READ_MAX_BYTES).u32(MULTIPLE_BYTES);
@@ -54,7 +57,7 @@ impl Context<'_> {
                 out.u64(i64::MAX as u64);
                 // Times are exact to the nanosecond.
                 out.u32(0).u32(1);
-                out.u32(PROPERTIES);
+                out.u32(PROPERTIES | setting);
             }
             Err(status) => post_op(out.status(status), None),
         }

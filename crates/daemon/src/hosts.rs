@@ -1,0 +1,91 @@
+//! Hosts that are named: single addresses and networks.
+
+use std::net::IpAddr;
+use thiserror::Error;
+
+/// A text that names no host.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("'{0}' is no address and no network (192.0.2.7, 192.0.2.0/24, 2001:db8::/32)")]
+pub struct NoHost(String);
+
+/// A set of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts(Vec<(IpAddr, u8)>);
+
+impl Hosts {
+    /// This machine alone.
+    pub fn loopback() -> Self {
+        Hosts(vec![(IpAddr::from([127, 0, 0, 0]), 8), (IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]), 128)])
+    }
+
+    /// Nobody.
+    pub fn none() -> Self {
+        Hosts(Vec::new())
+    }
+
+    /// Adds addresses and networks, separated by commas; a leading `@` as in `sharenfs` means nothing.
+    ///
+    /// # Errors
+    /// The first word that is neither.
+    pub fn add(&mut self, text: &str) -> Result<(), NoHost> {
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            self.0.push(network(word).ok_or_else(|| NoHost(word.to_owned()))?);
+        }
+        Ok(())
+    }
+
+    /// Whether an address is in the set. An IPv4 address that came over an IPv6 socket counts as itself.
+    pub fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|(network, bits)| same_head(*network, address, *bits))
+    }
+}
+
+fn network(word: &str) -> Option<(IpAddr, u8)> {
+    let word = word.strip_prefix('@').unwrap_or(word);
+    let (address, bits) = match word.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (word, None),
+    };
+    let address: IpAddr = address.parse().ok()?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most))?;
+    Some((address, bits))
+}
+
+/// Whether two addresses of one kind agree in their first bits.
+fn same_head(one: IpAddr, other: IpAddr, bits: u8) -> bool {
+    let differing = match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
+        (IpAddr::V6(one), IpAddr::V6(other)) => one.to_bits() ^ other.to_bits(),
+        _ => return false,
+    };
+    u32::from(bits) <= differing.leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_hold_their_addresses_and_no_others() {
+        let mut hosts = Hosts::none();
+        hosts.add("192.0.2.7,@10.1.0.0/16,2001:db8::/32").unwrap();
+        let has = |text: &str| hosts.has(text.parse().unwrap());
+        assert!(has("192.0.2.7") && has("10.1.255.3") && has("2001:db8:7::1") && has("::ffff:10.1.2.3"));
+        assert!(!has("192.0.2.8") && !has("10.2.0.0") && !has("2001:db9::1") && !has("127.0.0.1"));
+        let mut all = Hosts::none();
+        all.add("0.0.0.0/0").unwrap();
+        assert!(all.has("203.0.113.9".parse().unwrap()) && !all.has("::1".parse().unwrap()));
+        let loopback = Hosts::loopback();
+        assert!(loopback.has("127.3.4.5".parse().unwrap()) && loopback.has("::1".parse().unwrap()));
+        assert!(!loopback.has("128.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for word in ["host", "1.2.3.4/33", "::/129", "1.2.3", "1.2.3.4/-1", "1.2.3.4/"] {
+            assert_eq!(Hosts::none().add(word), Err(NoHost(word.into())));
+        }
+    }
+}

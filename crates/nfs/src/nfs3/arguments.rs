@@ -1,0 +1,201 @@
+//! What callers say when they change something: attributes to set, ways to create, degrees of stability.
+//!
+//! Every decoder is total: nonsense is `None`, which becomes GARBAGE_ARGS.
+
+use crate::wire::Decoder;
+use weir_files::{SetAttributes, SetTime};
+
+/// Longest target of a symbolic link that is decoded, in bytes; the file system says what is too long.
+const MAX_TARGET_BYTES: usize = 4096;
+const SECOND_NS: i128 = 1_000_000_000;
+
+/// How stable a WRITE is to be when it is answered (`stable_how`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Stable {
+    /// Not at all: a COMMIT follows.
+    Unstable = 0,
+    /// The data, and what is needed to find them.
+    DataSync = 1,
+    /// Everything.
+    FileSync = 2,
+}
+
+impl Stable {
+    pub(crate) fn read(input: &mut Decoder<'_>) -> Option<Self> {
+        match input.u32()? {
+            0 => Some(Stable::Unstable),
+            1 => Some(Stable::DataSync),
+            2 => Some(Stable::FileSync),
+            _ => None,
+        }
+    }
+}
+
+/// How CREATE treats a name that is taken (`createhow3`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// The file that has it will do.
+    Unchecked(SetAttributes),
+    /// It is an error.
+    Guarded(SetAttributes),
+    /// It is an error, unless the file was made by this very call, sent before.
+    Exclusive([u8; 8]),
+}
+
+impl How {
+    pub(crate) fn read(input: &mut Decoder<'_>) -> Option<Self> {
+        match input.u32()? {
+            0 => attributes(input).map(How::Unchecked),
+            1 => attributes(input).map(How::Guarded),
+            2 => input.fixed(8)?.try_into().ok().map(How::Exclusive),
+            _ => None,
+        }
+    }
+}
+
+/// The times in which an exclusively created file keeps the verifier of its CREATE until the client sets its attributes:
+/// last access and last change, whole seconds that every client can carry.
+pub(crate) fn verifier_times(verifier: [u8; 8]) -> (i128, i128) {
+    let [a, b, c, d, e, f, g, h] = verifier;
+    let seconds = |word: [u8; 4]| i128::from(u32::from_be_bytes(word) & 0x7fff_ffff) * SECOND_NS;
+    (seconds([a, b, c, d]), seconds([e, f, g, h]))
+}
+
+/// What MKNOD makes (`mknoddata3`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Special {
+    Block {
+        major: u32,
+        minor: u32,
+    },
+    Char {
+        major: u32,
+        minor: u32,
+    },
+    Socket,
+    Fifo,
+    /// A kind that MKNOD is not for.
+    Unfit,
+}
+
+/// Kind and attributes of MKNOD.
+pub(crate) fn special(input: &mut Decoder<'_>) -> Option<(Special, SetAttributes)> {
+    let kind = input.u32()?;
+    match kind {
+        3 | 4 => {
+            let set = attributes(input)?;
+            let (major, minor) = (input.u32()?, input.u32()?);
+            let special = if kind == 3 { Special::Block { major, minor } } else { Special::Char { major, minor } };
+            Some((special, set))
+        }
+        6 => Some((Special::Socket, attributes(input)?)),
+        7 => Some((Special::Fifo, attributes(input)?)),
+        _ => Some((Special::Unfit, SetAttributes::default())),
+    }
+}
+
+/// `sattr3`.
+pub(crate) fn attributes(input: &mut Decoder<'_>) -> Option<SetAttributes> {
+    Some(SetAttributes {
+        mode: optional(input, Decoder::u32)?.map(|mode| mode & 0o7777),
+        uid: optional(input, Decoder::u32)?,
+        gid: optional(input, Decoder::u32)?,
+        size_bytes: optional(input, Decoder::u64)?,
+        atime: set_time(input)?,
+        mtime: set_time(input)?,
+    })
+}
+
+/// SETATTR's guard: the `ctime` that the file must have.
+pub(crate) fn guard(input: &mut Decoder<'_>) -> Option<Option<(u32, u32)>> {
+    optional(input, |input| Some((input.u32()?, input.u32()?)))
+}
+
+/// The target of a symbolic link.
+pub(crate) fn target<'a>(input: &mut Decoder<'a>) -> Option<&'a [u8]> {
+    input.opaque(MAX_TARGET_BYTES)
+}
+
+fn optional<'a, T>(input: &mut Decoder<'a>, read: impl FnOnce(&mut Decoder<'a>) -> Option<T>) -> Option<Option<T>> {
+    match input.u32()? {
+        0 => Some(None),
+        1 => read(input).map(Some),
+        _ => None,
+    }
+}
+
+fn set_time(input: &mut Decoder<'_>) -> Option<Option<SetTime>> {
+    match input.u32()? {
+        0 => Some(None),
+        1 => Some(Some(SetTime::Now)),
+        2 => {
+            let (seconds, ns) = (input.u32()?, input.u32()?);
+            // A second has no more than a thousand million of them.
+            (i128::from(ns) < SECOND_NS).then(|| Some(SetTime::At(i128::from(seconds) * SECOND_NS + i128::from(ns))))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Encoder;
+
+    #[test]
+    fn attributes_are_read_word_by_word() {
+        let mut out = Encoder::default();
+        out.u32(1).u32(0o107_755).u32(0).u32(1).u32(20).u32(1).u64(1 << 40).u32(1).u32(2).u32(7).u32(999_999_999);
+        let wanted = SetAttributes {
+            mode: Some(0o7755),
+            uid: None,
+            gid: Some(20),
+            size_bytes: Some(1 << 40),
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::At(7_999_999_999)),
+        };
+        assert_eq!(attributes(&mut Decoder::new(&out.bytes)), Some(wanted));
+        for cut in (0..out.bytes.len()).step_by(4) {
+            assert_eq!(attributes(&mut Decoder::new(&out.bytes[..cut])), None);
+        }
+        let mut late = out.bytes.clone();
+        let at = late.len() - 4;
+        late[at..].copy_from_slice(&1_000_000_000u32.to_be_bytes());
+        assert_eq!(attributes(&mut Decoder::new(&late)), None);
+        let mut odd = out.bytes;
+        odd[3] = 2;
+        assert_eq!(attributes(&mut Decoder::new(&odd)), None);
+    }
+
+    #[test]
+    fn unions_know_their_arms() {
+        let how = |words: &[u32]| {
+            let mut out = Encoder::default();
+            for word in words {
+                out.u32(*word);
+            }
+            How::read(&mut Decoder::new(&out.bytes))
+        };
+        assert_eq!(how(&[2, 0x0102_0304, 0x0506_0708]), Some(How::Exclusive([1, 2, 3, 4, 5, 6, 7, 8])));
+        assert_eq!(how(&[1, 0, 0, 0, 0, 0, 0]), Some(How::Guarded(SetAttributes::default())));
+        assert_eq!((how(&[3]), how(&[2, 1]), how(&[0])), (None, None, None));
+        let kind = |words: &[u32]| {
+            let mut out = Encoder::default();
+            for word in words {
+                out.u32(*word);
+            }
+            special(&mut Decoder::new(&out.bytes)).map(|(special, _)| special)
+        };
+        assert_eq!(kind(&[3, 0, 0, 0, 0, 0, 0, 8, 1]), Some(Special::Block { major: 8, minor: 1 }));
+        assert_eq!(kind(&[7, 0, 0, 0, 0, 0, 0]), Some(Special::Fifo));
+        assert_eq!((kind(&[1]), kind(&[4, 0, 0, 0, 0, 0, 0, 8])), (Some(Special::Unfit), None));
+    }
+
+    #[test]
+    fn verifiers_differ_in_their_times_and_fit_every_client() {
+        let (atime, mtime) = verifier_times([0xff; 8]);
+        assert_eq!((atime, mtime), (0x7fff_ffff * SECOND_NS, 0x7fff_ffff * SECOND_NS));
+        assert_ne!(verifier_times([0, 0, 0, 1, 0, 0, 0, 0]), verifier_times([0, 0, 0, 0, 0, 0, 0, 1]));
+    }
+}
