@@ -165,6 +165,14 @@ impl Cache {
         drop(self.machine.tasks.spawn(job));
     }
 
+    /// Keeps the logical bytes of a block that was written just now: who wrote it may read it soon.
+    pub fn keep(&self, bp: &BlockPointer, opts: &ReadOptions, bytes: Bytes) {
+        let Some(key) = key_of(bp, opts) else { return };
+        let now_ns = self.machine.clock.now().0;
+        let cost = cost_bytes(bytes.len() as u64);
+        self.lock().policy.insert(key, bytes, cost, kind_of(bp), false, now_ns);
+    }
+
     /// The counters and sizes.
     pub fn stats(&self) -> Stats {
         let load = |c: &AtomicU64| c.load(Ordering::Relaxed);

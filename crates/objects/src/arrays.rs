@@ -38,13 +38,7 @@ pub(crate) async fn write_words(
 }
 
 /// Rewrites a block of integers in this machine's byte order, if it is in the other.
-async fn turn(
-    rq: &Request,
-    set: &Arc<ObjectSet>,
-    tx: &Tx,
-    id: ObjectId,
-    block: u64,
-) -> Result<(), ObjectError> {
+async fn turn(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, block: u64) -> Result<(), ObjectError> {
     let object = set.object(rq, id).await?;
     if let Some((bytes, Endian::Big)) = set.read_ordered_block(rq, &object, block).await? {
         let mut bytes = bytes.to_vec();

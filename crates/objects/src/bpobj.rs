@@ -148,12 +148,7 @@ impl EmptyList {
 }
 
 /// Makes a list of its own; `counts_frees` if `feature@livelist` is active.
-pub async fn create(
-    rq: &Request,
-    mos: &Arc<ObjectSet>,
-    tx: &Tx,
-    counts_frees: bool,
-) -> Result<ObjectId, ObjectError> {
+pub async fn create(rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx, counts_frees: bool) -> Result<ObjectId, ObjectError> {
     let header = Bpobj {
         sizes: Some((0, 0)),
         sub_objects: Some((ObjectId(0), 0)),
@@ -374,7 +369,10 @@ pub async fn take(
             match below.filter(|below| !path.contains(below) && path.len() < DEEPEST) {
                 Some(below) => path.push(below),
                 None => {
-                    return Err(ObjectError::Corrupt { place: mos.place(last, 0, 0), why: "a list has no such sub-list" });
+                    return Err(ObjectError::Corrupt {
+                        place: mos.place(last, 0, 0),
+                        why: "a list has no such sub-list",
+                    });
                 }
             }
             continue;
@@ -453,11 +451,7 @@ impl Walk {
     }
 
     /// The next pointers; `None` at the end.
-    pub async fn next(
-        &mut self,
-        rq: &Request,
-        mos: &Arc<ObjectSet>,
-    ) -> Result<Option<Vec<BlockPointer>>, ObjectError> {
+    pub async fn next(&mut self, rq: &Request, mos: &Arc<ObjectSet>) -> Result<Option<Vec<BlockPointer>>, ObjectError> {
         while let Some(id) = self.lists.last().copied() {
             let (object, header) = load(rq, mos, id).await?;
             let count = header.pointers.saturating_sub(self.at).min(POINTERS_AT_ONCE);

@@ -55,13 +55,7 @@ async fn load(rq: &Request, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(Arc<O
 }
 
 /// Adds to the sums in the header.
-async fn account(
-    rq: &Request,
-    mos: &Arc<ObjectSet>,
-    tx: &Tx,
-    id: ObjectId,
-    sums: Sums,
-) -> Result<(), ObjectError> {
+async fn account(rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, sums: Sums) -> Result<(), ObjectError> {
     let (object, old) = load(rq, mos, id).await?;
     let header = Deadlist {
         used_bytes: old.used_bytes.wrapping_add(sums.used_bytes),

@@ -48,12 +48,7 @@ pub struct Style {
 }
 
 /// Makes an empty space map with a histogram.
-pub async fn create(
-    rq: &Request,
-    set: &Arc<ObjectSet>,
-    tx: &Tx,
-    block_bytes: u32,
-) -> Result<ObjectId, ObjectError> {
+pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, block_bytes: u32) -> Result<ObjectId, ObjectError> {
     let header = SpaceMapHeader { object: 0, length_bytes: 0, allocated_bytes: 0, histogram: Some([0; 32]) };
     let mut new = NewObject::new(ObjectType::SPACE_MAP, block_bytes);
     new.indirect_shift = INDIRECT_SHIFT;
@@ -64,11 +59,7 @@ pub async fn create(
     Ok(id)
 }
 
-async fn load(
-    rq: &Request,
-    set: &Arc<ObjectSet>,
-    id: ObjectId,
-) -> Result<(Arc<Object>, SpaceMapHeader), ObjectError> {
+async fn load(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId) -> Result<(Arc<Object>, SpaceMapHeader), ObjectError> {
     let object = set.object(rq, id).await?;
     let place = set.place(id, 0, 0);
     if object.dnode.object_type != ObjectType::SPACE_MAP {

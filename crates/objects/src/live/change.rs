@@ -38,7 +38,7 @@ impl ObjectSet {
 
     /// A set that is nowhere yet: the first sync writes it.
     pub fn make(cache: Arc<Cache>, id: ObjsetId, kind: ObjsetKind, gate: Arc<dyn Gate>, policy: Policy) -> Arc<Self> {
-        let header = super::sync::new_header(kind, id);
+        let header = super::sync::new_header(kind, policy.owner_of.is_some());
         let set = Self::with_header(cache, Opening { id, ..Opening::default() }, BlockPointer::HOLE, header);
         Arc::new(set.alive(Live::new(gate, policy, 0)))
     }
@@ -408,7 +408,7 @@ impl ObjectSet {
     ) -> Result<(), ObjectError> {
         self.change_image(rq, tx, id, |image, changes| {
             let room = bonus_room(image.slots(), image.block_pointers.len(), spill.is_some());
-            if usize::from(image.bonus_len) > room {
+            if spill.is_some() && (room == 0 || usize::from(image.bonus_len) > room) {
                 return Err(ObjectError::Unsupported { what: "a spill block beside a bonus area that takes all room" });
             }
             changes.spill = Some(spill.clone());

@@ -35,8 +35,9 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod usage;
 
-// pub use sync::{Killed, Outcome};
+pub use sync::{Killed, Outcome, OwnerOf};
 
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
@@ -47,6 +48,7 @@ use numbers::Numbers;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::compress::ZstdLevel;
+use weir_format::zil::ZilHeader;
 use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId};
 use weir_machine::Request;
 
@@ -90,7 +92,7 @@ impl Gate for OpenGate {
 }
 
 /// How a set's blocks are written: what its properties say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// `compression`, resolved: never `On` or `Inherit`.
     pub compression: CompressionKind,
@@ -106,6 +108,8 @@ pub struct Policy {
     pub special_small_bytes: u32,
     /// Blocks short enough may stand in their pointers (`feature@embedded_data`).
     pub embed: bool,
+    /// Who owns a file, for the accounting of users, groups and projects.
+    pub owner_of: Option<OwnerOf>,
 }
 
 impl Policy {
@@ -119,6 +123,16 @@ impl Policy {
             metadata_copies: 2,
             special_small_bytes: 0,
             embed: true,
+            owner_of: None,
+        }
+    }
+
+    /// The checksum of metadata: the data's if that is good enough (`ZCHECKSUM_FLAG_METADATA`).
+    pub fn metadata_checksum(&self) -> ChecksumKind {
+        use ChecksumKind::{Blake3, Edonr, Fletcher4, Sha256, Sha512, Skein};
+        match self.checksum {
+            good @ (Sha256 | Sha512 | Skein | Edonr | Blake3) => good,
+            _ => Fletcher4,
         }
     }
 
@@ -165,6 +179,8 @@ pub(crate) struct State {
     pub version: u64,
     pub numbers: Numbers,
     pub policy: Policy,
+    /// The intent log's header as the next sync is to write it.
+    pub zil: Option<ZilHeader>,
 }
 
 /// What makes an object set live.
@@ -175,7 +191,7 @@ pub(crate) struct Live {
 
 impl Live {
     pub fn new(gate: Arc<dyn Gate>, policy: Policy, first_block: u64) -> Self {
-        let state = State { nodes: BTreeMap::new(), version: 0, numbers: Numbers::new(first_block), policy };
+        let state = State { nodes: BTreeMap::new(), version: 0, numbers: Numbers::new(first_block), policy, zil: None };
         Live { gate, state: Mutex::new(state) }
     }
 

@@ -1,6 +1,290 @@
-//! Syncing a set.
-use weir_format::{Objset, ObjsetId, ObjsetKind};
-/// A header.
-pub(crate) fn new_header(kind: ObjsetKind, _id: ObjsetId) -> Objset {
-    Objset { kind, ..crate::object_set::empty_header() }
+//! Syncing a set: one closed txg's changes become its new root.
+//!
+//! ```text
+//!   trees of the changed objects ─► dnodes ─► accounting of owners ─► blocks of dnodes ─► header ─► root pointer
+//! ```
+//!
+//! Until the very end the overlay stays as it is and the old root counts; then both change in one step. An error on the
+//! way changes nothing in memory: the group, and so the pool, is what it was before on the disks.
+
+use super::node::{Changes, fresh};
+use super::tree::Writer;
+use super::usage::Usage;
+use super::{Live, NewObject, State};
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::object_set::{ObjectSet, Root, empty_header};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_blocks::WriteOptions;
+use weir_format::zil::ZilHeader;
+use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
+use weir_machine::Request;
+
+/// Bytes of a block of dnodes (`DNODE_BLOCK_SHIFT`).
+const DNODE_BLOCK_BYTES: u32 = 16 << 10;
+/// Objects that a set can have (`DN_MAX_OBJECT`).
+const MAX_OBJECTS: u64 = 1 << 48;
+/// Where a dnode tells how many further slots it takes.
+const EXTRA_SLOTS: usize = 12;
+
+/// A block that is not needed by the newest state any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Killed {
+    /// The pointer that led to it.
+    pub pointer: BlockPointer,
+    /// Its object.
+    pub object: ObjectId,
+    /// Level above the data.
+    pub level: u8,
+    /// Its number on that level; [`crate::Place::SPILL`] for a spill block.
+    pub block: u64,
+}
+
+/// What syncing a set did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The pointer to the set's new root.
+    pub root: BlockPointer,
+    /// Blocks written, those in their pointers included.
+    pub born: Vec<BlockPointer>,
+    /// Blocks given up.
+    pub killed: Vec<Killed>,
+}
+
+/// Tells user, group and project of a file from its dnode and spill block; `None` for what belongs to nobody.
+pub type OwnerOf = fn(&Dnode, Option<&[u8]>) -> Option<[u64; 3]>;
+
+/// An object that a txg changed.
+struct Dirty {
+    id: ObjectId,
+    base: Option<Arc<Object>>,
+    changes: Arc<Changes>,
+}
+
+/// An object as it is now; `None` if it is gone.
+type Synced = (ObjectId, Option<Dnode>);
+
+impl ObjectSet {
+    /// Whether `txg` changed anything.
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        self.live().is_some_and(|live| {
+            let state = live.state();
+            state.zil.is_some() || state.nodes.values().any(|node| node.txgs.contains_key(&txg.0))
+        })
+    }
+
+    /// Sets the header of the intent log as the next sync writes it.
+    pub fn set_zil_header(&self, header: ZilHeader) {
+        if let Some(live) = self.live() {
+            live.state().zil = Some(header);
+        }
+    }
+
+    /// Makes the next sync write the root, whatever changed.
+    pub fn touch(&self) {
+        if let Some(live) = self.live() {
+            let mut state = live.state();
+            let zil = state.zil.take().unwrap_or_else(|| self.root().header.zil.clone());
+            state.zil = Some(zil);
+        }
+    }
+
+    /// Writes what `txg`, which must be closed, changed; `None` if that is nothing. All earlier groups must be synced.
+    ///
+    /// # Errors
+    /// What reading the old trees and writing the new ones meets. The set is then as before.
+    pub async fn sync(self: &Arc<Self>, rq: &Request, txg: Txg) -> Result<Option<Outcome>, ObjectError> {
+        let Some(live) = self.live() else { return Ok(None) };
+        if !self.is_dirty(txg) {
+            return Ok(None);
+        }
+        if self.pointer().endian() == Endian::Big && !self.pointer().is_hole() {
+            return Err(ObjectError::Unsupported { what: "writing to a set of the other byte order" });
+        }
+        let policy = live.state().policy;
+        let writer = Writer { set: self, rq, txg, policy, outcome: Mutex::default() };
+        let mut synced: Vec<Synced> = Vec::new();
+        let mut usage = Usage::default();
+        for dirty in live.dirty(txg).into_iter().filter(|d| !is_accounting(d.id)) {
+            let dnode = writer.sync_object(&dirty).await?;
+            let dnode = usage.count(&writer, &dirty.base, dnode, &dirty.changes).await?;
+            synced.push((dirty.id, dnode));
+        }
+        usage.apply(self, rq, txg).await?;
+        for dirty in live.dirty(txg).into_iter().filter(|d| is_accounting(d.id)) {
+            synced.push((dirty.id, writer.sync_object(&dirty).await?));
+        }
+        let zil = live.state().zil.clone();
+        let root = writer.root(&synced, zil).await?;
+        let mut outcome = writer.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcome.root = root.pointer;
+        self.adopt(live, txg, root, synced);
+        Ok(Some(outcome))
+    }
+
+    /// The new root counts, and the overlay of `txg` is dropped.
+    fn adopt(&self, live: &Live, txg: Txg, root: Arc<Root>, synced: Vec<Synced>) {
+        let per_block = root.meta.as_ref().map_or(32, |m| m.block_bytes() / Dnode::SLOT as u64).max(1);
+        let mut state = live.state();
+        state.version += 1;
+        state.zil = None;
+        self.set_root(root);
+        self.forget(synced.iter().map(|(id, _)| *id));
+        for (id, dnode) in synced {
+            let State { nodes, numbers, .. } = &mut *state;
+            let Some(node) = nodes.get_mut(&id) else { continue };
+            let was = node.base.as_ref().map_or(1, |base| base.dnode.slots() as u64);
+            let is_gone = dnode.is_none();
+            let base = dnode.map(|dnode| Arc::new(Object::new(id, dnode)));
+            if node.synced(txg, base) {
+                nodes.remove(&id);
+                if is_gone && !is_accounting(id) {
+                    numbers.give_back(id, was, per_block);
+                }
+            }
+        }
+    }
+}
+
+impl Live {
+    fn dirty(&self, txg: Txg) -> Vec<Dirty> {
+        let state = self.state();
+        let nodes = state.nodes.iter();
+        nodes
+            .filter_map(|(id, node)| {
+                let changes = node.txgs.get(&txg.0)?.clone();
+                Some(Dirty { id: *id, base: node.base.clone(), changes })
+            })
+            .collect()
+    }
+}
+
+/// The objects whose dnodes stand in the header.
+fn is_accounting(id: ObjectId) -> bool {
+    id.0 >= Objset::PROJECTUSED_OBJECT
+}
+
+impl Writer<'_> {
+    async fn sync_object(&self, dirty: &Dirty) -> Result<Option<Dnode>, ObjectError> {
+        let base = dirty.base.as_ref().map(|object| &object.dnode);
+        self.object(dirty.id, base, &dirty.changes, &|_| 1).await
+    }
+
+    /// Writes the blocks of dnodes and the header.
+    async fn root(&self, synced: &[Synced], zil: Option<ZilHeader>) -> Result<Arc<Root>, ObjectError> {
+        let old = self.set.root();
+        let mut header = old.header.clone();
+        let slots: Vec<&Synced> = synced.iter().filter(|(id, _)| !is_accounting(*id)).collect();
+        if !slots.is_empty() {
+            header.meta_dnode = self.meta(&old, &slots).await?;
+        }
+        for (id, dnode) in synced {
+            match id.0 {
+                Objset::USERUSED_OBJECT => header.user_used = dnode.clone(),
+                Objset::GROUPUSED_OBJECT => header.group_used = dnode.clone(),
+                Objset::PROJECTUSED_OBJECT => header.project_used = dnode.clone(),
+                _ => {}
+            }
+        }
+        header.zil = zil.unwrap_or(header.zil);
+        let bytes = Bytes::from(header.encode(Objset::SIZE_V3, Endian::Little));
+        let fill = header.meta_dnode.iter().flat_map(|m| &m.block_pointers).map(BlockPointer::fill).sum();
+        let options = self.options(ObjectId(0), ObjectType::OBJSET, 0, 0, bytes.len());
+        let options = WriteOptions { fill, embed: false, ..options };
+        let place = self.set.place(ObjectId(0), 0, 0);
+        let written = self.set.cache().blocks().write(self.rq, bytes, &options).await;
+        let pointer = written.map_err(|e| ObjectError::block(place, e))?;
+        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.born.push(pointer);
+        if !old.pointer.is_hole() {
+            outcome.killed.push(Killed { pointer: old.pointer, object: ObjectId(0), level: 0, block: 0 });
+        }
+        Ok(Root::new(pointer, header))
+    }
+
+    /// Writes the blocks of the dnodes that changed.
+    async fn meta(&self, old: &Root, synced: &[&Synced]) -> Result<Option<Dnode>, ObjectError> {
+        let base = old.meta.as_ref().map(|meta| &meta.dnode);
+        let mut image = base.cloned().unwrap_or_else(|| meta_dnode(self.set.id()));
+        let block_bytes = u64::from(image.data_block_bytes).max(512);
+        let per_block = block_bytes / Dnode::SLOT as u64;
+        let mut by_block: BTreeMap<u64, Vec<&Synced>> = BTreeMap::new();
+        for one in synced {
+            by_block.entry(one.0.0 / per_block).or_default().push(one);
+        }
+        let mut changes = Changes::default();
+        for (block, objects) in by_block {
+            let place = self.set.place(ObjectId(0), 0, block);
+            let pointer = match old.meta.as_ref() {
+                Some(meta) => self.set.pointer_at(self.rq, meta, 0, block).await?,
+                None => None,
+            };
+            let mut bytes = match pointer {
+                Some(pointer) => {
+                    let read = self.set.cache().read(self.rq, &pointer, self.set.options()).await;
+                    read.map_err(|e| ObjectError::block(place, e))?.to_vec()
+                }
+                None => vec![0; block_bytes as usize],
+            };
+            // What is gone goes first: a larger dnode may stand over its slot now.
+            for gone in [true, false] {
+                for (id, dnode) in objects.iter().filter(|(_, d)| d.is_none() == gone) {
+                    put_dnode(&mut bytes, (id.0 % per_block) as usize * Dnode::SLOT, dnode.as_ref());
+                }
+            }
+            image.max_block_id = image.max_block_id.max(block);
+            changes.blocks.insert(block, Bytes::from(bytes));
+        }
+        changes.image = Some(image);
+        self.object(ObjectId(0), base, &changes, &|bytes| dnodes_in(bytes)).await
+    }
+}
+
+/// Puts a dnode into its block, or wipes what is there.
+fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
+    let there = match block.get(at) {
+        Some(kind) if *kind != 0 => 1 + block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n)),
+        _ => 1,
+    };
+    let bytes = dnode.map(Dnode::encode).unwrap_or_default();
+    let end = (at + (there * Dnode::SLOT).max(bytes.len())).min(block.len());
+    if let Some(place) = block.get_mut(at..end) {
+        place.fill(0);
+        place.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+    }
+}
+
+/// Dnodes in use in a block of them.
+fn dnodes_in(block: &[u8]) -> u64 {
+    let (mut at, mut count) = (0, 0);
+    while let Some(kind) = block.get(at) {
+        let used = *kind != 0;
+        count += u64::from(used);
+        let extra = if used { block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n)) } else { 0 };
+        at += (1 + extra) * Dnode::SLOT;
+    }
+    count
+}
+
+/// The dnode of the dnodes of a new set. But for the MOS, which only the syncer changes, it has all levels from the
+/// start, as OpenZFS expects (`dmu_objset_create_impl_dnstats`).
+fn meta_dnode(id: ObjsetId) -> Dnode {
+    let new = NewObject::new(ObjectType::DNODE, DNODE_BLOCK_BYTES);
+    let mut dnode = fresh(&new);
+    if id != ObjsetId::MOS {
+        let pointers = dnode.block_pointers.len() as u64;
+        let covered = |levels: u8| (pointers << 5).checked_shl(u32::from(levels - 1) * 10).unwrap_or(u64::MAX);
+        while covered(dnode.levels) < MAX_OBJECTS {
+            dnode.levels += 1;
+        }
+    }
+    dnode
+}
+
+/// The header of a set that is nowhere yet; `counts`: its owners' use is accounted for from the start.
+pub(crate) fn new_header(kind: ObjsetKind, counts: bool) -> Objset {
+    let all = Objset::USER_ACCOUNTING | Objset::OBJECT_ACCOUNTING | Objset::PROJECT_ACCOUNTING;
+    Objset { kind, flags: if counts { all } else { 0 }, ..empty_header() }
 }

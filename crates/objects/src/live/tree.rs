@@ -1,1 +1,402 @@
+//! Writing one object's tree: data blocks first, then what leads to them, bottom up.
+//!
+//! ```text
+//!   changed blocks ─► written, many at once ─► pointers ─┐
+//!   freed spans    ─────────────────────────► holes ─────┴─► edits of the tree, level by level from below
+//! ```
+//!
+//! Each block is written once per txg, and each block that it replaces is reported as killed, once. Subtrees without an
+//! edit are not looked at.
 
+use super::node::{Changes, bonus_room};
+use super::spans::Spans;
+use super::{Killed, Outcome, Policy};
+use crate::error::{ObjectError, Place};
+use crate::object::{shift_left, shift_right};
+use crate::object_set::ObjectSet;
+use crate::read::pointer_in;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_blocks::{BlockError, Class, WriteOptions};
+use weir_format::{BlockPointer, CompressionKind, Dnode, Endian, ObjectId, ObjectType, Txg};
+use weir_machine::Request;
+
+/// Blocks of one object that are being written at the same time.
+const AT_ONCE: usize = 64;
+/// Most levels of a tree.
+const MAX_LEVELS: u8 = 12;
+
+/// What a set's trees are written with.
+pub(super) struct Writer<'a> {
+    pub set: &'a Arc<ObjectSet>,
+    pub rq: &'a Request,
+    pub txg: Txg,
+    pub policy: Policy,
+    /// What was born and killed so far.
+    pub outcome: Mutex<Outcome>,
+}
+
+/// One object's tree while it is written.
+struct Tree<'a> {
+    id: ObjectId,
+    kind: ObjectType,
+    fan_out_shift: u32,
+    edits: BTreeMap<u64, BlockPointer>,
+    freed: &'a Spans,
+    /// Bytes by which the object grew on the devices.
+    used: Mutex<i64>,
+    /// If the tree gets more levels: how many it had, and the pointers at its top, which come to stand below.
+    old_levels: u8,
+    old_tops: SmallVec<[BlockPointer; 3]>,
+}
+
+impl Tree<'_> {
+    /// Blocks that one block of `level` covers.
+    fn covered(&self, level: u8, first: u64) -> std::ops::Range<u64> {
+        first..first.saturating_add(shift_left(1, self.fan_out_shift * u32::from(level)))
+    }
+
+    fn has_edit(&self, range: &std::ops::Range<u64>) -> bool {
+        self.edits.range(range.clone()).next().is_some()
+    }
+
+    fn frees(&self, range: &std::ops::Range<u64>) -> bool {
+        self.freed.at_or_after(range.start).is_some_and(|span| span.start < range.end)
+    }
+
+    /// Whether the old top comes to stand below the block of `level` that begins at `first`.
+    fn carries_old_top(&self, level: u8, first: u64) -> bool {
+        self.old_levels > 0 && level >= self.old_levels && first == 0
+    }
+
+    fn frees_all(&self, range: &std::ops::Range<u64>) -> bool {
+        self.freed.at_or_after(range.start).is_some_and(|s| s.start <= range.start && s.end >= range.end)
+    }
+}
+
+/// How many blocks (or dnodes) a data block counts for.
+pub(super) type Fill<'a> = &'a (dyn Fn(&[u8]) -> u64 + Sync);
+
+/// The hole that takes a block's place: it tells when it was made, if there was something.
+fn hole(old: &BlockPointer, kind: ObjectType, level: u8, lsize_bytes: u64, txg: Txg) -> BlockPointer {
+    if old.is_null() {
+        return BlockPointer::HOLE;
+    }
+    let mut words = [0; 16];
+    let lsize = (lsize_bytes >> 9).saturating_sub(1) & 0xffff;
+    words[6] = 1 << 63 | u64::from(level & 31) << 56 | u64::from(kind.0) << 48 | lsize;
+    words[10] = txg.0;
+    BlockPointer::from_words(words)
+}
+
+impl Writer<'_> {
+    fn place(&self, id: ObjectId, level: u8, block: u64) -> Place {
+        self.set.place(id, level, block)
+    }
+
+    /// How a block is written: what the set's properties, the kind of object and the level say
+    /// (`dmu_write_policy` in OpenZFS's `module/zfs/dmu.c`).
+    pub fn options(&self, id: ObjectId, kind: ObjectType, level: u8, block: u64, bytes: usize) -> WriteOptions {
+        let policy = &self.policy;
+        let metadata = level > 0 || kind.is_metadata();
+        let mut options = WriteOptions::new(self.txg, kind);
+        options.objset = self.set.id();
+        (options.object, options.block, options.level) = (id, block, level);
+        options.checksum = if metadata { policy.metadata_checksum() } else { policy.checksum };
+        options.compression = if metadata { CompressionKind::Lz4 } else { policy.compression };
+        options.compression_level = policy.zstd_level;
+        options.copies = if metadata { policy.metadata_copies } else { policy.copies };
+        let small = !metadata && bytes as u64 <= u64::from(policy.special_small_bytes);
+        options.class = if metadata || small { Class::Special } else { Class::Normal };
+        options.keys = self.set.options().keys.clone();
+        options.embed = policy.embed;
+        options
+    }
+
+    fn dsize(&self, pointer: &BlockPointer) -> i64 {
+        self.set.cache().blocks().dsize_bytes(pointer) as i64
+    }
+
+    fn born(&self, tree: &Tree<'_>, pointer: BlockPointer) {
+        if !pointer.is_hole() {
+            *tree.used.lock().unwrap_or_else(PoisonError::into_inner) += self.dsize(&pointer);
+            self.outcome.lock().unwrap_or_else(PoisonError::into_inner).born.push(pointer);
+        }
+    }
+
+    fn killed(&self, tree: &Tree<'_>, pointer: BlockPointer, level: u8, block: u64) {
+        if !pointer.is_hole() {
+            *tree.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.dsize(&pointer);
+            let killed = Killed { pointer, object: tree.id, level, block };
+            self.outcome.lock().unwrap_or_else(PoisonError::into_inner).killed.push(killed);
+        }
+    }
+
+    /// Writes a block and keeps it in the cache.
+    async fn write(&self, tree: &Tree<'_>, bytes: Bytes, options: WriteOptions) -> Result<BlockPointer, ObjectError> {
+        let place = self.place(tree.id, options.level, options.block);
+        let (cache, rq) = (self.set.cache(), self.rq);
+        let written = cache.blocks().write(rq, bytes.clone(), &options).await;
+        let pointer = written.map_err(|e| ObjectError::block(place, e))?;
+        cache.keep(&pointer, self.set.options(), bytes);
+        self.born(tree, pointer);
+        Ok(pointer)
+    }
+
+    /// Writes many data blocks at once, on all processors.
+    async fn write_data(
+        &self,
+        tree: &Tree<'_>,
+        blocks: &BTreeMap<u64, Bytes>,
+        fill: Fill<'_>,
+    ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
+        let mut out = BTreeMap::new();
+        let mut under_way = FuturesUnordered::new();
+        for (n, bytes) in blocks {
+            let options = WriteOptions { fill: fill(bytes), ..self.options(tree.id, tree.kind, 0, *n, bytes.len()) };
+            let (cache, bytes, read, n) = (self.set.cache().clone(), bytes.clone(), self.set.options().clone(), *n);
+            let job = async move {
+                let rq = Request::internal("sync");
+                let pointer = cache.blocks().write(&rq, bytes.clone(), &options).await?;
+                cache.keep(&pointer, &read, bytes);
+                Ok::<_, BlockError>(pointer)
+            };
+            let handle = self.set.cache().machine().tasks.spawn(job);
+            under_way.push(async move { (n, handle.await) });
+            if under_way.len() >= AT_ONCE
+                && let Some(done) = under_way.next().await
+            {
+                self.landed(tree, &mut out, done)?;
+            }
+        }
+        while let Some(done) = under_way.next().await {
+            self.landed(tree, &mut out, done)?;
+        }
+        Ok(out)
+    }
+
+    fn landed<E>(
+        &self,
+        tree: &Tree<'_>,
+        out: &mut BTreeMap<u64, BlockPointer>,
+        (n, done): (u64, Result<Result<BlockPointer, BlockError>, E>),
+    ) -> Result<(), ObjectError> {
+        let place = self.place(tree.id, 0, n);
+        let pointer = done.unwrap_or(Err(BlockError::ComputeLost)).map_err(|e| ObjectError::block(place, e))?;
+        self.born(tree, pointer);
+        out.insert(n, pointer);
+        Ok(())
+    }
+
+    /// Writes what a txg did to one object, and gives its dnode; `None` if it is gone.
+    pub async fn object(
+        &self,
+        id: ObjectId,
+        base: Option<&Dnode>,
+        changes: &Changes,
+        fill: Fill<'_>,
+    ) -> Result<Option<Dnode>, ObjectError> {
+        let kind = changes.image.as_ref().or(base).map_or(ObjectType::NONE, |d| d.object_type);
+        let everything = Spans::default();
+        let bare = |shift: u8| Tree {
+            id,
+            kind,
+            fan_out_shift: u32::from(shift).saturating_sub(7),
+            edits: BTreeMap::new(),
+            freed: &everything,
+            used: Mutex::default(),
+            old_levels: 0,
+            old_tops: SmallVec::new(),
+        };
+        let mut base = base;
+        if let Some(old) = base.filter(|_| changes.removed || changes.image.is_none()) {
+            let tree = bare(old.indirect_shift);
+            for (n, top) in (0..).zip(&old.block_pointers) {
+                self.free_below(&tree, *top, old.levels.saturating_sub(1), n).await?;
+            }
+            self.killed(&tree, old.spill.unwrap_or_default(), 0, Place::SPILL);
+            base = None;
+        }
+        let Some(image) = &changes.image else { return Ok(None) };
+        let mut dnode = image.clone();
+        adopt(&mut dnode, base);
+        let mut tree = Tree { freed: &changes.freed, ..bare(dnode.indirect_shift) };
+        tree.edits = self.write_data(&tree, &changes.blocks, fill).await?;
+        grow(&mut tree, &mut dnode);
+        let top = dnode.levels - 1;
+        for n in 0..dnode.block_pointers.len() {
+            let first = shift_left(n as u64, tree.fan_out_shift * u32::from(top));
+            let old = dnode.block_pointers[n];
+            dnode.block_pointers[n] = self.edit(&tree, old, top, first, dnode.data_block_bytes.into()).await?;
+        }
+        self.spill(&tree, &mut dnode, changes).await?;
+        let used = *tree.used.lock().unwrap_or_else(PoisonError::into_inner);
+        dnode.used = dnode.used_bytes().saturating_add_signed(used);
+        dnode.flags.0 |= weir_format::DnodeFlags::USED_BYTES;
+        Ok(Some(dnode))
+    }
+
+    async fn spill(&self, tree: &Tree<'_>, dnode: &mut Dnode, changes: &Changes) -> Result<(), ObjectError> {
+        let Some(spill) = &changes.spill else { return Ok(()) };
+        let old = dnode.spill.take();
+        self.killed(tree, old.unwrap_or_default(), 0, Place::SPILL);
+        let new = match spill {
+            Some(bytes) => {
+                let options = self.options(tree.id, ObjectType::SA, 0, Place::SPILL, bytes.len());
+                Some(self.write(tree, bytes.clone(), options).await?)
+            }
+            None => None,
+        };
+        super::node::set_spill_pointer(dnode, new);
+        Ok(())
+    }
+
+    /// What stands in the place of `old`, the pointer of level `level` above the blocks from `first` on.
+    fn edit<'f>(
+        &'f self,
+        tree: &'f Tree<'f>,
+        old: BlockPointer,
+        level: u8,
+        first: u64,
+        block_bytes: u64,
+    ) -> BoxFuture<'f, Result<BlockPointer, ObjectError>> {
+        Box::pin(async move {
+            let range = tree.covered(level, first);
+            let carries = tree.carries_old_top(level, first);
+            if !carries && !tree.has_edit(&range) && (old.is_hole() || !tree.frees(&range)) {
+                return Ok(old);
+            }
+            let number = shift_right(first, tree.fan_out_shift * u32::from(level));
+            if level == 0 {
+                self.killed(tree, old, 0, first);
+                let new = tree.edits.get(&first).copied();
+                return Ok(new.unwrap_or_else(|| hole(&old, tree.kind, 0, block_bytes, self.txg)));
+            }
+            let indirect_bytes = 1u64 << (tree.fan_out_shift + 7);
+            if !carries && !tree.has_edit(&range) && tree.frees_all(&range) {
+                self.free_below(tree, old, level, number).await?;
+                return Ok(hole(&old, tree.kind, level, indirect_bytes, self.txg));
+            }
+            let mut below = self.children(tree, &old, level, first).await?;
+            let mut start = first;
+            for child in &mut below {
+                *child = self.edit(tree, *child, level - 1, start, block_bytes).await?;
+                start = start.saturating_add(shift_left(1, tree.fan_out_shift * u32::from(level - 1)));
+            }
+            self.killed(tree, old, level, number);
+            if below.iter().all(BlockPointer::is_hole) {
+                return Ok(hole(&old, tree.kind, level, indirect_bytes, self.txg));
+            }
+            let bytes: Vec<u8> = below.iter().flat_map(|p| p.encode(Endian::Little)).collect();
+            let fill = below.iter().map(fill_of).fold(0, u64::saturating_add);
+            let options = self.options(tree.id, tree.kind, level, number, bytes.len());
+            self.write(tree, Bytes::from(bytes), WriteOptions { fill, embed: false, ..options }).await
+        })
+    }
+
+    /// The pointers in the indirect block that `pointer` leads to; holes if it leads nowhere. When a tree has grown, the
+    /// dnode's old pointers come to stand in the first block of the new level.
+    async fn children(
+        &self,
+        tree: &Tree<'_>,
+        pointer: &BlockPointer,
+        level: u8,
+        first: u64,
+    ) -> Result<Vec<BlockPointer>, ObjectError> {
+        let count = 1usize << tree.fan_out_shift.min(17);
+        if pointer.is_hole() {
+            let mut out = vec![BlockPointer::HOLE; count];
+            if level == tree.old_levels && first == 0 {
+                out.iter_mut().zip(&tree.old_tops).for_each(|(slot, top)| *slot = *top);
+            }
+            return Ok(out);
+        }
+        let number = shift_right(first, tree.fan_out_shift * u32::from(level));
+        let place = self.place(tree.id, level, number);
+        let read = self.set.cache().read(self.rq, pointer, self.set.options()).await;
+        let bytes = read.map_err(|e| ObjectError::block(place, e))?;
+        if bytes.len() != count * BlockPointer::SIZE {
+            return Err(ObjectError::Corrupt { place, why: "indirect block of another size" });
+        }
+        Ok((0..count).map(|i| pointer_in(&bytes, pointer, i).unwrap_or_default()).collect())
+    }
+
+    /// Reports all blocks below a pointer, and itself, as killed.
+    fn free_below<'f>(
+        &'f self,
+        tree: &'f Tree<'f>,
+        pointer: BlockPointer,
+        level: u8,
+        number: u64,
+    ) -> BoxFuture<'f, Result<(), ObjectError>> {
+        Box::pin(async move {
+            if pointer.is_hole() {
+                return Ok(());
+            }
+            if level > 0 {
+                let shift = tree.fan_out_shift;
+                let first = shift_left(number, shift * u32::from(level));
+                let children = self.children(tree, &pointer, level, first).await?;
+                for (n, child) in (shift_left(number, shift)..).zip(children) {
+                    self.free_below(tree, child, level - 1, n).await?;
+                }
+            }
+            self.killed(tree, pointer, level, number);
+            Ok(())
+        })
+    }
+}
+
+/// Adds levels until the last block is below the dnode's pointers.
+fn grow(tree: &mut Tree<'_>, dnode: &mut Dnode) {
+    let last = tree.edits.keys().next_back().copied().unwrap_or(0).max(dnode.max_block_id);
+    let tops = dnode.block_pointers.len().max(1) as u64;
+    let old = dnode.levels.max(1);
+    let mut levels = old;
+    while levels < MAX_LEVELS && shift_right(last, tree.fan_out_shift * u32::from(levels - 1)) >= tops {
+        levels += 1;
+    }
+    dnode.levels = levels;
+    if levels > old && !dnode.block_pointers.iter().all(BlockPointer::is_hole) {
+        tree.old_levels = old;
+        tree.old_tops = dnode.block_pointers.iter().copied().collect();
+        dnode.block_pointers.iter_mut().for_each(|p| *p = BlockPointer::HOLE);
+    }
+}
+
+/// What a pointer counts for in the fill count above it.
+fn fill_of(pointer: &BlockPointer) -> u64 {
+    if pointer.is_hole() {
+        0
+    } else if pointer.is_embedded() {
+        1
+    } else {
+        pointer.fill()
+    }
+}
+
+/// Gives a dnode the tree of its base.
+fn adopt(dnode: &mut Dnode, base: Option<&Dnode>) {
+    match base {
+        Some(base) => {
+            dnode.levels = base.levels;
+            dnode.used = base.used;
+            dnode.flags.0 = dnode.flags.0 & !weir_format::DnodeFlags::USED_BYTES
+                | base.flags.0 & weir_format::DnodeFlags::USED_BYTES;
+            dnode.indirect_shift = base.indirect_shift;
+            dnode.block_pointers = base.block_pointers.clone();
+            super::node::set_spill_pointer(dnode, base.spill);
+        }
+        None => {
+            dnode.used = 0;
+            dnode.block_pointers.iter_mut().for_each(|p| *p = BlockPointer::HOLE);
+            super::node::set_spill_pointer(dnode, None);
+        }
+    }
+    let room = bonus_room(dnode.slots(), dnode.block_pointers.len(), dnode.spill.is_some());
+    dnode.bonus.resize(room, 0);
+}

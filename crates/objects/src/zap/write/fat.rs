@@ -87,12 +87,7 @@ impl<'a> Fat<'a> {
     }
 
     /// The one whose header stands in `first`; `foreign` if that block was written in the other byte order.
-    pub fn open(
-        writer: Writer<'a>,
-        object: Arc<Object>,
-        first: Vec<u8>,
-        foreign: bool,
-    ) -> Result<Self, ObjectError> {
+    pub fn open(writer: Writer<'a>, object: Arc<Object>, first: Vec<u8>, foreign: bool) -> Result<Self, ObjectError> {
         let header = FatHeader::decode(&first, LITTLE).map_err(|e| ObjectError::decode(writer.place(0), e))?;
         let (dirty, freed) = (BTreeMap::new(), Vec::new());
         Ok(Fat { writer, object: Some(object), header, first, first_changed: foreign, dirty, freed })
@@ -256,9 +251,7 @@ impl<'a> Fat<'a> {
             let found = self.decoded(number, find(&leaf, key, entry.hash, self.header.norm, Match::Exact))?;
             let done = match (found, change) {
                 (Some(_), Change::Insert(_)) => return Err(self.writer.exists(key)),
-                (Some((_, slot)), _) => {
-                    self.decoded(number, leaf.replace(slot, entry.int_size, &entry.value))?
-                }
+                (Some((_, slot)), _) => self.decoded(number, leaf.replace(slot, entry.int_size, &entry.value))?,
                 (None, _) => self.decoded(number, leaf.insert(entry))?.is_some(),
             };
             if !done {

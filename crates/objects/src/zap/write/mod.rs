@@ -128,13 +128,7 @@ pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap) -
 }
 
 /// Makes a ZAP at this very number, which must be free: the intent log's replay.
-pub async fn claim(
-    rq: &Request,
-    set: &Arc<ObjectSet>,
-    tx: &Tx,
-    id: ObjectId,
-    new: &NewZap,
-) -> Result<(), ObjectError> {
+pub async fn claim(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, new: &NewZap) -> Result<(), ObjectError> {
     set.claim(rq, tx, id, &new.object()).await?;
     Writer { rq, set, tx, id }.start(new).await
 }
@@ -170,13 +164,7 @@ pub async fn put(
 }
 
 /// Takes a name out. Gives whether it was there.
-pub async fn remove(
-    rq: &Request,
-    set: &Arc<ObjectSet>,
-    tx: &Tx,
-    id: ObjectId,
-    key: &Key,
-) -> Result<bool, ObjectError> {
+pub async fn remove(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, key: &Key) -> Result<bool, ObjectError> {
     Writer { rq, set, tx, id }.change(key, Change::Remove(Match::Exact)).await
 }
 
@@ -296,12 +284,7 @@ pub async fn remove_int(
 }
 
 /// What an integer leads to (`zap_lookup_int_key`); a set's member leads to itself.
-pub async fn lookup_int(
-    rq: &Request,
-    set: &Arc<ObjectSet>,
-    id: ObjectId,
-    n: u64,
-) -> Result<Option<u64>, ObjectError> {
+pub async fn lookup_int(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId, n: u64) -> Result<Option<u64>, ObjectError> {
     super::lookup_word(rq, set, id, &Key::of_int(n).text()).await
 }
 
@@ -344,7 +327,8 @@ fn hash_of(key: &Key, salt: u64, flags: ZapFlags, norm: NormFlags) -> Option<u64
     }
 }
 
-const NOT_TEXT: ObjectError = ObjectError::Unsupported { what: "a name that is not UTF-8, where names are normalized," };
+const NOT_TEXT: ObjectError =
+    ObjectError::Unsupported { what: "a name that is not UTF-8, where names are normalized," };
 
 /// One ZAP and the transaction that changes it.
 #[derive(Clone, Copy)]

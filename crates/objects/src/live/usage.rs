@@ -1,0 +1,115 @@
+//! Who uses how much: the accounting of users, groups and projects.
+//!
+//! Each synced file moves its bytes from the owner it had to the owner it has. The sums are names in three ZAPs whose
+//! dnodes stand in the set's header (`userused`, `groupused`, `projectused`): an id in hexadecimal for bytes, with the
+//! prefix `obj-` for numbers of objects. Source: OpenZFS `module/zfs/dmu_objset.c`, `do_userquota_cacheflush`.
+
+use super::node::Changes;
+use super::tree::Writer;
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::object_set::ObjectSet;
+use crate::txg::Tx;
+use crate::zap::{self, Key, NewZap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::{Dnode, DnodeFlags, ObjectId, ObjectType, Objset, Txg};
+use weir_machine::Request;
+
+/// What a file adds to its owners' use beyond its blocks: its dnode (`DNODE_MIN_SIZE`).
+const DNODE_BYTES: i64 = 512;
+/// The ZAPs by what they count for, in the order of [`super::OwnerOf`].
+const OBJECTS: [u64; 3] = [Objset::USERUSED_OBJECT, Objset::GROUPUSED_OBJECT, Objset::PROJECTUSED_OBJECT];
+/// The index of projects there.
+const PROJECT: usize = 2;
+/// The flags of a dnode that is counted, bytes and objects.
+const COUNTED: u8 = DnodeFlags::USERUSED_ACCOUNTED | DnodeFlags::USEROBJUSED_ACCOUNTED;
+/// The default project.
+const NO_PROJECT: u64 = u64::MAX;
+
+/// Changes of use: by what it is counted for and whose it is, bytes and objects.
+///
+/// A set that older software made may count less: its header's flags tell.
+#[derive(Default)]
+pub(super) struct Usage(BTreeMap<(usize, u64), (i64, i64)>);
+
+impl Usage {
+    /// Counts what became of one object, and marks its dnode as counted.
+    pub async fn count(
+        &mut self,
+        writer: &Writer<'_>,
+        base: &Option<Arc<Object>>,
+        dnode: Option<Dnode>,
+        changes: &Changes,
+    ) -> Result<Option<Dnode>, ObjectError> {
+        let flags = writer.set.root().header.flags;
+        let Some(owner_of) = writer.policy.owner_of.filter(|_| flags & Objset::USER_ACCOUNTING != 0) else {
+            return Ok(dnode);
+        };
+        if let Some(old) = base.as_ref().filter(|old| old.dnode.flags.has(DnodeFlags::USERUSED_ACCOUNTED)) {
+            let spill = writer.spill_of(&old.dnode).await?;
+            let objects = i64::from(old.dnode.flags.has(DnodeFlags::USEROBJUSED_ACCOUNTED));
+            if let Some(owners) = owner_of(&old.dnode, spill.as_deref()) {
+                self.add(owners, -(old.dnode.used_bytes() as i64 + DNODE_BYTES), -objects);
+            }
+        }
+        let Some(mut dnode) = dnode else { return Ok(None) };
+        let spill = match &changes.spill {
+            Some(spill) => spill.clone(),
+            None => writer.spill_of(&dnode).await?,
+        };
+        match owner_of(&dnode, spill.as_deref()) {
+            Some(owners) => {
+                self.add(owners, dnode.used_bytes() as i64 + DNODE_BYTES, 1);
+                dnode.flags.0 |= COUNTED;
+            }
+            None => dnode.flags.0 &= !COUNTED,
+        }
+        Ok(Some(dnode))
+    }
+
+    fn add(&mut self, owners: [u64; 3], bytes: i64, objects: i64) {
+        for (what, owner) in owners.into_iter().enumerate().filter(|(_, owner)| *owner != NO_PROJECT) {
+            let sum = self.0.entry((what, owner)).or_default();
+            sum.0 += bytes;
+            sum.1 += objects;
+        }
+    }
+
+    /// Writes the sums into the set, as changes of `txg`.
+    pub async fn apply(self, set: &Arc<ObjectSet>, rq: &Request, txg: Txg) -> Result<(), ObjectError> {
+        let tx = Tx::of_syncing(txg);
+        let flags = set.root().header.flags;
+        for ((what, owner), (bytes, mut objects)) in self.0 {
+            if what == PROJECT && flags & Objset::PROJECT_ACCOUNTING == 0 {
+                continue;
+            }
+            if flags & Objset::OBJECT_ACCOUNTING == 0 {
+                objects = 0;
+            }
+            let id = ObjectId(OBJECTS[what]);
+            match set.object(rq, id).await {
+                Ok(_) => {}
+                Err(ObjectError::NoObject { .. }) => {
+                    zap::claim(rq, set, &tx, id, &NewZap::new(ObjectType::USERGROUP_USED)).await?;
+                }
+                Err(error) => return Err(error),
+            }
+            for (name, delta) in [(format!("{owner:x}"), bytes), (format!("obj-{owner:x}"), objects)] {
+                if delta != 0 {
+                    zap::add(rq, set, &tx, id, &Key::Name(name.into_bytes()), delta).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Writer<'_> {
+    async fn spill_of(&self, dnode: &Dnode) -> Result<Option<bytes::Bytes>, ObjectError> {
+        let Some(pointer) = dnode.spill.filter(|p| !p.is_hole()) else { return Ok(None) };
+        let place = self.set.place(ObjectId(0), 0, crate::Place::SPILL);
+        let read = self.set.cache().read(self.rq, &pointer, self.set.options()).await;
+        read.map(Some).map_err(|e| ObjectError::block(place, e))
+    }
+}
