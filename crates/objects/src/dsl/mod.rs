@@ -18,6 +18,7 @@
 
 mod accounting;
 mod bookmarks;
+pub mod change;
 mod history;
 mod keys;
 mod properties;

@@ -417,6 +417,24 @@ impl ObjectSet {
         .await
     }
 
+    /// Sets what an object holds: a directory of datasets becomes a ZAP as well.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`].
+    pub async fn set_kind(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        kind: ObjectType,
+    ) -> Result<(), ObjectError> {
+        self.change_image(rq, tx, id, |image, _| {
+            image.object_type = kind;
+            Ok(())
+        })
+        .await
+    }
+
     /// Changes the size of the object's blocks: only while it has no more than block 0.
     ///
     /// # Errors

@@ -1,0 +1,54 @@
+//! Clones (OpenZFS `dmu_objset_clone`): a new file system or volume that begins with what a snapshot has.
+
+use super::{Change, ChangeError, Created};
+use crate::props;
+use weir_format::DslDataset;
+use weir_format::dsl::{crypto_key, dir_field};
+
+impl Change<'_> {
+    /// Checks that a clone may be made.
+    ///
+    /// # Errors
+    /// Those of [`Change::check_create`]; [`ChangeError::Missing`] for the snapshot; [`ChangeError::Busy`] for one that is
+    /// to be destroyed.
+    pub async fn check_clone(&mut self, origin: &str, name: &str) -> Result<(), ChangeError> {
+        let snapshot = self.find_snapshot(origin).await?;
+        let parent = self.check_place(name).await?;
+        self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, 1).await?;
+        if snapshot.phys.flags & DslDataset::DEFER_DESTROY != 0 {
+            return Err(ChangeError::busy(origin, "it is to be destroyed"));
+        }
+        Ok(())
+    }
+
+    /// Makes a clone. Its set begins with the snapshot's header: the caller opens it live and clears the intent log in it,
+    /// which is the origin's, in this same group.
+    ///
+    /// # Errors
+    /// Those of [`Change::check_clone`], before anything was changed.
+    pub async fn clone_snapshot(
+        &mut self,
+        origin: &str,
+        name: &str,
+        properties: &[(String, props::Value)],
+    ) -> Result<Created, ChangeError> {
+        self.check_clone(origin, name).await?;
+        let snapshot = self.find_snapshot(origin).await?;
+        let parent = self.check_place(name).await?;
+        let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
+        let created = self.create_head(parent, last, Some(snapshot.id)).await?;
+        if let Some(key) = self.dir_word(snapshot.at.id, dir_field::CRYPTO_KEY_OBJ).await? {
+            // A clone shares its origin's key.
+            self.zapify(created.dir).await?;
+            self.insert_word(created.dir, dir_field::CRYPTO_KEY_OBJ, key).await?;
+            let key = weir_format::ObjectId(key);
+            let uses = self.word(key, crypto_key::REFCOUNT).await?.unwrap_or(1);
+            self.put_word(key, crypto_key::REFCOUNT, uses + 1).await?;
+        }
+        self.log(name, created.dataset, "clone", &format!("origin={origin} ({})", snapshot.id)).await?;
+        for (property, value) in properties {
+            self.store_at_creation(created, property, value).await?;
+        }
+        Ok(created)
+    }
+}

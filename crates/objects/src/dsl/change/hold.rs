@@ -1,0 +1,120 @@
+//! Holds on snapshots (OpenZFS `module/zfs/dsl_userhold.c`): a snapshot with a hold cannot be destroyed. Temporary ones
+//! stand in a ZAP of the pool too, and go when the pool is next opened.
+
+use super::{Change, ChangeError};
+use weir_format::dsl::pool;
+use weir_format::{DslDataset, ObjectId, ObjectType};
+
+/// Longest tag in bytes (`MAXNAMELEN` less the NUL).
+const LONGEST_TAG: usize = 255;
+
+/// What a temporary hold is called in the pool's ZAP: the snapshot and the tag.
+fn temporary_name(id: ObjectId, tag: &str) -> String {
+    format!("{:x}-{tag}", id.0)
+}
+
+impl Change<'_> {
+    /// Checks that holds may be put: `(snapshot, tag)`.
+    ///
+    /// # Errors
+    /// [`ChangeError::Missing`], [`ChangeError::Exists`] (the tag is on it already), [`ChangeError::Name`].
+    pub async fn check_holds(&mut self, holds: &[(String, String)]) -> Result<(), ChangeError> {
+        for (name, tag) in holds {
+            let found = self.find_snapshot(name).await?;
+            if tag.is_empty() || tag.len() > LONGEST_TAG {
+                return Err(ChangeError::Name { name: tag.clone(), why: "a tag has 1 to 255 bytes" });
+            }
+            if found.phys.user_refs.0 != 0 && self.word(found.phys.user_refs, tag).await?.is_some() {
+                return Err(ChangeError::Exists { name: format!("{name} (tag {tag})") });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts holds, all or none. `temporary` ones last until the pool is next opened.
+    ///
+    /// # Errors
+    /// Those of [`Change::check_holds`], before anything was changed.
+    pub async fn hold(&mut self, holds: &[(String, String)], temporary: bool) -> Result<(), ChangeError> {
+        self.check_holds(holds).await?;
+        for (name, tag) in holds {
+            let mut found = self.find_snapshot(name).await?;
+            if found.phys.user_refs.0 == 0 {
+                found.phys.user_refs = self.zap(ObjectType::USERREFS).await?;
+                self.put_dataset(found.id, &found.phys).await?;
+            }
+            self.insert_word(found.phys.user_refs, tag, self.now_s).await?;
+            if temporary {
+                let zap = match self.pool_object(pool::TMP_USERREFS).await? {
+                    Some(zap) => zap,
+                    None => self.zap_linked(ObjectType::USERREFS, super::DIRECTORY, pool::TMP_USERREFS).await?,
+                };
+                self.insert_word(zap, &temporary_name(found.id, tag), self.now_s).await?;
+            }
+            let text = format!("tag={tag} temp={} refs={}", u8::from(temporary), self.holds_on(&found.phys).await?);
+            self.log(name, found.id, "hold", &text).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that holds may be released.
+    ///
+    /// # Errors
+    /// [`ChangeError::Missing`]: no such snapshot, or no such tag on it.
+    pub async fn check_releases(&mut self, holds: &[(String, String)]) -> Result<(), ChangeError> {
+        for (name, tag) in holds {
+            let found = self.find_snapshot(name).await?;
+            let there = found.phys.user_refs.0 != 0 && self.word(found.phys.user_refs, tag).await?.is_some();
+            if !there {
+                return Err(ChangeError::Missing { name: format!("{name} (tag {tag})") });
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases holds, all or none. A snapshot that only waited for its last hold to go is destroyed.
+    ///
+    /// # Errors
+    /// Those of [`Change::check_releases`], before anything was changed.
+    pub async fn release(&mut self, holds: &[(String, String)]) -> Result<(), ChangeError> {
+        self.check_releases(holds).await?;
+        for (name, tag) in holds {
+            let found = self.find_snapshot(name).await?;
+            self.release_one(name, found.id, tag).await?;
+        }
+        Ok(())
+    }
+
+    async fn release_one(&mut self, name: &str, id: ObjectId, tag: &str) -> Result<(), ChangeError> {
+        let phys = self.dataset(id).await?;
+        self.zap_remove(phys.user_refs, tag).await?;
+        if let Some(zap) = self.pool_object(pool::TMP_USERREFS).await? {
+            self.zap_remove(zap, &temporary_name(id, tag)).await?;
+        }
+        let left = self.holds_on(&phys).await?;
+        self.log(name, id, "release", &format!("tag={tag} refs={left}")).await?;
+        let deferred = phys.flags & DslDataset::DEFER_DESTROY != 0;
+        if left == 0 && deferred && phys.children == 1 {
+            self.log(name, id, "destroy", "").await?;
+            self.destroy_snapshot(id).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases what was held until the pool is opened again: when it is.
+    pub async fn release_temporary_holds(&mut self) -> Result<(), ChangeError> {
+        let Some(zap) = self.pool_object(pool::TMP_USERREFS).await? else { return Ok(()) };
+        for (name, _) in self.entries(zap).await? {
+            let Some((id, tag)) = name.split_once('-') else { continue };
+            let id = u64::from_str_radix(id, 16).map(ObjectId).unwrap_or_default();
+            match self.dataset(id).await {
+                Ok(phys) if phys.user_refs.0 != 0 => {
+                    let dir = self.dir_name(phys.dir).await?;
+                    self.release_one(&format!("{dir}@{:x}", id.0), id, tag).await?;
+                }
+                _ => drop(self.zap_remove(zap, &name).await?),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! Renaming (OpenZFS `dsl_dir_rename_sync`, `dsl_dataset_rename_snapshot_sync`).
+
+use super::names::{FoundDir, check_component};
+use super::space::{Delta, Use, available, difference};
+use super::{Change, ChangeError};
+use weir_format::dsl::{crypto_key, dir_field};
+use weir_format::{DslDataset, ObjectId};
+
+impl Change<'_> {
+    /// Checks that a file system or volume may be called `to`, with all below it.
+    ///
+    /// # Errors
+    /// [`ChangeError::Missing`], [`ChangeError::Exists`], [`ChangeError::NoParent`], [`ChangeError::Name`],
+    /// [`ChangeError::Kind`] (the root; below itself), [`ChangeError::Space`] (no room below the new parent).
+    pub async fn check_rename(&mut self, from: &str, to: &str) -> Result<(), ChangeError> {
+        let found = self.find_head(from).await?.at;
+        if found.dir.parent.0 == 0 {
+            return Err(ChangeError::kind(from, "the root dataset bears its pool's name"));
+        }
+        if to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(ChangeError::kind(to, "a dataset cannot stand below itself"));
+        }
+        let parent = self.check_place(to).await?;
+        self.check_longest(&found, from, to).await?;
+        if parent != found.dir.parent {
+            self.check_move(&found, parent, to).await?;
+        }
+        Ok(())
+    }
+
+    /// The names below, and those of snapshots, become longer as well.
+    async fn check_longest(&mut self, found: &FoundDir, from: &str, to: &str) -> Result<(), ChangeError> {
+        let more = to.len().saturating_sub(from.len());
+        let mut to_visit = vec![(found.id, from.len())];
+        while let Some((id, len)) = to_visit.pop() {
+            let dir = self.dir(id).await?;
+            let snapshots = match dir.head_dataset {
+                ObjectId(0) => Vec::new(),
+                head => self.snapshots_of(&self.dataset(head).await?).await?,
+            };
+            let longest = snapshots.iter().map(|(n, _)| n.len() + 1).max().unwrap_or(0);
+            if len + longest + more > 255 {
+                return Err(ChangeError::Name { name: to.to_owned(), why: "a name below would be too long" });
+            }
+            to_visit.extend(self.children_of(&dir).await?.into_iter().map(|(n, child)| (child, len + 1 + n.len())));
+        }
+        Ok(())
+    }
+
+    /// The new parent and those above it need room for all that moves, and their limits too (`dsl_dir_transfer_possible`).
+    async fn check_move(&mut self, found: &FoundDir, parent: ObjectId, to: &str) -> Result<(), ChangeError> {
+        let dir = &found.dir;
+        let charge = dir.used_bytes.max(dir.reserved_bytes);
+        let (old, new) = (self.path(dir.parent).await?, self.path(parent).await?);
+        let common = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+        let mut levels = Vec::new();
+        for id in &new {
+            let phys = self.dir(*id).await?;
+            // What is above both is freed of it first.
+            let leaves = if levels.len() < common { charge } else { 0 };
+            levels.push((phys.quota_bytes, phys.used_bytes.saturating_sub(leaves), phys.reserved_bytes));
+        }
+        if charge > available(&levels, self.pool.capacity_bytes) {
+            return Err(ChangeError::space(to, "out of space below the new parent"));
+        }
+        let datasets = 1 + self.dir_word(found.id, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0);
+        let snapshots = self.dir_word(found.id, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0);
+        let of_old: Vec<ObjectId> = old.clone();
+        if !of_old.contains(&parent) {
+            self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, datasets).await?;
+            self.check_count_limit(parent, dir_field::SNAPSHOT_COUNT, snapshots).await?;
+        }
+        let Some(key) = self.dir_word(found.id, dir_field::CRYPTO_KEY_OBJ).await? else { return Ok(()) };
+        let root = self.word(ObjectId(key), crypto_key::ROOT_DDOBJ).await?.map(ObjectId);
+        // A dataset that is wrapped by another one's key has to stay below that one.
+        match root {
+            Some(root) if root != found.id && !new.contains(&root) => {
+                Err(ChangeError::Key { name: found.name.clone(), why: "cannot leave its encryption root" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The directories from the root to `id`.
+    async fn path(&self, id: ObjectId) -> Result<Vec<ObjectId>, ChangeError> {
+        let (mut path, mut at) = (Vec::new(), id);
+        while at.0 != 0 {
+            path.push(at);
+            at = self.dir(at).await?.parent;
+        }
+        path.reverse();
+        Ok(path)
+    }
+
+    /// Renames a file system or volume, with all below it.
+    ///
+    /// # Errors
+    /// Those of [`Change::check_rename`], before anything was changed.
+    pub async fn rename(&mut self, from: &str, to: &str) -> Result<(), ChangeError> {
+        self.check_rename(from, to).await?;
+        let found = self.find_head(from).await?;
+        self.log(from, found.id, "rename", &format!("-> {to}")).await?;
+        let parent = self.check_place(to).await?;
+        let (dir_id, old_parent) = (found.at.id, found.at.dir.parent);
+        let last = |name: &str| name.rsplit_once('/').map_or(name.to_owned(), |(_, last)| last.to_owned());
+        if parent != old_parent {
+            self.move_space(dir_id, old_parent, parent).await?;
+        }
+        self.zap_remove(self.dir(old_parent).await?.children, &last(from)).await?;
+        self.insert_word(self.dir(parent).await?.children, &last(to), dir_id.0).await?;
+        let mut dir = self.dir(dir_id).await?;
+        dir.parent = parent;
+        self.put_dir(dir_id, &dir).await
+    }
+
+    /// What a directory takes leaves one parent and comes to another.
+    async fn move_space(&mut self, id: ObjectId, from: ObjectId, to: ObjectId) -> Result<(), ChangeError> {
+        let dir = self.dir(id).await?;
+        let datasets = 1 + self.dir_word(id, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0) as i64;
+        let snapshots = self.dir_word(id, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0) as i64;
+        for (parent, sign) in [(from, -1), (to, 1)] {
+            self.count_datasets(parent, dir_field::FILESYSTEM_COUNT, sign * datasets).await?;
+            self.count_datasets(parent, dir_field::SNAPSHOT_COUNT, sign * snapshots).await?;
+        }
+        let size = Delta::new(dir.used_bytes, dir.compressed_bytes, dir.uncompressed_bytes);
+        let unused = difference(dir.reserved_bytes.max(dir.used_bytes), dir.used_bytes);
+        self.book(from, Use::Children, -size).await?;
+        self.book(to, Use::Children, size).await?;
+        self.book(from, Use::ChildReservations, Delta::used(-unused)).await?;
+        self.book(to, Use::ChildReservations, Delta::used(unused)).await
+    }
+
+    /// Checks that a snapshot may get another name after the `@`.
+    ///
+    /// # Errors
+    /// [`ChangeError::Missing`], [`ChangeError::Exists`], [`ChangeError::Name`].
+    pub async fn check_rename_snapshot(&mut self, from: &str, to: &str) -> Result<(), ChangeError> {
+        check_component(to).map_err(|why| ChangeError::Name { name: to.to_owned(), why })?;
+        let found = self.find_snapshot(from).await?;
+        let head = self.dataset(found.at.dir.head_dataset).await?;
+        let full = format!("{}@{to}", found.at.name);
+        if self.word(head.snapshot_names, to).await?.is_some() {
+            return Err(ChangeError::exists(&full));
+        }
+        if full.len() > 255 {
+            return Err(ChangeError::Name { name: full, why: "name is too long" });
+        }
+        Ok(())
+    }
+
+    /// Renames a snapshot (full name) to another name after the `@`.
+    ///
+    /// # Errors
+    /// Those of [`Change::check_rename_snapshot`], before anything was changed.
+    pub async fn rename_snapshot(&mut self, from: &str, to: &str) -> Result<(), ChangeError> {
+        self.check_rename_snapshot(from, to).await?;
+        let found = self.find_snapshot(from).await?;
+        self.log(from, found.id, "rename", &format!("-> @{to}")).await?;
+        let head: DslDataset = self.dataset(found.at.dir.head_dataset).await?;
+        let old = from.split_once('@').map_or("", |(_, name)| name);
+        self.zap_remove(head.snapshot_names, old).await?;
+        self.insert_word(head.snapshot_names, to, found.id.0).await?;
+        self.note_snapshots_changed(found.at.id).await
+    }
+}

@@ -1,0 +1,413 @@
+//! Freeing in the background (OpenZFS `module/zfs/bptree.c`, `dsl_process_async_destroys` in `dsl_scan.c`): what destroyed
+//! snapshots left in the pool's list, and the trees of destroyed datasets. Each group frees a part.
+//!
+//! ```text
+//!   bptree object   entries: root pointer · only what was born after this txg · how far it is freed
+//!                   header (bonus): first and last entry, sizes still to be freed
+//! ```
+//!
+//! A tree is walked in post-order: a block is freed after all below it, so that what is not freed yet can still be found
+//! after a crash. When the group has freed enough, the place of the first block not freed is written into the entry;
+//! everything before it in the order of the walk is gone. The walk stops at blocks of level 0 alone, as OpenZFS's does,
+//! so that each can go on where the other stopped.
+
+use super::space::Delta;
+use super::{Change, ChangeError};
+use crate::bpobj::{self, Sums};
+use crate::error::{ObjectError, Place};
+use crate::live::NewObject;
+use crate::object::Object;
+use crate::object_set::{ObjectSet, Opening};
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use weir_format::dsl::pool;
+use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset, Txg};
+
+/// An array of words that describes itself as metadata (`DMU_OTN_UINT64_METADATA`).
+const WORDS_METADATA: ObjectType = ObjectType(0xc3);
+/// Bytes of a block of the object.
+const BLOCK_BYTES: u32 = 128 << 10;
+/// Bytes of an entry.
+const ENTRY_BYTES: u64 = 168;
+/// The object set of bookmarks in destroyed trees (`ZB_DESTROYED_OBJSET`).
+const DESTROYED: u64 = u64::MAX;
+/// The feature that is active while there are trees.
+const FEATURE: &str = "async_destroy";
+
+/// Header of the object (`bptree_phys_t`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Header {
+    begin: u64,
+    end: u64,
+    sizes: [u64; 3],
+}
+
+impl Header {
+    fn decode(bonus: &[u8], endian: Endian) -> Result<Self, weir_format::DecodeError> {
+        let [begin, end, used, compressed, uncompressed] = Cursor::new(bonus, endian, "trees to be freed").words()?;
+        Ok(Header { begin, end, sizes: [used, compressed, uncompressed] })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new(Endian::Little);
+        e.words(&[self.begin, self.end]);
+        e.words(&self.sizes);
+        e.finish()
+    }
+
+    fn add(&mut self, delta: Delta) {
+        let deltas = [delta.used, delta.compressed, delta.uncompressed];
+        self.sizes.iter_mut().zip(deltas).for_each(|(size, by)| *size = size.saturating_add_signed(by));
+    }
+}
+
+/// A place in a walk: object, level, block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    object: u64,
+    level: u64,
+    block: u64,
+}
+
+/// One tree (`bptree_entry_phys_t`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Tree {
+    root: BlockPointer,
+    after: Txg,
+    mark: Option<Mark>,
+}
+
+impl Tree {
+    fn of_words(words: &[u64]) -> Option<Self> {
+        let root = BlockPointer::from_words(words.get(..16)?.try_into().ok()?);
+        let [after, objset, object, level, block]: [u64; 5] = words.get(16..21)?.try_into().ok()?;
+        let none = [objset, object, level, block] == [0; 4];
+        let mark = (!none).then_some(Mark { object, level, block });
+        Some(Tree { root, after: Txg(after), mark })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut e = Encoder::new(Endian::Little);
+        e.words(self.root.words());
+        e.u64(self.after.0);
+        match self.mark {
+            Some(mark) => e.words(&[DESTROYED, mark.object, mark.level, mark.block]),
+            None => e.words(&[0; 4]),
+        }
+        e.finish()
+    }
+}
+
+/// What a group freed in the background.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Blocks.
+    pub blocks: u64,
+    /// Whether there is more to be freed.
+    pub more: bool,
+}
+
+/// A walk that frees.
+struct Freer {
+    set: Arc<ObjectSet>,
+    after: Txg,
+    /// Everything before this place is gone.
+    resume: Option<Mark>,
+    /// Blocks that may still be freed in this group.
+    left: u64,
+    /// Where it stopped.
+    paused: Option<Mark>,
+    freed: Vec<BlockPointer>,
+}
+
+impl Change<'_> {
+    async fn trees_header(&self, id: ObjectId) -> Result<Header, ChangeError> {
+        let object = self.mos.object(self.rq, id).await?;
+        let header = Header::decode(object.dnode.bonus(), object.dnode.endian);
+        Ok(header.map_err(|e| ObjectError::decode(self.mos.place(id, 0, 0), e))?)
+    }
+
+    async fn put_trees_header(&self, id: ObjectId, header: &Header) -> Result<(), ChangeError> {
+        Ok(self.mos.set_bonus(self.rq, self.tx, id, WORDS_METADATA, &header.encode()).await?)
+    }
+
+    /// A tree of which all that was born after `after` is to be freed; its space is booked on `$FREE` until it is.
+    pub(super) async fn add_tree(&mut self, root: &BlockPointer, after: Txg, size: Delta) -> Result<(), ChangeError> {
+        let tree = Tree { root: *root, after, mark: None };
+        if !self.is_enabled(FEATURE).await? {
+            // Pools that do not know trees have it freed at once.
+            let mut header = Header::default();
+            return self.free_some(&mut header, tree, u64::MAX, false).await.map(|_| ());
+        }
+        let id = match self.word(super::DIRECTORY, pool::BPTREE_OBJ).await? {
+            Some(id) => ObjectId(id),
+            None => {
+                let new = NewObject::new(WORDS_METADATA, BLOCK_BYTES).bonus(WORDS_METADATA, Header::default().encode());
+                let id = self.mos.create(self.rq, self.tx, &new).await?;
+                self.insert_word(super::DIRECTORY, pool::BPTREE_OBJ, id.0).await?;
+                self.count_feature(FEATURE, 1).await?;
+                id
+            }
+        };
+        let mut header = self.trees_header(id).await?;
+        self.mos.write(self.rq, self.tx, id, header.end * ENTRY_BYTES, &tree.bytes()).await?;
+        header.end += 1;
+        header.add(size);
+        self.put_trees_header(id, &header).await?;
+        self.book_free(size).await
+    }
+
+    /// Frees up to `most` blocks of what waits to be freed. To be called once in each group; blocks come with
+    /// [`Change::take_frees`].
+    pub async fn free_in_background(&mut self, most: u64) -> Result<Freed, ChangeError> {
+        let mut freed = Freed::default();
+        if let Some(list) = self.pool_object(pool::FREE_BPOBJ).await? {
+            self.free_listed(list, most, &mut freed).await?;
+        }
+        while freed.blocks < most {
+            let Some(id) = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.map(ObjectId) else { break };
+            if !self.free_first_tree(id, most - freed.blocks, &mut freed).await? {
+                break;
+            }
+        }
+        let trees = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.is_some();
+        let listed = match self.pool_object(pool::FREE_BPOBJ).await? {
+            Some(list) => !bpobj::is_empty(self.rq, &self.mos, list).await?,
+            None => false,
+        };
+        freed.more = trees || listed;
+        Ok(freed)
+    }
+
+    /// Frees what is listed, and leaves trees alone: for tests whose trees are on no disk.
+    #[cfg(test)]
+    pub(super) async fn free_listed_for_test(&mut self) {
+        let list = self.pool_object(pool::FREE_BPOBJ).await.unwrap().unwrap();
+        self.free_listed(list, u64::MAX, &mut Freed::default()).await.unwrap();
+    }
+
+    async fn free_listed(&mut self, list: ObjectId, most: u64, freed: &mut Freed) -> Result<(), ChangeError> {
+        let sizes = self.pool.sizes.clone();
+        while freed.blocks < most {
+            let left = most - freed.blocks;
+            let pointers = bpobj::take(self.rq, &self.mos, self.tx, list, left, &*sizes).await?;
+            if pointers.is_empty() {
+                break;
+            }
+            let mut sum = Delta::default();
+            for pointer in pointers {
+                sum += Sums::of(&pointer, &*sizes).into();
+                freed.blocks += 1;
+                self.free(pointer);
+            }
+            self.book_free(-sum).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees a part of the first tree; false if it is not finished.
+    async fn free_first_tree(&mut self, id: ObjectId, most: u64, freed: &mut Freed) -> Result<bool, ChangeError> {
+        let mut header = self.trees_header(id).await?;
+        if header.begin >= header.end {
+            // An object may not be left over: its sizes are all booked off.
+            self.zap_remove(super::DIRECTORY, pool::BPTREE_OBJ).await?;
+            self.remove(id).await?;
+            self.count_feature(FEATURE, -1).await?;
+            return Ok(false);
+        }
+        let object = self.mos.object(self.rq, id).await?;
+        let at = header.begin * ENTRY_BYTES;
+        let words = self.mos.read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
+        let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "an entry that is no tree" };
+        let tree = Tree::of_words(&words).ok_or(wrong)?;
+        let (blocks, rest) = self.free_some(&mut header, tree, most, true).await?;
+        freed.blocks += blocks;
+        let done = rest.is_none();
+        match rest {
+            Some(tree) => self.mos.write(self.rq, self.tx, id, at, &tree.bytes()).await?,
+            None => {
+                header.begin += 1;
+                self.mos.punch(self.rq, self.tx, id, at, ENTRY_BYTES).await?;
+            }
+        }
+        self.put_trees_header(id, &header).await?;
+        Ok(done)
+    }
+
+    /// Frees up to `most` blocks of a tree. Gives how many, and what is left of the tree.
+    async fn free_some(
+        &mut self,
+        header: &mut Header,
+        tree: Tree,
+        most: u64,
+        booked: bool,
+    ) -> Result<(u64, Option<Tree>), ChangeError> {
+        if tree.root.is_hole() || tree.root.birth() <= tree.after {
+            return Ok((0, None));
+        }
+        let set = ObjectSet::open(self.rq, self.mos.cache().clone(), tree.root, Opening::default()).await?;
+        let freer = Freer { set, after: tree.after, resume: tree.mark, left: most, paused: None, freed: Vec::new() };
+        let freer = freer.run(self.rq, &tree.root).await?;
+        let (mut sum, sizes) = (Delta::default(), self.pool.sizes.clone());
+        for pointer in &freer.freed {
+            sum += Sums::of(pointer, &*sizes).into();
+        }
+        let blocks = freer.freed.len() as u64;
+        for pointer in freer.freed {
+            self.free(pointer);
+        }
+        header.add(-sum);
+        if booked {
+            self.book_free(-sum).await?;
+        }
+        Ok((blocks, freer.paused.map(|mark| Tree { mark: Some(mark), ..tree })))
+    }
+}
+
+impl Freer {
+    /// Walks the whole set: its objects, the accounting, then its header.
+    async fn run(mut self, rq: &weir_machine::Request, root: &BlockPointer) -> Result<Self, ChangeError> {
+        let header = self.set.root().header.clone();
+        let dnodes = [
+            (0, header.meta_dnode),
+            (Objset::PROJECTUSED_OBJECT, header.project_used),
+            (Objset::GROUPUSED_OBJECT, header.group_used),
+            (Objset::USERUSED_OBJECT, header.user_used),
+        ];
+        for (number, dnode) in dnodes {
+            if let Some(dnode) = dnode {
+                self.dnode(rq, number, dnode).await?;
+            }
+        }
+        if self.paused.is_none() {
+            self.freed.push(*root);
+        }
+        Ok(self)
+    }
+
+    /// Whether what lies at or below a block may still have to be freed; false if it is all before the resumed place.
+    fn is_ahead(&self, object: &Object, level: u8, block: u64) -> bool {
+        let Some(mark) = self.resume else { return true };
+        let number = object.id.0;
+        let (mark_level, mark_block) = match (number, mark.object) {
+            (own, of) if own == of => (mark.level, mark.block),
+            // Below the meta dnode: the block of dnodes that the object stands in.
+            (0, of) if of < Objset::PROJECTUSED_OBJECT => (0, of / (object.block_bytes() / Dnode::SLOT as u64)),
+            _ => return false,
+        };
+        if block == Place::SPILL || mark_block == Place::SPILL {
+            return block == mark_block;
+        }
+        let up = u32::try_from(u64::from(level).saturating_sub(mark_level)).unwrap_or(u32::MAX);
+        let shift = object.fan_out_shift().saturating_mul(up);
+        u64::from(level) >= mark_level && mark_block.checked_shr(shift).unwrap_or(0) == block
+    }
+
+    fn dnode<'a>(
+        &'a mut self,
+        rq: &'a weir_machine::Request,
+        number: u64,
+        dnode: Dnode,
+    ) -> BoxFuture<'a, Result<(), ChangeError>> {
+        Box::pin(async move {
+            let top = dnode.levels.saturating_sub(1);
+            let (pointers, spill) = (dnode.block_pointers.clone(), dnode.spill);
+            let object = Arc::new(Object::new(ObjectId(number), dnode));
+            for (block, pointer) in (0u64..).zip(pointers) {
+                self.block(rq, &object, top, block, pointer).await?;
+            }
+            if let Some(pointer) = spill {
+                self.block(rq, &object, 0, Place::SPILL, pointer).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Frees what is below a block, then the block.
+    fn block<'a>(
+        &'a mut self,
+        rq: &'a weir_machine::Request,
+        object: &'a Arc<Object>,
+        level: u8,
+        block: u64,
+        pointer: BlockPointer,
+    ) -> BoxFuture<'a, Result<(), ChangeError>> {
+        Box::pin(async move {
+            let shared = pointer.is_hole() || pointer.is_redacted() || pointer.birth() <= self.after;
+            if self.paused.is_some() || shared || !self.is_ahead(object, level, block) {
+                return Ok(());
+            }
+            let mark = Mark { object: object.id.0, level: level.into(), block };
+            if self.resume == Some(mark) {
+                // All below it is gone.
+                self.resume = None;
+            } else if level > 0 {
+                self.below(rq, object, level, block, &pointer).await?;
+            } else if object.id.0 == 0 {
+                self.dnodes(rq, object, block, &pointer).await?;
+            }
+            if self.paused.is_some() {
+                return Ok(());
+            }
+            if level == 0 && self.left == 0 {
+                self.paused = Some(mark);
+                return Ok(());
+            }
+            self.left = self.left.saturating_sub(1);
+            self.freed.push(pointer);
+            Ok(())
+        })
+    }
+
+    async fn below(
+        &mut self,
+        rq: &weir_machine::Request,
+        object: &Arc<Object>,
+        level: u8,
+        block: u64,
+        pointer: &BlockPointer,
+    ) -> Result<(), ChangeError> {
+        let shift = object.fan_out_shift();
+        let data_block = block.checked_shl(shift.saturating_mul(level.into())).unwrap_or(0);
+        let bytes = self.set.read_indirect(rq, object, pointer, level, data_block).await?;
+        let mut cursor = Cursor::new(&bytes, pointer.endian(), "indirect block");
+        let first = block.checked_shl(shift).unwrap_or(0);
+        for index in 0..bytes.len() / BlockPointer::SIZE {
+            let place = self.set.place(object.id, level, block);
+            let child = BlockPointer::decode(&mut cursor).map_err(|e| ObjectError::decode(place, e))?;
+            self.block(rq, object, level - 1, first + index as u64, child).await?;
+        }
+        Ok(())
+    }
+
+    async fn dnodes(
+        &mut self,
+        rq: &weir_machine::Request,
+        meta: &Arc<Object>,
+        block: u64,
+        pointer: &BlockPointer,
+    ) -> Result<(), ChangeError> {
+        let bytes = self.set.read_pointer(rq, meta, block, pointer).await?;
+        let place = self.set.place(meta.id, 0, block);
+        let slots = bytes.len() / Dnode::SLOT;
+        let mut slot = 0;
+        while slot < slots {
+            let dnode = Dnode::decode(bytes.get(slot * Dnode::SLOT..).unwrap_or_default(), pointer.endian());
+            let number = block * slots as u64 + slot as u64;
+            match dnode.map_err(|e| ObjectError::decode(place, e))? {
+                Some(dnode) => {
+                    slot += dnode.slots();
+                    // An object before the resumed one is gone.
+                    let gone = self.resume.is_some_and(|mark| mark.object != 0 && mark.object != number);
+                    if number != 0 && !gone {
+                        self.dnode(rq, number, dnode).await?;
+                        // Whether or not the place was found in it: what comes now is ahead.
+                        self.resume = None;
+                    }
+                }
+                None => slot += 1,
+            }
+        }
+        Ok(())
+    }
+}
