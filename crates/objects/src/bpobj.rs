@@ -16,6 +16,9 @@
 //!
 //! Lists are changed by the syncer alone. Source: OpenZFS `module/zfs/bpobj.c`.
 
+#[cfg(test)]
+mod tests;
+
 use crate::arrays::write_words;
 use crate::error::ObjectError;
 use crate::live::NewObject;

@@ -3,20 +3,29 @@
 //!
 //! Numbers are given out per object set in the order of registration, so a name is looked up once, when the table is
 //! read: [`SaTable::number`].
+//!
+//! Layouts and attributes that are new to the object set are registered as they are needed
+//! ([`SaTable::register_layout`], [`SaTable::register_known`]), in the transaction that needs them. Both change the table
+//! at hand and the ZAPs together: who shares a table lets one register at a time.
 
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
-use crate::zap::Zap;
+use crate::txg::Tx;
+use crate::zap::{self, NewZap, Zap};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_format::sa::{self, SaAttribute, SaHeader, name};
-use weir_format::{DecodeError, Endian, ObjectId};
+use weir_format::sa::{self, LEGACY_ATTRIBUTES, SaAttribute, SaHeader, ZPL_ATTRIBUTES, name};
+use weir_format::{DecodeError, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
 /// Most entries that the registry or the layouts are believed to have: numbers have 16 bits.
 const MOST: usize = 1 << 16;
+/// The first number of a layout that is registered: 0 is an older znode's, 1 that of no attributes.
+const FIRST_LAYOUT: u16 = 2;
+/// Layout numbers have 10 bits.
+const LAYOUTS_MAX: u16 = 1 << 10;
 
 /// The attributes and layouts of an object set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +33,9 @@ pub struct SaTable {
     numbers: BTreeMap<String, u16>,
     lengths: BTreeMap<u16, u16>,
     layouts: BTreeMap<u16, Vec<u16>>,
+    master: ObjectId,
+    registry: Option<ObjectId>,
+    layout_object: Option<ObjectId>,
 }
 
 /// An attribute's number and where its bytes stand.
@@ -32,12 +44,16 @@ pub type SaRow<'a> = Vec<(u16, &'a [u8])>;
 impl SaTable {
     /// Reads the table whose master node is `master` (the entry `SA_ATTRS` of a file system's master node).
     pub async fn read(rq: &Request, set: &Arc<ObjectSet>, master: ObjectId) -> Result<Self, ObjectError> {
+        let mut table = SaTable { master, ..SaTable::default() };
         let master = Zap::open(rq, set, master).await?;
-        let mut table = SaTable::default();
         for (what, is_registry) in [(name::REGISTRY, true), (name::LAYOUTS, false)] {
             let found = master.lookup(rq, what.as_bytes(), Default::default()).await?;
             // A file system whose files have all older znodes may have neither yet.
             let Some(id) = found.and_then(|v| v.first()) else { continue };
+            match is_registry {
+                true => table.registry = Some(ObjectId(id)),
+                false => table.layout_object = Some(ObjectId(id)),
+            }
             for entry in Zap::open(rq, set, ObjectId(id)).await?.all(rq, MOST).await? {
                 let wrong = |error| ObjectError::decode(set.place(ObjectId(id), 0, 0), error);
                 match is_registry {
@@ -72,6 +88,84 @@ impl SaTable {
         self.numbers.iter().find(|(_, n)| **n == number).map(|(name, _)| name.as_str())
     }
 
+    /// Bytes of an attribute; 0 if they vary.
+    pub fn length(&self, number: u16) -> Option<u16> {
+        self.lengths.get(&number).copied()
+    }
+
+    /// The number of the layout with these attributes in this order, if there is one.
+    pub fn layout_of(&self, attributes: &[u16]) -> Option<u16> {
+        self.layouts.iter().find(|(_, own)| *own == attributes).map(|(number, _)| *number)
+    }
+
+    /// The number of the layout with these attributes in this order, which is registered if there is none yet.
+    ///
+    /// # Errors
+    /// [`ObjectError::TooLong`] when all numbers are taken.
+    pub async fn register_layout(
+        &mut self,
+        rq: &Request,
+        set: &Arc<ObjectSet>,
+        tx: &Tx,
+        attributes: &[u16],
+    ) -> Result<u16, ObjectError> {
+        if let Some(number) = self.layout_of(attributes) {
+            return Ok(number);
+        }
+        let last = self.layouts.keys().next_back().copied().unwrap_or(0);
+        let number = FIRST_LAYOUT.max(last.saturating_add(1));
+        if number >= LAYOUTS_MAX {
+            return Err(ObjectError::TooLong { what: "the list of layouts of system attributes" });
+        }
+        let object = match self.layout_object {
+            Some(object) => object,
+            None => self.make(rq, set, tx, name::LAYOUTS, ObjectType::SA_ATTR_LAYOUTS).await?,
+        };
+        self.layout_object = Some(object);
+        let value = zap::Value { int_size: 2, words: attributes.iter().map(|a| u64::from(*a)).collect() };
+        zap::put(rq, set, tx, object, &zap::Key::from(number.to_string().as_str()), &value).await?;
+        self.layouts.insert(number, attributes.to_vec());
+        Ok(number)
+    }
+
+    /// Registers those of the attributes that every ZPL knows ([`ZPL_ATTRIBUTES`]) which have no number yet.
+    pub async fn register_known(&mut self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<(), ObjectError> {
+        for (index, (name, length, swap)) in ZPL_ATTRIBUTES.into_iter().enumerate() {
+            if self.numbers.contains_key(name) {
+                continue;
+            }
+            let object = match self.registry {
+                Some(object) => object,
+                None => self.make(rq, set, tx, name::REGISTRY, ObjectType::SA_ATTR_REGISTRATION).await?,
+            };
+            self.registry = Some(object);
+            // Those of the older znodes have their numbers everywhere; the others take the next.
+            let last = self.lengths.keys().next_back().map_or(0, |last| usize::from(*last) + 1);
+            let number = if index < LEGACY_ATTRIBUTES { index } else { last.max(LEGACY_ATTRIBUTES) };
+            let number = u16::try_from(number);
+            let number = number.map_err(|_| ObjectError::TooLong { what: "the list of system attributes" })?;
+            let word = SaAttribute { number, length, swap }.to_word();
+            zap::put_word(rq, set, tx, object, name, word).await?;
+            self.lengths.insert(number, length);
+            self.numbers.insert(name.to_owned(), number);
+        }
+        Ok(())
+    }
+
+    /// Makes one of the two ZAPs, which the master node leads to.
+    async fn make(
+        &self,
+        rq: &Request,
+        set: &Arc<ObjectSet>,
+        tx: &Tx,
+        name: &str,
+        kind: ObjectType,
+    ) -> Result<ObjectId, ObjectError> {
+        let id = zap::create(rq, set, tx, &NewZap::new(kind)).await?;
+        zap::put_word(rq, set, tx, self.master, name, id.0).await?;
+        Ok(id)
+    }
+
     /// The attributes in a bonus area or spill block.
     pub fn row<'a>(&self, bytes: &'a [u8], endian: Endian) -> Result<SaRow<'a>, DecodeError> {
         let header = SaHeader::decode(bytes, endian)?;
@@ -100,5 +194,46 @@ impl SaTable {
             out.extend(row.into_iter().map(|(n, part)| (n, spill.slice_ref(part), endian)));
         }
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+    use crate::live::scratch;
+    use weir_format::ObjsetKind;
+    use weir_sim::SimWorld;
+
+    #[test]
+    fn what_is_registered_is_read_again() {
+        let world = SimWorld::new(1);
+        let machine = world.machine();
+        let run = world.run(async move {
+            let (rq, set) = (&Request::default(), &scratch(&machine, ObjsetKind::Zfs));
+            let tx = &set.begin(rq, 0, Purpose::Write).await.unwrap();
+            let master = zap::create(rq, set, tx, &NewZap::new(ObjectType::SA_MASTER_NODE)).await.unwrap();
+            let mut table = SaTable::read(rq, set, master).await.unwrap();
+            table.register_known(rq, set, tx).await.unwrap();
+            for (index, attribute) in ZPL_ATTRIBUTES.iter().enumerate() {
+                let number = index as u16;
+                assert_eq!((table.number(attribute.0), table.length(number)), (Some(number), Some(attribute.1)));
+            }
+            assert_eq!(table.layout_of(&[5, 6]), None);
+            for (number, layout) in [(2, &[5, 6, 4][..]), (3, &[6, 5, 4]), (2, &[5, 6, 4]), (4, &[19])] {
+                assert_eq!(table.register_layout(rq, set, tx, layout).await.unwrap(), number);
+            }
+            assert_eq!(SaTable::read(rq, set, master).await.unwrap(), table);
+            // One that another program has added keeps its number; what it lacked comes behind.
+            let registry = table.registry.unwrap();
+            assert!(zap::remove_name(rq, set, tx, registry, "ZPL_SEQ").await.unwrap());
+            let word = SaAttribute { number: 30, length: 8, swap: weir_format::sa::SaSwap::Uint64 }.to_word();
+            zap::put_word(rq, set, tx, registry, "OTHER", word).await.unwrap();
+            let mut table = SaTable::read(rq, set, master).await.unwrap();
+            table.register_known(rq, set, tx).await.unwrap();
+            assert_eq!((table.number("OTHER"), table.number("ZPL_SEQ")), (Some(30), Some(31)));
+            assert_eq!(SaTable::read(rq, set, master).await.unwrap(), table);
+        });
+        run.unwrap();
     }
 }

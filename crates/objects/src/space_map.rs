@@ -11,6 +11,9 @@
 //! Offsets are relative to what the map is about: a metaslab's start, or 0 in a log space map, whose entries name their
 //! vdev. Maps are changed by the syncer alone. Source: OpenZFS `module/zfs/space_map.c`.
 
+#[cfg(test)]
+mod tests;
+
 use crate::arrays::write_words;
 use crate::error::ObjectError;
 use crate::live::NewObject;

@@ -223,8 +223,10 @@ mod edits {
                     model.insert(*n, value.clone());
                 }
             }
-            Step::Replace(n, value) if model.contains_key(n) => {
-                if leaf.replace(find(leaf, *n).unwrap().1, 8, value).unwrap() {
+            Step::Replace(n, value) => {
+                let found = find(leaf, *n);
+                assert_eq!(found.is_some(), model.contains_key(n));
+                if found.is_some_and(|(_, slot)| leaf.replace(slot, 8, value).unwrap()) {
                     model.insert(*n, value.clone());
                 }
             }

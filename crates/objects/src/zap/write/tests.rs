@@ -4,6 +4,7 @@ use super::*;
 use crate::live::scratch;
 use crate::zap::{Shape, Zap, lookup_word};
 use proptest::prelude::*;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_format::zap::{FatHeader, Leaf};
 use weir_format::{Cursor, ObjsetKind};
@@ -36,11 +37,13 @@ async fn apply(set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, model: &mut Model, s
     match step {
         Step::Insert(key, value) => {
             let got = insert(rq, set, tx, id, &key, &value).await;
-            if model.contains_key(&key) {
-                assert_eq!(got, Err(ObjectError::NameExists { name: key.text() }));
-            } else {
-                got.unwrap();
-                model.insert(key, value);
+            let name = key.text();
+            match model.entry(key) {
+                Entry::Occupied(_) => assert_eq!(got, Err(ObjectError::NameExists { name })),
+                Entry::Vacant(place) => {
+                    got.unwrap();
+                    place.insert(value);
+                }
             }
         }
         Step::Put(key, value) => {
