@@ -86,7 +86,7 @@ pub(crate) fn read<'a>(
 
 /// Any copy of the header that proves itself.
 async fn header(blocks: &Blocks, request: &Request, pointer: &BlockPointer) -> Result<Buf, BlockError> {
-    let job = blocks.job(request, pointer.physical_birth());
+    let job = blocks.healing_job(request, pointer);
     let sizes = pointer.dvas().filter_map(|d| blocks.tree().gang_header_bytes(d.vdev));
     let len = sizes.min().unwrap_or(0).clamp(gang::CLASSIC_BYTES as u64, gang::MAX_BYTES as u64);
     let proof = |bytes: &[u8]| if blocks.proves() { proven_part(pointer, bytes).map(drop) } else { Ok(()) };

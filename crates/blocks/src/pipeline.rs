@@ -9,9 +9,10 @@
 use crate::error::{BlockError, note};
 use crate::gang;
 use crate::unproven::{Forger, Stage};
-use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree};
+use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree, WriteJob};
 use crate::write::Writer;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use std::sync::Arc;
 use weir_codec::checksum::verify_block;
 use weir_codec::crypt::{self, DatasetKey};
@@ -170,7 +171,21 @@ impl Blocks {
     }
 
     pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> Job<'a> {
-        Job { request, clock: &self.clock, pool: &self.pool, birth, speculative: false }
+        Job { request, clock: &self.clock, pool: &self.pool, birth, speculative: false, heals: false }
+    }
+
+    /// A read whose proof proves, and which puts right what it finds wrong if the pool is open for writing.
+    pub(crate) fn healing_job<'a>(&'a self, request: &'a Request, pointer: &BlockPointer) -> Job<'a> {
+        let heals = self.proves() && self.tree.is_writable() && pointer.checksum_kind() != Some(ChecksumKind::Off);
+        Job { heals, ..self.job(request, pointer.physical_birth()) }
+    }
+
+    /// Writes the right bytes to copies that were found wrong.
+    async fn heal(&self, job: &Job<'_>, wrong: &[Place], right: &[u8]) {
+        let right = Bytes::copy_from_slice(right);
+        let job = &WriteJob::repairing(job);
+        // The device counts what it could not write.
+        join_all(wrong.iter().map(|&place| self.tree.write(job, place, right.clone()))).await;
     }
 
     fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
@@ -209,21 +224,29 @@ impl Blocks {
             return gang::read(self, request, pointer, depth).await;
         }
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
-        let job = Job { speculative: log, ..self.job(request, pointer.physical_birth()) };
+        let job = Job { speculative: log, ..self.healing_job(request, pointer) };
+        let job = Job { heals: job.heals && !log, ..job };
         let proof = |bytes: &[u8]| if self.proves() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
-        let (mut worst, mut right) = (None, None);
+        let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
         for dva in pointer.dvas() {
             let place = Place::new(dva.vdev, dva.offset_bytes);
             match self.tree.read(&job, place, pointer.psize_bytes(), &proof).await {
                 Ok(buf) if job.tests_every_copy() => right = Some(buf),
                 Ok(mut buf) => {
                     self.forge(pointer, Stage::Physical, buf.as_mut());
-                    return Ok(buf);
+                    right = Some(buf);
+                    break;
                 }
-                Err(error) => note(&mut worst, error),
+                Err(error) => {
+                    wrong.extend((!matches!(error, BlockError::Missing { .. })).then_some(place));
+                    note(&mut worst, error);
+                }
             }
         }
         if let Some(buf) = right {
+            if job.heals && !wrong.is_empty() {
+                self.heal(&job, &wrong, buf.as_ref()).await;
+            }
             return Ok(buf);
         }
         Err(worst.unwrap_or(BlockError::Forged { vdev: 0, offset: 0, field: "number of copies", value: 0 }))

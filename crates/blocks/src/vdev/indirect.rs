@@ -84,6 +84,8 @@ impl Indirect {
         if let [piece] = &pieces[..] {
             return tree.read(job, there(piece), len, &prove).await;
         }
+        // A piece proves nothing by itself, so nothing is put right by it.
+        let job = &Job { heals: false, ..*job };
         let mut block = job.pool.take(len as usize);
         let (mut worst, mut at) = (None, 0);
         for piece in &pieces {
@@ -121,7 +123,7 @@ impl Indirect {
         match self.find(place, offset, len).as_deref() {
             Ok([piece]) => {
                 let there = Place { vdev: piece.vdev, offset: piece.offset, hops: place.hops + 1 };
-                tree.copies(job, there, len).await
+                tree.copies(&Job { heals: false, ..*job }, there, len).await
             }
             _ => self.read(tree, job, place, offset, len, None).await.into_iter().collect(),
         }

@@ -1,10 +1,12 @@
 //! Mirrors: every child holds the same range.
 //!
 //! Fresh children first, and of those the least busy one; when its bytes do not pass, the next, until one does. A scrub
-//! asks all of them.
+//! asks all of them. Those that gave wrong bytes, or an error, are given the right ones, if the pool is open for writing.
 
-use super::{Job, Place, Proof, Tree, Vdev};
+use super::{Job, Place, Proof, Tree, Vdev, WriteJob};
 use crate::error::{BlockError, note};
+use bytes::Bytes;
+use futures_util::future::join_all;
 use weir_machine::Buf;
 
 /// The order in which to ask `count` children, given what each is like: reluctance first, then load. Children that are
@@ -24,20 +26,37 @@ pub(super) async fn read(
     len: u64,
     proof: Option<Proof<'_>>,
 ) -> Result<Buf, BlockError> {
-    let (mut worst, mut right) = (None, None);
+    let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
     // Neighbouring ranges go to the same child as long as nobody is busy, so that its disk can read on sequentially.
     let turn = (offset >> 20) as usize;
     for i in order(children.len(), turn, |i| (children[i].reluctance(job.birth), children[i].load())) {
         match children[i].read(tree, job, place, offset, len, proof).await {
             Ok(buf) if proof.is_some() && job.tests_every_copy() => right = Some(buf),
-            Ok(buf) => return Ok(buf),
-            Err(error) => note(&mut worst, error),
+            Ok(buf) => {
+                right = Some(buf);
+                break;
+            }
+            Err(error) => {
+                wrong.extend((!matches!(error, BlockError::Missing { .. })).then_some(&children[i]));
+                note(&mut worst, error);
+            }
         }
     }
     if let Some(buf) = right {
+        if proof.is_some() && job.heals && !wrong.is_empty() {
+            heal(&wrong, job, place, offset, buf.as_ref()).await;
+        }
         return Ok(buf);
     }
     Err(worst.unwrap_or(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices: Vec::new() }))
+}
+
+/// Writes the right bytes to the children that gave others, or none though they are there.
+async fn heal(wrong: &[&Vdev], job: &Job<'_>, place: Place, offset: u64, right: &[u8]) {
+    let right = Bytes::copy_from_slice(right);
+    let job = &WriteJob::repairing(job);
+    // The device counts what it could not write.
+    join_all(wrong.iter().map(|child| child.write(job, place, offset, right.clone()))).await;
 }
 
 #[cfg(test)]

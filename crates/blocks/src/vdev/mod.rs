@@ -22,6 +22,8 @@ mod mirror;
 pub mod queue;
 mod raidz;
 mod spec;
+mod wleaf;
+pub mod wqueue;
 mod write;
 
 pub use leaf::{Counters, Counts};
@@ -50,6 +52,7 @@ pub const MAX_BLOCK_BYTES: u64 = 16 << 20;
 pub(crate) type Proof<'a> = &'a (dyn Fn(&[u8]) -> Result<(), CodecError> + Sync);
 
 /// What a read needs on its way through the tree.
+#[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub request: &'a Request,
     pub clock: &'a Clock,
@@ -58,6 +61,8 @@ pub(crate) struct Job<'a> {
     pub birth: Txg,
     /// There may be no block there, and then no device is to blame: the next of an intent log's chain.
     pub speculative: bool,
+    /// What is found wrong is put right: the pool is open for writing, and the proof proves.
+    pub heals: bool,
 }
 
 impl Job<'_> {

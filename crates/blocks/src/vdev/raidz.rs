@@ -12,6 +12,8 @@
 //!
 //! Step 4 grows with the number of sets: at most [`MAX_ATTEMPTS`] are tried, which is more than three of forty devices.
 
+mod heal;
+
 use super::{Body, Job, Place, Proof, Tree, Vdev};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map, Row, Suspect};
@@ -99,6 +101,7 @@ pub(super) async fn read(
             read.fetch(&rest).await;
             read.count_differences(&block);
         }
+        read.heal(&block).await;
         return Ok(block);
     }
     let rest = read.untried();
@@ -109,7 +112,10 @@ pub(super) async fn read(
             return Ok(block);
         }
     }
-    let Err(fault) = read.search(&mut block, &prove) else { return Ok(block) };
+    let Err(fault) = read.search(&mut block, &prove) else {
+        read.heal(&block).await;
+        return Ok(block);
+    };
     for (child, side) in read.sides() {
         let before = read.cells.clone();
         read.ask_side(child, side).await;
@@ -356,32 +362,6 @@ impl Read<'_> {
             let Cell::Got(bytes) = &self.cells[at.0][at.1] else { continue };
             if at.1 >= self.target.map.nparity && self.left_out(column, left_out) && right != Some(bytes) {
                 wrong.insert(column.child);
-            }
-        }
-        for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {
-            child.checksum_error();
-        }
-    }
-
-    /// Counts one error at each device whose column, data or parity, is not what the proven block says it should be.
-    fn count_differences(&self, block: &Buf) {
-        let nparity = self.target.map.nparity;
-        let mut wrong = BTreeSet::new();
-        for (r, row) in self.target.map.rows.iter().enumerate() {
-            let right = |c: &Column| block.as_ref().get(c.at..c.at + c.size_bytes).unwrap_or_default();
-            let data: Vec<&[u8]> = row.columns.iter().skip(nparity).map(right).collect();
-            let mut expected: Vec<Vec<u8>> = row.columns.iter().take(nparity).map(|c| vec![0; c.size_bytes]).collect();
-            let mut parities: Vec<&mut [u8]> = expected.iter_mut().map(Vec::as_mut_slice).collect();
-            if parity::generate(&data, &mut parities).is_err() {
-                continue;
-            }
-            let all = expected.iter().map(Vec::as_slice).chain(data);
-            for ((column, cell), right) in row.columns.iter().zip(&self.cells[r]).zip(all) {
-                if let Cell::Got(bytes) = cell
-                    && bytes.as_ref() != right
-                {
-                    wrong.insert(column.child);
-                }
             }
         }
         for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {

@@ -3,7 +3,7 @@
 //! ```text
 //!  mirror   every child that is there, at once     succeeds if one did that is not stale
 //!  raidz    parity, then all columns at once       succeeds unless more columns failed than there are parities
-//!  leaf     its queue ([`super::wqueue`]), its disk
+//!  leaf     its queue ([`super::wleaf`]), its disk
 //! ```
 //!
 //! A leaf that is missing or refuses a write is remembered to have missed that transaction group's writes: from then on
@@ -15,7 +15,8 @@
 //! flush under way does not trust it, for that may have been submitted before the write in question was complete.
 
 use super::leaf::{FRONT_BYTES, Leaf};
-use super::{Body, Place, RaidzVdev, Tree, Vdev};
+use super::wleaf::Writers;
+use super::{Body, Job, Place, RaidzVdev, Tree, Vdev};
 use crate::error::{BlockError, note};
 use crate::raidz::Map;
 use bytes::Bytes;
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::parity;
 use weir_format::Txg;
-use weir_machine::{Buf, Clock, Disk, DiskError, Op, Priority, Request};
+use weir_machine::{Buf, Clock, Disk, DiskError, Request};
 
 /// Transaction groups (inclusive ranges) whose writes a leaf missed.
 pub type Missed = Vec<(Txg, Txg)>;
@@ -40,6 +41,13 @@ pub(crate) struct WriteJob<'a> {
     pub repair: bool,
 }
 
+impl<'a> WriteJob<'a> {
+    /// A write that puts right what this read found wrong.
+    pub fn repairing(job: &Job<'a>) -> Self {
+        WriteJob { request: job.request, clock: job.clock, txg: job.birth, repair: true }
+    }
+}
+
 /// What a leaf keeps for writing.
 #[derive(Debug, Default)]
 pub(super) struct LeafWrites {
@@ -52,6 +60,9 @@ pub(super) struct LeafWrites {
     /// … of which so many are known to be stable.
     stable: AtomicU64,
     missed: Mutex<Missed>,
+    /// First and last transaction group of the writes that are not known to be stable.
+    unstable: Mutex<Option<(Txg, Txg)>>,
+    pub writers: Writers,
 }
 
 /// What a leaf wrote.
@@ -82,24 +93,32 @@ impl LeafWrites {
         self.missed().iter().any(|(from, to)| (*from..=*to).contains(&birth))
     }
 
-    fn miss(&self, txg: Txg) {
+    fn miss(&self, first: Txg, last: Txg) {
         let mut missed = self.missed();
-        if missed.iter().any(|(from, to)| (*from..=*to).contains(&txg)) {
-            return;
-        }
-        match missed.last_mut() {
-            Some((_, to)) if to.0 + 1 == txg.0 => *to = txg,
-            _ => missed.push((txg, txg)),
-        }
+        // What overlaps or touches becomes one range.
+        let apart = |&(from, to): &(Txg, Txg)| to.0.saturating_add(1) < first.0 || last.0.saturating_add(1) < from.0;
+        let touching = missed.iter().filter(|r| !apart(r));
+        let all = touching.fold((first, last), |(a, b), &(from, to)| (a.min(from), b.max(to)));
+        missed.retain(apart);
+        missed.push(all);
+        missed.sort_unstable();
     }
 
-    /// Books a write that was answered.
-    fn book(&self, len: u64, ok: bool) {
+    fn unstable(&self) -> MutexGuard<'_, Option<(Txg, Txg)>> {
+        self.unstable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Books a write that was answered, of a block of `txg`, or a label.
+    fn book(&self, len: u64, ok: bool, txg: Option<Txg>) {
         if ok {
             self.writes.fetch_add(1, Ordering::Relaxed);
             self.write_bytes.fetch_add(len, Ordering::Relaxed);
         } else {
             self.write_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(txg) = txg.filter(|_| ok) {
+            let mut unstable = self.unstable();
+            *unstable = Some(unstable.map_or((txg, txg), |(a, b)| (a.min(txg), b.max(txg))));
         }
         // Also after an error some of it may have been written.
         self.completed.fetch_add(1, Ordering::SeqCst);
@@ -145,7 +164,7 @@ impl Tree {
         let (vdev, leaf, disk) = self.disk_of(guid)?;
         let len = buf.len() as u64;
         let answer = disk.write(offset, buf).await;
-        leaf.writes().book(len, answer.is_ok());
+        leaf.writes().book(len, answer.is_ok(), None);
         answer.map(drop).map_err(|error| device(Place::new(0, offset), vdev, error))
     }
 
@@ -372,21 +391,21 @@ impl Leaf {
         data: Bytes,
     ) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else {
-            self.writes().miss(job.txg);
+            self.writes().miss(job.txg, job.txg);
             let devices = vec![vdev.name.clone()];
             return Err(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices });
         };
         let len = data.len() as u64;
         let started = job.clock.now();
-        let answer = put(disk, job.request.priority, offset, data).await;
+        let answer = self.writes().writers.write(disk, job.request.priority, offset, data).await;
         job.request.book_device(job.clock.now().ns_since(started));
-        self.writes().book(len, answer.is_ok());
+        self.writes().book(len, answer.is_ok(), Some(job.txg));
         if job.repair && answer.is_ok() {
             self.writes().repaired_bytes.fetch_add(len, Ordering::Relaxed);
         }
         answer.map_err(|error| {
             if !job.repair {
-                self.writes().miss(job.txg);
+                self.writes().miss(job.txg, job.txg);
             }
             device(place, vdev, error)
         })
@@ -399,6 +418,8 @@ impl Leaf {
         if writes.stable.load(Ordering::SeqCst) >= completed {
             return Ok(());
         }
+        // Another flush may be under way for them: then it is told to miss them if it fails, as this one for those after.
+        let covered = writes.unstable().take();
         match disk.flush().await {
             Ok(()) => {
                 writes.stable.fetch_max(completed, Ordering::SeqCst);
@@ -406,6 +427,10 @@ impl Leaf {
             }
             Err(error) => {
                 writes.write_errors.fetch_add(1, Ordering::Relaxed);
+                // What a device could not keep once it may have dropped: a second flush that succeeds proves nothing.
+                if let Some((first, last)) = covered {
+                    writes.miss(first, last);
+                }
                 Err(device(place, vdev, error))
             }
         }
@@ -422,19 +447,6 @@ impl Leaf {
         }
         disk.discard(start, end - start).await.map_or(0, |()| end - start)
     }
-}
-
-/// Writes a range of the allocatable space.
-async fn put(disk: &Arc<dyn Disk>, _class: Priority, offset: u64, data: Bytes) -> Result<(), DiskError> {
-    let geometry = disk.geometry();
-    let start = offset.wrapping_add(FRONT_BYTES);
-    let len = data.len() as u64;
-    if start.checked_add(len).is_none_or(|end| end > geometry.size_bytes) {
-        return Err(DiskError::OutOfRange { op: Op::Write, offset: start, len, size_bytes: geometry.size_bytes });
-    }
-    let mut buf = disk.buffer(data.len());
-    buf.as_mut().copy_from_slice(&data);
-    disk.write(start, buf).await.map(drop)
 }
 
 fn device(place: Place, vdev: &Vdev, error: DiskError) -> BlockError {

@@ -7,10 +7,6 @@ fn rot(bench: &Bench, disk: usize, offset: u64, len: u64) -> weir_sim::FaultId {
     bench.disks[disk].lay(Fault::Rot { offset: offset.wrapping_add(FRONT), len, bits: 9 })
 }
 
-fn raidz(nparity: u32) -> VdevKind {
-    VdevKind::Raidz { nparity, expansion: None }
-}
-
 #[test]
 fn a_mirror_gives_what_any_side_still_has() {
     let bench = Bench::new(1, 3, Timing::Chaos);

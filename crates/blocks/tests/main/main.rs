@@ -3,8 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod cuts;
 mod faults;
+mod heal;
 mod layouts;
+mod locked;
+mod log;
 mod queue;
 mod store;
 mod writes;

@@ -1,11 +1,12 @@
 //! A minimal writer: puts blocks where the format's geometry says.
 
+use bytes::Bytes;
 use std::sync::Arc;
 use weir_blocks::raidz::Map;
 use weir_blocks::vdev::VdevSpec;
-use weir_blocks::{Blocks, Tree, VdevKind};
+use weir_blocks::{BlockError, Blocks, Class, Tree, VdevGrid, VdevKind, WriteOptions};
 use weir_codec::{Salt, checksum, parity};
-use weir_format::{BlockPointer, ChecksumKind, Endian};
+use weir_format::{BlockPointer, ChecksumKind, Endian, ObjectType, Txg};
 use weir_machine::{Access, Buf, Disk, Machine, Request};
 use weir_sim::{SimDisk, SimWorld, Timing};
 
@@ -107,4 +108,56 @@ pub fn pointer(addresses: &[Address], gang: bool, data: &[u8]) -> BlockPointer {
 
 pub fn top(id: u64, kind: VdevKind, ashift: u32, children: Vec<VdevSpec>) -> VdevSpec {
     VdevSpec::inner(id, 1000 + id, format!("top-{id}"), kind, children).top(ashift, 0)
+}
+
+/// log2 of a metaslab's size in [`open`].
+pub const SHIFT: u32 = 20;
+/// The transaction group of [`options`].
+pub const TXG: Txg = Txg(100);
+
+/// Opens for writing; of vdevs 0 to `count`, 16 metaslabs each are free.
+pub fn open(blocks: &Blocks, count: u32) {
+    blocks.tree().set_writable(true);
+    for vdev in 0..count {
+        let grid = VdevGrid { vdev, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, closed: false };
+        blocks.add_vdev(&grid).unwrap();
+        for i in 0..16 {
+            blocks.set_space(vdev, i, std::slice::from_ref(&(i << SHIFT..(i + 1) << SHIFT))).unwrap();
+        }
+    }
+}
+
+/// A pool of one vdev of the given kind over the first `disks`, open for writing.
+pub fn pool_of(bench: &Bench, kind: VdevKind, ashift: u32, disks: usize, missing: &[usize]) -> Arc<Blocks> {
+    let blocks = bench.blocks(vec![top(0, kind, ashift, bench.leaves(0..disks, missing))]);
+    open(&blocks, 1);
+    blocks
+}
+
+/// A pool of `disks` top-level disks, open for writing.
+pub fn stripe_of(bench: &Bench, ashift: u32, disks: usize) -> Arc<Blocks> {
+    let leaves = bench.leaves(0..disks, &[]).into_iter();
+    let blocks = bench.blocks(leaves.map(|l| l.top(ashift, ASIZE)).collect());
+    open(&blocks, disks as u32);
+    blocks
+}
+
+pub fn options() -> WriteOptions {
+    WriteOptions::new(TXG, ObjectType::PLAIN_FILE_CONTENTS)
+}
+
+pub fn write(bench: &Bench, blocks: &Blocks, data: &[u8], options: &WriteOptions) -> Result<BlockPointer, BlockError> {
+    let request = Request::internal("test");
+    bench.world.run(blocks.write(&request, Bytes::copy_from_slice(data), options)).unwrap()
+}
+
+/// Bytes that compress to about a third.
+pub fn soft(len: usize, seed: u64) -> Vec<u8> {
+    let mut data = pattern(len, seed);
+    data.chunks_mut(48).for_each(|c| c.iter_mut().skip(16).for_each(|b| *b = 7));
+    data
+}
+
+pub fn raidz(nparity: u32) -> VdevKind {
+    VdevKind::Raidz { nparity, expansion: None }
 }

@@ -2,54 +2,11 @@
 
 use crate::store::*;
 use bytes::Bytes;
-use std::sync::Arc;
-use weir_blocks::{BlockError, Blocks, Class, SpaceKind, VdevGrid, VdevKind, WriteOptions};
+use weir_blocks::{BlockError, Class, SpaceKind, VdevGrid, VdevKind, WriteOptions};
 use weir_codec::compress::ZstdLevel;
-use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectType, Txg};
+use weir_format::{ChecksumKind, CompressionKind, ObjectType, Txg};
 use weir_machine::Request;
 use weir_sim::{Fault, Timing};
-
-const SHIFT: u32 = 20;
-const TXG: Txg = Txg(100);
-
-/// A pool of one vdev of the given kind over the first `disks`, with four free metaslabs.
-fn pool_of(bench: &Bench, kind: VdevKind, ashift: u32, disks: usize, missing: &[usize]) -> Arc<Blocks> {
-    let blocks = bench.blocks(vec![top(0, kind, ashift, bench.leaves(0..disks, missing))]);
-    open(&blocks, 1);
-    blocks
-}
-
-/// Opens for writing; vdevs 0 to `count` are all free.
-fn open(blocks: &Blocks, count: u32) {
-    blocks.tree().set_writable(true);
-    for vdev in 0..count {
-        let grid = VdevGrid { vdev, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, closed: false };
-        blocks.add_vdev(&grid).unwrap();
-        for i in 0..16 {
-            blocks.set_space(vdev, i, std::slice::from_ref(&(i << SHIFT..(i + 1) << SHIFT))).unwrap();
-        }
-    }
-}
-
-fn options() -> WriteOptions {
-    WriteOptions::new(TXG, ObjectType::PLAIN_FILE_CONTENTS)
-}
-
-fn write(bench: &Bench, blocks: &Blocks, data: &[u8], options: &WriteOptions) -> Result<BlockPointer, BlockError> {
-    let request = Request::internal("test");
-    bench.world.run(blocks.write(&request, Bytes::copy_from_slice(data), options)).unwrap()
-}
-
-/// Bytes that compress to about a third.
-fn soft(len: usize, seed: u64) -> Vec<u8> {
-    let mut data = pattern(len, seed);
-    data.chunks_mut(48).for_each(|c| c.iter_mut().skip(16).for_each(|b| *b = 7));
-    data
-}
-
-fn raidz(nparity: u32) -> VdevKind {
-    VdevKind::Raidz { nparity, expansion: None }
-}
 
 #[test]
 fn every_vdev_sector_checksum_and_compression_reads_back() {
@@ -89,8 +46,7 @@ fn every_vdev_sector_checksum_and_compression_reads_back() {
 #[test]
 fn zeros_become_holes_and_little_goes_into_the_pointer() {
     let bench = Bench::new(1, 1, Timing::Nvme);
-    let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
-    open(&blocks, 1);
+    let blocks = stripe_of(&bench, 12, 1);
     let hole = write(&bench, &blocks, &[0; 8192], &options()).unwrap();
     assert!(hole.is_hole() && hole.logical_birth() == TXG && hole.lsize_bytes() == 8192);
     assert_eq!(hole.object_type(), ObjectType::PLAIN_FILE_CONTENTS);
@@ -201,9 +157,7 @@ fn a_stale_side_is_written_to_but_not_relied_on() {
 #[test]
 fn copies_lie_on_different_vdevs_and_one_is_enough() {
     let bench = Bench::new(6, 3, Timing::Chaos);
-    let leaves = bench.leaves(0..3, &[]).into_iter();
-    let blocks = bench.blocks(leaves.map(|l| l.top(12, ASIZE)).collect());
-    open(&blocks, 3);
+    let blocks = stripe_of(&bench, 12, 3);
     let data = pattern(16 << 10, 6);
     let options = WriteOptions { copies: 3, ..options() };
     bench.disks[1].lay(Fault::Gone);
@@ -339,9 +293,7 @@ fn nothing_is_written_before_writing_is_allowed() {
 #[test]
 fn flushes_go_where_something_was_written() {
     let bench = Bench::new(13, 3, Timing::Nvme);
-    let leaves = bench.leaves(0..3, &[]).into_iter();
-    let blocks = bench.blocks(leaves.map(|l| l.top(12, ASIZE)).collect());
-    open(&blocks, 3);
+    let blocks = stripe_of(&bench, 12, 3);
     let flushes = || bench.disks.iter().map(|d| d.stats().flushes).collect::<Vec<_>>();
     bench.world.run(blocks.flush()).unwrap().unwrap();
     assert_eq!(flushes(), [0, 0, 0]);

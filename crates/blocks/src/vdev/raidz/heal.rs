@@ -1,0 +1,66 @@
+//! Putting right what a proven RAID-Z block shows to be wrong.
+
+use super::{At, Cell, Read};
+use crate::raidz::Column;
+use crate::vdev::WriteJob;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::collections::BTreeSet;
+use weir_codec::parity;
+use weir_machine::Buf;
+
+impl Read<'_> {
+    /// The columns, data or parity, that devices gave otherwise than the proven block says they should be (or, with
+    /// `failed`, did not give at all, though they are there), with what belongs there.
+    pub(super) fn differences(&self, block: &Buf, failed: bool) -> Vec<(At, Bytes)> {
+        let nparity = self.target.map.nparity;
+        let mut out = Vec::new();
+        for (r, row) in self.target.map.rows.iter().enumerate() {
+            let right = |c: &Column| block.as_ref().get(c.at..c.at + c.size_bytes).unwrap_or_default();
+            let data: Vec<&[u8]> = row.columns.iter().skip(nparity).map(right).collect();
+            let mut expected: Vec<Vec<u8>> = row.columns.iter().take(nparity).map(|c| vec![0; c.size_bytes]).collect();
+            let mut parities: Vec<&mut [u8]> = expected.iter_mut().map(Vec::as_mut_slice).collect();
+            if parity::generate(&data, &mut parities).is_err() {
+                continue;
+            }
+            let all = expected.iter().map(Vec::as_slice).chain(data);
+            for (c, right) in all.enumerate() {
+                let differs = match self.cells.get(r).and_then(|cells| cells.get(c)) {
+                    Some(Cell::Got(bytes)) => bytes.as_ref() != right,
+                    Some(Cell::Failed) => failed && !right.is_empty() && self.reluctance((r, c)) < 2,
+                    _ => false,
+                };
+                if differs {
+                    out.push(((r, c), Bytes::copy_from_slice(right)));
+                }
+            }
+        }
+        out
+    }
+
+    /// Counts one error at each device whose column, data or parity, is not what the proven block says it should be.
+    pub(super) fn count_differences(&self, block: &Buf) {
+        let wrong: BTreeSet<usize> =
+            self.differences(block, false).into_iter().map(|(at, _)| self.column(at).child).collect();
+        for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {
+            child.checksum_error();
+        }
+    }
+
+    /// Writes what belongs there to each device that gave something else or an error. What cannot be written stays as it
+    /// is: the block is there nevertheless.
+    pub(super) async fn heal(&self, block: &Buf) {
+        if !self.job.heals {
+            return;
+        }
+        let job = &WriteJob::repairing(self.job);
+        let writes = self.differences(block, true).into_iter().filter_map(|(at, bytes)| {
+            let (column, child) = (*self.column(at), self.child(at)?);
+            Some(async move {
+                // The device counts what it could not write.
+                let _ = child.write(job, self.place, column.offset_bytes, bytes).await;
+            })
+        });
+        join_all(writes).await;
+    }
+}

@@ -1,0 +1,158 @@
+//! The queue before a leaf's disk for writes: which are under way, and which wait to be joined with their neighbours. Pure.
+//!
+//! As with reads ([`super::queue`]), nothing waits as long as the disk keeps up. When it does not, what waits is sorted by
+//! place, and writes that touch become one: a transaction group's blocks were allocated side by side, so most do. Nothing
+//! is written but what was asked for: gaps are not filled.
+//!
+//! Writes that somebody waits for (the intent log) start before those of a transaction group, and those before repairs;
+//! each class is served when it has nothing under way, so that none starves. Source of the idea: OpenZFS
+//! `module/zfs/vdev_queue.c`.
+
+use std::collections::BTreeMap;
+use weir_machine::Priority;
+
+/// Longest write that is made by joining.
+const JOINED_BYTES: u64 = 1 << 20;
+/// Writes under way of each class: Sync, Async, Scrub.
+const LIMITS: [usize; 3] = [16, 10, 4];
+const CLASSES: [Priority; 3] = [Priority::Sync, Priority::Async, Priority::Scrub];
+
+/// A write that waits or starts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Member<T> {
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How much.
+    pub len: u64,
+    /// Whose.
+    pub token: T,
+}
+
+/// Writes that start as one: each begins where the one before ends.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Batch<T> {
+    /// Its class, to be given back to [`WriteQueue::done`].
+    pub class: Priority,
+    /// In the order of their offsets; at least one.
+    pub members: Vec<Member<T>>,
+}
+
+/// The queue of one leaf. `T` is whatever names a waiting writer.
+#[derive(Debug)]
+pub struct WriteQueue<T> {
+    waiting: [BTreeMap<(u64, u64), Member<T>>; 3],
+    under_way: [usize; 3],
+    /// Where the last start ended: the direction of travel is upwards from here.
+    head: u64,
+    count: u64,
+}
+
+impl<T> Default for WriteQueue<T> {
+    fn default() -> Self {
+        WriteQueue { waiting: Default::default(), under_way: [0; 3], head: 0, count: 0 }
+    }
+}
+
+impl<T> WriteQueue<T> {
+    /// Whether a write of this class may start at once; then it counts as under way.
+    pub fn try_start(&mut self, class: Priority) -> bool {
+        let slot = class as usize;
+        let free = self.under_way[slot] < LIMITS[slot] && self.waiting[slot].is_empty();
+        self.under_way[slot] += usize::from(free);
+        free
+    }
+
+    /// Puts a write in the queue, after [`WriteQueue::try_start`] refused it.
+    pub fn wait(&mut self, class: Priority, offset: u64, len: u64, token: T) {
+        self.count += 1;
+        self.waiting[class as usize].insert((offset, self.count), Member { offset, len, token });
+    }
+
+    /// Takes note that a write (or a batch) is over, and gives the one to start next.
+    pub fn done(&mut self, class: Priority) -> Option<Batch<T>> {
+        let slot = class as usize;
+        self.under_way[slot] = self.under_way[slot].saturating_sub(1);
+        let idle = (0..3).find(|&s| self.under_way[s] == 0 && !self.waiting[s].is_empty());
+        let open = (0..3).find(|&s| self.under_way[s] < LIMITS[s] && !self.waiting[s].is_empty());
+        idle.or(open).and_then(|s| self.start(s))
+    }
+
+    fn start(&mut self, slot: usize) -> Option<Batch<T>> {
+        let map = &mut self.waiting[slot];
+        let key = *map.range((self.head, 0)..).next().or_else(|| map.iter().next())?.0;
+        let first = map.remove(&key)?;
+        let (offset, mut end) = (first.offset, first.offset.saturating_add(first.len));
+        let mut members = vec![first];
+        while let Some((&key, next)) = map.range((end, 0)..).next() {
+            if next.offset != end || end.saturating_add(next.len) - offset > JOINED_BYTES {
+                break;
+            }
+            end = end.saturating_add(next.len);
+            members.extend(map.remove(&key));
+        }
+        self.head = end;
+        self.under_way[slot] += 1;
+        Some(Batch { class: CLASSES[slot], members })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Priority::{Async, Scrub, Sync};
+
+    fn full() -> WriteQueue<u32> {
+        let mut q = WriteQueue::default();
+        for _ in 0..LIMITS[1] {
+            assert!(q.try_start(Async));
+        }
+        assert!(!q.try_start(Async) && q.try_start(Sync));
+        q
+    }
+
+    fn tokens(batch: Option<Batch<u32>>) -> Vec<u32> {
+        batch.map_or_else(Vec::new, |b| b.members.iter().map(|m| m.token).collect())
+    }
+
+    #[test]
+    fn what_touches_starts_together_and_gaps_are_left() {
+        let mut q = full();
+        q.wait(Async, 4096, 4096, 2);
+        q.wait(Async, 0, 4096, 1);
+        q.wait(Async, 8192, 512, 3);
+        q.wait(Async, 12288, 4096, 4);
+        assert_eq!(tokens(q.done(Async)), [1, 2, 3]);
+        assert_eq!(tokens(q.done(Async)), [4]);
+        assert_eq!(tokens(q.done(Async)), [0; 0]);
+    }
+
+    #[test]
+    fn a_batch_has_a_limit_and_the_same_place_is_not_written_twice_at_once() {
+        let mut q = full();
+        for i in 0..12u32 {
+            q.wait(Async, u64::from(i) << 17, 1 << 17, i);
+        }
+        q.wait(Async, 0, 1 << 17, 99);
+        assert_eq!(tokens(q.done(Async)), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(tokens(q.done(Async)), [8, 9, 10, 11]);
+        assert_eq!(tokens(q.done(Async)), [99]);
+        let mut q = full();
+        q.wait(Async, 0, 16 << 20, 7);
+        q.wait(Async, 16 << 20, 512, 8);
+        assert_eq!(tokens(q.done(Async)), [7]);
+    }
+
+    #[test]
+    fn the_log_is_served_before_others_and_none_starves() {
+        let mut q = full();
+        for _ in 1..LIMITS[0] {
+            assert!(q.try_start(Sync));
+        }
+        q.wait(Async, 0, 512, 1);
+        q.wait(Sync, 1 << 20, 512, 2);
+        q.wait(Scrub, 2 << 20, 512, 3);
+        assert_eq!(tokens(q.done(Async)), [3], "nothing of its class is under way");
+        assert_eq!(tokens(q.done(Sync)), [2]);
+        assert_eq!(tokens(q.done(Sync)), [1]);
+    }
+}
