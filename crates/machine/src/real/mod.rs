@@ -20,7 +20,7 @@ mod threads;
 
 use crate::buf::{Buf, BufPool};
 use crate::crew::Crew;
-use crate::disk::{Access, Disk, DiskError, Disks, Geometry, Io};
+use crate::disk::{Access, Disk, DiskError, Disks, Geometry, Io, Op};
 use ring::Ring;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,9 +41,13 @@ pub enum Backend {
 /// The most operations that blocking threads carry at once.
 const BLOCKING_THREADS: usize = 32;
 
+/// The most devices' discards that are under way at once.
+const DISCARD_THREADS: usize = 4;
+
 #[derive(Clone)]
 enum Engine {
-    Ring(Arc<Ring>),
+    /// And the threads for what the ring cannot do: a device's discard, which the kernel does while the caller waits.
+    Ring(Arc<Ring>, Arc<Crew>),
     Threads(Arc<Crew>),
 }
 
@@ -58,12 +62,13 @@ impl RealDisks {
     /// Disks driven by `backend`, around the page cache when `direct`, with buffers from `pool`. Fails only when
     /// io_uring is asked for by name and is not to be had.
     pub fn new(backend: Backend, direct: bool, pool: BufPool) -> Result<Self, std::io::Error> {
+        let ring = |ring| Engine::Ring(Arc::new(ring), Arc::new(Crew::new("weir-discard", DISCARD_THREADS)));
         let threads = || Engine::Threads(Arc::new(Crew::new("weir-disk", BLOCKING_THREADS)));
         let engine = match backend {
             Backend::Threads => threads(),
-            Backend::Uring => Engine::Ring(Arc::new(Ring::start()?)),
+            Backend::Uring => ring(Ring::start()?),
             Backend::Auto => match Ring::start() {
-                Ok(ring) => Engine::Ring(Arc::new(ring)),
+                Ok(started) => ring(started),
                 Err(error) => {
                     tracing::info!(%error, "no io_uring here: disks are driven by threads");
                     threads()
@@ -76,7 +81,7 @@ impl RealDisks {
     /// What drives the disks: never [`Backend::Auto`].
     pub fn backend(&self) -> Backend {
         match self.engine {
-            Engine::Ring(_) => Backend::Uring,
+            Engine::Ring(..) => Backend::Uring,
             Engine::Threads(_) => Backend::Threads,
         }
     }
@@ -125,7 +130,10 @@ impl Disk for RealDisk {
             return io.fail(error);
         }
         match &self.engine {
-            Engine::Ring(ring) => ring.submit(self.target.clone(), io),
+            Engine::Ring(_, crew) if io.op == Op::Discard && self.target.device => {
+                threads::submit(crew, self.target.clone(), io);
+            }
+            Engine::Ring(ring, _) => ring.submit(self.target.clone(), io),
             Engine::Threads(crew) => threads::submit(crew, self.target.clone(), io),
         }
     }

@@ -242,30 +242,40 @@ fn entry_for(letter: &mut Letter) -> (squeue::Entry, bool) {
     }
 }
 
-/// Answers an operation, or gives back what has to be submitted again.
+/// Answers an operation, or gives back what has to be submitted again. The file is let go before the answer: whoever
+/// closes a disk after its last answer may open it again at once.
 fn settle(mut letter: Letter, direct: bool, result: i32) -> Option<Letter> {
     let transfer = matches!(letter.io.op, Op::Read | Op::Write);
-    match result {
+    let outcome = match result {
         count if count >= 0 && transfer => {
             letter.done += count as usize;
             let Io { op, offset, len, .. } = letter.io;
             if letter.done as u64 >= len {
-                letter.io.succeed();
+                Ok(())
             } else if count == 0 {
-                letter.io.fail(DiskError::Short { op, offset, len, done: letter.done as u64 });
+                Err(DiskError::Short { op, offset, len, done: letter.done as u64 })
             } else {
                 return Some(letter);
             }
         }
-        count if count >= 0 => letter.io.succeed(),
+        count if count >= 0 => Ok(()),
         error => match -error {
             libc::EINTR | libc::EAGAIN | libc::ECANCELED => return Some(letter),
             libc::EINVAL if direct => {
                 letter.target.give_up_direct();
                 return Some(letter);
             }
-            errno => letter.io.fail_errno(errno),
+            errno => {
+                let Io { op, offset, len, .. } = letter.io;
+                Err(DiskError::Os { op, offset, len, errno })
+            }
         },
+    };
+    let Letter { target, io, .. } = letter;
+    drop(target);
+    match outcome {
+        Ok(()) => io.succeed(),
+        Err(error) => io.fail(error),
     }
     None
 }

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 /// `<linux/fs.h>`: `_IO(0x12, 104)`: the logical sector size, an `int`.
 const BLKSSZGET: libc::c_ulong = 0x1268;
+/// `<linux/fs.h>`: `_IO(0x12, 119)`: start and length to discard, two 64-bit numbers.
+const BLKDISCARD: libc::c_ulong = 0x1277;
 /// `<linux/fs.h>`: `_IO(0x12, 126)`: whether it spins, an `unsigned short`.
 const BLKROTATIONAL: libc::c_ulong = 0x127e;
 
@@ -38,6 +40,8 @@ struct Direct {
 pub struct Target {
     pub geometry: Geometry,
     pub access: Access,
+    /// A block device rather than a file.
+    pub device: bool,
     buffered: File,
     direct: Option<Direct>,
 }
@@ -67,7 +71,7 @@ impl Target {
             let (offset_align, memory_align) = direct_alignment(&file, u64::from(geometry.sector_bytes))?;
             Some(Direct { file, offset_align, memory_align, usable: AtomicBool::new(true) })
         });
-        Ok(Target { geometry, access, buffered, direct })
+        Ok(Target { geometry, access, device, buffered, direct })
     }
 
     /// The file for a transfer, and whether it goes around the page cache.
@@ -101,13 +105,19 @@ impl Target {
         }
     }
 
-    /// Deallocates a range: a hole in a file, a discard or zeroes on a device.
-    pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
-        let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) else {
-            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    /// Deallocates a range: a hole in a file, a discard on a device. May take long on a device.
+    pub fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let result = if self.device {
+            let range = [offset, len];
+            // SAFETY: the request reads two 64-bit numbers, which live until it returns.
+            unsafe { libc::ioctl(self.plain_fd(), BLKDISCARD, range.as_ptr()) }
+        } else {
+            let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) else {
+                return Err(io::Error::from_raw_os_error(libc::EFBIG));
+            };
+            // SAFETY: a system call on an open descriptor, without memory.
+            unsafe { libc::fallocate(self.plain_fd(), PUNCH_HOLE, offset, len) }
         };
-        // SAFETY: a system call on an open descriptor, without memory.
-        let result = unsafe { libc::fallocate(self.plain_fd(), PUNCH_HOLE, offset, len) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }

@@ -13,8 +13,10 @@ pub fn submit(crew: &Crew, target: Arc<Target>, mut io: Io) {
         let result = match io.op {
             Op::Read | Op::Write => transfer(&target, &mut io),
             Op::Flush => target.plain().sync_data().map_err(Failure::Os),
-            Op::Discard => target.punch_hole(io.offset, io.len).map_err(Failure::Os),
+            Op::Discard => target.discard(io.offset, io.len).map_err(Failure::Os),
         };
+        // The file is let go before the answer: whoever closes a disk after its last answer may open it again at once.
+        drop(target);
         match result {
             Ok(()) => io.succeed(),
             Err(Failure::Os(error)) => io.fail_errno(errno(&error)),
