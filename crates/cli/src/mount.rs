@@ -15,7 +15,7 @@ const SPEC: Spec = Spec {
     command: "weir mount",
     letters: "o:d:k:T:r:F",
     long: &[("key", 'k'), ("ready-fd", 'r')],
-    usage: "weir mount -o ro [-d DIR]... [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
+    usage: "weir mount [-o ro|rw[,OPTION]...] [-d DIR]... [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
 };
 
 /// Threads that take requests from the kernel; what waits for disks does not occupy them.
@@ -96,7 +96,14 @@ fn two_words(args: &Args) -> Result<[String; 2], Failure> {
 /// What `-o` says. Only reading is offered, and it must be asked for: a later version will mount read-write by default.
 fn mount_options(args: &Args) -> Result<MountOptions, Failure> {
     let root = rustix::process::geteuid().is_root();
-    let mut options = MountOptions { source: String::new(), allow_other: root, threads: THREADS };
+    let mut options = MountOptions {
+        source: String::new(),
+        allow_other: root,
+        threads: THREADS,
+        writable: false,
+        dev: false,
+        suid: false,
+    };
     let mut read_only = false;
     for value in args.values('o') {
         for word in value.to_string_lossy().split(',') {

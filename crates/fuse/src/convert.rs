@@ -1,8 +1,10 @@
-//! From our values to the kernel's: attributes, times, device numbers, errors.
+//! From our values to the kernel's and back: attributes, times, device numbers, flags, errors.
 
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags, TimeOrNow, WriteFlags};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_files::{Attributes, FileError, FileKind};
+use weir_files::{
+    Attributes, FileError, FileKind, NewKind, RenameMode, SetAttributes, SetTime, Space, WriteAt, XattrMode,
+};
 
 /// What the kernel calls a kind. It has no doors or event ports: they show as plain files.
 pub(crate) fn kind(kind: FileKind) -> FileType {
@@ -57,6 +59,101 @@ pub(crate) fn errno(error: &FileError) -> Errno {
     Errno::from_i32(error.errno())
 }
 
+/// A device's numbers from the kernel's.
+fn device_parts(device: u32) -> (u32, u32) {
+    ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00))
+}
+
+/// What `mknod` makes; `None` for kinds that it is not for.
+pub(crate) fn new_kind(mode: u32, rdev: u32) -> Option<NewKind> {
+    let (major, minor) = device_parts(rdev);
+    match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => Some(NewKind::Regular),
+        libc::S_IFBLK => Some(NewKind::BlockDevice(major, minor)),
+        libc::S_IFCHR => Some(NewKind::CharDevice(major, minor)),
+        libc::S_IFIFO => Some(NewKind::Fifo),
+        libc::S_IFSOCK => Some(NewKind::Socket),
+        _ => None,
+    }
+}
+
+/// Nanoseconds since 1970 of the system's time.
+fn nanoseconds(time: SystemTime) -> i128 {
+    let ns = |distance: Duration| i128::try_from(distance.as_nanos()).unwrap_or(i128::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => ns(after),
+        Err(error) => -ns(error.duration()),
+    }
+}
+
+/// What `setattr` sets.
+pub(crate) fn set_attributes(
+    mode: Option<u32>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    size_bytes: Option<u64>,
+    atime: Option<TimeOrNow>,
+    mtime: Option<TimeOrNow>,
+) -> SetAttributes {
+    let time = |time: TimeOrNow| match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => SetTime::At(nanoseconds(time)),
+    };
+    let (atime, mtime) = (atime.map(time), mtime.map(time));
+    SetAttributes { mode: mode.map(|mode| mode & 0o7777), uid, gid, size_bytes, atime, mtime }
+}
+
+/// How a write is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WriteHow {
+    /// Where.
+    pub(crate) at: WriteAt,
+    /// Stable before it is answered.
+    pub(crate) stable: bool,
+}
+
+/// How a write is done by the flags of its open file. Pages that the kernel writes back by itself have their place, and
+/// borrow whatever open file there is: its flags mean nothing for them.
+pub(crate) fn write_how(offset: u64, open: i32, write: WriteFlags) -> WriteHow {
+    if write.contains(WriteFlags::FUSE_WRITE_CACHE) {
+        return WriteHow { at: WriteAt::Offset(offset), stable: false };
+    }
+    let at = if open & libc::O_APPEND != 0 { WriteAt::End } else { WriteAt::Offset(offset) };
+    // O_SYNC has the bit of O_DSYNC.
+    WriteHow { at, stable: open & libc::O_DSYNC != 0 }
+}
+
+/// What `renameat2` asks for; `None` for what is not offered.
+pub(crate) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
+    match flags {
+        flags if flags.is_empty() => Some(RenameMode::Replace),
+        RenameFlags::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
+        RenameFlags::RENAME_EXCHANGE => Some(RenameMode::Exchange),
+        _ => None,
+    }
+}
+
+/// What `fallocate` asks for; `None` for what is not offered.
+pub(crate) fn space(mode: i32) -> Option<Space> {
+    let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Some(Space::Reserve { keep_size }),
+        libc::FALLOC_FL_ZERO_RANGE => Some(Space::Zero { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(Space::Punch),
+        _ => None,
+    }
+}
+
+/// What `setxattr` asks for.
+pub(crate) fn xattr_mode(flags: i32) -> Option<XattrMode> {
+    match flags {
+        0 => Some(XattrMode::Any),
+        libc::XATTR_CREATE => Some(XattrMode::Create),
+        libc::XATTR_REPLACE => Some(XattrMode::Replace),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +170,57 @@ mod tests {
     fn device_numbers_are_laid_out_as_the_kernel_reads_them() {
         assert_eq!(device(8, 1), 0x801);
         assert_eq!(device(259, 1_000), (259 << 8) | (1_000 & 0xff) | ((1_000 & !0xff) << 12));
+    }
+
+    #[test]
+    fn times_and_devices_come_back() {
+        for ns in [0, 1, -1, 1_500_000_000_000_000_001, -1_250_000_000] {
+            assert_eq!(nanoseconds(time(ns)), ns);
+        }
+        for (major, minor) in [(8, 1), (259, 1_000), (4_095, 1_048_575)] {
+            assert_eq!(device_parts(device(major, minor)), (major, minor));
+        }
+    }
+
+    #[test]
+    fn kinds_of_nodes_follow_the_mode() {
+        assert_eq!(new_kind(0o644, 0), Some(NewKind::Regular));
+        assert_eq!(new_kind(libc::S_IFREG | 0o644, 7), Some(NewKind::Regular));
+        assert_eq!(new_kind(libc::S_IFCHR | 0o600, device(1, 3)), Some(NewKind::CharDevice(1, 3)));
+        assert_eq!(new_kind(libc::S_IFBLK, device(8, 0)), Some(NewKind::BlockDevice(8, 0)));
+        assert_eq!(
+            (new_kind(libc::S_IFIFO, 0), new_kind(libc::S_IFSOCK, 0)),
+            (Some(NewKind::Fifo), Some(NewKind::Socket))
+        );
+        assert_eq!((new_kind(libc::S_IFDIR, 0), new_kind(libc::S_IFLNK, 0)), (None, None));
+    }
+
+    #[test]
+    fn writes_go_where_and_as_the_open_file_says() {
+        let how = |open, cached| {
+            let write = if cached { WriteFlags::FUSE_WRITE_CACHE } else { WriteFlags::empty() };
+            write_how(7, open, write)
+        };
+        let at = |at, stable| WriteHow { at, stable };
+        assert_eq!(how(libc::O_RDWR, false), at(WriteAt::Offset(7), false));
+        assert_eq!(how(libc::O_WRONLY | libc::O_APPEND, false), at(WriteAt::End, false));
+        assert_eq!(how(libc::O_WRONLY | libc::O_DSYNC, false), at(WriteAt::Offset(7), true));
+        assert_eq!(how(libc::O_WRONLY | libc::O_SYNC | libc::O_APPEND, false), at(WriteAt::End, true));
+        assert_eq!(how(libc::O_WRONLY | libc::O_SYNC | libc::O_APPEND, true), at(WriteAt::Offset(7), false));
+    }
+
+    #[test]
+    fn flags_mean_what_they_say_or_are_refused() {
+        let keep = libc::FALLOC_FL_KEEP_SIZE;
+        assert_eq!(space(0), Some(Space::Reserve { keep_size: false }));
+        assert_eq!(space(keep), Some(Space::Reserve { keep_size: true }));
+        assert_eq!(space(keep | libc::FALLOC_FL_PUNCH_HOLE), Some(Space::Punch));
+        assert_eq!(space(libc::FALLOC_FL_ZERO_RANGE), Some(Space::Zero { keep_size: false }));
+        assert_eq!((space(libc::FALLOC_FL_PUNCH_HOLE), space(libc::FALLOC_FL_COLLAPSE_RANGE)), (None, None));
+        assert_eq!(rename_mode(RenameFlags::empty()), Some(RenameMode::Replace));
+        assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE), Some(RenameMode::Exchange));
+        assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_NOREPLACE), None);
+        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+        assert_eq!((xattr_mode(libc::XATTR_REPLACE), xattr_mode(3)), (Some(XattrMode::Replace), None));
     }
 }

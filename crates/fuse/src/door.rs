@@ -3,242 +3,33 @@
 //! Each operation is a future. It is polled once on the thread that read the request: what the cache can answer is
 //! answered there and then, without a change of threads. What has to wait goes on as a task, and the thread takes the
 //! next request. The kernel bounds how many requests are on their way.
+//!
+//! What is mounted read-only needs no open files: `open` and `opendir` say so and the kernel stops asking. Where files
+//! can go, an open one is held ([`weir_files::tree::Tree::hold`]) until the kernel releases it, so that it outlives its
+//! last name.
 
+use crate::changes::Create;
 use crate::convert;
-use crate::inodes::{Inodes, UNKNOWN};
+use crate::inner::{Inner, reply_xattr};
 use fuser::{
-    AccessFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyXattr, Request as KernelRequest,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
 };
-use futures_util::future::join_all;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use std::time::Duration;
-use weir_files::tree::{Node, Tree, TreeEntry};
-use weir_files::{FileError, FileKind, Seek};
-use weir_machine::{Request, Served, Tasks};
+use std::time::SystemTime;
+use weir_files::{Cred, NewKind};
+use weir_machine::{Request, Tasks};
 
-/// How long the kernel may believe what it was told: nothing changes while it is mounted.
-const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Entries asked for at once when only names are wanted, and when attributes are.
-const PLAIN_ENTRIES: usize = 128;
-const PLUS_ENTRIES: usize = 32;
 /// Requests that the kernel may have under way in the background (read-ahead), above its default of 16.
 const BACKGROUND: u16 = 64;
-/// The unit in which `statvfs` counts.
-const STATFS_BYTES: u64 = 4096;
-/// The longest value of an extended attribute that Linux carries (`XATTR_SIZE_MAX`), and list of names.
-const XATTR_BYTES: usize = 65_536;
-
-/// What operations share.
-pub(crate) struct Inner {
-    pub(crate) tree: Tree,
-    pub(crate) inodes: Inodes,
-    pub(crate) served: Served,
-}
-
-impl Inner {
-    pub(crate) fn new(tree: Tree) -> Self {
-        Inner { tree, inodes: Inodes::new(), served: Served::default() }
-    }
-
-    fn node(&self, number: INodeNo) -> Result<Node, Errno> {
-        self.inodes.node(number.0).ok_or(Errno::from_i32(libc::ESTALE))
-    }
-
-    fn number(&self, node: Node) -> Result<u64, Errno> {
-        self.inodes.number(node).ok_or(Errno::ENFILE)
-    }
-
-    async fn entry(&self, rq: &Request, parent: INodeNo, name: &[u8]) -> Result<(FileAttr, u64), Errno> {
-        let parent = self.node(parent)?;
-        let node = self.tree.lookup(rq, parent, name).await.map_err(|e| report(rq, &e))?;
-        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-        Ok((convert::attributes(self.number(node)?, &attributes), attributes.generation))
-    }
-
-    async fn attributes(&self, rq: &Request, number: INodeNo) -> Result<FileAttr, Errno> {
-        let node = self.node(number)?;
-        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-        // The mount's own root is never looked up, so it can show its object's number.
-        let shown = if node == self.tree.root() { attributes.object.0 } else { number.0 };
-        Ok(convert::attributes(shown, &attributes))
-    }
-
-    async fn read(&self, rq: &Request, number: INodeNo, offset: u64, len: usize, reply: ReplyData) {
-        let node = match self.node(number) {
-            Ok(node) => node,
-            Err(errno) => return reply.error(errno),
-        };
-        match self.tree.read(rq, node, offset, len).await {
-            Ok(pieces) => match pieces.as_slice() {
-                [] => reply.data(&[]),
-                [one] => reply.data(one),
-                many => reply.data(&many.concat()),
-            },
-            Err(error) => reply.error(report(rq, &error)),
-        }
-    }
-
-    async fn read_link(&self, rq: &Request, number: INodeNo) -> Result<bytes::Bytes, Errno> {
-        self.tree.read_link(rq, self.node(number)?).await.map_err(|e| report(rq, &e))
-    }
-
-    async fn read_dir(
-        &self,
-        rq: &Request,
-        number: INodeNo,
-        from: u64,
-        reply: &mut ReplyDirectory,
-    ) -> Result<(), Errno> {
-        let node = self.node(number)?;
-        let mut cookie = from;
-        loop {
-            let page = self.page(rq, node, cookie, PLAIN_ENTRIES).await?;
-            for entry in &page {
-                let number = self.listed(node, entry);
-                let kind = entry.kind.unwrap_or(FileKind::Regular);
-                if reply.add(INodeNo(number), entry.cookie, convert::kind(kind), OsStr::from_bytes(&entry.name)) {
-                    return Ok(());
-                }
-                cookie = entry.cookie;
-            }
-            if page.len() < PLAIN_ENTRIES {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn read_dir_plus(
-        &self,
-        rq: &Request,
-        number: INodeNo,
-        from: u64,
-        reply: &mut ReplyDirectoryPlus,
-    ) -> Result<(), Errno> {
-        let node = self.node(number)?;
-        let mut cookie = from;
-        loop {
-            let page = self.page(rq, node, cookie, PLUS_ENTRIES).await?;
-            let attributes = join_all(page.iter().map(|entry| self.tree.attributes(rq, entry.node))).await;
-            for (entry, attributes) in page.iter().zip(attributes) {
-                let number = self.number(entry.node).unwrap_or(UNKNOWN);
-                let attributes = attributes.ok().filter(|_| number != UNKNOWN);
-                let generation = attributes.as_ref().map(|a| a.generation).unwrap_or(0);
-                // What can't be read is listed all the same, and believed for no time: whoever wants it gets the error.
-                let (attributes, valid) = match attributes {
-                    Some(attributes) => (convert::attributes(number, &attributes), FOREVER),
-                    None => (nothing(number, entry.kind), Duration::ZERO),
-                };
-                let name = OsStr::from_bytes(&entry.name);
-                let ino = INodeNo(number);
-                if reply.add(ino, entry.cookie, name, &valid, &attributes, Generation(generation)) {
-                    return Ok(());
-                }
-                cookie = entry.cookie;
-            }
-            if page.len() < PLUS_ENTRIES {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn page(&self, rq: &Request, node: Node, cookie: u64, max: usize) -> Result<Vec<TreeEntry>, Errno> {
-        self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))
-    }
-
-    /// The number that a listing shows for an entry; those of other file systems are not entered for it.
-    fn listed(&self, dir: Node, entry: &TreeEntry) -> u64 {
-        if entry.node.branch == dir.branch { self.number(entry.node).unwrap_or(UNKNOWN) } else { UNKNOWN }
-    }
-
-    async fn xattr(&self, rq: &Request, number: INodeNo, name: &[u8]) -> Result<bytes::Bytes, Errno> {
-        let value = self.tree.xattr(rq, self.node(number)?, name).await;
-        value.map_err(|e| report(rq, &e))?.ok_or(Errno::NO_XATTR)
-    }
-
-    async fn xattr_names(&self, rq: &Request, number: INodeNo) -> Result<Vec<u8>, Errno> {
-        let names = self.tree.xattr_names(rq, self.node(number)?).await.map_err(|e| report(rq, &e))?;
-        Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
-    }
-
-    async fn seek(&self, rq: &Request, number: INodeNo, offset: i64, whence: i32) -> Result<i64, Errno> {
-        let node = self.node(number)?;
-        let what = match whence {
-            libc::SEEK_DATA => Seek::Data,
-            libc::SEEK_HOLE => Seek::Hole,
-            _ => return Err(Errno::EINVAL),
-        };
-        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        let found = self.tree.seek(rq, node, offset, what).await.map_err(|e| report(rq, &e))?;
-        i64::try_from(found.ok_or(Errno::ENXIO)?).map_err(|_| Errno::EOVERFLOW)
-    }
-
-    async fn statfs(&self, rq: &Request, number: INodeNo, reply: ReplyStatfs) {
-        let answer = async {
-            let node = self.node(number)?;
-            let usage = self.tree.usage(rq, node).await.map_err(|e| report(rq, &e))?;
-            let name_max = self.tree.name_max(rq, node).await.map_err(|e| report(rq, &e))?;
-            Ok::<_, Errno>((usage, name_max))
-        };
-        match answer.await {
-            Ok((usage, name_max)) => {
-                let free = usage.available_bytes / STATFS_BYTES;
-                let blocks = usage.referenced_bytes.div_ceil(STATFS_BYTES).saturating_add(free);
-                let files = usage.objects_used.saturating_add(usage.objects_available);
-                let unit = STATFS_BYTES as u32;
-                reply.statfs(blocks, free, free, files, usage.objects_available, unit, name_max as u32, unit);
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-}
-
-/// What stands for attributes that can't be had.
-fn nothing(number: u64, kind: Option<FileKind>) -> FileAttr {
-    let epoch = std::time::UNIX_EPOCH;
-    FileAttr {
-        ino: INodeNo(number),
-        size: 0,
-        blocks: 0,
-        atime: epoch,
-        mtime: epoch,
-        ctime: epoch,
-        crtime: epoch,
-        kind: convert::kind(kind.unwrap_or(FileKind::Directory)),
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-/// The kernel's number for an error; those that mean lost bytes are logged, for the caller sees EIO alone.
-fn report(rq: &Request, error: &FileError) -> Errno {
-    if matches!(error, FileError::Corrupt { .. } | FileError::Device { .. } | FileError::Unsupported { .. }) {
-        tracing::warn!(operation = rq.operation, %error, "answered with an error");
-    }
-    convert::errno(error)
-}
-
-/// Answers the two-step protocol of extended attributes: size first, then the bytes.
-fn reply_xattr(reply: ReplyXattr, size: u32, value: Result<impl AsRef<[u8]>, Errno>) {
-    match value {
-        Err(errno) => reply.error(errno),
-        Ok(value) if value.as_ref().len() > XATTR_BYTES => reply.error(Errno::E2BIG),
-        Ok(value) if size == 0 => reply.size(value.as_ref().len() as u32),
-        Ok(value) if value.as_ref().len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(value.as_ref()),
-    }
-}
 
 /// The door itself.
 pub(crate) struct Door {
@@ -263,6 +54,59 @@ impl Door {
             drop(self.tasks.spawn(work));
         }
     }
+
+    /// Runs one operation that answers with nothing but its success.
+    fn end<F>(
+        &self,
+        from: &KernelRequest,
+        operation: &'static str,
+        reply: ReplyEmpty,
+        work: impl FnOnce(Arc<Inner>, Arc<Request>, Cred) -> F,
+    ) where
+        F: Future<Output = Result<(), Errno>> + Send + 'static,
+    {
+        let cred = cred(from);
+        self.run(from, operation, |inner, rq| {
+            let work = work(inner, rq, cred);
+            async move {
+                match work.await {
+                    Ok(()) => reply.ok(),
+                    Err(errno) => reply.error(errno),
+                }
+            }
+        });
+    }
+
+    /// Makes a file of any kind; `modes` are its mode and the caller's umask.
+    #[allow(clippy::too_many_arguments, reason = "what the kernel says")]
+    fn make(
+        &self,
+        from: &KernelRequest,
+        operation: &'static str,
+        parent: INodeNo,
+        name: &OsStr,
+        kind: NewKind,
+        (mode, umask): (u32, u32),
+        reply: ReplyEntry,
+    ) {
+        let (name, cred) = (name.as_bytes().to_vec(), cred(from));
+        self.run(from, operation, move |inner, rq| async move {
+            let made = inner.create(&rq, &cred, Create { parent, name: &name, kind, mode, umask }).await;
+            reply_entry(&inner, reply, made);
+        });
+    }
+}
+
+/// Who asks. The kernel has checked what they may do, and tells no further groups.
+fn cred(from: &KernelRequest) -> Cred {
+    Cred::new(from.uid(), from.gid(), &[]).checked()
+}
+
+fn reply_entry(inner: &Inner, reply: ReplyEntry, entry: Result<(FileAttr, u64), Errno>) {
+    match entry {
+        Ok((attributes, generation)) => reply.entry(&inner.valid, &attributes, Generation(generation)),
+        Err(errno) => reply.error(errno),
+    }
 }
 
 impl Filesystem for Door {
@@ -273,11 +117,14 @@ impl Filesystem for Door {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_NO_OPEN_SUPPORT,
-            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             InitFlags::FUSE_POSIX_ACL,
         ];
-        for flag in wanted {
+        let more: &[InitFlags] = match self.inner.writable {
+            // Pages of a file that was changed through another door are dropped; default ACLs know the umask.
+            true => &[InitFlags::FUSE_BIG_WRITES, InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_DONT_MASK],
+            false => &[InitFlags::FUSE_NO_OPEN_SUPPORT, InitFlags::FUSE_NO_OPENDIR_SUPPORT],
+        };
+        for flag in wanted.into_iter().chain(more.iter().copied()) {
             // An older kernel goes without.
             let _ = config.add_capabilities(flag);
         }
@@ -288,17 +135,15 @@ impl Filesystem for Door {
     fn lookup(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
         self.run(from, "lookup", |inner, rq| async move {
-            match inner.entry(&rq, parent, &name).await {
-                Ok((attributes, generation)) => reply.entry(&FOREVER, &attributes, Generation(generation)),
-                Err(errno) => reply.error(errno),
-            }
+            let found = inner.entry(&rq, parent, &name).await;
+            reply_entry(&inner, reply, found);
         });
     }
 
     fn getattr(&self, from: &KernelRequest, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.run(from, "getattr", |inner, rq| async move {
             match inner.attributes(&rq, number).await {
-                Ok(attributes) => reply.attr(&FOREVER, &attributes),
+                Ok(attributes) => reply.attr(&inner.valid, &attributes),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -313,13 +158,46 @@ impl Filesystem for Door {
         });
     }
 
-    /// Nothing to keep per open file: the kernel takes this for leave not to ask again, and to keep its pages.
-    fn open(&self, _: &KernelRequest, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+    fn open(&self, from: &KernelRequest, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if !self.inner.writable {
+            return reply.error(Errno::ENOSYS);
+        }
+        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        self.run(from, "open", move |inner, rq| async move {
+            match inner.open(&rq, number, writes).await {
+                Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
-    fn opendir(&self, _: &KernelRequest, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+    fn opendir(&self, from: &KernelRequest, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if !self.inner.writable {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.run(from, "opendir", move |inner, rq| async move {
+            match inner.open(&rq, number, false).await {
+                Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn release(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.end(from, "release", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
+    }
+
+    fn releasedir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.end(from, "releasedir", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
     }
 
     fn flush(&self, _: &KernelRequest, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -395,5 +273,208 @@ impl Filesystem for Door {
                 Err(errno) => reply.error(errno),
             }
         });
+    }
+
+    fn setattr(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = convert::set_attributes(mode, uid, gid, size, atime, mtime);
+        let cred = cred(from);
+        self.run(from, "setattr", move |inner, rq| async move {
+            match inner.set_attributes(&rq, &cred, number, &set).await {
+                Ok(attributes) => reply.attr(&inner.valid, &attributes),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        from: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        match convert::new_kind(mode, rdev) {
+            Some(kind) => self.make(from, "mknod", parent, name, kind, (mode, umask), reply),
+            None => reply.error(Errno::EINVAL),
+        }
+    }
+
+    fn mkdir(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        self.make(from, "mkdir", parent, name, NewKind::Directory, (mode, umask), reply);
+    }
+
+    fn symlink(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let kind = NewKind::Symlink(target.as_os_str().as_bytes().to_vec());
+        self.make(from, "symlink", parent, name, kind, (0o777, 0), reply);
+    }
+
+    fn create(
+        &self,
+        from: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (name, cred) = (name.as_bytes().to_vec(), cred(from));
+        self.run(from, "create", move |inner, rq| async move {
+            let create = Create { parent, name: &name, kind: NewKind::Regular, mode, umask };
+            match inner.create_and_open(&rq, &cred, create, flags).await {
+                Ok((attributes, generation)) => {
+                    let flags = FopenFlags::FOPEN_KEEP_CACHE;
+                    reply.created(&inner.valid, &attributes, Generation(generation), FileHandle(0), flags);
+                }
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn unlink(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.end(from, "unlink", reply, move |inner, rq, cred| async move {
+            inner.remove(&rq, &cred, parent, &name, false).await
+        });
+    }
+
+    fn rmdir(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.end(from, "rmdir", reply, move |inner, rq, cred| async move {
+            inner.remove(&rq, &cred, parent, &name, true).await
+        });
+    }
+
+    fn rename(
+        &self,
+        from: &KernelRequest,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let Some(mode) = convert::rename_mode(flags) else { return reply.error(Errno::EINVAL) };
+        let (name, new_name) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
+        self.end(from, "rename", reply, move |inner, rq, cred| async move {
+            inner.rename(&rq, &cred, (parent, &name), (new_parent, &new_name), mode).await
+        });
+    }
+
+    fn link(&self, from: &KernelRequest, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (name, cred) = (name.as_bytes().to_vec(), cred(from));
+        self.run(from, "link", move |inner, rq| async move {
+            let linked = inner.link(&rq, &cred, number, parent, &name).await;
+            reply_entry(&inner, reply, linked);
+        });
+    }
+
+    fn write(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (data, cred) = (bytes::Bytes::copy_from_slice(data), cred(from));
+        let how = convert::write_how(offset, flags.0, write_flags);
+        self.run(from, "write", move |inner, rq| async move {
+            let len = data.len() as u32;
+            match inner.write(&rq, &cred, number, how, data).await {
+                Ok(()) => reply.written(len),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn fsync(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.end(from, "fsync", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
+    }
+
+    fn fsyncdir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.end(from, "fsyncdir", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
+    }
+
+    fn fallocate(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(space) = convert::space(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.end(from, "fallocate", reply, move |inner, rq, cred| async move {
+            inner.allocate(&rq, &cred, number, (offset, length), space).await
+        });
+    }
+
+    fn setxattr(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(mode) = convert::xattr_mode(flags) else { return reply.error(Errno::EINVAL) };
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        self.end(from, "setxattr", reply, move |inner, rq, cred| async move {
+            inner.set_xattr(&rq, &cred, number, (&name, &value), mode).await
+        });
+    }
+
+    fn removexattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.end(from, "removexattr", reply, move |inner, rq, cred| async move {
+            inner.remove_xattr(&rq, &cred, number, &name).await
+        });
+    }
+
+    /// The kernel then copies through its own pages.
+    fn copy_file_range(
+        &self,
+        _: &KernelRequest,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        _: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
     }
 }

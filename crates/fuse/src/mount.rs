@@ -4,7 +4,8 @@
 //! The end comes from outside (`umount`, and the kernel closes the session) or from inside ([`Mounted::unmount`]); a
 //! mount that is still in use is detached, so that it vanishes from the tree at once and the program can end.
 
-use crate::door::{Door, Inner};
+use crate::door::Door;
+use crate::inner::Inner;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,12 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Threads that take requests from the kernel.
     pub threads: usize,
+    /// Whether the mount takes changes. If not, the kernel refuses them.
+    pub writable: bool,
+    /// Whether device nodes are devices.
+    pub dev: bool,
+    /// Whether set-user-id and set-group-id bits of programs count.
+    pub suid: bool,
 }
 
 /// A mount that is up.
@@ -66,7 +73,7 @@ pub struct Unmounter {
     path: PathBuf,
 }
 
-/// Mounts `tree` read-only at `path`.
+/// Mounts `tree` at `path`.
 pub fn mount(tree: Tree, tasks: Tasks, path: &Path, options: &MountOptions) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
     let path = path.canonicalize().map_err(point)?;
@@ -76,15 +83,18 @@ pub fn mount(tree: Tree, tasks: Tasks, path: &Path, options: &MountOptions) -> R
     std::fs::File::options().read(true).write(true).open("/dev/fuse").map_err(FuseError::NoDevice)?;
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::RO,
+        if options.writable { MountOption::RW } else { MountOption::RO },
         MountOption::DefaultPermissions,
         MountOption::FSName(options.source.clone()),
         MountOption::Subtype("weir".into()),
     ];
+    // Without a word of it the mount has neither.
+    config.mount_options.extend(options.dev.then_some(MountOption::Dev));
+    config.mount_options.extend(options.suid.then_some(MountOption::Suid));
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = false;
-    let inner = Arc::new(Inner::new(tree));
+    let inner = Arc::new(Inner::new(tree, options.writable));
     let door = Door { inner: Arc::clone(&inner), tasks };
     let refused = |why: io::Error| {
         let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));

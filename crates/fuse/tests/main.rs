@@ -43,8 +43,13 @@ fn tree() -> Tree {
 
 /// A mount, or `None` with one line where FUSE can't be had.
 fn mounted(machine: &Machine, path: &Path) -> Option<Mounted> {
-    let options = MountOptions { source: "p".into(), allow_other: rustix::process::geteuid().is_root(), threads: 2 };
-    match mount(tree(), machine.tasks.clone(), path, &options) {
+    mounted_tree(machine, tree(), path, false)
+}
+
+fn mounted_tree(machine: &Machine, tree: Tree, path: &Path, writable: bool) -> Option<Mounted> {
+    let root = rustix::process::geteuid().is_root();
+    let options = MountOptions { source: "p".into(), allow_other: root, threads: 2, writable, dev: root, suid: root };
+    match mount(tree, machine.tasks.clone(), path, &options) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
             eprintln!("skipped: {error}");
@@ -102,6 +107,132 @@ fn a_mounted_tree_looks_as_it_should() {
     assert!(!mounted.unmounter().unmount().unwrap());
     mounted.join().unwrap();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// A tree whose root and child can be changed and whose snapshot cannot.
+fn writable_tree() -> Tree {
+    let files = [("p", 1, true), ("p/c", 2, true), ("p/c@s", 3, false)].map(|(name, fsid, writable)| {
+        let mut files = MemoryFiles::new(fsid);
+        files.writable = writable;
+        files.add(34, b"old", FileKind::Regular, 0o644, b"as it was");
+        (name.to_string(), Arc::new(files))
+    });
+    let member = |name: &str, id| Member { name: name.into(), id };
+    let members = vec![member("p", 1), member("p/c", 2), member("p/c@s", 3)];
+    Tree::new(Arc::new(MemoryOpener(files.into_iter().collect())), members)
+}
+
+fn errno<T: std::fmt::Debug>(result: Result<T, impl Into<std::io::Error>>) -> i32 {
+    result.map_err(Into::into).unwrap_err().raw_os_error().unwrap()
+}
+
+#[test]
+fn files_are_made_written_and_changed() {
+    use std::io::{Read, Seek, SeekFrom, Write};
+    let machine = Production::default().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mounted) = mounted_tree(&machine, writable_tree(), dir.path(), true) else { return };
+    let at = |name: &str| dir.path().join(name);
+
+    std::fs::write(at("new"), b"hello").unwrap();
+    assert_eq!(std::fs::read(at("new")).unwrap(), b"hello");
+    std::fs::write(at("new"), b"hi").unwrap();
+    assert_eq!(std::fs::read(at("new")).unwrap(), b"hi", "cut by O_TRUNC");
+    let mut append = std::fs::File::options().append(true).open(at("new")).unwrap();
+    append.write_all(b" there").unwrap();
+    append.sync_all().unwrap();
+    assert_eq!(std::fs::read(at("new")).unwrap(), b"hi there");
+    assert_eq!(errno(std::fs::File::options().write(true).create_new(true).open(at("new"))), 17);
+    let long: Vec<u8> = (0..3_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(at("long"), &long).unwrap();
+    assert!(std::fs::read(at("long")).unwrap() == long);
+    let file = std::fs::File::options().read(true).write(true).open(at("long")).unwrap();
+    file.write_all_at(b"middle", 1_000_000).unwrap();
+    file.set_len(1_000_010).unwrap();
+    let mut tail = Vec::new();
+    (&file).seek(SeekFrom::Start(999_998)).unwrap();
+    (&file).read_to_end(&mut tail).unwrap();
+    assert_eq!(tail, [&long[999_998..1_000_000], b"middle", &long[1_000_006..1_000_010]].concat());
+
+    std::fs::set_permissions(at("new"), std::fs::Permissions::from_mode(0o4711)).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_234_567_890, 987_654_321);
+    file.set_modified(time).unwrap();
+    assert_eq!(std::fs::metadata(at("new")).unwrap().mode() & 0o7777, 0o4711);
+    assert_eq!(std::fs::metadata(at("long")).unwrap().modified().unwrap(), time);
+
+    xattr::set(at("new"), "user.one", b"value").unwrap();
+    assert_eq!(xattr::get(at("new"), "user.one").unwrap().unwrap(), b"value");
+    xattr::remove(at("new"), "user.one").unwrap();
+    assert_eq!(errno(xattr::remove(at("new"), "user.one")), 61);
+
+    use rustix::fs::FallocateFlags as Space;
+    rustix::fs::fallocate(&file, Space::PUNCH_HOLE | Space::KEEP_SIZE, 10, 20).unwrap();
+    rustix::fs::fallocate(&file, Space::empty(), 1_000_000, 100).unwrap();
+    let held = std::fs::read(at("long")).unwrap();
+    assert_eq!((held.len(), &held[9..31]), (1_000_100, &[&long[9..10], &[0; 20], &long[30..31]].concat()[..]));
+    assert_eq!(errno(rustix::fs::fallocate(&file, Space::COLLAPSE_RANGE, 0, 4096)), 95);
+
+    // What is open outlives its name.
+    std::fs::remove_file(at("long")).unwrap();
+    assert_eq!(errno(std::fs::metadata(at("long"))), 2);
+    file.write_all_at(b"still", 0).unwrap();
+    let mut head = [0; 5];
+    file.read_exact_at(&mut head, 0).unwrap();
+    assert_eq!((&head, file.metadata().unwrap().nlink()), (b"still", 0));
+    drop((file, append));
+
+    assert_eq!(errno(std::fs::write(at("c/.zfs/snapshot/s/old"), b"x")), 30);
+    assert_eq!(errno(std::fs::write(at("c/.zfs/snapshot/s/new"), b"x")), 30);
+    mounted.unmounter().unmount().unwrap();
+    mounted.join().unwrap();
+}
+
+#[test]
+fn names_are_made_moved_and_taken_away() {
+    use rustix::fs::{CWD, FileType, Mode, RenameFlags};
+    let machine = Production::default().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mounted) = mounted_tree(&machine, writable_tree(), dir.path(), true) else { return };
+    let at = |name: &str| dir.path().join(name);
+
+    std::fs::create_dir(at("d")).unwrap();
+    assert_eq!(errno(std::fs::create_dir(at("d"))), 17);
+    std::fs::write(at("d/f"), b"f").unwrap();
+    std::fs::hard_link(at("d/f"), at("g")).unwrap();
+    assert_eq!(std::fs::metadata(at("g")).unwrap().nlink(), 2);
+    std::os::unix::fs::symlink("d/f", at("l")).unwrap();
+    assert_eq!(std::fs::read(at("l")).unwrap(), b"f");
+    rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    if rustix::process::geteuid().is_root() {
+        let null = rustix::fs::makedev(1, 3);
+        rustix::fs::mknodat(CWD, at("null"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), null).unwrap();
+        assert_eq!(std::fs::metadata(at("null")).unwrap().rdev(), null);
+        std::fs::write(at("null"), b"into nothing").unwrap();
+    }
+    assert_eq!(errno(std::fs::remove_dir(at("d"))), 39);
+    assert_eq!(errno(std::fs::remove_dir(at("g"))), 20);
+    assert_eq!(errno(std::fs::remove_dir(at("c"))), 16, "a file system");
+    std::fs::rename(at("d/f"), at("d/h")).unwrap();
+    assert_eq!(errno(std::fs::rename(at("d/h"), at("c/h"))), 18);
+    assert_eq!(errno(std::fs::rename(at("d"), at("d/in"))), 22);
+    let both = |flags| rustix::fs::renameat_with(CWD, at("old"), CWD, at("d/h"), flags);
+    assert_eq!(errno(both(RenameFlags::NOREPLACE)), 17);
+    both(RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(
+        (std::fs::read(at("old")).unwrap(), std::fs::read(at("d/h")).unwrap()),
+        (b"f".into(), b"as it was".into())
+    );
+    std::fs::rename(at("old"), at("d/h")).unwrap();
+    assert_eq!(std::fs::read(at("d/h")).unwrap(), b"f");
+    std::fs::remove_file(at("d/h")).unwrap();
+    std::fs::remove_dir(at("d")).unwrap();
+    std::fs::remove_file(at("l")).unwrap();
+    assert_eq!(std::fs::read(at("g")).unwrap(), b"f");
+    let directory = std::fs::File::open(dir.path()).unwrap();
+    directory.sync_all().unwrap();
+    drop(directory);
+    mounted.unmounter().unmount().unwrap();
+    mounted.join().unwrap();
 }
 
 #[test]

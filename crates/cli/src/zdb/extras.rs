@@ -88,7 +88,7 @@ pub async fn logs(rq: &Request, pool: &Pool) -> Result<(), Failure> {
     for info in pool.datasets(rq, false).await? {
         let set = Set::dataset(rq, pool, &info.name).await?;
         let root = set.objects.root();
-    let zil = &root.header.zil;
+        let zil = &root.header.zil;
         println!("Dataset {} [{}], ID {}", set.name, set.objects.kind().name(), set.objects.id());
         if zil.is_empty() {
             continue;

@@ -1,0 +1,209 @@
+//! The operations that change something.
+
+use crate::convert::{self, WriteHow};
+use crate::inner::{Inner, report};
+use bytes::Bytes;
+use fuser::{Errno, FileAttr, INodeNo};
+use weir_files::tree::Node;
+use weir_files::{Attributes, Cred, New, NewKind, RenameMode, SetAttributes, Space, XattrMode};
+use weir_machine::Request;
+
+/// The extended attribute with the ACL that a directory gives to what is made in it.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+/// A file to be made.
+pub(crate) struct Create<'a> {
+    pub(crate) parent: INodeNo,
+    pub(crate) name: &'a [u8],
+    pub(crate) kind: NewKind,
+    pub(crate) mode: u32,
+    pub(crate) umask: u32,
+}
+
+impl Inner {
+    /// Opens: the file is held until it is closed.
+    pub(crate) async fn open(&self, rq: &Request, number: INodeNo, writes: bool) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
+            return Err(Errno::EROFS);
+        }
+        self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
+        // It may have gone before it was held.
+        match self.tree.attributes(rq, node).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.release(rq, node).await;
+                Err(report(rq, &error))
+            }
+        }
+    }
+
+    /// Ends what `open` began.
+    pub(crate) async fn close(&self, rq: &Request, number: INodeNo) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        self.tree.release(rq, node).await.map_err(|e| report(rq, &e))
+    }
+
+    async fn release(&self, rq: &Request, node: Node) {
+        if let Err(error) = self.tree.release(rq, node).await {
+            tracing::warn!(%error, "a file that has no name any more may stay until the pool is imported again");
+        }
+    }
+
+    fn shown(&self, node: Node, attributes: &Attributes) -> Result<(FileAttr, u64), Errno> {
+        Ok((convert::attributes(self.number(node)?, attributes), attributes.generation))
+    }
+
+    /// Makes a file. The umask counts only where the directory has no ACL to give.
+    async fn made(&self, rq: &Request, cred: &Cred, create: Create<'_>, new: New) -> Result<(Node, Attributes), Errno> {
+        let dir = self.node(create.parent)?;
+        let given = match new.kind {
+            NewKind::Symlink(_) => None,
+            _ => self.tree.xattr(rq, dir, DEFAULT_ACL).await.map_err(|e| report(rq, &e))?,
+        };
+        let mode = if given.is_some() { create.mode } else { create.mode & !create.umask };
+        let new = New { mode: mode & 0o7777, ..new };
+        self.tree.create(rq, cred, dir, create.name, &new).await.map_err(|e| report(rq, &e))
+    }
+
+    /// Makes a file of any kind that must not exist.
+    pub(crate) async fn create(&self, rq: &Request, cred: &Cred, create: Create<'_>) -> Result<(FileAttr, u64), Errno> {
+        let new = New::of(create.kind.clone(), 0);
+        let (node, attributes) = self.made(rq, cred, create, new).await?;
+        self.shown(node, &attributes)
+    }
+
+    /// Makes a plain file, or takes the one that is there unless `O_EXCL` forbids it, and opens it.
+    pub(crate) async fn create_and_open(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        create: Create<'_>,
+        flags: i32,
+    ) -> Result<(FileAttr, u64), Errno> {
+        let new = New { exclusive: flags & libc::O_EXCL != 0, ..New::of(NewKind::Regular, 0) };
+        let (node, mut attributes) = self.made(rq, cred, create, new).await?;
+        self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
+        let held = async {
+            if flags & libc::O_TRUNC != 0 && attributes.size_bytes != 0 {
+                let cut = self.tree.set_attributes(rq, cred, node, &SetAttributes::size(0)).await;
+                attributes = cut.map_err(|e| report(rq, &e))?;
+            }
+            self.shown(node, &attributes)
+        };
+        let shown = held.await;
+        if shown.is_err() {
+            self.release(rq, node).await;
+        }
+        shown
+    }
+
+    pub(crate) async fn remove(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        parent: INodeNo,
+        name: &[u8],
+        is_dir: bool,
+    ) -> Result<(), Errno> {
+        let dir = self.node(parent)?;
+        let done = match is_dir {
+            true => self.tree.remove_dir(rq, cred, dir, name).await,
+            false => self.tree.remove(rq, cred, dir, name).await,
+        };
+        done.map_err(|e| report(rq, &e))
+    }
+
+    pub(crate) async fn rename(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        from: (INodeNo, &[u8]),
+        to: (INodeNo, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        let (from, to) = ((self.node(from.0)?, from.1), (self.node(to.0)?, to.1));
+        self.tree.rename(rq, cred, from, to, mode).await.map_err(|e| report(rq, &e))
+    }
+
+    pub(crate) async fn link(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        parent: INodeNo,
+        name: &[u8],
+    ) -> Result<(FileAttr, u64), Errno> {
+        let (node, dir) = (self.node(number)?, self.node(parent)?);
+        let attributes = self.tree.link(rq, cred, node, dir, name).await.map_err(|e| report(rq, &e))?;
+        self.shown(node, &attributes)
+    }
+
+    pub(crate) async fn set_attributes(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        set: &SetAttributes,
+    ) -> Result<FileAttr, Errno> {
+        let node = self.node(number)?;
+        if set.is_empty() {
+            return self.attributes(rq, number).await;
+        }
+        let attributes = self.tree.set_attributes(rq, cred, node, set).await.map_err(|e| report(rq, &e))?;
+        Ok(self.attributes_shown(number, node, &attributes))
+    }
+
+    pub(crate) async fn write(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        how: WriteHow,
+        data: Bytes,
+    ) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        self.tree.write(rq, cred, node, how.at, data).await.map_err(|e| report(rq, &e))?;
+        if how.stable { self.sync(rq, number).await } else { Ok(()) }
+    }
+
+    pub(crate) async fn sync(&self, rq: &Request, number: INodeNo) -> Result<(), Errno> {
+        self.tree.sync(rq, self.node(number)?).await.map_err(|e| report(rq, &e))
+    }
+
+    pub(crate) async fn allocate(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        (offset, length): (u64, u64),
+        space: Space,
+    ) -> Result<(), Errno> {
+        let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
+        let node = self.node(number)?;
+        let done = self.tree.allocate(rq, cred, node, offset..end, space).await;
+        done.map(drop).map_err(|e| report(rq, &e))
+    }
+
+    pub(crate) async fn set_xattr(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        (name, value): (&[u8], &[u8]),
+        mode: XattrMode,
+    ) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        self.tree.set_xattr(rq, cred, node, name, value, mode).await.map_err(|e| report(rq, &e))
+    }
+
+    pub(crate) async fn remove_xattr(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        number: INodeNo,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        self.tree.remove_xattr(rq, cred, self.node(number)?, name).await.map_err(|e| report(rq, &e))
+    }
+}
