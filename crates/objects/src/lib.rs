@@ -21,6 +21,7 @@ pub mod deadlist;
 pub mod dsl;
 pub mod error;
 pub mod live;
+pub mod mos_plan;
 pub mod object;
 pub mod object_set;
 pub mod props;

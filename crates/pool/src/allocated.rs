@@ -125,7 +125,7 @@ async fn metaslabs(
 
 /// Where a metaslab begins: on dRAID at a whole group, so that no block straddles two metaslabs
 /// (`vdev_draid_metaslab_init`).
-fn first_byte(top: &VdevConfig, start: u64) -> u64 {
+pub(crate) fn first_byte(top: &VdevConfig, start: u64) -> u64 {
     match top.kind {
         VdevKind::Draid { parity, data, .. } => {
             let group = (u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16);

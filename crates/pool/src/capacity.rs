@@ -80,7 +80,7 @@ fn embedded_log(top: &VdevConfig, v: &VdevSpace) -> u64 {
 }
 
 /// What is kept back of `normal` bytes; what is set aside for the intent log is part of it.
-fn slop(normal: u64, embedded_log: u64) -> u64 {
+pub(crate) fn slop(normal: u64, embedded_log: u64) -> u64 {
     let slop = (normal >> SLOP_SHIFT).min(MAX_SLOP_BYTES);
     let slop = slop - embedded_log.min(slop >> 1);
     slop.max((normal >> 1).min(MIN_SLOP_BYTES))

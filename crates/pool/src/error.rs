@@ -95,6 +95,9 @@ pub enum PoolError {
     /// An object cannot be read.
     #[error("{0}")]
     Object(#[from] weir_objects::ObjectError),
+    /// A change of a dataset was refused, or did not go through.
+    #[error("{0}")]
+    Change(#[from] weir_objects::dsl::change::ChangeError),
     /// A file system cannot be opened.
     #[error("{name}: {source}")]
     File {
@@ -102,6 +105,28 @@ pub enum PoolError {
         name: String,
         /// Why not.
         source: Box<weir_files::FileError>,
+    },
+    /// It is not done, and nothing was changed.
+    #[error("{what}")]
+    Refused {
+        /// Why not.
+        what: String,
+    },
+    /// A device is in use.
+    #[error("{} {what}; use -f to take it nevertheless", .path.display())]
+    InUse {
+        /// The device.
+        path: PathBuf,
+        /// By whom.
+        what: String,
+    },
+    /// Writing failed beyond redundancy: nothing is written any more.
+    #[error("pool '{pool}' is suspended: {why}")]
+    Suspended {
+        /// The pool.
+        pool: String,
+        /// What failed.
+        why: String,
     },
     /// A disk failed.
     #[error("{}", at_path(.path, .source))]

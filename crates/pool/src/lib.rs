@@ -5,7 +5,7 @@
 //!                                                                                    └─walk──► every block, once
 //! ```
 //!
-//! Nothing here writes: every disk is opened [`weir_machine::Access::ReadOnly`].
+//! [`Pool`] reads: its disks are opened [`weir_machine::Access::ReadOnly`]. [`Engine`] writes as well.
 
 pub mod activity;
 pub mod allocated;
@@ -13,9 +13,11 @@ pub mod assemble;
 pub mod capacity;
 pub mod config;
 pub mod counts;
+pub mod create;
 pub mod datasets;
 pub mod dedup;
 pub mod dtl;
+pub mod engine;
 pub mod errlog;
 pub mod error;
 pub mod extras;
@@ -40,7 +42,9 @@ pub mod walk;
 pub use assemble::{Assembly, FoundPool, assemble};
 pub use capacity::Capacity;
 pub use config::{Class, PoolConfig, VdevConfig, VdevKind};
+pub use create::{CreateOptions, Layout, NewLeaf, NewTop};
 pub use datasets::DatasetInfo;
+pub use engine::Engine;
 pub use error::PoolError;
 pub use open::{OpenOptions, Pool, Rewind};
 pub use scan::{Device, Scan, scan};

@@ -32,7 +32,7 @@ use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_format::dsl::pool as names;
 use weir_format::{Endian, ObjectId, Txg, Uberblock};
-use weir_machine::{Machine, Request};
+use weir_machine::{Access, Machine, Request};
 use weir_objects::dsl::{Dsl, SetKey};
 use weir_objects::{ObjectError, ObjectSet, Opening};
 
@@ -154,10 +154,20 @@ struct Opened {
 impl Pool {
     /// Finds and opens a pool.
     pub async fn open(machine: &Machine, options: &OpenOptions) -> Result<Pool, PoolError> {
+        Self::open_in(machine, options, Access::ReadOnly).await
+    }
+
+    /// The same, with its devices opened so that the pool may be written.
+    pub(crate) async fn open_in(machine: &Machine, options: &OpenOptions, access: Access) -> Result<Pool, PoolError> {
         let scanned = scan(machine, &options.search).await?;
         let looked_at = scanned.looked_at;
         let mut assembly = assemble(scanned);
-        let found = choose(&mut assembly, options, looked_at)?;
+        let mut found = choose(&mut assembly, options, looked_at)?;
+        if access == Access::ReadWrite {
+            for device in found.devices.values_mut() {
+                device.reopen(machine, access)?;
+            }
+        }
         let label = found.config.clone();
         features::check_label(&label)?;
         let forger = options.forger.clone();

@@ -39,6 +39,17 @@ impl Device {
         self.config()?.get_u64("guid")
     }
 
+    /// Opens it again, for another kind of access.
+    pub(crate) fn reopen(&mut self, machine: &Machine, access: Access) -> Result<(), PoolError> {
+        let failed = |source| PoolError::Disk { path: self.path.clone(), source };
+        let disk = machine.disks.open(&self.path, access).map_err(failed)?;
+        self.disk = match self.partition {
+            Some(partition) => Arc::new(Window::new(disk, partition)),
+            None => disk,
+        };
+        Ok(())
+    }
+
     /// Path, with the partition's number if there is one.
     pub fn name(&self) -> String {
         match self.partition {

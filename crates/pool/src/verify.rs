@@ -14,16 +14,18 @@
 //! Everything is as `zdb -bcc` has it (OpenZFS `cmd/zdb/zdb.c`, `dump_block_stats`), so the sums can be compared.
 
 use crate::allocated::{Allocated, allocated};
-use crate::config::VdevConfig;
+use crate::config::{VdevConfig, VdevKind};
 use crate::counts::{Counts, DEFERRED, row_of};
+use crate::indirect;
 use crate::mos::Mos;
-use crate::walk::{At, Claim, Root, Visit, Walk};
+use crate::open::Pool;
+use crate::walk::{At, Claim, Prove, Root, Visit, Walk};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::BlockError;
 use weir_format::dsl::Bpobj;
 use weir_format::dsl::pool as names;
 use weir_format::indirect::MappingEntry;
-use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, brt};
+use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, Txg, brt};
 use weir_machine::Request;
 use weir_objects::zap::Zap;
 use weir_objects::{ObjectError, Place};
@@ -314,4 +316,25 @@ async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, O
         }
     }
     Ok(out)
+}
+
+impl Pool {
+    /// Proves every block of the pool, and that the space maps say what the blocks take.
+    ///
+    /// # Errors
+    /// [`ObjectError`] if the lists that a verification starts from cannot be read; everything else is in the report.
+    pub async fn verify(&self, rq: &Request) -> Result<Report, ObjectError> {
+        let mut moved = BTreeMap::new();
+        for vdev in self.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
+            moved.insert(vdev.id as u32, indirect::mapping(rq, &self.mos, ObjectId(vdev.indirect_object)).await?.1);
+        }
+        let log_before = Txg(self.uberblock.txg.0.saturating_add(1));
+        let (machine, blocks) = (self.machine.clone(), self.blocks.clone());
+        let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
+        let plan = Plan { walk, mos: &self.mos, tops: &self.tree.children, moved, space: true };
+        let (roots, bad) = crate::roots::roots(rq, &self.mos).await?;
+        let mut report = verify(rq, &plan, roots, &mut |_| ()).await?;
+        report.unreadable_count += bad;
+        Ok(report)
+    }
 }

@@ -36,14 +36,16 @@ pub struct Metaslab {
     /// Where the search for a segment goes on, by log2 of the size.
     cursors: [u64; 64],
     loaded: bool,
+    /// Free, but taken out of use for a while.
+    held: Segments,
 }
 
 impl Metaslab {
     /// A metaslab of which nothing is known yet: nothing can be taken from it.
     pub fn new(range: Range<u64>) -> Self {
         let cursors = [range.start; 64];
-        let (free, deferred, changes) = Default::default();
-        Metaslab { range, free, deferred, changes, cursors, loaded: false }
+        let (free, deferred, changes, held) = Default::default();
+        Metaslab { range, free, deferred, changes, cursors, loaded: false, held }
     }
 
     /// Where it lies.
@@ -173,11 +175,36 @@ impl Metaslab {
 
     /// Takes what is free of `range` away for a while, without a change that anybody is told of.
     pub fn hold(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
-        self.free.remove_common(range)
+        let held = self.free.remove_common(range);
+        for part in &held {
+            self.held.add(part.clone());
+        }
+        held
     }
 
     /// Ends [`Metaslab::hold`].
     pub fn release(&mut self, range: Range<u64>) {
+        self.held.remove(range.clone());
         self.free.add(range);
+    }
+
+    /// What is allocated according to all changes that were handed out so far: what the space map should say.
+    pub fn told(&self) -> Segments {
+        let mut told = Segments::default();
+        told.add(self.range.clone());
+        let unused = [&self.free, &self.held].into_iter().chain(self.deferred.values());
+        for part in unused.flat_map(Segments::iter) {
+            told.remove(part);
+        }
+        for changes in self.changes.values() {
+            for part in changes.taken.iter() {
+                told.remove_common(&part);
+            }
+            for part in changes.given_back.iter() {
+                told.remove_common(&part);
+                told.add(part);
+            }
+        }
+        told
     }
 }

@@ -379,6 +379,12 @@ impl Allocator {
         histogram
     }
 
+    /// What is allocated in a metaslab according to all changes that were handed out so far.
+    pub fn told_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
+        let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
+        slot.map_or_else(Vec::new, |m| m.told().iter().collect())
+    }
+
     /// The free segments of a metaslab.
     pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
         let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));

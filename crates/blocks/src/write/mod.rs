@@ -164,6 +164,11 @@ impl Reserved {
         self.txg
     }
 
+    /// Its places, as the pointer will name them.
+    pub fn dvas(&self) -> Vec<weir_format::Dva> {
+        self.placed.dvas()
+    }
+
     /// Bytes that it takes up on the vdevs, over all copies.
     pub fn asize_bytes(&self) -> u64 {
         self.placed.dvas().iter().map(|d| d.asize_bytes).sum()

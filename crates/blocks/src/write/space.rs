@@ -1,5 +1,6 @@
 //! Space as callers see it: told to the allocator, taken, given back, summed up.
 
+use super::Reserved;
 use super::place::Placed;
 use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
 use crate::error::BlockError;
@@ -99,6 +100,12 @@ impl Blocks {
         self.writer().map_or([0; 64], |w| w.space().histogram(vdev))
     }
 
+    /// What is allocated in a metaslab according to all changes that [`Blocks::take_changes`] gave so far: what its space map
+    /// should say.
+    pub fn told_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
+        self.writer().map_or_else(|_| Vec::new(), |w| w.space().told_segments(vdev, metaslab))
+    }
+
     /// The free segments of a metaslab: what its space map, less what is deferred, should say.
     pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
         self.writer().map_or_else(|_| Vec::new(), |w| w.space().free_segments(vdev, metaslab))
@@ -112,11 +119,19 @@ impl Blocks {
     /// What a block counts towards its dataset's use, in bytes: the space that it takes, less the share of parity that a
     /// block of 128 KiB would have (`bp_get_dsize`).
     pub fn dsize_bytes(&self, pointer: &BlockPointer) -> u64 {
-        let one = |d: Dva| match self.tree().deflate(d.vdev) {
-            Some(deflate) => (d.asize_bytes >> 9) * deflate,
-            None => d.asize_bytes,
-        };
-        pointer.dvas().map(one).sum()
+        pointer.dvas().map(|d| self.deflated(&d)).sum()
+    }
+
+    /// The same of a block that is yet to be written.
+    pub fn reserved_dsize_bytes(&self, reserved: &Reserved) -> u64 {
+        reserved.dvas().iter().map(|d| self.deflated(d)).sum()
+    }
+
+    fn deflated(&self, dva: &Dva) -> u64 {
+        match self.tree().deflate(dva.vdev) {
+            Some(deflate) => (dva.asize_bytes >> 9) * deflate,
+            None => dva.asize_bytes,
+        }
     }
 
     /// Gives the space of a block back in `txg`: of a gang, header and pieces. Holes and embedded blocks have none.

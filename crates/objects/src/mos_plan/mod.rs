@@ -1,0 +1,425 @@
+//! Writing the meta object set, whose space maps must know where its own blocks lie.
+//!
+//! The problem: to write a block of the MOS is to allocate; an allocation is written down in a space map; a space map is
+//! an object of the MOS. OpenZFS goes around until nothing changes any more. This is planned instead:
+//!
+//! ```text
+//!   1 extend   all blocks that will change (data, dnode blocks, everything above them, the header) get a place, and
+//!              give back the old one                        ◄──────────────────────────────┐
+//!   2 the pool appends what was taken and given back to the space maps: more blocks change ┘ until none joins
+//!   3 write    each block once, bottom up, compressed into its place and padded
+//! ```
+//!
+//! How large a block will be is known for most, and estimated for those whose contents are not final: pointers not yet
+//! known, space maps that still grow. A block that does not fit gets a larger place, and 1 to 3 are done once more;
+//! nothing that was written counts before the uberblock.
+//!
+//! Invariants: between [`MosPlan::extend`] that found nothing new and the end of [`MosPlan::write`] nothing is allocated;
+//! a block's old place is given back exactly once; the sums of [`MosPlan::delta`] are those of the pointers written.
+//!
+//! What was rejected: *writing in place in later rounds* (OpenZFS's `zfs_sync_pass_rewrite`): writes most blocks several
+//! times, and needs a list of frees that is put off to the next group.
+
+mod tree;
+mod write;
+
+pub use write::MosRoot;
+
+use crate::error::ObjectError;
+use crate::live::node::Changes;
+use crate::object::Object;
+use crate::object_set::ObjectSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tree::{Slot, Tree};
+use weir_blocks::Class;
+use weir_blocks::WriteOptions;
+use weir_blocks::{BlockError, Blocks};
+use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset, Txg};
+use weir_machine::Request;
+
+/// The object that holds all dnodes.
+const META: ObjectId = ObjectId(0);
+/// Objects of the MOS that grow while it is planned have this much more room in their last blocks, in bytes.
+const GROWTH_BYTES: u64 = 1024;
+/// Bytes by which a changed dnode can make its block longer: its pointers and their checksums.
+const DNODE_BYTES: u64 = 448;
+/// Bytes by which a changed pointer can make its indirect block longer.
+const POINTER_BYTES: u64 = 140;
+
+/// How sizes change: of born blocks less killed ones, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MosDelta {
+    /// On the devices, parity left out.
+    pub used: i64,
+    /// After compression.
+    pub compressed: i64,
+}
+
+/// The blocks of the MOS that one transaction group writes.
+pub struct MosPlan {
+    set: Arc<ObjectSet>,
+    blocks: Arc<Blocks>,
+    txg: Txg,
+    trees: BTreeMap<ObjectId, Tree>,
+    header: Option<Slot>,
+    delta: MosDelta,
+    /// Blocks that turned out larger than their place: how long they must be at least.
+    larger: BTreeMap<(ObjectId, u8, u64), u64>,
+}
+
+/// What the overlay says of one object.
+struct Look {
+    id: ObjectId,
+    base: Option<Arc<Object>>,
+    changes: Arc<Changes>,
+}
+
+impl MosPlan {
+    /// A plan for what `txg` changed in the MOS.
+    pub fn new(set: Arc<ObjectSet>, txg: Txg) -> Self {
+        let blocks = set.cache().blocks().clone();
+        let (trees, header, delta, larger) = Default::default();
+        MosPlan { set, blocks, txg, trees, header, delta, larger }
+    }
+
+    /// How the MOS's sizes change, as far as it is planned.
+    pub fn delta(&self) -> MosDelta {
+        self.delta
+    }
+
+    /// The objects that the group changed, as the overlay has them now.
+    fn look(&self) -> Vec<Look> {
+        let Some(live) = self.set.live() else { return Vec::new() };
+        let state = live.state();
+        let of = |(id, node): (&ObjectId, &crate::live::node::Node)| {
+            let changes = node.txgs.get(&self.txg.0)?.clone();
+            Some(Look { id: *id, base: node.base.clone(), changes })
+        };
+        state.nodes.iter().filter_map(of).collect()
+    }
+
+    /// Whether the group changes the MOS at all.
+    pub fn is_needed(&self) -> bool {
+        !self.look().is_empty()
+    }
+
+    /// Gives a place to every block that will change and has none yet, and gives back the places of those they replace.
+    /// False if there was nothing to do.
+    ///
+    /// # Errors
+    /// What reading the old trees meets; [`ObjectError::NoSpace`] if the pool is full to the last block.
+    pub async fn extend(&mut self, rq: &Request) -> Result<bool, ObjectError> {
+        let looks = self.look();
+        if looks.is_empty() {
+            return Ok(false);
+        }
+        let mut any = false;
+        for look in &looks {
+            any |= self.extend_object(rq, look).await?;
+        }
+        any |= self.extend_meta(rq, &looks).await?;
+        if self.header.is_none() {
+            self.reserve_header(rq).await?;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    async fn extend_object(&mut self, rq: &Request, look: &Look) -> Result<bool, ObjectError> {
+        let mut tree = self.trees.remove(&look.id).unwrap_or_else(|| Tree::of(look));
+        let answer = self.extend_tree(rq, look, &mut tree).await;
+        self.trees.insert(look.id, tree);
+        answer
+    }
+
+    async fn extend_tree(&mut self, rq: &Request, look: &Look, tree: &mut Tree) -> Result<bool, ObjectError> {
+        let mut any = false;
+        if look.changes.removed && !tree.base_is_freed {
+            if let Some(base) = &look.base {
+                let all = 0..u64::MAX;
+                for (_, old) in self.old_pointers(rq, base, all, true).await? {
+                    self.kill(rq, &old).await?;
+                    any = true;
+                }
+            }
+            tree.base = None;
+            tree.base_is_freed = true;
+        }
+        let Some(image) = &look.changes.image else {
+            for slot in std::mem::take(&mut tree.slots).into_values() {
+                self.unreserve(slot)?;
+                any = true;
+            }
+            tree.image = None;
+            return Ok(any);
+        };
+        tree.set_image(image.clone());
+        if let Some(base) = tree.base.clone() {
+            for span in look.changes.freed.iter() {
+                for ((level, block), old) in self.old_pointers(rq, &base, span, false).await? {
+                    if level == 0 && !look.changes.blocks.contains_key(&block) && tree.dead.insert(block) {
+                        tree.used -= self.kill(rq, &old).await? as i64;
+                        any = true;
+                    }
+                }
+            }
+        }
+        let dirty: BTreeSet<u64> = look.changes.blocks.keys().copied().collect();
+        // Written, given a place, and then freed in the same group.
+        let gone: Vec<u64> =
+            tree.slots.keys().filter(|(l, n)| *l == 0 && !dirty.contains(n)).map(|(_, n)| *n).collect();
+        for block in gone {
+            if let Some(slot) = tree.slots.remove(&(0, block)) {
+                tree.used -= slot.dsize_bytes as i64;
+                self.unreserve(slot)?;
+            }
+            tree.dead.insert(block);
+            any = true;
+        }
+        for (level, block) in tree.wanted(&dirty) {
+            if tree.slots.contains_key(&(level, block)) {
+                continue;
+            }
+            any = true;
+            let data = if level == 0 { look.changes.blocks.get(&block).cloned() } else { None };
+            let psize = match data {
+                Some(bytes) => self.data_psize(look.id, image.object_type, block, &bytes).await?,
+                None => self.indirect_psize(rq, look.id, tree, level, block).await?,
+            };
+            self.reserve(rq, look.id, tree, (level, block), psize).await?;
+        }
+        Ok(any)
+    }
+
+    /// The dnode blocks of all changed objects, and what is above them.
+    async fn extend_meta(&mut self, rq: &Request, looks: &[Look]) -> Result<bool, ObjectError> {
+        let base = self.set.meta();
+        let mut tree = match self.trees.remove(&META) {
+            Some(tree) => tree,
+            None => Tree::meta(base),
+        };
+        let per_block = tree.block_bytes() / Dnode::SLOT as u64;
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        for look in looks {
+            *counts.entry(look.id.0 / per_block.max(1)).or_default() += 1;
+        }
+        if let (Some(last), Some(image)) = (counts.keys().last(), &mut tree.image) {
+            image.max_block_id = image.max_block_id.max(*last);
+        }
+        tree.grow();
+        let dirty: BTreeSet<u64> = counts.keys().copied().collect();
+        let mut any = false;
+        for (level, block) in tree.wanted(&dirty) {
+            if tree.slots.contains_key(&(level, block)) {
+                continue;
+            }
+            any = true;
+            let psize = if level == 0 {
+                let changed = counts.get(&block).copied().unwrap_or(0);
+                let old = self.old_block(rq, &tree, 0, block).await?;
+                let options = self.options(META, ObjectType::DNODE, 0, block);
+                let least = match old {
+                    Some(bytes) => self.compressed(&bytes, &options).await?,
+                    None => 0,
+                };
+                (least + (changed + 4) * DNODE_BYTES).min(tree.block_bytes())
+            } else {
+                self.indirect_psize(rq, META, &tree, level, block).await?
+            };
+            self.reserve(rq, META, &mut tree, (level, block), psize).await?;
+        }
+        self.trees.insert(META, tree);
+        Ok(any)
+    }
+
+    /// How blocks of the MOS are written.
+    fn options(&self, object: ObjectId, kind: ObjectType, level: u8, block: u64) -> WriteOptions {
+        let usual = WriteOptions::new(self.txg, kind);
+        let (copies, class) = (3, Class::Special);
+        // What stands in a pointer could grow out of it while the space maps are told of it.
+        WriteOptions { object, block, level, copies, class, embed: false, ..usual }
+    }
+
+    async fn data_psize(
+        &self,
+        id: ObjectId,
+        kind: ObjectType,
+        block: u64,
+        bytes: &bytes::Bytes,
+    ) -> Result<u64, ObjectError> {
+        let psize = self.compressed(bytes, &self.options(id, kind, 0, block)).await?;
+        let grows = kind == ObjectType::SPACE_MAP;
+        Ok((psize + if grows { GROWTH_BYTES } else { 0 }).min(bytes.len() as u64))
+    }
+
+    async fn compressed(&self, bytes: &bytes::Bytes, options: &WriteOptions) -> Result<u64, ObjectError> {
+        let failed = |error| ObjectError::block(self.set.place(options.object, options.level, options.block), error);
+        self.blocks.compressed_bytes(bytes.clone(), options).await.map_err(failed)
+    }
+
+    /// How long an indirect block may become: as long as it is, and what the new pointers add.
+    async fn indirect_psize(
+        &self,
+        rq: &Request,
+        id: ObjectId,
+        tree: &Tree,
+        level: u8,
+        block: u64,
+    ) -> Result<u64, ObjectError> {
+        let options = self.options(id, tree.kind(), level, block);
+        let old = self.old_block(rq, tree, level, block).await?;
+        let least = match old {
+            Some(bytes) => self.compressed(&bytes, &options).await?,
+            None => 0,
+        };
+        let changed = tree.children_of(level, block) + 4;
+        Ok((least + changed * POINTER_BYTES).min(tree.indirect_bytes()))
+    }
+
+    async fn reserve_header(&mut self, rq: &Request) -> Result<(), ObjectError> {
+        let old = self.set.pointer();
+        if !old.is_hole() {
+            self.kill(rq, &old).await?;
+        }
+        let len = self.header_bytes();
+        let options = self.options(META, ObjectType::OBJSET, 0, 0);
+        let psize = (3 * DNODE_BYTES + 512).min(len).max(self.larger(META, u8::MAX, 0));
+        self.header = Some(self.place(&options, psize, len)?);
+        Ok(())
+    }
+
+    /// Bytes of the header block: as long as it was.
+    fn header_bytes(&self) -> u64 {
+        let old = self.set.pointer();
+        if old.is_hole() { Objset::SIZE_V3 as u64 } else { old.lsize_bytes() }
+    }
+
+    fn larger(&self, id: ObjectId, level: u8, block: u64) -> u64 {
+        self.larger.get(&(id, level, block)).copied().unwrap_or(0)
+    }
+
+    /// Takes a place for a block and gives back the one of the block that it replaces.
+    async fn reserve(
+        &mut self,
+        rq: &Request,
+        id: ObjectId,
+        tree: &mut Tree,
+        (level, block): (u8, u64),
+        psize: u64,
+    ) -> Result<(), ObjectError> {
+        let options = self.options(id, tree.kind(), level, block);
+        let psize = psize.max(self.larger(id, level, block));
+        if !tree.replaced.contains(&(level, block)) {
+            if let Some(old) = self.old_pointer(rq, tree, level, block).await?
+                && !(level == 0 && tree.dead.contains(&block))
+            {
+                tree.used -= self.kill(rq, &old).await? as i64;
+            }
+            tree.replaced.insert((level, block));
+        }
+        let len = if level == 0 { tree.block_bytes() } else { tree.indirect_bytes() };
+        let slot = self.place(&options, psize, len)?;
+        tree.used += slot.dsize_bytes as i64;
+        tree.slots.insert((level, block), slot);
+        Ok(())
+    }
+
+    /// Takes a place for a block of `len` bytes that will be compressed to `psize`.
+    fn place(&mut self, options: &WriteOptions, psize: u64, len: u64) -> Result<Slot, ObjectError> {
+        let failed =
+            |error: BlockError| ObjectError::block(self.set.place(options.object, options.level, options.block), error);
+        let reserved = self.blocks.reserve(psize, options).map_err(failed)?;
+        let dsize_bytes = self.blocks.reserved_dsize_bytes(&reserved);
+        let slot = Slot { dsize_bytes, psize_bytes: reserved.psize_bytes().min(len), reserved };
+        self.delta.used += slot.dsize_bytes as i64;
+        self.delta.compressed += slot.psize_bytes as i64;
+        Ok(slot)
+    }
+
+    /// Gives back a place in which nothing that counts was written.
+    fn unreserve(&mut self, slot: Slot) -> Result<(), ObjectError> {
+        self.delta.used -= slot.dsize_bytes as i64;
+        self.delta.compressed -= slot.psize_bytes as i64;
+        let failed = |error| ObjectError::block(self.set.place(META, 0, 0), error);
+        self.blocks.unreserve(slot.reserved).map_err(failed)
+    }
+
+    /// Gives back a block's place; tells the bytes that it took.
+    async fn kill(&mut self, rq: &Request, old: &BlockPointer) -> Result<u64, ObjectError> {
+        if old.is_hole() || old.is_embedded() {
+            return Ok(0);
+        }
+        let bytes = self.blocks.dsize_bytes(old);
+        let failed = |error| ObjectError::block(self.set.place(META, old.level(), 0), error);
+        self.blocks.free(rq, old, self.txg).await.map_err(failed)?;
+        self.delta.used -= bytes as i64;
+        self.delta.compressed -= old.psize_bytes() as i64;
+        Ok(bytes)
+    }
+
+    /// The pointer of a block in the synced tree.
+    async fn old_pointer(
+        &self,
+        rq: &Request,
+        tree: &Tree,
+        level: u8,
+        block: u64,
+    ) -> Result<Option<BlockPointer>, ObjectError> {
+        match &tree.base {
+            Some(base) if level < base.dnode.levels => self.set.pointer_at(rq, base, level, block).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// A block of the synced tree.
+    async fn old_block(
+        &self,
+        rq: &Request,
+        tree: &Tree,
+        level: u8,
+        block: u64,
+    ) -> Result<Option<bytes::Bytes>, ObjectError> {
+        let Some(pointer) = self.old_pointer(rq, tree, level, block).await? else { return Ok(None) };
+        let place = self.set.place(tree.id, level, block);
+        if pointer.endian() != Endian::Little {
+            return Err(ObjectError::Unsupported { what: "the MOS of a big-endian machine, to be changed here," });
+        }
+        let bytes = self.set.cache().read(rq, &pointer, self.set.options()).await;
+        Ok(Some(bytes.map_err(|e| ObjectError::block(place, e))?))
+    }
+
+    /// All pointers of a synced tree to data blocks of a range; with `above` those to indirect blocks as well.
+    async fn old_pointers(
+        &self,
+        rq: &Request,
+        base: &Arc<Object>,
+        range: std::ops::Range<u64>,
+        above: bool,
+    ) -> Result<Vec<((u8, u64), BlockPointer)>, ObjectError> {
+        let mut out = Vec::new();
+        let end = range.end.min(base.dnode.max_block_id.saturating_add(1));
+        let mut block = range.start;
+        while block < end {
+            let Some(found) = self.set.next_data_block(rq, base, block).await?.filter(|n| *n < end) else { break };
+            if let Some(pointer) = self.set.pointer_at(rq, base, 0, found).await? {
+                out.push(((0, found), pointer));
+            }
+            block = found + 1;
+        }
+        if above {
+            for level in 1..base.dnode.levels {
+                let count = crate::object::shift_right(base.dnode.max_block_id, base.cover(level)) + 1;
+                for block in 0..count {
+                    if let Some(pointer) = self.set.pointer_at(rq, base, level, block).await? {
+                        out.push(((level, block), pointer));
+                    }
+                }
+            }
+        }
+        if let Some(spill) = base.dnode.spill.filter(|p| above && !p.is_hole()) {
+            out.push(((0, crate::Place::SPILL), spill));
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,146 @@
+//! One object of the MOS that changes: which of its blocks get a new place.
+
+use super::{Look, META};
+use crate::live::node;
+use crate::object::Object;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use weir_blocks::Reserved;
+use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
+
+/// Most levels of a tree.
+const MAX_LEVELS: u8 = 12;
+
+/// A place that was taken for a block.
+pub(super) struct Slot {
+    pub reserved: Reserved,
+    /// Bytes that it takes on the devices, parity left out.
+    pub dsize_bytes: u64,
+    pub psize_bytes: u64,
+}
+
+/// An object's tree.
+pub(super) struct Tree {
+    pub id: ObjectId,
+    /// The synced object whose blocks stay where nothing replaces them.
+    pub base: Option<Arc<Object>>,
+    /// All blocks of a removed object were given back.
+    pub base_is_freed: bool,
+    /// The object's own fields as they will be; `None` if it is gone.
+    pub image: Option<Dnode>,
+    /// The places of new blocks, by level and number.
+    pub slots: BTreeMap<(u8, u64), Slot>,
+    /// Blocks whose old place was given back.
+    pub replaced: BTreeSet<(u8, u64)>,
+    /// Data blocks that became holes.
+    pub dead: BTreeSet<u64>,
+    /// By how many bytes the object grows on the devices.
+    pub used: i64,
+}
+
+impl Tree {
+    pub fn of(look: &Look) -> Self {
+        let base = if look.changes.removed { None } else { look.base.clone() };
+        let mut tree = Self::with(look.id, base);
+        if let Some(image) = &look.changes.image {
+            tree.set_image(image.clone());
+        }
+        tree
+    }
+
+    /// The object of dnodes.
+    pub fn meta(base: Option<Arc<Object>>) -> Self {
+        let mut tree = Self::with(META, base.clone());
+        tree.image = Some(match base {
+            Some(base) => base.dnode.clone(),
+            None => node::fresh(&crate::live::NewObject::new(ObjectType::DNODE, 16 << 10)),
+        });
+        tree
+    }
+
+    fn with(id: ObjectId, base: Option<Arc<Object>>) -> Self {
+        let (image, base_is_freed, slots, replaced, dead, used) = Default::default();
+        Tree { id, base, base_is_freed, image, slots, replaced, dead, used }
+    }
+
+    pub fn set_image(&mut self, image: Dnode) {
+        self.image = Some(image);
+        self.grow();
+    }
+
+    pub fn kind(&self) -> ObjectType {
+        self.image.as_ref().map_or(ObjectType::NONE, |i| i.object_type)
+    }
+
+    pub fn block_bytes(&self) -> u64 {
+        self.image.as_ref().map_or(512, |i| u64::from(i.data_block_bytes).max(512))
+    }
+
+    pub fn indirect_bytes(&self) -> u64 {
+        1 << self.indirect_shift()
+    }
+
+    fn indirect_shift(&self) -> u32 {
+        self.image.as_ref().map_or(14, |i| u32::from(i.indirect_shift)).clamp(10, 24)
+    }
+
+    /// log2 of the pointers in an indirect block.
+    pub fn fan_out_shift(&self) -> u32 {
+        self.indirect_shift() - 7
+    }
+
+    pub fn levels(&self) -> u8 {
+        self.image.as_ref().map_or(1, |i| i.levels.max(1))
+    }
+
+    /// Levels of the synced tree, if it has any block.
+    pub fn old_levels(&self) -> u8 {
+        match &self.base {
+            Some(base) if !base.dnode.block_pointers.iter().all(BlockPointer::is_hole) => base.dnode.levels,
+            _ => 0,
+        }
+    }
+
+    /// Adds levels until the last block is below the dnode's pointers.
+    pub fn grow(&mut self) {
+        let (old, shift) = (self.old_levels(), self.fan_out_shift());
+        let Some(image) = &mut self.image else { return };
+        let mut levels = image.levels.max(old).max(1);
+        let tops = image.block_pointers.len().max(1) as u64;
+        let covered = |levels: u8| {
+            let below = shift * u32::from(levels - 1);
+            crate::object::shift_right(image.max_block_id, below) < tops
+        };
+        while levels < MAX_LEVELS && !covered(levels) {
+            levels += 1;
+        }
+        image.levels = levels;
+    }
+
+    /// All blocks that change: the data blocks `dirty`, and what is above them and above the dead ones.
+    pub fn wanted(&self, dirty: &BTreeSet<u64>) -> Vec<(u8, u64)> {
+        let mut out: Vec<(u8, u64)> = dirty.iter().map(|n| (0, *n)).collect();
+        let mut below: BTreeSet<u64> = dirty.union(&self.dead).copied().collect();
+        let old = self.old_levels();
+        for level in 1..self.levels() {
+            let mut here: BTreeSet<u64> = below.iter().map(|n| n >> self.fan_out_shift()).collect();
+            if old > 0 && level >= old {
+                // What the dnode pointed to so far is now below a block of this level.
+                here.insert(0);
+            }
+            out.extend(here.iter().map(|n| (level, *n)));
+            below = here;
+        }
+        out
+    }
+
+    /// Planned or dead blocks right below an indirect block.
+    pub fn children_of(&self, level: u8, block: u64) -> u64 {
+        let first = block << self.fan_out_shift();
+        let end = (block + 1) << self.fan_out_shift();
+        let below = self.slots.range((level - 1, first)..(level - 1, end)).count();
+        let dead = if level == 1 { self.dead.range(first..end).count() } else { 0 };
+        let grown = if level >= self.old_levels() { 3 } else { 0 };
+        (below + dead) as u64 + grown
+    }
+}

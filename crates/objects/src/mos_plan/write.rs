@@ -1,0 +1,320 @@
+//! Writing what was planned: bottom up, each block once.
+
+use super::tree::Tree;
+use super::{META, MosPlan};
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::object_set::Root;
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_blocks::BlockError;
+use weir_blocks::WriteOptions;
+use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset};
+use weir_machine::Request;
+
+/// Blocks under way at the same time.
+const AT_ONCE: usize = 64;
+
+/// The MOS as it was written.
+pub struct MosRoot {
+    /// The pointer for the uberblock.
+    pub pointer: BlockPointer,
+    pub(super) header: Objset,
+    pub(super) meta: Arc<Object>,
+    /// The changed objects as they are now; `None` for those that are gone.
+    pub(super) objects: Vec<Synced>,
+}
+
+/// An object as it is now; `None` if it is gone.
+type Synced = (ObjectId, Option<Arc<Object>>);
+/// New pointers, by level and block.
+type Pointers = BTreeMap<(u8, u64), BlockPointer>;
+
+impl MosPlan {
+    /// Writes all blocks. `None` if some did not fit into their places: they have larger ones now, and the space maps are
+    /// to be told before it is tried again.
+    ///
+    /// # Errors
+    /// What reading the old trees and writing to the devices meets.
+    pub async fn write(&mut self, rq: &Request) -> Result<Option<MosRoot>, ObjectError> {
+        let mut objects = Vec::new();
+        let mut fits = true;
+        let looks = self.look();
+        for look in &looks {
+            let Some(mut tree) = self.trees.remove(&look.id) else { continue };
+            let contents = |block: u64| look.changes.blocks.get(&block).map(|bytes| (bytes.clone(), 1));
+            let written = self.write_tree(rq, &mut tree, &contents).await;
+            let id = tree.id;
+            self.trees.insert(id, tree);
+            match written? {
+                Some(dnode) => objects.push((id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))))),
+                None => fits = false,
+            }
+        }
+        if !fits {
+            return Ok(None);
+        }
+        let Some(mut tree) = self.trees.remove(&META) else { return Ok(None) };
+        let written = self.write_meta(rq, &mut tree, &objects).await;
+        self.trees.insert(META, tree);
+        let Some(meta) = written? else { return Ok(None) };
+        self.write_header(rq, meta, objects).await
+    }
+
+    async fn write_meta(
+        &mut self,
+        rq: &Request,
+        tree: &mut Tree,
+        objects: &[Synced],
+    ) -> Result<Option<Dnode>, ObjectError> {
+        let per_block = (tree.block_bytes() / Dnode::SLOT as u64).max(1);
+        let mut by_block: BTreeMap<u64, Vec<&Synced>> = BTreeMap::new();
+        for object in objects {
+            by_block.entry(object.0.0 / per_block).or_default().push(object);
+        }
+        let mut contents = BTreeMap::new();
+        for (block, changed) in by_block {
+            let old = self.old_block(rq, tree, 0, block).await?;
+            let mut bytes = old.map_or_else(|| vec![0; tree.block_bytes() as usize], |b| b.to_vec());
+            // What is gone goes first: a larger dnode may now stand over its slot.
+            for gone in [true, false] {
+                for (id, object) in changed.iter().filter(|(_, o)| o.is_none() == gone) {
+                    let at = (id.0 % per_block) as usize * Dnode::SLOT;
+                    put_dnode(&mut bytes, at, object.as_ref().map(|o| &o.dnode));
+                }
+            }
+            let fill = dnodes_in(&bytes);
+            contents.insert(block, (Bytes::from(bytes), fill));
+        }
+        let written = self.write_tree(rq, tree, &|block| contents.get(&block).cloned()).await?;
+        Ok(written.flatten())
+    }
+
+    async fn write_header(
+        &mut self,
+        rq: &Request,
+        meta: Dnode,
+        objects: Vec<Synced>,
+    ) -> Result<Option<MosRoot>, ObjectError> {
+        let fill = meta.block_pointers.iter().map(BlockPointer::fill).sum();
+        let header = Objset { meta_dnode: Some(meta.clone()), ..self.set.root().header.clone() };
+        let bytes = Bytes::from(header.encode(self.header_bytes() as usize, Endian::Little));
+        let options = WriteOptions { fill, ..self.options(META, ObjectType::OBJSET, 0, 0) };
+        let Some(slot) = &self.header else { return Ok(None) };
+        match self.blocks.fill(rq, &slot.reserved, bytes, &options).await {
+            Ok(pointer) => {
+                let meta = Arc::new(Object::new(META, meta));
+                Ok(Some(MosRoot { pointer, header, meta, objects }))
+            }
+            Err(BlockError::NoRoom { psize_bytes, .. }) => {
+                self.larger.insert((META, u8::MAX, 0), psize_bytes + 512);
+                if let Some(slot) = self.header.take() {
+                    self.unreserve(slot)?;
+                }
+                Ok(None)
+            }
+            Err(error) => Err(ObjectError::block(self.set.place(META, 0, 0), error)),
+        }
+    }
+
+    /// Writes an object's blocks, level by level. The outer `None` says that some did not fit; the inner one that the
+    /// object is gone.
+    async fn write_tree(
+        &mut self,
+        rq: &Request,
+        tree: &mut Tree,
+        contents: &(dyn Fn(u64) -> Option<(Bytes, u64)> + Sync),
+    ) -> Result<Option<Option<Dnode>>, ObjectError> {
+        let Some(mut dnode) = tree.image.clone() else { return Ok(Some(None)) };
+        let mut pointers = Pointers::new();
+        for level in 0..tree.levels() {
+            let mut jobs = Vec::new();
+            let places: Vec<u64> = tree.slots.range((level, 0)..=(level, u64::MAX)).map(|((_, n), _)| *n).collect();
+            for block in places {
+                let (bytes, fill) = if level == 0 {
+                    let missing = ObjectError::Corrupt { place: self.set.place(tree.id, 0, block), why: "no contents" };
+                    contents(block).ok_or(missing)?
+                } else {
+                    self.indirect(rq, tree, &pointers, level, block).await?
+                };
+                let options = WriteOptions { fill, ..self.options(tree.id, tree.kind(), level, block) };
+                jobs.push((block, bytes, options));
+            }
+            let written = self.fill_all(rq, tree, level, jobs).await?;
+            let Some(written) = written else { return Ok(None) };
+            pointers.extend(written.into_iter().map(|(block, pointer)| ((level, block), pointer)));
+        }
+        self.set_tops(tree, &pointers, &mut dnode);
+        Ok(Some(Some(dnode)))
+    }
+
+    /// Fills all places of one level; `None` if some are too small: those are enlarged.
+    async fn fill_all(
+        &mut self,
+        rq: &Request,
+        tree: &mut Tree,
+        level: u8,
+        jobs: Vec<(u64, Bytes, WriteOptions)>,
+    ) -> Result<Option<Vec<(u64, BlockPointer)>>, ObjectError> {
+        let mut out = Vec::new();
+        let mut small = Vec::new();
+        {
+            let slot = |block: u64| tree.slots.get(&(level, block)).map(|s| &s.reserved);
+            let mut under_way = FuturesUnordered::new();
+            let mut done = Vec::new();
+            for (block, bytes, options) in jobs {
+                let Some(reserved) = slot(block) else { continue };
+                let blocks = &self.blocks;
+                under_way.push(async move { (block, blocks.fill(rq, reserved, bytes, &options).await) });
+                if under_way.len() >= AT_ONCE {
+                    done.extend(under_way.next().await);
+                }
+            }
+            while let Some(answer) = under_way.next().await {
+                done.push(answer);
+            }
+            for (block, answer) in done {
+                match answer {
+                    Ok(pointer) => out.push((block, pointer)),
+                    Err(BlockError::NoRoom { psize_bytes, .. }) => small.push((block, psize_bytes)),
+                    Err(error) => return Err(ObjectError::block(self.set.place(tree.id, level, block), error)),
+                }
+            }
+        }
+        if small.is_empty() {
+            return Ok(Some(out));
+        }
+        for (block, was) in small {
+            self.larger.insert((tree.id, level, block), was + was / 8 + 512);
+            if let Some(slot) = tree.slots.remove(&(level, block)) {
+                tree.used -= slot.dsize_bytes as i64;
+                self.unreserve(slot)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// An indirect block as it will be, and the sum of what is below it.
+    async fn indirect(
+        &self,
+        rq: &Request,
+        tree: &Tree,
+        pointers: &Pointers,
+        level: u8,
+        block: u64,
+    ) -> Result<(Bytes, u64), ObjectError> {
+        let old = self.old_block(rq, tree, level, block).await?;
+        let mut bytes = old.map_or_else(|| vec![0; tree.indirect_bytes() as usize], |b| b.to_vec());
+        let first = block << tree.fan_out_shift();
+        let mut put = |child: u64, pointer: &BlockPointer| {
+            let at = (child - first) as usize * BlockPointer::SIZE;
+            let mut e = Encoder::new(Endian::Little);
+            e.words(pointer.words());
+            if let Some(place) = bytes.get_mut(at..at + BlockPointer::SIZE) {
+                place.copy_from_slice(&e.finish());
+            }
+        };
+        if block == 0 && level == tree.old_levels() && level > 0 {
+            let tops = tree.base.as_ref().map(|base| base.dnode.block_pointers.clone()).unwrap_or_default();
+            for (child, pointer) in tops.iter().enumerate() {
+                put(child as u64, pointer);
+            }
+        }
+        if level == 1 {
+            for child in tree.dead.range(first..first + (1 << tree.fan_out_shift())) {
+                put(*child, &BlockPointer::HOLE);
+            }
+        }
+        let end = first + (1 << tree.fan_out_shift());
+        for ((_, child), pointer) in pointers.range((level - 1, first)..(level - 1, end)) {
+            put(*child, pointer);
+        }
+        let fill = fill_of(&bytes).map_err(|e| ObjectError::decode(self.set.place(tree.id, level, block), e))?;
+        Ok((Bytes::from(bytes), fill))
+    }
+
+    /// Puts the new pointers into the dnode.
+    fn set_tops(&self, tree: &Tree, pointers: &Pointers, dnode: &mut Dnode) {
+        let top = tree.levels() - 1;
+        let grown = tree.old_levels() > 0 && tree.levels() > tree.old_levels();
+        let old = tree.base.as_ref().filter(|_| !grown).map(|base| &base.dnode.block_pointers);
+        for (index, pointer) in dnode.block_pointers.iter_mut().enumerate() {
+            let kept = old.and_then(|old| old.get(index)).copied().unwrap_or(BlockPointer::HOLE);
+            let dead = top == 0 && tree.dead.contains(&(index as u64));
+            let new = pointers.get(&(top, index as u64)).copied();
+            *pointer = new.unwrap_or(if dead { BlockPointer::HOLE } else { kept });
+        }
+        dnode.levels = tree.levels();
+        let before = tree.base.as_ref().map_or(0, |base| base.dnode.used);
+        dnode.used = before.saturating_add_signed(tree.used);
+    }
+
+    /// The root counts: the overlay of the group is dropped.
+    pub fn finish(self, root: &MosRoot) {
+        let Some(live) = self.set.live() else { return };
+        let per_block = (root.meta.block_bytes() / Dnode::SLOT as u64).max(1);
+        let mut state = live.state();
+        state.version += 1;
+        let meta = Some(root.meta.clone());
+        self.set.set_root(Arc::new(Root { pointer: root.pointer, header: root.header.clone(), meta }));
+        self.set.forget(root.objects.iter().map(|(id, _)| *id));
+        for (id, object) in &root.objects {
+            let Some(node) = state.nodes.get_mut(id) else { continue };
+            let was = node.base.as_ref().map_or(1, |base| base.dnode.slots() as u64);
+            let is_done = node.synced(self.txg, object.clone());
+            if is_done && object.is_none() {
+                state.numbers.give_back(*id, was, per_block);
+            }
+            if is_done {
+                state.nodes.remove(id);
+            }
+        }
+    }
+}
+
+/// Puts a dnode into its block, or wipes what is there.
+fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
+    const EXTRA_SLOTS: usize = 12;
+    let slots_there = match block.get(at) {
+        Some(kind) if *kind != 0 => 1 + block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n)),
+        _ => 1,
+    };
+    let bytes = dnode.map(Dnode::encode).unwrap_or_default();
+    let end = at + (slots_there * Dnode::SLOT).max(bytes.len());
+    if let Some(place) = block.get_mut(at..end) {
+        place.fill(0);
+        if let Some(place) = place.get_mut(..bytes.len()) {
+            place.copy_from_slice(&bytes);
+        }
+    }
+}
+
+/// Dnodes in use in a block of them.
+fn dnodes_in(block: &[u8]) -> u64 {
+    const EXTRA_SLOTS: usize = 12;
+    let (mut at, mut count) = (0, 0);
+    while let Some(kind) = block.get(at) {
+        let mut slots = 1;
+        if *kind != 0 {
+            count += 1;
+            slots += block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n));
+        }
+        at += slots * Dnode::SLOT;
+    }
+    count
+}
+
+/// The sum of the fill counts of a block of pointers.
+fn fill_of(block: &[u8]) -> Result<u64, weir_format::DecodeError> {
+    let mut cursor = Cursor::new(block, Endian::Little, "indirect block");
+    let mut fill = 0u64;
+    for _ in 0..block.len() / BlockPointer::SIZE {
+        let pointer = BlockPointer::decode(&mut cursor)?;
+        if !pointer.is_hole() {
+            fill = fill.saturating_add(if pointer.is_embedded() { 1 } else { pointer.fill() });
+        }
+    }
+    Ok(fill)
+}

@@ -1,0 +1,131 @@
+//! What the allocator is told of a pool's space, and what it tells of it.
+
+use super::config::Config;
+use super::gate::{PoolSpace, SpaceSource};
+use crate::allocated::{self, Allocated};
+use crate::capacity;
+use crate::config::{Class, VdevConfig};
+use crate::error::PoolError;
+use std::ops::Range;
+use std::sync::Arc;
+use weir_blocks::{BlockError, Blocks, VdevGrid};
+use weir_machine::Machine;
+use weir_objects::dsl::change::PoolContext;
+
+fn class_of(class: Class) -> weir_blocks::Class {
+    match class {
+        Class::Normal => weir_blocks::Class::Normal,
+        Class::Log => weir_blocks::Class::Log,
+        Class::Special => weir_blocks::Class::Special,
+        Class::Dedup => weir_blocks::Class::Dedup,
+    }
+}
+
+fn failed(top: &VdevConfig) -> impl Fn(BlockError) -> PoolError {
+    let name = top.name();
+    move |error| PoolError::Refused { what: format!("{name}: {error}") }
+}
+
+fn metaslabs(top: &VdevConfig) -> u64 {
+    top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0)
+}
+
+/// The range of a metaslab.
+fn range(top: &VdevConfig, metaslab: u64) -> Range<u64> {
+    let start = metaslab << (top.metaslab_shift as u32).min(63);
+    let first = allocated::first_byte(top, start);
+    first..first + allocated::bytes_of(top, start, 1 << (top.metaslab_shift as u32).min(63))
+}
+
+fn add(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
+    let grid = VdevGrid {
+        vdev: top.id as u32,
+        class: class_of(top.class),
+        metaslab_shift: top.metaslab_shift as u32,
+        metaslab_count: metaslabs(top),
+        closed: top.non_allocating || top.removing,
+    };
+    blocks.add_vdev(&grid).map_err(failed(top))
+}
+
+/// Tells of a new pool: all is free.
+pub(crate) fn set_empty(blocks: &Blocks, root: &VdevConfig) -> Result<(), PoolError> {
+    blocks.tree().set_writable(true);
+    for top in root.children.iter().filter(|t| t.is_concrete()) {
+        set_empty_top(blocks, top)?;
+    }
+    Ok(())
+}
+
+/// Tells of a new top-level vdev.
+pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
+    add(blocks, top)?;
+    for metaslab in 0..metaslabs(top) {
+        blocks.set_space(top.id as u32, metaslab, &[range(top, metaslab)]).map_err(failed(top))?;
+    }
+    Ok(())
+}
+
+/// Tells of an existing pool: what no space map says is allocated is free.
+pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -> Result<(), PoolError> {
+    blocks.tree().set_writable(true);
+    for top in root.children.iter().filter(|t| t.is_concrete()) {
+        add(blocks, top)?;
+        let taken = known.vdevs.get(&(top.id as u32));
+        let mut taken = taken.into_iter().flat_map(|ranges| ranges.iter()).peekable();
+        for metaslab in 0..metaslabs(top) {
+            let whole = range(top, metaslab);
+            let (mut at, mut free) = (whole.start, Vec::new());
+            while let Some((start, len)) = taken.peek().copied() {
+                let end = start + len;
+                if start >= whole.end {
+                    break;
+                }
+                if start > at {
+                    free.push(at..start);
+                }
+                at = at.max(end);
+                if end > whole.end {
+                    break;
+                }
+                taken.next();
+            }
+            if at < whole.end {
+                free.push(at..whole.end);
+            }
+            blocks.set_space(top.id as u32, metaslab, &free).map_err(failed(top))?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells how much space there is, at any time.
+pub(crate) fn source(blocks: &Arc<Blocks>, root: &VdevConfig) -> SpaceSource {
+    let blocks = blocks.clone();
+    let tops: Vec<VdevConfig> =
+        root.children.iter().filter(|t| t.is_concrete() && t.class == Class::Normal).cloned().collect();
+    Arc::new(move || {
+        let mut out = PoolSpace::default();
+        for top in &tops {
+            let sums = blocks.vdev_space(top.id as u32);
+            out.size_bytes += capacity::deflate(top, sums.size_bytes);
+            out.used_bytes += capacity::deflate(top, sums.allocated_bytes);
+            out.deferred_bytes += capacity::deflate(top, sums.deferred_bytes);
+        }
+        out.slop_bytes = capacity::slop(out.size_bytes, 0);
+        out
+    })
+}
+
+/// What changes of data sets need to know of the pool.
+pub(crate) fn context(machine: &Machine, config: &Config, blocks: &Arc<Blocks>, space: PoolSpace) -> PoolContext {
+    let blocks = blocks.clone();
+    PoolContext {
+        name: config.name.clone(),
+        version: config.version,
+        capacity_bytes: space.size_bytes.saturating_sub(space.slop_bytes),
+        sizes: Arc::new(move |pointer| blocks.dsize_bytes(pointer)),
+        entropy: machine.entropy.clone(),
+        host: config.host.name.clone(),
+    }
+}

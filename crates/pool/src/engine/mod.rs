@@ -1,0 +1,252 @@
+//! The engine of a pool that is written: who lets changes in, and who brings them to the disks.
+//!
+//! ```text
+//!   clients ──► gate ──► open group ──────────────┐ every 5 s, when enough waits, or when somebody asks
+//!   administrators ──► queue of sync tasks ───────┤
+//!                                                 ▼
+//!                                    syncer: one task, one group at a time ([`syncing`])
+//! ```
+//!
+//! The parts: the *machine*; the *cache* with the blocks below it; the *MOS*, live; the *gate*; the *sets* that are open for
+//! changes; the *queue*; what is *shown* to those who ask how the pool stands. What the syncer alone needs is its own
+//! ([`syncing::Core`]) and nobody else's.
+//!
+//! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
+//! are told, and the disks keep the last group that was whole.
+
+pub(crate) mod allocation;
+pub mod config;
+pub mod gate;
+pub mod labels;
+pub mod open;
+pub mod open_set;
+pub mod sets;
+pub mod space;
+pub mod syncing;
+pub mod tasks;
+mod unflushed;
+
+pub use config::{Config, Host};
+pub use gate::{DirtyLimits, PoolGate, PoolSpace};
+pub use open::ImportOptions;
+pub use syncing::{Core, Syncing};
+pub use tasks::Task;
+
+use crate::assemble::state;
+use crate::error::PoolError;
+use futures_util::future::{Either, select};
+use sets::Sets;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tasks::Queue;
+use weir_cache::Cache;
+use weir_format::{Txg, Uberblock};
+use weir_machine::{JoinHandle, Machine, Request};
+use weir_objects::live::Gate;
+use weir_objects::txg::TxGroups;
+use weir_objects::{Dsl, ObjectSet};
+
+/// How long a group stays open when nobody is in a hurry (`zfs_txg_timeout`).
+pub const GROUP_TIME: Duration = Duration::from_secs(5);
+
+/// How the pool stands, as of the last group.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The configuration.
+    pub config: Config,
+    /// The last uberblock.
+    pub uberblock: Uberblock,
+    /// What went wrong with labels.
+    pub faults: Vec<String>,
+}
+
+/// A pool, open for reading and writing.
+pub struct Engine {
+    /// What it runs on.
+    pub machine: Machine,
+    /// The cache above its blocks.
+    pub cache: Arc<Cache>,
+    /// The meta object set.
+    pub mos: Arc<ObjectSet>,
+    /// Who lets transactions begin.
+    pub gate: Arc<PoolGate>,
+    /// The sets that are open for changes.
+    pub sets: Sets,
+    pub(crate) queue: Queue,
+    shown: Mutex<Shown>,
+    syncer: Mutex<Option<JoinHandle<Core>>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({} txg {})", self.shown().config.name, self.groups().last_synced())
+    }
+}
+
+/// What an engine is put together from.
+pub(crate) struct Parts {
+    pub machine: Machine,
+    pub cache: Arc<Cache>,
+    pub mos: Arc<ObjectSet>,
+    pub gate: Arc<PoolGate>,
+}
+
+impl Engine {
+    /// Puts the parts together and starts the syncer.
+    pub(crate) fn start(parts: Parts, core: Core) -> Arc<Engine> {
+        let Parts { machine, cache, mos, gate } = parts;
+        let shown = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
+        let engine = Arc::new(Engine {
+            machine,
+            cache,
+            mos,
+            gate,
+            sets: Sets::default(),
+            queue: Queue::default(),
+            shown: Mutex::new(shown),
+            syncer: Mutex::default(),
+        });
+        let syncer = engine.machine.tasks.spawn(run(engine.clone(), core));
+        *engine.syncer.lock().unwrap_or_else(PoisonError::into_inner) = Some(syncer);
+        engine
+    }
+
+    /// The pool's transaction groups.
+    pub fn groups(&self) -> &Arc<TxGroups> {
+        self.gate.groups()
+    }
+
+    /// How the pool stands.
+    pub fn shown(&self) -> Shown {
+        self.locked_shown().clone()
+    }
+
+    fn locked_shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn show(&self, core: &Core, faults: Vec<PoolError>) {
+        let faults = faults.iter().map(ToString::to_string).collect();
+        *self.locked_shown() = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults };
+    }
+
+    /// The pool's name.
+    pub fn name(&self) -> String {
+        self.locked_shown().config.name.clone()
+    }
+
+    pub(crate) fn suspended(&self, why: &PoolError) -> PoolError {
+        PoolError::Suspended { pool: self.name(), why: why.to_string() }
+    }
+
+    /// The datasets, as they are now.
+    ///
+    /// # Errors
+    /// What reading the MOS meets.
+    pub async fn dsl(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
+        Ok(Dsl::open(rq, self.mos.clone(), &self.name()).await?)
+    }
+
+    /// Waits until all that was done so far is on stable storage.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn sync(&self) -> Result<(), PoolError> {
+        Ok(self.groups().wait_synced(self.groups().open()).await?)
+    }
+
+    /// Waits until `txg` is on stable storage.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<(), PoolError> {
+        Ok(self.groups().wait_synced(txg).await?)
+    }
+
+    /// Has the syncer do something: check, then change. Gives its result when that is on stable storage.
+    ///
+    /// # Errors
+    /// What the task's checks find; [`PoolError::Suspended`].
+    pub async fn sync_task<T: Send + 'static>(&self, task: impl Task<T>) -> Result<T, PoolError> {
+        let closed = || PoolError::Suspended { pool: self.name(), why: "it is closed for changes".into() };
+        let told = self.queue.push(task).ok_or_else(closed)?;
+        self.groups().push();
+        told.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Ends all changes: a last group, after which the pool may be opened anywhere.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn export(&self) -> Result<(), PoolError> {
+        self.end(Some(state::EXPORTED)).await
+    }
+
+    /// Ends all changes and says in the labels that the pool is no more. Its blocks stay until they are overwritten.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn destroy(&self) -> Result<(), PoolError> {
+        self.end(Some(state::DESTROYED)).await
+    }
+
+    /// Ends all changes, and leaves the pool as one that is in use.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn stop(&self) -> Result<(), PoolError> {
+        self.end(None).await
+    }
+
+    async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                if let Some(state) = state {
+                    syncing.core.config.state = state;
+                    syncing.core.config_dirty = true;
+                }
+                syncing.core.ended = true;
+                Ok(())
+            })
+        })
+        .await?;
+        let syncer = self.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(syncer) = syncer {
+            // A syncer that was lost has told so already, to all who waited.
+            let _ended = syncer.await;
+        }
+        Ok(())
+    }
+}
+
+/// The syncer.
+async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
+    loop {
+        let due = engine.machine.clock.now() + GROUP_TIME;
+        {
+            let timer = pin!(engine.machine.clock.sleep_until(due));
+            let wanted = pin!(engine.groups().wanted());
+            match select(wanted, timer).await {
+                Either::Left(_) | Either::Right(_) => {}
+            }
+        }
+        let txg = engine.groups().quiesce().await;
+        let (done, answers) = syncing::sync(&engine, &mut core, txg).await;
+        match &done {
+            Ok(()) => engine.groups().synced(txg),
+            Err(why) => {
+                tracing::error!("pool '{}' is suspended: {why}", engine.name());
+                engine.groups().fail(&why.to_string());
+                core.ended = true;
+            }
+        }
+        for answer in answers {
+            answer(done.as_ref().copied().map_err(|why| engine.suspended(why)));
+        }
+        if core.ended {
+            engine.queue.close();
+            return core;
+        }
+    }
+}

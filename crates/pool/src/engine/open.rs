@@ -1,0 +1,218 @@
+//! Opening an existing pool for changes.
+//!
+//! ```text
+//!   Pool::open, its disks for writing ─► may it be written here? ─► free space from the space maps ─► MOS, live
+//!      ─► first group: logs of space maps played into the maps, deferred frees given back, labels with the new host
+//! ```
+//!
+//! What may not be written is refused by name before anything is changed: a pool that another machine uses, one that
+//! lacks devices, one in which something is active that this program reads but does not keep up when it writes.
+//!
+//! Source: OpenZFS `module/zfs/spa.c` (`spa_ld_check_features`, `spa_ld_trusted_config`, `spa_load_impl`),
+//! `cmd/zpool/zpool_main.c` (the checks of `zpool import`).
+
+use super::config::Config;
+use super::gate::{DirtyLimits, PoolGate};
+use super::labels::Leaf;
+use super::space::SpaceMaps;
+use super::syncing::{Core, Syncing};
+use super::{Engine, Host, Parts, allocation, unflushed};
+use crate::allocated;
+use crate::assemble::state;
+use crate::config::{Class, VdevKind};
+use crate::error::PoolError;
+use crate::open::{OpenOptions, Pool};
+use std::sync::Arc;
+use weir_format::dsl::pool as names;
+use weir_format::{Endian, features};
+use weir_machine::{Access, Machine, Request};
+use weir_objects::live::{OpenGate, Policy};
+use weir_objects::txg::TxGroups;
+use weir_objects::{ObjectSet, Opening};
+
+/// Features that may be in use in a pool that is read, but not in one that is written.
+const NOT_WRITTEN: [&str; 9] = [
+    "zpool_checkpoint",
+    "device_removal",
+    "obsolete_counts",
+    "draid",
+    "draid_failure_domains",
+    "block_cloning",
+    "fast_dedup",
+    "livelist",
+    "dynamic_gang_header",
+];
+
+/// How a pool is opened for changes.
+#[derive(Clone, Debug)]
+pub struct ImportOptions {
+    /// Which pool, and where.
+    pub open: OpenOptions,
+    /// Its new name.
+    pub new_name: Option<String>,
+    /// Open it though another machine used it last, or it was destroyed.
+    pub force: bool,
+    /// Who opens it.
+    pub host: Host,
+    /// How much may wait in memory.
+    pub dirty: DirtyLimits,
+}
+
+impl ImportOptions {
+    /// The pool as it is.
+    pub fn new(open: OpenOptions) -> Self {
+        ImportOptions { open, new_name: None, force: false, host: Host::default(), dirty: DirtyLimits::default() }
+    }
+}
+
+fn refused(pool: &Pool, what: impl std::fmt::Display) -> PoolError {
+    PoolError::Refused { what: format!("pool '{}' cannot be opened for writing: {what}", pool.name()) }
+}
+
+impl Engine {
+    /// Opens a pool for reading and writing. When this returns, its labels name this machine.
+    ///
+    /// # Errors
+    /// Those of [`Pool::open`]; [`PoolError::Refused`] if it may not be written here.
+    pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
+        let pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
+        check_owner(&pool, options)?;
+        check_devices(&pool)?;
+        check_features(&pool)?;
+        let rq = &Request::internal("import");
+        if pool.mos.named(rq, names::CHECKPOINT).await?.is_some() {
+            return Err(refused(&pool, "it has a checkpoint"));
+        }
+        let shared = pool.capacity.shared;
+        if shared.tables > 0 || shared.dedup_referenced > 0 {
+            return Err(refused(&pool, "it has deduplicated blocks"));
+        }
+        let engine = assemble(machine, options, pool).await?;
+        engine.sync_task(|syncing: &mut Syncing<'_>| Box::pin(unflushed::first_group(syncing))).await?;
+        Ok(engine)
+    }
+}
+
+/// Whose pool it is.
+fn check_owner(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
+    let label = &pool.label;
+    if options.force {
+        return Ok(());
+    }
+    if label.state == state::DESTROYED {
+        return Err(refused(pool, "it was destroyed; -D -f brings it back"));
+    }
+    let other = label.hostid.filter(|id| *id != options.host.id);
+    if let (state::ACTIVE, Some(id)) = (label.state, other) {
+        let host = label.hostname.as_deref().unwrap_or("unknown");
+        return Err(refused(
+            pool,
+            format!("it may be in use on another machine ({host}, hostid {id:x}); -f forces it"),
+        ));
+    }
+    let mmp = pool.uberblock.mmp.is_some_and(|m| m.delay_ns != 0);
+    if mmp {
+        return Err(refused(pool, "its property multihost is on, and this program does not keep that protection up"));
+    }
+    Ok(())
+}
+
+fn check_devices(pool: &Pool) -> Result<(), PoolError> {
+    if pool.uberblock.endian != Endian::Little {
+        return Err(refused(pool, "a machine of the other byte order wrote it"));
+    }
+    if pool.config.version != features::VERSION_FEATURES {
+        return Err(refused(pool, format!("it has version {}, and no features", pool.config.version)));
+    }
+    for vdev in pool.tree.walk() {
+        if vdev.is_leaf() && !pool.devices.contains_key(&vdev.guid) {
+            let name = vdev.name();
+            return Err(refused(pool, format!("device {name} is missing, and what it would miss could not be noted")));
+        }
+        let odd = match vdev.kind {
+            VdevKind::Indirect => Some("a vdev was removed from it"),
+            VdevKind::Draid { .. } | VdevKind::DraidSpare => Some("it has dRAID vdevs"),
+            VdevKind::Replacing | VdevKind::Spare => Some("a device is being replaced"),
+            _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being widened"),
+            _ if vdev.offline || vdev.faulted || vdev.removed => Some("a device is offline or faulted"),
+            _ => None,
+        };
+        if let Some(odd) = odd {
+            return Err(refused(pool, odd));
+        }
+    }
+    Ok(())
+}
+
+fn check_features(pool: &Pool) -> Result<(), PoolError> {
+    let all = pool.features.for_read.iter().chain(&pool.features.for_write);
+    for (guid, _) in all.filter(|(_, count)| **count > 0) {
+        let Some(feature) = features::by_guid(guid) else {
+            return Err(refused(pool, format!("it uses the feature {guid}, which is not known; it can be read")));
+        };
+        if NOT_WRITTEN.contains(&feature.name) {
+            let name = feature.name;
+            return Err(refused(pool, format!("it uses feature@{name}, which is not kept up; it can be read")));
+        }
+    }
+    Ok(())
+}
+
+/// The devices whose labels are written.
+fn leaves(pool: &Pool) -> Vec<Leaf> {
+    let mut out = Vec::new();
+    for (index, top) in pool.tree.children.iter().enumerate() {
+        for leaf in top.leaves() {
+            if let Some(device) = pool.devices.get(&leaf.guid) {
+                out.push(Leaf {
+                    guid: leaf.guid,
+                    top: index,
+                    ashift: top.ashift,
+                    is_log: top.class == Class::Log,
+                    path: device.path.clone(),
+                    disk: device.disk.clone(),
+                });
+            }
+        }
+    }
+    out
+}
+
+async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Result<Arc<Engine>, PoolError> {
+    let rq = &Request::internal("import");
+    let known = allocated::allocated(rq, &pool.mos, &pool.tree.children).await?;
+    if let Some(fault) = known.faults.first() {
+        return Err(refused(&pool, format!("its space maps cannot be trusted: {fault}")));
+    }
+    let blocks = pool.blocks.clone();
+    allocation::set_known(&blocks, &pool.tree, &known)?;
+    drop(known);
+    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children).await?;
+    let bad = |source| PoolError::Decode { what: format!("pool '{}': configuration", pool.name()), source };
+    let mut config = Config::of(&pool.config, options.host.clone()).map_err(bad)?;
+    config.state = state::ACTIVE;
+    if let Some(name) = &options.new_name {
+        crate::create::check_pool_name(name)?;
+        config.name.clone_from(name);
+    }
+    let groups = TxGroups::new(pool.uberblock.txg);
+    let open = Arc::new(OpenGate(groups.clone()));
+    let root = pool.uberblock.root;
+    let mos = ObjectSet::open_live(rq, pool.cache.clone(), root, Opening::default(), open, Policy::of_mos()).await?;
+    let space = allocation::source(&blocks, &pool.tree);
+    let context = allocation::context(machine, &config, &blocks, (space)());
+    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space);
+    let no_config = || refused(&pool, "its MOS has no configuration");
+    let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
+    let core = Core {
+        config,
+        config_dirty: true,
+        leaves: leaves(&pool),
+        maps,
+        uberblock: pool.uberblock.clone(),
+        config_object,
+        context,
+        ended: false,
+    };
+    Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate }, core))
+}

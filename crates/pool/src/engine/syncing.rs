@@ -1,0 +1,238 @@
+//! One transaction group on its way to the disks.
+//!
+//! ```text
+//!   1  data sets       their trees, then what that means for space, dead lists, directories
+//!   2  sync tasks      create, snapshot, destroy …; sets that they changed sync as in 1
+//!   3  frees           what nobody needs any more goes back to the allocator
+//!   4  configuration   if it changed
+//!   5  the MOS         planned with its own space maps ([`weir_objects::mos_plan`]), then written
+//!   6  flush ─► labels, uberblock ─► flush                                        ([`super::labels`])
+//! ```
+//!
+//! Everything here is done by one task, the syncer. What fails before 6 leaves the pool on the disks as it was; the
+//! group, and all after it, then do not happen ([`weir_objects::txg::TxGroups::fail`]).
+
+use super::Engine;
+use super::config::Config;
+use super::labels::{self, Leaf};
+use super::space::SpaceMaps;
+use super::tasks::Answer;
+use crate::error::PoolError;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+use weir_format::uberblock::Mmp;
+use weir_format::{BlockPointer, Endian, NvList, ObjectId, Txg, Uberblock};
+use weir_machine::Request;
+use weir_objects::dsl::change::space::Delta;
+use weir_objects::dsl::change::{Change, PoolContext, SyncedSet};
+use weir_objects::mos_plan::{MosDelta, MosPlan, MosRoot};
+use weir_objects::txg::Tx;
+use weir_objects::{ObjectError, ObjectSet, Place};
+
+/// Rounds of planning after which something must be wrong: each either adds blocks or enlarges places, and there are
+/// only so many.
+const MAX_ROUNDS: u32 = 1000;
+/// Blocks of destroyed datasets that one group gives back at most.
+const FREED_PER_GROUP: u64 = 100_000;
+/// Bytes of a block of the configuration's object.
+pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
+
+/// What the syncer owns.
+pub struct Core {
+    /// The configuration.
+    pub config: Config,
+    /// The configuration goes into the MOS and the labels with the next group.
+    pub config_dirty: bool,
+    /// The devices whose labels are written.
+    pub leaves: Vec<Leaf>,
+    /// The space maps.
+    pub maps: SpaceMaps,
+    /// The last uberblock.
+    pub uberblock: Uberblock,
+    /// The MOS object of the configuration; 0 until it is made.
+    pub config_object: ObjectId,
+    /// What changes of data sets need to know.
+    pub context: PoolContext,
+    /// The group that is being synced is the last one.
+    pub ended: bool,
+}
+
+/// The syncing context of one group: what sync tasks get.
+pub struct Syncing<'b> {
+    /// Changes of data sets, directories and the MOS's named objects.
+    pub change: Change<'b>,
+    /// What the syncer owns.
+    pub core: &'b mut Core,
+    /// The pool.
+    pub engine: &'b Engine,
+}
+
+/// Syncs a group. Gives what is to be told to those who asked for its sync tasks.
+pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<(), PoolError>, VecDeque<Answer>) {
+    let rq = Request::internal("sync");
+    let tx = Tx::of_syncing(txg);
+    let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
+    let mut syncing = Syncing { change, core, engine };
+    let mut answers = VecDeque::new();
+    (syncing.run(&mut answers, now_s).await, answers)
+}
+
+impl Syncing<'_> {
+    fn txg(&self) -> Txg {
+        self.change.txg()
+    }
+
+    async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
+        self.sync_sets().await?;
+        for job in self.engine.queue.take() {
+            answers.extend(job(self).await);
+        }
+        self.sync_sets().await?;
+        if self.core.config_object.0 != 0 {
+            self.change.free_in_background(FREED_PER_GROUP).await?;
+        }
+        self.free_all().await?;
+        self.write_config().await?;
+        let root = self.sync_mos().await?;
+        if let Some((plan, root)) = root {
+            self.commit(root.pointer, now_s).await?;
+            plan.finish(&root);
+        }
+        self.engine.cache.blocks().synced(self.txg());
+        Ok(())
+    }
+
+    /// Writes the trees of all sets that changed, and books what that means.
+    async fn sync_sets(&mut self) -> Result<(), PoolError> {
+        let txg = self.txg();
+        for set in self.engine.sets.all() {
+            if let Some(outcome) = set.sync(self.change.rq, txg).await? {
+                let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
+                let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
+                self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what nobody needs any more.
+    async fn free_all(&mut self) -> Result<(), PoolError> {
+        let frees = self.change.take_frees();
+        self.free(&frees).await
+    }
+
+    /// Gives back the places of blocks.
+    pub(crate) async fn free(&self, pointers: &[BlockPointer]) -> Result<(), PoolError> {
+        let txg = self.txg();
+        for pointer in pointers {
+            let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+            let freed = self.engine.cache.blocks().free(self.change.rq, pointer, txg).await;
+            freed.map_err(|error| ObjectError::Block { place, error })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the configuration into the MOS, if it changed.
+    async fn write_config(&mut self) -> Result<(), PoolError> {
+        for (feature, active) in self.change.label_features() {
+            let features = &mut self.core.config.label_features;
+            let changed = if active { features.insert(feature.to_owned()) } else { features.remove(feature) };
+            self.core.config_dirty |= changed;
+        }
+        if !self.core.config_dirty || self.core.config_object.0 == 0 {
+            return Ok(());
+        }
+        let list = self.core.config.mos_list(self.txg());
+        self.write_list(self.core.config_object, &list).await
+    }
+
+    /// Writes a packed nvlist into its object; its length goes into the bonus area.
+    pub(crate) async fn write_list(&mut self, id: ObjectId, list: &NvList) -> Result<(), PoolError> {
+        let mut bytes = list.encode_xdr();
+        let len = bytes.len() as u64;
+        bytes.resize(bytes.len().next_multiple_of(CONFIG_BLOCK_BYTES), 0);
+        let Change { rq, mos, tx, .. } = &self.change;
+        mos.write(rq, tx, id, 0, &bytes).await?;
+        let kind = weir_format::ObjectType::PACKED_NVLIST_SIZE;
+        mos.set_bonus(rq, tx, id, kind, &len.to_le_bytes()).await?;
+        Ok(())
+    }
+
+    /// Plans and writes the MOS; `None` if nothing changed in this group.
+    async fn sync_mos(&mut self) -> Result<Option<(MosPlan, MosRoot)>, PoolError> {
+        let txg = self.txg();
+        let blocks = self.engine.cache.blocks().clone();
+        let changes = blocks.take_changes(txg);
+        self.core.maps.begin();
+        let mut plan = MosPlan::new(self.engine.mos.clone(), txg);
+        if changes.is_empty() && !plan.is_needed() {
+            return Ok(None);
+        }
+        self.core.maps.append(&mut self.change, &blocks, &changes).await?;
+        let mut booked = MosDelta::default();
+        for _ in 0..MAX_ROUNDS {
+            let mut settled = !plan.extend(self.change.rq).await?;
+            let changes = blocks.take_changes(txg);
+            if !changes.is_empty() {
+                self.core.maps.append(&mut self.change, &blocks, &changes).await?;
+                settled = false;
+            }
+            settled &= self.book_mos(&mut booked, plan.delta()).await?;
+            if settled && let Some(root) = plan.write(self.change.rq).await? {
+                return Ok(Some((plan, root)));
+            }
+        }
+        let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+        Err(ObjectError::Corrupt { place, why: "the plan of the MOS does not settle" }.into())
+    }
+
+    /// Books what the MOS grew by since it was booked last; true if that was nothing.
+    async fn book_mos(&mut self, booked: &mut MosDelta, now: MosDelta) -> Result<bool, PoolError> {
+        if *booked == now {
+            return Ok(true);
+        }
+        let compressed = now.compressed - booked.compressed;
+        // Metadata counts as long as it is compressed (`BP_GET_UCSIZE`).
+        let delta = Delta { used: now.used - booked.used, compressed, uncompressed: compressed };
+        self.change.book_mos(delta).await?;
+        *booked = now;
+        Ok(false)
+    }
+
+    /// Makes the group true.
+    async fn commit(&mut self, root: BlockPointer, now_s: u64) -> Result<(), PoolError> {
+        let txg = self.txg();
+        let core = &mut *self.core;
+        let uberblock = Uberblock {
+            endian: Endian::Little,
+            version: core.config.version,
+            txg,
+            guid_sum: core.config.guid_sum(),
+            timestamp_s: now_s,
+            root,
+            software_version: weir_format::features::VERSION_FEATURES,
+            mmp: Some(Mmp::default()),
+            checkpoint_txg: Txg(0),
+            reflow: core.uberblock.reflow,
+        };
+        let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+        let flushed = self.engine.cache.blocks().flush().await;
+        flushed.map_err(|error| ObjectError::Block { place, error })?;
+        let config = core.config_dirty.then_some(&core.config);
+        let faults = labels::commit(&core.leaves, config, &uberblock, txg).await?;
+        for fault in &faults {
+            tracing::warn!("label not written: {fault}");
+        }
+        core.uberblock = uberblock;
+        core.config_dirty = false;
+        self.engine.show(core, faults);
+        Ok(())
+    }
+
+    /// Lets the next pass over the sets sync one that was made just now.
+    pub fn add_set(&mut self, set: Arc<ObjectSet>) {
+        self.engine.sets.insert(set);
+    }
+}

@@ -1,0 +1,7 @@
+//! Pools that Weir writes: every arrangement of devices, judged by Weir's own walk and by OpenZFS's zdb.
+#![allow(clippy::disallowed_methods, reason = "tests make files")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod real;
+mod work;
+mod zdb;

@@ -1,0 +1,127 @@
+//! On real files: every arrangement of devices.
+
+use crate::{work, zdb};
+use std::path::{Path, PathBuf};
+use weir_machine::Machine;
+use weir_pool::config::Class;
+use weir_pool::engine::ImportOptions;
+use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, PoolError};
+
+const MIB: u64 = 1 << 20;
+
+/// A folder of its own for the devices of one pool.
+pub fn folder(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("writing").join(name);
+    let _absent = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// A sparse file as a device.
+fn device(dir: &Path, name: &str, bytes: u64) -> NewLeaf {
+    let path = dir.join(name);
+    std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+    NewLeaf { path, is_file: true }
+}
+
+fn top(dir: &Path, name: &str, class: Class, layout: Layout, count: usize) -> NewTop {
+    let leaves = (0..count).map(|i| device(dir, &format!("{name}{i}"), 96 * MIB)).collect();
+    NewTop { class, layout, leaves }
+}
+
+/// Makes a pool, exports it, opens it again, works on it, exports it again; zdb and Weir judge both states.
+fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
+    let dir = folder(&format!("{name}-{ashift}"));
+    let machine = Machine::production().unwrap();
+    let mut options = CreateOptions::new("tank", tops(&dir));
+    options.ashift = Some(ashift);
+    options.command = "zpool create tank".into();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::history(&engine).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+async fn import(machine: &Machine, dir: &Path) -> Result<std::sync::Arc<Engine>, PoolError> {
+    Engine::import(machine, &ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"))).await
+}
+
+fn judge_both(name: &str, tops: impl Fn(&Path) -> Vec<NewTop>) {
+    judge(name, 9, &tops);
+    judge(name, 12, &tops);
+}
+
+#[test]
+fn one_device() {
+    judge_both("single", |dir| vec![top(dir, "a", Class::Normal, Layout::Single, 1)]);
+}
+
+#[test]
+fn mirrors() {
+    judge_both("mirror", |dir| {
+        vec![top(dir, "a", Class::Normal, Layout::Mirror, 2), top(dir, "b", Class::Normal, Layout::Mirror, 3)]
+    });
+}
+
+#[test]
+fn raidz1() {
+    judge_both("raidz1", |dir| vec![top(dir, "a", Class::Normal, Layout::Raidz(1), 3)]);
+}
+
+#[test]
+fn raidz2() {
+    judge_both("raidz2", |dir| vec![top(dir, "a", Class::Normal, Layout::Raidz(2), 5)]);
+}
+
+#[test]
+fn raidz3() {
+    judge_both("raidz3", |dir| {
+        vec![top(dir, "a", Class::Normal, Layout::Raidz(3), 6), top(dir, "b", Class::Normal, Layout::Raidz(3), 4)]
+    });
+}
+
+#[test]
+fn stripes() {
+    judge_both("stripe", |dir| (0..4).map(|i| top(dir, &format!("a{i}"), Class::Normal, Layout::Single, 1)).collect());
+}
+
+#[test]
+fn classes() {
+    judge_both("classes", |dir| {
+        vec![
+            top(dir, "a", Class::Normal, Layout::Raidz(1), 3),
+            top(dir, "l", Class::Log, Layout::Mirror, 2),
+            top(dir, "s", Class::Special, Layout::Mirror, 2),
+            top(dir, "d", Class::Dedup, Layout::Single, 1),
+        ]
+    });
+}
+
+#[test]
+fn caches_and_spares() {
+    let dir = folder("aux");
+    let machine = Machine::production().unwrap();
+    let mut options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
+    options.caches = vec![device(&dir, "cache", 64 * MIB)];
+    options.spares = vec![device(&dir, "spare", 96 * MIB)];
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+        let again = Engine::create(&machine, &options).await.unwrap_err();
+        assert!(matches!(again, PoolError::InUse { .. }), "{again}");
+        options.force = true;
+        Engine::create(&machine, &options).await.unwrap().export().await.unwrap();
+    });
+    zdb::demand_clean(&dir, "tank");
+}

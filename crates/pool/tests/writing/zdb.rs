@@ -1,0 +1,37 @@
+//! OpenZFS's zdb as a judge of pools on real files. `WEIR_ZFS_TOOLS` names the folder with its programs.
+#![allow(clippy::disallowed_methods, reason = "judges run other programs")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The judge, if it is there; else a line says that it was left out.
+pub fn tools() -> Option<PathBuf> {
+    let folder = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from);
+    if folder.is_none() {
+        eprintln!("skipped: WEIR_ZFS_TOOLS does not name a folder with OpenZFS's programs");
+    }
+    folder
+}
+
+/// Runs zdb on the pool whose devices are in `dir`: its exit code and all that it said.
+pub fn zdb(tools: &Path, dir: &Path, args: &[&str]) -> (i32, String) {
+    let libraries = tools.join("lib/x86_64-linux-gnu");
+    let output = Command::new(tools.join("sbin/zdb"))
+        .env("LD_LIBRARY_PATH", libraries)
+        .args(["-e", "-p"])
+        .arg(dir)
+        .args(args)
+        .output()
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.code().unwrap_or(-1), text)
+}
+
+/// Demands that zdb reads all of the pool and finds each block allocated exactly once.
+pub fn demand_clean(dir: &Path, pool: &str) {
+    let Some(tools) = tools() else { return };
+    let (code, text) = zdb(&tools, dir, &["-bcc", pool]);
+    assert!(code == 0 && text.contains("No leaks"), "zdb -bcc {pool} in {}: exit {code}\n{text}", dir.display());
+    let (code, text) = zdb(&tools, dir, &["-dddd", pool]);
+    assert!(code == 0, "zdb -dddd {pool}: exit {code}\n{}", &text[text.len().saturating_sub(4000)..]);
+}
