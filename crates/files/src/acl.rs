@@ -52,18 +52,18 @@ pub struct Acl {
     pub trivial: bool,
 }
 
-const READ_DATA: u32 = 0x1;
-const WRITE_DATA: u32 = 0x2;
-const APPEND_DATA: u32 = 0x4;
-const READ_NAMED_ATTRS: u32 = 0x8;
-const WRITE_NAMED_ATTRS: u32 = 0x10;
-const EXECUTE: u32 = 0x20;
-const READ_ATTRIBUTES: u32 = 0x80;
-const WRITE_ATTRIBUTES: u32 = 0x100;
-const READ_ACL: u32 = 0x2_0000;
-const WRITE_ACL: u32 = 0x4_0000;
-const WRITE_OWNER: u32 = 0x8_0000;
-const SYNCHRONIZE: u32 = 0x10_0000;
+pub(crate) const READ_DATA: u32 = 0x1;
+pub(crate) const WRITE_DATA: u32 = 0x2;
+pub(crate) const APPEND_DATA: u32 = 0x4;
+pub(crate) const READ_NAMED_ATTRS: u32 = 0x8;
+pub(crate) const WRITE_NAMED_ATTRS: u32 = 0x10;
+pub(crate) const EXECUTE: u32 = 0x20;
+pub(crate) const READ_ATTRIBUTES: u32 = 0x80;
+pub(crate) const WRITE_ATTRIBUTES: u32 = 0x100;
+pub(crate) const READ_ACL: u32 = 0x2_0000;
+pub(crate) const WRITE_ACL: u32 = 0x4_0000;
+pub(crate) const WRITE_OWNER: u32 = 0x8_0000;
+pub(crate) const SYNCHRONIZE: u32 = 0x10_0000;
 /// The flag of RFC 7530 for entries about a group.
 const IDENTIFIER_GROUP: u16 = 0x40;
 

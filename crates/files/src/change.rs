@@ -79,8 +79,10 @@ impl NewKind {
 pub struct New {
     /// What.
     pub kind: NewKind,
-    /// Permission bits (12 bits), the caller's umask already taken off.
+    /// Permission bits (12 bits).
     pub mode: u32,
+    /// Bits that are taken off the mode, unless the directory has a default POSIX list: that counts instead.
+    pub umask: u32,
     /// It must not exist. If false and a plain file of that name is there, that one is given, unchanged.
     pub exclusive: bool,
     /// What else is set in the same breath; `mode` in it is not looked at.
@@ -90,7 +92,7 @@ pub struct New {
 impl New {
     /// A file of a kind with permission bits that must not exist yet.
     pub fn of(kind: NewKind, mode: u32) -> Self {
-        New { kind, mode, exclusive: true, set: SetAttributes::default() }
+        New { kind, mode, umask: 0, exclusive: true, set: SetAttributes::default() }
     }
 }
 

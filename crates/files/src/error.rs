@@ -214,6 +214,10 @@ impl FileError {
         match error {
             ObjectError::NoObject { .. } | ObjectError::NoName { .. } => FileError::NotFound,
             ObjectError::NoKey { .. } | ObjectError::Key { .. } => FileError::NoKey,
+            ObjectError::ReadOnly { .. } => FileError::ReadOnly,
+            ObjectError::NoSpace { .. } => FileError::NoSpace,
+            ObjectError::Quota { .. } => FileError::Quota,
+            ObjectError::NameExists { .. } => FileError::Exists,
             ObjectError::Unsupported { what } => FileError::Unsupported { what: what.to_owned() },
             error if error.is_corrupt() => FileError::Corrupt { object, offset, why: error.to_string() },
             error => FileError::Device { object, offset, why: error.to_string() },

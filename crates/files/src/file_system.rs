@@ -5,9 +5,11 @@ use crate::attributes::{Attributes, FileKind};
 use crate::directory::{self, DirEntry};
 use crate::error::FileError;
 use crate::metadata::{Extent, Metadata, Numbers};
+use crate::writing::{Opening, Writing};
 use bytes::Bytes;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
+use weir_format::zap::NormFlags;
 use weir_format::znode::{DirEntry as StoredEntry, master};
 use weir_format::{ObjectId, ObjectType, ObjsetKind};
 use weir_machine::Request;
@@ -80,7 +82,7 @@ pub struct Usage {
     pub objects_available: u64,
 }
 
-/// A file system or a snapshot of one, opened for reading.
+/// A file system or a snapshot of one. How it is changed: [`crate::writing`].
 pub struct FileSystem {
     objects: Arc<ObjectSet>,
     identity: Identity,
@@ -89,7 +91,8 @@ pub struct FileSystem {
     case: CaseSensitivity,
     normalization: u64,
     utf8_only: bool,
-    numbers: Numbers,
+    numbers: RwLock<Arc<Numbers>>,
+    pub(crate) writing: Option<Writing>,
 }
 
 impl FileSystem {
@@ -99,6 +102,30 @@ impl FileSystem {
     /// [`FileError::NoKey`] if it is encrypted and its key is not loaded, [`FileError::Unsupported`] if it is no file
     /// system or of a version that is not known.
     pub async fn open(rq: &Request, objects: Arc<ObjectSet>, identity: Identity) -> Result<Arc<Self>, FileError> {
+        Self::open_as(rq, objects, identity, None).await.map(Arc::new)
+    }
+
+    /// Opens the file system in `objects`, which is live, for changes. Before anything else is changed its log must be
+    /// replayed ([`weir_objects::zil::Zil::replay`]), and then the delete queue emptied
+    /// ([`FileSystem::empty_delete_queue`]).
+    ///
+    /// # Errors
+    /// As [`FileSystem::open`].
+    pub async fn open_writable(
+        rq: &Request,
+        objects: Arc<ObjectSet>,
+        identity: Identity,
+        opening: Opening,
+    ) -> Result<Arc<Self>, FileError> {
+        Self::open_as(rq, objects, identity, Some(opening)).await.map(Arc::new)
+    }
+
+    async fn open_as(
+        rq: &Request,
+        objects: Arc<ObjectSet>,
+        identity: Identity,
+        opening: Option<Opening>,
+    ) -> Result<Self, FileError> {
         if objects.is_locked() {
             return Err(FileError::NoKey);
         }
@@ -131,7 +158,11 @@ impl FileSystem {
             Some(2) => CaseSensitivity::Mixed,
             _ => CaseSensitivity::Sensitive,
         };
-        Ok(Arc::new(FileSystem {
+        let writing = match opening.filter(|_| objects.is_live() && !identity.is_snapshot) {
+            Some(opening) => Some(Writing::new(opening, ObjectId(need(master::UNLINKED_SET).await?))),
+            None => None,
+        };
+        Ok(FileSystem {
             root: ObjectId(need(master::ROOT).await?),
             normalization: word(master::NORMALIZATION).await?.unwrap_or(0),
             utf8_only: word(master::UTF8ONLY).await?.unwrap_or(0) != 0,
@@ -139,8 +170,24 @@ impl FileSystem {
             identity,
             version,
             case,
-            numbers,
-        }))
+            numbers: RwLock::new(Arc::new(numbers)),
+            writing,
+        })
+    }
+
+    /// The numbers of its attributes.
+    pub(crate) fn numbers(&self) -> Arc<Numbers> {
+        self.numbers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_numbers(&self, numbers: Numbers) {
+        *self.numbers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(numbers);
+    }
+
+    /// How its directories compare names.
+    pub(crate) fn norm_flags(&self) -> NormFlags {
+        let folds = self.case != CaseSensitivity::Sensitive;
+        NormFlags(self.normalization | if folds { NormFlags::TO_UPPER } else { 0 })
     }
 
     /// The root directory.
@@ -198,13 +245,13 @@ impl FileSystem {
         &self.objects
     }
 
-    async fn object(&self, rq: &Request, id: ObjectId) -> Result<Arc<Object>, FileError> {
+    pub(crate) async fn object(&self, rq: &Request, id: ObjectId) -> Result<Arc<Object>, FileError> {
         self.objects.object(rq, id).await.map_err(|e| FileError::at(e, id, 0))
     }
 
     async fn load(&self, rq: &Request, id: ObjectId, extent: Extent) -> Result<(Arc<Object>, Metadata), FileError> {
         let object = self.object(rq, id).await?;
-        let metadata = Metadata::load(rq, &self.objects, &self.numbers, &object, extent).await?;
+        let metadata = Metadata::load(rq, &self.objects, &self.numbers(), &object, extent).await?;
         Ok((object, metadata))
     }
 
@@ -260,7 +307,7 @@ impl FileSystem {
     }
 
     /// How names are compared for somebody who uses POSIX.
-    fn matching(&self) -> Match {
+    pub(crate) fn matching(&self) -> Match {
         match self.case {
             CaseSensitivity::Insensitive => Match::Normalized,
             CaseSensitivity::Mixed => Match::NormalizedCase,

@@ -11,7 +11,7 @@
 //!                  └ DELETE_QUEUE, SHARES
 //! ```
 //!
-//! Everything here reads. Invariants: nothing read from disk is trusted (a name, a size, an object number can say
+//! *Reading* is in the modules here, changing in [`writing`]. Invariants: nothing read from disk is trusted (a name, a size, an object number can say
 //! anything); a bad object is an error for that object alone; no lock is held across an await.
 //!
 //! What fails: see [`FileError`].
@@ -24,6 +24,7 @@ mod error;
 mod file_system;
 mod metadata;
 pub mod tree;
+pub mod writing;
 mod xattr;
 
 pub use acl::{Ace, Acl, Who};

@@ -8,6 +8,7 @@
 
 use crate::attributes::{Attributes, FileFlags, FileKind};
 use crate::error::FileError;
+use crate::writing::Naming;
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_format::acl::EmbeddedAcl;
@@ -19,10 +20,10 @@ use weir_objects::sa::SaTable;
 use weir_objects::{Object, ObjectSet};
 
 /// The user and group shown for identities that have no POSIX number.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
 /// Indices of attributes in [`ZPL_ATTRIBUTES`].
-mod index {
+pub(crate) mod index {
     pub const ATIME: usize = 0;
     pub const MTIME: usize = 1;
     pub const CTIME: usize = 2;
@@ -51,6 +52,8 @@ pub(crate) struct Numbers {
     table: SaTable,
     /// By attribute number: the index in [`ZPL_ATTRIBUTES`].
     known: Vec<Option<u8>>,
+    /// By index in [`ZPL_ATTRIBUTES`]: the attribute number.
+    numbers: Vec<Option<u16>>,
 }
 
 impl Numbers {
@@ -62,11 +65,32 @@ impl Numbers {
                 *slot = Some(index as u8);
             }
         }
-        Numbers { table, known }
+        let numbers = ZPL_ATTRIBUTES.iter().map(|a| table.number(a.0)).collect();
+        Numbers { table, known, numbers }
     }
 
+    /// The table that they come from.
+    pub(crate) fn table(&self) -> &SaTable {
+        &self.table
+    }
+
+    /// The number of a layout with these attributes, if there is one.
+    pub(crate) fn layout(&self, attributes: &[u16]) -> Option<u16> {
+        self.table.layout_of(attributes)
+    }
+}
+
+impl Naming for Numbers {
     fn index(&self, number: u16) -> Option<usize> {
         self.known.get(usize::from(number)).copied().flatten().map(usize::from)
+    }
+
+    fn number(&self, index: usize) -> Option<u16> {
+        *self.numbers.get(index)?
+    }
+
+    fn length(&self, number: u16) -> Option<u16> {
+        self.table.length(number)
     }
 }
 
@@ -130,7 +154,8 @@ impl Metadata {
             }
             ObjectType::SA => {
                 metadata.take_row(numbers, bonus, dnode.endian, None).map_err(|e| lies(object.id, e))?;
-                if dnode.spill.is_some() && (extent == Extent::All || metadata.lacks_basics()) {
+                // A spill block that was not synced yet has no pointer.
+                if extent == Extent::All || metadata.lacks_basics() {
                     let spill = set.read_spill(rq, object).await.map_err(|e| FileError::of(e, object))?;
                     if let Some((bytes, endian)) = spill {
                         metadata.take_row(numbers, &bytes, endian, Some(&bytes)).map_err(|e| lies(object.id, e))?;

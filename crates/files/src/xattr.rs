@@ -38,7 +38,7 @@ fn shown(stored: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The stored names that a Linux name may have, the likelier first.
-fn stored_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn stored_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     let bare = name.strip_prefix(USER).filter(|bare| shown(bare).as_deref() == Some(name));
     std::iter::once(name).chain(bare)
 }
@@ -48,7 +48,7 @@ fn list_of(object: ObjectId, metadata: &Metadata) -> Result<Option<NvList>, File
     NvList::decode(packed).map(Some).map_err(|e| lies(object, e))
 }
 
-fn value_of(value: &NvValue) -> Option<Bytes> {
+pub(crate) fn value_of(value: &NvValue) -> Option<Bytes> {
     match value {
         NvValue::ByteArray(bytes) | NvValue::Uint8Array(bytes) => Some(Bytes::copy_from_slice(bytes)),
         _ => None,

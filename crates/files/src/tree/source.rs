@@ -231,4 +231,113 @@ impl Files for FileSystem {
     fn usage<'a>(&'a self, rq: &'a Request) -> Answer<'a, Usage> {
         FileSystem::usage(self, rq).boxed()
     }
+
+    fn is_writable(&self) -> bool {
+        FileSystem::is_writable(self)
+    }
+
+    fn create<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        dir: ObjectId,
+        name: &'a [u8],
+        new: &'a New,
+    ) -> Answer<'a, Attributes> {
+        FileSystem::create(self, rq, cred, dir, name, new).boxed()
+    }
+
+    fn link<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        file: ObjectId,
+        dir: ObjectId,
+        name: &'a [u8],
+    ) -> Answer<'a, Attributes> {
+        FileSystem::link(self, rq, cred, file, dir, name).boxed()
+    }
+
+    fn remove<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+        FileSystem::remove(self, rq, cred, dir, name).boxed()
+    }
+
+    fn remove_dir<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+        FileSystem::remove_dir(self, rq, cred, dir, name).boxed()
+    }
+
+    fn rename<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        from: (ObjectId, &'a [u8]),
+        to: (ObjectId, &'a [u8]),
+        mode: RenameMode,
+    ) -> Answer<'a, ()> {
+        FileSystem::rename(self, rq, cred, from, to, mode).boxed()
+    }
+
+    fn write<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        file: ObjectId,
+        at: WriteAt,
+        data: Bytes,
+    ) -> Answer<'a, Attributes> {
+        FileSystem::write(self, rq, cred, file, at, data).boxed()
+    }
+
+    fn set_attributes<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        object: ObjectId,
+        set: &'a SetAttributes,
+    ) -> Answer<'a, Attributes> {
+        FileSystem::set_attributes(self, rq, cred, object, set).boxed()
+    }
+
+    fn allocate<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        file: ObjectId,
+        range: Range<u64>,
+        space: Space,
+    ) -> Answer<'a, Attributes> {
+        FileSystem::allocate(self, rq, cred, file, range, space).boxed()
+    }
+
+    fn set_xattr<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        object: ObjectId,
+        name: &'a [u8],
+        value: &'a [u8],
+        mode: XattrMode,
+    ) -> Answer<'a, ()> {
+        FileSystem::set_xattr(self, rq, cred, object, name, value, mode).boxed()
+    }
+
+    fn remove_xattr<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+        FileSystem::remove_xattr(self, rq, cred, object, name).boxed()
+    }
+
+    fn set_acl<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, acl: &'a Acl) -> Answer<'a, ()> {
+        FileSystem::set_acl(self, rq, cred, object, acl).boxed()
+    }
+
+    fn sync<'a>(&'a self, rq: &'a Request, object: Option<ObjectId>) -> Answer<'a, ()> {
+        FileSystem::sync(self, rq, object).boxed()
+    }
+
+    fn hold(&self, object: ObjectId) {
+        FileSystem::hold(self, object);
+    }
+
+    fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+        FileSystem::release(self, rq, object).boxed()
+    }
 }

@@ -349,7 +349,12 @@ impl NvList {
 
     /// Takes a pair out.
     pub fn remove(&mut self, name: &str) -> Option<NvValue> {
-        let at = self.pairs.iter().position(|p| p.name == name.as_bytes())?;
+        self.remove_bytes_name(name.as_bytes())
+    }
+
+    /// The same for a name that need not be text.
+    pub fn remove_bytes_name(&mut self, name: &[u8]) -> Option<NvValue> {
+        let at = self.pairs.iter().position(|p| p.name == name)?;
         Some(self.pairs.remove(at).value)
     }
 }

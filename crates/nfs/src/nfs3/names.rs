@@ -27,7 +27,7 @@ enum Wanted {
 fn new(kind: NewKind, set: SetAttributes) -> New {
     // It begins with no bytes anyway, so a size of 0 says nothing.
     let size_bytes = set.size_bytes.filter(|size| *size != 0);
-    New { kind, mode: set.mode.unwrap_or(0), exclusive: true, set: SetAttributes { mode: None, size_bytes, ..set } }
+    New { set: SetAttributes { mode: None, size_bytes, ..set }, ..New::of(kind, set.mode.unwrap_or(0)) }
 }
 
 impl Context<'_> {

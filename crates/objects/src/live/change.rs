@@ -5,7 +5,7 @@ use super::{Gate, Live, NewObject, Policy, Purpose, State};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::{ObjectSet, Opening};
-use crate::txg::Tx;
+use crate::txg::{Tx, TxGroups};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use weir_cache::Cache;
@@ -62,6 +62,11 @@ impl ObjectSet {
     /// How blocks are written; `None` if it cannot be changed.
     pub fn policy(&self) -> Option<Policy> {
         self.live().map(|live| live.state().policy)
+    }
+
+    /// The pool's transaction groups; `None` if it cannot be changed.
+    pub fn groups(&self) -> Option<Arc<TxGroups>> {
+        self.live().map(|live| live.gate.groups().clone())
     }
 
     /// A transaction that will change up to `bytes` bytes. Waits while too much waits in memory.

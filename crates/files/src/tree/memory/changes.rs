@@ -9,6 +9,7 @@ use weir_format::ObjectId;
 
 /// Largest file.
 const LARGEST: u64 = 1 << 30;
+const SET_GID: u32 = 0o2000;
 
 impl MemoryFiles {
     /// Does a change whole or not at all.
@@ -42,7 +43,12 @@ impl State {
     }
 
     fn find(&self, dir: ObjectId, name: &[u8]) -> Result<Option<ObjectId>, FileError> {
-        Ok(self.directory(dir)?.names.get(name).copied().map(ObjectId))
+        let dir = self.directory(dir)?;
+        // A removed directory that is held takes no names.
+        if dir.attributes.links == 0 {
+            return Err(FileError::NotFound);
+        }
+        Ok(dir.names.get(name).copied().map(ObjectId))
     }
 
     /// Enters a name into a directory, or takes it out.
@@ -77,10 +83,18 @@ impl State {
         let object = ObjectId(self.entries.keys().next_back().map_or(ROOT, |last| last + 1));
         let content =
             if let NewKind::Symlink(target) = &new.kind { Bytes::copy_from_slice(target) } else { Bytes::new() };
-        self.insert(object.0, dir.0, new.kind.kind(), new.mode, content);
+        let parent = self.entry(dir)?.attributes.clone();
+        let inherits_group = parent.mode & SET_GID != 0;
+        let mode = match new.kind.kind() {
+            FileKind::Symlink => 0o777,
+            FileKind::Directory if inherits_group => new.mode & !new.umask | SET_GID,
+            _ => new.mode & !new.umask,
+        };
+        self.insert(object.0, dir.0, new.kind.kind(), mode, content);
         let now_ns = self.now_ns();
         let attributes = &mut self.get(object)?.attributes;
-        (attributes.uid, attributes.gid) = (cred.uid, cred.gid);
+        attributes.uid = cred.uid;
+        attributes.gid = if inherits_group { parent.gid } else { cred.gid };
         (attributes.atime_ns, attributes.crtime_ns, attributes.mtime_ns) = (now_ns, now_ns, now_ns);
         if let NewKind::BlockDevice(major, minor) | NewKind::CharDevice(major, minor) = new.kind {
             attributes.device = Some((major, minor));
@@ -98,6 +112,9 @@ impl State {
             return Err(FileError::Exists);
         }
         let entry = self.get(file)?;
+        if entry.attributes.links == 0 {
+            return Err(FileError::NotFound);
+        }
         if entry.attributes.kind == FileKind::Directory {
             return Err(FileError::NotPermitted { object: file });
         }

@@ -1,0 +1,240 @@
+//! What a file holds: writing, cutting off, holes (OpenZFS `zfs_write`, `zfs_freesp`, `zfs_grow_blocksize`).
+//!
+//! *Block size.* A file begins with one block of 512 bytes, which grows with the file, by 512 bytes at a time, up to
+//! `recordsize`; from then on the file has several blocks of that size, and the size stays.
+
+use super::make::NAME_BYTES;
+use super::may;
+use super::node::Node;
+use crate::attributes::Attributes;
+use crate::change::{Cred, Space, WriteAt};
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use crate::metadata::index;
+use bytes::Bytes;
+use std::ops::Range;
+use weir_format::ObjectId;
+use weir_machine::Request;
+use weir_objects::ObjectError;
+use weir_objects::live::Purpose;
+use weir_objects::txg::Tx;
+
+/// Most bytes that one transaction writes.
+const PIECE_BYTES: usize = 1 << 20;
+/// Largest file: offsets are signed.
+const LARGEST: u64 = i64::MAX as u64;
+const SET_IDS: u64 = 0o6000;
+const EXECUTABLE: u64 = 0o111;
+
+impl FileSystem {
+    /// Writes to a plain file and gives its attributes. Not stable before [`FileSystem::sync`], unless `sync=always`.
+    ///
+    /// A large write takes several transactions: after a crash a first part of it may be there, unless it was made
+    /// stable.
+    ///
+    /// # Errors
+    /// [`FileError::IsDirectory`], [`FileError::Invalid`] for what has no contents; [`FileError::TooLarge`];
+    /// [`FileError::NoSpace`]; permissions.
+    pub async fn write(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        file: ObjectId,
+        at: WriteAt,
+        data: Bytes,
+    ) -> Result<Attributes, FileError> {
+        self.write_locked(rq, cred, file, at, data).await?;
+        self.settle(rq, Some(file)).await?;
+        self.attributes(rq, file).await
+    }
+
+    pub(super) async fn write_locked(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        file: ObjectId,
+        at: WriteAt,
+        data: Bytes,
+    ) -> Result<(), FileError> {
+        let writing = self.writing()?;
+        let _held = writing.locks.one(file).await;
+        let mut node = self.node(rq, file).await?.require_file()?;
+        may::write(cred, &node, at == WriteAt::End)?;
+        let offset = if let WriteAt::Offset(offset) = at { offset } else { node.size_bytes() };
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= LARGEST).ok_or(FileError::TooLarge)?;
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            // Pieces end where blocks of every size do.
+            let to_boundary = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
+            let piece = rest.split_to(rest.len().min(to_boundary));
+            let tx = self.begin(rq, piece.len() as u64, Purpose::Write).await?;
+            self.grow_block(rq, &tx, &mut node, end).await?;
+            self.write_piece(rq, &tx, &node, at, &piece).await?;
+            let now = writing.now();
+            at += piece.len() as u64;
+            node.set_word(index::SIZE, node.size_bytes().max(at))?;
+            node.touch_contents(now)?;
+            let cleared = self.drop_set_ids(cred, &mut node)?;
+            self.store(rq, &tx, &node).await?;
+            self.log_write(&tx, &node, at - piece.len() as u64, &piece);
+            if cleared {
+                self.log_mode(&tx, &node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Who writes to somebody else's program takes its set-user-id and set-group-id bits.
+    fn drop_set_ids(&self, cred: &Cred, node: &mut Node) -> Result<bool, FileError> {
+        let mode = node.mode();
+        if cred.uid == 0 || mode & SET_IDS == 0 || mode & EXECUTABLE == 0 {
+            return Ok(false);
+        }
+        node.set_word(index::MODE, Self::without_set_ids(mode))?;
+        Ok(true)
+    }
+
+    /// Puts bytes into blocks; whole blocks without a copy.
+    pub(super) async fn write_piece(
+        &self,
+        rq: &Request,
+        tx: &Tx,
+        node: &Node,
+        offset: u64,
+        piece: &Bytes,
+    ) -> Result<(), FileError> {
+        let (set, id) = (self.objects(), node.id);
+        let failed = |e| FileError::of(e, &node.object);
+        let block_bytes = node.object.block_bytes();
+        let (mut at, mut rest) = (offset, piece.clone());
+        while !rest.is_empty() {
+            let to_boundary = block_bytes - at % block_bytes;
+            if to_boundary < block_bytes || (rest.len() as u64) < block_bytes {
+                let part = rest.split_to(rest.len().min(to_boundary as usize));
+                set.write(rq, tx, id, at, &part).await.map_err(failed)?;
+                at += part.len() as u64;
+            } else {
+                let part = rest.split_to(block_bytes as usize);
+                set.write_block(rq, tx, id, at / block_bytes, part).await.map_err(failed)?;
+                at += block_bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the only block of a file as large as a file that reaches to `end` needs it.
+    pub(super) async fn grow_block(&self, rq: &Request, tx: &Tx, node: &mut Node, end: u64) -> Result<(), FileError> {
+        let block_bytes = node.object.block_bytes();
+        let record_bytes = u64::from(self.writing()?.settings().record_bytes);
+        let may_grow = !block_bytes.is_power_of_two() || block_bytes < record_bytes;
+        if end <= block_bytes || !may_grow || node.size_bytes() > block_bytes {
+            return Ok(());
+        }
+        let most = if block_bytes > record_bytes { block_bytes.next_power_of_two() } else { record_bytes };
+        let wanted = end.min(most).next_multiple_of(512);
+        let grown = self.objects().set_block_bytes(rq, tx, node.id, wanted as u32).await;
+        match grown {
+            // There is something behind the file's end: it keeps its blocks.
+            Ok(()) | Err(ObjectError::Unsupported { .. }) => {}
+            Err(error) => return Err(FileError::of(error, &node.object)),
+        }
+        node.object = self.object(rq, node.id).await?;
+        Ok(())
+    }
+
+    /// Gives a plain file another size. The caller stores the node.
+    pub(super) async fn resize(
+        &self,
+        rq: &Request,
+        tx: &Tx,
+        node: &mut Node,
+        size_bytes: u64,
+    ) -> Result<(), FileError> {
+        let old = node.size_bytes();
+        if size_bytes < old {
+            let cut = self.objects().punch(rq, tx, node.id, size_bytes, u64::MAX).await;
+            cut.map_err(|e| FileError::of(e, &node.object))?;
+            node.object = self.object(rq, node.id).await?;
+        } else if size_bytes > old {
+            self.grow_block(rq, tx, node, size_bytes).await?;
+        }
+        node.set_word(index::SIZE, size_bytes)
+    }
+
+    /// Whether a file may be that large.
+    pub(super) fn check_size(size_bytes: u64) -> Result<(), FileError> {
+        if size_bytes > LARGEST { Err(FileError::TooLarge) } else { Ok(()) }
+    }
+
+    /// Reserves, zeroes or punches a range of a plain file and gives its attributes.
+    ///
+    /// # Errors
+    /// [`FileError::Invalid`] for an empty range; as [`FileSystem::write`].
+    pub async fn allocate(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        file: ObjectId,
+        range: Range<u64>,
+        space: Space,
+    ) -> Result<Attributes, FileError> {
+        self.allocate_locked(rq, cred, file, range, space).await?;
+        self.settle(rq, Some(file)).await?;
+        self.attributes(rq, file).await
+    }
+
+    async fn allocate_locked(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        file: ObjectId,
+        range: Range<u64>,
+        space: Space,
+    ) -> Result<(), FileError> {
+        let writing = self.writing()?;
+        if range.is_empty() {
+            return Err(FileError::Invalid { why: "an empty range" });
+        }
+        Self::check_size(range.end)?;
+        let _held = writing.locks.one(file).await;
+        let mut node = self.node(rq, file).await?.require_file()?;
+        may::write(cred, &node, false)?;
+        let size_bytes = node.size_bytes();
+        let (punches, keeps_size) = match space {
+            Space::Reserve { keep_size } => (false, keep_size),
+            Space::Zero { keep_size } => (true, keep_size),
+            Space::Punch => (true, true),
+        };
+        let grows = !keeps_size && range.end > size_bytes;
+        // Beyond the end there is nothing to punch.
+        let inside = range.start..range.end.min(size_bytes);
+        let punches = punches && !inside.is_empty();
+        if !punches && !grows {
+            return Ok(());
+        }
+        let purpose = if grows { Purpose::Write } else { Purpose::Free };
+        let tx = self.begin(rq, NAME_BYTES, purpose).await?;
+        if punches {
+            let len = inside.end - inside.start;
+            let punched = self.objects().punch(rq, &tx, file, inside.start, len).await;
+            punched.map_err(|e| FileError::of(e, &node.object))?;
+            node.object = self.object(rq, file).await?;
+        }
+        if grows {
+            self.resize(rq, &tx, &mut node, range.end).await?;
+        }
+        node.touch_contents(writing.now())?;
+        let cleared = self.drop_set_ids(cred, &mut node)?;
+        self.store(rq, &tx, &node).await?;
+        if punches {
+            self.log_truncate(&tx, &node, inside.start, inside.end - inside.start);
+        }
+        if grows {
+            self.log_truncate(&tx, &node, range.end, 0);
+        }
+        if cleared {
+            self.log_mode(&tx, &node);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! What of each change goes into the intent log: the records of OpenZFS (`module/zfs/zfs_log.c`), logged within the
+//! change's transaction and under the locks of what it changes.
+//!
+//! Changes of a file that has no name any more are not logged: after a crash it is gone.
+
+use super::make::Birth;
+use super::node::Node;
+use super::{posix_acl, xattrs};
+use crate::attributes::FileKind;
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use crate::metadata::index;
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_format::acl::Ace;
+use weir_format::zil::{AclBody, CreateBody, LogBody, Made, Renaming};
+use weir_format::znode::{Timestamp, flag};
+use weir_format::{Encoder, Endian, ObjectId};
+use weir_objects::txg::Tx;
+use weir_objects::zil::Zil;
+
+/// The bits of a record of set attributes that say which are set: those of Linux (`ATTR_MODE` …).
+pub(super) mod mask {
+    pub const MODE: u64 = 1;
+    pub const UID: u64 = 1 << 1;
+    pub const GID: u64 = 1 << 2;
+    pub const SIZE: u64 = 1 << 3;
+    pub const ATIME: u64 = 1 << 4;
+    pub const MTIME: u64 = 1 << 5;
+    pub const XVATTR: u64 = 1 << 31;
+}
+
+/// A list's own flags: as a file has them, and as a record has them (`ACL_AUTO_INHERIT` …).
+pub(super) const LIST_FLAGS: [(u64, u64); 3] =
+    [(flag::ACL_AUTO_INHERIT, 1), (flag::ACL_PROTECTED, 2), (flag::ACL_DEFAULTED, 4)];
+
+/// Attributes that were set.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Set {
+    pub mode: Option<u64>,
+    pub uid: Option<u64>,
+    pub gid: Option<u64>,
+    pub size: Option<u64>,
+    pub atime: Option<Timestamp>,
+    pub mtime: Option<Timestamp>,
+}
+
+impl FileSystem {
+    fn zil(&self) -> Option<&Arc<Zil>> {
+        self.writing.as_ref()?.zil.as_ref()
+    }
+
+    /// Logs a change that is about `object`.
+    fn log(&self, tx: &Tx, about: ObjectId, body: &LogBody<'_>) {
+        if let Some(zil) = self.zil() {
+            zil.log_name(tx, about, body, self.ignores_case());
+        }
+    }
+
+    fn log_of(&self, tx: &Tx, node: &Node, body: &LogBody<'_>) {
+        if node.links() > 0
+            && let Some(zil) = self.zil()
+        {
+            zil.log(tx, node.id, body);
+        }
+    }
+
+    /// The last name of an object is about to go.
+    pub(super) fn forget_in_log(&self, object: ObjectId) {
+        if let Some(zil) = self.zil() {
+            zil.forget(object);
+        }
+    }
+
+    pub(super) fn log_create(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8], birth: &Birth) {
+        let made = match birth.kind() {
+            FileKind::Directory if birth.xattr_dir => Made::XattrDirectory,
+            FileKind::Directory => Made::Directory,
+            FileKind::Symlink => Made::Symlink,
+            _ => Made::File,
+        };
+        let body = LogBody::Create(Box::new(CreateBody {
+            made,
+            dir: dir.id,
+            object: node.id,
+            dnode_slots: birth.slots.into(),
+            mode: node.mode(),
+            uid: birth.uid,
+            gid: birth.gid,
+            generation: node.word(index::GEN),
+            crtime: birth.time.to_words(),
+            rdev: birth.rdev,
+            attributes: None,
+            acl: None,
+            domains: Vec::new(),
+            name,
+            link: birth.target.as_deref(),
+        }));
+        self.log(tx, node.id, &body);
+    }
+
+    /// Logs what a new file inherited: no record of a creation says it.
+    pub(super) fn log_inherited(&self, tx: &Tx, node: &Node) -> Result<(), FileError> {
+        if !node.has_flag(flag::ACL_TRIVIAL) {
+            self.log_acl(tx, node)?;
+        }
+        for name in [posix_acl::ACCESS, posix_acl::DEFAULT] {
+            if let Some(value) = xattrs::listed(node, name)? {
+                self.log_xattr(tx, node, name, Some(&value));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn log_link(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8]) {
+        self.log(tx, node.id, &LogBody::Link { dir: dir.id, object: node.id, name });
+    }
+
+    pub(super) fn log_remove(&self, tx: &Tx, dir: &Node, object: ObjectId, name: &[u8], directory: bool) {
+        self.log(tx, object, &LogBody::Remove { directory, dir: dir.id, name });
+    }
+
+    pub(super) fn log_rename(
+        &self,
+        tx: &Tx,
+        (from, source): (&Node, &[u8]),
+        (to, target): (&Node, &[u8]),
+        object: ObjectId,
+        exchange: bool,
+    ) {
+        let how = if exchange { Renaming::Exchange } else { Renaming::Replace };
+        self.log(tx, object, &LogBody::Rename { source_dir: from.id, target_dir: to.id, how, source, target });
+    }
+
+    pub(super) fn log_write(&self, tx: &Tx, node: &Node, offset: u64, data: &Bytes) {
+        if node.links() > 0
+            && let Some(zil) = self.zil()
+        {
+            zil.log_write(tx, node.id, offset, data);
+        }
+    }
+
+    /// A range became zeros; with a length of 0, the file ends at `offset`.
+    pub(super) fn log_truncate(&self, tx: &Tx, node: &Node, offset: u64, length: u64) {
+        self.log_of(tx, node, &LogBody::Truncate { object: node.id, offset, length });
+    }
+
+    pub(super) fn log_mode(&self, tx: &Tx, node: &Node) {
+        self.log_set(tx, node, &Set { mode: Some(node.mode()), ..Set::default() });
+    }
+
+    pub(super) fn log_set(&self, tx: &Tx, node: &Node, set: &Set) {
+        let bit = |set: bool, bit: u64| if set { bit } else { 0 };
+        let words = |time: Option<Timestamp>| time.unwrap_or_default().to_words();
+        let body = LogBody::SetAttr {
+            object: node.id,
+            mask: bit(set.mode.is_some(), mask::MODE)
+                | bit(set.uid.is_some(), mask::UID)
+                | bit(set.gid.is_some(), mask::GID)
+                | bit(set.size.is_some(), mask::SIZE)
+                | bit(set.atime.is_some(), mask::ATIME)
+                | bit(set.mtime.is_some(), mask::MTIME),
+            mode: set.mode.unwrap_or(0),
+            uid: set.uid.unwrap_or(0),
+            gid: set.gid.unwrap_or(0),
+            size: set.size.unwrap_or(0),
+            atime: words(set.atime),
+            mtime: words(set.mtime),
+            extra: &[],
+        };
+        self.log_of(tx, node, &body);
+    }
+
+    pub(super) fn log_xattr(&self, tx: &Tx, node: &Node, name: &[u8], value: Option<&[u8]>) {
+        // An empty value means in the log that the attribute goes.
+        if value.is_some_and(<[u8]>::is_empty) {
+            if let Some(zil) = self.zil() {
+                zil.log_unsaid(tx, Some(node.id));
+            }
+            return;
+        }
+        self.log_of(tx, node, &LogBody::SetSaXattr { object: node.id, name, value: value.unwrap_or_default() });
+    }
+
+    /// Logs the list that a file has now, in the form that callers of OpenZFS give it.
+    pub(super) fn log_acl(&self, tx: &Tx, node: &Node) -> Result<(), FileError> {
+        let aces = node.aces()?;
+        let mut bytes = Encoder::new(Endian::Little);
+        for ace in &aces {
+            let nobody =
+                matches!(ace.flags & Ace::WHO_FLAGS, Ace::OWNER | Ace::EVERYONE) || ace.flags & Ace::GROUP != 0;
+            Ace { who: if nobody { u32::MAX.into() } else { ace.who }, ..*ace }.encode_v0(&mut bytes);
+        }
+        let aces_bytes = bytes.finish();
+        let flags = LIST_FLAGS.iter().filter(|(flag, _)| node.has_flag(*flag)).map(|(_, bit)| bit).sum();
+        let acl = AclBody {
+            count: aces.len() as u64,
+            domain_count: 0,
+            fuid_count: 0,
+            bytes: aces_bytes.len() as u64,
+            flags,
+            aces: &aces_bytes,
+            fuids: Vec::new(),
+            domains: Vec::new(),
+        };
+        self.log_of(tx, node, &LogBody::Acl { object: node.id, acl });
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! Who may change what: the one place where permissions are decided.
+//!
+//! ```text
+//!  the file's own flags     immutable, append-only, read-only, not to be unlinked     bind everyone
+//!  uid 0                    everything else
+//!  POSIX list               owner · named users · groups · others, masked             if the file has one
+//!  list that isn't trivial  the first entry that speaks of a right decides it
+//!  otherwise                the mode
+//! ```
+//!
+//! A caller whose permissions were checked before (`Cred::checked`: the kernel does for a mount) is not checked again,
+//! but for the flags.
+
+use super::node::Node;
+use super::posix_acl;
+use crate::attributes::FileKind;
+use crate::change::{Cred, SetAttributes, SetTime};
+use crate::error::FileError;
+use weir_format::acl::Ace;
+use weir_format::znode::flag;
+
+/// Permission to read, in the mode's order of bits.
+pub const READ: u32 = 4;
+/// Permission to write.
+pub const WRITE: u32 = 2;
+/// Permission to execute or to pass through.
+pub const EXECUTE: u32 = 1;
+
+/// The rights that a caller has to a file, as bits of [`READ`], [`WRITE`] and [`EXECUTE`].
+pub(crate) fn granted(cred: &Cred, node: &Node) -> Result<u32, FileError> {
+    let (uid, gid) = node.owner();
+    let mode = node.mode() as u32;
+    if cred.uid == 0 {
+        let passable = node.is_dir() || mode & 0o111 != 0;
+        return Ok(READ | WRITE | if passable { EXECUTE } else { 0 });
+    }
+    if let Some(list) = super::xattrs::listed(node, posix_acl::ACCESS)?
+        && let Some(list) = posix_acl::List::decode(&list)
+    {
+        return Ok(list.granted(cred, uid, gid));
+    }
+    if !node.has_flag(flag::ACL_TRIVIAL) {
+        return Ok(by_list(cred, &node.aces()?, uid, gid));
+    }
+    let shift = match () {
+        () if cred.uid == uid => 6,
+        () if cred.in_group(gid) => 3,
+        () => 0,
+    };
+    Ok(mode >> shift & 7)
+}
+
+fn by_list(cred: &Cred, aces: &[Ace], uid: u32, gid: u32) -> u32 {
+    const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
+    let bits = |mask: u32| {
+        let part = |right, bit| if mask & right != 0 { bit } else { 0 };
+        part(crate::acl::READ_DATA, READ) | part(crate::acl::WRITE_DATA, WRITE) | part(crate::acl::EXECUTE, EXECUTE)
+    };
+    let (mut allowed, mut denied) = (0, 0);
+    for ace in aces.iter().filter(|ace| ace.flags & Ace::INHERIT_ONLY == 0) {
+        let meant = match ace.flags & Ace::WHO_FLAGS {
+            Ace::OWNER => cred.uid == uid,
+            OWNING_GROUP => cred.in_group(gid),
+            Ace::EVERYONE => true,
+            Ace::IDENTIFIER_GROUP => u32::try_from(ace.who).is_ok_and(|gid| cred.in_group(gid)),
+            _ => u64::from(cred.uid) == ace.who,
+        };
+        match ace.kind {
+            Ace::ALLOW if meant => allowed |= bits(ace.mask) & !denied,
+            Ace::DENY if meant => denied |= bits(ace.mask) & !allowed,
+            _ => {}
+        }
+    }
+    allowed
+}
+
+fn need(cred: &Cred, node: &Node, rights: u32) -> Result<(), FileError> {
+    if cred.checked || granted(cred, node)? & rights == rights {
+        return Ok(());
+    }
+    Err(FileError::Denied { object: node.id })
+}
+
+fn refuse(node: &Node, flags: u64) -> Result<(), FileError> {
+    if node.has_flag(flags) { Err(FileError::NotPermitted { object: node.id }) } else { Ok(()) }
+}
+
+/// Whether the caller is the owner, or may act as if.
+pub(crate) fn is_owner(cred: &Cred, node: &Node) -> bool {
+    cred.checked || cred.uid == 0 || cred.uid == node.owner().0
+}
+
+/// Adding a name to a directory.
+pub(crate) fn add(cred: &Cred, dir: &Node) -> Result<(), FileError> {
+    need(cred, dir, WRITE | EXECUTE)?;
+    refuse(dir, flag::IMMUTABLE)
+}
+
+/// Passing through a directory, where nothing is changed.
+pub(crate) fn pass(cred: &Cred, dir: &Node) -> Result<(), FileError> {
+    need(cred, dir, EXECUTE)
+}
+
+/// Another name for a file.
+pub(crate) fn link(node: &Node) -> Result<(), FileError> {
+    if node.is_dir() {
+        return Err(FileError::NotPermitted { object: node.id });
+    }
+    refuse(node, flag::IMMUTABLE | flag::APPENDONLY)
+}
+
+/// Taking the name of `node` out of `dir`. In a sticky directory only the owners of either may.
+pub(crate) fn remove(cred: &Cred, dir: &Node, node: &Node) -> Result<(), FileError> {
+    const STICKY: u64 = 0o1000;
+    need(cred, dir, WRITE | EXECUTE)?;
+    let sticky = dir.mode() & STICKY != 0;
+    if sticky && !is_owner(cred, dir) && !is_owner(cred, node) {
+        return Err(FileError::NotPermitted { object: node.id });
+    }
+    refuse(dir, flag::IMMUTABLE | flag::APPENDONLY | flag::NOUNLINK)?;
+    refuse(node, flag::IMMUTABLE | flag::APPENDONLY | flag::NOUNLINK)
+}
+
+/// Moving a directory to another one: its entry `..` changes.
+pub(crate) fn move_dir(cred: &Cred, node: &Node) -> Result<(), FileError> {
+    need(cred, node, WRITE)
+}
+
+/// Writing to a file, at its end or elsewhere. The owner may whatever the mode says: who has opened the file and then
+/// taken the right away goes on writing.
+pub(crate) fn write(cred: &Cred, node: &Node, at_end: bool) -> Result<(), FileError> {
+    if cred.uid != node.owner().0 {
+        need(cred, node, WRITE)?;
+    }
+    refuse(node, flag::IMMUTABLE | flag::READONLY | if at_end { 0 } else { flag::APPENDONLY })
+}
+
+/// Setting attributes.
+pub(crate) fn set(cred: &Cred, node: &Node, set: &SetAttributes) -> Result<(), FileError> {
+    refuse(node, flag::IMMUTABLE)?;
+    let not_permitted = Err(FileError::NotPermitted { object: node.id });
+    if set.size_bytes.is_some() {
+        write(cred, node, false)?;
+    }
+    if cred.checked || cred.uid == 0 {
+        return Ok(());
+    }
+    let owner = is_owner(cred, node);
+    let (uid, gid) = node.owner();
+    if set.mode.is_some() && !owner
+        || set.uid.is_some_and(|new| new != uid || !owner)
+        || set.gid.is_some_and(|new| !owner || new != gid && !cred.in_group(new))
+    {
+        return not_permitted;
+    }
+    let times = [set.atime, set.mtime];
+    if !owner && times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) {
+        return not_permitted;
+    }
+    if !owner && times.iter().any(Option::is_some) {
+        need(cred, node, WRITE)?;
+    }
+    Ok(())
+}
+
+/// Setting an extended attribute: those of users need the right to write, `trusted` ones the superuser, lists and other
+/// `system` ones the owner. Users' attributes are for files and directories, and in a sticky directory for its owner.
+pub(crate) fn set_xattr(cred: &Cred, node: &Node, name: &[u8]) -> Result<(), FileError> {
+    refuse(node, flag::IMMUTABLE | flag::APPENDONLY)?;
+    let not_permitted = FileError::NotPermitted { object: node.id };
+    if name.starts_with(b"user.") {
+        if !matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
+            return Err(not_permitted);
+        }
+        if node.is_dir() && node.mode() & 0o1000 != 0 && !is_owner(cred, node) {
+            return Err(not_permitted);
+        }
+        return need(cred, node, WRITE);
+    }
+    let superuser = cred.checked || cred.uid == 0;
+    let allowed = if name.starts_with(b"trusted.") { superuser } else { is_owner(cred, node) };
+    if allowed { Ok(()) } else { Err(not_permitted) }
+}

@@ -1,0 +1,88 @@
+//! Taking names away: `unlink` and `rmdir` (OpenZFS `zfs_remove`, `zfs_rmdir`).
+
+use super::entries::{Found, unlink};
+use super::make::NAME_BYTES;
+use super::may;
+use crate::change::Cred;
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use weir_format::ObjectId;
+use weir_machine::Request;
+use weir_objects::live::Purpose;
+
+impl FileSystem {
+    /// Takes a name from a file that is no directory. With its last name the file goes, unless it is held open: then
+    /// with the last hold.
+    ///
+    /// # Errors
+    /// [`FileError::IsDirectory`]; [`FileError::NotFound`]; permissions.
+    pub async fn remove(&self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
+        let gone = self.remove_locked(rq, cred, dir, name, false).await?;
+        self.after_removal(rq, gone).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`FileError::NotDirectory`]; [`FileError::NotEmpty`]; [`FileError::NotFound`]; permissions.
+    pub async fn remove_dir(&self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
+        match name {
+            b"." => return Err(FileError::Invalid { why: "a directory has no name in itself" }),
+            b".." => return Err(FileError::NotEmpty { object: dir }),
+            _ => {}
+        }
+        let gone = self.remove_locked(rq, cred, dir, name, true).await?;
+        self.after_removal(rq, gone).await
+    }
+
+    /// A file that lost its last name and is not held goes for good.
+    pub(super) async fn after_removal(&self, rq: &Request, gone: Option<ObjectId>) -> Result<(), FileError> {
+        self.settle(rq, None).await?;
+        match gone {
+            Some(id) => self.reap_unless_held(rq, id).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the file if that was its last name and it is still to be reaped.
+    pub(super) async fn remove_locked(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        dir: ObjectId,
+        name: &[u8],
+        is_dir: bool,
+    ) -> Result<Option<ObjectId>, FileError> {
+        let writing = self.writing()?;
+        let Found { held: _held, mut dir, mut node } = self.lock_name(rq, dir, name).await?;
+        let object = node.id;
+        match (is_dir, node.is_dir()) {
+            (true, false) => return Err(FileError::NotDirectory { object }),
+            (false, true) => return Err(FileError::IsDirectory { object }),
+            _ => {}
+        }
+        may::remove(cred, &dir, &node)?;
+        if is_dir && !self.is_empty_dir(rq, &node).await? {
+            return Err(FileError::NotEmpty { object });
+        }
+        let now = writing.now();
+        let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
+        self.leave(rq, &tx, &mut dir, name, is_dir, now).await?;
+        let last = unlink(&mut node, now)?;
+        let at_once = last && self.goes_at_once(&node);
+        if last {
+            self.forget_in_log(object);
+        }
+        if at_once {
+            self.objects().remove(rq, &tx, object).await.map_err(|e| FileError::at(e, object, 0))?;
+        } else {
+            self.store(rq, &tx, &node).await?;
+            if last {
+                self.queue_unlinked(rq, &tx, object).await?;
+            }
+        }
+        self.store(rq, &tx, &dir).await?;
+        self.log_remove(&tx, &dir, object, name, is_dir);
+        Ok((last && !at_once).then_some(object))
+    }
+}

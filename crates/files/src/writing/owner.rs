@@ -1,0 +1,53 @@
+//! Whom an object's space is counted for: read from the bonus area alone, for it is asked for each dnode that is synced
+//! (OpenZFS `zpl_get_file_info`).
+//!
+//! The attributes that say so come first in every layout and in this order: mode, size, generation, owner, group,
+//! parent, flags, four times, links, project. So they stand at fixed places behind the header.
+
+use weir_format::sa::SaHeader;
+use weir_format::znode::{Znode, flag};
+use weir_format::{Cursor, DecodeError, Endian, ObjectType};
+
+/// Where the owner stands behind the header; group, parent and flags follow.
+const OWNER_AT: usize = 24;
+/// Where the project stands, counted from behind the flags.
+const PROJECT_AFTER_FLAGS: usize = 128 - 56;
+
+/// Whom an object's space is counted for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The user (a FUID).
+    pub uid: u64,
+    /// The group (a FUID).
+    pub gid: u64,
+    /// The project; 0 if the file has none.
+    pub project: u64,
+}
+
+/// The owner that a bonus area names; `None` if the object is no file.
+///
+/// # Errors
+/// A bonus area that is cut short.
+pub fn owner_of(bonus_type: ObjectType, bonus: &[u8], endian: Endian) -> Result<Option<Owner>, DecodeError> {
+    match bonus_type {
+        ObjectType::ZNODE => {
+            let znode = Znode::decode(bonus, endian)?;
+            Ok(Some(Owner { uid: znode.uid, gid: znode.gid, project: 0 }))
+        }
+        // A file that is being made may have nothing yet.
+        ObjectType::SA if bonus.is_empty() => Ok(Some(Owner::default())),
+        ObjectType::SA => {
+            let header = SaHeader::decode(bonus, endian)?;
+            let mut c = Cursor::new(bonus, endian, "system attributes");
+            c.skip(header.header_bytes + OWNER_AT)?;
+            let [uid, gid, _parent, flags] = c.words()?;
+            let mut project = 0;
+            if flags & flag::PROJID != 0 {
+                c.skip(PROJECT_AFTER_FLAGS)?;
+                project = c.u64()?;
+            }
+            Ok(Some(Owner { uid, gid, project }))
+        }
+        _ => Ok(None),
+    }
+}

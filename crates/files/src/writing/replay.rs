@@ -1,0 +1,374 @@
+//! Doing again what the intent log says (OpenZFS `module/zfs/zfs_replay.c`), in logs of this program's and of OpenZFS's.
+//!
+//! A record is done by the operation that logged it, by the superuser; new objects get the number, generation and time
+//! that the record names. What is there already stays: a record may be tried twice, and replay may have been broken off
+//! behind a change that was not yet marked as done. A file that is gone is no error where records of single files
+//! may come after its removal.
+
+use super::log::{LIST_FLAGS, mask};
+use super::make::{Birth, NAME_BYTES};
+use super::{acls, xattrs};
+use crate::change::{Cred, RenameMode, SetAttributes, SetTime};
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use crate::metadata::{index, lies};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use weir_format::acl::{Ace, decode_aces};
+use weir_format::zil::{AclBody, CreateBody, LogBody, LogRecord, Made, Renaming, WriteBody, Xvattr};
+use weir_format::znode::{Timestamp, flag};
+use weir_format::{Cursor, Endian, ObjectId};
+use weir_machine::Request;
+use weir_objects::live::Purpose;
+use weir_objects::zil::Replayer;
+use weir_objects::{ObjectError, Place};
+
+const NS_PER_S: i128 = 1_000_000_000;
+
+/// The bits of optional attributes that a record can set, and the flags that they are in a file (`XAT0_…`, `ZFS_…`;
+/// OpenZFS `include/sys/xvattr.h`, `zfs_xvattr_set`).
+const OPTIONAL: [(u32, u64); 15] = [
+    (0x2, flag::ARCHIVE),
+    (0x4, flag::SYSTEM),
+    (0x8, flag::READONLY),
+    (0x10, flag::HIDDEN),
+    (0x20, flag::NOUNLINK),
+    (0x40, flag::IMMUTABLE),
+    (0x80, flag::APPENDONLY),
+    (0x100, flag::NODUMP),
+    (0x200, flag::OPAQUE),
+    (0x400, flag::AV_QUARANTINED),
+    (0x800, flag::AV_MODIFIED),
+    (0x2000, flag::REPARSE),
+    (0x8000, flag::OFFLINE),
+    (0x1_0000, flag::SPARSE),
+    (0x2_0000, flag::PROJINHERIT),
+];
+/// The creation time, among the optional attributes.
+const CREATION_TIME: u32 = 0x1;
+
+fn root() -> Cred {
+    Cred::root().checked()
+}
+
+/// An identity of a domain has an index in the log that means nothing here.
+fn check_ids(ids: &[u64]) -> Result<(), FileError> {
+    if ids.iter().any(|id| id >> 32 != 0) {
+        return Err(FileError::Unsupported { what: "replay of identities of a Windows domain".into() });
+    }
+    Ok(())
+}
+
+fn nanoseconds(time: [u64; 2]) -> SetTime {
+    let time = Timestamp::from_words(time);
+    SetTime::At(i128::from(time.sec) * NS_PER_S + i128::from(time.nsec))
+}
+
+/// The list in a record: entries of 12 bytes.
+fn aces_of(object: ObjectId, bytes: &[u8], count: u64, endian: Endian) -> Result<Vec<Ace>, FileError> {
+    const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
+    let mut aces = decode_aces(bytes, endian, count, false).map_err(|e| lies(object, e))?;
+    for ace in &mut aces {
+        if matches!(ace.flags & Ace::WHO_FLAGS, Ace::OWNER | OWNING_GROUP | Ace::EVERYONE) {
+            ace.who = 0;
+        }
+    }
+    Ok(aces)
+}
+
+impl Replayer for FileSystem {
+    fn replay<'a>(
+        &'a self,
+        rq: &'a Request,
+        record: &'a LogRecord<'a>,
+        body: &'a LogBody<'a>,
+        data: Option<Bytes>,
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
+        async move {
+            let done = self.replay_body(rq, body, data, record.endian).await;
+            done.map_err(|error| {
+                let (kind, seq) = (record.tx_type.name(), record.seq);
+                tracing::warn!(name = self.name(), kind, seq, %error, "a record of the intent log cannot be replayed");
+                let object = weir_objects::zil::object_of(body).unwrap_or_default();
+                let place = Place { objset: self.objects().id(), object, ..Place::default() };
+                ObjectError::Corrupt { place, why: "a record of the intent log cannot be replayed" }
+            })
+        }
+        .boxed()
+    }
+}
+
+impl FileSystem {
+    async fn replay_body(
+        &self,
+        rq: &Request,
+        body: &LogBody<'_>,
+        data: Option<Bytes>,
+        endian: Endian,
+    ) -> Result<(), FileError> {
+        match body {
+            LogBody::Commit => Ok(()),
+            LogBody::Create(create) => self.replay_create(rq, create, endian).await,
+            LogBody::Remove { directory, dir, name } => self.replay_remove(rq, *dir, name, *directory).await,
+            LogBody::Link { dir, object, name } => {
+                if self.find(rq, *dir, name).await? == Some(*object) {
+                    return Ok(());
+                }
+                self.link(rq, &root(), *object, *dir, name).await.map(drop)
+            }
+            LogBody::Rename { source_dir, target_dir, how, source, target } => {
+                self.replay_rename(rq, (*source_dir, source), (*target_dir, target), how).await
+            }
+            LogBody::Write(write) => unless_gone(self.replay_write(rq, write, data).await),
+            LogBody::Write2(write) => {
+                let end = write.offset.saturating_add(write.length);
+                unless_gone(self.replay_end(rq, write.object, end).await)
+            }
+            LogBody::Truncate { object, offset, length } => {
+                unless_gone(self.replay_truncate(rq, *object, *offset, *length).await)
+            }
+            LogBody::SetAttr { .. } => unless_gone(self.replay_set(rq, body, endian).await),
+            LogBody::AclV0 { object, count, aces } => {
+                let aces = aces_of(*object, aces, *count, endian)?;
+                unless_gone(self.set_acl_locked(rq, &root(), *object, aces, None).await)
+            }
+            LogBody::Acl { object, acl } => unless_gone(self.replay_acl(rq, *object, acl, endian).await),
+            LogBody::SetSaXattr { object, name, value } => {
+                let value = Some(*value).filter(|value| !value.is_empty());
+                unless_gone(self.replay_xattr(rq, *object, name, value).await)
+            }
+            LogBody::CloneRange { .. } => Err(FileError::Unsupported { what: "replay of cloned blocks".into() }),
+        }
+    }
+
+    async fn replay_create(&self, rq: &Request, body: &CreateBody<'_>, endian: Endian) -> Result<(), FileError> {
+        check_ids(&[body.uid, body.gid])?;
+        let writing = self.writing()?;
+        let _held = writing.locks.one(body.dir).await;
+        let mut parent = self.node(rq, body.dir).await?;
+        let is_dir = matches!(body.made, Made::Directory | Made::XattrDirectory);
+        let from_parent = parent.has_flag(flag::INHERIT_ACE) && !parent.is_xattr();
+        let aces = if from_parent { Some(parent.aces()?) } else { None };
+        let settings = writing.settings();
+        let birth = Birth {
+            id: Some(body.object),
+            listed: acls::of_new(body.mode, is_dir, aces.as_deref(), settings.acl_inherit, settings.acl_mode),
+            uid: body.uid,
+            gid: body.gid,
+            rdev: body.rdev,
+            target: body.link.map(<[u8]>::to_vec),
+            generation: Some(body.generation),
+            time: Timestamp::from_words(body.crtime),
+            slots: body.dnode_slots.clamp(1, 32) as u8,
+            xattr_dir: body.made == Made::XattrDirectory,
+        };
+        if body.made == Made::XattrDirectory {
+            if parent.word(index::XATTR) == body.object.0 {
+                return Ok(());
+            }
+            let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+            self.make_xattr_dir(rq, &tx, &mut parent, Some(birth)).await?;
+            return self.store(rq, &tx, &parent).await;
+        }
+        if self.find(rq, body.dir, body.name).await? == Some(body.object) {
+            return Ok(());
+        }
+        let list = match &body.acl {
+            Some(acl) => Some(aces_of(body.object, acl.aces, acl.count, endian)?),
+            None => None,
+        };
+        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let finish = |node: &mut super::node::Node| {
+            if let Some(aces) = list {
+                let listed = acls::set(aces, node.mode(), is_dir, 0, body.uid, body.gid);
+                super::set::put_list(node, listed)?;
+            }
+            match &body.attributes {
+                Some(attributes) => put_optional(node, attributes),
+                None => Ok(()),
+            }
+        };
+        self.make_in(rq, &tx, parent, body.name, birth, finish).await.map(drop)
+    }
+
+    async fn replay_remove(&self, rq: &Request, dir: ObjectId, name: &[u8], is_dir: bool) -> Result<(), FileError> {
+        match self.remove_locked(rq, &root(), dir, name, is_dir).await {
+            Ok(gone) => self.after_removal(rq, gone).await,
+            Err(FileError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn replay_rename(
+        &self,
+        rq: &Request,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        how: &Renaming,
+    ) -> Result<(), FileError> {
+        let mode = match how {
+            Renaming::Replace => RenameMode::Replace,
+            Renaming::Exchange => RenameMode::Exchange,
+            Renaming::Whiteout(_) => {
+                return Err(FileError::Unsupported { what: "replay of a renaming with a whiteout".into() });
+            }
+        };
+        let gone = match self.rename_locked(rq, &root(), from, to, mode).await {
+            Ok(gone) => gone,
+            // Done before: nothing has the old name, something the new one.
+            Err(FileError::NotFound) if self.find(rq, to.0, to.1).await?.is_some() => None,
+            Err(error) => return Err(error),
+        };
+        self.after_removal(rq, gone).await
+    }
+
+    /// A record that leads to a block holds all of it, also what is behind the end that the file had then.
+    async fn replay_write(&self, rq: &Request, body: &WriteBody<'_>, block: Option<Bytes>) -> Result<(), FileError> {
+        let end = body.offset.checked_add(body.length).ok_or(FileError::TooLarge)?;
+        let (offset, bytes) = match (body.data, block) {
+            (Some(data), _) => (body.offset, Bytes::copy_from_slice(data)),
+            (None, Some(block)) if body.length < block.len() as u64 => {
+                (body.offset - body.offset % block.len() as u64, block)
+            }
+            (None, Some(block)) => (body.offset, block.slice(..(body.length as usize).min(block.len()))),
+            (None, None) => (body.offset, Bytes::from(vec![0; body.length as usize])),
+        };
+        let writing = self.writing()?;
+        let _held = writing.locks.one(body.object).await;
+        let mut node = self.node(rq, body.object).await?.require_file()?;
+        let tx = self.begin(rq, bytes.len() as u64, Purpose::Write).await?;
+        self.grow_block(rq, &tx, &mut node, offset + bytes.len() as u64).await?;
+        self.write_piece(rq, &tx, &node, offset, &bytes).await?;
+        node.set_word(index::SIZE, node.size_bytes().max(end))?;
+        node.touch_contents(writing.now())?;
+        self.store(rq, &tx, &node).await?;
+        self.log_write(&tx, &node, offset, &bytes);
+        Ok(())
+    }
+
+    async fn replay_end(&self, rq: &Request, object: ObjectId, end: u64) -> Result<(), FileError> {
+        let writing = self.writing()?;
+        let _held = writing.locks.one(object).await;
+        let mut node = self.node(rq, object).await?.require_file()?;
+        if end <= node.size_bytes() {
+            return Ok(());
+        }
+        Self::check_size(end)?;
+        let tx = self.begin(rq, NAME_BYTES, Purpose::Write).await?;
+        node.set_word(index::SIZE, end)?;
+        self.store(rq, &tx, &node).await?;
+        self.log_truncate(&tx, &node, end, 0);
+        Ok(())
+    }
+
+    /// `zfs_freesp`: without a length the file ends at `offset`; else the range becomes zeros, and a file that does not
+    /// reach to its end grows.
+    async fn replay_truncate(&self, rq: &Request, object: ObjectId, offset: u64, length: u64) -> Result<(), FileError> {
+        let writing = self.writing()?;
+        let _held = writing.locks.one(object).await;
+        let mut node = self.node(rq, object).await?.require_file()?;
+        let size_bytes = node.size_bytes();
+        let end = offset.saturating_add(length);
+        Self::check_size(end)?;
+        let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
+        if length == 0 {
+            self.resize(rq, &tx, &mut node, offset).await?;
+        } else {
+            if offset < size_bytes {
+                let punched = self.objects().punch(rq, &tx, object, offset, end.min(size_bytes) - offset).await;
+                punched.map_err(|e| FileError::of(e, &node.object))?;
+                node.object = self.object(rq, object).await?;
+            }
+            if end > size_bytes {
+                self.resize(rq, &tx, &mut node, end).await?;
+            }
+        }
+        node.touch_contents(writing.now())?;
+        self.store(rq, &tx, &node).await?;
+        self.log_truncate(&tx, &node, offset, length);
+        Ok(())
+    }
+
+    async fn replay_set(&self, rq: &Request, body: &LogBody<'_>, endian: Endian) -> Result<(), FileError> {
+        let LogBody::SetAttr { object, mask, mode, uid, gid, size, atime, mtime, extra } = body else { return Ok(()) };
+        let has = |bit: u64| mask & bit != 0;
+        let (uid, gid) = (has(mask::UID).then_some(*uid), has(mask::GID).then_some(*gid));
+        check_ids(&[uid.unwrap_or(0), gid.unwrap_or(0)])?;
+        let set = SetAttributes {
+            mode: has(mask::MODE).then_some((mode & 0o7777) as u32),
+            uid: uid.map(|id| id as u32),
+            gid: gid.map(|id| id as u32),
+            size_bytes: has(mask::SIZE).then_some(*size),
+            atime: has(mask::ATIME).then(|| nanoseconds(*atime)),
+            mtime: has(mask::MTIME).then(|| nanoseconds(*mtime)),
+        };
+        let writing = self.writing()?;
+        let _held = writing.locks.one(*object).await;
+        let mut node = self.node(rq, *object).await?;
+        if let Some(size_bytes) = set.size_bytes {
+            node = node.require_file()?;
+            Self::check_size(size_bytes)?;
+        }
+        let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
+        self.apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;
+        if has(mask::XVATTR) {
+            let optional = Xvattr::decode(&mut Cursor::new(extra, endian, "intent log"));
+            put_optional(&mut node, &optional.map_err(|e| lies(*object, e))?)?;
+        }
+        self.store(rq, &tx, &node).await
+    }
+
+    async fn replay_acl(
+        &self,
+        rq: &Request,
+        object: ObjectId,
+        acl: &AclBody<'_>,
+        endian: Endian,
+    ) -> Result<(), FileError> {
+        check_ids(&acl.fuids)?;
+        let flags = LIST_FLAGS.iter().filter(|(_, bit)| acl.flags & bit != 0).map(|(flag, _)| flag).sum();
+        let aces = aces_of(object, acl.aces, acl.count, endian)?;
+        self.set_acl_locked(rq, &root(), object, aces, Some(flags)).await
+    }
+
+    async fn replay_xattr(
+        &self,
+        rq: &Request,
+        object: ObjectId,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<(), FileError> {
+        let writing = self.writing()?;
+        let _held = writing.locks.one(object).await;
+        let mut node = self.node(rq, object).await?;
+        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        self.know(rq, &tx, index::DXATTR).await?;
+        node.numbers = self.numbers();
+        xattrs::put_listed(&mut node, name, value)?;
+        node.touch(writing.now())?;
+        self.store(rq, &tx, &node).await?;
+        self.log_xattr(&tx, &node, name, value);
+        Ok(())
+    }
+}
+
+/// Records of a file may come after that of its removal.
+fn unless_gone(done: Result<(), FileError>) -> Result<(), FileError> {
+    if matches!(done, Err(FileError::Stale { .. })) { Ok(()) } else { done }
+}
+
+fn put_optional(node: &mut super::node::Node, optional: &Xvattr) -> Result<(), FileError> {
+    let asked = optional.bitmap.first().copied().unwrap_or(0);
+    let mut flags = node.flags();
+    for (bit, flag) in OPTIONAL {
+        if asked & bit != 0 {
+            flags = if optional.attributes & u64::from(bit) != 0 { flags | flag } else { flags & !flag };
+        }
+    }
+    node.set_word(index::FLAGS, flags)?;
+    if asked & CREATION_TIME != 0 {
+        node.set_time(index::CRTIME, Timestamp::from_words(optional.crtime))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Setting attributes: mode, owner, group, size, times (OpenZFS `zfs_setattr`).
+
+use super::acls::{self, Listed};
+use super::log::Set;
+use super::make::NAME_BYTES;
+use super::node::Node;
+use super::{may, posix_acl, xattrs};
+use crate::attributes::Attributes;
+use crate::change::{Cred, SetAttributes, SetTime};
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use crate::metadata::index;
+use weir_format::ObjectId;
+use weir_format::znode::{Timestamp, flag};
+use weir_machine::Request;
+use weir_objects::live::Purpose;
+use weir_objects::txg::Tx;
+
+const SET_UID: u64 = 0o4000;
+const SET_GID: u64 = 0o2000;
+const GROUP_EXECUTE: u64 = 0o010;
+const NS_PER_S: i128 = 1_000_000_000;
+
+/// Flags that follow from a list.
+const LIST_FLAGS: u64 = flag::ACL_AUTO_INHERIT
+    | flag::ACL_DEFAULTED
+    | flag::ACL_PROTECTED
+    | flag::ACL_TRIVIAL
+    | flag::INHERIT_ACE
+    | flag::ACL_OBJ_ACE
+    | flag::NO_EXECS_DENIED;
+
+/// Gives a file a list with the mode and the flags that it makes.
+pub(super) fn put_list(node: &mut Node, listed: Listed) -> Result<(), FileError> {
+    node.set_word(index::FLAGS, node.flags() & !LIST_FLAGS | listed.flags)?;
+    node.set_word(index::MODE, listed.mode)?;
+    node.set_aces(&listed.aces)
+}
+
+fn timestamp(ns: i128) -> Timestamp {
+    let sec = ns.div_euclid(NS_PER_S).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+    Timestamp { sec, nsec: ns.rem_euclid(NS_PER_S) as u32 }
+}
+
+impl FileSystem {
+    /// Sets attributes and gives those that the file has then.
+    ///
+    /// A change of owner or group takes set-user-id and set-group-id bits away, as does another's change of size.
+    ///
+    /// # Errors
+    /// [`FileError::NotPermitted`] if only the owner or the superuser may; [`FileError::IsDirectory`] and
+    /// [`FileError::Invalid`] for a size of what has none; [`FileError::TooLarge`].
+    pub async fn set_attributes(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        object: ObjectId,
+        set: &SetAttributes,
+    ) -> Result<Attributes, FileError> {
+        self.set_locked(rq, cred, object, set).await?;
+        self.settle(rq, Some(object)).await?;
+        self.attributes(rq, object).await
+    }
+
+    pub(super) async fn set_locked(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        object: ObjectId,
+        set: &SetAttributes,
+    ) -> Result<(), FileError> {
+        let writing = self.writing()?;
+        if set.is_empty() {
+            return Ok(());
+        }
+        let _held = writing.locks.one(object).await;
+        let mut node = self.node(rq, object).await?;
+        if let Some(size_bytes) = set.size_bytes {
+            node = node.require_file()?;
+            Self::check_size(size_bytes)?;
+        }
+        may::set(cred, &node, set)?;
+        let shrinks = set.size_bytes.is_some_and(|size| size <= node.size_bytes());
+        let purpose = if shrinks { Purpose::Free } else { Purpose::Names };
+        let tx = self.begin(rq, NAME_BYTES, purpose).await?;
+        self.apply(rq, &tx, cred, &mut node, set, writing.now()).await?;
+        self.store(rq, &tx, &node).await
+    }
+
+    /// Sets attributes of a loaded file within a transaction and logs that; the caller stores the node.
+    pub(super) async fn apply(
+        &self,
+        rq: &Request,
+        tx: &Tx,
+        cred: &Cred,
+        node: &mut Node,
+        set: &SetAttributes,
+        now: Timestamp,
+    ) -> Result<(), FileError> {
+        let mut applied = Set::default();
+        let mut mode = set.mode.map(|mode| u64::from(mode) & 0o7777 | node.mode() & !0o7777);
+        if let Some(size_bytes) = set.size_bytes {
+            self.resize(rq, tx, node, size_bytes).await?;
+            node.touch_contents(now)?;
+            applied.size = Some(size_bytes);
+            applied.mtime = Some(now);
+            if cred.uid != 0 && node.mode() & 0o111 != 0 {
+                mode = Some(Self::without_set_ids(mode.unwrap_or(node.mode())));
+            }
+        }
+        for (index, id) in [(index::UID, set.uid), (index::GID, set.gid)] {
+            let Some(id) = id else { continue };
+            node.set_word(index, id.into())?;
+            let applied = if index == index::UID { &mut applied.uid } else { &mut applied.gid };
+            *applied = Some(id.into());
+        }
+        if (set.uid.is_some() || set.gid.is_some()) && !node.is_dir() && !cred.checked {
+            let old = mode.unwrap_or(node.mode());
+            let kept = if old & GROUP_EXECUTE != 0 { old & !SET_GID } else { old };
+            mode = Some(kept & !SET_UID).filter(|new| set.mode.is_some() || *new != node.mode());
+        }
+        if let Some(mut mode) = mode.filter(|mode| set.mode.is_some() || *mode != node.mode()) {
+            let member = cred.checked || cred.uid == 0 || cred.in_group(node.owner().1);
+            if !member {
+                mode &= !SET_GID;
+            }
+            self.chmod(node, mode)?;
+            applied.mode = Some(node.mode());
+        }
+        for (index, time) in [(index::ATIME, set.atime), (index::MTIME, set.mtime)] {
+            let time = match time {
+                None => continue,
+                Some(SetTime::Now) => now,
+                Some(SetTime::At(ns)) => timestamp(ns),
+            };
+            node.set_time(index, time)?;
+            let applied = if index == index::ATIME { &mut applied.atime } else { &mut applied.mtime };
+            *applied = Some(time);
+        }
+        node.touch(now)?;
+        self.log_set(tx, node, &applied);
+        Ok(())
+    }
+
+    /// Gives a file another mode (with its kind), and its lists what follows from it.
+    pub(super) fn chmod(&self, node: &mut Node, mode: u64) -> Result<(), FileError> {
+        let settings = self.writing()?.settings();
+        if settings.acl_mode == acls::AclMode::Restricted && !node.has_flag(flag::ACL_TRIVIAL) {
+            return Err(FileError::NotPermitted { object: node.id });
+        }
+        let listed = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), settings.acl_mode);
+        put_list(node, listed)?;
+        if let Some(list) = xattrs::listed(node, posix_acl::ACCESS)?
+            && let Some(mut list) = posix_acl::List::decode(&list)
+        {
+            list.chmod(mode);
+            xattrs::put_listed(node, posix_acl::ACCESS, Some(&list.encode()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! Single deeds, and what they leave.
+
+use super::*;
+use crate::change::SetTime;
+use crate::{Acl, Who};
+
+const USER: u32 = 1000;
+
+fn user(uid: u32) -> Cred {
+    Cred::new(uid, uid, &[])
+}
+
+fn file(mode: u32) -> New {
+    New::of(NewKind::Regular, mode)
+}
+
+fn directory(mode: u32) -> New {
+    New::of(NewKind::Directory, mode)
+}
+
+#[test]
+fn an_open_file_outlives_its_name_and_a_crash_ends_it() {
+    in_world(Settings::default(), async |rq, machine, fs| {
+        let root = &Cred::root();
+        let held = fs.create(rq, root, ROOT, b"held", &file(0o600)).await.unwrap().object;
+        let crashed = fs.create(rq, root, ROOT, b"crashed", &file(0o600)).await.unwrap().object;
+        fs.set_xattr(rq, root, crashed, b"trusted.big", &[1; 50_000], XattrMode::Any).await.unwrap();
+        fs.hold(held);
+        fs.hold(held);
+        fs.hold(crashed);
+        for name in [&b"held"[..], b"crashed"] {
+            fs.remove(rq, root, ROOT, name).await.unwrap();
+        }
+        fs.write(rq, root, held, WriteAt::Offset(0), Bytes::from_static(b"still here")).await.unwrap();
+        assert_eq!(fs.attributes(rq, held).await.unwrap().links, 0);
+        assert_eq!(fs.link(rq, root, held, ROOT, b"again").await, Err(FileError::NotFound));
+        fs.release(rq, held).await.unwrap();
+        assert_eq!(&fs.read(rq, held, 0, 99).await.unwrap()[..], b"still here");
+        fs.release(rq, held).await.unwrap();
+        assert!(fs.attributes(rq, held).await.is_err());
+        // Another opening knows of no holds.
+        let opening = Opening { machine: machine.clone(), zil: None, settings: Settings::default() };
+        let set = fs.objects().clone();
+        let again = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
+        assert!(again.attributes(rq, crashed).await.is_ok());
+        assert_eq!(again.empty_delete_queue(rq).await, Ok(1));
+        assert_eq!(objects(rq, &again).await, []);
+        assert_eq!(again.empty_delete_queue(rq).await, Ok(0));
+    });
+}
+
+#[test]
+fn a_directory_does_not_come_to_stand_in_itself() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let root = &Cred::root();
+        let mut dir = ROOT;
+        let mut all = vec![ROOT];
+        for _ in 0..4 {
+            dir = fs.create(rq, root, dir, b"d", &directory(0o755)).await.unwrap().object;
+            all.push(dir);
+        }
+        fs.create(rq, root, all[4], b"leaf", &directory(0o755)).await.unwrap();
+        let circle = Err(FileError::Invalid { why: "a directory cannot move into itself" });
+        for mode in [RenameMode::Replace, RenameMode::NoReplace] {
+            assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"x"), mode).await, circle);
+        }
+        assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"leaf"), RenameMode::Exchange).await, circle);
+        assert_eq!(fs.rename(rq, root, (all[4], b"leaf"), (all[1], b"d"), RenameMode::Exchange).await, circle);
+        fs.rename(rq, root, (all[3], b"d"), (ROOT, b"up"), RenameMode::NoReplace).await.unwrap();
+        assert_eq!(fs.parent(rq, all[4]).await, Ok(ROOT));
+        let links = async |id| fs.attributes(rq, id).await.unwrap().links;
+        assert_eq!((links(ROOT).await, links(all[3]).await, links(all[4]).await), (4, 2, 3));
+        fs.rename(rq, root, (ROOT, b"up"), (all[2], b"d"), RenameMode::Exchange).await.unwrap();
+        assert_eq!((fs.parent(rq, all[4]).await, fs.parent(rq, all[3]).await), (Ok(all[2]), Ok(ROOT)));
+    });
+}
+
+#[test]
+fn times_follow_what_is_done() {
+    in_world(Settings::default(), async |rq, machine, fs| {
+        let root = &Cred::root();
+        let tick = async || machine.clock.sleep(std::time::Duration::from_secs(10)).await;
+        let made = fs.create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap();
+        assert_eq!([made.atime_ns, made.mtime_ns, made.ctime_ns], [made.crtime_ns; 3]);
+        assert_eq!(fs.attributes(rq, ROOT).await.unwrap().mtime_ns, made.mtime_ns);
+        assert_eq!(made.generation, 4, "the group that made it");
+        tick().await;
+        let linked = fs.link(rq, root, made.object, ROOT, b"g").await.unwrap();
+        assert_eq!((linked.mtime_ns, linked.ctime_ns), (made.mtime_ns, made.ctime_ns + 10_000_000_000));
+        tick().await;
+        let data = Bytes::from_static(b"x");
+        let written = fs.write(rq, root, made.object, WriteAt::End, data).await.unwrap();
+        assert_eq!((written.mtime_ns, written.ctime_ns), (written.mtime_ns, made.ctime_ns + 20_000_000_000));
+        let set = SetAttributes { atime: Some(SetTime::At(-1)), mtime: Some(SetTime::Now), ..Default::default() };
+        tick().await;
+        let set = fs.set_attributes(rq, root, made.object, &set).await.unwrap();
+        assert_eq!((set.atime_ns, set.mtime_ns), (-1, made.mtime_ns + 30_000_000_000));
+    });
+}
+
+#[test]
+fn blocks_grow_with_the_file_up_to_the_record_size() {
+    let settings = Settings { record_bytes: 4096, ..Settings::default() };
+    in_world(settings, async |rq, _, fs| {
+        let root = &Cred::root();
+        let id = fs.create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap().object;
+        let write = async |at, len| {
+            let data = Bytes::from(vec![at as u8 | 1; len]);
+            fs.write(rq, root, id, WriteAt::Offset(at), data).await.unwrap().block_bytes
+        };
+        assert_eq!([write(0, 100).await, write(500, 13).await, write(1500, 100).await], [512, 1024, 2048]);
+        assert_eq!([write(3000, 1).await, write(100_000, 10).await], [3072, 4096]);
+        assert_eq!(fs.seek(rq, id, 4096, crate::Seek::Data).await.unwrap(), Some(98_304));
+        assert_eq!(fs.read(rq, id, 3000, 1).await.unwrap()[..], [3000u64 as u8 | 1]);
+        let cut = fs.set_attributes(rq, root, id, &SetAttributes::size(200)).await.unwrap();
+        assert_eq!((cut.size_bytes, cut.block_bytes), (200, 4096));
+        // A size alone makes the block grow as well.
+        let id = fs.create(rq, root, ROOT, b"g", &file(0o644)).await.unwrap().object;
+        let sized = fs.set_attributes(rq, root, id, &SetAttributes::size(1 << 40)).await.unwrap();
+        assert_eq!((sized.size_bytes, sized.block_bytes), (1 << 40, 4096));
+        let too_large = fs.set_attributes(rq, root, id, &SetAttributes::size(1 << 63)).await;
+        assert_eq!(too_large, Err(FileError::TooLarge));
+    });
+}
+
+#[test]
+fn a_large_directory_comes_and_goes() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let root = &Cred::root();
+        let dir = fs.create(rq, root, ROOT, b"d", &directory(0o755)).await.unwrap().object;
+        for n in 0..3000 {
+            fs.create(rq, root, dir, format!("file number {n}").as_bytes(), &file(0o600)).await.unwrap();
+        }
+        assert_eq!(fs.attributes(rq, dir).await.unwrap().size_bytes, 3002);
+        assert_eq!(fs.remove_dir(rq, root, ROOT, b"d").await, Err(FileError::NotEmpty { object: dir }));
+        let (mut cookie, mut seen) = (0, 0);
+        loop {
+            let page = fs.read_dir(rq, dir, cookie, 100).await.unwrap();
+            let Some(last) = page.last() else { break };
+            cookie = last.cookie;
+            seen += page.len();
+            for entry in &page {
+                fs.remove(rq, root, dir, &entry.name).await.unwrap();
+            }
+        }
+        assert_eq!(seen, 3000, "cookies hold while entries go");
+        fs.remove_dir(rq, root, ROOT, b"d").await.unwrap();
+        assert_eq!(objects(rq, &fs).await, []);
+    });
+}
+
+#[test]
+fn who_may_what() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let (root, owner, other) = (&Cred::root(), &user(USER), &user(2000));
+        let sticky = fs.create(rq, root, ROOT, b"tmp", &directory(0o1777)).await.unwrap().object;
+        let closed = fs.create(rq, root, ROOT, b"closed", &directory(0o755)).await.unwrap().object;
+        let mine = fs.create(rq, owner, sticky, b"mine", &file(0o4711)).await.unwrap();
+        assert_eq!((mine.uid, mine.gid, mine.mode), (USER, USER, 0o4711));
+        let id = mine.object;
+        assert_eq!(fs.create(rq, owner, closed, b"x", &file(0o644)).await, Err(FileError::Denied { object: closed }));
+        let refused = Err(FileError::NotPermitted { object: id });
+        assert_eq!(fs.remove(rq, other, sticky, b"mine").await, refused);
+        assert_eq!(fs.rename(rq, other, (sticky, b"mine"), (sticky, b"x"), RenameMode::Replace).await, refused);
+        let set = async |cred: &Cred, set: SetAttributes| fs.set_attributes(rq, cred, id, &set).await;
+        let not_permitted = Err(FileError::NotPermitted { object: id });
+        assert_eq!(set(other, SetAttributes::mode(0o777)).await, not_permitted);
+        assert_eq!(set(owner, SetAttributes { uid: Some(2000), ..Default::default() }).await, not_permitted);
+        assert_eq!(set(owner, SetAttributes { gid: Some(2000), ..Default::default() }).await, not_permitted);
+        assert_eq!(set(other, SetAttributes::size(0)).await, Err(FileError::Denied { object: id }));
+        let then = SetAttributes { mtime: Some(SetTime::At(0)), ..Default::default() };
+        assert_eq!(set(other, then).await, not_permitted);
+        // A group that the owner is not in takes the set-group-id bit.
+        set(root, SetAttributes { gid: Some(7), mode: Some(0o4755), ..Default::default() }).await.unwrap();
+        assert_eq!(set(owner, SetAttributes::mode(0o6755)).await.unwrap().mode, 0o4755);
+        // Somebody else's write takes set-user-id.
+        set(root, SetAttributes::mode(0o4777)).await.unwrap();
+        let data = Bytes::from_static(b"x");
+        assert_eq!(fs.write(rq, other, id, WriteAt::End, data).await.unwrap().mode, 0o777);
+        let given = set(root, SetAttributes { uid: Some(5), mode: Some(0o4755), ..Default::default() }).await.unwrap();
+        assert_eq!((given.uid, given.mode), (5, 0o755));
+        fs.remove(rq, root, sticky, b"mine").await.unwrap();
+    });
+}
+
+#[test]
+fn groups_come_from_directories_that_say_so() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let (root, owner) = (&Cred::root(), &user(USER));
+        let dir = fs.create(rq, root, ROOT, b"d", &directory(0o777)).await.unwrap().object;
+        let set = SetAttributes { gid: Some(50), mode: Some(0o2777), ..Default::default() };
+        fs.set_attributes(rq, root, dir, &set).await.unwrap();
+        let made = fs.create(rq, owner, dir, b"f", &file(0o2755)).await.unwrap();
+        assert_eq!((made.gid, made.mode), (50, 0o755), "no member: no set-group-id");
+        let below = fs.create(rq, owner, dir, b"below", &directory(0o755)).await.unwrap();
+        assert_eq!((below.gid, below.mode), (50, 0o2755));
+    });
+}
+
+#[test]
+fn posix_lists_are_inherited_and_follow_the_mode() {
+    let settings = Settings { acl_type: AclType::Posix, ..Settings::default() };
+    in_world(settings, async |rq, _, fs| {
+        let root = &Cred::root();
+        let entry =
+            |tag: u16, perm: u16, id: u32| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
+        let list = |mask: u16| {
+            let entries = [entry(1, 7, u32::MAX), entry(2, 7, USER), entry(4, 5, u32::MAX), entry(16, mask, u32::MAX)];
+            [&2u32.to_le_bytes()[..], &entries.concat(), &entry(32, 0, u32::MAX)].concat()
+        };
+        let dir = fs.create(rq, root, ROOT, b"d", &directory(0o755)).await.unwrap().object;
+        fs.set_xattr(rq, root, dir, posix_acl::DEFAULT, &list(7), XattrMode::Any).await.unwrap();
+        let new = New { umask: 0o077, ..file(0o664) };
+        let made = fs.create(rq, root, dir, b"f", &new).await.unwrap();
+        assert_eq!(made.mode, 0o660, "the default list counts, not the umask");
+        let access = async |id| fs.xattr(rq, id, posix_acl::ACCESS).await.unwrap();
+        let expected = [
+            &2u32.to_le_bytes()[..],
+            &[entry(1, 6, u32::MAX), entry(2, 7, USER), entry(4, 5, u32::MAX), entry(16, 6, u32::MAX)].concat(),
+            &entry(32, 0, u32::MAX),
+        ];
+        assert_eq!(access(made.object).await.unwrap()[..], expected.concat());
+        let below = fs.create(rq, root, dir, b"below", &directory(0o777)).await.unwrap().object;
+        assert_eq!(fs.xattr(rq, below, posix_acl::DEFAULT).await.unwrap().unwrap()[..], list(7));
+        // The named user may write as long as the mask lets her.
+        let data = Bytes::from_static(b"x");
+        fs.write(rq, &user(USER), made.object, WriteAt::End, data.clone()).await.unwrap();
+        fs.set_attributes(rq, root, made.object, &SetAttributes::mode(0o640)).await.unwrap();
+        let denied = fs.write(rq, &user(USER), made.object, WriteAt::End, data).await;
+        assert_eq!(denied, Err(FileError::Denied { object: made.object }));
+        // A list that a mode can say is not kept.
+        let plain = [&2u32.to_le_bytes()[..], &entry(1, 6, 0), &entry(4, 4, 0), &entry(32, 4, 0)].concat();
+        fs.set_xattr(rq, root, made.object, posix_acl::ACCESS, &plain, XattrMode::Any).await.unwrap();
+        assert_eq!(access(made.object).await, None);
+        assert_eq!(fs.attributes(rq, made.object).await.unwrap().mode, 0o644);
+        let bad = fs.set_xattr(rq, root, made.object, posix_acl::ACCESS, b"nonsense", XattrMode::Any).await;
+        assert!(matches!(bad, Err(FileError::Invalid { .. })));
+    });
+}
+
+#[test]
+fn nfs_lists_are_stored_and_make_the_mode() {
+    let settings = Settings { acl_type: AclType::Nfsv4, ..Settings::default() };
+    in_world(settings, async |rq, _, fs| {
+        let root = &Cred::root();
+        let id = fs.create(rq, root, ROOT, b"f", &file(0o640)).await.unwrap().object;
+        let mut acl = fs.acl(rq, id).await.unwrap();
+        assert!(acl.trivial);
+        acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x2, who: Who::User(USER.into()) });
+        fs.set_acl(rq, root, id, &acl).await.unwrap();
+        let stored = fs.acl(rq, id).await.unwrap();
+        assert_eq!((&stored.entries, stored.trivial), (&acl.entries, false));
+        let data = Bytes::from_static(b"x");
+        fs.write(rq, &user(USER), id, WriteAt::End, data.clone()).await.unwrap();
+        assert!(fs.write(rq, &user(7), id, WriteAt::End, data).await.is_err());
+        fs.set_acl(rq, root, id, &Acl::default()).await.unwrap();
+        assert_eq!(fs.acl(rq, id).await.unwrap().entries.len(), 3);
+        assert_eq!(fs.attributes(rq, id).await.unwrap().mode, 0o640);
+    });
+}
+
+#[test]
+fn a_read_only_file_system_refuses() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        fs.set_settings(Settings { read_only: true, ..Settings::default() });
+        assert!(!fs.is_writable());
+        let root = &Cred::root();
+        assert_eq!(fs.create(rq, root, ROOT, b"f", &file(0o644)).await, Err(FileError::ReadOnly));
+    });
+}
+
+#[test]
+fn names_must_be_names() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let root = &Cred::root();
+        let made = async |name: &[u8]| fs.create(rq, root, ROOT, name, &file(0o644)).await.map_err(|e| e.errno());
+        assert_eq!(made(&[b'x'; 256]).await.unwrap_err(), 36);
+        assert_eq!(made(b"a/b").await.unwrap_err(), 22);
+        assert_eq!(made(b"").await.unwrap_err(), 2);
+        assert_eq!(made(b"..").await.unwrap_err(), 17);
+        let longest = made(&[b'x'; 255]).await.unwrap();
+        assert_eq!(made(&[b'x'; 255]).await.unwrap_err(), 17);
+        let given = New { exclusive: false, ..file(0o600) };
+        assert_eq!(fs.create(rq, root, ROOT, &[b'x'; 255], &given).await.unwrap(), longest);
+        let target = vec![b't'; 4000];
+        let link = New::of(NewKind::Symlink(target.clone()), 0);
+        let link = fs.create(rq, root, ROOT, b"link", &link).await.unwrap().object;
+        assert_eq!(fs.read_link(rq, link).await.unwrap()[..], target);
+    });
+}
+
+#[test]
+fn the_owner_is_in_the_bonus_area() {
+    for projects in [false, true] {
+        in_world(Settings { projects, ..Settings::default() }, async |rq, _, fs| {
+            let id = fs.create(rq, &user(USER), ROOT, b"f", &file(0o644)).await.unwrap().object;
+            let object = fs.object(rq, id).await.unwrap();
+            let dnode = &object.dnode;
+            let owner = owner_of(dnode.bonus_type, dnode.bonus(), dnode.endian).unwrap();
+            assert_eq!(owner, Some(Owner { uid: USER.into(), gid: USER.into(), project: 0 }));
+            assert_eq!(owner_of(ObjectType::NONE, &[], dnode.endian), Ok(None));
+            // What OpenZFS makes of a file of mode 644: 168 bytes, and eight more with a project.
+            let has_project = fs.attributes(rq, id).await.unwrap().project.is_some();
+            assert_eq!(dnode.bonus_len, if has_project { 176 } else { 168 });
+        });
+    }
+}

@@ -1,0 +1,173 @@
+//! Files without names: held open, or waiting to be taken apart.
+//!
+//! A file that loses its last name while it is open, or that is too large for one transaction, stands in the *delete
+//! queue*, a ZAP that the master node leads to (OpenZFS `module/os/linux/zfs/zfs_dir.c`, `zfs_unlinked_add`,
+//! `zfs_rmnode`). So a crash loses nothing: whoever opens the file system next empties the queue. A large file is cut
+//! off from its end, piece by piece, each in a transaction of its own; with the last the object and its entry in the
+//! queue go together.
+
+use super::lock;
+use super::node::Node;
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use crate::metadata::index;
+use weir_format::ObjectId;
+use weir_format::znode::DirEntry as StoredEntry;
+use weir_machine::Request;
+use weir_objects::live::Purpose;
+use weir_objects::txg::Tx;
+use weir_objects::zap::{self, Zap};
+
+/// The longest file that is freed in one transaction, and how much of a longer one is freed in each.
+const PIECE_BYTES: u64 = 1 << 30;
+/// Files that the queue is read for at a time.
+const BATCH: usize = 256;
+/// What a removal is said to write: blocks of dnodes and of the queue.
+const REAP_BYTES: u64 = 8 << 10;
+
+impl FileSystem {
+    /// Keeps a file alive although its last name may go: somebody has it open. One [`FileSystem::release`] for each.
+    pub fn hold(&self, object: ObjectId) {
+        if let Some(writing) = &self.writing {
+            *lock(&writing.holds).entry(object).or_default() += 1;
+        }
+    }
+
+    /// Ends a hold. A file without a name and without holds goes.
+    ///
+    /// # Errors
+    /// What taking the file apart meets. It is then in the delete queue still.
+    pub async fn release(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let last = {
+            let mut holds = lock(&writing.holds);
+            let left = holds.get_mut(&object).map(|n| {
+                *n -= 1;
+                *n
+            });
+            if left == Some(0) {
+                holds.remove(&object);
+            }
+            left == Some(0)
+        };
+        if last { self.reap_unless_held(rq, object).await } else { Ok(()) }
+    }
+
+    fn is_held(&self, object: ObjectId) -> bool {
+        self.writing.as_ref().is_some_and(|writing| lock(&writing.holds).contains_key(&object))
+    }
+
+    /// Whether a file that has just lost its last name can go in the same transaction.
+    pub(super) fn goes_at_once(&self, node: &Node) -> bool {
+        !self.is_held(node.id) && node.word(index::XATTR) == 0 && node.object.span_bytes() <= PIECE_BYTES
+    }
+
+    /// Enters a file into the delete queue.
+    pub(super) async fn queue_unlinked(&self, rq: &Request, tx: &Tx, object: ObjectId) -> Result<(), FileError> {
+        let queue = self.writing()?.unlinked;
+        let entered = zap::put_int(rq, self.objects(), tx, queue, object.0, object.0).await;
+        entered.map_err(|e| FileError::at(e, queue, 0))
+    }
+
+    /// Takes a file apart that has no name, if nobody holds it.
+    pub(super) async fn reap_unless_held(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let _held = writing.locks.one(object).await;
+        if self.is_held(object) {
+            return Ok(());
+        }
+        match self.node(rq, object).await {
+            Ok(node) if node.links() == 0 => self.reap(rq, &node).await,
+            Ok(_) | Err(FileError::Stale { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes a file apart, with its extended attributes. Under its lock.
+    async fn reap(&self, rq: &Request, node: &Node) -> Result<(), FileError> {
+        let failed = |e| FileError::of(e, &node.object);
+        let mut end = self.object(rq, node.id).await?.span_bytes();
+        while end > PIECE_BYTES && !node.is_dir() {
+            let at = end - PIECE_BYTES;
+            let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
+            self.objects().punch(rq, &tx, node.id, at, u64::MAX).await.map_err(failed)?;
+            end = at;
+        }
+        let xattrs = ObjectId(node.word(index::XATTR));
+        let has_xattrs = xattrs.0 != 0 && self.empty_xattrs(rq, xattrs).await?;
+        let queue = self.writing()?.unlinked;
+        let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
+        if has_xattrs {
+            self.objects().remove(rq, &tx, xattrs).await.map_err(failed)?;
+        }
+        self.objects().remove(rq, &tx, node.id).await.map_err(failed)?;
+        let left = zap::remove_int(rq, self.objects(), &tx, queue, node.id.0).await;
+        left.map(drop).map_err(|e| FileError::at(e, queue, 0))
+    }
+
+    /// Takes all files out of the directory of a file's extended attributes, of which nobody else knows any more: each
+    /// with its name, for a number that is free may be another's tomorrow. Gives whether there is one.
+    async fn empty_xattrs(&self, rq: &Request, dir: ObjectId) -> Result<bool, FileError> {
+        let failed = |e| FileError::at(e, dir, 0);
+        loop {
+            let opened = match Zap::open(rq, self.objects(), dir).await {
+                Err(error) if error.is_absent() => return Ok(false),
+                opened => opened.map_err(failed)?,
+            };
+            let entries = opened.entries(rq, 0, BATCH).await.map_err(failed)?;
+            if entries.is_empty() {
+                return Ok(true);
+            }
+            for entry in &entries {
+                let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
+                zap::remove(rq, self.objects(), &tx, dir, &entry.key).await.map_err(failed)?;
+                let Some(word) = entry.value.first() else { continue };
+                match self.objects().remove(rq, &tx, StoredEntry::from_word(word).object).await {
+                    Err(error) if !error.is_absent() => return Err(failed(error)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Empties the delete queue: to be called once, when the file system was opened for writing and its log replayed.
+    /// Files that are held stay. Gives how many went.
+    ///
+    /// # Errors
+    /// The queue cannot be read. A file that cannot be taken apart stays in it, with a line in the log.
+    pub async fn empty_delete_queue(&self, rq: &Request) -> Result<u64, FileError> {
+        let queue = self.writing()?.unlinked;
+        let failed = |e| FileError::at(e, queue, 0);
+        let mut waiting = Vec::new();
+        let opened = Zap::open(rq, self.objects(), queue).await.map_err(failed)?;
+        let mut cookie = 0;
+        loop {
+            let entries = opened.entries(rq, cookie, BATCH).await.map_err(failed)?;
+            let Some(last) = entries.last() else { break };
+            cookie = last.cookie;
+            waiting.extend(entries.iter().filter_map(|entry| entry.value.first()).map(ObjectId));
+        }
+        let mut gone = 0;
+        for object in waiting {
+            match self.reap_queued(rq, object).await {
+                Ok(()) => gone += 1,
+                Err(error) => tracing::warn!(name = self.name(), %object, %error, "an unlinked file stays queued"),
+            }
+        }
+        Ok(gone)
+    }
+
+    async fn reap_queued(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        match self.objects().object(rq, object).await {
+            Ok(_) => self.reap_unless_held(rq, object).await,
+            // The entry of a file that is gone already.
+            Err(error) if error.is_absent() => {
+                let queue = self.writing()?.unlinked;
+                let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
+                let left = zap::remove_int(rq, self.objects(), &tx, queue, object.0).await;
+                left.map(drop).map_err(|e| FileError::at(e, queue, 0))
+            }
+            Err(error) => Err(FileError::at(error, object, 0)),
+        }
+    }
+}
