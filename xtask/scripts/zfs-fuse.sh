@@ -3,6 +3,8 @@
 #
 #   zfs-fuse.sh TOOLS DIR make              pools b-single b-mirror b-stripe b-raidz2 in DIR: a large file in the root,
 #                                           and a file of 8 KiB records in the file system r8k
+#   zfs-fuse.sh TOOLS DIR make-scan         pool b-scan: directories of 10,000, 100,000 and 1,000,000 entries (hard links of
+#                                           one file), and 1,000, 3,000 and 10,000 snapshots below s1000, s3000, s10000
 #   zfs-fuse.sh TOOLS DIR read POOL FILE    seconds and bytes of one cold sequential read of POOL/FILE, after a fresh import
 #
 # TOOLS is the folder of fetch-zfs-tools.sh --peer. zfs-fuse talks through a socket at a fixed place, keeps a list of
@@ -58,7 +60,47 @@ make() {
     echo "made $name: $data_mib MiB on $count files"
 }
 
+# Links one file N times in a directory of its own.
+entries() {
+    mkdir "$1/d$2"
+    touch "$1/d$2/0"
+    python3 - "$1/d$2" "$2" <<'END'
+import os, sys
+os.chdir(sys.argv[1])
+for number in range(1, int(sys.argv[2])):
+    os.link("0", f"entry-{number:07}")
+END
+}
+
+make_scan() {
+    local name=b-scan number count root=/run/weir-mnt/b-scan
+    mkdir -p "$dir/$name"
+    [ ! -e "$dir/$name/.made" ] || { echo "already there: $name"; return; }
+    rm -f "$dir/$name/d0.img"
+    truncate -s 2G "$dir/$name/d0.img"
+    zpool create -f -m "$root" "$name" "$dir/$name/d0.img"
+    for count in 1000 3000 10000; do
+        "$peer/sbin/zfs" create -o mountpoint=none "$name/s$count"
+        for number in $(seq $((count / 100))); do
+            "$peer/sbin/zfs" create "$name/s$count/$number"
+        done
+        # The parent has snapshots as well: one file system fewer would give the round number.
+        "$peer/sbin/zfs" destroy "$name/s$count/1"
+        for number in $(seq 100); do
+            "$peer/sbin/zfs" snapshot -r "$name/s$count@$number"
+        done
+    done
+    for count in 10000 100000 1000000; do entries "$root" "$count"; done
+    zpool export "$name"
+    sync -f "$dir/$name"
+    touch "$dir/$name/.made"
+    echo "made $name"
+}
+
 case $what in
+make-scan)
+    make_scan
+    ;;
 make)
     make b-single 640 "" 1 1G
     make b-mirror 512 mirror 2 896M
@@ -77,7 +119,7 @@ read)
     awk -v start="$start" -v end="$end" -v bytes="$bytes" 'BEGIN { printf "%.3f %d\n", end - start, bytes }'
     ;;
 *)
-    echo "zfs-fuse.sh TOOLS DIR make | read POOL FILE" >&2
+    echo "zfs-fuse.sh TOOLS DIR make | make-scan | read POOL FILE" >&2
     exit 2
     ;;
 esac

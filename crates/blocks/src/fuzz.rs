@@ -54,7 +54,7 @@ impl Disk for Echo {
     }
     fn submit(&self, mut io: Io) {
         if io.op == Op::Read && !self.0.is_empty() {
-            for (i, b) in io.buf.as_mut().iter_mut().enumerate() {
+            for (i, b) in io.bufs.iter_mut().flat_map(|buf| buf.as_mut()).enumerate() {
                 *b = self.0[(io.offset as usize).wrapping_add(i) % self.0.len()];
             }
         }

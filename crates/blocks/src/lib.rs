@@ -35,5 +35,5 @@ mod write;
 pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
-pub use vdev::{Tree, TreeError, VdevKind, VdevSpec};
+pub use vdev::{MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use write::{Reserved, VdevGrid, WriteOptions};

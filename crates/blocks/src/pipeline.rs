@@ -48,7 +48,7 @@ pub struct ReadOptions {
 }
 
 /// Buffers of the pipeline itself kept for reuse.
-const SPARE_BYTES: usize = 8 << 20;
+const SPARE_BYTES: usize = 4 << 20;
 
 /// The pool's blocks.
 pub struct Blocks {

@@ -8,7 +8,10 @@
 //!                       ↑ targets: share of recent in data, share of recent in metadata, share of metadata
 //! ```
 //!
-//! Invariants: resident bytes ≤ budget; ghost bytes (sizes of what is gone) ≤ budget; each key is in one list.
+//! What is being read on its way in has its room *reserved* beforehand: what is evicted for it is free when its memory is
+//! taken, so that budget and spares bound the memory, not budget, spares and all that is under way.
+//!
+//! Invariants: resident and reserved bytes ≤ budget (unless more than the budget is reserved); ghost bytes (sizes of what is gone) ≤ budget; each key is in one list.
 //! Rejected: one clock hand over everything (a scan flushes it), fixed metadata limits (always wrong for somebody).
 //! Source of the balance: OpenZFS `module/zfs/arc.c`, `arc_adapt`, `arc_evict`.
 
@@ -113,6 +116,7 @@ pub struct Sizes {
 /// The policy together with what it keeps.
 pub struct Arc<K, V> {
     budget_bytes: u64,
+    reserved_bytes: u64,
     index: BTreeMap<K, usize>,
     nodes: Vec<Node<K, V>>,
     free: Vec<usize>,
@@ -130,6 +134,7 @@ impl<K: Ord + Clone, V: Clone> Arc<K, V> {
     pub fn new(budget_bytes: u64) -> Self {
         Arc {
             budget_bytes,
+            reserved_bytes: 0,
             index: BTreeMap::new(),
             nodes: Vec::new(),
             free: Vec::new(),
@@ -202,6 +207,17 @@ impl<K: Ord + Clone, V: Clone> Arc<K, V> {
         self.link(at, list);
     }
 
+    /// Makes room for a block of `cost_bytes` that is about to be read; to be given back with [`Arc::release`].
+    pub fn reserve(&mut self, cost_bytes: u64) {
+        self.reserved_bytes += cost_bytes;
+        self.make_room(0);
+    }
+
+    /// Gives back what was reserved: before the block is put in, or when it does not come.
+    pub fn release(&mut self, cost_bytes: u64) {
+        self.reserved_bytes = self.reserved_bytes.saturating_sub(cost_bytes);
+    }
+
     /// Changes the budget; a smaller one evicts at once.
     pub fn set_budget(&mut self, budget_bytes: u64) {
         self.budget_bytes = budget_bytes;
@@ -253,7 +269,7 @@ impl<K: Ord + Clone, V: Clone> Arc<K, V> {
     }
 
     fn make_room(&mut self, cost_bytes: u64) {
-        while self.resident_bytes() + cost_bytes > self.budget_bytes {
+        while self.resident_bytes() + self.reserved_bytes + cost_bytes > self.budget_bytes {
             let Some(victim) = self.victim() else { break };
             self.evictions += 1;
             let list = match self.nodes[victim].list {

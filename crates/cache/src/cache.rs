@@ -17,7 +17,7 @@ use futures_channel::oneshot;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use weir_blocks::{BlockError, Blocks, CacheClass, ReadOptions};
+use weir_blocks::{BlockError, Blocks, CacheClass, MAX_BLOCK_BYTES, ReadOptions};
 use weir_format::BlockPointer;
 use weir_machine::{Machine, Priority, Request, Source};
 
@@ -47,6 +47,22 @@ struct Flight {
 struct State {
     policy: Policy<Key, Bytes>,
     flights: BTreeMap<Key, Flight>,
+}
+
+impl State {
+    /// Puts a read on the list, with room for what it will bring; gives what that costs.
+    fn depart(&mut self, key: Key, bp: &BlockPointer, prefetch: bool) -> u64 {
+        let cost = cost_bytes(bp.lsize_bytes().min(MAX_BLOCK_BYTES));
+        self.policy.reserve(cost);
+        self.flights.insert(key, Flight { waiters: Vec::new(), prefetch });
+        cost
+    }
+
+    /// Takes a read off the list; gives those who wait for it.
+    fn land(&mut self, key: &Key, cost: u64) -> Vec<oneshot::Sender<Result<Bytes, BlockError>>> {
+        self.policy.release(cost);
+        self.flights.remove(key).map_or_else(Vec::new, |f| f.waiters)
+    }
 }
 
 /// Counters since the start.
@@ -87,7 +103,8 @@ pub struct Cache {
 enum Step {
     Hit(Bytes, Source),
     Join(oneshot::Receiver<Result<Bytes, BlockError>>, Source),
-    Lead,
+    /// To be read, with this much room reserved.
+    Lead(u64),
 }
 
 impl Cache {
@@ -118,7 +135,7 @@ impl Cache {
             return self.blocks.read(rq, bp, opts).await;
         };
         loop {
-            match self.step(key) {
+            match self.step(key, bp) {
                 Step::Hit(bytes, source) => {
                     rq.book(source, bytes.len() as u64);
                     return Ok(bytes);
@@ -130,9 +147,9 @@ impl Cache {
                     rq.book(source, bytes.len() as u64);
                     return Ok(bytes);
                 }
-                Step::Lead => {
+                Step::Lead(cost) => {
                     self.counters.misses.fetch_add(1, Ordering::Relaxed);
-                    return self.lead(key, rq, bp, opts, false).await;
+                    return self.lead(Landing { cache: self, key, cost }, rq, bp, opts, false).await;
                 }
             }
         }
@@ -143,7 +160,7 @@ impl Cache {
     pub fn prefetch(self: &Arc<Self>, bp: &BlockPointer, opts: &ReadOptions) {
         let Some(key) = key_of(bp, opts) else { return };
         let size = bp.lsize_bytes();
-        {
+        let cost = {
             let mut state = self.lock();
             if state.policy.contains(&key) || state.flights.contains_key(&key) {
                 return;
@@ -151,15 +168,16 @@ impl Cache {
             if self.prefetching_bytes.load(Ordering::Relaxed).saturating_add(size) > PREFETCH_LIMIT_BYTES {
                 return;
             }
-            state.flights.insert(key, Flight { waiters: Vec::new(), prefetch: true });
-        }
+            state.depart(key, bp, true)
+        };
         self.prefetching_bytes.fetch_add(size, Ordering::Relaxed);
         self.counters.prefetches.fetch_add(1, Ordering::Relaxed);
         let (cache, bp, opts) = (self.clone(), *bp, opts.clone());
         let job = async move {
+            let landing = Landing { cache: &cache, key, cost };
             let rq = Request::internal("prefetch").with_priority(Priority::Async);
             // An error is told to those who joined; anybody else meets it on a read of their own.
-            let _ = cache.lead(key, &rq, &bp, &opts, true).await;
+            let _ = cache.lead(landing, &rq, &bp, &opts, true).await;
             cache.prefetching_bytes.fetch_sub(size, Ordering::Relaxed);
         };
         drop(self.machine.tasks.spawn(job));
@@ -196,7 +214,7 @@ impl Cache {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn step(&self, key: Key) -> Step {
+    fn step(&self, key: Key, bp: &BlockPointer) -> Step {
         let now_ns = self.machine.clock.now().0;
         let mut state = self.lock();
         if let Found::Hit { value, prefetched } = state.policy.get(&key, now_ns) {
@@ -219,24 +237,22 @@ impl Cache {
             counter.fetch_add(1, Ordering::Relaxed);
             return Step::Join(result, source);
         }
-        state.flights.insert(key, Flight { waiters: Vec::new(), prefetch: false });
-        Step::Lead
+        Step::Lead(state.depart(key, bp, false))
     }
 
     async fn lead(
         &self,
-        key: Key,
+        landing: Landing<'_>,
         rq: &Request,
         bp: &BlockPointer,
         opts: &ReadOptions,
         prefetch: bool,
     ) -> Result<Bytes, BlockError> {
-        let landing = Landing { cache: self, key };
         let result = self.blocks.read(rq, bp, opts).await;
         let waiters = {
             let now_ns = self.machine.clock.now().0;
             let mut state = self.lock();
-            let waiters = state.flights.remove(&key).map_or_else(Vec::new, |f| f.waiters);
+            let (key, waiters) = (landing.key, state.land(&landing.key, landing.cost));
             if let Ok(bytes) = &result {
                 // A prefetched block that somebody waited for has had its first demand.
                 let unasked = prefetch && waiters.is_empty();
@@ -257,11 +273,13 @@ impl Cache {
 struct Landing<'a> {
     cache: &'a Cache,
     key: Key,
+    cost: u64,
 }
 
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
-        self.cache.lock().flights.remove(&self.key);
+        let waiters = self.cache.lock().land(&self.key, self.cost);
+        drop(waiters);
     }
 }
 

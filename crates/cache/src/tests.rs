@@ -40,6 +40,22 @@ fn budget_and_ghosts_stay_bounded_and_values_are_the_ones_put_in() {
 }
 
 #[test]
+fn room_for_what_is_under_way_is_made_beforehand() {
+    let mut arc = Arc::new(100);
+    (0..10u64).for_each(|key| arc.insert(key, (), 10, Kind::Data, false, 0));
+    assert_eq!(arc.resident_bytes(), 100);
+    arc.reserve(25);
+    assert_eq!(arc.resident_bytes(), 70);
+    arc.insert(10, (), 10, Kind::Data, false, 0);
+    assert_eq!(arc.resident_bytes(), 70, "what lands otherwise does not take the reserved room");
+    arc.release(25);
+    arc.insert(11, (), 25, Kind::Data, false, 0);
+    assert_eq!(arc.resident_bytes(), 95);
+    arc.reserve(1000);
+    assert_eq!(arc.resident_bytes(), 0);
+}
+
+#[test]
 fn a_scan_does_not_flush_what_is_used_again() {
     let mut arc = Arc::new(100);
     let mut now = 0;

@@ -27,7 +27,7 @@ struct Case {
     pool: &'static str,
     /// Images of the pool.
     images: u32,
-    /// Images hidden from Weir.
+    /// Images hidden from Weir: those that hold the most of the file's data, so that it must be rebuilt.
     hidden: u32,
     /// Data on each image that fio reads, in MiB.
     per_image_mib: u32,
@@ -54,6 +54,8 @@ pub struct Measured {
     pub seconds: f64,
     /// Peak resident memory, in bytes; 0 if not measured.
     pub peak_bytes: u64,
+    /// Processor time of all threads, in seconds; 0 if not measured.
+    pub cpu_seconds: f64,
 }
 
 impl Measured {
@@ -65,9 +67,14 @@ impl Measured {
         self.operations as f64 / self.seconds
     }
 
+    fn cpu_seconds_per_gib(&self) -> f64 {
+        self.cpu_seconds / (self.bytes as f64 / f64::from(1 << 30))
+    }
+
     /// As the one line that a measuring process prints.
     pub fn to_line(&self) -> String {
-        format!("measured {} {} {:.6} {}", self.bytes, self.operations, self.seconds, self.peak_bytes)
+        let Measured { bytes, operations, seconds, peak_bytes, cpu_seconds } = self;
+        format!("measured {bytes} {operations} {seconds:.6} {peak_bytes} {cpu_seconds:.3}")
     }
 
     fn from_line(text: &str) -> Option<Measured> {
@@ -77,6 +84,7 @@ impl Measured {
             operations: words.next()?.parse().ok()?,
             seconds: words.next()?.parse().ok()?,
             peak_bytes: words.next()?.parse().ok()?,
+            cpu_seconds: words.next()?.parse().ok()?,
         })
     }
 }
@@ -93,7 +101,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     let only = arguments.iter().position(|argument| argument == "--only").and_then(|at| arguments.get(at + 1));
     line(&format!("{:<34} {:>12} {:>12} {:>7} {:>7}", "", "Weir", "peer", "ratio", "target"));
     for case in CASES.iter().filter(|case| only.is_none_or(|only| only == case.pool)) {
-        let images = Images::lay_out(&folder, case)?;
+        let images = Images::lay_out(&folder, case, &fullest(&folder, case)?)?;
         sequential(case, &images, report)?;
         if case.hidden == 0 {
             random(case, &images, report)?;
@@ -146,7 +154,7 @@ struct Images {
 }
 
 impl Images {
-    fn lay_out(folder: &Path, case: &Case) -> Result<Images, JudgeError> {
+    fn lay_out(folder: &Path, case: &Case, hidden: &[String]) -> Result<Images, JudgeError> {
         let home = folder.join(case.pool);
         let all: Vec<PathBuf> = (0..case.images).map(|number| home.join(format!("d{number}.img"))).collect();
         if !home.join(".made").exists() {
@@ -156,24 +164,58 @@ impl Images {
         }
         let io = |source| JudgeError::Io { what: "links to images".to_string(), source };
         let seen = tempfile::tempdir().map_err(io)?;
-        for (number, image) in all.iter().enumerate().skip(case.hidden as usize) {
-            let image = image.canonicalize().map_err(io)?;
-            std::os::unix::fs::symlink(image, seen.path().join(format!("d{number}.img"))).map_err(io)?;
+        for (number, image) in all.iter().enumerate() {
+            let (name, image) = (format!("d{number}.img"), image.canonicalize().map_err(io)?);
+            if !hidden.contains(&name) {
+                std::os::unix::fs::symlink(image, seen.path().join(name)).map_err(io)?;
+            }
         }
         Ok(Images { seen, all, home: home.parent().map(Path::to_path_buf).unwrap_or_default() })
     }
 }
 
+/// The images that a case hides: those from which most was read for the file when all were there.
+fn fullest(folder: &Path, case: &Case) -> Result<Vec<String>, JudgeError> {
+    if case.hidden == 0 {
+        return Ok(Vec::new());
+    }
+    let told = child(&Images::lay_out(folder, case, &[])?, case.pool, "sequential")?;
+    let mut leaves: Vec<(u64, String)> = told
+        .lines()
+        .filter_map(|told| {
+            let (bytes, path) = told.strip_prefix("leaf ")?.split_once(' ')?;
+            Some((bytes.parse().ok()?, Path::new(path).file_name()?.to_str()?.to_string()))
+        })
+        .collect();
+    leaves.sort_unstable_by(|a, b| b.cmp(a));
+    let all: u64 = leaves.iter().map(|leaf| leaf.0).sum();
+    leaves.truncate(case.hidden as usize);
+    let gone: u64 = leaves.iter().map(|leaf| leaf.0).sum();
+    let names: Vec<String> = leaves.into_iter().map(|leaf| leaf.1).collect();
+    line(&format!(
+        "{} without {}: {} % of the reads were theirs",
+        case.pool,
+        names.join(", "),
+        100 * gone / all.max(1)
+    ));
+    Ok(names)
+}
+
 /// One measurement of Weir in a process of its own.
 fn ours(images: &Images, pool: &str, what: &str) -> Result<Measured, JudgeError> {
-    let program =
-        std::env::current_exe().map_err(|source| JudgeError::Io { what: "own program".to_string(), source })?;
-    let mut command = Command::new(program);
-    let text = succeeded(command.args(["read-bench-child", what]).arg(images.seen.path()).arg(pool))?;
+    let text = child(images, pool, what)?;
     text.lines().find_map(Measured::from_line).ok_or_else(|| JudgeError::Process {
         command: format!("read-bench-child {what}"),
         why: format!("no figures in {text:?}"),
     })
+}
+
+/// What such a process prints.
+fn child(images: &Images, pool: &str, what: &str) -> Result<String, JudgeError> {
+    let program =
+        std::env::current_exe().map_err(|source| JudgeError::Io { what: "own program".to_string(), source })?;
+    let mut command = Command::new(program);
+    succeeded(command.args(["read-bench-child", what]).arg(images.seen.path()).arg(pool))
 }
 
 /// One measurement of fio on all images of a case.
@@ -206,7 +248,7 @@ fn fio(case: &Case, images: &Images, pattern: &str, block: &str, depth: u32) -> 
         bytes: figure("io_bytes") as u64,
         operations: figure("total_ios") as u64,
         seconds: figure("runtime") / 1000.0,
-        peak_bytes: 0,
+        ..Measured::default()
     })
 }
 
@@ -249,6 +291,7 @@ fn sequential(case: &Case, images: &Images, report: &mut Report) -> Result<(), J
     let measure = || ours(images, case.pool, "sequential");
     let (mine, peer) = in_turns(measure, || fio(case, images, "read", "128k", 32), Measured::mb_per_second)?;
     row(report, &name("sequential/fio"), (mine.mb_per_second(), "MB/s"), peer.mb_per_second(), Some(case.sequential));
+    line(&format!("{:<34} {:>9.3} s/GiB", name("processor time"), mine.cpu_seconds_per_gib()));
     let budget = super::bench_child::ARC_BYTES as f64;
     row(report, &name("peak memory/budget"), (mine.peak_bytes as f64 / 1e6, "MB  "), budget / 1e6, None);
     if mine.peak_bytes as f64 > budget * 1.15 {

@@ -10,7 +10,7 @@
 //!        └──────────── shelf of its size class, up to the pool's limit ◄─────┘
 //! ```
 //!
-//! Size classes go in four steps per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is slack.
+//! Large buffers are pieces of regions (`slab`). Size classes go in four steps per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is slack.
 //!
 //! Invariants: memory is initialised from its first day (so no undefined bytes exist), but a recycled buffer still
 //! holds what was read into it before. A disk that answers a read with success has overwritten every byte of it, and
@@ -19,12 +19,15 @@
 
 #![allow(unsafe_code, reason = "aligned allocation: the standard library's safe containers cannot ask for it")]
 
+use crate::slab::{self, Region};
 use bytes::Bytes;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 const CLASSES: usize = 48;
@@ -33,6 +36,8 @@ const CLASSES: usize = 48;
 struct Block {
     start: NonNull<u8>,
     bytes: usize,
+    /// A piece of a region of the shelves, which outlive it; nothing to free.
+    piece: bool,
 }
 
 // SAFETY: a block owns its memory alone; nothing in it is tied to a thread.
@@ -51,24 +56,21 @@ impl Block {
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Block { start, bytes }
-    }
-
-    fn as_slice(&self) -> &[u8] {
-        // SAFETY: `bytes` initialised bytes, owned by this block, borrowed with it.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+        Block { start, bytes, piece: false }
     }
 
     fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the borrow is unique.
+        // SAFETY: `bytes` initialised bytes, owned by this block alone, borrowed with it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout, freed once.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) }
+        if !self.piece {
+            // SAFETY: allocated in `zeroed` with this very layout, freed once.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) }
+        }
     }
 }
 
@@ -91,6 +93,14 @@ struct Shelves {
     fresh: AtomicU64,
     reused: AtomicU64,
     by_class: [Mutex<Vec<Block>>; CLASSES],
+    addresses: Mutex<Addresses>,
+}
+
+/// Pieces without memory, by class, and the regions that all pieces lie in.
+#[derive(Default)]
+struct Addresses {
+    free: BTreeMap<usize, Vec<Block>>,
+    regions: Vec<Region>,
 }
 
 impl Shelves {
@@ -99,9 +109,35 @@ impl Shelves {
         debug_assert_eq!(bytes, block.bytes);
         if self.kept_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit_bytes {
             self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if block.piece {
+                slab::give_back(block.start, bytes);
+                self.addresses().free.entry(class).or_default().push(block);
+            }
             return;
         }
         self.by_class[class].lock().unwrap_or_else(PoisonError::into_inner).push(block);
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// New memory of a class.
+    fn fresh(&self, class: usize, bytes: usize) -> Block {
+        self.fresh.fetch_add(1, Ordering::Relaxed);
+        if !slab::makes(bytes) {
+            return Block::zeroed(bytes);
+        }
+        let Addresses { free, regions } = &mut *self.addresses();
+        let free = free.entry(class).or_default();
+        if free.is_empty() {
+            let Some(region) = Region::map() else { return Block::zeroed(bytes) };
+            free.extend(region.pieces(bytes).map(|start| Block { start, bytes, piece: true }));
+            // The lowest address first.
+            free.reverse();
+            regions.push(region);
+        }
+        free.pop().unwrap_or_else(|| Block::zeroed(bytes))
     }
 
     fn get(&self, class: usize) -> Option<Block> {
@@ -135,6 +171,7 @@ impl BufPool {
             fresh: AtomicU64::new(0),
             reused: AtomicU64::new(0),
             by_class: std::array::from_fn(|_| Mutex::new(Vec::new())),
+            addresses: Mutex::default(),
         }))
     }
 
@@ -149,12 +186,9 @@ impl BufPool {
                 }
                 block
             }
-            None => {
-                self.0.fresh.fetch_add(1, Ordering::Relaxed);
-                Block::zeroed(class_bytes)
-            }
+            None => self.0.fresh(class, class_bytes),
         };
-        Buf { block: Some(block), start: 0, len, home: Some(self.0.clone()) }
+        Buf::over(block, len, Some(self.0.clone()))
     }
 
     /// What it did so far.
@@ -173,14 +207,37 @@ impl fmt::Debug for BufPool {
     }
 }
 
-/// An owned buffer whose first byte is aligned to [`Buf::ALIGN`] until [`Buf::advance`] moves it; its length is any
-/// number of bytes.
+/// Memory under one or several buffers, which own disjoint ranges of it; the last of them gives it back.
+struct Memory {
+    block: ManuallyDrop<Block>,
+    home: Option<Arc<Shelves>>,
+}
+
+impl Memory {
+    fn new(block: Block, home: Option<Arc<Shelves>>) -> Arc<Memory> {
+        Arc::new(Memory { block: ManuallyDrop::new(block), home })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: taken here and nowhere else, and the memory is not used after its drop.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if let Some(home) = self.home.take() {
+            home.put(block);
+        }
+    }
+}
+
+/// An owned buffer whose first byte is aligned to [`Buf::ALIGN`] until [`Buf::advance`] or [`Buf::split_to`] moves it;
+/// its length is any number of bytes.
 pub struct Buf {
-    /// None: no memory at all, length 0.
-    block: Option<Block>,
+    /// None: no memory at all, length 0. Buffers that share a memory have disjoint ranges `start .. start + reach`.
+    memory: Option<Arc<Memory>>,
     start: usize,
     len: usize,
-    home: Option<Arc<Shelves>>,
+    /// End of the range that is its own, from `start`: `len` before it was truncated.
+    reach: usize,
 }
 
 impl Buf {
@@ -189,13 +246,16 @@ impl Buf {
 
     /// No bytes and no memory.
     pub const fn empty() -> Self {
-        Buf { block: None, start: 0, len: 0, home: None }
+        Buf { memory: None, start: 0, len: 0, reach: 0 }
+    }
+
+    fn over(block: Block, len: usize, home: Option<Arc<Shelves>>) -> Self {
+        Buf { memory: Some(Memory::new(block, home)), start: 0, len, reach: len }
     }
 
     /// `len` zero bytes, outside any pool.
     pub fn zeroed(len: usize) -> Self {
-        let block = (len > 0).then(|| Block::zeroed(len.next_multiple_of(PAGE)));
-        Buf { block, start: 0, len, home: None }
+        if len == 0 { Buf::empty() } else { Buf::over(Block::zeroed(len.next_multiple_of(PAGE)), len, None) }
     }
 
     /// A copy of `bytes`, outside any pool.
@@ -215,9 +275,9 @@ impl Buf {
         self.len == 0
     }
 
-    /// Bytes of memory that it holds, whatever its length: what a cache that keeps it should charge.
+    /// Bytes of memory that it keeps from being freed, whatever its length: what a cache that keeps it should charge.
     pub fn capacity(&self) -> usize {
-        self.block.as_ref().map_or(0, |b| b.bytes)
+        self.memory.as_ref().map_or(0, |m| m.block.bytes)
     }
 
     /// Shortens it to `len` bytes; no effect when it is shorter.
@@ -230,6 +290,33 @@ impl Buf {
         let count = count.min(self.len);
         self.start += count;
         self.len -= count;
+        self.reach -= count;
+    }
+
+    /// Cuts the first `count` bytes (all, when there are fewer) off into a buffer of their own, without a copy: what two
+    /// devices read into the two parts at once lies together afterwards ([`Buf::rejoin`]).
+    pub fn split_to(&mut self, count: usize) -> Buf {
+        let count = count.min(self.len);
+        let front = Buf { memory: self.memory.clone(), start: self.start, len: count, reach: count };
+        self.advance(count);
+        front
+    }
+
+    /// Puts `next` back behind this one, if that is where it was cut off.
+    ///
+    /// # Errors
+    /// Gives `next` back if it is not from there.
+    pub fn rejoin(&mut self, next: Buf) -> Result<(), Buf> {
+        let neighbours = match (&self.memory, &next.memory) {
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs) && self.start + self.reach == next.start,
+            _ => false,
+        };
+        if !neighbours || self.len != self.reach {
+            return Err(next);
+        }
+        self.len += next.len;
+        self.reach += next.reach;
+        Ok(())
     }
 
     /// Freezes the buffer into shareable bytes without a copy. Its memory is recycled when the last clone is dropped.
@@ -240,20 +327,24 @@ impl Buf {
 
 impl AsRef<[u8]> for Buf {
     fn as_ref(&self) -> &[u8] {
-        self.block.as_ref().map_or(&[], |b| &b.as_slice()[self.start..self.start + self.len])
+        match &self.memory {
+            // SAFETY: the range lies in the block (it was cut from it) and no other buffer's range touches it.
+            Some(memory) => unsafe {
+                std::slice::from_raw_parts(memory.block.start.as_ptr().add(self.start), self.len)
+            },
+            None => &[],
+        }
     }
 }
 
 impl AsMut<[u8]> for Buf {
     fn as_mut(&mut self) -> &mut [u8] {
-        self.block.as_mut().map_or(&mut [], |b| &mut b.as_mut_slice()[self.start..self.start + self.len])
-    }
-}
-
-impl Drop for Buf {
-    fn drop(&mut self) {
-        if let (Some(block), Some(home)) = (self.block.take(), self.home.take()) {
-            home.put(block);
+        match &self.memory {
+            // SAFETY: as above, and the borrow of the range's only owner is unique.
+            Some(memory) => unsafe {
+                std::slice::from_raw_parts_mut(memory.block.start.as_ptr().add(self.start), self.len)
+            },
+            None => &mut [],
         }
     }
 }
@@ -306,6 +397,22 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_regions_are_used_again_and_outlive_the_pool() {
+        let pool = BufPool::new(128 << 10);
+        let mut held: Vec<Buf> = (0..20).map(|_| pool.take(128 << 10)).collect();
+        held.iter_mut().enumerate().for_each(|(n, buf)| buf.as_mut().fill(n as u8));
+        assert!(held.iter().enumerate().all(|(n, buf)| buf.as_ref().iter().all(|b| *b == n as u8)));
+        let last = held.pop().unwrap().into_bytes();
+        drop(held);
+        assert_eq!(pool.counts().kept_bytes, 128 << 10);
+        let again: Vec<Buf> = (0..31).map(|_| pool.take(128 << 10)).collect();
+        assert_eq!(pool.counts(), PoolCounts { fresh: 50, reused: 1, kept_bytes: 0 });
+        assert_eq!(pool.0.addresses().regions.len(), 2, "given back, then handed out again");
+        drop((again, pool));
+        assert!(last.iter().all(|b| *b == 19), "the regions live as long as a piece does");
+    }
+
+    #[test]
     fn a_pool_keeps_no_more_than_its_limit() {
         let pool = BufPool::new(64 << 10);
         let held: Vec<Buf> = (0..32).map(|_| pool.take(8192)).collect();
@@ -313,6 +420,35 @@ mod tests {
         assert_eq!(pool.counts().kept_bytes, 64 << 10);
         drop(pool.take(40 << 20));
         assert_eq!(pool.counts().kept_bytes, 64 << 10, "what is larger than every class is not kept");
+    }
+
+    #[test]
+    fn parts_are_filled_apart_and_lie_together_again() {
+        let pool = BufPool::new(1 << 20);
+        let mut rest = pool.take(12_000);
+        let (mut first, mut second) = (rest.split_to(4096), rest.split_to(4096));
+        first.as_mut().fill(1);
+        second.as_mut().fill(2);
+        rest.as_mut().fill(3);
+        assert_eq!((first.len(), second.len(), rest.len()), (4096, 4096, 12_000 - 8192));
+        let rest = first.rejoin(rest).unwrap_err();
+        first.rejoin(second).unwrap();
+        first.rejoin(rest).unwrap();
+        assert!(first.rejoin(Buf::copy_from(b"other memory")).is_err());
+        let bytes = first.into_bytes();
+        assert_eq!(bytes.len(), 12_000);
+        assert!((0..12_000).all(|i| bytes[i] == 1 + (i / 4096) as u8));
+        assert_eq!(pool.counts().kept_bytes, 0);
+        drop(bytes);
+        assert_eq!(pool.counts().kept_bytes, 12_288, "the memory went back whole, once");
+    }
+
+    #[test]
+    fn a_part_that_was_shortened_takes_nothing_behind_it() {
+        let mut rest = Buf::zeroed(8192);
+        let mut first = rest.split_to(4096);
+        first.truncate(100);
+        assert!(first.rejoin(rest).is_err());
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! The disk seam: one trait with two calls, and what goes through it.
 //!
-//! An [`Io`] is a letter that carries its own envelope: the buffer goes down with it and comes back through
-//! `io.done`. Whoever waits may give up at any time (a dropped future); the disk still owns the memory it writes to,
+//! An [`Io`] is a letter that carries its own envelope: its buffers go down with it and come back through
+//! `io.done`. One range may fill (or come from) several buffers, one behind the other: reads of neighbours become one. Whoever waits may give up at any time (a dropped future); the disk still owns the memory it writes to,
 //! and its answer then goes nowhere. io_uring and DMA allow nothing less.
 //!
 //! Order: operations that are under way at the same time may be done in any order. A [`Op::Flush`] covers the writes
 //! that were *completed* before it was submitted, no others.
 //!
-//! Failure: every operation ends in exactly one answer, except on a disk that hangs. An error names the operation and
+//! Failure: every operation ends in exactly one answer, except on a disk that hangs or forgets it, which drops it. An error names the operation and
 //! the range; the buffer of a failed operation is not given back.
 
 use crate::buf::Buf;
 use futures_channel::oneshot;
+use smallvec::{SmallVec, smallvec};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
@@ -97,18 +98,25 @@ pub enum DiskError {
     },
 }
 
-/// One operation on a disk. It owns its buffer and its completion, so a future that is dropped leaves nothing dangling.
+/// The buffers of one operation, in the order of their bytes.
+pub type Bufs = SmallVec<[Buf; 1]>;
+
+/// What is done with an operation's answer, on the thread that has it: a few instructions, such as waking a task or
+/// starting the next operation. Never waits, never panics.
+pub type Done = Box<dyn FnOnce(Result<Bufs, DiskError>) + Send>;
+
+/// One operation on a disk. It owns its buffers and its completion, so a future that is dropped leaves nothing dangling.
 pub struct Io {
     /// What to do.
     pub op: Op,
     /// Where, in bytes.
     pub offset: u64,
-    /// How much, in bytes (the buffer's length for reads and writes).
+    /// How much, in bytes (the buffers' length for reads and writes).
     pub len: u64,
-    /// The bytes (empty for flush and discard).
-    pub buf: Buf,
-    /// Where the result goes, with the buffer.
-    pub done: oneshot::Sender<Result<Buf, DiskError>>,
+    /// The bytes (none for flush and discard).
+    pub bufs: Bufs,
+    /// Where the result goes, with the buffers.
+    pub done: Done,
 }
 
 /// A disk, real or simulated.
@@ -126,41 +134,54 @@ pub trait Disk: Send + Sync {
 impl dyn Disk {
     /// Reads `len` bytes at `offset`, both multiples of the sector size.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf, DiskError> {
-        self.run(Op::Read, offset, len as u64, self.buffer(len)).await
+        one(self.run(Op::Read, offset, len as u64, smallvec![self.buffer(len)]).await)
+    }
+
+    /// Fills the buffers one after the other from `offset` on, as one operation; each one's length is a multiple of the
+    /// sector size.
+    pub async fn read_into(&self, offset: u64, bufs: Bufs) -> Result<Bufs, DiskError> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.run(Op::Read, offset, len, bufs).await
     }
 
     /// Writes `buf` at `offset`.
     pub async fn write(&self, offset: u64, buf: Buf) -> Result<Buf, DiskError> {
-        self.run(Op::Write, offset, buf.len() as u64, buf).await
+        one(self.run(Op::Write, offset, buf.len() as u64, smallvec![buf]).await)
     }
 
     /// Makes completed writes durable.
     pub async fn flush(&self) -> Result<(), DiskError> {
-        self.run(Op::Flush, 0, 0, Buf::empty()).await.map(drop)
+        self.run(Op::Flush, 0, 0, Bufs::new()).await.map(drop)
     }
 
     /// Tells the disk that `len` bytes at `offset` are no longer needed. They read as anything afterwards.
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
-        self.run(Op::Discard, offset, len, Buf::empty()).await.map(drop)
+        self.run(Op::Discard, offset, len, Bufs::new()).await.map(drop)
     }
 
-    async fn run(&self, op: Op, offset: u64, len: u64, buf: Buf) -> Result<Buf, DiskError> {
-        let (done, result) = oneshot::channel();
-        self.submit(Io { op, offset, len, buf, done });
+    async fn run(&self, op: Op, offset: u64, len: u64, bufs: Bufs) -> Result<Bufs, DiskError> {
+        let (tell, result) = oneshot::channel();
+        // Nobody waits any more: the answer is not wanted.
+        let done: Done = Box::new(move |answer| drop(tell.send(answer)));
+        self.submit(Io { op, offset, len, bufs, done });
         result.await.unwrap_or(Err(DiskError::Refused { op, why: "the disk dropped the operation" }))
     }
 }
 
+/// The buffer of an operation that has one.
+fn one(answer: Result<Bufs, DiskError>) -> Result<Buf, DiskError> {
+    answer.map(|mut bufs| bufs.pop().unwrap_or(Buf::empty()))
+}
+
 impl Io {
-    /// Answers with the buffer.
+    /// Answers with the buffers.
     pub fn succeed(self) {
-        // Nobody waits any more: the answer is not wanted.
-        let _ = self.done.send(Ok(self.buf));
+        (self.done)(Ok(self.bufs));
     }
 
     /// Answers with an error.
     pub fn fail(self, error: DiskError) {
-        let _ = self.done.send(Err(error));
+        (self.done)(Err(error));
     }
 
     /// Answers with the operating system's error number.
@@ -169,7 +190,7 @@ impl Io {
         self.fail(DiskError::Os { op, offset, len, errno });
     }
 
-    /// What is wrong with it before it starts: a range past the end, a change to what is read-only, a buffer that is
+    /// What is wrong with it before it starts: a range past the end, a change to what is read-only, buffers that are
     /// not `len` bytes long.
     pub fn check(&self, geometry: &Geometry, access: Access) -> Result<(), DiskError> {
         let Io { op, offset, len, .. } = *self;
@@ -179,8 +200,8 @@ impl Io {
         if offset.checked_add(len).is_none_or(|end| end > geometry.size_bytes) {
             return Err(DiskError::OutOfRange { op, offset, len, size_bytes: geometry.size_bytes });
         }
-        if matches!(op, Op::Read | Op::Write) && self.buf.len() as u64 != len {
-            return Err(DiskError::Refused { op, why: "the buffer is not as long as the range" });
+        if matches!(op, Op::Read | Op::Write) && self.bufs.iter().map(|b| b.len() as u64).sum::<u64>() != len {
+            return Err(DiskError::Refused { op, why: "the buffers are not as long as the range" });
         }
         Ok(())
     }

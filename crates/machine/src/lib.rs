@@ -28,12 +28,13 @@ pub mod map;
 pub mod production;
 pub mod real;
 pub mod request;
+mod slab;
 pub mod tasks;
 pub mod time;
 
 pub use buf::{Buf, BufPool};
 pub use compute::{Compute, ComputeLost};
-pub use disk::{Access, Disk, DiskError, Disks, Geometry, Io, Op};
+pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op};
 pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use production::{BuildError, Production};

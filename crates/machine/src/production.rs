@@ -63,7 +63,7 @@ impl Default for Production {
     /// The best backend there is, direct, all processors, 64 MiB of spare buffers.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Production { backend: Backend::Auto, direct: true, cores, spare_bytes: 16 << 20, setting: None }
+        Production { backend: Backend::Auto, direct: true, cores, spare_bytes: 8 << 20, setting: None }
     }
 }
 

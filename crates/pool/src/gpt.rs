@@ -8,7 +8,7 @@ use crate::error::PoolError;
 use std::path::Path;
 use std::sync::Arc;
 use weir_format::{Cursor, DecodeError, Endian};
-use weir_machine::{Disk, DiskError, Geometry, Io, Op};
+use weir_machine::{Buf, Disk, DiskError, Geometry, Io, Op};
 
 /// Bytes at the front that hold the header and 128 entries, with either sector size.
 const FRONT_BYTES: u64 = 64 << 10;
@@ -98,12 +98,14 @@ impl Disk for Window {
         let inside = io.op == Op::Flush || io.offset.checked_add(io.len).is_some_and(|end| end <= self.len_bytes);
         if !inside {
             let error = DiskError::OutOfRange { op: io.op, offset: io.offset, len: io.len, size_bytes: self.len_bytes };
-            // Whoever asked may be gone.
-            let _ = io.done.send(Err(error));
-            return;
+            return io.fail(error);
         }
         io.offset += self.offset_bytes;
         self.disk.submit(io);
+    }
+
+    fn buffer(&self, len: usize) -> Buf {
+        self.disk.buffer(len)
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use weir_machine::{Access, Disk, DiskError, Disks, Geometry, Io, Op};
+use weir_machine::{Access, Bufs, Disk, DiskError, Disks, Geometry, Io, Op};
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
@@ -219,7 +219,7 @@ impl SimDisk {
         match op {
             // A discarded range reads as anything: here as a pattern that no reader will take for its data.
             Op::Discard => state.medium.begin_write(id, offset, vec![0xdd; len as usize]),
-            Op::Write => state.medium.begin_write(id, offset, io.buf.as_ref().to_vec()),
+            Op::Write => state.medium.begin_write(id, offset, joined(&io.bufs)),
             Op::Read | Op::Flush => {}
         }
         let watermark = state.medium.watermark();
@@ -241,7 +241,7 @@ impl SimDisk {
             let result = match (op, errno) {
                 _ if lost => Err(gone(op)),
                 (_, Some(errno)) => os(errno),
-                (Op::Read, None) if state.medium.read(offset, io.buf.as_mut()) => Ok(()),
+                (Op::Read, None) if read(&state.medium, offset, &mut io.bufs) => Ok(()),
                 (Op::Read, None) => os(EIO),
                 (Op::Write | Op::Discard, None) => {
                     state.medium.complete_write(id, misdirected);
@@ -260,7 +260,11 @@ impl SimDisk {
             }
             (io, result)
         };
-        let bytes = if result.is_ok() { hash_bytes(io.buf.as_ref()) } else { 0 };
+        let bytes = if result.is_ok() {
+            io.bufs.iter().fold(0, |hash: u64, buf| hash.rotate_left(7) ^ hash_bytes(buf.as_ref()))
+        } else {
+            0
+        };
         world.trace("complete", &[self.number, io.op as u64, io.offset, u64::from(result.is_ok()), bytes]);
         if io.op != Op::Read {
             world.count_change();
@@ -270,6 +274,21 @@ impl SimDisk {
             Err(error) => io.fail(error),
         }
     }
+}
+
+/// Fills the buffers one after the other; false where a sector cannot be read.
+fn read(medium: &Medium, offset: u64, bufs: &mut Bufs) -> bool {
+    let mut at = offset;
+    bufs.iter_mut().all(|buf| {
+        let from = at;
+        at += buf.len() as u64;
+        medium.read(from, buf.as_mut())
+    })
+}
+
+/// What a write writes.
+fn joined(bufs: &Bufs) -> Vec<u8> {
+    bufs.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat()
 }
 
 fn gone(op: Op) -> DiskError {

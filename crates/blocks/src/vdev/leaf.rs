@@ -1,18 +1,24 @@
 //! Leaves: one disk each, behind a queue ([`super::queue`]).
 //!
-//! Nobody owns the queue: the reader whose turn it is reads for its whole batch, and whoever ends a read passes the turn
-//! on. A reader that is dropped passes its turn on as well, and those that waited for its batch ask again: nobody is
-//! stranded, and no task of its own is needed.
+//! ```text
+//!   read ─► room? ─► disk ─► answer (on the disk's thread): the next of the queue goes to the disk, then readers are told
+//!             │ no                                            ▲
+//!             └─► queue ──────────────────────────────────────┘
+//! ```
+//!
+//! Whoever has a disk's answer starts what comes next, before anybody is woken: the disk does not wait for a task to get
+//! its turn on a processor. A reader that is dropped leaves its read to end by itself; what still waits then is not begun.
 
-use super::queue::{Batch, Queue};
+use super::queue::{Batch, Member, Queue};
 use super::write::{LeafWrites, WriteCounts};
 use super::{Job, Place, Proof, Vdev};
 use crate::error::BlockError;
 use futures_channel::oneshot;
+use smallvec::smallvec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
-use weir_machine::{Buf, Disk, DiskError, Priority};
+use weir_machine::{Buf, Bufs, Disk, DiskError, Io, Op, Priority};
 
 /// Two labels and the boot area stand before the allocatable space (`VDEV_LABEL_START_SIZE`).
 pub const FRONT_BYTES: u64 = 4 << 20;
@@ -65,70 +71,41 @@ impl Counters {
     }
 }
 
-/// What a waiting reader is told.
-enum Verdict {
-    /// Its bytes.
-    Done(Result<Buf, DiskError>),
-    /// It is its turn: it reads for itself and for the others of the batch.
-    Go(Batch<Waiter>, Turn),
+/// One who waits, with the buffer that is to be filled.
+struct Waiter {
+    tell: oneshot::Sender<Result<Buf, DiskError>>,
+    buf: Buf,
 }
 
-type Waiter = oneshot::Sender<Verdict>;
-type SharedQueue = Arc<Mutex<Queue<Waiter>>>;
+impl Waiter {
+    /// A reader that no longer waits does not want its answer.
+    fn tell(self, answer: Result<Buf, DiskError>) {
+        drop(self.tell.send(answer));
+    }
+}
 
-/// Held only for a few instructions, never while anything is waited for.
-fn lock(queue: &SharedQueue) -> MutexGuard<'_, Queue<Waiter>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
+/// A disk and what waits for it.
+struct Line {
+    disk: Arc<dyn Disk>,
+    queue: Mutex<Queue<Waiter>>,
 }
 
 pub(crate) struct Leaf {
-    disk: Option<Arc<dyn Disk>>,
+    line: Option<Arc<Line>>,
     stale: bool,
     dtl: Vec<(Txg, Txg)>,
     counters: Counters,
-    queue: SharedQueue,
     writes: LeafWrites,
-}
-
-/// A place among the reads under way. Given up, also with the future (or the unread message) that holds it, it passes to
-/// the next that waits.
-struct Turn {
-    queue: SharedQueue,
-    class: Priority,
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        loop {
-            let Some(batch) = lock(&self.queue).done(self.class) else { return };
-            self.class = batch.class;
-            if hand_over(&self.queue, batch) {
-                return;
-            }
-        }
-    }
-}
-
-/// Gives the turn to the first of the batch that still waits; false if none does.
-fn hand_over(queue: &SharedQueue, mut batch: Batch<Waiter>) -> bool {
-    batch.members.retain(|m| !m.token.is_canceled());
-    if batch.members.is_empty() {
-        return false;
-    }
-    let leader = batch.members.remove(0).token;
-    let turn = Turn { queue: queue.clone(), class: batch.class };
-    // If it has gone this very moment, the message comes back, and dropping it passes the turn on.
-    drop(leader.send(Verdict::Go(batch, turn)));
-    true
 }
 
 impl Leaf {
     pub fn new(disk: Option<Arc<dyn Disk>>, stale: bool, dtl: Vec<(Txg, Txg)>) -> Self {
-        Leaf { disk, stale, dtl, counters: Counters::default(), queue: Arc::default(), writes: LeafWrites::default() }
+        let line = disk.map(|disk| Arc::new(Line { disk, queue: Mutex::default() }));
+        Leaf { line, stale, dtl, counters: Counters::default(), writes: LeafWrites::default() }
     }
 
     pub fn present(&self) -> bool {
-        self.disk.is_some()
+        self.line.is_some()
     }
 
     pub fn counters(&self) -> &Counters {
@@ -142,7 +119,7 @@ impl Leaf {
     }
 
     pub fn disk(&self) -> Option<&Arc<dyn Disk>> {
-        self.disk.as_ref()
+        self.line.as_ref().map(|line| &line.disk)
     }
 
     pub(super) fn writes(&self) -> &LeafWrites {
@@ -155,11 +132,11 @@ impl Leaf {
 
     /// Reads under way and waiting.
     pub fn load(&self) -> usize {
-        lock(&self.queue).load()
+        self.line.as_ref().map_or(0, |line| line.lock().load())
     }
 
     pub fn reluctance(&self, birth: Txg) -> u8 {
-        if self.disk.is_none() {
+        if self.line.is_none() {
             2
         } else {
             let missed =
@@ -178,12 +155,28 @@ impl Leaf {
         len: u64,
         proof: Option<Proof<'_>>,
     ) -> Result<Buf, BlockError> {
+        self.read_into(vdev, job, place, offset, len, proof, None).await
+    }
+
+    /// The same into a buffer of `len` bytes, if one is given. The answer may lie elsewhere all the same: what a disk of
+    /// larger sectors gave, or what was asked for twice.
+    #[allow(clippy::too_many_arguments, reason = "the read of the other vdevs, and where to put it")]
+    pub async fn read_into(
+        &self,
+        vdev: &Vdev,
+        job: &Job<'_>,
+        place: Place,
+        offset: u64,
+        len: u64,
+        proof: Option<Proof<'_>>,
+        into: Option<Buf>,
+    ) -> Result<Buf, BlockError> {
         let Place { vdev: top, offset: at, .. } = place;
-        let Some(disk) = &self.disk else {
+        let Some(line) = &self.line else {
             return Err(BlockError::Missing { vdev: top, offset: at, devices: vec![vdev.name.clone()] });
         };
         let started = job.clock.now();
-        let answer = self.queued(disk, job.request.priority, offset, len).await;
+        let answer = line.read(job.request.priority, offset, len, into).await;
         job.request.book_device(job.clock.now().ns_since(started));
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         let buf = answer.map_err(|error| {
@@ -201,93 +194,151 @@ impl Leaf {
             }
         }
     }
-
-    /// Reads as soon as it is this read's turn, perhaps together with others.
-    async fn queued(&self, disk: &Arc<dyn Disk>, class: Priority, offset: u64, len: u64) -> Result<Buf, DiskError> {
-        loop {
-            let verdict = {
-                let mut queue = lock(&self.queue);
-                if queue.try_start(class) {
-                    None
-                } else {
-                    let (token, verdict) = oneshot::channel();
-                    queue.wait(class, offset, len, token);
-                    Some(verdict)
-                }
-            };
-            let Some(verdict) = verdict else {
-                let _turn = Turn { queue: self.queue.clone(), class };
-                return transfer(disk, offset, len).await;
-            };
-            match verdict.await {
-                Ok(Verdict::Done(answer)) => return answer,
-                Ok(Verdict::Go(batch, turn)) => return lead(disk, batch, turn, offset, len).await,
-                // The reader that led the batch was dropped: ask again.
-                Err(oneshot::Canceled) => {}
-            }
-        }
-    }
 }
 
-/// Reads a batch, gives each of the others its part, and keeps the part at `offset`.
-async fn lead(
-    disk: &Arc<dyn Disk>,
-    batch: Batch<Waiter>,
-    _turn: Turn,
-    offset: u64,
+/// A place among the reads under way. Given up, it passes to the next that waits, which begins.
+struct Turn {
+    line: Arc<Line>,
+    class: Priority,
     len: u64,
-) -> Result<Buf, DiskError> {
-    if batch.members.is_empty() {
-        return transfer(disk, offset, len).await;
-    }
-    match transfer(disk, batch.offset, batch.len).await {
-        Ok(whole) => {
-            let part = |from: u64, len| cut(disk, &whole, from.saturating_sub(batch.offset), len);
-            for member in batch.members {
-                // A reader that no longer waits does not want its part.
-                let _gone = member.token.send(Verdict::Done(Ok(part(member.offset, member.len))));
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        loop {
+            let Some(mut batch) = self.line.lock().done(self.class, self.len) else { return };
+            batch.members.retain(|m| !m.token.tell.is_canceled());
+            if !batch.members.is_empty() {
+                return self.line.begin(batch);
             }
-            Ok(part(offset, len))
-        }
-        // One bad sector must not spoil its neighbours: each is read alone.
-        Err(_) => {
-            for member in batch.members {
-                let alone = transfer(disk, member.offset, member.len).await;
-                let _gone = member.token.send(Verdict::Done(alone));
-            }
-            transfer(disk, offset, len).await
+            (self.class, self.len) = (batch.class, batch.len);
         }
     }
 }
 
-/// A copy of a part of what was read.
-fn cut(disk: &Arc<dyn Disk>, whole: &Buf, from: u64, len: u64) -> Buf {
-    let mut buf = disk.buffer(len as usize);
-    let from = from as usize;
-    // The batch covers each of its members, so the part is there.
-    if let Some(part) = whole.as_ref().get(from..from + len as usize) {
-        buf.as_mut().copy_from_slice(part);
+impl Line {
+    /// Held only for a few instructions, never while anything is waited for or begun.
+    fn lock(&self) -> MutexGuard<'_, Queue<Waiter>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    buf
+
+    /// Reads as soon as there is room, perhaps together with others.
+    async fn read(
+        self: &Arc<Self>,
+        class: Priority,
+        offset: u64,
+        len: u64,
+        into: Option<Buf>,
+    ) -> Result<Buf, DiskError> {
+        let (tell, answer) = oneshot::channel();
+        let waiter = Waiter { tell, buf: into.unwrap_or_else(|| self.disk.buffer(len as usize)) };
+        let starts = {
+            let mut queue = self.lock();
+            if queue.try_start(class, len) {
+                Some(waiter)
+            } else {
+                queue.wait(class, offset, len, waiter);
+                None
+            }
+        };
+        if let Some(waiter) = starts {
+            self.alone(offset, len, waiter, Some(Turn { line: self.clone(), class, len }));
+        }
+        answer.await.unwrap_or(Err(dropped()))
+    }
+
+    /// Starts a batch, whose turn it is.
+    fn begin(self: &Arc<Self>, batch: Batch<Waiter>) {
+        let Batch { class, offset, len, mut members } = batch;
+        let turn = Turn { line: self.clone(), class, len };
+        match (members.len(), members.pop()) {
+            (1, Some(one)) => self.alone(one.offset, one.len, one.token, Some(turn)),
+            (_, Some(last)) => {
+                members.push(last);
+                self.together(offset, members, turn);
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// Fills the buffers of all members in one operation, what lies between them into buffers that are thrown away. One
+    /// by one where they overlap or are not whole sectors of the disk, and where the disk gave an error: one bad sector
+    /// must not spoil its neighbours.
+    fn together(self: &Arc<Self>, offset: u64, mut members: Vec<Member<Waiter>>, turn: Turn) {
+        let sector = u64::from(self.disk.geometry().sector_bytes.max(1));
+        let start = offset.wrapping_add(FRONT_BYTES);
+        let (mut at, mut whole) = (offset, start.is_multiple_of(sector));
+        for member in &members {
+            whole &= member.offset >= at && member.offset % sector == 0 && member.len % sector == 0;
+            at = member.offset.saturating_add(member.len);
+        }
+        if !whole {
+            return self.one_by_one(members, Some(turn));
+        }
+        let (mut bufs, mut at) = (Bufs::new(), offset);
+        for member in &mut members {
+            if member.offset > at {
+                bufs.push(self.disk.buffer((member.offset - at) as usize));
+            }
+            bufs.push(std::mem::replace(&mut member.token.buf, Buf::empty()));
+            at = member.offset + member.len;
+        }
+        let line = self.clone();
+        let done = Box::new(move |answer: Result<Bufs, DiskError>| {
+            drop(turn);
+            let Ok(bufs) = answer else { return line.one_by_one(members, None) };
+            let (mut bufs, mut at) = (bufs.into_iter(), offset);
+            for member in members {
+                if member.offset > at {
+                    drop(bufs.next());
+                }
+                at = member.offset + member.len;
+                member.token.tell(bufs.next().ok_or(dropped()));
+            }
+        });
+        self.disk.submit(Io { op: Op::Read, offset: start, len: at - offset, bufs, done });
+    }
+
+    fn one_by_one(self: &Arc<Self>, members: Vec<Member<Waiter>>, mut turn: Option<Turn>) {
+        for Member { offset, len, mut token } in members {
+            // A read that failed gave no buffer back.
+            if token.buf.is_empty() {
+                token.buf = self.disk.buffer(len as usize);
+            }
+            self.alone(offset, len, token, turn.take());
+        }
+    }
+
+    /// Fills one buffer. Where the disk's own sectors are larger than the pool's, the answer is another buffer.
+    fn alone(&self, offset: u64, len: u64, waiter: Waiter, turn: Option<Turn>) {
+        let geometry = self.disk.geometry();
+        let (sector, size_bytes) = (u64::from(geometry.sector_bytes.max(1)), geometry.size_bytes);
+        // Wrapping: a RAID-Z vdev that is being widened has its scratch area in front of the space.
+        let start = offset.wrapping_add(FRONT_BYTES);
+        let Some(end) = start.checked_add(len).filter(|&end| end <= size_bytes) else {
+            drop(turn);
+            return waiter.tell(Err(DiskError::OutOfRange { op: Op::Read, offset: start, len, size_bytes }));
+        };
+        let (first, last) = (start / sector * sector, end.next_multiple_of(sector));
+        let Waiter { tell, mut buf } = waiter;
+        if last - first != len {
+            buf = self.disk.buffer((last - first) as usize);
+        }
+        let done = Box::new(move |answer: Result<Bufs, DiskError>| {
+            drop(turn);
+            let answer = answer.and_then(|mut bufs| {
+                let mut buf = bufs.pop().ok_or(dropped())?;
+                buf.advance((start - first) as usize);
+                buf.truncate(len as usize);
+                Ok(buf)
+            });
+            // A reader that no longer waits does not want its answer.
+            drop(tell.send(answer));
+        });
+        self.disk.submit(Io { op: Op::Read, offset: first, len: last - first, bufs: smallvec![buf], done });
+    }
 }
 
-/// Reads a range of the allocatable space, widened to the disk's own sectors where they are larger than the pool's.
-async fn transfer(disk: &Arc<dyn Disk>, offset: u64, len: u64) -> Result<Buf, DiskError> {
-    let geometry = disk.geometry();
-    let sector = u64::from(geometry.sector_bytes.max(1));
-    let out_of_range = DiskError::OutOfRange {
-        op: weir_machine::Op::Read,
-        offset: offset.wrapping_add(FRONT_BYTES),
-        len,
-        size_bytes: geometry.size_bytes,
-    };
-    // Wrapping: a RAID-Z vdev that is being widened has its scratch area in front of the space.
-    let start = offset.wrapping_add(FRONT_BYTES);
-    let Some(end) = start.checked_add(len).filter(|&end| end <= geometry.size_bytes) else { return Err(out_of_range) };
-    let first = start / sector * sector;
-    let last = end.next_multiple_of(sector);
-    let mut buf = disk.read(first, (last - first) as usize).await?;
-    buf.advance((start - first) as usize);
-    buf.truncate(len as usize);
-    Ok(buf)
+fn dropped() -> DiskError {
+    DiskError::Refused { op: Op::Read, why: "the disk dropped the operation" }
 }

@@ -22,6 +22,7 @@ mod mirror;
 pub mod queue;
 mod raidz;
 mod spec;
+mod straight;
 mod wleaf;
 pub mod wqueue;
 mod write;

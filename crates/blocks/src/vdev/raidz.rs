@@ -14,7 +14,7 @@
 
 mod heal;
 
-use super::{Body, Job, Place, Proof, Tree, Vdev};
+use super::{Body, Job, Place, Proof, Tree, Vdev, straight};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map, Row, Suspect};
 use bytes::Bytes;
@@ -37,7 +37,7 @@ pub(super) struct Target<'a> {
 
 /// What is known of a column.
 #[derive(Clone)]
-enum Cell {
+pub(super) enum Cell {
     /// Not asked for.
     Untried,
     /// Its bytes, right or wrong.
@@ -47,19 +47,19 @@ enum Cell {
 }
 
 /// The state of a read: a cell for each column.
-struct Read<'a> {
-    target: &'a Target<'a>,
+pub(super) struct Read<'a> {
+    pub target: &'a Target<'a>,
     tree: &'a Tree,
-    job: &'a Job<'a>,
-    place: Place,
-    cells: Vec<Vec<Cell>>,
+    pub job: &'a Job<'a>,
+    pub place: Place,
+    pub cells: Vec<Vec<Cell>>,
     /// Why devices gave none.
-    failure: Option<BlockError>,
+    pub failure: Option<BlockError>,
     missing: Vec<String>,
 }
 
 /// Row and column.
-type At = (usize, usize);
+pub(super) type At = (usize, usize);
 
 /// What became of an attempt to put the block together.
 #[derive(PartialEq)]
@@ -82,6 +82,8 @@ pub(super) async fn read(
     if job.tests_every_copy() {
         let fresh: Vec<At> = read.untried().into_iter().filter(|&at| read.reluctance(at) == 0).collect();
         read.fetch(&fresh).await;
+    } else if let Some(block) = straight::read(&mut read, proof).await {
+        return Ok(block);
     }
     loop {
         let wants = read.wants();
@@ -148,7 +150,7 @@ fn subsets(count: usize, most: usize) -> impl Iterator<Item = Vec<usize>> {
 }
 
 impl Read<'_> {
-    fn column(&self, (row, column): At) -> &Column {
+    pub(super) fn column(&self, (row, column): At) -> &Column {
         &self.target.map.rows[row].columns[column]
     }
 
@@ -185,7 +187,7 @@ impl Read<'_> {
 
     /// The columns to read next so that each row has as many as it has data columns: fresh data, fresh parity, then what
     /// is stale. Empty when all rows have enough, or there is nothing more to ask.
-    fn wants(&self) -> Vec<At> {
+    pub(super) fn wants(&self) -> Vec<At> {
         let nparity = self.target.map.nparity;
         let mut wants = Vec::new();
         for (r, row) in self.cells.iter().enumerate() {

@@ -1,12 +1,14 @@
 //! Disks driven by io_uring: callers submit, one thread reaps.
 //!
 //! ```text
-//!   any thread: submit ─► table (lock: a slot, an entry on the submission queue) ─► io_uring_enter, outside the lock
-//!                           │ no slot free: wait in the overflow queue
-//!   weir-ring thread:  io_uring_enter (sleeps until a completion) ─► slots emptied, overflow moved up ─► answers
+//!   any thread: submit ─► table (lock: a slot, an entry on the submission queue) ─► io_uring_enter, outside the lock,
+//!                           │ no slot free: wait in the overflow queue                if the reaping thread sleeps
+//!   weir-ring thread:  io_uring_enter (submits what came meanwhile, sleeps until a completion) ─► slots emptied,
+//!                      overflow moved up ─► answers
 //! ```
 //!
-//! An operation starts on the thread that wants it: no hand-over, no second thread to wake. The other way, one thread
+//! An operation starts on the thread that wants it: no hand-over, no second thread to wake. Only while the reaping thread
+//! is awake, it submits for the others with the same call by which it waits: the busier the disks, the fewer calls. The other way, one thread
 //! that owns the ring and takes letters from an inbox, was built first: it allows the kernel's cheapest completion mode
 //! and larger batches, but at random reads of depth 32 the extra wake-up of each letter cost a fifth of the rate;
 //! lingering awake for the next letter made it worse on two cores, not better.
@@ -35,6 +37,8 @@ const DEPTH: usize = 256;
 const BELL: u64 = u64::MAX;
 /// The most bytes in one submission: the kernel takes no more than 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
+/// The most buffers in one submission (`UIO_MAXIOV`).
+const MAX_PARTS: usize = 1024;
 /// `IORING_ENTER_GETEVENTS` of `<linux/io_uring.h>`.
 const GETEVENTS: u32 = 1;
 
@@ -43,7 +47,12 @@ struct Letter {
     io: Io,
     /// Bytes transferred by earlier submissions of this operation.
     done: usize,
+    /// What the kernel reads while it works: where the buffers are, when there are several.
+    parts: Vec<libc::iovec>,
 }
+
+// SAFETY: the pointers lead into buffers of `io`, which go where the letter goes.
+unsafe impl Send for Letter {}
 
 /// What is under way and what waits.
 struct Table {
@@ -51,6 +60,8 @@ struct Table {
     slots: Vec<Option<(Letter, bool)>>,
     free: Vec<usize>,
     waiting: VecDeque<Letter>,
+    /// The reaping thread is awake, and will look at the submission queue before it sleeps.
+    reaping: bool,
     closed: bool,
 }
 
@@ -69,6 +80,7 @@ impl Ring {
             slots: (0..DEPTH).map(|_| None).collect(),
             free: (0..DEPTH).rev().collect(),
             waiting: VecDeque::new(),
+            reaping: false,
             closed: false,
         };
         let shared = Arc::new(Shared { ring: open_ring()?, table: Mutex::new(table) });
@@ -79,7 +91,7 @@ impl Ring {
 
     /// Hands an operation to the kernel, or lets it wait for a slot.
     pub fn submit(&self, target: Arc<Target>, io: Io) {
-        self.0.start(Letter { target, io, done: 0 });
+        self.0.start(Letter { target, io, done: 0, parts: Vec::new() });
     }
 }
 
@@ -106,8 +118,9 @@ fn open_ring() -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_cqsize(2 * entries).build(entries)?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;
-    let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE, opcode::Fallocate::CODE];
-    if needed.iter().all(|code| probe.is_supported(*code)) {
+    let transfers = [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE];
+    let others = [opcode::Fsync::CODE, opcode::Fallocate::CODE];
+    if transfers.iter().chain(&others).all(|code| probe.is_supported(*code)) {
         Ok(ring)
     } else {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
@@ -134,14 +147,15 @@ impl Shared {
         let mut table = self.table();
         table.waiting.push_back(letter);
         let pushed = self.fill(&mut table);
+        let alone = !table.reaping;
         drop(table);
-        if pushed {
+        if pushed > 0 && alone {
             self.enter();
         }
     }
 
-    /// Puts waiting letters on the submission queue while there are slots. Whether there is something to submit.
-    fn fill(&self, table: &mut Table) -> bool {
+    /// Puts waiting letters on the submission queue while there are slots. How many are to be submitted.
+    fn fill(&self, table: &mut Table) -> usize {
         // SAFETY: the lock that guards the submission queue is held by whoever has the table.
         let mut queue = unsafe { self.ring.submission_shared() };
         while let Some(slot) = table.free.pop() {
@@ -158,7 +172,7 @@ impl Shared {
             }
             table.slots[slot] = Some((letter, direct));
         }
-        !queue.is_empty()
+        queue.len()
     }
 
     /// Submits all that is on the queue; somebody else may have done so already.
@@ -178,13 +192,22 @@ impl Shared {
         let _guard = NeverUnwind;
         let mut done = Vec::new();
         loop {
-            // SAFETY: no argument but numbers.
-            match unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GETEVENTS, None) } {
+            // What was pushed while this thread was awake is submitted by the very call that waits. From here on, others
+            // submit for themselves.
+            let pushed = {
+                let mut table = self.table();
+                table.reaping = false;
+                self.fill(&mut table)
+            };
+            // The exact number: where the kernel finds fewer (somebody else was quicker), it returns without a wait.
+            // SAFETY: no argument but numbers; what the entries point to is owned by the slots.
+            match unsafe { self.ring.submitter().enter::<libc::sigset_t>(pushed as u32, 1, GETEVENTS, None) } {
                 Ok(_) => {}
                 Err(error) if is_passing(&error) => {}
                 Err(error) => panic!("io_uring_enter refuses to wait: {error}"),
             }
             let mut table = self.table();
+            table.reaping = true;
             // SAFETY: this thread alone touches the completion queue.
             for entry in unsafe { self.ring.completion_shared() } {
                 if entry.user_data() != BELL {
@@ -194,12 +217,8 @@ impl Shared {
                     done.push((letter, direct, entry.result()));
                 }
             }
-            let pushed = self.fill(&mut table);
             let end = table.closed && table.waiting.is_empty() && table.free.len() == DEPTH;
             drop(table);
-            if pushed {
-                self.enter();
-            }
             let mut again = false;
             for (letter, direct, result) in done.drain(..) {
                 if let Some(rest) = settle(letter, direct, result) {
@@ -221,25 +240,39 @@ fn is_passing(error: &io::Error) -> bool {
 
 /// The submission for (the rest of) an operation, and whether it goes around the page cache.
 fn entry_for(letter: &mut Letter) -> (squeue::Entry, bool) {
-    let Letter { target, io, done } = letter;
+    let Letter { target, io, done, parts } = letter;
     let plain = types::Fd(target.plain_fd());
     match io.op {
-        Op::Flush => (opcode::Fsync::new(plain).flags(types::FsyncFlags::DATASYNC).build(), false),
-        Op::Discard => (opcode::Fallocate::new(plain, io.len).offset(io.offset).mode(PUNCH_HOLE).build(), false),
-        Op::Read | Op::Write => {
-            let at = io.offset + *done as u64;
-            let rest = &mut io.buf.as_mut()[*done..];
-            let count = rest.len().min(MAX_TRANSFER);
-            let (file, direct) = target.file(at, &rest[..count]);
-            let (fd, memory) = (types::Fd(file.as_raw_fd()), rest.as_mut_ptr());
-            let entry = if io.op == Op::Read {
-                opcode::Read::new(fd, memory, count as u32).offset(at).build()
-            } else {
-                opcode::Write::new(fd, memory, count as u32).offset(at).build()
-            };
-            (entry, direct)
+        Op::Flush => return (opcode::Fsync::new(plain).flags(types::FsyncFlags::DATASYNC).build(), false),
+        Op::Discard => {
+            return (opcode::Fallocate::new(plain, io.len).offset(io.offset).mode(PUNCH_HOLE).build(), false);
+        }
+        Op::Read | Op::Write => {}
+    }
+    let (at, reads) = (io.offset + *done as u64, io.op == Op::Read);
+    parts.clear();
+    let (mut skip, mut room) = (*done, MAX_TRANSFER);
+    for buf in &mut io.bufs {
+        let passed = skip.min(buf.len());
+        skip -= passed;
+        let rest = &mut buf.as_mut()[passed..];
+        let count = rest.len().min(room);
+        room -= count;
+        if count > 0 && parts.len() < MAX_PARTS {
+            parts.push(libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: count });
         }
     }
+    // SAFETY: made above of slices of buffers that are still borrowed.
+    let slices = parts.iter().map(|p| unsafe { std::slice::from_raw_parts(p.iov_base.cast::<u8>(), p.iov_len) });
+    let (file, direct) = target.file(at, slices);
+    let fd = types::Fd(file.as_raw_fd());
+    let entry = match (&parts[..], reads) {
+        ([one], true) => opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32).offset(at).build(),
+        ([one], false) => opcode::Write::new(fd, one.iov_base.cast(), one.iov_len as u32).offset(at).build(),
+        (many, true) => opcode::Readv::new(fd, many.as_ptr(), many.len() as u32).offset(at).build(),
+        (many, false) => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32).offset(at).build(),
+    };
+    (entry, direct)
 }
 
 /// Answers an operation, or gives back what has to be submitted again. The file is let go before the answer: whoever

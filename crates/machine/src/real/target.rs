@@ -75,13 +75,15 @@ impl Target {
     }
 
     /// The file for a transfer, and whether it goes around the page cache.
-    pub fn file(&self, offset: u64, memory: &[u8]) -> (&File, bool) {
+    pub fn file<'a>(&self, offset: u64, mut memory: impl Iterator<Item = &'a [u8]>) -> (&File, bool) {
         match &self.direct {
             Some(direct)
                 if direct.usable.load(Ordering::Relaxed)
                     && offset.is_multiple_of(direct.offset_align)
-                    && (memory.len() as u64).is_multiple_of(direct.offset_align)
-                    && (memory.as_ptr() as usize).is_multiple_of(direct.memory_align) =>
+                    && memory.all(|part| {
+                        (part.len() as u64).is_multiple_of(direct.offset_align)
+                            && (part.as_ptr() as usize).is_multiple_of(direct.memory_align)
+                    }) =>
             {
                 (&direct.file, true)
             }

@@ -37,19 +37,23 @@ enum Failure {
 /// Moves the whole range, in as many calls as the kernel takes for it.
 fn transfer(target: &Target, io: &mut Io) -> Result<(), Failure> {
     let (op, offset) = (io.op, io.offset);
-    let memory = io.buf.as_mut();
     let mut done = 0;
-    while done < memory.len() {
-        let at = offset + done as u64;
-        let rest = &mut memory[done..];
-        let (file, direct) = target.file(at, rest);
-        let result = if op == Op::Read { file.read_at(rest, at) } else { file.write_at(rest, at) };
-        match result {
-            Ok(0) => return Err(Failure::Short(done as u64)),
-            Ok(count) => done += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => target.give_up_direct(),
-            Err(error) => return Err(Failure::Os(error)),
+    for buf in &mut io.bufs {
+        let mut rest = buf.as_mut();
+        while !rest.is_empty() {
+            let at = offset + done;
+            let (file, direct) = target.file(at, std::iter::once(&*rest));
+            let result = if op == Op::Read { file.read_at(rest, at) } else { file.write_at(rest, at) };
+            match result {
+                Ok(0) => return Err(Failure::Short(done)),
+                Ok(count) => {
+                    done += count as u64;
+                    rest = &mut rest[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => target.give_up_direct(),
+                Err(error) => return Err(Failure::Os(error)),
+            }
         }
     }
     Ok(())

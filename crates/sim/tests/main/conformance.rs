@@ -285,6 +285,29 @@ fn buffers_are_recycled_by_real_disks() {
 }
 
 #[test]
+fn one_read_fills_several_buffers_in_their_order() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(0);
+        std::fs::write(&path, pattern(0, SIZE as usize, 3)).unwrap();
+        let disk = machine.disks.open(&path, Access::ReadOnly).unwrap();
+        let whole = pattern(0, SIZE as usize, 3);
+        let mut parted = disk.buffer(4 * SECTOR);
+        let front = parted.split_to(SECTOR);
+        let bufs = weir_machine::Bufs::from_iter([disk.buffer(3 * SECTOR), parted, front, disk.buffer(SECTOR)]);
+        let read = machine.block_on(disk.read_into(5 * SECTOR as u64, bufs)).unwrap();
+        let mut at = 5 * SECTOR;
+        for buf in &read {
+            assert_eq!(buf.as_ref(), &whole[at..at + buf.len()], "{name}: at {at}");
+            at += buf.len();
+        }
+        assert_eq!(at, 13 * SECTOR, "{name}");
+        let beyond = weir_machine::Bufs::from_iter([disk.buffer(SECTOR), disk.buffer(SECTOR)]);
+        let refused = machine.block_on(disk.read_into(SIZE - SECTOR as u64, beyond)).unwrap_err();
+        assert!(matches!(refused, DiskError::OutOfRange { .. }), "{name}: {refused}");
+    }
+}
+
+#[test]
 fn operations_outlive_the_thread_that_submitted_them() {
     for (name, machine) in real_machines() {
         let (_folder, path) = file_of(0);
@@ -293,8 +316,9 @@ fn operations_outlive_the_thread_that_submitted_them() {
         let offsets: Vec<u64> = (0..SIZE).step_by(SECTOR).collect();
         let submit = |at: &u64| {
             let (done, answer) = futures_channel::oneshot::channel();
-            let (offset, buf) = (*at, disk.buffer(SECTOR));
-            disk.submit(weir_machine::Io { op: Op::Read, offset, len: SECTOR as u64, buf, done });
+            let (offset, bufs) = (*at, weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]));
+            let done = Box::new(move |result| drop(done.send(result)));
+            disk.submit(weir_machine::Io { op: Op::Read, offset, len: SECTOR as u64, bufs, done });
             answer
         };
         let answers: Vec<_> = std::thread::scope(|scope| {
@@ -307,7 +331,7 @@ fn operations_outlive_the_thread_that_submitted_them() {
         let whole = pattern(0, SIZE as usize, 2);
         for (at, answer) in offsets.iter().zip(machine.block_on(join_all(answers))) {
             let read = answer.unwrap().unwrap();
-            assert_eq!(read.as_ref(), &whole[*at as usize..*at as usize + SECTOR], "{name}: at {at}");
+            assert_eq!(read[0].as_ref(), &whole[*at as usize..*at as usize + SECTOR], "{name}: at {at}");
         }
     }
 }
