@@ -223,6 +223,19 @@ impl WrappedKey {
         Ok((master, hmac))
     }
 
+    /// The same keys, wrapped by another key. The caller draws `iv` at random.
+    ///
+    /// # Errors
+    /// [`CodecError::WrongKey`] if `old` is not the key that wraps them; [`CodecError::UnknownCrypt`] for the first version
+    /// of the format, whose keys stay as they are.
+    pub fn rewrap(&self, old: &WrappingKey, new: &WrappingKey, iv: [u8; IV_BYTES]) -> Result<Self, CodecError> {
+        if self.version != Self::CURRENT_VERSION {
+            return Err(CodecError::UnknownCrypt { field: "version", value: self.version });
+        }
+        let (master, hmac) = self.open(old)?;
+        Self::seal(new, self.suite()?, self.guid, iv, master.bytes(), hmac.bytes())
+    }
+
     /// Wraps a dataset's keys: `master` has the suite's key length (the rest of it is not used). The caller draws
     /// `master`, `hmac`, `guid` and `iv` at random.
     pub fn seal(

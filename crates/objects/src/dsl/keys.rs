@@ -62,6 +62,30 @@ pub struct KeySpec {
 pub type SetKey = Arc<DatasetKey>;
 
 impl KeySpec {
+    /// From the entries of a key object that the directory `dir` has.
+    pub(crate) fn of_fields(fields: &BTreeMap<String, Value>, dir: ObjectId) -> Result<Self, DecodeError> {
+        let word = |name: &str| fields.get(name).and_then(Value::first);
+        let wrong = |field| DecodeError::Field { what: "key object", field, value: 0 };
+        let format_number = word(crypto_key::KEYFORMAT).unwrap_or(0);
+        let wrapped = WrappedKey {
+            suite: word(crypto_key::SUITE).ok_or_else(|| wrong("suite"))?,
+            version: word(crypto_key::VERSION).unwrap_or(0),
+            guid: word(crypto_key::GUID).ok_or_else(|| wrong("guid"))?,
+            master_key: array(fields, crypto_key::MASTER_KEY).ok_or_else(|| wrong("master key"))?,
+            hmac_key: array(fields, crypto_key::HMAC_KEY).ok_or_else(|| wrong("HMAC key"))?,
+            iv: array(fields, crypto_key::IV).ok_or_else(|| wrong("IV"))?,
+            mac: array(fields, crypto_key::MAC).ok_or_else(|| wrong("MAC"))?,
+        };
+        Ok(KeySpec {
+            wrapped,
+            format: KeyFormat::from_u64(format_number),
+            format_number,
+            salt: word(crypto_key::PBKDF2_SALT).unwrap_or(0),
+            iterations: word(crypto_key::PBKDF2_ITERS).unwrap_or(0),
+            root: ObjectId(word(crypto_key::ROOT_DDOBJ).unwrap_or(dir.0)),
+        })
+    }
+
     /// The wrapping key that a user's `secret` gives: a passphrase or hexadecimal digits (a line end behind them does
     /// not count), or 32 raw bytes.
     pub fn wrapping_key(&self, dataset: &str, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
@@ -82,29 +106,8 @@ impl Dsl {
         let Some(id) = dir.crypto_key() else { return Ok(None) };
         let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MOST).await?;
         let fields: BTreeMap<String, Value> = entries.into_iter().map(|e| (e.key.text(), e.value)).collect();
-        let word = |name: &str| fields.get(name).and_then(Value::first);
-        let wrong = |field| {
-            let error = DecodeError::Field { what: "key object", field, value: 0 };
-            ObjectError::decode(self.mos.place(id, 0, 0), error)
-        };
-        let format_number = word(crypto_key::KEYFORMAT).unwrap_or(0);
-        let wrapped = WrappedKey {
-            suite: word(crypto_key::SUITE).ok_or_else(|| wrong("suite"))?,
-            version: word(crypto_key::VERSION).unwrap_or(0),
-            guid: word(crypto_key::GUID).ok_or_else(|| wrong("guid"))?,
-            master_key: array(&fields, crypto_key::MASTER_KEY).ok_or_else(|| wrong("master key"))?,
-            hmac_key: array(&fields, crypto_key::HMAC_KEY).ok_or_else(|| wrong("HMAC key"))?,
-            iv: array(&fields, crypto_key::IV).ok_or_else(|| wrong("IV"))?,
-            mac: array(&fields, crypto_key::MAC).ok_or_else(|| wrong("MAC"))?,
-        };
-        Ok(Some(KeySpec {
-            wrapped,
-            format: KeyFormat::from_u64(format_number),
-            format_number,
-            salt: word(crypto_key::PBKDF2_SALT).unwrap_or(0),
-            iterations: word(crypto_key::PBKDF2_ITERS).unwrap_or(0),
-            root: ObjectId(word(crypto_key::ROOT_DDOBJ).unwrap_or(dir.id.0)),
-        }))
+        let spec = KeySpec::of_fields(&fields, dir.id);
+        spec.map(Some).map_err(|error| ObjectError::decode(self.mos.place(id, 0, 0), error))
     }
 
     /// The name of a directory's encryption root; `None` if it is not encrypted.

@@ -38,8 +38,19 @@ impl ObjectSet {
 
     /// A set that is nowhere yet: the first sync writes it.
     pub fn make(cache: Arc<Cache>, id: ObjsetId, kind: ObjsetKind, gate: Arc<dyn Gate>, policy: Policy) -> Arc<Self> {
+        Self::make_with(cache, Opening { id, ..Opening::default() }, kind, gate, policy)
+    }
+
+    /// The same with all that a set is opened with: its key, if it is to be encrypted.
+    pub fn make_with(
+        cache: Arc<Cache>,
+        opening: Opening,
+        kind: ObjsetKind,
+        gate: Arc<dyn Gate>,
+        policy: Policy,
+    ) -> Arc<Self> {
         let header = super::sync::new_header(kind, policy.owner_of.is_some());
-        let set = Self::with_header(cache, Opening { id, ..Opening::default() }, BlockPointer::HOLE, header);
+        let set = Self::with_header(cache, opening, BlockPointer::HOLE, header);
         Arc::new(set.alive(Live::new(gate, policy, 0)))
     }
 

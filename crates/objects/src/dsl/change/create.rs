@@ -71,6 +71,7 @@ impl Change<'_> {
         };
         let bonus = dir.encode(weir_format::Endian::Little);
         let id = self.object(ObjectType::DSL_DIR, ObjectType::DSL_DIR, bonus).await?;
+        self.touched.insert(id);
         match parent {
             Some(parent) => {
                 self.insert_word(self.dir(parent).await?.children, name, id.0).await?;

@@ -142,6 +142,7 @@ impl Change<'_> {
     /// Takes a directory away whose dataset is gone.
     async fn destroy_dir(&mut self, id: ObjectId) -> Result<(), ChangeError> {
         let dir = self.dir(id).await?;
+        self.touched.insert(id);
         let siblings = self.dir(dir.parent).await?.children;
         let entries = self.entries(siblings).await?;
         let name = entries.into_iter().find(|(_, v)| v.first() == Some(id.0)).map(|(n, _)| n).unwrap_or_default();

@@ -1,13 +1,23 @@
 //! What may still be written (OpenZFS `dsl_dir_space_available`, `dsl_dir_tempreserve_space`,
 //! `dsl_dataset_check_quota`): the arithmetic for operations here, and for the gate that lets transactions begin.
 //!
-//! The gate must answer at once, without reading the MOS: it keeps [`Limits`], a copy of the directories' numbers, which
-//! the syncer refreshes after each group ([`Change::limits`]), and adds what waits in memory.
+//! The gate must answer at once, without reading the MOS: it keeps [`Limits`], a copy of the directories' numbers. The
+//! syncer reads them all once ([`Change::limits`]), and after each group those that it changed ([`Change::refresh`]).
+//! What waits in memory is booked on top, by group: [`Limits::book`] when a transaction begins, [`Limits::synced`] when its
+//! group is on the disks.
+//!
+//! ```text
+//!   set ─ refquota: referenced + waiting          head's directory ─ quota: used + waiting, less what the
+//!         refreservation: covers the first bytes         │           refreservation holds unused for this very head
+//!                                                        ▼ charge: what its reservation does not cover
+//!                                                   directory above ─ quota … ─ root: the pool's size less the slop
+//! ```
 
 use super::space::{available, charged};
 use super::{Change, ChangeError};
+use crate::live::Purpose;
 use std::collections::BTreeMap;
-use weir_format::{ObjectId, ObjsetId};
+use weir_format::{ObjectId, ObjectType, ObjsetId, Txg};
 
 impl Change<'_> {
     /// Bytes that may still be written below a directory.
@@ -32,12 +42,25 @@ impl Change<'_> {
             to_read.extend(self.children_of(&dir).await?.into_iter().map(|(_, child)| child));
             self.read_limits(id, &mut limits).await?;
         }
+        self.touched.clear();
         Ok(limits)
     }
 
-    /// Reads the numbers of one directory and its head again: after it was synced, set or made. Those above it change
-    /// too: the caller walks up by [`Limits::parent`].
-    pub async fn read_limits(&mut self, id: ObjectId, limits: &mut Limits) -> Result<(), ChangeError> {
+    /// Reads again what this group has changed.
+    pub async fn refresh(&mut self, limits: &mut Limits) -> Result<(), ChangeError> {
+        limits.capacity_bytes = self.pool.capacity_bytes;
+        for id in std::mem::take(&mut self.touched) {
+            match self.mos.object(self.rq, id).await {
+                Ok(object) if object.dnode.bonus_type == ObjectType::DSL_DIR => self.read_limits(id, limits).await?,
+                Ok(_) => {}
+                Err(error) if error.is_absent() => limits.forget(id),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_limits(&mut self, id: ObjectId, limits: &mut Limits) -> Result<(), ChangeError> {
         let dir = self.dir(id).await?;
         let of = DirLimits {
             parent: dir.parent,
@@ -86,116 +109,151 @@ pub enum Refusal {
     Quota,
     /// The pool is full (`ENOSPC`).
     Full,
-    /// It would be too much together with what waits in memory: once that is synced it may fit. Wait for a group.
+    /// It would be too much together with what waits in memory, which is an upper bound: once that is synced it may fit.
     Wait,
 }
 
-/// The numbers that limit writing, as of the last synced group.
+/// The numbers that limit writing, as of the last synced group, and what waits in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// The pool's size less its slop.
     pub capacity_bytes: u64,
     dirs: BTreeMap<ObjectId, DirLimits>,
     sets: BTreeMap<ObjsetId, SetLimits>,
+    waiting: BTreeMap<Txg, BTreeMap<ObjsetId, u64>>,
+    waiting_in: BTreeMap<ObjectId, u64>,
 }
 
 impl Limits {
-    /// The directory above; `None` for the root and for unknown ones.
-    pub fn parent(&self, dir: ObjectId) -> Option<ObjectId> {
-        self.dirs.get(&dir).map(|d| d.parent).filter(|id| id.0 != 0)
-    }
-
-    /// The directory of a head's object set.
-    pub fn dir_of(&self, set: ObjsetId) -> Option<ObjectId> {
-        self.sets.get(&set).map(|s| s.dir)
-    }
-
-    /// Forgets a directory that was destroyed.
-    pub fn forget(&mut self, dir: ObjectId) {
+    fn forget(&mut self, dir: ObjectId) {
         self.dirs.remove(&dir);
         self.sets.retain(|_, set| set.dir != dir);
     }
 
-    /// Whether `bytes` more may be written to `set`. `in_flight` gives the bytes that wait in memory for a set; `freeing`:
-    /// the transaction gives back more than it takes, so quotas do not hold it, and `slop_bytes` more of the pool are
-    /// open to it.
-    ///
-    /// # Errors
-    /// A [`Refusal`].
-    pub fn admit(
-        &self,
-        set: ObjsetId,
-        bytes: u64,
-        in_flight: &dyn Fn(ObjsetId) -> u64,
-        freeing: bool,
-        slop_bytes: u64,
-    ) -> Result<(), Refusal> {
-        let Some(of) = self.sets.get(&set) else { return Ok(()) };
-        let waiting = self.waiting(in_flight);
-        let own_waiting = in_flight(set);
-        if !freeing && of.ref_quota_bytes != 0 {
-            let full = of.referenced_bytes >= of.ref_quota_bytes;
-            if of.referenced_bytes.saturating_add(own_waiting) >= of.ref_quota_bytes {
-                return Err(if full && own_waiting == 0 { Refusal::Quota } else { Refusal::Wait });
-            }
-        }
-        // What a refreservation holds for this very head does not count against it.
-        let unused = of.ref_reservation_bytes.saturating_sub(of.unique_bytes);
-        let from_reservation = bytes.min(unused.saturating_sub(own_waiting));
-        let (mut at, mut more) = (of.dir, bytes);
-        let (mut less, mut first) = (unused, true);
-        while let Some(dir) = self.dirs.get(&at) {
-            let used = dir.used_bytes.saturating_sub(less);
-            let in_flight = waiting.get(&at).copied().unwrap_or(0);
-            let root = dir.parent.0 == 0;
-            check_dir(dir, used, in_flight, root.then_some((self.capacity_bytes, slop_bytes)), freeing)?;
-            let beyond = if first { more - from_reservation } else { more };
-            let charge = charged(used.saturating_add(in_flight), beyond as i64, dir.reserved_bytes);
-            if charge <= 0 || root {
-                return Ok(());
-            }
-            (at, more, less, first) = (dir.parent, charge as u64, 0, false);
-        }
-        Ok(())
+    /// Books bytes that a transaction of group `txg` will change at most.
+    pub fn book(&mut self, set: ObjsetId, txg: Txg, bytes: u64) {
+        *self.waiting.entry(txg).or_default().entry(set).or_default() += bytes;
+        self.climb(set, |waiting| *waiting = waiting.saturating_add(bytes));
     }
 
-    /// What waits in memory, by directory, those below included.
-    fn waiting(&self, in_flight: &dyn Fn(ObjsetId) -> u64) -> BTreeMap<ObjectId, u64> {
-        let mut out = BTreeMap::new();
-        for (set, of) in &self.sets {
-            let bytes = in_flight(*set);
-            let mut at = Some(of.dir).filter(|_| bytes > 0);
-            while let Some(dir) = at {
-                *out.entry(dir).or_default() += bytes;
-                at = self.parent(dir);
-            }
+    /// The group `txg`, and all before it, are synced: what waited in them is in the numbers now.
+    pub fn synced(&mut self, txg: Txg) {
+        let later = self.waiting.split_off(&Txg(txg.0 + 1));
+        self.waiting = later;
+        self.waiting_in.clear();
+        let sets: Vec<(ObjsetId, u64)> = self.waiting.values().flatten().map(|(set, bytes)| (*set, *bytes)).collect();
+        for (set, bytes) in sets {
+            self.climb(set, |waiting| *waiting = waiting.saturating_add(bytes));
         }
-        out
+    }
+
+    fn climb(&mut self, set: ObjsetId, change: impl Fn(&mut u64)) {
+        let mut at = self.sets.get(&set).map(|of| of.dir);
+        // Parents come from the disk: no more steps than there are directories.
+        for _ in 0..self.dirs.len() {
+            let Some(dir) = at.filter(|id| id.0 != 0) else { break };
+            change(self.waiting_in.entry(dir).or_default());
+            at = self.dirs.get(&dir).map(|d| d.parent);
+        }
+    }
+
+    fn waiting_of(&self, set: ObjsetId) -> u64 {
+        self.waiting.values().filter_map(|sets| sets.get(&set)).sum()
+    }
+
+    /// Whether a transaction may change `bytes` more of `set`. One that frees passes quotas; `slop_bytes` is the part of
+    /// the slop that its purpose opens to it.
+    ///
+    /// # Errors
+    /// A [`Refusal`]. Sets that are not known (the MOS) are not refused.
+    pub fn admit(&self, set: ObjsetId, bytes: u64, purpose: Purpose, slop_bytes: u64) -> Result<(), Refusal> {
+        let Some(of) = self.sets.get(&set) else { return Ok(()) };
+        let freeing = purpose == Purpose::Free;
+        let waiting = self.waiting_of(set);
+        if !freeing && of.ref_quota_bytes != 0 && of.referenced_bytes.saturating_add(waiting) >= of.ref_quota_bytes {
+            let full = waiting == 0 && of.referenced_bytes >= of.ref_quota_bytes;
+            return Err(if full { Refusal::Quota } else { Refusal::Wait });
+        }
+        // What the refreservation holds for this very head does not count against it.
+        let held = of.ref_reservation_bytes.saturating_sub(of.unique_bytes);
+        let mut more = bytes - bytes.min(held.saturating_sub(waiting));
+        let (mut at, mut less) = (of.dir, held);
+        for _ in 0..self.dirs.len() {
+            let Some(dir) = self.dirs.get(&at) else { break };
+            let used = dir.used_bytes.saturating_sub(less);
+            let in_flight = self.waiting_in.get(&at).copied().unwrap_or(0);
+            let root = dir.parent.0 == 0;
+            check_dir(dir, used, in_flight, root.then(|| self.capacity_bytes.saturating_add(slop_bytes)), freeing)?;
+            let charge = charged(used.saturating_add(in_flight), more as i64, dir.reserved_bytes);
+            if charge <= 0 || root {
+                break;
+            }
+            (at, more, less) = (dir.parent, charge as u64, 0);
+        }
+        Ok(())
     }
 }
 
 /// One level: nobody is refused before the limit is reached, and what waits may pass it by a thirty-second part.
-fn check_dir(
-    dir: &DirLimits,
-    used: u64,
-    in_flight: u64,
-    pool: Option<(u64, u64)>,
-    freeing: bool,
-) -> Result<(), Refusal> {
+fn check_dir(dir: &DirLimits, used: u64, in_flight: u64, pool: Option<u64>, freeing: bool) -> Result<(), Refusal> {
     let mut quota = if freeing || dir.quota_bytes == 0 { u64::MAX } else { dir.quota_bytes };
     let mut refusal = Refusal::Quota;
-    if let Some((capacity, slop)) = pool {
-        let open = if freeing { capacity.saturating_add(slop) } else { capacity };
-        if open < quota {
-            (quota, refusal) = (open, Refusal::Full);
-        }
-    }
-    if quota == u64::MAX {
-        return Ok(());
+    if let Some(open) = pool.filter(|open| *open < quota) {
+        (quota, refusal) = (open, Refusal::Full);
     }
     match () {
+        () if quota == u64::MAX => Ok(()),
         () if used >= quota => Err(refusal),
         () if used.saturating_add(in_flight) >= quota.saturating_add(quota >> 5) => Err(Refusal::Wait),
         () => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: ObjsetId = ObjsetId(9);
+    const TXG: Txg = Txg(7);
+
+    /// A root of 1000 bytes with a directory of one set below it.
+    fn limits(quota: u64, used: u64, set: SetLimits) -> Limits {
+        let mut limits = Limits { capacity_bytes: 1000, ..Limits::default() };
+        let root = DirLimits { used_bytes: used + 100, ..DirLimits::default() };
+        let dir = DirLimits { parent: ObjectId(1), quota_bytes: quota, used_bytes: used, reserved_bytes: 0 };
+        limits.dirs.insert(ObjectId(1), root);
+        limits.dirs.insert(ObjectId(2), dir);
+        limits.sets.insert(SET, SetLimits { dir: ObjectId(2), ..set });
+        limits
+    }
+
+    #[test]
+    fn quotas_stop_writing_and_let_freeing_pass() {
+        let full = limits(300, 300, SetLimits::default());
+        assert_eq!(full.admit(SET, 10, Purpose::Write, 0), Err(Refusal::Quota));
+        assert_eq!(full.admit(SET, 10, Purpose::Free, 0), Ok(()));
+        let mut nearly = limits(300, 290, SetLimits::default());
+        assert_eq!(nearly.admit(SET, 50, Purpose::Write, 0), Ok(()), "nobody is refused before the limit is reached");
+        nearly.book(SET, TXG, 50);
+        assert_eq!(nearly.admit(SET, 10, Purpose::Write, 0), Err(Refusal::Wait));
+        nearly.synced(TXG);
+        assert_eq!(nearly.admit(SET, 10, Purpose::Write, 0), Ok(()));
+    }
+
+    #[test]
+    fn a_full_pool_can_be_emptied() {
+        let full = limits(0, 900, SetLimits::default());
+        assert_eq!(full.admit(SET, 10, Purpose::Write, 0), Err(Refusal::Full));
+        assert_eq!(full.admit(SET, 10, Purpose::Free, 50), Ok(()));
+        assert_eq!(full.admit(ObjsetId(0), 10, Purpose::Write, 0), Ok(()));
+    }
+
+    #[test]
+    fn limits_of_the_head_alone() {
+        let of = SetLimits { referenced_bytes: 50, ref_quota_bytes: 50, ..SetLimits::default() };
+        assert_eq!(limits(0, 50, of).admit(SET, 1, Purpose::Write, 0), Err(Refusal::Quota));
+        // 900 used, 400 of them held by the refreservation for this very head.
+        let of = SetLimits { unique_bytes: 500, ref_reservation_bytes: 900, ..SetLimits::default() };
+        assert_eq!(limits(0, 900, of).admit(SET, 100, Purpose::Write, 0), Ok(()));
     }
 }

@@ -31,6 +31,7 @@ mod features;
 mod file_system;
 mod history;
 mod hold;
+mod key;
 mod limits;
 mod lists;
 mod names;
@@ -50,6 +51,7 @@ mod volume;
 pub use create::{Created, Kind, NewDataset};
 pub use error::ChangeError;
 pub use file_system::{FileSystemSpec, ZPL_VERSION};
+pub use key::{KeySource, NewKey};
 pub use limits::{Limits, Refusal};
 pub use names::{check_component, check_name, split_name};
 pub use pool::PoolDirs;
@@ -63,7 +65,7 @@ use crate::live::NewObject;
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
 use crate::zap::{self, Key, NewZap, Value, Zap};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_format::dsl::pool as pool_name;
 use weir_format::zap::{BlockKind, NormFlags};
@@ -122,13 +124,15 @@ pub struct Change<'a> {
     frees: Vec<BlockPointer>,
     label_features: BTreeMap<&'static str, bool>,
     pool_objects: BTreeMap<&'static str, ObjectId>,
+    /// Directories that changed, or whose heads did.
+    touched: BTreeSet<ObjectId>,
 }
 
 impl<'a> Change<'a> {
     /// A context for the group of `tx`.
     pub fn new(rq: &'a Request, mos: Arc<ObjectSet>, tx: &'a Tx, pool: PoolContext, now_s: u64) -> Self {
-        let (frees, label_features, pool_objects) = Default::default();
-        Change { rq, mos, tx, pool, now_s, frees, label_features, pool_objects }
+        let (frees, label_features, pool_objects, touched) = Default::default();
+        Change { rq, mos, tx, pool, now_s, frees, label_features, pool_objects, touched }
     }
 
     /// The syncing group.
@@ -275,7 +279,8 @@ impl<'a> Change<'a> {
         Ok(dir.map_err(|e| ObjectError::decode(place, e))?)
     }
 
-    async fn put_dir(&self, id: ObjectId, dir: &DslDir) -> Result<(), ChangeError> {
+    async fn put_dir(&mut self, id: ObjectId, dir: &DslDir) -> Result<(), ChangeError> {
+        self.touched.insert(id);
         let endian = self.mos.object(self.rq, id).await?.dnode.endian;
         Ok(self.mos.set_bonus(self.rq, self.tx, id, ObjectType::DSL_DIR, &dir.encode(endian)).await?)
     }
@@ -291,7 +296,8 @@ impl<'a> Change<'a> {
         Ok(dataset.map_err(|e| ObjectError::decode(place, e))?)
     }
 
-    async fn put_dataset(&self, id: ObjectId, dataset: &DslDataset) -> Result<(), ChangeError> {
+    async fn put_dataset(&mut self, id: ObjectId, dataset: &DslDataset) -> Result<(), ChangeError> {
+        self.touched.insert(dataset.dir);
         let endian = self.mos.object(self.rq, id).await?.dnode.endian;
         Ok(self.mos.set_bonus(self.rq, self.tx, id, ObjectType::DSL_DATASET, &dataset.encode(endian)).await?)
     }

@@ -235,6 +235,7 @@ impl Change<'_> {
 
     async fn set_on_dir(&mut self, found: &Found, property: &str, setting: &Setting) -> Result<(), ChangeError> {
         let (id, zap) = (found.at.id, found.at.dir.props);
+        self.touched.insert(id);
         let old = self.own_values(zap, property).await?.unwrap_or(0);
         if matches!(property, "filesystem_limit" | "snapshot_limit") {
             self.start_counting(id).await?;
@@ -377,7 +378,8 @@ fn check_form(name: &str, property: &str, setting: &Setting, snapshot: bool) -> 
     let Some(native) = props::native_named(property) else { return refuse("no such property") };
     let reading = matches!(native.rule, Rule::ReadOnly);
     match () {
-        () if reading && property != "volsize" => refuse("property is read-only"),
+        // A volume's size stands in its own object set.
+        () if reading => refuse("property is read-only"),
         () if snapshot && !matches!(property, "nbmand" | "devices" | "exec" | "setuid" | "xattr" | "mlslabel") => {
             refuse("property cannot be modified for snapshots")
         }
