@@ -273,6 +273,41 @@ impl ObjectSet {
         .await
     }
 
+    /// Writes whole blocks, all at once for whoever reads. With `block_bytes` blocks are so long from now on, which takes
+    /// an object with no more than block 0, and block 0 among those written.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for blocks of another length, or such an object.
+    pub async fn write_blocks(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block_bytes: Option<u32>,
+        blocks: &[(u64, Bytes)],
+    ) -> Result<(), ObjectError> {
+        self.change(rq, id, |node| {
+            let object = node.current.clone().ok_or(self.no_object(id))?;
+            let size = block_bytes.map_or(object.block_bytes(), u64::from);
+            if blocks.iter().any(|(_, bytes)| bytes.len() as u64 != size) {
+                return Err(ObjectError::Unsupported { what: "a block that is not as long as the object's" });
+            }
+            if size != object.block_bytes() {
+                if object.dnode.max_block_id > 0 || !blocks.iter().any(|(block, _)| *block == 0) {
+                    return Err(ObjectError::Unsupported { what: "another block size for an object of many blocks" });
+                }
+                let mut image = object.dnode.clone();
+                image.data_block_bytes = size as u32;
+                node.set_image(id, tx.txg(), image);
+            }
+            for (block, bytes) in blocks {
+                self.put(node, tx.txg(), id, *block, bytes.clone(), false);
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Puts a whole block; `booked`: its bytes are counted already.
     fn put(&self, node: &mut Node, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, booked: bool) {
         let len = bytes.len() as u64;

@@ -11,6 +11,16 @@ use weir_machine::Request;
 /// Leaves that a walk asks for ahead of itself.
 const LEAVES_AHEAD: u64 = 16;
 
+/// How often a look-up begins anew because the ZAP changed under it, before it takes what it finds for what is there.
+const READS_MAX: usize = 100;
+
+/// The header, and its block with the embedded table.
+struct Head {
+    header: FatHeader,
+    block: Bytes,
+    endian: Endian,
+}
+
 /// A leaf's block with its byte order.
 struct LeafBlock {
     number: u64,
@@ -24,12 +34,12 @@ impl Zap {
     }
 
     /// The block number of the leaf at `index` of the pointer table.
-    async fn table_pointer(&self, rq: &Request, header: &FatHeader, index: u64) -> Result<u64, ObjectError> {
-        if header.is_embedded() {
-            let pointer = header.embedded_pointer(&self.first, self.endian, index);
+    async fn table_pointer(&self, rq: &Request, head: &Head, index: u64) -> Result<u64, ObjectError> {
+        if head.header.is_embedded() {
+            let pointer = head.header.embedded_pointer(&head.block, head.endian, index);
             return pointer.map_err(|e| ObjectError::decode(self.place(0), e));
         }
-        let (block, at) = header.external_pointer(index);
+        let (block, at) = head.header.external_pointer(index);
         let (bytes, endian) = self.block(rq, block).await?;
         let mut cursor = Cursor::new(&bytes, endian, "ZAP pointer table");
         cursor.skip(at).and_then(|()| cursor.u64()).map_err(|e| ObjectError::decode(self.place(block), e))
@@ -40,10 +50,36 @@ impl Zap {
         found.ok_or(ObjectError::Corrupt { place: self.place(block), why: "a block of a ZAP is a hole" })
     }
 
-    async fn leaf_block(&self, rq: &Request, header: &FatHeader, hash: u64) -> Result<LeafBlock, ObjectError> {
-        let number = self.table_pointer(rq, header, header.index(hash)).await?;
+    /// The header as it was when the ZAP was opened.
+    fn head(&self) -> Result<Head, ObjectError> {
+        Ok(Head { header: self.header()?, block: self.first.clone(), endian: self.endian })
+    }
+
+    /// The header as it is now.
+    async fn newest_head(&self, rq: &Request) -> Result<Head, ObjectError> {
+        let (block, endian) = self.block(rq, 0).await?;
+        let header = FatHeader::decode(&block, endian).map_err(|e| ObjectError::decode(self.place(0), e))?;
+        Ok(Head { header, block, endian })
+    }
+
+    /// The leaf of a hash. While the ZAP is changed, a header or a table that was just read may lead to what is there no
+    /// longer: the header is read again, then, and left in `head`.
+    async fn leaf_block(&self, rq: &Request, head: &mut Head, hash: u64) -> Result<LeafBlock, ObjectError> {
+        for _ in 0..READS_MAX {
+            match self.try_leaf_block(rq, head, hash).await {
+                Err(e) if self.set.is_live() && e.is_corrupt() => *head = self.newest_head(rq).await?,
+                done => return done,
+            }
+        }
+        self.try_leaf_block(rq, head, hash).await
+    }
+
+    async fn try_leaf_block(&self, rq: &Request, head: &Head, hash: u64) -> Result<LeafBlock, ObjectError> {
+        let number = self.table_pointer(rq, head, head.header.index(hash)).await?;
         let (bytes, endian) = self.block(rq, number).await?;
-        Ok(LeafBlock { number, bytes, endian })
+        let block = LeafBlock { number, bytes, endian };
+        self.leaf(&block, hash)?;
+        Ok(block)
     }
 
     fn leaf<'a>(&self, block: &'a LeafBlock, hash: u64) -> Result<Leaf<'a>, ObjectError> {
@@ -53,7 +89,8 @@ impl Zap {
     }
 
     pub(super) async fn fat_lookup(&self, rq: &Request, name: &[u8], how: Match) -> Result<Option<Value>, ObjectError> {
-        let header = self.header()?;
+        let mut head = self.head()?;
+        let header = head.header.clone();
         if header.flags.uint64_key() {
             return Ok(None);
         }
@@ -62,7 +99,7 @@ impl Zap {
             return Ok(None);
         };
         let hash = hash_bytes(header.salt, header.flags, &normal);
-        let block = self.leaf_block(rq, &header, hash).await?;
+        let block = self.leaf_block(rq, &mut head, hash).await?;
         let leaf = self.leaf(&block, hash)?;
         let failed = |e| ObjectError::decode(self.place(block.number), e);
         let mut found = None;
@@ -80,12 +117,13 @@ impl Zap {
     }
 
     pub(super) async fn fat_lookup_words(&self, rq: &Request, key: &[u64]) -> Result<Option<Value>, ObjectError> {
-        let header = self.header()?;
+        let mut head = self.head()?;
+        let header = head.header.clone();
         if !header.flags.uint64_key() {
             return Ok(None);
         }
         let hash = hash_words(header.salt, header.flags, key);
-        let block = self.leaf_block(rq, &header, hash).await?;
+        let block = self.leaf_block(rq, &mut head, hash).await?;
         let leaf = self.leaf(&block, hash)?;
         let failed = |e| ObjectError::decode(self.place(block.number), e);
         for entry in leaf.find(hash) {
@@ -98,18 +136,21 @@ impl Zap {
     }
 
     pub(super) async fn fat_entries(&self, rq: &Request, cookie: u64, max: usize) -> Result<Vec<Entry>, ObjectError> {
-        let header = self.header()?;
-        let after = Position::of_cookie(cookie, header.flags);
+        let mut head = self.head()?;
+        let flags = head.header.flags;
+        let mut after = Position::of_cookie(cookie, flags);
         let mut hash = after.map_or(0, |p| p.hash);
         let mut out = Vec::new();
         while out.len() < max {
-            let block = self.leaf_block(rq, &header, hash).await?;
+            let block = self.leaf_block(rq, &mut head, hash).await?;
             let leaf = self.leaf(&block, hash)?;
-            self.leaf_entries(&leaf, block.number, header.flags, after, max - out.len(), &mut out)?;
+            self.leaf_entries(&leaf, block.number, flags, after, max - out.len(), &mut out)?;
             let Some(next) = first_hash_after(&leaf) else { break };
             hash = next;
+            // A leaf that has become one with the one before may have what was passed already.
+            after = Some(Position { hash: next.saturating_sub(1), cd: u32::MAX });
             if out.len() < max {
-                self.prefetch_leaves(rq, &header, hash).await;
+                self.prefetch_leaves(rq, &head, hash).await;
             }
         }
         Ok(out)
@@ -147,15 +188,15 @@ impl Zap {
     }
 
     /// Asks for the leaves that a walk comes to after `hash`. An error is met again by the walk itself.
-    async fn prefetch_leaves(&self, rq: &Request, header: &FatHeader, hash: u64) {
-        let first = header.index(hash);
+    async fn prefetch_leaves(&self, rq: &Request, head: &Head, hash: u64) {
+        let first = head.header.index(hash);
         // Once in a while is enough: a run of leaves at a time.
         if !first.is_multiple_of(LEAVES_AHEAD / 2) {
             return;
         }
         let mut before = None;
-        for index in (first..header.table_len()).take(LEAVES_AHEAD as usize) {
-            let Ok(number) = self.table_pointer(rq, header, index).await else { return };
+        for index in (first..head.header.table_len()).take(LEAVES_AHEAD as usize) {
+            let Ok(number) = self.table_pointer(rq, head, index).await else { return };
             if before.replace(number) == Some(number) {
                 continue;
             }

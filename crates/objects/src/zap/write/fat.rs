@@ -75,8 +75,6 @@ impl<'a> Fat<'a> {
 
     /// The ZAP that a micro one becomes, with the same entries.
     pub async fn upgrade(writer: Writer<'a>, micro: &MicroZap<'_>) -> Result<Self, ObjectError> {
-        let Writer { rq, set, tx, id } = writer;
-        set.set_block_bytes(rq, tx, id, 1 << FAT_SHIFT).await?;
         let mut fat = Self::start(writer, FAT_SHIFT, micro.salt, micro.norm, ZapFlags(0)).await?;
         for entry in micro.entries() {
             let key = Key::Name(entry.name.to_vec());
@@ -93,18 +91,21 @@ impl<'a> Fat<'a> {
         Ok(Fat { writer, object: Some(object), header, first, first_changed: foreign, dirty, freed })
     }
 
-    /// Writes what was changed: new leaves and pointers before the header that counts them.
+    /// Writes what was changed, at once: who reads meanwhile sees all of it or nothing.
     pub async fn flush(&mut self) -> Result<(), ObjectError> {
         let Writer { rq, set, tx, id } = self.writer;
-        for (block, bytes) in std::mem::take(&mut self.dirty).into_iter().rev() {
-            self.writer.store(block, bytes).await?;
-        }
         let mut head = self.header.encode(LITTLE);
-        if self.first_changed {
+        let dirty = std::mem::take(&mut self.dirty);
+        let mut blocks: Vec<(u64, Bytes)> = dirty.into_iter().map(|(n, bytes)| (n, Bytes::from(bytes))).collect();
+        if self.first_changed || blocks.len() > 1 {
             let place = self.first.get_mut(..head.len());
             place.ok_or(ObjectError::Corrupt { place: self.writer.place(0), why: TABLE })?.copy_from_slice(&head);
-            self.writer.store(0, std::mem::take(&mut self.first)).await?;
+            blocks.push((0, Bytes::from(std::mem::take(&mut self.first))));
+            let block_bytes = Some(1u32 << self.header.block_shift);
+            set.write_blocks(rq, tx, id, block_bytes, &blocks).await?;
         } else {
+            // An entry came or went in one leaf: of the header, the count alone has changed.
+            set.write_blocks(rq, tx, id, None, &blocks).await?;
             head.truncate(FIELDS_BYTES);
             set.write(rq, tx, id, 0, &head).await?;
         }

@@ -13,8 +13,9 @@
 //! A change works on copies of the blocks and writes them when all is decided: one that fails changes nothing. Blocks
 //! that were written in the other byte order are turned when they are changed.
 //!
-//! Who changes a ZAP, or reads it while another does, holds whatever lock the ZAP's owner has for it (a directory's, the
-//! syncer's being alone): there is none here.
+//! Who changes a ZAP holds whatever lock the ZAP's owner has for it (a directory's, the syncer's being alone): there is
+//! none here. Who reads it needs none: the blocks of one change appear at once, and a reader that was led to what is no
+//! longer there begins anew.
 //!
 //! Sources of the facts: OpenZFS `module/zfs/{zap,zap_micro,zap_fat,zap_leaf}.c`.
 
@@ -433,13 +434,11 @@ impl<'a> Writer<'a> {
         if known {
             micro.set(name, value);
         } else {
-            if grown > micro.block_len() {
-                self.set.set_block_bytes(self.rq, self.tx, self.id, grown as u32).await?;
-                micro.grow(grown);
-            }
+            micro.grow(grown);
             micro.insert(&MicroEntry { name, value, cd });
         }
-        self.store(0, micro.into_block()).await?;
+        let Writer { rq, set, tx, id } = self;
+        set.write_blocks(rq, tx, id, Some(grown as u32), &[(0, Bytes::from(micro.into_block()))]).await?;
         Ok(known)
     }
 

@@ -218,6 +218,34 @@ fn many_names_grow_the_table_and_leave_it_small_again() {
 }
 
 #[test]
+fn who_began_to_read_before_a_change_finds_what_is_there_after() {
+    on_scratch(|set, tx| async move {
+        let rq = &Request::default();
+        let new = NewZap::fat(ObjectType::ZAP_OTHER, ZapFlags(1), 9, 12);
+        let id = create(rq, &set, &tx, &new).await.unwrap();
+        let name = |n: u64| format!("{n}").into_bytes();
+        let mut readers = Vec::new();
+        for n in 0..800 {
+            if n % 100 == 0 {
+                readers.push(Zap::open(rq, &set, id).await.unwrap());
+            }
+            insert(rq, &set, &tx, id, &Key::Name(name(n)), &Value::word(n)).await.unwrap();
+        }
+        for (removed, reader) in (0..800).step_by(100).zip(&readers) {
+            for n in 0..800 {
+                let found = reader.lookup(rq, &name(n), Match::Exact).await.unwrap().and_then(|v| v.first());
+                assert_eq!(found, (n >= removed).then_some(n));
+            }
+            let all = reader.all(rq, 1000).await.unwrap();
+            assert!(all.is_sorted_by_key(|e| e.cookie) && all.len() as u64 == 800 - removed);
+            for n in removed..removed + 100 {
+                assert!(remove(rq, &set, &tx, id, &Key::Name(name(n))).await.unwrap());
+            }
+        }
+    });
+}
+
+#[test]
 fn a_micro_zap_grows_by_sectors_and_turns_fat_beyond_its_limit() {
     on_scratch(|set, tx| async move {
         let rq = &Request::default();
