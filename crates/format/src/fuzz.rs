@@ -251,11 +251,12 @@ fn zap_micro_target(data: &[u8]) {
     let (endian, _, bytes) = split(data);
     if let Ok(zap) = zap::MicroZap::decode(bytes, endian) {
         let _ = zap.entries().fold(0, |sum, e| sum ^ zap::hash_bytes(zap.salt, zap::ZapFlags(0), e.name));
-    }
-    if let Ok(mut edit) = zap::MicroEdit::open(bytes.to_vec(), endian) {
-        let fits = !edit.is_full();
-        assert_eq!(edit.insert(&zap::MicroEntry { name: b"a new name", value: 1, cd: 0 }), fits);
-        assert!(!fits || edit.remove(b"a new name"));
+        let free = zap.free_slot();
+        for entry in zap.entries() {
+            let found = zap.find(entry.name).map(|(at, _)| at);
+            assert!(found.is_some_and(|at| at + zap::MicroZap::SLOT <= bytes.len() && Some(at) != free));
+            assert!(!entry.fits() || bytes.windows(64).any(|slot| slot[..12] == entry.encode(endian)[..12]));
+        }
     }
 }
 

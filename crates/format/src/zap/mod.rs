@@ -31,7 +31,7 @@ pub use edit::{LeafEdit, Slot};
 pub use fat::{FatHeader, PointerTable, ZapFlags};
 pub use hash::{hash_bytes, hash_words};
 pub use leaf::{Leaf, LeafEntry, LeafHeader};
-pub use micro::{MicroEdit, MicroEntry, MicroZap};
+pub use micro::{MicroEntry, MicroZap};
 pub use swap::swapped;
 
 use crate::cursor::{Cursor, DecodeError, Endian};

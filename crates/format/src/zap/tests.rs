@@ -268,34 +268,38 @@ mod edits {
         #[test]
         fn a_micro_zap_is_a_map(steps in proptest::collection::vec((0u8..24, any::<u64>(), 0u8..3), 1..80), big: bool) {
             let endian = if big { Endian::Big } else { Endian::Little };
-            let mut zap = MicroEdit::new(5, NormFlags(0), 512, endian).unwrap();
+            let mut block = MicroZap::encode(5, NormFlags(0), &[], 512, endian).unwrap();
             let mut model: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
             for (n, value, what) in steps {
-                let name = format!("{n:0>width$}", width = 2 + usize::from(n)).into_bytes();
-                let known = model.contains_key(&name);
-                match what {
-                    0 if !known => {
-                        if zap.is_full() {
-                            zap.grow(zap.block_len() + 512);
-                        }
-                        let entry = MicroEntry { name: &name, value, cd: 0 };
-                        prop_assert!(zap.insert(&entry));
-                        model.insert(name, value);
-                    }
-                    1 => {
-                        prop_assert_eq!(zap.set(&name, value), known);
-                        model.entry(name).and_modify(|v| *v = value);
-                    }
-                    2 => {
-                        prop_assert_eq!(zap.remove(&name), known);
+                let name = format!("{n:0>width$}", width = 2 + usize::from(n) * 2).into_bytes();
+                let zap = MicroZap::decode(&block, endian).unwrap();
+                let found = zap.find(&name);
+                prop_assert_eq!(found.map(|(_, entry)| entry.value), model.get(&name).copied());
+                let entry = MicroEntry { name: &name, value, cd: 0 };
+                prop_assert!(entry.fits());
+                let slot = match (what, found, zap.free_slot()) {
+                    (0, Some((at, _)), _) => {
                         model.remove(&name);
+                        Some((at, [0; 64]))
                     }
-                    _ => {}
+                    (0, None, _) => None,
+                    (_, Some((at, _)), _) | (_, None, Some(at)) => {
+                        model.insert(name.clone(), value);
+                        Some((at, entry.encode(endian)))
+                    }
+                    (_, None, None) => {
+                        block.resize(block.len() + 512, 0);
+                        None
+                    }
+                };
+                if let Some((at, slot)) = slot {
+                    block[at..at + 64].copy_from_slice(&slot);
                 }
             }
             let other = if big { Endian::Little } else { Endian::Big };
-            let turned = swapped(&zap.clone().into_block(), endian, other).unwrap();
-            for zap in [zap.zap().unwrap(), MicroZap::decode(&turned, other).unwrap()] {
+            let turned = swapped(&block, endian, other).unwrap();
+            for (block, endian) in [(block, endian), (turned, other)] {
+                let zap = MicroZap::decode(&block, endian).unwrap();
                 let found: BTreeMap<Vec<u8>, u64> = zap.entries().map(|e| (e.name.to_vec(), e.value)).collect();
                 prop_assert_eq!(&found, &model);
             }

@@ -33,7 +33,7 @@ use crate::txg::Tx;
 use bytes::Bytes;
 use fat::Fat;
 use std::sync::Arc;
-use weir_format::zap::{BlockKind, LeafEdit, MicroEdit, MicroEntry, MicroZap, NewEntry, NewKey, NormFlags, ZapFlags};
+use weir_format::zap::{BlockKind, LeafEdit, MicroEntry, MicroZap, NewEntry, NewKey, NormFlags, ZapFlags};
 use weir_format::zap::{hash_bytes, hash_words, swapped};
 use weir_format::{Endian, ObjectId, ObjectType};
 use weir_machine::Request;
@@ -366,9 +366,9 @@ impl<'a> Writer<'a> {
             return fat.flush().await;
         }
         let len = 1usize << new.block_shift.clamp(9, 20);
-        let micro = MicroEdit::new(salt, new.norm, len, Endian::Little);
+        let micro = MicroZap::encode(salt, new.norm, &[], len, Endian::Little);
         let micro = micro.ok_or(ObjectError::TooLong { what: "the block size of a ZAP" })?;
-        self.store(0, micro.into_block()).await
+        self.store(0, micro).await
     }
 
     async fn change(self, key: &Key, change: Change<'_>) -> Result<bool, ObjectError> {
@@ -381,15 +381,12 @@ impl<'a> Writer<'a> {
             return Err(ObjectError::Corrupt { place, why: "a ZAP without its first block" });
         };
         let wrong = |e| ObjectError::decode(place, e);
-        let foreign = endian != Endian::Little;
-        let block = swapped(&bytes, endian, Endian::Little).map_err(wrong)?;
-        drop(bytes);
-        match BlockKind::of(&block, Endian::Little).map_err(wrong)? {
-            BlockKind::Micro => {
-                let micro = MicroEdit::open(block, Endian::Little).map_err(wrong)?;
-                self.change_micro(micro, key, change).await
-            }
+        match BlockKind::of(&bytes, endian).map_err(wrong)? {
+            BlockKind::Micro => self.change_micro(bytes, endian, key, change).await,
             BlockKind::Header => {
+                let foreign = endian != Endian::Little;
+                let block = swapped(&bytes, endian, Endian::Little).map_err(wrong)?;
+                drop(bytes);
                 let mut fat = Fat::open(self, object, block, foreign)?;
                 let was_there = fat.change(key, change).await?;
                 if was_there || !matches!(change, Change::Remove(_)) {
@@ -401,45 +398,71 @@ impl<'a> Writer<'a> {
         }
     }
 
-    async fn change_micro(self, mut micro: MicroEdit, key: &Key, change: Change<'_>) -> Result<bool, ObjectError> {
+    async fn change_micro(
+        self,
+        bytes: Bytes,
+        endian: Endian,
+        key: &Key,
+        change: Change<'_>,
+    ) -> Result<bool, ObjectError> {
         let Key::Name(name) = key else {
             return Err(ObjectError::Unsupported { what: "an integer key in a ZAP of names" });
         };
-        let wrong = |e| ObjectError::decode(self.place(0), e);
-        let zap = micro.zap().map_err(wrong)?;
+        let zap = MicroZap::decode(&bytes, endian).map_err(|e| ObjectError::decode(self.place(0), e))?;
         let value = match change {
             Change::Remove(how) => {
-                let Some(found) = micro_match(&zap, name, how) else { return Ok(false) };
-                micro.remove(&found);
-                self.store(0, micro.into_block()).await?;
+                let Some(at) = micro_match(&zap, name, how) else { return Ok(false) };
+                self.store_slot(bytes, endian, at, [0; MicroZap::SLOT]).await?;
                 return Ok(true);
             }
             Change::Insert(value) | Change::Put(value) => value,
         };
-        let known = zap.get(name).is_some();
-        if known && matches!(change, Change::Insert(_)) {
+        let known = zap.find(name);
+        if known.is_some() && matches!(change, Change::Insert(_)) {
             return Err(self.exists(key));
         }
         let hash = hash_of(key, zap.salt, ZapFlags(0), zap.norm).ok_or(NOT_TEXT)?;
+        let place = match known {
+            Some((at, entry)) => Some((at, entry.cd)),
+            // The slot behind the last, if there is none: the block grows.
+            None => free_cd(&zap, hash).map(|cd| (zap.free_slot().unwrap_or(bytes.len()), cd)),
+        };
+        let place = place.filter(|(at, _)| *at < bytes.len().max(MICRO_MAX_BYTES));
+        let was_there = known.is_some();
         let word = value.words.first().copied().filter(|_| value.int_size == 8 && value.words.len() == 1);
-        let cd = if known { Some(0) } else { free_cd(&zap, hash) };
-        let grown = if !known && micro.is_full() { micro.block_len() + MICRO_STEP_BYTES } else { micro.block_len() };
-        let (Some(value), Some(cd), true) = (word, cd, name.len() <= MicroZap::NAME_MAX && grown <= MICRO_MAX_BYTES)
-        else {
-            let mut fat = Fat::upgrade(self, &micro.zap().map_err(wrong)?).await?;
-            let was_there = fat.change(key, change).await?;
+        let entry = MicroEntry { name, value: word.unwrap_or(0), cd: place.map_or(0, |(_, cd)| cd) };
+        let (Some((at, _)), Some(_), true) = (place, word, entry.fits()) else {
+            let mut fat = Fat::upgrade(self, &zap).await?;
+            fat.change(key, change).await?;
             fat.flush().await?;
             return Ok(was_there);
         };
-        if known {
-            micro.set(name, value);
-        } else {
-            micro.grow(grown);
-            micro.insert(&MicroEntry { name, value, cd });
-        }
+        let slot = entry.encode(Endian::Little);
+        self.store_slot(bytes, endian, at, slot).await?;
+        Ok(was_there)
+    }
+
+    /// Writes the slot that begins at `at` of a micro ZAP's block, which grows if need be.
+    async fn store_slot(
+        self,
+        bytes: Bytes,
+        endian: Endian,
+        at: usize,
+        slot: [u8; MicroZap::SLOT],
+    ) -> Result<(), ObjectError> {
         let Writer { rq, set, tx, id } = self;
-        set.write_blocks(rq, tx, id, Some(grown as u32), &[(0, Bytes::from(micro.into_block()))]).await?;
-        Ok(known)
+        if endian == Endian::Little && at < bytes.len() {
+            // Whoever else has the block keeps it; if nobody does, it is changed where it is.
+            drop(bytes);
+            return set.write(rq, tx, id, at as u64, &slot).await;
+        }
+        let mut block = swapped(&bytes, endian, Endian::Little).map_err(|e| ObjectError::decode(self.place(0), e))?;
+        block.resize(block.len().max((at + MicroZap::SLOT).next_multiple_of(MICRO_STEP_BYTES)), 0);
+        if let Some(part) = block.get_mut(at..at + MicroZap::SLOT) {
+            part.copy_from_slice(&slot);
+        }
+        let block_bytes = Some(block.len() as u32);
+        set.write_blocks(rq, tx, id, block_bytes, &[(0, Bytes::from(block))]).await
     }
 
     fn exists(&self, key: &Key) -> ObjectError {
@@ -471,17 +494,14 @@ fn check(object: &Object, key: &Key, value: &Value) -> Result<(), ObjectError> {
     }
 }
 
-/// The name in a micro ZAP that a look-up would find.
-fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<Vec<u8>> {
-    let wanted = Wanted::new(name, zap.norm, how)?;
-    let mut found = None;
-    for entry in zap.entries().filter(|e| wanted.is(e.name)) {
-        if entry.name == name {
-            return Some(name.to_vec());
-        }
-        found = found.or(Some(entry.name.to_vec()));
+/// Where the slot of the name begins that a look-up in a micro ZAP would find.
+fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<usize> {
+    if let Some((at, _)) = zap.find(name) {
+        return Some(at);
     }
-    found
+    let wanted = Wanted::new(name, zap.norm, how)?;
+    let found = zap.entries().find(|e| wanted.is(e.name))?;
+    zap.find(found.name).map(|(at, _)| at)
 }
 
 /// The lowest differentiator that no entry of that hash has; `None` if there are so many that one leaf could not hold
