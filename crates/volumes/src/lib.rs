@@ -5,17 +5,24 @@
 //!   object 2   a ZAP: `size`, the device's size in bytes
 //! ```
 //!
-//! Everything here reads. The size is the ZAP's word; what the object holds beyond it is not shown, and where it holds
+//! Reading is here, changing in `writing`. The size is the ZAP's word; what the object holds beyond it is not shown, and where it holds
 //! less the rest reads as zeros. A bad block is an error for the range that touches it alone.
 //!
 //! Source: OpenZFS `include/sys/zvol_impl.h` (`ZVOL_OBJ`, `ZVOL_ZAP_OBJ`), `module/zfs/zvol.c`.
 
+mod ranges;
+mod writing;
+
+pub use writing::Opening;
+
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use thiserror::Error;
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_objects::{Object, ObjectError, ObjectSet, Seek, zap};
+use writing::Writing;
 
 const DATA: ObjectId = ObjectId(1);
 const PROPERTIES: ObjectId = ObjectId(2);
@@ -80,26 +87,43 @@ pub struct Extent {
     pub data: bool,
 }
 
-/// A volume or a snapshot of one, opened for reading.
+/// A volume or a snapshot of one. How it is changed: [`Volume::open_writable`].
 pub struct Volume {
     objects: Arc<ObjectSet>,
-    data: Arc<Object>,
     name: String,
-    size_bytes: u64,
+    size_bytes: AtomicU64,
+    block_bytes: u32,
+    read_only: AtomicBool,
+    writing: Option<Writing>,
 }
 
 impl Volume {
     /// Opens the volume in `objects`.
     pub async fn open(rq: &Request, objects: Arc<ObjectSet>, name: &str) -> Result<Arc<Self>, VolumeError> {
+        Self::open_as(rq, objects, name).await.map(Arc::new)
+    }
+
+    async fn open_as(rq: &Request, objects: Arc<ObjectSet>, name: &str) -> Result<Self, VolumeError> {
         let name = name.to_owned();
         if objects.is_locked() {
             return Err(VolumeError::NoKey { name });
         }
+        let size_bytes = AtomicU64::new(Self::read_size(rq, &objects, &name).await?);
         let failed = |source| VolumeError::Object { name: name.clone(), offset: 0, source: Box::new(source) };
-        let size = zap::lookup_word(rq, &objects, PROPERTIES, "size").await.map_err(failed)?;
-        let Some(size_bytes) = size else { return Err(VolumeError::NoSize { name }) };
-        let data = objects.object(rq, DATA).await.map_err(failed)?;
-        Ok(Arc::new(Volume { objects, data, name, size_bytes }))
+        let block_bytes = objects.object(rq, DATA).await.map_err(failed)?.dnode.data_block_bytes;
+        let read_only = AtomicBool::new(false);
+        Ok(Volume { objects, name, size_bytes, block_bytes, read_only, writing: None })
+    }
+
+    async fn read_size(rq: &Request, objects: &Arc<ObjectSet>, name: &str) -> Result<u64, VolumeError> {
+        let failed = |source| VolumeError::Object { name: name.to_owned(), offset: 0, source: Box::new(source) };
+        let size = zap::lookup_word(rq, objects, PROPERTIES, "size").await.map_err(failed)?;
+        size.ok_or_else(|| VolumeError::NoSize { name: name.to_owned() })
+    }
+
+    /// Its data, as it is now.
+    async fn data(&self, rq: &Request, offset: u64) -> Result<Arc<Object>, VolumeError> {
+        self.objects.object(rq, DATA).await.map_err(|source| self.failed(offset, source))
     }
 
     /// Its full name.
@@ -109,12 +133,12 @@ impl Volume {
 
     /// Its size in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Acquire)
     }
 
     /// The size of its blocks in bytes.
     pub fn block_bytes(&self) -> u32 {
-        self.data.dnode.data_block_bytes
+        self.block_bytes
     }
 
     /// Exactly `len` bytes at `offset`.
@@ -123,7 +147,8 @@ impl Volume {
     /// [`VolumeError::OutOfRange`] if they are not all inside the volume.
     pub async fn read(&self, rq: &Request, offset: u64, len: usize) -> Result<Bytes, VolumeError> {
         self.check(offset, len as u64)?;
-        let bytes = self.objects.read(rq, &self.data, offset, len, self.size_bytes).await;
+        let data = self.data(rq, offset).await?;
+        let bytes = self.objects.read(rq, &data, offset, len, self.size_bytes()).await;
         bytes.map_err(|source| self.failed(offset, source))
     }
 
@@ -147,52 +172,17 @@ impl Volume {
         Ok(out)
     }
 
-    /// Whether it takes changes.
-    pub fn is_writable(&self) -> bool {
-        false
-    }
-
-    /// Writes `data` at `offset`. Stable only after [`Volume::flush`], or on return with `stable`.
-    ///
-    /// # Errors
-    /// [`VolumeError::ReadOnly`]; [`VolumeError::OutOfRange`] if it does not all fit; [`VolumeError::NoSpace`].
-    pub async fn write(&self, _rq: &Request, offset: u64, data: Bytes, _stable: bool) -> Result<(), VolumeError> {
-        self.check(offset, data.len() as u64)?;
-        Err(VolumeError::ReadOnly { name: self.name.clone() })
-    }
-
-    /// The range reads as zeros; with `discard` its blocks are given back, which is what happens wherever whole blocks
-    /// are zeros.
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    pub async fn zero(
-        &self,
-        _rq: &Request,
-        offset: u64,
-        len: u64,
-        _discard: bool,
-        _stable: bool,
-    ) -> Result<(), VolumeError> {
-        self.check(offset, len)?;
-        Err(VolumeError::ReadOnly { name: self.name.clone() })
-    }
-
-    /// Returns when all that was written before the call is on stable storage.
-    pub async fn flush(&self, _rq: &Request) -> Result<(), VolumeError> {
-        Ok(())
-    }
-
     async fn seek(&self, rq: &Request, at: u64, what: Seek) -> Result<Option<u64>, VolumeError> {
-        let found = self.objects.seek(rq, &self.data, at, self.size_bytes, what).await;
+        let data = self.data(rq, at).await?;
+        let found = self.objects.seek(rq, &data, at, self.size_bytes(), what).await;
         found.map_err(|source| self.failed(at, source))
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
-        if offset.checked_add(len).is_some_and(|end| end <= self.size_bytes) {
+        if offset.checked_add(len).is_some_and(|end| end <= self.size_bytes()) {
             return Ok(());
         }
-        Err(VolumeError::OutOfRange { name: self.name.clone(), offset, len, size_bytes: self.size_bytes })
+        Err(VolumeError::OutOfRange { name: self.name.clone(), offset, len, size_bytes: self.size_bytes() })
     }
 
     fn failed(&self, offset: u64, source: ObjectError) -> VolumeError {

@@ -38,6 +38,19 @@ pub enum AclMode {
     Restricted,
 }
 
+impl AclMode {
+    /// From the property's number; `None` for one that it does not have.
+    pub fn from_number(number: u64) -> Option<Self> {
+        Some(match number {
+            0 => AclMode::Discard,
+            2 => AclMode::GroupMask,
+            3 => AclMode::Passthrough,
+            4 => AclMode::Restricted,
+            _ => return None,
+        })
+    }
+}
+
 /// What new files inherit of their directory's list (`aclinherit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AclInherit {
@@ -52,6 +65,20 @@ pub enum AclInherit {
     Passthrough,
     /// The same, but execution only where the mode asks for it.
     PassthroughX,
+}
+
+impl AclInherit {
+    /// From the property's number; `None` for one that it does not have.
+    pub fn from_number(number: u64) -> Option<Self> {
+        Some(match number {
+            0 => AclInherit::Discard,
+            1 => AclInherit::NoAllow,
+            3 => AclInherit::Passthrough,
+            4 => AclInherit::Restricted,
+            5 => AclInherit::PassthroughX,
+            _ => return None,
+        })
+    }
 }
 
 /// A file's list with what it makes of the file.
