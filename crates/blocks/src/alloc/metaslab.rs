@@ -24,6 +24,15 @@ struct Changes {
     given_back: Segments,
 }
 
+/// What has rested long enough.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ripe {
+    /// Usable again.
+    pub freed: Vec<Range<u64>>,
+    /// Given back to a metaslab that was not loaded: its space map will tell.
+    pub forgotten_bytes: u64,
+}
+
 /// A part of a top-level vdev, with a space map of its own.
 #[derive(Clone, Debug)]
 pub struct Metaslab {
@@ -56,11 +65,6 @@ impl Metaslab {
     /// What can be taken.
     pub fn free(&self) -> &Segments {
         &self.free
-    }
-
-    /// Bytes given back that cannot be taken yet.
-    pub fn deferred_bytes(&self) -> u64 {
-        self.deferred.values().map(Segments::total_bytes).sum()
     }
 
     /// Takes note of what is free.
@@ -159,18 +163,18 @@ impl Metaslab {
         taken.chain(given_back.iter().map(|r| (SpaceKind::Free, r))).collect()
     }
 
-    /// Makes what was given back [`DEFER`] groups before `txg` usable again; gives the ranges.
-    pub fn synced(&mut self, txg: Txg) -> Vec<Range<u64>> {
+    /// Makes what was given back [`DEFER`] groups before `txg` usable again.
+    pub fn synced(&mut self, txg: Txg) -> Ripe {
         let later = self.deferred.split_off(&Txg((txg.0 + 1).saturating_sub(DEFER)));
         let ripe = std::mem::replace(&mut self.deferred, later);
-        let ranges: Vec<Range<u64>> = ripe.values().flat_map(Segments::iter).collect();
+        let freed: Vec<Range<u64>> = ripe.values().flat_map(Segments::iter).collect();
         if !self.loaded {
-            return Vec::new();
+            return Ripe { freed: Vec::new(), forgotten_bytes: ripe.values().map(Segments::total_bytes).sum() };
         }
-        for range in &ranges {
+        for range in &freed {
             self.free.add(range.clone());
         }
-        ranges
+        Ripe { freed, forgotten_bytes: 0 }
     }
 
     /// Takes what is free of `range` away for a while, without a change that anybody is told of.

@@ -30,7 +30,7 @@ mod sizing;
 #[cfg(test)]
 mod tests;
 
-pub use metaslab::{DEFER, Metaslab};
+pub use metaslab::{DEFER, Metaslab, Ripe};
 pub use segments::Segments;
 pub use sizing::{RaidzSizing, Sizing};
 pub use weir_format::space_map::SpaceKind;
@@ -144,6 +144,7 @@ struct VdevState {
     /// The metaslab in use for the first, second, third copy.
     active: [Option<usize>; 3],
     free_bytes: u64,
+    deferred_bytes: u64,
 }
 
 /// The pool's free space.
@@ -163,7 +164,7 @@ impl Allocator {
         let metaslabs = (0..about.metaslab_count).map(|i| Metaslab::new(i * size..(i + 1) * size)).collect();
         let (vdev, class) = (about.vdev, about.class);
         let closed = about.closed;
-        let state = VdevState { about, metaslabs, active: [None; 3], free_bytes: 0 };
+        let state = VdevState { about, metaslabs, active: [None; 3], free_bytes: 0, deferred_bytes: 0 };
         if let Entry::Vacant(slot) = self.vdevs.entry(vdev) {
             slot.insert(state);
             if !closed {
@@ -279,19 +280,14 @@ impl Allocator {
         }
     }
 
-    fn metaslab(&mut self, vdev: u32, range: &Range<u64>) -> Result<&mut Metaslab, SpaceFault> {
-        self.vdevs.get_mut(&vdev).ok_or(SpaceFault::Unknown)?.at(range)
-    }
-
     /// Takes exactly this place.
     ///
     /// # Errors
     /// [`SpaceFault`], and nothing is taken.
     pub fn claim(&mut self, vdev: u32, range: Range<u64>, txg: Txg) -> Result<(), SpaceFault> {
-        self.metaslab(vdev, &range)?.claim(range.clone(), txg)?;
-        if let Some(state) = self.vdevs.get_mut(&vdev) {
-            state.free_bytes -= range.end - range.start;
-        }
+        let state = self.vdevs.get_mut(&vdev).ok_or(SpaceFault::Unknown)?;
+        state.at(&range)?.claim(range.clone(), txg)?;
+        state.free_bytes -= range.end - range.start;
         Ok(())
     }
 
@@ -301,7 +297,10 @@ impl Allocator {
     /// [`SpaceFault`], and nothing changes.
     pub fn give_back(&mut self, vdev: u32, range: Range<u64>, txg: Txg) -> Result<(), SpaceFault> {
         let txg = if self.synced == Txg(0) { txg } else { txg.max(Txg(self.synced.0 + 1)) };
-        self.metaslab(vdev, &range)?.give_back(range, txg)
+        let state = self.vdevs.get_mut(&vdev).ok_or(SpaceFault::Unknown)?;
+        state.at(&range)?.give_back(range.clone(), txg)?;
+        state.deferred_bytes += range.end - range.start;
+        Ok(())
     }
 
     /// What was taken and given back in `txg` since the last call, by vdev, metaslab, kind (taken first) and offset.
@@ -327,7 +326,10 @@ impl Allocator {
         let mut out = Vec::new();
         for (&vdev, state) in &mut self.vdevs {
             for metaslab in &mut state.metaslabs {
-                for range in metaslab.synced(txg) {
+                let Ripe { freed, forgotten_bytes } = metaslab.synced(txg);
+                state.deferred_bytes -= forgotten_bytes;
+                for range in freed {
+                    state.deferred_bytes -= range.end - range.start;
                     state.free_bytes += range.end - range.start;
                     out.push((vdev, range));
                 }
@@ -438,8 +440,7 @@ impl VdevState {
 
     fn sums(&self) -> SpaceSums {
         let size_bytes = (self.metaslabs.len() as u64) << self.about.metaslab_shift;
-        let deferred_bytes: u64 = self.metaslabs.iter().map(Metaslab::deferred_bytes).sum();
-        let free_bytes = self.free_bytes;
+        let (deferred_bytes, free_bytes) = (self.deferred_bytes, self.free_bytes);
         let allocated_bytes = size_bytes.saturating_sub(deferred_bytes + free_bytes);
         SpaceSums { size_bytes, allocated_bytes, deferred_bytes, free_bytes }
     }

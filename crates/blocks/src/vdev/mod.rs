@@ -23,6 +23,7 @@ pub mod queue;
 mod raidz;
 mod spec;
 mod straight;
+mod wflush;
 mod wleaf;
 pub mod wqueue;
 mod write;

@@ -10,11 +10,11 @@
 //! it is asked last for the blocks born in it, and whoever keeps the pool's configuration can have it written down
 //! ([`super::Tree::missed`]).
 //!
-//! *Flush.* Each leaf counts the writes that it completed, and the count that the last successful flush covered. A flush
-//! of the tree skips leaves where both are equal, so it costs nothing where nothing was written; one that finds another
-//! flush under way does not trust it, for that may have been submitted before the write in question was complete.
+//!
+//! *Flush* ([`super::wflush`]) goes to the leaves that were written to since their last.
 
 use super::leaf::{FRONT_BYTES, Leaf};
+use super::wflush::Flusher;
 use super::wleaf::Writers;
 use super::{Body, Job, Place, RaidzVdev, Tree, Vdev};
 use crate::error::{BlockError, note};
@@ -55,13 +55,8 @@ pub(super) struct LeafWrites {
     write_bytes: AtomicU64,
     write_errors: AtomicU64,
     pub repaired_bytes: AtomicU64,
-    /// Writes completed.
-    completed: AtomicU64,
-    /// … of which so many are known to be stable.
-    stable: AtomicU64,
+    flusher: Flusher,
     missed: Mutex<Missed>,
-    /// First and last transaction group of the writes that are not known to be stable.
-    unstable: Mutex<Option<(Txg, Txg)>>,
     pub writers: Writers,
 }
 
@@ -104,10 +99,6 @@ impl LeafWrites {
         missed.sort_unstable();
     }
 
-    fn unstable(&self) -> MutexGuard<'_, Option<(Txg, Txg)>> {
-        self.unstable.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Books a write that was answered, of a block of `txg`, or a label.
     fn book(&self, len: u64, ok: bool, txg: Option<Txg>) {
         if ok {
@@ -116,12 +107,8 @@ impl LeafWrites {
         } else {
             self.write_errors.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(txg) = txg.filter(|_| ok) {
-            let mut unstable = self.unstable();
-            *unstable = Some(unstable.map_or((txg, txg), |(a, b)| (a.min(txg), b.max(txg))));
-        }
         // Also after an error some of it may have been written.
-        self.completed.fetch_add(1, Ordering::SeqCst);
+        self.flusher.wrote(txg);
     }
 }
 
@@ -145,9 +132,14 @@ impl Tree {
     /// # Errors
     /// [`BlockError::Device`] if more leaves of a vdev failed than its redundancy bears: then what was written may be lost.
     pub async fn flush(&self) -> Result<(), BlockError> {
+        self.flush_if(|_| true).await
+    }
+
+    /// As [`Tree::flush`], on some top-level vdevs alone.
+    pub(crate) async fn flush_if(&self, wanted: impl Fn(u32) -> bool) -> Result<(), BlockError> {
         self.check_writable()?;
         let mut worst = None;
-        let tops = self.tops.iter().enumerate();
+        let tops = self.tops.iter().enumerate().filter(|(i, _)| wanted(*i as u32));
         let flushes = tops.map(|(i, top)| top.vdev.flush(Place::new(i as u32, 0)));
         for error in join_all(flushes).await.into_iter().filter_map(Result::err) {
             note(&mut worst, error);
@@ -190,6 +182,19 @@ impl Tree {
             _ => None,
         });
         found.ok_or(BlockError::NoSuchLeaf { guid })
+    }
+
+    /// Forgets what the leaf `guid` missed: it has been put right.
+    pub fn forget_missed(&self, guid: u64) {
+        if let Ok((_, leaf, _)) = self.disk_of(guid) {
+            leaf.writes().missed().clear();
+            leaf.writes().flusher.forgive();
+        }
+    }
+
+    /// Whether enough devices of a top-level vdev are there to keep what is written to it.
+    pub fn can_keep(&self, vdev: u32) -> bool {
+        self.tops.get(vdev as usize).is_some_and(|t| t.vdev.can_keep())
     }
 
     /// The leaves that missed writes since the pool was opened, by GUID, and in which transaction groups.
@@ -238,6 +243,15 @@ impl Vdev {
             Body::Leaf(leaf) => leaf.present() && !leaf.is_stale(),
             Body::Mirror(children) => children.iter().any(Vdev::is_fresh),
             _ => true,
+        }
+    }
+
+    /// Whether anything written here can be kept: enough devices are there.
+    pub(super) fn can_keep(&self) -> bool {
+        match &self.body {
+            Body::Leaf(_) | Body::Mirror(_) => self.is_fresh(),
+            Body::Raidz(v) => v.children.iter().filter(|c| !c.can_keep()).count() as u64 <= v.nparity,
+            _ => false,
         }
     }
 
@@ -414,26 +428,11 @@ impl Leaf {
     async fn flush(&self, vdev: &Vdev, place: Place) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else { return Ok(()) };
         let writes = self.writes();
-        let completed = writes.completed.load(Ordering::SeqCst);
-        if writes.stable.load(Ordering::SeqCst) >= completed {
-            return Ok(());
-        }
-        // Another flush may be under way for them: then it is told to miss them if it fails, as this one for those after.
-        let covered = writes.unstable().take();
-        match disk.flush().await {
-            Ok(()) => {
-                writes.stable.fetch_max(completed, Ordering::SeqCst);
-                Ok(())
-            }
-            Err(error) => {
-                writes.write_errors.fetch_add(1, Ordering::Relaxed);
-                // What a device could not keep once it may have dropped: a second flush that succeeds proves nothing.
-                if let Some((first, last)) = covered {
-                    writes.miss(first, last);
-                }
-                Err(device(place, vdev, error))
-            }
-        }
+        let lost = |(first, last)| {
+            writes.write_errors.fetch_add(1, Ordering::Relaxed);
+            writes.miss(first, last);
+        };
+        writes.flusher.flush(disk, lost).await.map_err(|error| device(place, vdev, error))
     }
 
     /// Tells the disk of a range that is not needed; gives the bytes that it took note of.

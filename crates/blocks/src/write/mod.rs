@@ -265,11 +265,14 @@ impl Blocks {
     ) -> Result<Encoded, BlockError> {
         let salt_and_iv = options.keys.as_ref().map(|keys| writer.salt_and_iv(keys));
         let unit_bytes = self.unit_bytes();
+        let plain = options.compression == CompressionKind::Off && options.keys.is_none();
         let (options, salt, len) = (options.clone(), self.salt.clone(), data.len());
         let work = move || {
             encode::encode(&Encoding { options: &options, salt: &salt, unit_bytes, salt_and_iv, room_bytes }, data)
         };
-        writer.compute.run_sized(len, work).await.map_err(|_| BlockError::ComputeLost)?
+        // A checksum alone is quick; compressing or encrypting as many bytes takes ten times as long.
+        let cost_bytes = if plain { len } else { len.saturating_mul(10) };
+        writer.compute.run_sized(cost_bytes, work).await.map_err(|_| BlockError::ComputeLost)?
     }
 
     fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {

@@ -7,6 +7,7 @@ use crate::error::BlockError;
 use crate::gang;
 use crate::pipeline::Blocks;
 use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::{Buf, Request};
@@ -38,6 +39,8 @@ impl Blocks {
     pub fn add_vdev(&self, grid: &VdevGrid) -> Result<(), BlockError> {
         let VdevGrid { vdev, class, metaslab_shift, metaslab_count, closed } = *grid;
         let sizing = self.tree().sizing(vdev)?;
+        // Nothing is sent where it cannot be kept: a log device that is missing, say.
+        let closed = closed || !self.tree().can_keep(vdev);
         let about = VdevSpace { vdev, class, sizing, metaslab_shift, metaslab_count, closed };
         self.writer()?.space().add_vdev(about);
         Ok(())
@@ -179,6 +182,8 @@ impl Blocks {
     }
 
     fn give_back_one(&self, dva: &Dva, txg: Txg) -> Result<(), BlockError> {
+        // Space on a kind of vdev that is not written to has no account here.
+        self.tree().sizing(dva.vdev)?;
         let range = dva.offset_bytes..dva.offset_bytes.saturating_add(dva.asize_bytes);
         let given = self.writer()?.space().give_back(dva.vdev, range, txg);
         given.map_err(space_fault(dva.vdev, dva.offset_bytes, dva.asize_bytes))
@@ -231,6 +236,16 @@ impl Blocks {
     /// [`BlockError::Device`], [`BlockError::ReadOnly`].
     pub async fn flush(&self) -> Result<(), BlockError> {
         self.tree().flush().await
+    }
+
+    /// Makes these blocks stable, and whatever else was written to the vdevs that they lie on: for the intent log, which
+    /// need not wait for the others.
+    ///
+    /// # Errors
+    /// As [`Blocks::flush`].
+    pub async fn flush_blocks(&self, pointers: &[BlockPointer]) -> Result<(), BlockError> {
+        let vdevs: BTreeSet<u32> = pointers.iter().flat_map(BlockPointer::dvas).map(|d| d.vdev).collect();
+        self.tree().flush_if(|vdev| vdevs.contains(&vdev)).await
     }
 
     /// Writes to a leaf, `offset` bytes from its start: labels and uberblocks.

@@ -126,3 +126,70 @@ fn what_is_free_is_trimmed_and_nothing_else() {
         assert!(gone < 10, "{kind:?}: nothing was discarded");
     }
 }
+
+/// Hundreds of callers at once share few flushes, also when some leave, and none returns before its write is stable.
+#[test]
+fn flushes_are_shared_and_never_return_early() {
+    for cut in 1..80u64 {
+        doubled(cut, |world| {
+            let bench = Bench::over(world.clone(), 1, Timing::Chaos);
+            let blocks = stripe_of(&bench, 12, 1);
+            let stable = std::cell::RefCell::new(Vec::new());
+            if cut % 4 != 0 {
+                world.cut_after(cut * 5);
+            }
+            let run = world.run(join_all((0..200u64).map(|i| {
+                let (blocks, stable, clock) = (&blocks, &stable, bench.machine.clock.clone());
+                async move {
+                    let request = Request::internal("test");
+                    clock.sleep(Duration::from_micros(i * 37 % 1000)).await;
+                    let data = pattern(4096, i);
+                    let pointer = blocks.write(&request, Bytes::from(data.clone()), &options()).await.unwrap();
+                    let flush = std::pin::pin!(blocks.flush_blocks(std::slice::from_ref(&pointer)));
+                    let patience =
+                        std::pin::pin!(clock.sleep(Duration::from_micros(if i % 5 == 0 { 10 } else { 1 << 40 })));
+                    if let Either::Left((outcome, _)) = select(flush, patience).await {
+                        outcome.unwrap();
+                        stable.borrow_mut().push((pointer, data));
+                    }
+                }
+            })));
+            if run.is_ok() {
+                assert!(stable.borrow().len() >= 160);
+                assert!(bench.disks[0].stats().flushes < 100, "{} flushes", bench.disks[0].stats().flushes);
+                world.power_failure();
+            }
+            world.cancel_cut();
+            let after = stripe_of(&bench, 12, 1);
+            for (pointer, data) in stable.borrow().iter() {
+                assert_eq!(bench.read(&after, pointer).as_ref(), Ok(data));
+            }
+        })
+        .unwrap();
+    }
+}
+
+/// A device that could not keep what it was given is not believed when it says that it can now.
+#[test]
+fn a_failed_flush_is_not_forgiven() {
+    for (disks, bears) in [(1usize, false), (2, true)] {
+        let bench = Bench::new(1, disks, Timing::Nvme);
+        let kind = VdevKind::Mirror;
+        let blocks = pool_of(&bench, kind, 12, disks, &[]);
+        let data = pattern(4096, 1);
+        let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+        bench.disks[0].lay(weir_sim::Fault::FailNth { nth: 0, errno: 5 });
+        for _ in 0..3 {
+            assert_eq!(bench.world.run(blocks.flush()).unwrap().is_ok(), bears);
+        }
+        assert_eq!(blocks.tree().missed(), [(100, vec![(TXG, TXG)])]);
+        assert_eq!(bench.disks[0].stats().flushes, 1);
+        write(&bench, &blocks, &data, &options()).unwrap();
+        assert_eq!(bench.world.run(blocks.flush()).unwrap().is_ok(), bears);
+        assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+        assert_eq!(blocks.tree().health()[0].counts.reads, u64::from(!bears), "asked last");
+        blocks.tree().forget_missed(100);
+        bench.world.run(blocks.flush()).unwrap().unwrap();
+        assert!(blocks.tree().missed().is_empty());
+    }
+}
