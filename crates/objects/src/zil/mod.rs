@@ -43,5 +43,5 @@ pub use chain::LogSync;
 pub use claim::{Claim, claim, needs_replay};
 pub use log::{LogOpening, Policy, SyncMode, Zil};
 pub use replay::{Replayed, Replayer, object_of};
-pub use store::{LogData, LogStore};
+pub use store::{BlockLog, LogData, LogStore};
 pub use walk::{LogBlock, LogWalk};

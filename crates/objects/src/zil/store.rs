@@ -1,21 +1,28 @@
 //! Where log blocks lie, and where data of writes is read that was not kept: the log's two seams.
 
-use crate::error::ObjectError;
+use crate::error::{ObjectError, Place};
 use crate::object_set::ObjectSet;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use std::sync::Weak;
-use weir_format::{BlockPointer, ObjectId, Txg};
+use std::sync::{Arc, Weak};
+use weir_blocks::{BlockError, Blocks};
+use weir_codec::crypt::DatasetKey;
+use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
 use weir_machine::Request;
 
 /// The blocks of logs.
 pub trait LogStore: Send + Sync {
-    /// Takes room for a log block of `size_bytes` in `txg`, which the caller holds, and gives its pointer: checksum kind
-    /// zilog2, checksum words still to be set.
+    /// Takes room for a log block of `size_bytes` in `txg`, which the caller holds, and gives its pointer: of checksum
+    /// kind zilog2, with these checksum words (its place in the chain).
     ///
     /// # Errors
     /// If there is no room.
-    fn allocate(&self, size_bytes: u64, txg: Txg) -> BoxFuture<'_, Result<BlockPointer, ObjectError>>;
+    fn allocate(
+        &self,
+        size_bytes: u64,
+        txg: Txg,
+        checksum: [u64; 4],
+    ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>>;
 
     /// Seals and writes a block: its chain says how many bytes are in use; `bytes` are at least those, a multiple of
     /// 4096. It need not be stable until [`LogStore::flush`] is done.
@@ -34,6 +41,52 @@ pub trait LogStore: Send + Sync {
     /// # Errors
     /// If a device does not say that it did.
     fn flush(&self) -> BoxFuture<'_, Result<(), ObjectError>>;
+}
+
+/// Log blocks in a pool, for one dataset.
+pub struct BlockLog {
+    /// The pool's blocks.
+    pub blocks: Arc<Blocks>,
+    /// The dataset's key, if it is encrypted.
+    pub keys: Option<Arc<DatasetKey>>,
+    /// Whose log it is: for errors.
+    pub set: ObjsetId,
+}
+
+impl BlockLog {
+    fn error(&self, error: BlockError) -> ObjectError {
+        ObjectError::block(Place { objset: self.set, ..Place::default() }, error)
+    }
+}
+
+impl LogStore for BlockLog {
+    fn allocate(
+        &self,
+        size_bytes: u64,
+        txg: Txg,
+        checksum: [u64; 4],
+    ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>> {
+        Box::pin(async move {
+            let pointer = self.blocks.allocate_log(size_bytes, txg, checksum, self.keys.as_ref()).await;
+            pointer.map_err(|e| self.error(e))
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        rq: &'a Request,
+        pointer: &'a BlockPointer,
+        bytes: Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
+        Box::pin(async move {
+            let written = self.blocks.write_log(rq, pointer, Bytes::from(bytes), self.keys.as_ref()).await;
+            written.map_err(|e| self.error(e))
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), ObjectError>> {
+        Box::pin(async move { self.blocks.flush().await.map_err(|e| self.error(e)) })
+    }
 }
 
 /// The contents of objects as they are now.

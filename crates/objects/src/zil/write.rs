@@ -148,8 +148,7 @@ impl Zil {
         }
         let txg = {
             let tx = self.groups.hold()?;
-            let pointer = self.store.allocate(MIN_BLOCK_BYTES, tx.txg()).await?;
-            let pointer = with_checksum(pointer, self.first_checksum());
+            let pointer = self.store.allocate(MIN_BLOCK_BYTES, tx.txg(), self.first_checksum()).await?;
             self.state().chain.begin(pointer, tx.txg());
             tx.txg()
         };
@@ -351,11 +350,10 @@ impl Turn<'_> {
         let (number, next, bytes) = {
             let tx = zil.groups.hold()?;
             let (least, best) = zil.state().sizes.next_block();
-            let next = match zil.store.allocate(best, tx.txg()).await {
-                Err(_) if least < best => zil.store.allocate(least, tx.txg()).await.ok(),
+            let next = match zil.store.allocate(best, tx.txg(), checksum).await {
+                Err(_) if least < best => zil.store.allocate(least, tx.txg(), checksum).await.ok(),
                 next => next.ok(),
             };
-            let next = next.map(|next| with_checksum(next, checksum));
             // A block without successor says so in the form of one that has one.
             let bytes = filling.finish(next.unwrap_or(with_checksum(BlockPointer::HOLE, checksum)));
             (zil.state().chain.issue(last_record, tx.txg(), next), next, bytes)
