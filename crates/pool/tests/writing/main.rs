@@ -4,4 +4,5 @@
 
 mod real;
 mod work;
+mod zaps;
 mod zdb;

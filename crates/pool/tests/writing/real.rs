@@ -24,7 +24,8 @@ fn device(dir: &Path, name: &str, bytes: u64) -> NewLeaf {
     NewLeaf { path, is_file: true }
 }
 
-fn top(dir: &Path, name: &str, class: Class, layout: Layout, count: usize) -> NewTop {
+/// A top-level device of so many files.
+pub fn top(dir: &Path, name: &str, class: Class, layout: Layout, count: usize) -> NewTop {
     let leaves = (0..count).map(|i| device(dir, &format!("{name}{i}"), 96 * MIB)).collect();
     NewTop { class, layout, leaves }
 }
