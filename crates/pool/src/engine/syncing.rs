@@ -85,6 +85,7 @@ impl Syncing<'_> {
     }
 
     async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
+        self.sync_logs().await;
         self.sync_sets().await?;
         for job in self.engine.queue.take() {
             answers.extend(job(self).await);
@@ -104,10 +105,24 @@ impl Syncing<'_> {
         Ok(())
     }
 
+    /// Lets the intent logs go on: records of this group are obsolete with it, and so are the blocks that held no others.
+    async fn sync_logs(&mut self) {
+        let txg = self.txg();
+        for open in self.engine.sets.all() {
+            let Some(zil) = &open.zil else { continue };
+            let log = zil.sync(txg).await;
+            if log.changed {
+                open.set.set_zil_header(log.header);
+            }
+            log.frees.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
+        }
+    }
+
     /// Writes the trees of all sets that changed, and books what that means.
     async fn sync_sets(&mut self) -> Result<(), PoolError> {
         let txg = self.txg();
-        for set in self.engine.sets.all() {
+        for open in self.engine.sets.all() {
+            let set = open.set;
             if let Some(outcome) = set.sync(self.change.rq, txg).await? {
                 let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
                 let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };

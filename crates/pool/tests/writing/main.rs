@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+mod files;
 mod real;
 mod work;
 mod zaps;
