@@ -242,6 +242,7 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
         match &done {
             Ok(()) => {
                 engine.sets.all().iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
+                engine.gate.synced(txg);
                 engine.groups().synced(txg);
             }
             Err(why) => {

@@ -25,7 +25,7 @@ use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, Txg, Uberblock};
 use weir_machine::Request;
 use weir_objects::dsl::change::space::Delta;
-use weir_objects::dsl::change::{Change, PoolContext, SyncedSet};
+use weir_objects::dsl::change::{Change, Limits, PoolContext, SyncedSet};
 use weir_objects::mos_plan::{MosDelta, MosPlan, MosRoot};
 use weir_objects::txg::Tx;
 use weir_objects::{ObjectError, ObjectSet, Place};
@@ -54,6 +54,8 @@ pub struct Core {
     pub config_object: ObjectId,
     /// What changes of data sets need to know.
     pub context: PoolContext,
+    /// What limits writing, as of the last group; `None` before the first.
+    pub limits: Option<Limits>,
     /// The group that is being synced is the last one.
     pub ended: bool,
 }
@@ -96,6 +98,7 @@ impl Syncing<'_> {
         }
         self.free_all().await?;
         self.write_config().await?;
+        self.read_limits().await?;
         let root = self.sync_mos().await?;
         if let Some((plan, root)) = root {
             self.commit(root.pointer, now_s).await?;
@@ -145,6 +148,18 @@ impl Syncing<'_> {
             let place = Place { objset: self.engine.mos.id(), ..Place::default() };
             let freed = self.engine.cache.blocks().free(self.change.rq, pointer, txg).await;
             freed.map_err(|error| ObjectError::Block { place, error })?;
+        }
+        Ok(())
+    }
+
+    /// Lets the gate know how much of quotas and of the pool is used now.
+    async fn read_limits(&mut self) -> Result<(), PoolError> {
+        match &mut self.core.limits {
+            Some(limits) => self.change.refresh(limits).await?,
+            None => self.core.limits = Some(self.change.limits().await?),
+        }
+        if let Some(limits) = &self.core.limits {
+            self.engine.gate.set_numbers(limits);
         }
         Ok(())
     }

@@ -50,7 +50,7 @@ fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
     zdb::demand_clean(&dir, "tank");
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
-        work::history(&engine).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
         engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
     });
