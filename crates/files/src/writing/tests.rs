@@ -1,6 +1,7 @@
 //! Changes against the plain model of files in memory; what the model does not know is in `deeds`.
 
 mod deeds;
+mod replayed;
 
 use super::*;
 use crate::change::{New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
@@ -45,9 +46,19 @@ async fn initial(rq: &Request, set: &Arc<ObjectSet>) {
 
 /// An empty file system in memory whose root anybody may write to.
 async fn empty(rq: &Request, machine: &Machine, settings: Settings) -> Arc<FileSystem> {
+    logged(rq, machine, settings, |_| None).await
+}
+
+/// The same with an intent log.
+async fn logged(
+    rq: &Request,
+    machine: &Machine,
+    settings: Settings,
+    zil: impl FnOnce(&Arc<ObjectSet>) -> Option<Arc<Zil>>,
+) -> Arc<FileSystem> {
     let set = scratch(machine, ObjsetKind::Zfs);
     initial(rq, &set).await;
-    let opening = Opening { machine: machine.clone(), zil: None, settings };
+    let opening = Opening { machine: machine.clone(), zil: zil(&set), settings };
     let fs = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
     let tx = fs.begin(rq, 0, Purpose::Write).await.unwrap();
     let mut root = fs.fresh_node(fs.object(rq, ROOT).await.unwrap());

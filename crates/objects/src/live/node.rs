@@ -125,7 +125,9 @@ impl Node {
                 image.used = base.dnode.used;
                 image.block_pointers = base.dnode.block_pointers.clone();
                 image.indirect_shift = base.dnode.indirect_shift;
-                set_spill_pointer(image, base.dnode.spill);
+                // A spill block that was taken away takes no room any more, although the synced dnode still has it.
+                let taken_away = self.see_spill() == Some(None);
+                set_spill_pointer(image, base.dnode.spill.filter(|_| !taken_away));
             }
             _ => {
                 image.levels = image.levels.max(1);

@@ -242,6 +242,42 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
 }
 
 #[test]
+fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
+    let world = SimWorld::new(3);
+    let mut pool = on_disk(&world);
+    let run = world.run(async move {
+        let rq = &Request::internal("test");
+        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512).bonus(ObjectType::SA, vec![1; 150]);
+        let id = pool.set.create(rq, &tx, &new).await.unwrap();
+        pool.set.set_spill(rq, &tx, id, Some(vec![5; 512].into())).await.unwrap();
+        assert!(pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[2; 192]).await.is_ok());
+        drop(tx);
+        pool.sync(rq).await;
+        for close in [false, true] {
+            let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+            assert!(pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[3; 193]).await.is_err());
+            pool.set.set_spill(rq, &tx, id, None).await.unwrap();
+            pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[4; 320]).await.unwrap();
+            drop(tx);
+            if close {
+                let synced = pool.sync(rq).await;
+                assert_eq!(synced.object(rq, id).await.unwrap().dnode.bonus(), [4; 320]);
+            }
+            assert_eq!(pool.set.object(rq, id).await.unwrap().dnode.bonus(), [4; 320]);
+            let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+            pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[2; 192]).await.unwrap();
+            pool.set.set_spill(rq, &tx, id, Some(vec![6; 512].into())).await.unwrap();
+        }
+        let synced = pool.sync(rq).await;
+        let object = synced.object(rq, id).await.unwrap();
+        assert_eq!(object.dnode.bonus(), [2; 192]);
+        assert_eq!(synced.read_spill(rq, &object).await.unwrap().unwrap().0[..], [6; 512]);
+    });
+    run.unwrap();
+}
+
+#[test]
 fn what_is_synced_is_what_was_there() {
     for seed in 0..12 {
         let world = SimWorld::new(seed);

@@ -234,6 +234,10 @@ impl Writer<'_> {
             dnode.block_pointers[n] = self.edit(&tree, old, top, first, dnode.data_block_bytes.into()).await?;
         }
         self.spill(&tree, &mut dnode, changes).await?;
+        // The old spill block's pointer may have stood where the bonus area is now.
+        dnode.bonus.clone_from(&image.bonus);
+        let spill = dnode.spill;
+        super::node::set_spill_pointer(&mut dnode, spill);
         let used = *tree.used.lock().unwrap_or_else(PoisonError::into_inner);
         dnode.used = dnode.used_bytes().saturating_add_signed(used);
         dnode.flags.0 |= weir_format::DnodeFlags::USED_BYTES;
