@@ -211,6 +211,16 @@ impl ObjectSet {
     /// # Errors
     /// [`ObjectError::NoObject`] if the number is free, or inside another object's dnode.
     pub async fn object(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        loop {
+            let version = self.version();
+            match self.object_once(rq, id).await {
+                Err(error) if self.is_overtaken(&error, version) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn object_once(self: &Arc<Self>, rq: &Request, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
         let version = match &self.live {
             None => 0,
             Some(live) => {

@@ -81,6 +81,23 @@ impl ObjectSet {
         len: usize,
         end: u64,
     ) -> Result<Segments, ObjectError> {
+        loop {
+            let version = self.version();
+            match self.read_segments_once(rq, object, offset, len, end).await {
+                Err(error) if self.is_overtaken(&error, version) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn read_segments_once(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        offset: u64,
+        len: usize,
+        end: u64,
+    ) -> Result<Segments, ObjectError> {
         let end = offset.saturating_add(len.min(MAX_READ_BYTES) as u64).min(end);
         if offset >= end {
             return Ok(Segments::new());
@@ -154,6 +171,21 @@ impl ObjectSet {
         object: &Arc<Object>,
         block: u64,
     ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
+        loop {
+            let version = self.version();
+            match self.read_block_once(rq, object, block).await {
+                Err(error) if self.is_overtaken(&error, version) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn read_block_once(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Arc<Object>,
+        block: u64,
+    ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
         let newest = match self.view_block(rq, object, block).await? {
             Some((_, Seen::Data(bytes))) => return Ok(Some((bytes, Endian::Little))),
             Some((_, Seen::Hole)) => return Ok(None),
@@ -165,6 +197,17 @@ impl ObjectSet {
             None => Ok(None),
             Some(pointer) => Ok(Some((self.read_pointer(rq, object, block, &pointer).await?, pointer.endian()))),
         }
+    }
+
+    /// How often a live set was synced.
+    pub(crate) fn version(&self) -> u64 {
+        self.live().map_or(0, |live| live.state().version)
+    }
+
+    /// Whether a read failed because the set was synced meanwhile: a tree that was looked up before may lead to blocks
+    /// that are others' by now. Then it is done again on the new tree.
+    pub(crate) fn is_overtaken(&self, error: &ObjectError, version: u64) -> bool {
+        self.is_live() && self.version() != version && error.is_corrupt()
     }
 
     /// Up to `count` 64-bit integers of an object that is an array of them, from the `first`th on: as far as its blocks
@@ -408,6 +451,23 @@ impl ObjectSet {
 
     /// The first byte at or after `offset`, before `end`, that is in a block, or in none; `None` if there is none.
     pub async fn seek(
+        self: &Arc<Self>,
+        rq: &Request,
+        object: &Object,
+        offset: u64,
+        end: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, ObjectError> {
+        loop {
+            let version = self.version();
+            match self.seek_once(rq, object, offset, end, what).await {
+                Err(error) if self.is_overtaken(&error, version) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn seek_once(
         self: &Arc<Self>,
         rq: &Request,
         object: &Object,
