@@ -27,6 +27,7 @@ cargo xtask CHORE
   sim [SIM-ARGS]            the simulator: seeds, doubled runs, the canary
   fuzz [--seconds S] [--target NAME]   every decoder's fuzz body on mutated seeds, S seconds each (stable compiler)
   fuzz --long NAME [-- ARGS]           the same target under cargo-fuzz (nightly compiler)
+  bench scan [--prepare]    long directories and lists of snapshots, and how their cost grows
   bench read [--prepare] [--only CASE] reads beside fio, zdb and zfs-fuse, as ratios
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
   judge JUDGE [ARGS]        golden | old-pools | bcc | streams | readers | read-bench (see `judge help`)

@@ -2,7 +2,7 @@
 //!
 //! Each object keeps a few *streams*. A read that continues one (it starts where the stream expects the next read, or a
 //! little later, since clients reorder) lets the stream run ahead: the distance doubles with every use of it, from
-//! [`MIN_AHEAD_BYTES`] to [`MAX_AHEAD_BYTES`], so that a short file costs little and a long one keeps every disk busy.
+//! a few reads' length to [`MAX_AHEAD_BYTES`], so that a short file costs little and a long one keeps every disk busy.
 //! A new stream costs nothing before its second read. Reads at a constant distance from each other make a *strided*
 //! stream, which fetches the next few steps.
 //!
@@ -11,14 +11,18 @@
 
 use std::ops::Range;
 
-/// Distance of a stream's first prefetch.
+/// Distance of a stream's first prefetch, for long reads; for shorter ones, so many times their length: a stream that is one
+/// by chance costs little.
 pub const MIN_AHEAD_BYTES: u64 = 2 << 20;
+const MIN_AHEAD_READS: u64 = 4;
 /// Greatest distance.
 pub const MAX_AHEAD_BYTES: u64 = 16 << 20;
 /// Streams of one object.
 const STREAMS: usize = 8;
-/// A read may start this far behind or after the expected place and still continue a stream (reordered requests).
-const SLACK_BYTES: u64 = 1 << 20;
+/// A read may start this many times its length behind or after the expected place and still continue a stream (reordered
+/// requests), within these bounds. Not more for small reads: a random reader would meet its own old places by chance.
+const SLACK_READS: u64 = 8;
+const SLACK_BYTES: [u64; 2] = [64 << 10, 1 << 20];
 /// Steps that a strided stream fetches.
 const STRIDE_STEPS: u64 = 8;
 
@@ -51,17 +55,18 @@ impl Prefetcher {
             return Vec::new();
         }
         self.uses += 1;
+        let slack = len.saturating_mul(SLACK_READS).clamp(SLACK_BYTES[0], SLACK_BYTES[1]);
         let continued = self
             .streams
             .iter_mut()
-            .find(|s| offset <= s.next.saturating_add(SLACK_BYTES) && s.next <= offset.saturating_add(SLACK_BYTES));
+            .find(|s| offset <= s.next.saturating_add(slack) && s.next <= offset.saturating_add(slack));
         if let Some(stream) = continued {
             stream.used = self.uses;
             if end <= stream.next {
                 return Vec::new();
             }
             stream.next = end;
-            return stream.run_ahead(size_bytes).into_iter().collect();
+            return stream.run_ahead(len, size_bytes).into_iter().collect();
         }
         let strided = self.observe_stride(offset, len, size_bytes);
         if strided.is_empty() {
@@ -105,8 +110,9 @@ impl Prefetcher {
 }
 
 impl Stream {
-    fn run_ahead(&mut self, size_bytes: u64) -> Option<Range<u64>> {
-        self.distance_bytes = (self.distance_bytes * 2).clamp(MIN_AHEAD_BYTES, MAX_AHEAD_BYTES);
+    fn run_ahead(&mut self, len: u64, size_bytes: u64) -> Option<Range<u64>> {
+        let least = len.saturating_mul(MIN_AHEAD_READS).clamp(SLACK_BYTES[0], MIN_AHEAD_BYTES);
+        self.distance_bytes = (self.distance_bytes * 2).clamp(least, MAX_AHEAD_BYTES);
         let from = self.ahead.max(self.next);
         let to = self.next.saturating_add(self.distance_bytes).min(size_bytes);
         // Fetch in pieces worth a device operation, not byte by byte behind every small read.

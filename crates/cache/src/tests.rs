@@ -98,6 +98,18 @@ fn the_first_demand_of_a_prefetched_block_says_so_once() {
 }
 
 #[test]
+fn a_random_reader_fetches_next_to_nothing_ahead() {
+    let (mut chance, mut prefetcher) = (Chance(7), Prefetcher::default());
+    let (file, len) = (96 << 20, 8192);
+    let mut fetched = 0;
+    for _ in 0..file / len {
+        let ranges = prefetcher.observe(chance.below(file / len) * len, len, file);
+        fetched += ranges.iter().map(|r| r.end - r.start).sum::<u64>();
+    }
+    assert!(fetched < file / 5, "{fetched}");
+}
+
+#[test]
 fn a_sequential_reader_is_run_ahead_of_once_for_every_byte() {
     let size = 1 << 30;
     let mut p = Prefetcher::default();

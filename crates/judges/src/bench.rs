@@ -114,26 +114,25 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     Ok(())
 }
 
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench")
 }
 
 fn prepare(folder: &Path) -> Result<(), JudgeError> {
-    std::fs::create_dir_all(folder).map_err(|source| JudgeError::Io { what: folder.display().to_string(), source })?;
-    let told = zfs_fuse(folder, &["make"])?;
-    told.lines().for_each(line);
+    zfs_fuse(folder, &["make"])?.lines().for_each(line);
     Ok(())
 }
 
-/// Runs the script that runs zfs-fuse.
-fn zfs_fuse(folder: &Path, arguments: &[&str]) -> Result<String, JudgeError> {
+/// Runs the script that runs zfs-fuse, in a folder that is made if need be; gives what it said.
+pub(crate) fn zfs_fuse(folder: &Path, arguments: &[&str]) -> Result<String, JudgeError> {
+    std::fs::create_dir_all(folder).map_err(|source| JudgeError::Io { what: folder.display().to_string(), source })?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xtask/scripts/zfs-fuse.sh");
     let mut command = Command::new(script);
     command.arg(Tools::find()?.folder()).arg(folder).args(arguments);
     succeeded(&mut command)
 }
 
-fn succeeded(command: &mut Command) -> Result<String, JudgeError> {
+pub(crate) fn succeeded(command: &mut Command) -> Result<String, JudgeError> {
     let done = output(command)?;
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
@@ -179,7 +178,7 @@ fn fullest(folder: &Path, case: &Case) -> Result<Vec<String>, JudgeError> {
     if case.hidden == 0 {
         return Ok(Vec::new());
     }
-    let told = child(&Images::lay_out(folder, case, &[])?, case.pool, "sequential")?;
+    let told = child(Images::lay_out(folder, case, &[])?.seen.path(), case.pool, "sequential")?;
     let mut leaves: Vec<(u64, String)> = told
         .lines()
         .filter_map(|told| {
@@ -203,19 +202,23 @@ fn fullest(folder: &Path, case: &Case) -> Result<Vec<String>, JudgeError> {
 
 /// One measurement of Weir in a process of its own.
 fn ours(images: &Images, pool: &str, what: &str) -> Result<Measured, JudgeError> {
-    let text = child(images, pool, what)?;
+    line_of(&child(images.seen.path(), pool, what)?)
+}
+
+/// The figures that a measuring process printed.
+pub(crate) fn line_of(text: &str) -> Result<Measured, JudgeError> {
     text.lines().find_map(Measured::from_line).ok_or_else(|| JudgeError::Process {
-        command: format!("read-bench-child {what}"),
+        command: "read-bench-child".to_string(),
         why: format!("no figures in {text:?}"),
     })
 }
 
-/// What such a process prints.
-fn child(images: &Images, pool: &str, what: &str) -> Result<String, JudgeError> {
+/// What a measuring process prints.
+pub(crate) fn child(devices: &Path, pool: &str, what: &str) -> Result<String, JudgeError> {
     let program =
         std::env::current_exe().map_err(|source| JudgeError::Io { what: "own program".to_string(), source })?;
     let mut command = Command::new(program);
-    succeeded(command.args(["read-bench-child", what]).arg(images.seen.path()).arg(pool))
+    succeeded(command.args(["read-bench-child", what]).arg(devices).arg(pool))
 }
 
 /// One measurement of fio on all images of a case.

@@ -33,6 +33,9 @@ const RANDOM_DEPTH: usize = 32;
 const HOT_BYTES: u64 = 96 << 20;
 const HOT_TURNS: u64 = 40;
 
+/// Entries that one page of a listing asks for.
+const LISTING: usize = 1024;
+
 /// The measuring process.
 pub fn main(what: &str, devices: &str, pool: &str) -> ExitCode {
     match measure(what, Path::new(devices), pool) {
@@ -61,7 +64,12 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
     let mut options = OpenOptions::new(vec![devices.to_path_buf()], pool);
     options.arc_bytes = ARC_BYTES;
     let opened = Opened::new(&options)?;
-    let (dataset, name) = if what == "random" { (format!("{pool}/r8k"), "small") } else { (pool.to_string(), "large") };
+    let directory = what.strip_prefix("list-").map(|count| format!("d{count}"));
+    let (dataset, name) = match (what, &directory) {
+        (_, Some(name)) => (pool.to_string(), &**name),
+        ("random", None) => (format!("{pool}/r8k"), "small"),
+        _ => (pool.to_string(), "large"),
+    };
     let files = opened.file_system(&dataset).map_err(failed)?;
     let machine = opened.machine().clone();
     let request = Request::internal("bench");
@@ -80,6 +88,7 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
         "sequential" => machine.block_on(sequential(&request, &file, file.size_bytes, AHEAD)),
         "random" => machine.block_on(random(&request, &file)),
         "hot" => machine.block_on(hot(&request, &file)),
+        _ if directory.is_some() => machine.block_on(list(&request, &file)),
         other => return Err(failed(format!("no measurement is called {other}"))),
     }
     .map_err(failed)?;
@@ -129,6 +138,17 @@ async fn hot(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
         }
     }
     Ok(sum)
+}
+
+/// All entries of a directory, page after page; the bytes are those of the names.
+async fn list(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
+    let (mut sum, mut cookie) = ((0, 0), 0);
+    loop {
+        let page = file.files.read_dir(rq, file.object, cookie, LISTING).await?;
+        let Some(last) = page.last() else { return Ok(sum) };
+        cookie = last.cookie;
+        sum = page.iter().fold(sum, |sum, entry| add(sum, entry.name.len()));
+    }
 }
 
 fn add((bytes, operations): (u64, u64), more: usize) -> (u64, u64) {

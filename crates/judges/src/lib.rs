@@ -7,6 +7,7 @@
 
 pub mod bench;
 pub mod bench_child;
+pub mod bench_scan;
 pub mod cases;
 pub mod compare;
 pub mod engine;

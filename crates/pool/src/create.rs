@@ -355,6 +355,7 @@ fn assemble(
         uberblock,
         config_object: ObjectId(0),
         context,
+        limits: None,
         ended: false,
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };

@@ -106,6 +106,14 @@ pub enum PoolError {
         /// Why not.
         source: Box<weir_files::FileError>,
     },
+    /// A volume cannot be opened or changed.
+    #[error("{name}: {source}")]
+    Volume {
+        /// Its name.
+        name: String,
+        /// Why not.
+        source: Box<weir_volumes::VolumeError>,
+    },
     /// It is not done, and nothing was changed.
     #[error("{what}")]
     Refused {

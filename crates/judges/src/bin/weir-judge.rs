@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{JudgeError, bench, bench_child, golden, old_pools, properties, readers, streams, zdb};
+use weir_judges::{JudgeError, bench, bench_child, bench_scan, golden, old_pools, properties, readers, streams, zdb};
 
 const USAGE: &str = "\
 weir-judge JUDGE
@@ -15,6 +15,7 @@ weir-judge JUDGE
   streams                                   send streams beside OpenZFS's zstream dump
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
   old-pools [POOL...]                       the pools of OpenZFS's test package
+  scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
 
 The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace), OpenZFS's tools in WEIR_ZFS_TOOLS
@@ -70,6 +71,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         }
         "bcc" => zdb::run(&folder()?, rest, report)?,
         "read-bench" => bench::run(rest, report)?,
+        "scan-bench" => bench_scan::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "streams" => streams::run(&folder()?, report)?,

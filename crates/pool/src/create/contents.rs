@@ -15,6 +15,7 @@
 use super::{Aux, CreateOptions, PoolValue};
 use crate::config::{Class, VdevConfig};
 use crate::engine::config::visit;
+use crate::engine::datasets::policy_for;
 use crate::engine::syncing::{CONFIG_BLOCK_BYTES, Syncing};
 use crate::error::PoolError;
 use weir_codec::Salt;
@@ -64,7 +65,8 @@ impl Contents {
         let engine = syncing.engine;
         let gate: std::sync::Arc<dyn Gate> = engine.gate.clone();
         let id = ObjsetId(created.dataset.0);
-        let set = ObjectSet::make(engine.cache.clone(), id, ObjsetKind::Zfs, gate, Policy::usual());
+        let policy = policy_for(ObjsetKind::Zfs, Policy::usual());
+        let set = ObjectSet::make(engine.cache.clone(), id, ObjsetKind::Zfs, gate, policy);
         let projects = syncing.change.is_enabled("project_quota").await?;
         let spec = weir_objects::dsl::change::FileSystemSpec { projects, ..self.options.root };
         let Change { rq, tx, .. } = &syncing.change;

@@ -22,11 +22,12 @@
 //! `module/zfs/spa_misc.c` (`spa_get_slop_space`).
 
 use futures_util::future::BoxFuture;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_format::{ObjsetId, Txg};
 use weir_machine::{Clock, Nanos, Request};
 use weir_objects::ObjectError;
+use weir_objects::dsl::change::{Limits, Refusal};
 use weir_objects::live::{Gate, Purpose};
 use weir_objects::txg::{Tx, TxGroups};
 
@@ -96,58 +97,68 @@ pub struct PoolSpace {
 }
 
 impl PoolSpace {
-    /// What a transaction of that purpose may still take.
-    pub fn available(&self, purpose: Purpose) -> u64 {
-        let kept = match purpose {
+    /// What of the slop stays closed to that purpose.
+    fn kept(&self, purpose: Purpose) -> u64 {
+        match purpose {
             Purpose::Write => self.slop_bytes,
             Purpose::Names => self.slop_bytes / 2,
             Purpose::Free => self.slop_bytes / 8,
-        };
-        self.size_bytes.saturating_sub(self.used_bytes).saturating_sub(self.deferred_bytes).saturating_sub(kept)
+        }
+    }
+
+    /// What a transaction of that purpose may still take.
+    pub fn available(&self, purpose: Purpose) -> u64 {
+        let free = self.size_bytes.saturating_sub(self.used_bytes).saturating_sub(self.deferred_bytes);
+        free.saturating_sub(self.kept(purpose))
     }
 }
 
 /// Knows how much space the pool has.
 pub type SpaceSource = Arc<dyn Fn() -> PoolSpace + Send + Sync>;
 
-/// The data sets' own limits.
-pub trait Limits: Send + Sync {
-    /// Whether `set` may take `bytes` more; `pending_bytes` of it wait to be synced.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoSpace`] with the limit that forbids it.
-    fn check(&self, set: ObjsetId, bytes: u64, pending_bytes: u64, purpose: Purpose) -> Result<(), ObjectError>;
-}
-
-/// How often a transaction waits for freed space to become usable before it is refused.
-const SPACE_TRIES: u32 = 4;
+/// How often a transaction waits for a group, after which there may be space for it, before it is refused.
+const SPACE_TRIES: u32 = 6;
+/// What is written may take so many times its size: copies, parity and padding, blocks that lead to it.
+const INFLATION: u64 = 3;
 
 /// The pool's gate.
 pub struct PoolGate {
     clock: Clock,
     groups: Arc<TxGroups>,
-    limits: DirtyLimits,
+    dirty: DirtyLimits,
     space: SpaceSource,
-    quotas: OnceLock<Arc<dyn Limits>>,
+    /// The data sets' own limits, as of the last group; `None` while they are not known.
+    limits: Mutex<Option<Limits>>,
     /// When the last delayed transaction was let through.
     last_wakeup: Mutex<Nanos>,
 }
 
 impl PoolGate {
     /// A gate to the groups of a pool.
-    pub fn new(clock: Clock, groups: Arc<TxGroups>, limits: DirtyLimits, space: SpaceSource) -> Arc<Self> {
-        Arc::new(PoolGate { clock, groups, limits, space, quotas: OnceLock::new(), last_wakeup: Mutex::default() })
+    pub fn new(clock: Clock, groups: Arc<TxGroups>, dirty: DirtyLimits, space: SpaceSource) -> Arc<Self> {
+        let (limits, last_wakeup) = Default::default();
+        Arc::new(PoolGate { clock, groups, dirty, space, limits, last_wakeup })
     }
 
-    /// Lets the data sets' own limits count. The first ones given stay.
-    pub fn set_limits(&self, limits: Arc<dyn Limits>) {
-        // A second call has nothing to add.
-        let _ = self.quotas.set(limits);
+    fn limits(&self) -> MutexGuard<'_, Option<Limits>> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the numbers of a group count that is on its way to the disks.
+    pub(crate) fn set_numbers(&self, read: &Limits) {
+        self.limits().get_or_insert_with(Limits::default).take_numbers(read);
+    }
+
+    /// The group is on the disks: what waited for it in memory is in the numbers now.
+    pub(crate) fn synced(&self, txg: Txg) {
+        if let Some(limits) = self.limits().as_mut() {
+            limits.synced(txg);
+        }
     }
 
     /// Its limits of memory.
     pub fn dirty_limits(&self) -> DirtyLimits {
-        self.limits
+        self.dirty
     }
 
     /// The pool's space now.
@@ -157,49 +168,59 @@ impl PoolGate {
 
     async fn enter(&self, set: ObjsetId, bytes: u64, purpose: Purpose) -> Result<Tx, ObjectError> {
         let started = self.clock.now();
-        self.wait_for_space(bytes, purpose).await?;
-        if let Some(quotas) = self.quotas.get() {
-            quotas.check(set, bytes, self.groups.dirty_bytes(), purpose)?;
-        }
-        while self.groups.dirty_bytes() >= self.limits.max_bytes {
+        self.wait_for_space(set, bytes, purpose).await?;
+        while self.groups.dirty_bytes() >= self.dirty.max_bytes {
             self.groups.push();
             self.groups.wait_synced(Txg(self.groups.last_synced().0 + 1)).await?;
         }
         self.hold_up(started).await;
         let tx = self.groups.hold()?;
-        self.groups.book_dirty(tx.txg(), bytes);
-        if self.groups.dirty_bytes_of(tx.txg()) >= self.limits.share(self.limits.sync_percent) {
+        if let Some(limits) = self.limits().as_mut() {
+            limits.book(set, tx.txg(), bytes);
+        }
+        if self.groups.dirty_bytes_of(tx.txg()) >= self.dirty.share(self.dirty.sync_percent) {
             self.groups.push();
         }
         Ok(tx)
     }
 
-    async fn wait_for_space(&self, bytes: u64, purpose: Purpose) -> Result<(), ObjectError> {
-        for _ in 0..SPACE_TRIES {
-            let space = self.space();
-            let wanted = bytes.saturating_add(self.groups.dirty_bytes());
-            if wanted <= space.available(purpose) {
-                return Ok(());
-            }
-            // What is not usable yet may be enough, and what is estimated may be less.
-            let later = PoolSpace { deferred_bytes: 0, ..space };
-            if bytes > later.available(purpose) {
-                break;
-            }
-            let open = self.groups.open();
-            self.groups.push();
-            self.groups.wait_synced(open).await?;
-        }
+    /// Whether there is space now.
+    fn ask(&self, set: ObjsetId, bytes: u64, purpose: Purpose) -> Result<(), Refusal> {
         let space = self.space();
-        if bytes <= space.available(purpose) {
-            return Ok(());
+        let mut anything_waits = space.deferred_bytes > 0;
+        if let Some(limits) = self.limits().as_ref() {
+            anything_waits |= limits.anything_waits();
+            let admitted = limits.admit(set, bytes, purpose, space.slop_bytes - space.kept(purpose));
+            // What was freed a moment ago may be enough, once it is synced and can be used again.
+            admitted.map_err(|why| if anything_waits { Refusal::Wait } else { why })?;
+        }
+        let waiting = self.groups.dirty_bytes();
+        if bytes > space.available(purpose) {
+            return Err(if anything_waits || waiting > 0 { Refusal::Wait } else { Refusal::Full });
+        }
+        let most = bytes.saturating_add(waiting).saturating_mul(INFLATION);
+        if waiting > 0 && most > space.available(Purpose::Free) {
+            return Err(Refusal::Wait);
+        }
+        Ok(())
+    }
+
+    async fn wait_for_space(&self, set: ObjsetId, bytes: u64, purpose: Purpose) -> Result<(), ObjectError> {
+        for tried in 0.. {
+            match self.ask(set, bytes, purpose) {
+                Ok(()) => return Ok(()),
+                Err(Refusal::Quota) => return Err(ObjectError::Quota { objset: set, bytes }),
+                Err(Refusal::Full) => break,
+                Err(Refusal::Wait) if tried == SPACE_TRIES => break,
+                Err(Refusal::Wait) => self.groups.wait_synced(self.groups.open()).await?,
+            }
         }
         Err(ObjectError::NoSpace { bytes })
     }
 
     /// Waits as long as the curve says for what is dirty now.
     async fn hold_up(&self, started: Nanos) {
-        let delay = self.limits.delay(self.groups.dirty_bytes());
+        let delay = self.dirty.delay(self.groups.dirty_bytes());
         if delay.is_zero() || self.clock.now().since(started) > delay {
             return;
         }

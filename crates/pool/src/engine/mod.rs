@@ -14,8 +14,10 @@
 //! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
 //! are told, and the disks keep the last group that was whole.
 
+pub mod administer;
 pub(crate) mod allocation;
 pub mod config;
+pub mod datasets;
 pub mod gate;
 pub mod labels;
 pub mod open;
@@ -35,6 +37,7 @@ pub use tasks::Task;
 use crate::assemble::state;
 use crate::error::PoolError;
 use futures_util::future::{Either, select};
+use futures_util::lock::Mutex as AsyncMutex;
 use sets::Sets;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,6 +76,8 @@ pub struct Engine {
     pub gate: Arc<PoolGate>,
     /// The sets that are open for changes.
     pub sets: Sets,
+    /// Held while a data set is opened: each is opened once.
+    opening: AsyncMutex<()>,
     pub(crate) queue: Queue,
     shown: Mutex<Shown>,
     syncer: Mutex<Option<JoinHandle<Core>>>,
@@ -103,6 +108,7 @@ impl Engine {
             mos,
             gate,
             sets: Sets::default(),
+            opening: AsyncMutex::new(()),
             queue: Queue::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
@@ -234,7 +240,11 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
         let txg = engine.groups().quiesce().await;
         let (done, answers) = syncing::sync(&engine, &mut core, txg).await;
         match &done {
-            Ok(()) => engine.groups().synced(txg),
+            Ok(()) => {
+                engine.sets.all().iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
+                engine.gate.synced(txg);
+                engine.groups().synced(txg);
+            }
             Err(why) => {
                 tracing::error!("pool '{}' is suspended: {why}", engine.name());
                 engine.groups().fail(&why.to_string());

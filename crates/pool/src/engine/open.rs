@@ -212,6 +212,7 @@ async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Res
         uberblock: pool.uberblock.clone(),
         config_object,
         context,
+        limits: None,
         ended: false,
     };
     Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate }, core))

@@ -4,10 +4,11 @@
 //! (`zio_compress_select`, `zio_checksum_select`).
 
 use super::Engine;
+use super::datasets::policy_for;
 use crate::error::PoolError;
 use std::sync::Arc;
 use weir_codec::compress::ZstdLevel;
-use weir_format::{ChecksumKind, CompressionKind, ObjsetId};
+use weir_format::{ChecksumKind, CompressionKind, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 use weir_objects::dsl::{Dir, Dsl, SetKey};
 use weir_objects::live::{Gate, Policy};
@@ -32,10 +33,15 @@ impl Engine {
             return Ok(dsl.open_set(rq, &dataset, key).await?);
         }
         let id = ObjsetId(dataset.id.0);
-        if let Some(set) = self.sets.get(id) {
-            return Ok(set);
+        if let Some(open) = self.sets.get(id) {
+            return Ok(open.set);
         }
         let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;
+        let kind = match dsl.dir(dataset.dir) {
+            Some(dir) => dsl.kind(rq, dir).await?,
+            None => ObjsetKind::None,
+        };
+        let policy = policy_for(kind, policy);
         let opening = Opening { id, key, ..Opening::default() };
         let gate: Arc<dyn Gate> = self.gate.clone();
         let pointer = dataset.phys.pointer;
@@ -50,8 +56,9 @@ impl Engine {
     pub async fn renew_policy(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
         let dsl = self.dsl(rq).await?;
         let dataset = dsl.find(rq, name).await?;
-        if let Some(set) = self.sets.get(ObjsetId(dataset.id.0)) {
-            set.set_policy(self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?);
+        if let Some(open) = self.sets.get(ObjsetId(dataset.id.0)) {
+            let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;
+            open.set.set_policy(policy_for(open.set.kind(), policy));
         }
         Ok(())
     }

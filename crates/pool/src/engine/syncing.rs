@@ -25,7 +25,7 @@ use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, Txg, Uberblock};
 use weir_machine::Request;
 use weir_objects::dsl::change::space::Delta;
-use weir_objects::dsl::change::{Change, PoolContext, SyncedSet};
+use weir_objects::dsl::change::{Change, Limits, PoolContext, SyncedSet};
 use weir_objects::mos_plan::{MosDelta, MosPlan, MosRoot};
 use weir_objects::txg::Tx;
 use weir_objects::{ObjectError, ObjectSet, Place};
@@ -54,6 +54,8 @@ pub struct Core {
     pub config_object: ObjectId,
     /// What changes of data sets need to know.
     pub context: PoolContext,
+    /// What limits writing, as of the last group; `None` before the first.
+    pub limits: Option<Limits>,
     /// The group that is being synced is the last one.
     pub ended: bool,
 }
@@ -85,6 +87,7 @@ impl Syncing<'_> {
     }
 
     async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
+        self.sync_logs().await;
         self.sync_sets().await?;
         for job in self.engine.queue.take() {
             answers.extend(job(self).await);
@@ -95,6 +98,7 @@ impl Syncing<'_> {
         }
         self.free_all().await?;
         self.write_config().await?;
+        self.read_limits().await?;
         let root = self.sync_mos().await?;
         if let Some((plan, root)) = root {
             self.commit(root.pointer, now_s).await?;
@@ -104,10 +108,24 @@ impl Syncing<'_> {
         Ok(())
     }
 
+    /// Lets the intent logs go on: records of this group are obsolete with it, and so are the blocks that held no others.
+    async fn sync_logs(&mut self) {
+        let txg = self.txg();
+        for open in self.engine.sets.all() {
+            let Some(zil) = &open.zil else { continue };
+            let log = zil.sync(txg).await;
+            if log.changed {
+                open.set.set_zil_header(log.header);
+            }
+            log.frees.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
+        }
+    }
+
     /// Writes the trees of all sets that changed, and books what that means.
     async fn sync_sets(&mut self) -> Result<(), PoolError> {
         let txg = self.txg();
-        for set in self.engine.sets.all() {
+        for open in self.engine.sets.all() {
+            let set = open.set;
             if let Some(outcome) = set.sync(self.change.rq, txg).await? {
                 let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
                 let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
@@ -130,6 +148,18 @@ impl Syncing<'_> {
             let place = Place { objset: self.engine.mos.id(), ..Place::default() };
             let freed = self.engine.cache.blocks().free(self.change.rq, pointer, txg).await;
             freed.map_err(|error| ObjectError::Block { place, error })?;
+        }
+        Ok(())
+    }
+
+    /// Lets the gate know how much of quotas and of the pool is used now.
+    async fn read_limits(&mut self) -> Result<(), PoolError> {
+        match &mut self.core.limits {
+            Some(limits) => self.change.refresh(limits).await?,
+            None => self.core.limits = Some(self.change.limits().await?),
+        }
+        if let Some(limits) = &self.core.limits {
+            self.engine.gate.set_numbers(limits);
         }
         Ok(())
     }

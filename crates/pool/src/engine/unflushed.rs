@@ -8,15 +8,20 @@
 //!
 //! Source: OpenZFS `module/zfs/spa_log_spacemap.c` (theory at its top), `module/zfs/spa.c` (`spa_sync_deferred_frees`).
 
+use super::datasets::policy_for;
 use super::syncing::Syncing;
 use crate::config::VdevConfig;
 use crate::error::PoolError;
 use crate::mos::Mos;
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use weir_blocks::ReadOptions;
 use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_objects::dsl::change::Change;
-use weir_objects::{bpobj, zap};
+use weir_objects::live::{Gate, Policy};
+use weir_objects::zil::claim;
+use weir_objects::{ObjectError, ObjectSet, Opening, Place, bpobj, zap};
 
 /// Name in a top-level vdev's ZAP: the array of each metaslab's last flush.
 const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
@@ -27,8 +32,40 @@ const LOG_SHIFT: u32 = 9;
 /// Does what was left to do, and has the configuration written.
 pub(super) async fn first_group(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
     syncing.core.config_dirty = true;
+    // Before anything is allocated: what these logs lead to may look free.
+    claim_logs(syncing).await?;
     flush_logs(syncing).await?;
     free_deferred(syncing).await
+}
+
+/// Claims the intent logs that the last writer left behind.
+async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    let (rq, txg, engine) = (syncing.change.rq, syncing.change.txg(), syncing.engine);
+    let blocks = engine.cache.blocks().clone();
+    let dsl = engine.dsl(rq).await?;
+    for dir in dsl.dirs() {
+        let head = dsl.head(rq, dir).await?;
+        let opening = || Opening { id: head.objset(), ..Opening::default() };
+        let pointer = head.phys.pointer;
+        let set = ObjectSet::open(rq, engine.cache.clone(), pointer, opening()).await?;
+        let options = ReadOptions { raw: true, ..set.options().clone() };
+        let header = set.root().header.zil.clone();
+        let Some(claim) = claim(rq, &blocks, &options, &header, txg).await? else { continue };
+        if !claim.clones.is_empty() {
+            let what = format!("the intent log of {} clones ranges of files, which is not replayed", dir.name);
+            return Err(PoolError::Refused { what });
+        }
+        for pointer in &claim.blocks {
+            let place = Place { objset: head.objset(), ..Place::default() };
+            blocks.claim(pointer, txg).map_err(|error| ObjectError::Block { place, error })?;
+        }
+        let gate: Arc<dyn Gate> = engine.gate.clone();
+        let live = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening(), gate, Policy::usual()).await?;
+        live.set_policy(policy_for(live.kind(), Policy::usual()));
+        live.set_zil_header(claim.header);
+        syncing.add_set(live);
+    }
+    Ok(())
 }
 
 /// Brings the maps that the logs speak of up to date, and removes the logs.

@@ -2,6 +2,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+mod cuts;
+mod files;
+mod full;
+mod goldens;
 mod real;
 mod work;
 mod zaps;

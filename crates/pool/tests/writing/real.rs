@@ -30,6 +30,11 @@ pub fn top(dir: &Path, name: &str, class: Class, layout: Layout, count: usize) -
     NewTop { class, layout, leaves }
 }
 
+/// A pool of one top-level vdev.
+pub fn pool_of(dir: &Path, layout: Layout, count: usize) -> CreateOptions {
+    CreateOptions::new("tank", vec![top(dir, "a", Class::Normal, layout, count)])
+}
+
 /// Makes a pool, exports it, opens it again, works on it, exports it again; zdb and Weir judge both states.
 fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
     let dir = folder(&format!("{name}-{ashift}"));
@@ -45,7 +50,7 @@ fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
     zdb::demand_clean(&dir, "tank");
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
-        work::history(&engine).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
         engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
     });

@@ -65,12 +65,13 @@ pub fn contents(seed: u64, block: u64) -> Vec<u8> {
     (0..16 << 10).map(|_| byte()).collect()
 }
 
-/// A history of several transaction groups.
-pub async fn history(engine: &Engine) -> Result<(), PoolError> {
+/// A history of several transaction groups; `told` is called when one is stable.
+pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result<(), PoolError> {
     let rq = &Request::internal("test");
     let root = engine.name();
     let first = write_object(engine, &root, 20, 1).await?;
     engine.sync().await?;
+    told(engine);
     make_dataset(engine, &format!("{root}/a")).await?;
     write_object(engine, &format!("{root}/a"), 30, 2).await?;
     snapshot(engine, &format!("{root}/a@s")).await?;
@@ -80,8 +81,11 @@ pub async fn history(engine: &Engine) -> Result<(), PoolError> {
         set.remove(rq, &tx, weir_format::ObjectId(first)).await?;
     }
     engine.sync().await?;
+    told(engine);
     write_object(engine, &format!("{root}/a"), 10, 3).await?;
-    engine.sync().await
+    engine.sync().await?;
+    told(engine);
+    Ok(())
 }
 
 /// Weir's own judgement of the pool in `search`: all readable, all accounted for.

@@ -35,3 +35,11 @@ pub fn demand_clean(dir: &Path, pool: &str) {
     let (code, text) = zdb(&tools, dir, &["-dddd", pool]);
     assert!(code == 0, "zdb -dddd {pool}: exit {code}\n{}", &text[text.len().saturating_sub(4000)..]);
 }
+
+/// Whether zdb finds nothing wrong; true if it is not there.
+pub fn is_clean(dir: &Path, pool: &str) -> bool {
+    tools().is_none_or(|tools| {
+        let (code, text) = zdb(&tools, dir, &["-bcc", pool]);
+        code == 0 && text.contains("No leaks")
+    })
+}

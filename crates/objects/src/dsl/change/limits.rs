@@ -136,10 +136,28 @@ impl Limits {
         self.climb(set, |waiting| *waiting = waiting.saturating_add(bytes));
     }
 
+    /// Whether some transaction is not in the numbers yet: it may have freed something.
+    pub fn anything_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes over the numbers that the syncer has read, and keeps what waits in memory.
+    pub fn take_numbers(&mut self, read: &Limits) {
+        self.capacity_bytes = read.capacity_bytes;
+        self.dirs.clone_from(&read.dirs);
+        self.sets.clone_from(&read.sets);
+        self.add_up();
+    }
+
     /// The group `txg`, and all before it, are synced: what waited in them is in the numbers now.
     pub fn synced(&mut self, txg: Txg) {
         let later = self.waiting.split_off(&Txg(txg.0 + 1));
         self.waiting = later;
+        self.add_up();
+    }
+
+    /// Adds up anew what waits in each directory.
+    fn add_up(&mut self) {
         self.waiting_in.clear();
         let sets: Vec<(ObjsetId, u64)> = self.waiting.values().flatten().map(|(set, bytes)| (*set, *bytes)).collect();
         for (set, bytes) in sets {

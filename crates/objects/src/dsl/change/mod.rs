@@ -157,6 +157,11 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// A block of an intent log, which is in no dataset's account, is needed no more.
+    pub fn free_log_block(&mut self, pointer: BlockPointer) {
+        self.free(pointer);
+    }
+
     /// An identity that no other has: 64 bits of chance, never 0.
     fn guid(&self) -> u64 {
         self.pool.entropy.u64().max(1)

@@ -1,0 +1,277 @@
+//! What administrators do to data sets, each as one sync task: checked and done in one group, and stable on return.
+//!
+//! A data set that clients use is not destroyed, renamed away under them or rolled back: it is busy. One that is merely
+//! open (nobody holds it) is closed in the task itself, so that no group writes to what is gone.
+
+use super::Engine;
+use super::datasets::policy_for;
+use super::sets::Door;
+use super::syncing::Syncing;
+use crate::error::PoolError;
+use std::sync::Arc;
+use weir_blocks::ReadOptions;
+use weir_format::zil::ZilHeader;
+use weir_format::{ObjectId, ObjsetId};
+use weir_machine::Request;
+use weir_objects::dsl::change::{Change, ChangeError, Kind, NewDataset, Setting, VolumeSpec};
+use weir_objects::live::{Gate, Policy};
+use weir_objects::props::Value;
+use weir_objects::{ObjectSet, Opening, zil};
+
+/// Pairs of a data set or snapshot and a tag or name.
+pub type Pairs = Vec<(String, String)>;
+/// Properties with their values as they are stored.
+pub type Values = Vec<(String, Value)>;
+
+impl Engine {
+    /// Makes a file system or volume.
+    ///
+    /// # Errors
+    /// Those of [`Change::create`].
+    pub async fn create_dataset(&self, new: NewDataset) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let created = syncing.change.create(&new).await?;
+                let engine = syncing.engine;
+                let gate: Arc<dyn Gate> = engine.gate.clone();
+                let policy = policy_for(new.kind.objset(), Policy::usual());
+                let id = ObjsetId(created.dataset.0);
+                let set = ObjectSet::make(engine.cache.clone(), id, new.kind.objset(), gate, policy);
+                let Change { rq, tx, .. } = &syncing.change;
+                match &new.kind {
+                    Kind::FileSystem(spec) => spec.create(rq, &set, tx).await.map(drop)?,
+                    Kind::Volume(spec) => spec.create(rq, &set, tx).await?,
+                }
+                syncing.add_set(set);
+                Ok(())
+            })
+        })
+        .await?;
+        self.renew_settings(&Request::internal("create")).await
+    }
+
+    /// Makes a clone of a snapshot.
+    ///
+    /// # Errors
+    /// Those of [`Change::clone_snapshot`].
+    pub async fn clone_snapshot(&self, origin: String, name: String, properties: Values) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let created = syncing.change.clone_snapshot(&origin, &name, &properties).await?;
+                clear_log(syncing, created.dataset).await
+            })
+        })
+        .await?;
+        self.renew_settings(&Request::internal("clone")).await
+    }
+
+    /// Makes snapshots, all of one moment.
+    ///
+    /// # Errors
+    /// Those of [`Change::snapshot`].
+    pub async fn snapshot(&self, names: Vec<String>, properties: Values) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.snapshot(&names, &properties).await.map(drop)?) })
+        })
+        .await
+    }
+
+    /// Destroys snapshots; with `defer`, those in use later.
+    ///
+    /// # Errors
+    /// Those of [`Change::destroy_snapshots`].
+    pub async fn destroy_snapshots(&self, names: Vec<String>, defer: bool) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.destroy_snapshots(&names, defer).await?) })
+        })
+        .await
+    }
+
+    /// Destroys a file system or volume that has neither snapshots nor children.
+    ///
+    /// # Errors
+    /// Those of [`Change::destroy`]; busy while clients use it.
+    pub async fn destroy_dataset(&self, name: String) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                syncing.change.check_destroy(&name).await?;
+                let id = close(syncing, &name).await?;
+                let done = syncing.change.destroy(&name).await;
+                tracing::debug!("object set {id} destroyed");
+                Ok(done?)
+            })
+        })
+        .await
+    }
+
+    /// Takes a data set back to its last snapshot, which is `to` if that is named.
+    ///
+    /// # Errors
+    /// Those of [`Change::rollback`]; busy while clients use it.
+    pub async fn rollback(&self, name: String, to: Option<String>) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                syncing.change.check_rollback(&name, to.as_deref()).await?;
+                let id = close(syncing, &name).await?;
+                syncing.change.rollback(&name, to.as_deref()).await?;
+                clear_log(syncing, id).await
+            })
+        })
+        .await?;
+        self.renew_settings(&Request::internal("rollback")).await
+    }
+
+    /// Makes a clone independent of its origin.
+    ///
+    /// # Errors
+    /// Those of [`Change::promote`].
+    pub async fn promote(&self, name: String) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.promote(&name).await?) })
+        })
+        .await
+    }
+
+    /// Gives a file system or volume another name.
+    ///
+    /// # Errors
+    /// Those of [`Change::rename`].
+    pub async fn rename(&self, from: String, to: String) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.rename(&from, &to).await?) })
+        })
+        .await
+    }
+
+    /// Gives a snapshot another name.
+    ///
+    /// # Errors
+    /// Those of [`Change::rename_snapshot`].
+    pub async fn rename_snapshot(&self, from: String, to: String) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.rename_snapshot(&from, &to).await?) })
+        })
+        .await
+    }
+
+    /// Holds snapshots: pairs of snapshot and tag.
+    ///
+    /// # Errors
+    /// Those of [`Change::hold`].
+    pub async fn hold(&self, holds: Pairs) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.hold(&holds, false).await?) })
+        })
+        .await
+    }
+
+    /// Releases snapshots: pairs of snapshot and tag.
+    ///
+    /// # Errors
+    /// Those of [`Change::release`].
+    pub async fn release(&self, holds: Pairs) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.release(&holds).await?) })
+        })
+        .await
+    }
+
+    /// Makes bookmarks: pairs of bookmark and what it remembers.
+    ///
+    /// # Errors
+    /// Those of [`Change::bookmark`].
+    pub async fn bookmark(&self, bookmarks: Pairs) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.bookmark(&bookmarks).await?) })
+        })
+        .await
+    }
+
+    /// Destroys bookmarks.
+    ///
+    /// # Errors
+    /// Those of [`Change::destroy_bookmarks`].
+    pub async fn destroy_bookmarks(&self, names: Vec<String>) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.destroy_bookmarks(&names).await?) })
+        })
+        .await
+    }
+
+    /// Sets or inherits properties, all or none of them. They count at once in what is open.
+    ///
+    /// # Errors
+    /// Those of [`Change::set_properties`].
+    pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.set_properties(&name, &settings).await?) })
+        })
+        .await?;
+        self.renew_settings(&Request::internal("set")).await
+    }
+
+    /// Gives a volume another size, in bytes.
+    ///
+    /// # Errors
+    /// If it is no volume, or the size is none.
+    pub async fn set_volume_size(&self, name: String, size_bytes: u64) -> Result<(), PoolError> {
+        let rq = &Request::internal("set");
+        let volume = self.volume(rq, &name).await?;
+        let spec = VolumeSpec { size_bytes, block_bytes: volume.block_bytes() };
+        spec.check(&name).map_err(PoolError::from)?;
+        let failed = |source| PoolError::Volume { name: name.clone(), source: Box::new(source) };
+        volume.resize(rq, size_bytes).await.map_err(failed)?;
+        self.sync().await
+    }
+
+    /// Writes an administrator's command into the pool's history.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn log_command(&self, line: String, uid: u32) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.log_command(&line, uid).await?) })
+        })
+        .await
+    }
+}
+
+/// Closes a data set that nobody uses, in syncing context. Gives its number.
+async fn close(syncing: &mut Syncing<'_>, name: &str) -> Result<ObjectId, PoolError> {
+    let rq = syncing.change.rq;
+    let dsl = syncing.engine.dsl(rq).await?;
+    let dataset = dsl.find(rq, name).await?;
+    let used = match syncing.engine.sets.get(dataset.objset()).and_then(|open| open.door) {
+        // One reference is the table's, one is the copy here.
+        Some(Door::Files(files)) => Arc::strong_count(&files) > 2,
+        Some(Door::Volume(volume)) => Arc::strong_count(&volume) > 2,
+        None => false,
+    };
+    if used {
+        return Err(ChangeError::Busy { name: name.to_owned(), why: "clients use it" }.into());
+    }
+    // Its intent log goes with it: nobody commits any more, so that its header leads to all of it.
+    let engine = syncing.engine;
+    let opening = Opening { id: dataset.objset(), ..Opening::default() };
+    let pointer = syncing.change.dataset(dataset.id).await?.pointer;
+    let set = ObjectSet::open(rq, engine.cache.clone(), pointer, opening).await?;
+    let options = ReadOptions { raw: true, ..set.options().clone() };
+    let blocks = zil::claim::blocks(rq, engine.cache.blocks(), &options, &set.root().header.zil).await?;
+    blocks.into_iter().for_each(|block| syncing.change.free_log_block(block));
+    engine.sets.remove(dataset.objset());
+    Ok(dataset.id)
+}
+
+/// Takes the intent log out of the header of a set that begins with a snapshot's contents: the log was its origin's.
+async fn clear_log(syncing: &mut Syncing<'_>, dataset: ObjectId) -> Result<(), PoolError> {
+    let engine = syncing.engine;
+    let pointer = syncing.change.dataset(dataset).await?.pointer;
+    let opening = Opening { id: ObjsetId(dataset.0), ..Opening::default() };
+    let gate: Arc<dyn Gate> = engine.gate.clone();
+    let rq = syncing.change.rq;
+    let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, Policy::usual()).await?;
+    set.set_policy(policy_for(set.kind(), Policy::usual()));
+    set.set_zil_header(ZilHeader::default());
+    syncing.add_set(set);
+    Ok(())
+}

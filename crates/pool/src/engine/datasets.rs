@@ -1,0 +1,226 @@
+//! File systems and volumes of a pool that is written, as doors use them.
+//!
+//! ```text
+//!   open the objects live ─► its intent log ─► what uses them (files, volume) ─► replay ─► delete queue ─► clients
+//! ```
+//!
+//! A data set is opened once, by whoever asks first, and stays open: all doors share it. Snapshots are opened for reading
+//! and belong to who asked.
+
+use super::Engine;
+use super::sets::{Door, OpenSet};
+use crate::error::PoolError;
+use std::sync::Arc;
+use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
+use weir_files::{FileSystem, Identity};
+use weir_format::{Dnode, ObjsetId, ObjsetKind};
+use weir_machine::Request;
+use weir_objects::dsl::{Dataset, Dsl, PoolFacts};
+use weir_objects::live::Policy;
+use weir_objects::props::Value;
+use weir_objects::zil::{BlockLog, LogOpening, Policy as LogPolicy, Replayer, SyncMode, Zil};
+use weir_volumes::{Opening as VolumeOpening, Volume};
+
+/// Whose an object is, for the accounting that each sync does.
+fn owners(dnode: &Dnode, _spill: Option<&[u8]>) -> Option<[u64; 3]> {
+    let owner = owner_of(dnode.bonus_type, dnode.bonus(), dnode.endian).ok().flatten()?;
+    Some([owner.uid, owner.gid, owner.project])
+}
+
+/// How blocks of a set of that kind are written, before its properties are known.
+pub(crate) fn policy_for(kind: ObjsetKind, policy: Policy) -> Policy {
+    Policy { owner_of: (kind == ObjsetKind::Zfs).then_some(owners), ..policy }
+}
+
+impl Engine {
+    /// What data sets need to know of their pool.
+    pub fn facts(&self) -> PoolFacts {
+        let space = self.gate.space();
+        PoolFacts {
+            usable_bytes: space.size_bytes.saturating_sub(space.slop_bytes),
+            altroot: String::new(),
+            loaded_keys: Default::default(),
+        }
+    }
+
+    /// A file system, open for changes (its log is replayed first); a snapshot of one, open for reading.
+    ///
+    /// # Errors
+    /// If there is none of that name, it cannot be read, or its log cannot be replayed.
+    pub async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
+        let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
+        let _one_at_a_time = self.opening.lock().await;
+        let dsl = self.dsl(rq).await?;
+        let dataset = dsl.find(rq, name).await?;
+        let identity = self.identity(rq, &dsl, &dataset).await?;
+        if dataset.is_snapshot() {
+            let set = dsl.open_set(rq, &dataset, None).await?;
+            return FileSystem::open(rq, set, identity).await.map_err(failed);
+        }
+        if let Some(Door::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+            return Ok(files);
+        }
+        let open = self.open_with_log(rq, &dsl, &dataset).await?;
+        let settings = self.settings(rq, &dsl, &dataset).await?;
+        let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings };
+        let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
+        self.replay(rq, &open, &*files).await?;
+        if files.is_writable() {
+            files.empty_delete_queue(rq).await.map_err(failed)?;
+        }
+        self.sets.update(dataset.objset(), |open| open.door = Some(Door::Files(files.clone())));
+        Ok(files)
+    }
+
+    /// A volume, open for changes; a snapshot of one, open for reading.
+    ///
+    /// # Errors
+    /// As [`Engine::file_system`].
+    pub async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
+        let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
+        let _one_at_a_time = self.opening.lock().await;
+        let dsl = self.dsl(rq).await?;
+        let dataset = dsl.find(rq, name).await?;
+        if dataset.is_snapshot() {
+            let set = dsl.open_set(rq, &dataset, None).await?;
+            return Volume::open(rq, set, name).await.map_err(failed);
+        }
+        if let Some(Door::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+            return Ok(volume);
+        }
+        let open = self.open_with_log(rq, &dsl, &dataset).await?;
+        let read_only = self.number(rq, &dsl, &dataset, "readonly").await? != 0;
+        let opening = VolumeOpening { zil: open.zil.clone(), read_only };
+        let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
+        self.replay(rq, &open, &*volume).await?;
+        self.sets.update(dataset.objset(), |open| open.door = Some(Door::Volume(volume.clone())));
+        Ok(volume)
+    }
+
+    /// Opens a set live and gives it its log.
+    async fn open_with_log(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<OpenSet, PoolError> {
+        let set = self.open_set(rq, &dataset.name, None).await?;
+        let opening = LogOpening {
+            machine: self.machine.clone(),
+            set: set.id(),
+            groups: self.groups().clone(),
+            store: Arc::new(BlockLog { blocks: self.cache.blocks().clone(), keys: None, set: set.id() }),
+            data: Arc::new(Arc::downgrade(&set)),
+            policy: self.log_policy(rq, dsl, dataset).await?,
+            header: set.root().header.zil.clone(),
+        };
+        let zil = Zil::new(opening);
+        self.sets.update(set.id(), |open| open.zil = Some(zil.clone()));
+        Ok(OpenSet { set, zil: Some(zil), door: None })
+    }
+
+    async fn replay(&self, rq: &Request, open: &OpenSet, replayer: &dyn Replayer) -> Result<(), PoolError> {
+        if let Some(zil) = &open.zil {
+            zil.replay(rq, &open.set, replayer).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets an open data set: what it changed is synced first. Clients that still use it are told that it is gone.
+    ///
+    /// # Errors
+    /// If it cannot be synced.
+    pub async fn close_set(&self, id: ObjsetId) -> Result<(), PoolError> {
+        if self.sets.get(id).is_some() {
+            self.sync().await?;
+            self.sets.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Lets changed properties count in what is open.
+    ///
+    /// # Errors
+    /// What reading the properties meets.
+    pub async fn renew_settings(&self, rq: &Request) -> Result<(), PoolError> {
+        let dsl = self.dsl(rq).await?;
+        for dir in dsl.dirs() {
+            let dataset = dsl.head(rq, dir).await?;
+            let Some(open) = self.sets.get(dataset.objset()) else { continue };
+            self.renew_policy(rq, &dataset.name).await?;
+            if let Some(zil) = &open.zil {
+                zil.set_policy(self.log_policy(rq, &dsl, &dataset).await?);
+            }
+            match &open.door {
+                Some(Door::Files(files)) => files.set_settings(self.settings(rq, &dsl, &dataset).await?),
+                Some(Door::Volume(volume)) => {
+                    let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
+                    volume.renew(rq).await.map_err(failed)?;
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn number(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<u64, PoolError> {
+        let found = dsl.property(rq, dataset, &self.facts(), name).await?;
+        Ok(match found.map(|p| p.value) {
+            Some(Value::Number(n)) => n,
+            _ => 0,
+        })
+    }
+
+    async fn log_policy(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<LogPolicy, PoolError> {
+        // The property's values: standard 0, always 1, disabled 2.
+        let sync = match self.number(rq, dsl, dataset, "sync").await? {
+            1 => SyncMode::Always,
+            2 => SyncMode::Disabled,
+            _ => SyncMode::Standard,
+        };
+        Ok(LogPolicy { sync, sa_xattr: false })
+    }
+
+    async fn settings(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Settings, PoolError> {
+        let number = async |name: &str| self.number(rq, dsl, dataset, name).await;
+        // `xattr`: off 0, dir 1, sa 2. `acltype`: off 0, posix 1, nfsv4 2. `dnodesize`: legacy 0, auto 1, else bytes.
+        let xattr = number("xattr").await?;
+        let access_times = match (number("atime").await? != 0, number("relatime").await? != 0) {
+            (false, _) => AccessTimes::Off,
+            (true, true) => AccessTimes::Relative,
+            (true, false) => AccessTimes::On,
+        };
+        let record_bytes = number("recordsize").await?;
+        let projects = self.is_feature_active(rq, "org.zfsonlinux:project_quota").await?;
+        Ok(Settings {
+            read_only: number("readonly").await? != 0,
+            record_bytes: u32::try_from(record_bytes).ok().filter(|n| n.is_power_of_two()).unwrap_or(128 << 10),
+            dnode_slots: 1,
+            xattr_in_sa: xattr == 2,
+            xattrs: xattr != 0,
+            acl_type: match number("acltype").await? {
+                1 => AclType::Posix,
+                2 => AclType::Nfsv4,
+                _ => AclType::Off,
+            },
+            acl_mode: AclMode::default(),
+            acl_inherit: AclInherit::default(),
+            access_times,
+            projects,
+        })
+    }
+
+    async fn is_feature_active(&self, rq: &Request, guid: &str) -> Result<bool, PoolError> {
+        let mos = crate::mos::Mos { set: self.mos.clone() };
+        let features = crate::features::Features::read(rq, &mos).await?;
+        Ok(features.count(guid).is_some_and(|count| count > 0))
+    }
+
+    async fn identity(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Identity, PoolError> {
+        Ok(Identity {
+            name: dataset.name.clone(),
+            fsid: dataset.phys.fsid_guid,
+            is_snapshot: dataset.is_snapshot(),
+            referenced_bytes: dataset.phys.referenced_bytes,
+            available_bytes: self.number(rq, dsl, dataset, "available").await?,
+            long_names: self.number(rq, dsl, dataset, "longname").await? != 0,
+            // hidden 0, visible 1, disabled 2.
+            snapdir_visible: self.number(rq, dsl, dataset, "snapdir").await? == 1,
+        })
+    }
+}
