@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 mod model;
+mod replaying;
 
 use model::{DISK, Found, Known, Moods, Op, PATH, Pool, recover};
 use std::sync::Arc;
@@ -51,7 +52,7 @@ fn world(seed: u64) -> SimWorld {
 }
 
 /// Runs the clients to their end or to the cut; gives what is known of their changes and what was found.
-fn run(seed: u64, cut: Option<u64>, moods: Moods) -> (Arc<Pool>, Found, u64) {
+fn run(seed: u64, cut: Option<u64>, moods: Moods) -> (SimWorld, Arc<Pool>, Found, u64) {
     let world = world(seed);
     let pool = Pool::new(&world.machine(), seed, moods);
     if let Some(cut) = cut {
@@ -78,7 +79,7 @@ fn run(seed: u64, cut: Option<u64>, moods: Moods) -> (Arc<Pool>, Found, u64) {
     world.cancel_cut();
     let machine = world.machine();
     let found = world.run(async move { recover(&machine).await }).unwrap();
-    (pool, found, changes)
+    (world, pool, found, changes)
 }
 
 /// Whatever was promised has synced or is in the log.
@@ -140,12 +141,12 @@ fn seeds() -> u64 {
 fn promises_hold_after_a_cut_at_any_moment() {
     let (mut cuts, mut replayed) = (0, 0);
     for seed in 0..seeds() {
-        let (pool, found, changes) = run(seed, None, Moods::default());
+        let (_, pool, found, changes) = run(seed, None, Moods::default());
         judge(&pool, &found, &format!("seed {seed}"));
         let mut rng = Rng::new(seed);
         for _ in 0..12 {
             let cut = 1 + rng.below(changes);
-            let (pool, found, _) = run(seed, Some(cut), Moods::default());
+            let (_, pool, found, _) = run(seed, Some(cut), Moods::default());
             judge(&pool, &found, &format!("seed {seed}, cut {cut}"));
             cuts += 1;
             replayed += found.created.len() + found.written.len();
@@ -153,6 +154,17 @@ fn promises_hold_after_a_cut_at_any_moment() {
     }
     println!("{cuts} cuts, {replayed} records to replay");
     assert!(replayed > cuts, "the logs were empty");
+}
+
+/// A chain's beginning: nothing is promised before something stable leads to it.
+#[test]
+fn the_first_promises_hold() {
+    for seed in 0..8 {
+        for cut in 1..40 {
+            let (_, pool, found, _) = run(seed, Some(cut), Moods::default());
+            judge(&pool, &found, &format!("seed {seed}, cut {cut}"));
+        }
+    }
 }
 
 #[test]
@@ -165,12 +177,12 @@ fn promises_hold_when_the_log_fails() {
     ];
     for seed in 1000..1000 + seeds() / 3 {
         for mood in moods {
-            let (pool, found, changes) = run(seed, None, mood);
+            let (_, pool, found, changes) = run(seed, None, mood);
             judge(&pool, &found, &format!("seed {seed}, {mood:?}"));
             let mut rng = Rng::new(seed);
             for _ in 0..4 {
                 let cut = 1 + rng.below(changes);
-                let (pool, found, _) = run(seed, Some(cut), mood);
+                let (_, pool, found, _) = run(seed, Some(cut), mood);
                 judge(&pool, &found, &format!("seed {seed}, {mood:?}, cut {cut}"));
             }
         }

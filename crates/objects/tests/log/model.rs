@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use weir_blocks::{Blocks, ReadOptions, Tree, vdev::VdevSpec};
+use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_codec::checksum::embedded::{Verifier, seal_embedded};
 use weir_format::cursor::{Cursor, Endian};
@@ -16,7 +17,7 @@ use weir_format::{BlockPointer, ChecksumKind, Dva, ObjectId, ObjectType, ObjsetI
 use weir_machine::{Access, Buf, Disk, Machine, Request};
 use weir_objects::zil::pack::MIN_BLOCK_BYTES;
 use weir_objects::zil::{self, Claim, LogData, LogOpening, LogStore, LogWalk, Policy, SyncMode, Zil};
-use weir_objects::{ObjectError, Tx, TxGroups};
+use weir_objects::{ObjectError, ObjectSet, Opening, Tx, TxGroups};
 use weir_sim::Rng;
 
 pub const PATH: &str = "/sim/log";
@@ -91,11 +92,16 @@ pub fn offset_of(change: usize) -> u64 {
 
 impl Pool {
     pub fn new(machine: &Machine, seed: u64, moods: Moods) -> Arc<Self> {
+        Pool::of(machine, seed, moods, Txg(9))
+    }
+
+    /// A pool whose last synced group is `synced`.
+    pub fn of(machine: &Machine, seed: u64, moods: Moods, synced: Txg) -> Arc<Self> {
         let disk = machine.disks.open(PATH.as_ref(), Access::ReadWrite).unwrap();
         Arc::new(Pool {
             machine: machine.clone(),
             disk,
-            groups: TxGroups::new(Txg(9)),
+            groups: TxGroups::new(synced),
             known: Mutex::default(),
             rng: Mutex::new(Rng::new(seed)),
             moods,
@@ -295,6 +301,19 @@ pub struct Found {
     pub claim: Option<Claim>,
 }
 
+fn blocks_on(machine: &Machine, disk: Arc<dyn Disk>) -> Arc<Blocks> {
+    let leaf = VdevSpec::leaf(0, 1, "d", Some(disk)).top(12, DISK - FRONT - (1 << 20));
+    Arc::new(Blocks::new(machine, Tree::new(vec![leaf]).unwrap(), Salt::none()))
+}
+
+/// The object set that the log is of: it has no objects.
+pub async fn owner(machine: &Machine) -> Arc<ObjectSet> {
+    let disk = machine.disks.open(PATH.as_ref(), Access::ReadOnly).unwrap();
+    let cache = Cache::new(machine.clone(), blocks_on(machine, disk), 1 << 20);
+    let opening = Opening { id: OWNER, ..Opening::default() };
+    ObjectSet::open(&Request::internal("test"), cache, BlockPointer::HOLE, opening).await.unwrap()
+}
+
 /// Looks at the disk with nothing in memory.
 pub async fn recover(machine: &Machine) -> Found {
     let disk = machine.disks.open(PATH.as_ref(), Access::ReadOnly).unwrap();
@@ -307,8 +326,7 @@ pub async fn recover(machine: &Machine) -> Found {
             (txg, header) = (Txg(of), ZilHeader::decode(&mut c).unwrap());
         }
     }
-    let leaf = VdevSpec::leaf(0, 1, "d", Some(disk)).top(12, DISK - FRONT - (1 << 20));
-    let blocks = Arc::new(Blocks::new(machine, Tree::new(vec![leaf]).unwrap(), Salt::none()));
+    let blocks = blocks_on(machine, disk);
     let (rq, options) = (Request::internal("test"), ReadOptions::default());
     let claim = zil::claim(&rq, &blocks, &options, &header, Txg(txg.0 + 1)).await.unwrap();
     let mut found = Found { txg, header, created: vec![], written: BTreeMap::new(), blocks: BTreeSet::new(), claim };
