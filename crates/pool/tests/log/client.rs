@@ -1,0 +1,242 @@
+//! A client in a directory of its own, and what it knows: every state that its names and its files had, and which of them
+//! was said to be stable.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use weir_files::{Cred, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
+use weir_format::ObjectId;
+use weir_machine::{Clock, Request};
+use weir_sim::Rng;
+
+/// What the names of a directory lead to: numbers of files as the client counts them; directories have none.
+type Names = BTreeMap<String, Option<usize>>;
+
+/// One file: its contents after each change.
+#[derive(Default)]
+struct Contents {
+    states: Vec<Vec<u8>>,
+    stable: usize,
+}
+
+/// All that a client knows.
+#[derive(Default)]
+pub struct Known {
+    names: Vec<Names>,
+    /// The state of the names that was said to be stable.
+    stable: usize,
+    files: Vec<Contents>,
+    /// The directory itself is there.
+    begun: bool,
+    pub commits: u64,
+}
+
+impl Known {
+    fn now(&self) -> Names {
+        self.names.last().cloned().unwrap_or_default()
+    }
+
+    fn named(&mut self, change: impl FnOnce(&mut Names)) {
+        let mut names = self.now();
+        change(&mut names);
+        self.names.push(names);
+    }
+
+    /// The last of the states: what is due when a commit that begins now returns.
+    fn due(&self) -> (usize, Vec<usize>) {
+        (self.names.len() - 1, self.files.iter().map(|f| f.states.len() - 1).collect())
+    }
+}
+
+pub type Shared = Arc<Mutex<Known>>;
+
+pub struct Client {
+    pub files: Arc<FileSystem>,
+    pub clock: Clock,
+    pub known: Shared,
+    pub number: u64,
+    pub rng: Rng,
+}
+
+pub fn directory(number: u64) -> String {
+    format!("client-{number}")
+}
+
+impl Client {
+    fn know<T>(&self, with: impl FnOnce(&mut Known) -> T) -> T {
+        with(&mut self.known.lock().unwrap())
+    }
+
+    /// Makes its directory, and then one change after the other.
+    pub async fn run(mut self, changes: u64) {
+        let (rq, root) = (Request::internal("client"), Cred::root());
+        let name = directory(self.number);
+        let new = New::of(NewKind::Directory, 0o755);
+        let dir = self.files.create(&rq, &root, self.files.root(), name.as_bytes(), &new).await.unwrap().object;
+        self.know(|k| k.names.push(Names::new()));
+        self.files.sync(&rq, None).await.unwrap();
+        self.know(|k| k.begun = true);
+        let mut objects: Vec<ObjectId> = Vec::new();
+        for n in 0..changes {
+            self.clock.sleep(Duration::from_micros(self.rng.below(20_000))).await;
+            self.change(&rq, dir, &mut objects, n).await;
+            match self.rng.below(6) {
+                0 => self.commit(&rq, None, &objects).await,
+                1 | 2 if !objects.is_empty() => {
+                    let file = self.rng.below(objects.len() as u64) as usize;
+                    self.commit(&rq, Some(file), &objects).await;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn commit(&mut self, rq: &Request, file: Option<usize>, objects: &[ObjectId]) {
+        let (names, states) = self.know(|k| k.due());
+        // A file without a name is nobody's promise.
+        let named = |k: &Known, n: usize| k.now().values().any(|of| *of == Some(n));
+        if file.is_some_and(|n| !self.know(|k| named(k, n))) {
+            return;
+        }
+        self.files.sync(rq, file.map(|n| objects[n])).await.unwrap();
+        self.know(|k| {
+            k.commits += 1;
+            k.stable = k.stable.max(names);
+            for (n, state) in states.into_iter().enumerate() {
+                if file.is_none_or(|file| file == n) {
+                    k.files[n].stable = k.files[n].stable.max(state);
+                }
+            }
+        });
+    }
+
+    fn pick(&mut self) -> Option<(String, usize)> {
+        let files: Vec<_> = self.know(|k| k.now().into_iter().filter_map(|(name, n)| Some((name, n?))).collect());
+        let at = self.rng.below(files.len() as u64) as usize;
+        files.into_iter().nth(at)
+    }
+
+    async fn change(&mut self, rq: &Request, dir: ObjectId, objects: &mut Vec<ObjectId>, n: u64) {
+        let root = Cred::root();
+        let name = format!("name-{n}");
+        let picked = self.pick();
+        match (self.rng.below(12), picked) {
+            (0..3, _) | (_, None) => {
+                let new = New::of(NewKind::Regular, 0o644);
+                let made = self.files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
+                let file = objects.len();
+                objects.push(made.object);
+                self.know(|k| {
+                    k.files.push(Contents { states: vec![Vec::new()], stable: 0 });
+                    k.named(|names| _ = names.insert(name, Some(file)));
+                });
+            }
+            (3, Some(_)) => {
+                let new = New::of(NewKind::Directory, 0o755);
+                self.files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
+                self.know(|k| k.named(|names| _ = names.insert(name, None)));
+            }
+            (4, Some((old, _))) => {
+                self.files.remove(rq, &root, dir, old.as_bytes()).await.unwrap();
+                self.know(|k| k.named(|names| _ = names.remove(&old)));
+            }
+            (5, Some((old, file))) => {
+                // Every other renaming replaces a file.
+                let target = self.pick().filter(|(target, _)| *target != old).map_or(name, |(target, _)| target);
+                let (from, to) = ((dir, old.as_bytes()), (dir, target.as_bytes()));
+                self.files.rename(rq, &root, from, to, RenameMode::Replace).await.unwrap();
+                self.know(|k| {
+                    k.named(|names| {
+                        names.remove(&old);
+                        names.insert(target, Some(file));
+                    });
+                });
+            }
+            (6, Some((_, file))) => {
+                let size = self.rng.below(90_000);
+                self.files.set_attributes(rq, &root, objects[file], &SetAttributes::size(size)).await.unwrap();
+                self.contents(file, |bytes| bytes.resize(size as usize, 0));
+            }
+            (_, Some((_, file))) => {
+                let (at, len) = (self.rng.below(60_000) as usize, 1 + self.rng.below(60_000) as usize);
+                let mut data = vec![0; len];
+                self.rng.fill(&mut data);
+                let data = Bytes::from(data);
+                let place = WriteAt::Offset(at as u64);
+                self.files.write(rq, &root, objects[file], place, data.clone()).await.unwrap();
+                self.contents(file, |bytes| {
+                    bytes.resize(bytes.len().max(at + len), 0);
+                    bytes[at..at + len].copy_from_slice(&data);
+                });
+            }
+        }
+    }
+
+    fn contents(&self, file: usize, change: impl FnOnce(&mut Vec<u8>)) {
+        self.know(|k| {
+            let mut bytes = k.files[file].states.last().unwrap().clone();
+            change(&mut bytes);
+            k.files[file].states.push(bytes);
+        });
+    }
+}
+
+/// The directory and each file in it are as they were at some moment since what was said to be stable. A change that
+/// was being made when the power failed may be there or not: `known` has states only of those that were made.
+pub async fn judge(files: &FileSystem, number: u64, known: &Known, place: &str) {
+    let rq = Request::internal("judge");
+    let dir = match files.lookup(&rq, files.root(), directory(number).as_bytes()).await {
+        Ok(dir) => dir,
+        Err(error) => return assert!(!known.begun, "{place}: directory of client {number}: {error}"),
+    };
+    let mut found = BTreeMap::new();
+    for entry in files.read_dir(&rq, dir, 0, 10_000).await.unwrap() {
+        found.insert(String::from_utf8(entry.name).unwrap(), entry.object);
+    }
+    if !known.begun {
+        return;
+    }
+    let names: Vec<&String> = found.keys().collect();
+    let alike = |state: &&Names| state.keys().collect::<Vec<_>>() == names;
+    let since = &known.names[known.stable..];
+    let last_change_was_cut = since.iter().find(alike).is_none();
+    assert!(
+        !last_change_was_cut || differs_by_one(known.names.last().unwrap(), &found),
+        "{place}, client {number}: names {names:?}, stable was {:?}",
+        known.names[known.stable].keys().collect::<Vec<_>>()
+    );
+    for (name, object) in &found {
+        let leads_to = since.iter().rev().find_map(|state| state.get(name).copied().flatten());
+        let Some(file) = leads_to else { continue };
+        let bytes = files.read(&rq, *object, 0, 1 << 20).await.unwrap();
+        // A name that was given to another file leads to any of them.
+        let mut of: Vec<usize> = since.iter().filter_map(|state| state.get(name).copied().flatten()).collect();
+        if last_change_was_cut {
+            of.extend(0..known.files.len());
+        }
+        let right = of.iter().any(|n| {
+            let file = &known.files[*n];
+            file.states[file.stable..].iter().any(|state| *state == bytes)
+                || file.states.last().is_some_and(|last| was_being_written(last, &bytes))
+        });
+        let lens: Vec<usize> = known.files[file].states.iter().map(Vec::len).collect();
+        assert!(right, "{place}, client {number}: {name} has {} bytes, states {lens:?}", bytes.len());
+    }
+}
+
+/// One change of names more than the last that was made.
+fn differs_by_one(last: &Names, found: &BTreeMap<String, ObjectId>) -> bool {
+    let gone = last.keys().filter(|name| !found.contains_key(*name)).count();
+    let new = found.keys().filter(|name| !last.contains_key(*name)).count();
+    gone <= 1 && new <= 1
+}
+
+/// One write or cut more than the last that was made: what differs is one range.
+fn was_being_written(last: &[u8], found: &[u8]) -> bool {
+    let common = last.len().min(found.len());
+    let first = last.iter().zip(found).position(|(a, b)| a != b).unwrap_or(common);
+    let differs = (first..common).rev().find(|at| last[*at] != found[*at]).map_or(0, |end| end + 1 - first);
+    // Writes of this test are no longer than this; a cut leaves the front as it was.
+    differs <= 60_000 && (found.len() <= 120_000) && (found.len() >= last.len() || differs == 0)
+}

@@ -1,0 +1,107 @@
+//! The power fails at changes all over a history; the pool is imported, its log replayed, and judged.
+
+use crate::client::{Client, Shared, judge};
+use crate::world::{HOME, Shape, create, demand_whole, import, world};
+use weir_machine::{Machine, Request};
+use weir_pool::{Layout, PoolError};
+use weir_sim::{Rng, SimError};
+
+const CLIENTS: u64 = 3;
+const CHANGES: u64 = 14;
+
+async fn history(machine: &Machine, seed: u64, shape: Shape, known: &[Shared]) -> Result<(), PoolError> {
+    let (engine, files) = create(machine, shape).await?;
+    let mut rng = Rng::new(seed);
+    let clients: Vec<_> = known
+        .iter()
+        .zip(0..)
+        .map(|(known, number)| {
+            let (files, clock, known) = (files.clone(), machine.clock.clone(), known.clone());
+            machine.tasks.spawn(Client { files, clock, known, number, rng: rng.fork() }.run(CHANGES))
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    engine.stop().await
+}
+
+/// Whether a log was replayed, and commits that were made.
+fn cut(seed: u64, shape: Shape, at: u64) -> u64 {
+    let place = format!("seed {seed}, {shape:?}, cut {at}");
+    let world = world(seed, shape);
+    let known: Vec<Shared> = (0..CLIENTS).map(|_| Shared::default()).collect();
+    world.cut_after(at);
+    let machine = world.machine();
+    match world.run(history(&machine, seed, shape, &known)) {
+        Ok(done) => done.unwrap(),
+        Err(SimError::PowerCut { .. }) => {}
+        Err(other) => panic!("{place}: {other}"),
+    }
+    world.cancel_cut();
+    let commits = known.iter().map(|k| k.lock().unwrap().commits).sum();
+    if commits == 0 {
+        // Before the pool and its directories were there, nothing was promised.
+        return 0;
+    }
+    let machine = world.machine();
+    let judged = world.run(async {
+        demand_whole(&machine, &format!("{place}, before import")).await;
+        let engine = import(&machine).await.unwrap_or_else(|e| panic!("{place}: {e}"));
+        let files = engine.file_system(&Request::internal("test"), HOME).await;
+        let files = files.unwrap_or_else(|e| panic!("{place}: {e}"));
+        for (number, known) in (0..).zip(&known) {
+            let known = std::mem::take(&mut *known.lock().unwrap());
+            judge(&files, number, &known, &place).await;
+        }
+        engine.export().await.unwrap();
+        demand_whole(&machine, &format!("{place}, after replay")).await;
+    });
+    judged.unwrap_or_else(|e| panic!("{place}: {e}"));
+    commits
+}
+
+/// How many changes the disks see before and in all of the history.
+fn changes(seed: u64, shape: Shape) -> (u64, u64) {
+    let world = world(seed, shape);
+    let machine = world.machine();
+    world.run(async { create(&machine, shape).await.map(drop) }).unwrap().unwrap();
+    let before = world.changes();
+    world.power_failure();
+    let world = crate::world::world(seed, shape);
+    let machine = world.machine();
+    let known: Vec<Shared> = (0..CLIENTS).map(|_| Shared::default()).collect();
+    world.run(history(&machine, seed, shape, &known)).unwrap().unwrap();
+    (before, world.changes())
+}
+
+/// `WEIR_LOG_CUTS` cuts, spread over the history.
+fn cut_all_over(seed: u64, shape: Shape, cuts: u64) {
+    let said = std::env::var("WEIR_LOG_CUTS").ok().and_then(|s| s.parse().ok());
+    let cuts = said.unwrap_or(cuts);
+    let (before, all) = changes(seed, shape);
+    let mut rng = Rng::new(seed);
+    let mut commits = 0;
+    for _ in 0..cuts {
+        commits += cut(seed, shape, before + 1 + rng.below(all - before));
+    }
+    println!("{shape:?}: {cuts} cuts among {} changes, after {commits} commits", all - before);
+    assert!(commits > cuts);
+}
+
+#[test]
+fn what_was_stable_is_replayed_from_a_mirror() {
+    cut_all_over(3, Shape { layout: Layout::Mirror, devices: 2, log: false }, 12);
+    cut_all_over(4, Shape { layout: Layout::Mirror, devices: 2, log: false }, 12);
+}
+
+#[test]
+fn what_was_stable_is_replayed_from_a_raidz() {
+    cut_all_over(5, Shape { layout: Layout::Raidz(1), devices: 3, log: false }, 12);
+}
+
+#[test]
+fn what_was_stable_is_replayed_from_a_log_device() {
+    cut_all_over(6, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
+    cut_all_over(7, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
+}
