@@ -7,11 +7,15 @@
 mod args;
 mod failure;
 mod json;
+mod locks;
 mod mount;
+mod operations;
 mod pools;
 mod serve;
+mod size;
 mod table;
 mod units;
+mod written;
 mod zdb;
 mod zfs;
 mod zpool;
@@ -27,8 +31,11 @@ usage: weir COMMAND ...
   weir zdb -e -p DIR POOL [-u] [-C] [-d…] [-b…] [-c…] [-m] [-s] [-h]   look into a pool and verify it
   weir zdb -l DEVICE                                                  show a device's labels
   weir zdb -e -p DIR -r DATASET PATH DEST                             copy a file out
-  weir zpool import | status | list | get   [-d DIR] …                pools
-  weir zfs list | get                       [-d DIR] …                datasets
+  weir zpool create POOL [mirror|raidz[1-3]|log|…] DEVICE…            make a pool on files or devices
+  weir zpool import | export | destroy | set | history | sync | labelclear
+  weir zpool status | list | get            [-d DIR] …                pools
+  weir zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark | hold | release | holds
+  weir zfs set | inherit | list | get       [--dir DIR] …             datasets
   weir zstream dump FILE                                              show a send stream
   weir mount -o ro [-d DIR] POOL MOUNTPOINT                           mount a pool's file systems (FUSE)
   weir serve [-d DIR] POOL                                            serve a pool (NFS, NBD)

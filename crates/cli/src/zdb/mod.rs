@@ -12,6 +12,8 @@ mod pool;
 mod select;
 pub(crate) mod text;
 
+pub use text::stamp;
+
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use std::ffi::OsString;

@@ -1,0 +1,80 @@
+//! What administrators ask for: each done by the syncer in one transaction group, then noted in the pool's history.
+
+use weir_objects::dsl::change::{NewDataset, Setting};
+use weir_objects::props::Value;
+use weir_pool::PoolError;
+use weir_pool::engine::Engine;
+
+/// A change of datasets.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// A new file system or volume.
+    Create(NewDataset),
+    /// Snapshots, all of the same moment.
+    Snapshot(Vec<String>, Vec<(String, Value)>),
+    /// A clone: origin, name, properties.
+    Clone(String, String, Vec<(String, Value)>),
+    /// A file system or volume goes.
+    Destroy(String),
+    /// Snapshots go; `true`: those that are still needed go later.
+    DestroySnapshots(Vec<String>, bool),
+    /// Bookmarks go.
+    DestroyBookmarks(Vec<String>),
+    /// Back to the last snapshot.
+    Rollback(String, String),
+    /// A clone and its origin change roles.
+    Promote(String),
+    /// Another name.
+    Rename(String, String),
+    /// Snapshots (full names) get another name after the `@`, one after the other.
+    RenameSnapshots(Vec<(String, String)>),
+    /// Holds: snapshot and tag.
+    Hold(Vec<(String, String)>),
+    /// Holds end.
+    Release(Vec<(String, String)>),
+    /// Bookmarks: name and source.
+    Bookmark(Vec<(String, String)>),
+    /// Properties change.
+    Set(String, Vec<(String, Setting)>),
+    /// A volume gets another size, in bytes.
+    Resize(String, u64),
+}
+
+impl Operation {
+    /// Does it, with the command line `command` (if it is not empty) in the history; returns when it is on stable storage.
+    ///
+    /// # Errors
+    /// What its checks find, before anything was changed.
+    pub async fn run(self, engine: &Engine, command: &str) -> Result<(), PoolError> {
+        self.apply(engine).await?;
+        match command {
+            "" => Ok(()),
+            command => engine.log_command(command.to_owned(), rustix::process::getuid().as_raw()).await,
+        }
+    }
+
+    async fn apply(self, engine: &Engine) -> Result<(), PoolError> {
+        match self {
+            Operation::Create(new) => engine.create_dataset(new).await,
+            Operation::Snapshot(names, properties) => engine.snapshot(names, properties).await,
+            Operation::Clone(origin, name, properties) => engine.clone_snapshot(origin, name, properties).await,
+            Operation::Destroy(name) => engine.destroy_dataset(name).await,
+            Operation::DestroySnapshots(names, defer) => engine.destroy_snapshots(names, defer).await,
+            Operation::DestroyBookmarks(names) => engine.destroy_bookmarks(names).await,
+            Operation::Rollback(name, to) => engine.rollback(name, Some(to)).await,
+            Operation::Promote(name) => engine.promote(name).await,
+            Operation::Rename(from, to) => engine.rename(from, to).await,
+            Operation::RenameSnapshots(names) => {
+                for (from, to) in names {
+                    engine.rename_snapshot(from, to).await?;
+                }
+                Ok(())
+            }
+            Operation::Hold(holds) => engine.hold(holds).await,
+            Operation::Release(holds) => engine.release(holds).await,
+            Operation::Bookmark(bookmarks) => engine.bookmark(bookmarks).await,
+            Operation::Set(name, settings) => engine.set_properties(name, settings).await,
+            Operation::Resize(name, size_bytes) => engine.set_volume_size(name, size_bytes).await,
+        }
+    }
+}

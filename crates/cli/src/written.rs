@@ -1,0 +1,171 @@
+//! Pools opened for changes: for one command, or for as long as they are served.
+//!
+//! No pool is held open between two commands. Each locks the devices ([`crate::locks`]), opens the pool, does its work in
+//! transaction groups, and closes: a pool that was in use is left in use by this machine, so the next command needs no
+//! `-f`; one that was exported is exported again.
+
+use crate::failure::Failure;
+use crate::locks::{Locks, lock};
+use std::path::PathBuf;
+use std::sync::Arc;
+use weir_machine::{Machine, Request};
+use weir_objects::dsl::Dsl;
+use weir_objects::dsl::change::ChangeError;
+use weir_pool::assemble::state;
+use weir_pool::engine::{Engine, Host, ImportOptions};
+use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
+
+/// A pool opened for changes.
+pub struct Written {
+    /// What it runs on.
+    pub machine: Machine,
+    /// The pool.
+    pub engine: Arc<Engine>,
+    exported_before: bool,
+    _locks: Locks,
+}
+
+/// How a pool is to be opened.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Folders and devices to look at.
+    pub search: Vec<PathBuf>,
+    /// Its name or GUID.
+    pub pool: String,
+    /// Keys of encrypted datasets.
+    pub keys: Vec<(String, Vec<u8>)>,
+    /// Open it though another machine used it last, or it was destroyed.
+    pub force: bool,
+    /// Take an older transaction group if the last cannot be read.
+    pub rewind: bool,
+    /// Its new name.
+    pub new_name: Option<String>,
+}
+
+/// The pool of that name or GUID among those found; one that was destroyed only if `destroyed`.
+pub fn find<'a>(
+    pools: impl Iterator<Item = &'a FoundPool>,
+    name: &str,
+    destroyed: bool,
+) -> Result<&'a FoundPool, Failure> {
+    let alive = |p: &&FoundPool| destroyed == (p.config.state == state::DESTROYED);
+    let mut found = pools.filter(alive).filter(|p| p.config.name == name || p.config.guid.to_string() == name);
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(Failure::failed(format!("cannot open '{name}': no such pool"))),
+        (Some(_), Some(_)) => {
+            Err(Failure::failed(format!("cannot open '{name}': more than one pool has that name; use its number")))
+        }
+    }
+}
+
+impl Written {
+    /// Locks the devices of a pool and opens it.
+    pub fn open(machine: Machine, wish: &Wish) -> Result<Self, Failure> {
+        let assembly = assemble(machine.block_on(scan(&machine, &wish.search))?);
+        let destroyed = wish.force && find(assembly.pools.values(), &wish.pool, false).is_err();
+        let found = find(assembly.pools.values(), &wish.pool, destroyed)?;
+        let locks = lock(&wish.pool, found.leaves().map(|device| device.path.clone()).collect())?;
+        let exported_before = found.config.state == state::EXPORTED;
+        let mut open = OpenOptions::new(wish.search.clone(), found.config.guid.to_string());
+        open.keys = wish.keys.clone();
+        if wish.rewind {
+            open.rewind = weir_pool::Rewind::Auto;
+        }
+        drop(assembly);
+        let mut options = ImportOptions::new(open);
+        options.host = host();
+        options.force = wish.force;
+        options.new_name = wish.new_name.clone();
+        let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", wish.pool));
+        let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;
+        Ok(Written { machine, engine, exported_before, _locks: locks })
+    }
+
+    /// Does something with it, then closes it. What went wrong first is told.
+    pub fn with<T>(self, work: impl AsyncFnOnce(&Engine) -> Result<T, Failure>) -> Result<T, Failure> {
+        let done = self.machine.block_on(work(&self.engine));
+        let closed = self.close();
+        let value = done?;
+        closed.map(|()| value)
+    }
+
+    /// Closes it, as it was before.
+    pub fn close(self) -> Result<(), Failure> {
+        let closed = match self.exported_before {
+            true => self.machine.block_on(self.engine.export()),
+            false => self.machine.block_on(self.engine.stop()),
+        };
+        Ok(closed?)
+    }
+
+    /// Leaves it in use when it is closed, also if it was exported before.
+    pub fn stays(mut self) -> Self {
+        self.exported_before = false;
+        self
+    }
+}
+
+/// This machine, as labels name it: the number that OpenZFS would use where it is set, else one made from the machine's
+/// own identity, so that it is the same tomorrow.
+pub fn host() -> Host {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    Host { id: host_id(), name }
+}
+
+fn host_id() -> u64 {
+    let module = std::fs::read_to_string("/sys/module/spl/parameters/spl_hostid").ok();
+    let of_module = module.and_then(|text| text.trim().parse::<u64>().ok()).filter(|id| *id != 0);
+    let of_file = || {
+        let bytes = std::fs::read("/etc/hostid").ok()?;
+        bytes.first_chunk::<4>().map(|bytes| u64::from(u32::from_le_bytes(*bytes))).filter(|id| *id != 0)
+    };
+    let of_machine = || {
+        let text = std::fs::read_to_string("/etc/machine-id").ok()?;
+        u64::from_str_radix(text.trim().get(..8)?, 16).ok().filter(|id| *id != 0)
+    };
+    of_module.or_else(of_file).or_else(of_machine).unwrap_or(0)
+}
+
+/// The command line, for the pool's history.
+pub fn command_line() -> String {
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_default();
+    let program = std::path::Path::new(&program).file_name().unwrap_or_default().to_owned();
+    let words = std::iter::once(program).chain(words).map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.skip_while(|word| word == "weir").collect();
+    words.join(" ")
+}
+
+/// Waits for something inside a command that must not fail.
+pub async fn dsl(engine: &Engine, rq: &Request) -> Result<Arc<Dsl>, Failure> {
+    Ok(engine.dsl(rq).await?)
+}
+
+/// Words why a change did not happen: `cannot destroy 'p/x': dataset is busy`.
+pub fn refused(doing: &str, error: PoolError) -> Failure {
+    let why = match &error {
+        PoolError::Change(change) => reason(change),
+        other => other.to_string(),
+    };
+    Failure::failed(format!("{doing}: {why}"))
+}
+
+fn reason(error: &ChangeError) -> String {
+    match error {
+        ChangeError::Object(error) => error.to_string(),
+        ChangeError::Missing { .. } => "dataset does not exist".into(),
+        ChangeError::Exists { .. } => "dataset already exists".into(),
+        ChangeError::NoParent { .. } => "parent does not exist".into(),
+        ChangeError::Name { why, .. } => format!("invalid name: {why}"),
+        ChangeError::Kind { why, .. } | ChangeError::Space { why, .. } | ChangeError::Key { why, .. } => {
+            (*why).to_owned()
+        }
+        ChangeError::Busy { why, .. } => format!("dataset is busy: {why}"),
+        ChangeError::HasDependents { what, dependents, .. } => format!("{what} exist\n{}", dependents.join("\n")),
+        ChangeError::Property { property, why, .. } => format!("'{property}' {why}"),
+        ChangeError::Feature { feature, .. } => {
+            format!("pool must be upgraded: feature@{feature} is not enabled")
+        }
+    }
+}

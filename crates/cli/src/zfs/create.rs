@@ -1,0 +1,269 @@
+//! `zfs create` and `zfs clone`: new file systems and volumes.
+
+use super::target::{self, PLACES, once, words};
+use super::values::{self, When};
+use crate::args::{Args, Spec};
+use crate::failure::Failure;
+use crate::operations::Operation;
+use crate::size;
+use crate::written::dsl;
+use std::ffi::OsString;
+use weir_format::znode::Timestamp;
+use weir_machine::Request;
+use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_objects::props::{DatasetKind, Value};
+use weir_pool::PoolError;
+use weir_pool::engine::Engine;
+use weir_pool::features::Features;
+use weir_pool::mos::Mos;
+
+const CREATE: Spec = Spec {
+    command: "zfs create",
+    letters: "pnPuvo:V:sb:D:K:",
+    long: &PLACES,
+    usage: "zfs create [-Pnpuv] [-o PROPERTY=VALUE]… FILESYSTEM\n       \
+            zfs create [-Pnpsv] [-b BLOCKSIZE] [-o PROPERTY=VALUE]… -V SIZE VOLUME",
+};
+
+const CLONE: Spec = Spec {
+    command: "zfs clone",
+    letters: "po:uD:K:",
+    long: &PLACES,
+    usage: "zfs clone [-pu] [-o PROPERTY=VALUE]… SNAPSHOT FILESYSTEM|VOLUME",
+};
+
+/// Runs `zfs create`.
+pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = CREATE.parse(line)?;
+    let name = words(&CREATE, &args, 1..=1, "missing dataset name argument")?.remove(0);
+    let doing = format!("cannot create '{name}'");
+    if !name.contains('/') || name.contains(['@', '#']) {
+        return Err(Failure::failed(format!("{doing}: missing dataset name")));
+    }
+    let new = dataset(&args, &name, &doing)?;
+    if args.has('n') {
+        let says = if args.has('P') { "create\t" } else { "would create " };
+        println!("{says}{name}");
+        return Ok(0);
+    }
+    target::open(&args, &name)?.with(async |engine| {
+        if args.has('p') {
+            if dsl(engine, &Request::internal("create")).await?.dir_named(&name).is_some() {
+                return Ok(());
+            }
+            make_parents(engine, &name, &doing).await?;
+        }
+        let new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
+        target::run(engine, &doing, Operation::Create(new)).await
+    })?;
+    if args.has('v') || args.has('P') {
+        println!("{}{name}", if args.has('P') { "create\t" } else { "create " });
+    }
+    Ok(0)
+}
+
+/// What the command line says of the new dataset.
+fn dataset(args: &Args, name: &str, doing: &str) -> Result<NewDataset, Failure> {
+    let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
+    let kind = if args.has('V') { DatasetKind::Volume } else { DatasetKind::Filesystem };
+    let mut properties = properties(args, kind, doing)?;
+    if properties.iter().any(|(name, _)| ["encryption", "keyformat", "pbkdf2iters"].contains(&name.as_str())) {
+        return Err(wrong("new encrypted datasets are not made; existing ones are read and written".into()));
+    }
+    let kind = match args.value('V') {
+        None => Kind::FileSystem(file_system(&mut properties)),
+        Some(text) => {
+            let size_bytes = size::parse(&text).ok_or_else(|| wrong(format!("bad volume size '{text}'")))?;
+            let block = match args.value('b') {
+                None => take(&mut properties, "volblocksize").unwrap_or(VolumeSpec::DEFAULT_BLOCK_BYTES.into()),
+                Some(text) => size::parse(&text).ok_or_else(|| wrong(format!("bad volume block size '{text}'")))?,
+            };
+            let block_bytes = u32::try_from(block).map_err(|_| wrong(format!("bad volume block size '{block}'")))?;
+            // A size between two blocks is rounded up, as OpenZFS does.
+            let size_bytes = size_bytes.checked_next_multiple_of(block.max(1)).unwrap_or(size_bytes);
+            Kind::Volume(VolumeSpec { size_bytes, block_bytes })
+        }
+    };
+    Ok(NewDataset { name: name.to_owned(), kind, properties })
+}
+
+/// What `-o` says.
+fn properties(args: &Args, kind: DatasetKind, doing: &str) -> Result<Vec<(String, Value)>, Failure> {
+    let parse = |text: OsString| values::parse(&text.to_string_lossy(), kind, When::Creation);
+    let parsed: Result<Vec<_>, String> = args.values('o').into_iter().map(parse).collect();
+    parsed.map_err(|why| Failure::usage(format!("{doing}: {why}")))
+}
+
+fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {
+    let at = properties.iter().position(|(n, _)| n == name)?;
+    match properties.remove(at).1 {
+        Value::Number(n) => Some(n),
+        Value::Text(_) => None,
+    }
+}
+
+/// What is fixed when a file system is made, taken out of its properties.
+pub fn file_system(properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
+    let normalization = take(properties, "normalization").unwrap_or(0);
+    let slots = match properties.iter().find(|(name, _)| name == "dnodesize") {
+        Some((_, Value::Number(bytes @ 1024..))) => (bytes / 512).min(32) as u8,
+        Some((_, Value::Number(1))) => 2,
+        _ => 0,
+    };
+    FileSystemSpec {
+        normalization,
+        // Names can only be normalized if they are UTF-8.
+        utf8only: take(properties, "utf8only").unwrap_or(0) != 0 || normalization != 0,
+        casesensitivity: take(properties, "casesensitivity").unwrap_or(0),
+        projects: false,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        now: now(),
+        slots,
+    }
+}
+
+/// The time of day.
+#[allow(clippy::disallowed_methods, reason = "a command runs in the real world alone")]
+fn now() -> Timestamp {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
+}
+
+/// Files carry a project where the pool can count by projects.
+async fn with_projects(engine: &Engine, new: NewDataset) -> Result<NewDataset, Failure> {
+    let mos = Mos { set: engine.mos.clone() };
+    let features = Features::read(&Request::internal("create"), &mos).await.map_err(PoolError::from)?;
+    let projects = features.count("org.zfsonlinux:project_quota").is_some();
+    let kind = match new.kind {
+        Kind::FileSystem(spec) => Kind::FileSystem(FileSystemSpec { projects, ..spec }),
+        volume => volume,
+    };
+    Ok(NewDataset { kind, ..new })
+}
+
+/// A volume that is not sparse reserves what it could need.
+fn with_reservation(engine: &Engine, new: NewDataset, sparse: bool) -> NewDataset {
+    let Kind::Volume(spec) = new.kind else { return new };
+    let mut new = new;
+    let own = new.properties.iter().any(|(name, _)| name == "refreservation" || name == "reservation");
+    if !sparse && !own {
+        let copies = new.properties.iter().find_map(|(name, value)| match value {
+            Value::Number(n) if name == "copies" => Some(*n),
+            _ => None,
+        });
+        let raidz = raidz_of(engine);
+        let bytes = reservation(spec.size_bytes, spec.block_bytes.into(), copies.unwrap_or(1), &raidz);
+        new.properties.push(("refreservation".into(), Value::Number(bytes)));
+    }
+    new
+}
+
+/// A RAID-Z vdev: devices, parities, log2 of its sectors.
+type Raidz = (u64, u64, u64);
+
+fn raidz_of(engine: &Engine) -> Vec<Raidz> {
+    let root = engine.shown().config.root;
+    let tops = root.get_list_array("children").unwrap_or_default();
+    let raidz = tops.iter().filter(|top| top.get_str("type") == Some("raidz"));
+    let facts = raidz.map(|top| {
+        let children = top.get_list_array("children").map_or(0, <[_]>::len) as u64;
+        (children, top.get_u64("nparity").unwrap_or(1), top.get_u64("ashift").unwrap_or(12))
+    });
+    facts.collect()
+}
+
+/// What a volume could need at most: its blocks, as wide as the widest RAID-Z makes them, its copies, and its tree of
+/// indirect blocks (OpenZFS `zvol_volsize_to_reservation`).
+fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Raidz]) -> u64 {
+    /// Pointers in an indirect block, as log2; bytes of one.
+    const POINTERS_SHIFT: u64 = 10;
+    const INDIRECT_BYTES: u64 = 1 << 17;
+    let mut blocks = size_bytes.div_ceil(block_bytes.max(1));
+    let stretched = |vdev: &Raidz| {
+        let (own, usual) = (raidz_bytes(vdev, block_bytes), raidz_bytes(vdev, 1 << 17));
+        // Space is counted as blocks of 128 KiB would take it.
+        u64::try_from(u128::from(blocks) * u128::from(own) * (1 << 17) / u128::from(usual.max(1))).unwrap_or(u64::MAX)
+    };
+    let data = raidz.iter().map(stretched).max().unwrap_or(0).max(size_bytes);
+    let mut metadata = 7;
+    while blocks > 1 {
+        blocks = (blocks + (1 << POINTERS_SHIFT) - 1) >> POINTERS_SHIFT;
+        metadata += blocks;
+    }
+    let of_metadata = metadata.saturating_mul((copies + 1).min(3)).saturating_mul(INDIRECT_BYTES);
+    data.saturating_mul(copies).saturating_add(of_metadata)
+}
+
+/// Bytes that a block takes on a RAID-Z vdev.
+fn raidz_bytes(&(devices, parity, ashift): &Raidz, bytes: u64) -> u64 {
+    let sectors = bytes.div_ceil(1 << ashift);
+    let rows = sectors.div_ceil(devices.saturating_sub(parity).max(1));
+    (sectors + rows * parity).next_multiple_of(parity + 1) << ashift
+}
+
+/// Makes the file systems above a name that are not there.
+async fn make_parents(engine: &Engine, name: &str, doing: &str) -> Result<(), Failure> {
+    let rq = Request::internal("create");
+    let there = dsl(engine, &rq).await?;
+    for (at, _) in name.match_indices('/') {
+        let parent = name.get(..at).unwrap_or_default();
+        if there.dir_named(parent).is_some() {
+            continue;
+        }
+        let kind = Kind::FileSystem(file_system(&mut Vec::new()));
+        let new = NewDataset { name: parent.to_owned(), kind, properties: Vec::new() };
+        target::run(engine, doing, Operation::Create(with_projects(engine, new).await?)).await?;
+    }
+    Ok(())
+}
+
+/// Runs `zfs clone`.
+pub fn clone(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = CLONE.parse(line)?;
+    let mut words = words(&CLONE, &args, 2..=2, "missing source or target dataset argument")?.into_iter();
+    let (Some(origin), Some(name)) = (words.next(), words.next()) else {
+        return Err(CLONE.misused("missing target dataset argument"));
+    };
+    let doing = format!("cannot create '{name}'");
+    if !origin.contains('@') {
+        return Err(Failure::failed(format!("cannot open '{origin}': not a snapshot")));
+    }
+    if target::pool_of(&origin) != target::pool_of(&name) {
+        return Err(Failure::failed(format!("{doing}: source and target pools differ")));
+    }
+    let properties = properties(&args, DatasetKind::Filesystem, &doing)?;
+    if !args.has('p') {
+        return once(&args, &name, &doing, Operation::Clone(origin, name.clone(), properties));
+    }
+    target::open(&args, &name)?.with(async |engine| {
+        make_parents(engine, &name, &doing).await?;
+        target::run(engine, &doing, Operation::Clone(origin, name.clone(), properties)).await
+    })?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_as_openzfs_reckons_them() {
+        // zfs create -V 64M on a single disk and the usual block size: 64 MiB of data in 4096 blocks, 7 + 4 + 1 blocks
+        // of metadata, twice each.
+        assert_eq!(reservation(64 << 20, 16 << 10, 1, &[]), (64 << 20) + 12 * 2 * (128 << 10));
+        // On a RAID-Z2 of six with sectors of 4 KiB, a block of 8 KiB takes 2 + 2 sectors, rounded to 6.
+        assert_eq!(raidz_bytes(&(6, 2, 12), 8 << 10), 6 << 12);
+        assert_eq!(raidz_bytes(&(6, 2, 12), 128 << 10), 48 << 12);
+        assert!(reservation(64 << 20, 8 << 10, 1, &[(6, 2, 12)]) > 2 * (64 << 20));
+    }
+
+    #[test]
+    fn what_is_fixed_at_creation_leaves_the_properties() {
+        let number = |name: &str, n| (name.to_owned(), Value::Number(n));
+        let mut properties = vec![number("normalization", 0x10), number("dnodesize", 2048), number("atime", 0)];
+        let spec = file_system(&mut properties);
+        assert!(spec.utf8only && spec.normalization == 0x10 && spec.slots == 4);
+        assert_eq!(properties, [number("dnodesize", 2048), number("atime", 0)]);
+    }
+}

@@ -1,0 +1,109 @@
+//! `zfs set` and `zfs inherit`: properties of datasets.
+
+use super::target::{self, PLACES, below, words};
+use super::values::{self, When};
+use crate::args::Spec;
+use crate::failure::Failure;
+use crate::operations::Operation;
+use crate::written::dsl;
+use std::ffi::OsString;
+use weir_format::ObjsetKind;
+use weir_machine::Request;
+use weir_objects::dsl::Dsl;
+use weir_objects::dsl::change::Setting;
+use weir_objects::props::{DatasetKind, Value};
+use weir_pool::PoolError;
+use weir_pool::engine::Engine;
+
+const SET: Spec = Spec {
+    command: "zfs set",
+    letters: "uD:K:",
+    long: &PLACES,
+    usage: "zfs set [-u] PROPERTY=VALUE… FILESYSTEM|VOLUME|SNAPSHOT…",
+};
+const INHERIT: Spec = Spec {
+    command: "zfs inherit",
+    letters: "rSD:K:",
+    long: &PLACES,
+    usage: "zfs inherit [-rS] PROPERTY FILESYSTEM|VOLUME|SNAPSHOT…",
+};
+
+/// Runs `zfs set`.
+pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = SET.parse(line)?;
+    let words = words(&SET, &args, 2..=usize::MAX, "missing property=value or dataset argument")?;
+    let (pairs, names): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| word.contains('='));
+    if pairs.is_empty() {
+        return Err(SET.misused("missing property=value argument(s)"));
+    }
+    if names.is_empty() {
+        return Err(SET.misused("missing dataset name(s)"));
+    }
+    for name in names {
+        let doing = format!("cannot set property for '{name}'");
+        target::open(&args, &name)?.with(async |engine| set(engine, &name, &pairs, &doing).await)?;
+    }
+    Ok(0)
+}
+
+async fn set(engine: &Engine, name: &str, pairs: &[String], doing: &str) -> Result<(), Failure> {
+    let rq = Request::internal("set");
+    let dsl = dsl(engine, &rq).await?;
+    let kind = kind_of(&rq, &dsl, name).await?;
+    let mut settings = Vec::new();
+    for pair in pairs {
+        let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
+        let as_kind = if user { DatasetKind::Filesystem } else { kind };
+        let (property, value) =
+            values::parse(pair, as_kind, When::Later).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+        settings.push((property, value));
+    }
+    let volsize = settings.iter().position(|(property, _)| property == "volsize").map(|at| settings.remove(at).1);
+    if let Some(Value::Number(bytes)) = volsize {
+        target::run(engine, doing, Operation::Resize(name.to_owned(), bytes)).await?;
+    }
+    if settings.is_empty() {
+        return Ok(());
+    }
+    let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
+    target::run(engine, doing, Operation::Set(name.to_owned(), settings)).await
+}
+
+/// What a dataset is.
+async fn kind_of(rq: &Request, dsl: &Dsl, name: &str) -> Result<DatasetKind, Failure> {
+    let absent = || Failure::failed(format!("cannot open '{name}': dataset does not exist"));
+    let of = name.split('@').next().unwrap_or(name);
+    let dir = dsl.dir_named(of).ok_or_else(absent)?;
+    if name.contains('@') {
+        return dsl.find(rq, name).await.map(|_| DatasetKind::Snapshot).map_err(|_| absent());
+    }
+    match dsl.kind(rq, dir).await.map_err(PoolError::from)? {
+        ObjsetKind::Zvol => Ok(DatasetKind::Volume),
+        _ => Ok(DatasetKind::Filesystem),
+    }
+}
+
+/// Runs `zfs inherit`.
+pub fn inherit(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = INHERIT.parse(line)?;
+    let words = words(&INHERIT, &args, 2..=usize::MAX, "missing property or dataset argument")?;
+    let Some((property, names)) = words.split_first() else { return Err(INHERIT.misused("missing property argument")) };
+    let property = values::inheritable(property).map_err(|why| Failure::usage(format!("cannot inherit: {why}")))?;
+    let setting = if args.has('S') { Setting::Revert } else { Setting::Inherit };
+    for name in names {
+        let doing = format!("cannot inherit {property} for '{name}'");
+        target::open(&args, name)?.with(async |engine| {
+            let dsl = dsl(engine, &Request::internal("inherit")).await?;
+            let all: Vec<String> = match args.has('r') {
+                true => below(&dsl, name).iter().map(|dir| dir.name.clone()).collect(),
+                false => vec![name.clone()],
+            };
+            for one in all {
+                let settings = vec![(property.clone(), setting.clone())];
+                target::run(engine, &doing, Operation::Set(one, settings)).await?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,210 @@
+//! Values of properties as they are typed: checked, and turned into what is stored (OpenZFS `zprop_parse_value`,
+//! `zfs_valid_proplist`).
+
+use crate::size;
+use weir_objects::props::{DatasetKind, Native, Rule, Shape, Value, native_named};
+
+/// Longest value of a user property in bytes.
+const LONGEST: usize = 8191;
+/// Record sizes, in bytes.
+const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
+
+/// Properties that are given once, when the dataset is made.
+const AT_CREATION: [&str; 7] =
+    ["casesensitivity", "normalization", "utf8only", "volblocksize", "encryption", "keyformat", "pbkdf2iters"];
+
+/// A property to be set: its full name, and the value as it is stored.
+pub type Setting = (String, Value);
+
+/// When a value is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The dataset is being made.
+    Creation,
+    /// The dataset exists.
+    Later,
+}
+
+/// `NAME=VALUE` for a dataset of a kind.
+///
+/// # Errors
+/// What is wrong, without the dataset's name.
+pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, String> {
+    let Some((name, value)) = text.split_once('=') else {
+        return Err(format!("missing '=' for property=value argument: '{text}'"));
+    };
+    if name.contains(':') {
+        return user(name, value);
+    }
+    let native = native_named(name).ok_or_else(|| format!("invalid property '{name}'"))?;
+    check_place(native, kind, when)?;
+    let stored = stored(native, value)?;
+    check_range(native, &stored)?;
+    Ok((native.name.to_owned(), stored))
+}
+
+fn user(name: &str, value: &str) -> Result<Setting, String> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+-._".contains(c);
+    if name.len() > 255 {
+        return Err(format!("property name '{name}' is too long"));
+    }
+    if !name.chars().all(allowed) || name.starts_with('-') {
+        return Err(format!("invalid property '{name}'"));
+    }
+    if value.len() > LONGEST {
+        return Err(format!("property value '{value}' is too long"));
+    }
+    Ok((name.to_owned(), Value::Text(value.to_owned())))
+}
+
+/// Whether a dataset of this kind has the property, and may be given it now.
+fn check_place(native: &Native, kind: DatasetKind, when: When) -> Result<(), String> {
+    let name = native.name;
+    let plural = match kind {
+        DatasetKind::Filesystem => "filesystems",
+        DatasetKind::Volume => "volumes",
+        DatasetKind::Snapshot => "snapshots",
+        DatasetKind::Bookmark => "bookmarks",
+    };
+    let once = AT_CREATION.contains(&name);
+    if matches!(kind, DatasetKind::Snapshot | DatasetKind::Bookmark) {
+        return Err(format!("this property can not be modified for {plural}"));
+    }
+    if !native.kinds.contains(&kind) && name != "volsize" || name == "volsize" && kind != DatasetKind::Volume {
+        return Err(format!("'{name}' does not apply to datasets of this type"));
+    }
+    match (when, once, native.rule) {
+        (When::Creation, true, _) => Ok(()),
+        (When::Later, true, _) => Err(format!("'{name}' is readonly")),
+        (_, false, Rule::ReadOnly) if name != "volsize" => Err(format!("'{name}' is readonly")),
+        (_, false, Rule::Own) if name.ends_with("_count") => Err(format!("'{name}' is readonly")),
+        _ => Ok(()),
+    }
+}
+
+fn stored(native: &Native, value: &str) -> Result<Value, String> {
+    let name = native.name;
+    let number = |none: Option<u64>| match (value, none) {
+        ("none", Some(none)) => Ok(none),
+        _ => size::parse(value).ok_or_else(|| match value.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
+            true => format!("bad numeric value '{value}'"),
+            false => format!("'{name}' must be a number"),
+        }),
+    };
+    match native.shape {
+        Shape::Index(names) => {
+            let found = names.iter().find(|(text, _)| *text == value);
+            found.map(|(_, n)| Value::Number(*n)).ok_or_else(|| format!("'{name}' must be one of '{}'", choices(names)))
+        }
+        Shape::SizeOrNone => number(Some(0)).map(Value::Number),
+        Shape::CountOrNone => number(Some(u64::MAX)).map(Value::Number),
+        Shape::Size | Shape::Number | Shape::Ratio | Shape::Time => number(None).map(Value::Number),
+        Shape::YesNo => Err(format!("'{name}' is readonly")),
+        Shape::Text => text(name, value).map(Value::Text),
+    }
+}
+
+fn choices(names: &[(&str, u64)]) -> String {
+    names.iter().map(|(text, _)| *text).collect::<Vec<_>>().join(" | ")
+}
+
+fn text(name: &str, value: &str) -> Result<String, String> {
+    let fits = match name {
+        "mountpoint" => value == "none" || value == "legacy" || value.starts_with('/'),
+        "keylocation" => {
+            value == "prompt" || ["file:///", "https://", "http://"].iter().any(|front| value.starts_with(front))
+        }
+        _ => true,
+    };
+    match (fits, name) {
+        (true, _) if value.len() > LONGEST => Err(format!("property value '{value}' is too long")),
+        (true, _) => Ok(value.to_owned()),
+        (false, "mountpoint") => Err("'mountpoint' must be an absolute path, 'none', or 'legacy'".into()),
+        (false, _) => Err(format!("invalid {name}")),
+    }
+}
+
+fn check_range(native: &Native, value: &Value) -> Result<(), String> {
+    let Value::Number(n) = value else { return Ok(()) };
+    let power = n.is_power_of_two();
+    match native.name {
+        "recordsize" if !power || !RECORD_BYTES.contains(n) => {
+            Err("'recordsize' must be power of 2 from 512B to 16M".into())
+        }
+        "volblocksize" if !power || !RECORD_BYTES.contains(n) => {
+            Err("'volblocksize' must be power of 2 from 512B to 16M".into())
+        }
+        "special_small_blocks" if *n != 0 && (!power || *n < 512 || *n > 16 << 20) => {
+            Err("invalid 'special_small_blocks=': must be zero or a power of 2 from 512B to 16M".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The full name of a property that can be inherited.
+///
+/// # Errors
+/// What is wrong.
+pub fn inheritable(name: &str) -> Result<String, String> {
+    if name.contains(':') {
+        return Ok(name.to_owned());
+    }
+    let native = native_named(name).ok_or_else(|| format!("invalid property '{name}'"))?;
+    let full = native.name;
+    let limit = ["quota", "reservation", "refquota", "refreservation"].contains(&full);
+    match native.rule {
+        Rule::ReadOnly => Err(format!("{full} property is read-only")),
+        _ if limit => Err(format!("{full} property cannot be inherited: use 'zfs set {full}=none' to clear")),
+        Rule::OneTime => Err(format!("{full} property cannot be inherited")),
+        Rule::Inherit | Rule::Own => Ok(full.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fs(text: &str) -> Result<Setting, String> {
+        parse(text, DatasetKind::Filesystem, When::Later)
+    }
+
+    #[test]
+    fn values_become_what_is_stored() {
+        let number = |name: &str, n| Ok((name.to_owned(), Value::Number(n)));
+        assert_eq!(fs("compress=lz4"), number("compression", 15));
+        assert_eq!(fs("compression=zstd-9"), number("compression", 16 | 9 << 7));
+        assert_eq!(fs("recordsize=1M"), number("recordsize", 1 << 20));
+        assert_eq!(fs("quota=none"), number("quota", 0));
+        assert_eq!(fs("quota=1.5G"), number("quota", 1_610_612_736));
+        assert_eq!(fs("filesystem_limit=none"), number("filesystem_limit", u64::MAX));
+        assert_eq!(fs("mountpoint=/x"), Ok(("mountpoint".into(), Value::Text("/x".into()))));
+        assert_eq!(fs("org.me:note=a=b"), Ok(("org.me:note".into(), Value::Text("a=b".into()))));
+        assert_eq!(parse("volsize=1G", DatasetKind::Volume, When::Later), number("volsize", 1 << 30));
+        assert_eq!(parse("case=mixed", DatasetKind::Filesystem, When::Creation), number("casesensitivity", 2));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        for (text, why) in [
+            ("compression", "missing '='"),
+            ("nonsense=1", "invalid property 'nonsense'"),
+            ("compression=fast", "'compression' must be one of 'on | off | lzjb"),
+            ("used=1", "'used' is readonly"),
+            ("casesensitivity=mixed", "'casesensitivity' is readonly"),
+            ("volsize=1G", "does not apply to datasets of this type"),
+            ("recordsize=1000", "power of 2"),
+            ("recordsize=32M", "power of 2"),
+            ("quota=lots", "'quota' must be a number"),
+            ("quota=1x", "bad numeric value '1x'"),
+            ("mountpoint=here", "absolute path"),
+            ("UPPER:x=1", "invalid property 'UPPER:x'"),
+        ] {
+            let error = fs(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert!(parse("atime=off", DatasetKind::Snapshot, When::Later).is_err());
+        assert_eq!(inheritable("compress").as_deref(), Ok("compression"));
+        assert!(inheritable("quota").unwrap_err().contains("zfs set quota=none"));
+        assert!(inheritable("used").unwrap_err().contains("read-only"));
+    }
+}

@@ -1,0 +1,270 @@
+//! The vdevs of a command line: `mirror a b raidz2 c d e f log mirror g h cache i spare j` (OpenZFS `construct_spec`).
+
+use crate::failure::Failure;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use weir_pool::Class;
+use weir_pool::create::{Layout, NewLeaf, NewTop};
+
+/// All vdevs that were named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vdevs {
+    /// Top-level vdevs, in their order.
+    pub tops: Vec<NewTop>,
+    /// Cache devices.
+    pub caches: Vec<NewLeaf>,
+    /// Hot spares.
+    pub spares: Vec<NewLeaf>,
+}
+
+/// What a word begins.
+enum Word {
+    Class(Class),
+    Caches,
+    Spares,
+    Group(Layout),
+    Device,
+}
+
+fn word(text: &str) -> Result<Word, Failure> {
+    Ok(match text {
+        "log" => Word::Class(Class::Log),
+        "special" => Word::Class(Class::Special),
+        "dedup" => Word::Class(Class::Dedup),
+        "cache" => Word::Caches,
+        "spare" => Word::Spares,
+        "mirror" => Word::Group(Layout::Mirror),
+        "raidz" | "raidz1" => Word::Group(Layout::Raidz(1)),
+        "raidz2" => Word::Group(Layout::Raidz(2)),
+        "raidz3" => Word::Group(Layout::Raidz(3)),
+        text if text.starts_with("draid") => return Err(invalid("dRAID vdevs are read, but not made")),
+        _ => Word::Device,
+    })
+}
+
+fn invalid(why: impl std::fmt::Display) -> Failure {
+    Failure::failed(format!("invalid vdev specification: {why}"))
+}
+
+/// Where devices without a group go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shelf {
+    Tops(Class),
+    Caches,
+    Spares,
+}
+
+/// Sorts the words of a command line.
+pub fn parse(words: &[String]) -> Result<Vdevs, Failure> {
+    let mut out = Vdevs::default();
+    let mut shelf = Shelf::Tops(Class::Normal);
+    let mut grouped = false;
+    for text in words {
+        match word(text)? {
+            Word::Class(class) => (shelf, grouped) = (Shelf::Tops(class), false),
+            Word::Caches => (shelf, grouped) = (Shelf::Caches, false),
+            Word::Spares => (shelf, grouped) = (Shelf::Spares, false),
+            Word::Group(layout) => {
+                let Shelf::Tops(class) = shelf else {
+                    let what = if shelf == Shelf::Caches { "cache" } else { "spare" };
+                    return Err(invalid(format!("'{what}' takes single devices, no '{text}'")));
+                };
+                out.tops.push(NewTop { class, layout, leaves: Vec::new() });
+                grouped = true;
+            }
+            Word::Device => {
+                let leaf = leaf(text)?;
+                match (shelf, grouped, out.tops.last_mut()) {
+                    (Shelf::Caches, ..) => out.caches.push(leaf),
+                    (Shelf::Spares, ..) => out.spares.push(leaf),
+                    (Shelf::Tops(_), true, Some(group)) => group.leaves.push(leaf),
+                    (Shelf::Tops(class), ..) => {
+                        out.tops.push(NewTop { class, layout: Layout::Single, leaves: vec![leaf] });
+                    }
+                }
+            }
+        }
+    }
+    for top in &out.tops {
+        top.check().map_err(invalid)?;
+    }
+    if out.tops.is_empty() && out.caches.is_empty() && out.spares.is_empty() {
+        return Err(invalid("at least one toplevel vdev must be specified"));
+    }
+    Ok(out)
+}
+
+/// A device by its path, or by its name in `/dev`.
+fn leaf(text: &str) -> Result<NewLeaf, Failure> {
+    let given = Path::new(text);
+    let in_dev = Path::new("/dev").join(given);
+    let path = match given.is_absolute() {
+        true => given.to_path_buf(),
+        false if is_block_device(&in_dev) => in_dev,
+        false => {
+            std::path::absolute(given).map_err(|error| Failure::failed(format!("cannot use '{text}': {error}")))?
+        }
+    };
+    let cannot = |why: &dyn std::fmt::Display| Failure::failed(format!("cannot open '{text}': {why}"));
+    let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound if !given.is_absolute() => {
+            cannot(&"no such device in /dev\nmust be a full path or shorthand device name")
+        }
+        std::io::ErrorKind::NotFound => cannot(&"no such file or directory"),
+        _ => cannot(&error),
+    })?;
+    let kind = metadata.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(NewLeaf { path, is_file: kind.is_file() });
+    }
+    Err(Failure::failed(format!("cannot use '{text}': must be a block device or regular file")))
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+}
+
+impl Vdevs {
+    /// All devices.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let tops = self.tops.iter().flat_map(|top| &top.leaves);
+        tops.chain(&self.caches).chain(&self.spares).map(|leaf| leaf.path.clone()).collect()
+    }
+
+    /// What of these vdevs, with those of a pool that there are (`have`: layout and number of devices of its normal
+    /// top-level vdevs), does not fit together: a pool is as redundant as its weakest vdev.
+    pub fn mismatch(&self, have: &[(Layout, usize)]) -> Option<String> {
+        let mut seen: Option<(Layout, usize)> = have.first().copied();
+        for top in self.tops.iter().filter(|top| top.class == Class::Normal) {
+            let mixed = top.leaves.iter().any(|l| l.is_file) && top.leaves.iter().any(|l| !l.is_file);
+            if mixed {
+                return Some(format!("{} contains both files and devices", kind(top.layout)));
+            }
+            let own = (top.layout, top.leaves.len());
+            match seen {
+                None => seen = Some(own),
+                Some((layout, _)) if kind(layout) != kind(own.0) => {
+                    let both = format!("both {} and {} vdevs are present", kind(layout), kind(own.0));
+                    return Some(format!("mismatched replication level: {both}"));
+                }
+                Some((Layout::Raidz(parity), _)) if own.0 != Layout::Raidz(parity) => {
+                    let Layout::Raidz(other) = own.0 else { continue };
+                    let both = format!("both {parity} and {other} device parity raidz vdevs are present");
+                    return Some(format!("mismatched replication level: {both}"));
+                }
+                Some((layout, count)) if layout != Layout::Single && count != own.1 => {
+                    let both = format!("both {count}-way and {}-way {} vdevs are present", own.1, kind(layout));
+                    return Some(format!("mismatched replication level: {both}"));
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
+}
+
+fn kind(layout: Layout) -> &'static str {
+    match layout {
+        Layout::Single => "disk",
+        Layout::Mirror => "mirror",
+        Layout::Raidz(_) => "raidz",
+    }
+}
+
+/// The layout of a new pool as `zpool create -n` shows it.
+pub fn shown(pool: &str, vdevs: &Vdevs) -> String {
+    let mut out = format!("\t{pool}\n");
+    for (class, heading) in [
+        (Class::Normal, None),
+        (Class::Dedup, Some("dedup")),
+        (Class::Special, Some("special")),
+        (Class::Log, Some("logs")),
+    ] {
+        let tops: Vec<_> = vdevs.tops.iter().filter(|top| top.class == class).collect();
+        if let Some(heading) = heading.filter(|_| !tops.is_empty()) {
+            out.push_str(&format!("\t{heading}\n"));
+        }
+        for top in tops {
+            let name = match top.layout {
+                Layout::Single => None,
+                Layout::Mirror => Some("mirror".to_owned()),
+                Layout::Raidz(parity) => Some(format!("raidz{parity}")),
+            };
+            let indent = if name.is_some() { "    " } else { "  " };
+            out.extend(name.map(|name| format!("\t  {name}\n")));
+            out.extend(top.leaves.iter().map(|leaf| format!("\t{indent}{}\n", leaf.path.display())));
+        }
+    }
+    for (heading, leaves) in [("cache", &vdevs.caches), ("spares", &vdevs.spares)] {
+        if !leaves.is_empty() {
+            out.push_str(&format!("\t{heading}\n"));
+            out.extend(leaves.iter().map(|leaf| format!("\t  {}\n", leaf.path.display())));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for i in 0..12 {
+            std::fs::write(dir.path().join(i.to_string()), b"").unwrap();
+        }
+        dir
+    }
+
+    fn vdevs(dir: &tempfile::TempDir, line: &str) -> Result<Vdevs, Failure> {
+        let number = |word: &str| word.parse::<u32>().is_ok();
+        let path = |word: &str| dir.path().join(word).display().to_string();
+        let words = line.split(' ').map(|word| if number(word) { path(word) } else { word.to_owned() });
+        parse(&words.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn words_become_vdevs_of_their_class() {
+        let dir = folder();
+        let all = vdevs(&dir, "raidz2 0 1 2 3 mirror 4 5 log mirror 6 7 special 8 cache 9 spare 10 11").unwrap();
+        let shapes: Vec<_> = all.tops.iter().map(|t| (t.class, t.layout, t.leaves.len())).collect();
+        assert_eq!(
+            shapes,
+            [
+                (Class::Normal, Layout::Raidz(2), 4),
+                (Class::Normal, Layout::Mirror, 2),
+                (Class::Log, Layout::Mirror, 2),
+                (Class::Special, Layout::Single, 1)
+            ]
+        );
+        assert_eq!((all.caches.len(), all.spares.len(), all.paths().len()), (1, 2, 12));
+        let plain = vdevs(&dir, "0 1 log 2 3").unwrap();
+        assert_eq!(plain.tops.len(), 4);
+        assert!(plain.tops.iter().all(|top| top.layout == Layout::Single));
+        assert!(shown("p", &all).starts_with("\tp\n\t  raidz2\n\t    /"));
+    }
+
+    #[test]
+    fn what_makes_no_vdev_is_refused() {
+        let dir = folder();
+        for line in ["mirror 0", "raidz3 0 1 2", "log", "cache mirror 0 1", "draid 0 1 2", "log raidz 0 1 2", "mirror"]
+        {
+            assert_eq!(vdevs(&dir, line).unwrap_err().code, 1, "{line}");
+        }
+        assert!(vdevs(&dir, "/nowhere/x").unwrap_err().line.contains("no such file"));
+        assert!(vdevs(&dir, "nowhere").unwrap_err().line.contains("no such device in /dev"));
+        assert!(vdevs(&dir, "/dev/null").unwrap_err().line.contains("must be a block device"));
+    }
+
+    #[test]
+    fn weak_vdevs_beside_strong_ones_are_noticed() {
+        let dir = folder();
+        let mismatch = |line: &str| vdevs(&dir, line).unwrap().mismatch(&[]);
+        assert_eq!(mismatch("mirror 0 1 mirror 2 3 log 4"), None);
+        assert!(mismatch("mirror 0 1 raidz 2 3 4").unwrap().contains("both mirror and raidz vdevs"));
+        assert!(mismatch("raidz 0 1 2 raidz2 3 4 5").unwrap().contains("both 1 and 2 device parity"));
+        assert!(mismatch("mirror 0 1 mirror 2 3 4").unwrap().contains("both 2-way and 3-way mirror"));
+        assert!(mismatch("0 mirror 1 2").unwrap().contains("both disk and mirror"));
+        assert_eq!(vdevs(&dir, "0 1").unwrap().mismatch(&[(Layout::Single, 1)]), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! `zpool set` and `zpool history`.
+
+use super::create::{comment, stored};
+use super::opened::{OpenedPools, words};
+use crate::args::Spec;
+use crate::failure::Failure;
+use crate::pools::search_paths;
+use crate::written::{Wish, Written, command_line};
+use crate::zdb::stamp;
+use std::ffi::OsString;
+use weir_format::dsl::pool as names;
+use weir_format::{NvList, ObjectId, ObjectType, features};
+use weir_machine::{Machine, Request};
+use weir_objects::dsl::change::Change;
+use weir_objects::zap::{self, NewZap};
+use weir_pool::PoolError;
+use weir_pool::create::PoolValue;
+use weir_pool::engine::Syncing;
+
+const SET: Spec =
+    Spec { command: "zpool set", letters: "d:", long: &[], usage: "zpool set [-d DIR]… PROPERTY=VALUE POOL" };
+const HISTORY: Spec =
+    Spec { command: "zpool history", letters: "ild:", long: &[], usage: "zpool history [-il] [-d DIR]… [POOL]…" };
+
+/// What is to be set.
+#[derive(Clone)]
+enum Wanted {
+    Comment(String),
+    Feature(String),
+    Stored(String, u64),
+}
+
+/// Runs `zpool set`.
+pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = SET.parse(line)?;
+    let [pair, pool]: [String; 2] =
+        words(&args).try_into().map_err(|_| SET.misused("missing property=value or pool argument"))?;
+    let doing = format!("cannot set property for '{pool}'");
+    let (property, value) =
+        pair.split_once('=').ok_or_else(|| SET.misused("missing value in property=value argument"))?;
+    let wanted = wanted(property, value).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+    let wish = Wish { search: search_paths(args.values('d'))?, pool, ..Wish::default() };
+    let (command, uid) = (command_line(), rustix::process::getuid().as_raw());
+    Written::open(Machine::production()?, &wish)?.with(async |engine| {
+        let done = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                apply(syncing, wanted).await?;
+                syncing.change.log_command(&command, uid).await?;
+                Ok(())
+            })
+        });
+        done.await.map_err(|error| Failure::failed(format!("{doing}: {error}")))
+    })?;
+    Ok(0)
+}
+
+async fn apply(syncing: &mut Syncing<'_>, wanted: Wanted) -> Result<(), PoolError> {
+    match wanted {
+        Wanted::Comment(text) => {
+            syncing.core.config.comment = Some(text).filter(|text| !text.is_empty());
+            syncing.core.config_dirty = true;
+        }
+        Wanted::Feature(name) => syncing.change.enable_feature(&name).await?,
+        Wanted::Stored(name, number) => store(&syncing.change, &name, number).await?,
+    }
+    Ok(())
+}
+
+fn wanted(property: &str, value: &str) -> Result<Wanted, String> {
+    if let Some(feature) = property.strip_prefix("feature@") {
+        if features::by_name(feature).is_none() {
+            return Err(format!("invalid feature '{feature}'"));
+        }
+        return match value {
+            "enabled" => Ok(Wanted::Feature(feature.to_owned())),
+            _ => Err(format!("property '{property}' can only be set to 'enabled'")),
+        };
+    }
+    match property {
+        "comment" => Ok(Wanted::Comment(comment(value)?)),
+        _ => match stored(property, value)? {
+            (name, PoolValue::Number(number)) => Ok(Wanted::Stored(name, number)),
+            (name, PoolValue::Text(_)) => Err(format!("property '{name}' is readonly")),
+        },
+    }
+}
+
+/// Puts a number into the pool's properties, which are made if there are none yet.
+async fn store(change: &Change<'_>, name: &str, number: u64) -> Result<(), PoolError> {
+    const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
+    let Change { rq, mos, tx, .. } = change;
+    let props = match zap::lookup_word(rq, mos, DIRECTORY, names::PROPS).await? {
+        Some(id) => ObjectId(id),
+        None => {
+            let id = zap::create(rq, mos, tx, &NewZap::new(ObjectType::POOL_PROPS)).await?;
+            zap::put_word(rq, mos, tx, DIRECTORY, names::PROPS, id.0).await?;
+            id
+        }
+    };
+    Ok(zap::put_word(rq, mos, tx, props, name, number).await?)
+}
+
+/// Runs `zpool history`.
+pub fn history(line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = HISTORY.parse(line)?;
+    let machine = Machine::production()?;
+    let opened = OpenedPools::open(&machine, &args, &words(&args))?;
+    for pool in &opened.pools {
+        println!("History for '{}':", pool.name());
+        let records = machine.block_on(pool.dsl.history(&Request::internal("history"))).map_err(PoolError::from)?;
+        for record in &records {
+            if let Some(text) = shown(record, args.has('i'), args.has('l')) {
+                println!("{text}");
+            }
+        }
+        println!();
+    }
+    Ok(opened.close())
+}
+
+/// A record: commands always, what the pool did by itself with `-i`, who it was with `-l`.
+fn shown(record: &NvList, internal: bool, long: bool) -> Option<String> {
+    let seconds = record.get_u64("history time").unwrap_or(0);
+    let time = stamp(seconds);
+    let who = || {
+        let uid = record.get_u64("history who").unwrap_or(0);
+        let host = record.get_str("history hostname").unwrap_or("unknown");
+        format!(" [user {uid} on {host}]")
+    };
+    let tail = if long { who() } else { String::new() };
+    if let Some(command) = record.get_str("history command") {
+        return Some(format!("{time} {command}{tail}"));
+    }
+    if !internal {
+        return None;
+    }
+    let name = record.get_str("history internal name").unwrap_or("unknown");
+    let of = record.get_str("history dataset name").unwrap_or_default();
+    let text = record.get_str("history internal str").unwrap_or_default();
+    let txg = record.get_u64("history txg").unwrap_or(0);
+    Some(format!("{time} [txg:{txg}] {name} {of} {text}{tail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_shown_as_openzfs_shows_them() {
+        let mut record = NvList::new();
+        record.set("history time", 1_700_000_000u64);
+        record.set("history command", "zpool create p x");
+        record.set("history who", 0u64);
+        record.set("history hostname", "here");
+        assert_eq!(shown(&record, false, false).unwrap(), "2023-11-14.22:13:20 zpool create p x");
+        assert!(shown(&record, false, true).unwrap().ends_with("x [user 0 on here]"));
+        let mut record = NvList::new();
+        record.set("history internal name", "snapshot");
+        assert_eq!(shown(&record, false, false), None);
+        assert!(shown(&record, true, false).unwrap().contains("[txg:0] snapshot"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Commands that change pools: made, filled with datasets, exported, taken over, destroyed; OpenZFS's `zdb` says after each
+//! step that no block is lost. Without `zdb` (`WEIR_ZFS_TOOLS`) the steps alone are tried.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+struct Lab {
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    /// A folder with so many sparse devices of 128 MiB.
+    fn new(devices: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for i in 0..devices {
+            std::fs::File::create(dir.path().join(format!("d{i}"))).unwrap().set_len(128 << 20).unwrap();
+        }
+        Lab { dir }
+    }
+
+    /// Runs a line of words; `D` and a number is a device.
+    fn run(&self, line: &str) -> Output {
+        let is_device = |word: &str| word.strip_prefix('D').is_some_and(|n| n.parse::<u32>().is_ok());
+        let path = |word: &str| self.dir.path().join(word.to_lowercase()).display().to_string();
+        let words = line.split(' ').map(|word| if is_device(word) { path(word) } else { word.to_owned() });
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(words).env("WEIR_POOL_DIRS", self.dir.path()).stdin(Stdio::null());
+        command.output().unwrap()
+    }
+
+    /// Runs a line that works; what it prints.
+    fn ok(&self, line: &str) -> String {
+        let out = self.run(line);
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// Runs a line that fails; its exit code and what it says.
+    fn fails(&self, line: &str) -> (i32, String) {
+        let out = self.run(line);
+        assert!(!out.status.success(), "{line}");
+        (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
+    }
+
+    /// Lets OpenZFS count every block of a pool.
+    fn check(&self, pool: &str) {
+        let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else { return };
+        let mut zdb = Command::new(tools.join("sbin/zdb"));
+        zdb.env("LD_LIBRARY_PATH", tools.join("lib/x86_64-linux-gnu"));
+        let out = zdb.args(["-e", "-p"]).arg(self.dir.path()).args([pool, "-bcc"]).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout);
+        let said = format!("{text}{}", String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && text.contains("No leaks"), "zdb: {said}");
+    }
+}
+
+#[test]
+fn a_pool_lives_from_creation_to_destruction() {
+    let lab = Lab::new(8);
+    let plan = lab.ok("zpool create -n p raidz2 D0 D1 D2 D3 D4 D5 log D6");
+    assert!(plan.contains("would create 'p' with the following layout") && plan.contains("raidz2"));
+    assert_eq!(lab.fails("zpool status p").0, 1, "it was only said");
+    lab.ok("zpool create -O compression=lz4 -o comment=mine p raidz2 D0 D1 D2 D3 D4 D5 log D6");
+    lab.check("p");
+    let status = lab.ok("zpool status p");
+    assert!(status.contains("raidz2-0") && status.contains("logs") && status.contains("No known data errors"));
+    let (code, why) = lab.fails("zpool create q D0 D7");
+    assert!(code == 1 && why.contains("cannot create 'q'") && why.contains("-f"), "{why}");
+    assert!(lab.fails("zpool labelclear D0").1.contains("use '-f'"));
+
+    lab.ok("zpool set autotrim=on p");
+    lab.ok("zpool set comment=yours p");
+    let got = lab.ok("zpool get -H -o property,value comment,autotrim p");
+    assert_eq!(got, "comment\tyours\nautotrim\ton\n");
+    let history = lab.ok("zpool history p");
+    assert!(history.contains("zpool create -O compression=lz4") && history.contains("zpool set autotrim=on p"));
+
+    lab.ok("zpool export p");
+    lab.check("p");
+    assert!(lab.ok("zpool import").contains("it can be imported"));
+    lab.ok("zpool import p tank");
+    assert!(lab.ok("zpool list -H -o name").starts_with("tank"));
+    lab.ok("zpool sync");
+    lab.ok("zpool destroy tank");
+    assert!(lab.fails("zpool status tank").1.contains("no such pool"));
+    lab.ok("zpool import -D tank");
+    lab.check("tank");
+    lab.ok("zpool destroy tank");
+    lab.ok("zpool create -f new mirror D0 D1");
+    lab.check("new");
+}
+
+#[test]
+fn datasets_come_change_and_go() {
+    let lab = Lab::new(2);
+    lab.ok("zpool create p mirror D0 D1");
+    lab.ok("zfs create -p p/a/b");
+    lab.ok("zfs create -o recordsize=1M -o org.x:y=z p/c");
+    lab.ok("zfs create -V 32M -s p/v");
+    let (code, why) = lab.fails("zfs create p/c");
+    assert_eq!((code, why.as_str()), (1, "cannot create 'p/c': dataset already exists\n"));
+    assert_eq!(lab.fails("zfs create p/x/y").1, "cannot create 'p/x/y': parent does not exist\n");
+    lab.ok("zfs snapshot -r p@one");
+    lab.ok("zfs clone p/a/b@one p/clone");
+    lab.ok("zfs hold keep p/a@one");
+    assert!(lab.ok("zfs holds -H p/a@one").starts_with("p/a@one\tkeep\t"));
+    assert!(lab.fails("zfs destroy p/a@one").1.contains("dataset is busy"));
+    lab.ok("zfs release keep p/a@one");
+    lab.ok("zfs bookmark p/c@one #mark");
+    lab.ok("zfs rename p/c p/d");
+    lab.ok("zfs rename -r p@one two");
+    lab.ok("zfs set compression=zstd quota=64M p/d");
+    let got = "zfs get -H -o property,value,source compression,quota,recordsize,org.x:y p/d";
+    let wanted = "compression\tzstd\tlocal\nquota\t64M\tlocal\nrecordsize\t1M\tlocal\norg.x:y\tz\tlocal\n";
+    assert_eq!(lab.ok(got), wanted);
+    lab.ok("zfs inherit compression p/d");
+    assert!(lab.ok("zfs get -H -o source compression p/d").starts_with("default"));
+    lab.ok("zfs set volsize=48M p/v");
+    assert_eq!(lab.ok("zfs get -H -o value volsize p/v"), "48M\n");
+    let names = "p\np@two\np/a\np/a@two\np/a/b\np/a/b@two\np/clone\np/d\np/d@two\np/d#mark\np/v\np/v@two\n";
+    assert_eq!(lab.ok("zfs list -H -t all -o name"), names);
+    lab.check("p");
+
+    assert!(lab.fails("zfs destroy p/a").1.contains("use '-R'"));
+    assert!(lab.fails("zfs destroy p/d").1.contains("use '-r'"));
+    let plan = lab.ok("zfs destroy -R -nv p/a");
+    assert!(plan.starts_with("would destroy p/clone\n") && plan.ends_with("would destroy p/a\n"), "{plan}");
+    lab.ok("zfs promote p/clone");
+    lab.ok("zfs destroy -r p/a");
+    lab.ok("zfs snapshot p/d@three");
+    assert!(lab.fails("zfs rollback p/d@two").1.contains("use '-r'"));
+    lab.ok("zfs rollback -r p/d@two");
+    lab.ok("zfs destroy p/d#mark");
+    lab.ok("zfs destroy p/d@%");
+    assert_eq!(lab.ok("zfs list -H -t all -o name"), "p\np@two\np/clone\np/clone@two\np/d\np/v\np/v@two\n");
+    lab.check("p");
+    lab.ok("zfs destroy -r p/clone");
+    lab.ok("zfs destroy -r p/v");
+    lab.ok("zpool export p");
+    lab.check("p");
+}
+
+/// Lines that make no sense, or ask for what cannot be: their exit codes and what they say.
+const REFUSED: &[(&str, i32, &str)] = &[
+    ("zpool create", 2, "missing pool name"),
+    ("zpool create q", 2, "missing vdev specification"),
+    ("zpool create mirror D0", 1, "it is reserved"),
+    ("zpool create q mirror D2", 1, "mirror"),
+    ("zpool create q D2 mirror D3 D4", 1, "mismatched replication level"),
+    ("zpool create -o ashift=7 q D2", 1, "only values between 9 and 16"),
+    ("zpool create -O compression=fast q D2", 1, "must be one of"),
+    ("zpool create -O encryption=on q D2", 1, "new encrypted datasets are not made"),
+    ("zpool create q /nowhere/at/all", 1, "no such file or directory"),
+    ("zpool destroy nothing", 1, "no such pool"),
+    ("zpool export", 2, "missing pool argument"),
+    ("zpool import nothing", 1, "no such pool available"),
+    ("zpool import -n p", 2, "-n option must be used with -F"),
+    ("zpool set p", 2, "missing property=value"),
+    ("zpool set size=1 p", 1, "readonly"),
+    ("zfs create", 2, "missing dataset name"),
+    ("zfs create p", 1, "missing dataset name"),
+    ("zfs create -o nonsense=1 p/x", 2, "invalid property 'nonsense'"),
+    ("zfs create -V lots p/x", 1, "bad volume size 'lots'"),
+    ("zfs destroy p", 1, "operation does not apply to pools"),
+    ("zfs destroy p/nothing", 1, "dataset does not exist"),
+    ("zfs destroy p@nothing", 1, "could not find any snapshots"),
+    ("zfs snapshot p", 1, "missing '@'"),
+    ("zfs snapshot p/nothing@s", 1, "dataset does not exist"),
+    ("zfs clone p/a p/b", 1, "not a snapshot"),
+    ("zfs promote p", 1, "cannot promote 'p'"),
+    ("zfs set p", 2, "missing"),
+    ("zfs set atime=maybe p", 1, "must be one of 'off | on'"),
+    ("zfs inherit quota p", 2, "zfs set quota=none"),
+    ("zfs hold keep p", 1, "is not a snapshot"),
+];
+
+#[test]
+fn what_cannot_be_done_is_one_clear_line() {
+    let lab = Lab::new(5);
+    lab.ok("zpool create p mirror D0 D1");
+    for (line, code, what) in REFUSED {
+        let (got, why) = lab.fails(line);
+        assert!(got == *code && why.contains(what), "{line}: {got}, {why}");
+    }
+    lab.check("p");
+}
+
+#[test]
+fn two_processes_never_write_one_pool() {
+    let lab = Lab::new(1);
+    lab.ok("zpool create p D0");
+    let held = std::fs::File::open(Path::new(lab.dir.path()).join("d0")).unwrap();
+    held.lock().unwrap();
+    let (code, why) = lab.fails("zfs create p/x");
+    assert!(code == 1 && why.contains("cannot open 'p'"), "{why}");
+    assert!(lab.ok("zfs list -H -o name").starts_with('p'), "reading is free");
+    drop(held);
+    lab.ok("zfs create p/x");
+}
