@@ -2,7 +2,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+mod account;
 mod cuts;
+mod datasets;
+mod encrypted;
 mod files;
 mod full;
 mod goldens;

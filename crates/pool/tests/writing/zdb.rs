@@ -43,3 +43,11 @@ pub fn is_clean(dir: &Path, pool: &str) -> bool {
         code == 0 && text.contains("No leaks")
     })
 }
+
+/// Demands that every object of the MOS is referred to, and that features are counted as they are used.
+pub fn demand_counted(dir: &Path, pool: &str) {
+    let Some(tools) = tools() else { return };
+    let (code, text) = zdb(&tools, dir, &["-d", pool]);
+    let wrong = ["leaked", "mismatch", "incorrect"].iter().any(|word| text.contains(word));
+    assert!(code == 0 && !wrong, "zdb -d {pool} in {}: exit {code}\n{text}", dir.display());
+}
