@@ -251,9 +251,8 @@ impl History {
             "my:tag" => Value::Text("a value".into()),
             _ => Value::Number(self.dice.roll(200) * 4096),
         };
-        let result = task!(self, |syncing| {
-            syncing.change.set_property(&name, property, &Setting::Set(value)).await?
-        });
+        let result =
+            task!(self, |syncing| syncing.change.set_property(&name, property, &Setting::Set(value)).await?);
         self.settled("set", result);
     }
 
@@ -306,9 +305,7 @@ fn datasets_on_one_device() {
             *done.entry(what).or_default() += times;
         }
     }
-    for what in
-        ["create", "snapshot", "destroy snapshot", "clone", "promote", "rollback", "destroy", "rename", "set"]
-    {
+    for what in ["create", "snapshot", "destroy snapshot", "clone", "promote", "rollback", "destroy", "rename", "set"] {
         assert!(done.get(what).is_some_and(|times| *times > 0), "{what} in {done:?}");
     }
 }

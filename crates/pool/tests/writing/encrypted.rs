@@ -36,8 +36,7 @@ async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> 
                 let wrapping = WrappingKey::from_raw(&secret(n)).unwrap();
                 let key = syncing.change.encrypt_new(created, suite, &key, &wrapping).await?;
                 let gate: Arc<dyn Gate> = syncing.engine.gate.clone();
-                let opening =
-                    Opening { id: ObjsetId(created.dataset.0), key: Some(key.clone()), ..Opening::default() };
+                let opening = Opening { id: ObjsetId(created.dataset.0), key: Some(key.clone()), ..Opening::default() };
                 let cache = syncing.engine.cache.clone();
                 let set = ObjectSet::make_with(cache, opening, ObjsetKind::Zfs, gate, Policy::usual());
                 spec.create(syncing.change.rq, &set, syncing.change.tx).await?;

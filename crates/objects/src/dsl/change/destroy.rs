@@ -84,6 +84,7 @@ impl Change<'_> {
         let dir = self.dir(phys.dir).await?;
         let head_id = dir.head_dataset;
         let bookmarked = self.bookmarks_of_destroyed(head_id, &phys).await?;
+        self.scan_destroyed(id, Some(phys.next_snapshot)).await?;
         self.drop_features(id).await?;
         self.unlink_from_previous(id, &phys).await?;
         let next_id = phys.next_snapshot;

@@ -48,6 +48,8 @@ impl Change<'_> {
         let reserved = self.ref_reservation(dir_id).await?;
         self.charge_ref_reservation(&found, reserved, 0).await?;
         let origin_goes = self.origin_goes_too(&found.phys, &found.at.dir).await?;
+        self.scan_destroyed(id, None).await?;
+        self.drop_error_logs(id).await?;
         self.drop_features(id).await?;
         self.leave_origin(id, &found.phys).await?;
         self.deadlist_destroy(found.phys.deadlist).await?;

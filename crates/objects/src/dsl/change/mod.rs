@@ -40,6 +40,7 @@ mod promote;
 mod properties;
 mod rename;
 mod rollback;
+mod scan;
 mod snapshot;
 pub mod space;
 mod synced;

@@ -120,6 +120,7 @@ impl Change<'_> {
         self.put_dataset(head_id, &head).await?;
         self.swap_remap_lists(clone_id, head_id).await?;
         self.bookmarks_recounted(head_id, head.prev_snapshot).await?;
+        self.scan_swapped(clone_id, head_id).await?;
         self.drop_livelist(clone.dir).await?;
         self.drop_livelist(head.dir).await
     }

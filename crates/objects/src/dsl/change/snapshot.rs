@@ -119,6 +119,7 @@ impl Change<'_> {
         head.flags |= DslDataset::UNIQUE_ACCURATE;
         self.put_dataset(head_id, &head).await?;
         self.insert_word(head.snapshot_names, name, id.0).await?;
+        self.scan_snapshotted(head_id, id).await?;
         self.note_snapshots_changed(head.dir).await?;
         Ok(id)
     }

@@ -167,6 +167,8 @@ impl Change<'_> {
     /// directory, the dead list, bookmarks, features. Blocks that nobody needs any more join [`Change::take_frees`].
     pub async fn apply_synced(&mut self, id: ObjectId, synced: &SyncedSet<'_>) -> Result<Booked, ChangeError> {
         let mut phys = self.dataset(id).await?;
+        // A clone's list of its own blocks, which other software keeps to destroy it faster, would miss these.
+        self.drop_livelist(phys.dir).await?;
         let when = self.when(id, &phys).await?;
         let (mut booked, mut dead) = (Booked::default(), Vec::new());
         let mut features = std::collections::BTreeSet::new();

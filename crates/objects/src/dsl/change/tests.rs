@@ -279,6 +279,38 @@ fn keys_are_wrapped_by_their_root() {
 }
 
 #[test]
+fn a_scrub_under_way_follows_its_datasets() {
+    run(7, |machine| async move {
+        let lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        let head = change.create(&file_system("tank/a")).await.unwrap().dataset;
+        let queue = change.zap(ObjectType::SCAN_QUEUE).await.unwrap();
+        zap::put_int(&lab.rq, &lab.mos, &tx, queue, head.0, 3).await.unwrap();
+        let mut words = vec![0; 24];
+        (words[0], words[1], words[2], words[19]) = (1, 1, queue.0, head.0);
+        change.put(DIRECTORY, pool_name::SCAN, Value { int_size: 8, words }).await.unwrap();
+        let stands = || {
+            let (rq, mos) = (&lab.rq, &lab.mos);
+            async move {
+                let scan = zap::lookup(rq, mos, DIRECTORY, pool_name::SCAN).await.unwrap().unwrap();
+                let queued = Zap::open(rq, mos, queue).await.unwrap().all(rq, 9).await.unwrap();
+                let queued: Vec<String> = queued.iter().map(|e| e.key.text()).collect();
+                (scan.words[19], scan.words[23], queued)
+            }
+        };
+        let tx = Tx::of_syncing(Txg(6));
+        let mut change = Change::new(&lab.rq, lab.mos.clone(), &tx, lab.pool.clone(), 9);
+        let snapshot = change.snapshot(&["tank/a@s".into()], &[]).await.unwrap()[0];
+        assert_eq!(stands().await, (snapshot.0, 0, vec![format!("{:x}", snapshot.0)]));
+        change.destroy_snapshots(&["tank/a@s".into()], false).await.unwrap();
+        assert_eq!(stands().await, (head.0, 1, vec![format!("{:x}", head.0)]));
+        change.destroy("tank/a").await.unwrap();
+        assert_eq!(stands().await, (u64::MAX, 1, vec![]));
+    });
+}
+
+#[test]
 fn groups_are_one_at_a_time() {
     // The scratch set's groups are its own; the syncer's transactions count in none.
     let groups = TxGroups::new(Txg(3));
