@@ -19,6 +19,7 @@ use crate::assemble::state;
 use crate::config::{Class, VdevConfig};
 use crate::engine::gate::{DirtyLimits, PoolGate};
 use crate::engine::labels::{self, Leaf};
+use crate::engine::missed::Missed;
 use crate::engine::space::SpaceMaps;
 use crate::engine::syncing::{Core, Syncing};
 use crate::engine::{Config, Engine, Host, Parts, allocation};
@@ -355,6 +356,7 @@ fn assemble(
         uberblock,
         config_object: ObjectId(0),
         context,
+        missed: Missed::default(),
         limits: None,
         ended: false,
     };

@@ -20,6 +20,7 @@ pub mod config;
 pub mod datasets;
 pub mod gate;
 pub mod labels;
+pub mod missed;
 pub mod open;
 pub mod open_set;
 pub mod sets;

@@ -14,14 +14,15 @@
 use super::config::Config;
 use super::gate::{DirtyLimits, PoolGate};
 use super::labels::Leaf;
+use super::missed::Missed;
 use super::space::SpaceMaps;
 use super::syncing::{Core, Syncing};
 use super::{Engine, Host, Parts, allocation, unflushed};
-use crate::allocated;
 use crate::assemble::state;
 use crate::config::{Class, VdevKind};
 use crate::error::PoolError;
 use crate::open::{OpenOptions, Pool};
+use crate::{allocated, dtl};
 use std::sync::Arc;
 use weir_format::dsl::pool as names;
 use weir_format::{Endian, features};
@@ -31,7 +32,7 @@ use weir_objects::txg::TxGroups;
 use weir_objects::{ObjectSet, Opening};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
-const NOT_WRITTEN: [&str; 9] = [
+const NOT_WRITTEN: [&str; 8] = [
     "zpool_checkpoint",
     "device_removal",
     "obsolete_counts",
@@ -39,7 +40,6 @@ const NOT_WRITTEN: [&str; 9] = [
     "draid_failure_domains",
     "block_cloning",
     "fast_dedup",
-    "livelist",
     "dynamic_gang_header",
 ];
 
@@ -83,6 +83,11 @@ impl Engine {
         if pool.mos.named(rq, names::CHECKPOINT).await?.is_some() {
             return Err(refused(&pool, "it has a checkpoint"));
         }
+        if let Some(clones) = pool.mos.named(rq, names::DELETED_CLONES).await?
+            && !pool.mos.numbers(rq, clones).await?.is_empty()
+        {
+            return Err(refused(&pool, "a clone is being deleted from it by its list of blocks"));
+        }
         let shared = pool.capacity.shared;
         if shared.tables > 0 || shared.dedup_referenced > 0 {
             return Err(refused(&pool, "it has deduplicated blocks"));
@@ -125,16 +130,14 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
         return Err(refused(pool, format!("it has version {}, and no features", pool.config.version)));
     }
     for vdev in pool.tree.walk() {
-        if vdev.is_leaf() && !pool.devices.contains_key(&vdev.guid) {
-            let name = vdev.name();
-            return Err(refused(pool, format!("device {name} is missing, and what it would miss could not be noted")));
-        }
         let odd = match vdev.kind {
             VdevKind::Indirect => Some("a vdev was removed from it"),
             VdevKind::Draid { .. } | VdevKind::DraidSpare => Some("it has dRAID vdevs"),
             VdevKind::Replacing | VdevKind::Spare => Some("a device is being replaced"),
             _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being widened"),
-            _ if vdev.offline || vdev.faulted || vdev.removed => Some("a device is offline or faulted"),
+            _ if (vdev.offline || vdev.faulted) && pool.devices.contains_key(&vdev.guid) => {
+                Some("a device that is there is offline or faulted")
+            }
             _ => None,
         };
         if let Some(odd) = odd {
@@ -204,6 +207,7 @@ async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Res
     let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space);
     let no_config = || refused(&pool, "its MOS has no configuration");
     let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
+    let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
     let core = Core {
         config,
         config_dirty: true,
@@ -212,6 +216,7 @@ async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Res
         uberblock: pool.uberblock.clone(),
         config_object,
         context,
+        missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
         limits: None,
         ended: false,
     };

@@ -15,12 +15,14 @@
 use super::Engine;
 use super::config::Config;
 use super::labels::{self, Leaf};
+use super::missed::Missed;
 use super::space::SpaceMaps;
 use super::tasks::Answer;
 use crate::error::PoolError;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
+use weir_blocks::SpaceChange;
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, Txg, Uberblock};
 use weir_machine::Request;
@@ -54,6 +56,8 @@ pub struct Core {
     pub config_object: ObjectId,
     /// What changes of data sets need to know.
     pub context: PoolContext,
+    /// What devices missed.
+    pub missed: Missed,
     /// What limits writing, as of the last group; `None` before the first.
     pub limits: Option<Limits>,
     /// The group that is being synced is the last one.
@@ -97,9 +101,14 @@ impl Syncing<'_> {
             self.change.free_in_background(FREED_PER_GROUP).await?;
         }
         self.free_all().await?;
+        let early = self.engine.cache.blocks().take_changes(self.txg());
+        let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
+        if anything && self.core.config_object.0 != 0 {
+            self.write_missed().await?;
+        }
         self.write_config().await?;
         self.read_limits().await?;
-        let root = self.sync_mos().await?;
+        let root = self.sync_mos(early).await?;
         if let Some((plan, root)) = root {
             self.commit(root.pointer, now_s).await?;
             plan.finish(&root);
@@ -190,11 +199,10 @@ impl Syncing<'_> {
         Ok(())
     }
 
-    /// Plans and writes the MOS; `None` if nothing changed in this group.
-    async fn sync_mos(&mut self) -> Result<Option<(MosPlan, MosRoot)>, PoolError> {
+    /// Plans and writes the MOS, told what was taken and given back so far; `None` if nothing changed in this group.
+    async fn sync_mos(&mut self, changes: Vec<SpaceChange>) -> Result<Option<(MosPlan, MosRoot)>, PoolError> {
         let txg = self.txg();
         let blocks = self.engine.cache.blocks().clone();
-        let changes = blocks.take_changes(txg);
         self.core.maps.begin();
         let mut plan = MosPlan::new(self.engine.mos.clone(), txg);
         if changes.is_empty() && !plan.is_needed() {

@@ -4,6 +4,8 @@
 //! own map up to date once in a while (`feature@log_spacemap`). Here every map that a log still speaks of is written anew
 //! from the free space that was loaded, and the logs go; the feature stays enabled, with nothing in use.
 //!
+//! *Lists of clones' own blocks* (`feature@livelist`) are removed: they would have to be kept up with each write.
+//!
 //! *Deferred frees.* Blocks whose freeing was put off to the next group are freed.
 //!
 //! Source: OpenZFS `module/zfs/spa_log_spacemap.c` (theory at its top), `module/zfs/spa.c` (`spa_sync_deferred_frees`).
@@ -35,7 +37,17 @@ pub(super) async fn first_group(syncing: &mut Syncing<'_>) -> Result<(), PoolErr
     // Before anything is allocated: what these logs lead to may look free.
     claim_logs(syncing).await?;
     flush_logs(syncing).await?;
+    drop_livelists(syncing).await?;
     free_deferred(syncing).await
+}
+
+/// Clones' lists of their own blocks are not kept up here: they go, and a clone that is destroyed is walked through.
+async fn drop_livelists(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    let dsl = syncing.engine.dsl(syncing.change.rq).await?;
+    for dir in dsl.dirs() {
+        syncing.change.drop_livelist(dir.id).await?;
+    }
+    Ok(())
 }
 
 /// Claims the intent logs that the last writer left behind.

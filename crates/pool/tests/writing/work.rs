@@ -72,9 +72,9 @@ pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result
     let first = write_object(engine, &root, 20, 1).await?;
     engine.sync().await?;
     told(engine);
-    make_dataset(engine, &format!("{root}/a")).await?;
-    write_object(engine, &format!("{root}/a"), 30, 2).await?;
-    snapshot(engine, &format!("{root}/a@s")).await?;
+    make_dataset(engine, &format!("{root}/weir-a")).await?;
+    write_object(engine, &format!("{root}/weir-a"), 30, 2).await?;
+    snapshot(engine, &format!("{root}/weir-a@s")).await?;
     let set = engine.open_set(rq, &root, None).await?;
     {
         let tx = set.begin(rq, 1 << 20, Purpose::Free).await?;
@@ -82,7 +82,7 @@ pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result
     }
     engine.sync().await?;
     told(engine);
-    write_object(engine, &format!("{root}/a"), 10, 3).await?;
+    write_object(engine, &format!("{root}/weir-a"), 10, 3).await?;
     engine.sync().await?;
     told(engine);
     Ok(())

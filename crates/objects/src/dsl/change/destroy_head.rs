@@ -108,7 +108,7 @@ impl Change<'_> {
     }
 
     /// A clone's list of its own blocks goes: from now on its tree tells (`dsl_dir_remove_livelist`).
-    pub(super) async fn drop_livelist(&mut self, dir: ObjectId) -> Result<(), ChangeError> {
+    pub async fn drop_livelist(&mut self, dir: ObjectId) -> Result<(), ChangeError> {
         if let Some(list) = self.dir_word(dir, dir_field::LIVELIST).await? {
             self.deadlist_destroy(ObjectId(list)).await?;
             self.zap_remove(dir, dir_field::LIVELIST).await?;

@@ -1,0 +1,127 @@
+//! What devices missed: written down, so that whoever has such a device later knows what is old on it.
+//!
+//! A leaf that is not there, or refused a write, misses the group's blocks. Its dirty-time log is a space map in the MOS
+//! whose segments are transaction groups; the configuration names it. It is written with the group itself: a group that
+//! counts has its gaps on record. What is missed only while the MOS is being written stands in the log of the next group.
+//!
+//! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`).
+
+use super::labels;
+use super::syncing::Syncing;
+use crate::error::PoolError;
+use crate::ranges::Ranges;
+use std::collections::BTreeMap;
+use weir_format::space_map::{SpaceKind, SpaceSegment};
+use weir_format::{NvList, ObjectId, Txg};
+use weir_objects::space_map::{self, Style};
+
+/// Bytes of a block of such a log (`zfs_vdev_dtl_sm_blksz`).
+const BLOCK_BYTES: u32 = 4 << 10;
+/// Name in a leaf's configuration.
+const DTL: &str = "DTL";
+
+/// What each leaf missed, by its GUID.
+#[derive(Clone, Debug, Default)]
+pub struct Missed {
+    by_leaf: BTreeMap<u64, Ranges>,
+    /// Leaves that are not there.
+    absent: Vec<u64>,
+}
+
+impl Missed {
+    /// What the pool's logs say, and which leaves are not there.
+    pub fn new(logs: &BTreeMap<u64, Vec<(Txg, Txg)>>, absent: Vec<u64>) -> Self {
+        let mut out = Missed { absent, ..Missed::default() };
+        for (guid, ranges) in logs {
+            out.add(*guid, ranges);
+        }
+        out
+    }
+
+    /// Adds inclusive ranges of groups; true if any of it is new.
+    fn add(&mut self, guid: u64, ranges: &[(Txg, Txg)]) -> bool {
+        let all = self.by_leaf.entry(guid).or_default();
+        let before = all.bytes();
+        for (from, to) in ranges {
+            all.add(from.0, (to.0 - from.0.min(to.0)).saturating_add(1));
+        }
+        all.bytes() != before
+    }
+
+    fn segments(&self, guid: u64) -> Vec<SpaceSegment> {
+        let one = |(start, length): (u64, u64)| SpaceSegment {
+            kind: SpaceKind::Alloc,
+            vdev: None,
+            offset_bytes: start,
+            length_bytes: length,
+            words: 1,
+        };
+        self.by_leaf.get(&guid).map_or_else(Vec::new, |ranges| ranges.iter().map(one).collect())
+    }
+}
+
+impl Syncing<'_> {
+    /// Writes down what devices missed up to this group.
+    pub(super) async fn write_missed(&mut self) -> Result<(), PoolError> {
+        let txg = self.change.txg();
+        let found = self.engine.cache.blocks().tree().missed();
+        let mut changed = Vec::new();
+        for (guid, ranges) in &found {
+            // A device that fails may fail once more before the group ends.
+            let mut ranges = ranges.clone();
+            ranges.push((txg, txg));
+            if self.core.missed.add(*guid, &ranges) {
+                changed.push(*guid);
+            }
+        }
+        for guid in self.core.missed.absent.clone() {
+            if self.core.missed.add(guid, &[(txg, txg)]) && !changed.contains(&guid) {
+                changed.push(guid);
+            }
+        }
+        for guid in changed {
+            self.write_log(guid).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_log(&mut self, guid: u64) -> Result<(), PoolError> {
+        let known = labels::find(&self.core.config.root, guid).and_then(|leaf: &NvList| leaf.get_u64(DTL));
+        let id = match known.filter(|id| *id != 0) {
+            Some(id) => ObjectId(id),
+            None => self.new_log(guid).await?,
+        };
+        let two_words = self.change.is_active("spacemap_v2").await?;
+        let style = Style { shift: 0, two_words, pass: 1 };
+        let segments = self.core.missed.segments(guid);
+        let (rq, mos, tx) = (self.change.rq, &self.change.mos, self.change.tx);
+        Ok(space_map::rewrite(rq, mos, tx, id, style, &segments, None).await?)
+    }
+
+    async fn new_log(&mut self, guid: u64) -> Result<ObjectId, PoolError> {
+        let id = space_map::create(self.change.rq, &self.change.mos, self.change.tx, BLOCK_BYTES).await?;
+        if self.change.is_enabled("spacemap_histogram").await? {
+            self.change.count_feature("spacemap_histogram", 1).await?;
+        }
+        self.core.config.set_number(guid, DTL, id.0);
+        self.core.config_dirty = true;
+        Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_groups_are_added_once() {
+        let logs = BTreeMap::from([(7, vec![(Txg(10), Txg(12))])]);
+        let mut missed = Missed::new(&logs, vec![8]);
+        assert!(!missed.add(7, &[(Txg(11), Txg(12))]));
+        assert!(missed.add(7, &[(Txg(13), Txg(13))]));
+        assert!(missed.add(8, &[(Txg(13), Txg(13))]));
+        let segments = missed.segments(7);
+        assert_eq!(segments.iter().map(|s| (s.offset_bytes, s.length_bytes)).collect::<Vec<_>>(), [(10, 4)]);
+        assert_eq!(missed.segments(9), []);
+    }
+}
