@@ -14,17 +14,28 @@ pub struct Failure {
     pub code: u8,
     /// What is wrong, and the way to mend it.
     pub line: String,
+    busy: bool,
 }
 
 impl Failure {
     /// The command line makes no sense.
     pub fn usage(line: impl Into<String>) -> Self {
-        Failure { code: MISUSED, line: line.into() }
+        Failure { code: MISUSED, line: line.into(), busy: false }
     }
 
     /// It was understood, and went wrong.
     pub fn failed(line: impl Into<String>) -> Self {
-        Failure { code: FAILED, line: line.into() }
+        Failure { code: FAILED, line: line.into(), busy: false }
+    }
+
+    /// Another process is in the way.
+    pub fn busy(line: impl Into<String>) -> Self {
+        Failure { busy: true, ..Failure::failed(line) }
+    }
+
+    /// Whether another process is in the way.
+    pub fn is_busy(&self) -> bool {
+        self.busy
     }
 }
 

@@ -29,7 +29,7 @@ pub fn lock(pool: &str, mut paths: Vec<PathBuf>) -> Result<Locks, Failure> {
         match file.try_lock() {
             Ok(()) => files.push(file),
             Err(TryLockError::WouldBlock) => {
-                return Err(Failure::failed(format!("cannot open '{pool}': {}", in_the_way(&path))));
+                return Err(Failure::busy(format!("cannot open '{pool}': {}", in_the_way(&path))));
             }
             Err(TryLockError::Error(error)) => {
                 return Err(Failure::failed(format!("cannot lock {}: {error}", path.display())));

@@ -1,12 +1,15 @@
-//! `weir mount`: all file systems of a pool through FUSE, in the foreground, until unmounted or stopped.
+//! `weir mount`: all file systems of a pool through FUSE, in the foreground, until unmounted or stopped. With `-o ro` not a
+//! byte of the pool changes.
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::pools::search_paths;
+use crate::written::{Wish, Written};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use weir_daemon::Shown;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_machine::{Machine, Production, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
@@ -27,50 +30,109 @@ impl From<FuseError> for Failure {
     }
 }
 
+/// Whether a pool is opened for changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It must be.
+    Write,
+    /// If it can be; else it is only read, and that is said.
+    TryToWrite,
+    /// It must not be: not a byte of it changes.
+    Read,
+}
+
+/// A pool opened one way or the other, until it is closed.
+pub struct OpenedPool {
+    /// What is shown of it.
+    pub shown: Shown,
+    written: Option<Written>,
+}
+
+impl OpenedPool {
+    /// Opens the pool that the command line names.
+    pub fn open(machine: &Machine, options: &OpenOptions, access: Access) -> Result<Self, Failure> {
+        if access != Access::Read {
+            let wish = Wish {
+                search: options.search.clone(),
+                pool: options.pool.clone(),
+                keys: options.keys.clone(),
+                rewind: options.rewind == Rewind::Auto,
+                ..Wish::default()
+            };
+            match Written::open(machine.clone(), &wish) {
+                Ok(written) => return Ok(Self::written(written)),
+                Err(failure) if access == Access::Write => return Err(failure),
+                // Whoever has it open may change what we would read.
+                Err(failure) if failure.is_busy() => return Err(failure),
+                Err(failure) => eprintln!("{failure}\nit is opened for reading alone"),
+            }
+        }
+        let pool = machine.block_on(open_pool(machine, options))?;
+        Ok(OpenedPool { shown: Shown::Read(pool), written: None })
+    }
+
+    /// A pool that is open for changes already.
+    pub fn written(written: Written) -> Self {
+        OpenedPool { shown: Shown::Written(written.engine.clone()), written: Some(written) }
+    }
+
+    /// Closes it as it was before.
+    pub fn close(self) -> Result<(), Failure> {
+        drop(self.shown);
+        self.written.map_or(Ok(()), Written::close)
+    }
+}
+
 /// Runs the command.
 pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
-    let ([pool, mountpoint], options) = (two_words(&args)?, mount_options(&args)?);
+    let ([pool, mountpoint], (options, access)) = (two_words(&args)?, mount_options(&args)?);
     let open = open_options(&SPEC, &args, pool)?;
+    let access = if open.rewind == Rewind::No || open.rewind == Rewind::Auto { access } else { Access::Read };
     let ready = ready(&args)?;
     let machine = Production::from_env().build()?;
-    machine.block_on(async {
-        let pool = open_pool(&machine, &open).await?;
-        let tree = weir_daemon::tree(&Request::internal("mount"), &pool).await?;
-        let options = MountOptions { source: pool.name().to_owned(), threads: THREADS, ..options };
+    let opened = OpenedPool::open(&machine, &open, access)?;
+    let done = machine.block_on(async {
+        let shown = &opened.shown;
+        let tree = weir_daemon::tree(&Request::internal("mount"), shown).await?;
+        let writable = shown.is_writable();
+        let options = MountOptions { source: shown.name(), threads: THREADS, writable, ..options };
         let mounted = fuse::mount(tree, machine.tasks.clone(), Path::new(&mountpoint), &options)?;
         ready.tell()?;
         until_unmounted(mounted).await
-    })
+    });
+    let closed = opened.close();
+    if done? == Ended::Detached {
+        // It is gone from the tree; whoever still has a file open loses it with us.
+        eprintln!("weir mount: the mount was in use and was detached");
+        closed?;
+        std::process::exit(0);
+    }
+    closed.map(|()| 0)
+}
+
+/// How a mount ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// It is gone.
+    Unmounted,
+    /// It is out of the tree, and somebody still uses it.
+    Detached,
 }
 
 /// Waits for `umount` or a signal.
-async fn until_unmounted(mounted: Mounted) -> Result<u8, Failure> {
+async fn until_unmounted(mounted: Mounted) -> Result<Ended, Failure> {
     let unmounter = mounted.unmounter();
     let mut ended = tokio::task::spawn_blocking(move || mounted.join());
-    let stopped = async {
-        stop_signal().await?;
-        Ok::<_, Failure>(())
+    let end = |joined: Result<Result<(), FuseError>, tokio::task::JoinError>| match joined {
+        Ok(result) => Ok(result.map(|()| Ended::Unmounted)?),
+        Err(error) => Err(Failure::failed(format!("weir mount: {error}"))),
     };
     tokio::select! {
-        joined = &mut ended => {
-            return match joined {
-                Ok(result) => Ok(result.map(|()| 0)?),
-                Err(error) => Err(Failure::failed(format!("weir mount: {error}"))),
-            };
-        }
-        stopped = stopped => stopped?,
+        joined = &mut ended => return end(joined),
+        stopped = stop_signal() => stopped?,
     }
-    let detached = unmounter.unmount()?;
-    if detached {
-        // It is gone from the tree; whoever still has a file open loses it with us.
-        eprintln!("weir mount: the mount was in use and was detached");
-        std::process::exit(0);
-    }
-    match ended.await {
-        Ok(result) => Ok(result.map(|()| 0)?),
-        Err(error) => Err(Failure::failed(format!("weir mount: {error}"))),
-    }
+    if unmounter.unmount()? { Ok(Ended::Detached) } else { end(ended.await) }
 }
 
 /// Returns at SIGINT, SIGTERM or SIGHUP.
@@ -93,31 +155,32 @@ fn two_words(args: &Args) -> Result<[String; 2], Failure> {
     }
 }
 
-/// What `-o` says. Only reading is offered, and it must be asked for: a later version will mount read-write by default.
-fn mount_options(args: &Args) -> Result<MountOptions, Failure> {
+/// What `-o` says: read-write if nothing else is said and the pool can be written.
+fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
     let root = rustix::process::geteuid().is_root();
-    let mut options = MountOptions {
-        source: String::new(),
-        allow_other: root,
-        threads: THREADS,
-        writable: false,
-        dev: false,
-        suid: false,
-    };
-    let mut read_only = false;
+    let mut access = Access::TryToWrite;
+    let (mut allow_other, mut dev, mut suid) = (root, root, root);
     for value in args.values('o') {
         for word in value.to_string_lossy().split(',') {
             match word {
-                "ro" => read_only = true,
-                "allow_other" => options.allow_other = true,
-                "" | "nodev" | "nosuid" | "noatime" => {}
+                "ro" => access = Access::Read,
+                "rw" => access = Access::Write,
+                "allow_other" => allow_other = true,
+                "nodev" => dev = false,
+                "nosuid" => suid = false,
+                "" | "noatime" => {}
                 other => {
-                    return Err(SPEC.misused(&format!("unknown mount option '{other}'; there is: ro, allow_other")));
+                    let there_is = "there is: ro, rw, allow_other, nodev, nosuid";
+                    return Err(SPEC.misused(&format!("unknown mount option '{other}'; {there_is}")));
                 }
             }
         }
     }
-    if read_only { Ok(options) } else { Err(SPEC.misused("pools are mounted read-only: say so with -o ro")) }
+    if access == Access::Read {
+        (dev, suid) = (false, false);
+    }
+    let options = MountOptions { source: String::new(), allow_other, threads: THREADS, writable: false, dev, suid };
+    Ok((options, access))
 }
 
 /// Which pool, from where, with which keys.

@@ -2,15 +2,16 @@
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
-use crate::mount::{open_options, open_pool, ready, stop_signal};
+use crate::mount::{Access, OpenedPool, open_options, ready, stop_signal};
 use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
 use weir_machine::Production;
+use weir_pool::Rewind;
 
 const SPEC: Spec = Spec {
     command: "weir serve",
-    letters: "d:k:T:r:L:N:B:w:SAu:g:F",
+    letters: "d:k:T:r:L:N:B:w:SAu:g:FR",
     long: &[
         ("key", 'k'),
         ("ready-fd", 'r'),
@@ -18,12 +19,13 @@ const SPEC: Spec = Spec {
         ("nfs-port", 'N'),
         ("nbd-port", 'B'),
         ("rw", 'w'),
+        ("ro", 'R'),
         ("no-root-squash", 'S'),
         ("all-squash", 'A'),
         ("anonuid", 'u'),
         ("anongid", 'g'),
     ],
-    usage: "weir serve [-d DIR]... [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--rw HOST[/BITS][,...]]... \
+    usage: "weir serve [-d DIR]... [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,...]]... \
             [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL",
 };
 
@@ -39,9 +41,15 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let pool = args.word(0).filter(|_| args.words.len() == 1).ok_or_else(|| SPEC.misused("name one pool"))?;
     let (open, options, ready) = (open_options(&SPEC, &args, pool)?, service_options(&args)?, ready(&args)?);
     let machine = Production::from_env().build()?;
-    machine.block_on(async {
-        let pool = open_pool(&machine, &open).await?;
-        let mut service = Service::start(&machine, pool, &options).await?;
+    let access = match (args.has('R'), args.has('w'), open.rewind) {
+        (true, true, _) => return Err(SPEC.misused("--ro and --rw exclude each other")),
+        (true, ..) | (_, _, Rewind::Before(_)) => Access::Read,
+        (_, true, _) => Access::Write,
+        _ => Access::TryToWrite,
+    };
+    let opened = OpenedPool::open(&machine, &open, access)?;
+    let done = machine.block_on(async {
+        let mut service = Service::start(&machine, &opened.shown, &options).await?;
         for line in service.lines() {
             println!("{line}");
         }
@@ -51,8 +59,10 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         for (protocol, served) in service.served() {
             eprintln!("{}", summary(protocol, served));
         }
-        Ok(0)
-    })
+        Ok(())
+    });
+    let closed = opened.close();
+    done.and(closed).map(|()| 0)
 }
 
 fn service_options(args: &Args) -> Result<ServiceOptions, Failure> {

@@ -1,8 +1,8 @@
 //! Ties pools to the protocols that serve them: the room that knows everyone.
 //!
 //! ```text
-//!   Pool ─▶ members ─▶ Tree ─▶ FUSE mount, or NFS server
-//!      └──▶ volumes ─▶ NBD server
+//!   Pool or Engine ─▶ members ─▶ Tree ─▶ FUSE mount, or NFS server
+//!                └──▶ volumes ─▶ NBD server
 //! ```
 //!
 //! The pool knows data sets by name; the doors know a tree of file systems and a list of devices. What lies between is
@@ -14,7 +14,7 @@ pub mod shown;
 
 pub use hosts::Hosts;
 pub use service::{Service, ServiceError, ServiceOptions};
-pub use shown::{tree, volumes};
+pub use shown::{Shown, tree, volumes};
 
 /// Who NFS clients become.
 pub mod nfs {

@@ -1,7 +1,7 @@
 //! The servers of one pool: bound, started, described by lines to paste, stopped.
 
 use crate::hosts::Hosts;
-use crate::shown;
+use crate::shown::{self, Shown};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_machine::{JoinHandle, Machine, Request, Served, Source};
 use weir_nfs::Secrets;
-use weir_pool::{Pool, PoolError};
+use weir_pool::PoolError;
 
 /// Where NFS listens by convention.
 pub const NFS_PORT: u16 = 2049;
@@ -64,6 +64,7 @@ pub struct Service {
     pub nbd_address: Option<SocketAddr>,
     exports: Vec<String>,
     volumes: Vec<String>,
+    writable: bool,
     nfs: Arc<weir_nfs::Server>,
     nbd: Arc<weir_nbd::Server>,
     stop: watch::Sender<bool>,
@@ -72,16 +73,16 @@ pub struct Service {
 
 impl Service {
     /// Starts the servers. Inside a tokio runtime.
-    pub async fn start(machine: &Machine, pool: Arc<Pool>, options: &ServiceOptions) -> Result<Service, ServiceError> {
+    pub async fn start(machine: &Machine, pool: &Shown, options: &ServiceOptions) -> Result<Service, ServiceError> {
         let rq = Request::internal("serve");
-        let tree = shown::tree(&rq, &pool).await?;
-        let volumes = shown::volumes(&rq, &pool).await?;
+        let tree = shown::tree(&rq, pool).await?;
+        let volumes = shown::volumes(&rq, pool).await?;
         let exports = tree.members().map(|member| member.name.clone()).filter(|name| !name.contains('@')).collect();
         let volume_names: Vec<String> = volumes.names().map(str::to_owned).collect();
         let mut verifier = [0; 8];
         machine.entropy.fill(&mut verifier);
-        let secrets = Secrets { handles: handle_key(&rq, &pool).await?, verifier };
-        let nfs = Arc::new(weir_nfs::Server::new(tree, pool.config.guid, secrets, options.nfs));
+        let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
+        let nfs = Arc::new(weir_nfs::Server::new(tree, pool.guid(), secrets, options.nfs));
         let hosts = Arc::new(options.writers.clone());
         let writers: weir_nfs::Writers = Arc::new(move |address| hosts.has(address));
         let nbd = Arc::new(weir_nbd::Server::new(Arc::new(volumes), Arc::clone(&writers)));
@@ -98,16 +99,18 @@ impl Service {
         if let Some((listener, _)) = nbd_listener {
             running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), tasks.clone(), stopped)));
         }
-        Ok(Service { nfs_address, nbd_address, exports, volumes: volume_names, nfs, nbd, stop, running })
+        let (volumes, writable) = (volume_names, pool.is_writable());
+        Ok(Service { nfs_address, nbd_address, exports, volumes, writable, nfs, nbd, stop, running })
     }
 
     /// Lines ready to paste, one for each file system and volume.
     pub fn lines(&self) -> Vec<String> {
         let (host, port) = (self.nfs_address.ip(), self.nfs_address.port());
+        let (how, flag) = if self.writable { ("rw", "") } else { ("ro", "-readonly ") };
         let mounts = self.exports.iter().map(|name| {
             let path = name.replace(' ', "\\040");
             format!(
-                "mount -t nfs -o ro,vers=3,tcp,nolock,port={port},mountport={port} {}:/{path} /mnt",
+                "mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {}:/{path} /mnt",
                 bracketed(host)
             )
         });
@@ -115,7 +118,7 @@ impl Service {
             let port = address.port();
             self.volumes.iter().filter(|name| !name.contains('@')).flat_map(move |name| {
                 let uri = format!("nbd://{address}/{}", escaped(name));
-                let attach = format!("nbd-client -readonly -N {name} {} {port} /dev/nbd0", address.ip());
+                let attach = format!("nbd-client {flag}-N {name} {} {port} /dev/nbd0", address.ip());
                 [format!("qemu-img info {uri}"), attach]
             })
         });
@@ -140,10 +143,10 @@ impl Service {
 /// The key of NFS handles: the same whenever this pool is served, by whatever machine, so that clients' handles outlive
 /// the server. It is made from a number that was drawn at random when the pool was made and that no door shows: the GUID
 /// of the root dataset.
-async fn handle_key(rq: &Request, pool: &Pool) -> Result<[u8; 32], PoolError> {
-    let root = pool.dataset(rq, pool.name()).await?.phys.guid;
+async fn handle_key(rq: &Request, pool: &Shown) -> Result<[u8; 32], PoolError> {
+    let root = pool.dsl(rq).await?.find(rq, &pool.name()).await?.phys.guid;
     let mut hasher = blake3::Hasher::new_derive_key("weir nfs file handles 1");
-    for word in [pool.config.guid, root] {
+    for word in [pool.guid(), root] {
         hasher.update(&word.to_le_bytes());
     }
     Ok(*hasher.finalize().as_bytes())

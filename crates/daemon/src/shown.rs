@@ -3,17 +3,78 @@
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_files::FileError;
 use weir_files::tree::{Answer, Files, Member, Opener, Tree};
+use weir_files::{FileError, FileSystem};
 use weir_machine::Request;
 use weir_nbd::device::{Answer as DeviceAnswer, Device, Exports};
 use weir_nbd::{DeviceError, Directory, ExportInfo};
+use weir_objects::dsl::Dsl;
 use weir_objects::props::DatasetKind;
+use weir_pool::datasets::datasets_of;
+use weir_pool::engine::Engine;
 use weir_pool::{Pool, PoolError};
 use weir_volumes::Volume;
 
+/// A pool to be shown.
+#[derive(Clone, Debug)]
+pub enum Shown {
+    /// Open for reading alone.
+    Read(Arc<Pool>),
+    /// Open for changes.
+    Written(Arc<Engine>),
+}
+
+impl Shown {
+    /// Its name.
+    pub fn name(&self) -> String {
+        match self {
+            Shown::Read(pool) => pool.name().to_owned(),
+            Shown::Written(engine) => engine.name(),
+        }
+    }
+
+    /// Its GUID.
+    pub fn guid(&self) -> u64 {
+        match self {
+            Shown::Read(pool) => pool.config.guid,
+            Shown::Written(engine) => engine.shown().config.guid,
+        }
+    }
+
+    /// Whether it takes changes.
+    pub fn is_writable(&self) -> bool {
+        matches!(self, Shown::Written(_))
+    }
+
+    /// Its datasets.
+    pub(crate) async fn dsl(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
+        match self {
+            Shown::Read(pool) => Ok(pool.dsl.clone()),
+            Shown::Written(engine) => engine.dsl(rq).await,
+        }
+    }
+
+    async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
+        match self {
+            Shown::Read(pool) => pool.file_system(rq, name).await,
+            Shown::Written(engine) => engine.file_system(rq, name).await,
+        }
+    }
+
+    async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
+        match self {
+            Shown::Read(pool) => {
+                let objects = pool.object_set(rq, name).await?;
+                let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
+                Volume::open(rq, objects, name).await.map_err(failed)
+            }
+            Shown::Written(engine) => engine.volume(rq, name).await,
+        }
+    }
+}
+
 /// Opens file systems of a pool.
-struct PoolOpener(Arc<Pool>);
+struct PoolOpener(Shown);
 
 impl Opener for PoolOpener {
     fn open<'a>(&'a self, rq: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Files>> {
@@ -30,15 +91,15 @@ impl Opener for PoolOpener {
 }
 
 /// The tree of all file systems and snapshots of a pool.
-pub async fn tree(rq: &Request, pool: &Arc<Pool>) -> Result<Tree, PoolError> {
-    let datasets = pool.datasets(rq, true).await?;
+pub async fn tree(rq: &Request, pool: &Shown) -> Result<Tree, PoolError> {
+    let datasets = datasets_of(rq, &*pool.dsl(rq).await?, true).await;
     let shown = datasets.into_iter().filter(|dataset| match dataset.kind {
         DatasetKind::Filesystem => true,
         DatasetKind::Snapshot => !dataset.of_volume,
         _ => false,
     });
     let members = shown.map(|dataset| Member { name: dataset.name, id: dataset.id.0 }).collect();
-    Ok(Tree::new(Arc::new(PoolOpener(Arc::clone(pool))), members))
+    Ok(Tree::new(Arc::new(PoolOpener(pool.clone())), members))
 }
 
 /// The volumes of a pool and their snapshots, opened: their sizes must be known before a client asks.
@@ -53,22 +114,15 @@ impl Volumes {
 
 /// Opens the volumes of a pool. One that can't be opened (its key is not loaded, or it is damaged) is left out, with a
 /// line in the log.
-pub async fn volumes(rq: &Request, pool: &Arc<Pool>) -> Result<Volumes, PoolError> {
+pub async fn volumes(rq: &Request, pool: &Shown) -> Result<Volumes, PoolError> {
     let mut opened = BTreeMap::new();
-    for dataset in pool.datasets(rq, true).await? {
+    for dataset in datasets_of(rq, &*pool.dsl(rq).await?, true).await {
         if dataset.kind != DatasetKind::Volume && !dataset.of_volume {
             continue;
         }
-        let objects = match pool.object_set(rq, &dataset.name).await {
-            Ok(objects) => objects,
-            Err(error) => {
-                tracing::warn!(name = dataset.name, %error, "a volume is not served");
-                continue;
-            }
-        };
-        match Volume::open(rq, objects, &dataset.name).await {
+        match pool.volume(rq, &dataset.name).await {
             Ok(volume) => drop(opened.insert(dataset.name, volume)),
-            Err(error) => tracing::warn!(%error, "a volume is not served"),
+            Err(error) => tracing::warn!(name = dataset.name, %error, "a volume is not served"),
         }
     }
     Ok(Volumes(opened))

@@ -8,7 +8,7 @@ use weir_files::{FileSystem, Identity};
 use weir_format::{ObjsetId, ObjsetKind};
 use weir_machine::Request;
 use weir_objects::ObjectSet;
-use weir_objects::dsl::{Dataset, Dir, PoolFacts};
+use weir_objects::dsl::{Dataset, Dir, Dsl, PoolFacts};
 use weir_objects::props::{DatasetKind, Value};
 
 /// A dataset, as a list shows it.
@@ -24,33 +24,38 @@ pub struct DatasetInfo {
     pub of_volume: bool,
 }
 
-impl Pool {
-    /// All file systems, volumes and, if asked for, snapshots: each after its parent, snapshots after their dataset from
-    /// the oldest on. What cannot be read is left out and logged.
-    pub async fn datasets(&self, rq: &Request, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
-        let mut out = Vec::new();
-        for dir in self.dsl.dirs() {
-            let info = self.dataset_infos(rq, dir, snapshots).await;
-            match info {
-                Ok(infos) => out.extend(infos),
-                Err(error) => tracing::warn!(name = dir.name, %error, "cannot read a dataset"),
-            }
+/// All file systems, volumes and, if asked for, snapshots: each after its parent, snapshots after their dataset from the
+/// oldest on. What cannot be read is left out and logged.
+pub async fn datasets_of(rq: &Request, dsl: &Dsl, snapshots: bool) -> Vec<DatasetInfo> {
+    let mut out = Vec::new();
+    for dir in dsl.dirs() {
+        let info = dataset_infos(rq, dsl, dir, snapshots).await;
+        match info {
+            Ok(infos) => out.extend(infos),
+            Err(error) => tracing::warn!(name = dir.name, %error, "cannot read a dataset"),
         }
-        Ok(out)
     }
+    out
+}
 
-    async fn dataset_infos(&self, rq: &Request, dir: &Dir, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
-        let of_volume = self.dsl.kind(rq, dir).await? == ObjsetKind::Zvol;
-        let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
-        let id = ObjsetId(dir.phys.head_dataset.0);
-        let mut out = vec![DatasetInfo { name: dir.name.clone(), id, kind, of_volume: false }];
-        if snapshots {
-            for s in &self.dsl.snapshots(rq, dir).await?.snapshots {
-                let kind = DatasetKind::Snapshot;
-                out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), kind, of_volume });
-            }
+async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
+    let of_volume = dsl.kind(rq, dir).await? == ObjsetKind::Zvol;
+    let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
+    let id = ObjsetId(dir.phys.head_dataset.0);
+    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, kind, of_volume: false }];
+    if snapshots {
+        for s in &dsl.snapshots(rq, dir).await?.snapshots {
+            let kind = DatasetKind::Snapshot;
+            out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), kind, of_volume });
         }
-        Ok(out)
+    }
+    Ok(out)
+}
+
+impl Pool {
+    /// Its datasets: see [`datasets_of`].
+    pub async fn datasets(&self, rq: &Request, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
+        Ok(datasets_of(rq, &self.dsl, snapshots).await)
     }
 
     /// A dataset by its full name.
