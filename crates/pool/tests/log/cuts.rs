@@ -1,8 +1,9 @@
 //! The power fails at changes all over a history; the pool is imported, its log replayed, and judged.
 
 use crate::client::{Client, Shared, judge};
-use crate::world::{HOME, Shape, create, demand_whole, import, world};
+use crate::world::{HOME, Shape, create, demand_whole, import, open, world};
 use weir_machine::{Machine, Request};
+use weir_objects::zil::LogWalk;
 use weir_pool::{Layout, PoolError};
 use weir_sim::{Rng, SimError};
 
@@ -26,8 +27,21 @@ async fn history(machine: &Machine, seed: u64, shape: Shape, known: &[Shared]) -
     engine.stop().await
 }
 
-/// Whether a log was replayed, and commits that were made.
-fn cut(seed: u64, shape: Shape, at: u64) -> u64 {
+/// Records of the file system's log that are not part of the last synced group.
+async fn records(machine: &Machine) -> u64 {
+    let rq = Request::internal("test");
+    let pool = open(machine).await;
+    let Ok(files) = pool.file_system(&rq, HOME).await else { return 0 };
+    let mut walk = LogWalk::new(files.objects());
+    let mut count = 0;
+    while let Some(block) = walk.next(&rq).await.unwrap() {
+        count += block.records().unwrap().iter().filter(|r| r.txg > pool.uberblock.txg).count() as u64;
+    }
+    count
+}
+
+/// The commits that were made, and the records that were to be replayed.
+fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
     let place = format!("seed {seed}, {shape:?}, cut {at}");
     let world = world(seed, shape);
     let known: Vec<Shared> = (0..CLIENTS).map(|_| Shared::default()).collect();
@@ -42,11 +56,12 @@ fn cut(seed: u64, shape: Shape, at: u64) -> u64 {
     let commits = known.iter().map(|k| k.lock().unwrap().commits).sum();
     if commits == 0 {
         // Before the pool and its directories were there, nothing was promised.
-        return 0;
+        return (0, 0);
     }
     let machine = world.machine();
     let judged = world.run(async {
         demand_whole(&machine, &format!("{place}, before import")).await;
+        let records = records(&machine).await;
         let engine = import(&machine).await.unwrap_or_else(|e| panic!("{place}: {e}"));
         let files = engine.file_system(&Request::internal("test"), HOME).await;
         let files = files.unwrap_or_else(|e| panic!("{place}: {e}"));
@@ -56,9 +71,9 @@ fn cut(seed: u64, shape: Shape, at: u64) -> u64 {
         }
         engine.export().await.unwrap();
         demand_whole(&machine, &format!("{place}, after replay")).await;
+        records
     });
-    judged.unwrap_or_else(|e| panic!("{place}: {e}"));
-    commits
+    (commits, judged.unwrap_or_else(|e| panic!("{place}: {e}")))
 }
 
 /// How many changes the disks see before and in all of the history.
@@ -81,12 +96,14 @@ fn cut_all_over(seed: u64, shape: Shape, cuts: u64) {
     let cuts = said.unwrap_or(cuts);
     let (before, all) = changes(seed, shape);
     let mut rng = Rng::new(seed);
-    let mut commits = 0;
+    let (mut commits, mut replayed) = (0, 0);
     for _ in 0..cuts {
-        commits += cut(seed, shape, before + 1 + rng.below(all - before));
+        let (done, records) = cut(seed, shape, before + 1 + rng.below(all - before));
+        commits += done;
+        replayed += records;
     }
-    println!("{shape:?}: {cuts} cuts among {} changes, after {commits} commits", all - before);
-    assert!(commits > cuts);
+    println!("{shape:?}: {cuts} cuts among {} changes, after {commits} commits, {replayed} records", all - before);
+    assert!(commits > cuts && replayed > cuts);
 }
 
 #[test]

@@ -62,9 +62,14 @@ pub async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
     Engine::import(machine, &ImportOptions::new(opening())).await
 }
 
+/// The pool, for reading.
+pub async fn open(machine: &Machine) -> Pool {
+    Pool::open(machine, &opening()).await.unwrap()
+}
+
 /// Weir's own judgement: all readable, all accounted for.
 pub async fn demand_whole(machine: &Machine, when: &str) {
-    let pool = Pool::open(machine, &opening()).await.unwrap();
+    let pool = open(machine).await;
     let report = pool.verify(&Request::internal("test")).await.unwrap();
     let leaks: Vec<_> = report.leaks().take(5).collect();
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
