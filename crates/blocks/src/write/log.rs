@@ -47,11 +47,7 @@ impl Blocks {
         if psize_bytes > MAX_BLOCK_BYTES {
             return Err(BlockError::BadSize { len_bytes: size_bytes });
         }
-        let want = |class| Want { class, psize_bytes, copies: 1, txg };
-        let dvas = {
-            let mut space = writer.space();
-            space.allocate(&want(Class::Log)).or_else(|| space.allocate(&want(Class::Special)))
-        };
+        let dvas = writer.space().allocate(&Want { class: Class::Log, psize_bytes, copies: 1, txg });
         let [dva] = dvas.as_deref().unwrap_or_default() else { return Err(BlockError::NoSpace { psize_bytes }) };
         Ok(self.log_pointer(writer, dva, psize_bytes, txg, checksum, keys))
     }

@@ -140,7 +140,8 @@ impl Writer {
     }
 }
 
-/// Space for one block that will be written later. Dropped without [`Reserved::keep`], it is given back.
+/// Space for one block that will be written later. It stays taken until it is given back by hand: dropping this does
+/// nothing.
 pub struct Reserved {
     placed: Placed,
     psize_bytes: u64,

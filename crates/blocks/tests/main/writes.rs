@@ -2,6 +2,7 @@
 
 use crate::store::*;
 use bytes::Bytes;
+use weir_blocks::vdev::{Expansion, Reflow};
 use weir_blocks::{BlockError, Class, SpaceKind, VdevGrid, VdevKind, WriteOptions};
 use weir_codec::compress::ZstdLevel;
 use weir_format::{ChecksumKind, CompressionKind, ObjectType, Txg};
@@ -309,4 +310,68 @@ fn flushes_go_where_something_was_written() {
     assert_eq!(bench.disks[2].peek(0, 4096), [9; 4096]);
     let nobody = bench.world.run(blocks.write_leaf(7, 0, weir_machine::Buf::zeroed(512))).unwrap();
     assert_eq!(nobody, Err(BlockError::NoSuchLeaf { guid: 7 }));
+}
+
+/// A vdev that was widened takes new blocks over all its children, whatever is missing later; one that is being widened
+/// takes none.
+#[test]
+fn a_widened_vdev_is_written_to_in_its_present_width() {
+    let widened = |txgs: Vec<u64>, reflow| VdevKind::Raidz { nparity: 1, expansion: Some(Expansion { txgs, reflow }) };
+    let bench = Bench::new(14, 5, Timing::Nvme);
+    let kind = widened(vec![40, 90], None);
+    let blocks = pool_of(&bench, kind.clone(), 12, 5, &[]);
+    for sectors in [1usize, 4, 16, 30] {
+        let data = pattern(sectors << 12, sectors as u64);
+        let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+        let expected = (sectors + sectors.div_ceil(4)).next_multiple_of(2) << 12;
+        assert_eq!(pointer.asize_bytes(), expected as u64);
+        for missing in 0..5 {
+            let without = pool_of(&bench, kind.clone(), 12, 5, &[missing]);
+            assert_eq!(bench.read(&without, &pointer).as_ref(), Ok(&data), "{sectors} without {missing}");
+        }
+        // Use is counted by the width that the vdev was made with: 3 children, half as much parity as data.
+        assert_eq!(blocks.dsize_bytes(&pointer), (expected as u64 >> 9) * ((1 << 17) / (48 << 3)));
+    }
+    let reflow = Some(Reflow { offset_bytes: 1 << 20, scratch: false });
+    let blocks = bench.blocks(vec![top(0, widened(vec![], reflow), 12, bench.leaves(0..5, &[]))]);
+    blocks.tree().set_writable(true);
+    let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, closed: false };
+    assert!(matches!(blocks.add_vdev(&grid), Err(BlockError::NotWritable { vdev: 0, .. })));
+}
+
+/// A disk that is being replaced, or that a spare stands in for, is written on both sides; either holds the block.
+#[test]
+fn both_sides_of_a_replacement_are_written() {
+    for (old_there, new_there) in [(true, true), (false, true), (true, false)] {
+        let bench = Bench::new(15, 5, Timing::Chaos);
+        let build = |missing: &[usize]| {
+            let mut leaves = bench.leaves(0..4, missing);
+            let new = bench.leaves(4..5, missing).remove(0);
+            let pair = vec![leaves[1].clone(), weir_blocks::VdevSpec { id: 1, ..new }];
+            leaves[1] = weir_blocks::VdevSpec::inner(1, 77, "replacing-1", VdevKind::Replacing, pair);
+            let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves)]);
+            open(&blocks, 1);
+            blocks
+        };
+        let gone: Vec<usize> = [(1, old_there), (4, new_there)].into_iter().filter(|g| !g.1).map(|g| g.0).collect();
+        let data = pattern(96 << 10, 15);
+        let pointer = write(&bench, &build(&gone), &data, &options()).unwrap();
+        for other in [0, 2, 3] {
+            let read = bench.read(&build(&[&gone[..], &[other]].concat()), &pointer);
+            assert_eq!(read.as_ref(), Ok(&data), "{gone:?} and {other} gone");
+        }
+    }
+}
+
+#[test]
+fn a_vdev_that_cannot_keep_anything_is_given_nothing() {
+    let bench = Bench::new(16, 3, Timing::Nvme);
+    let leaves = bench.leaves(0..3, &[1]).into_iter();
+    let blocks = bench.blocks(leaves.map(|l| l.top(12, ASIZE)).collect());
+    open(&blocks, 3);
+    for i in 0..60 {
+        let pointer = write(&bench, &blocks, &pattern(128 << 10, i), &options()).unwrap();
+        assert_ne!(pointer.dva(0).vdev, 1);
+    }
+    bench.world.run(blocks.flush()).unwrap().unwrap();
 }
