@@ -9,6 +9,7 @@ mod encrypted;
 mod files;
 mod full;
 mod goldens;
+mod gangs;
 mod real;
 mod work;
 mod zaps;

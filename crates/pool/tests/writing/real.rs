@@ -58,7 +58,7 @@ fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-async fn import(machine: &Machine, dir: &Path) -> Result<std::sync::Arc<Engine>, PoolError> {
+pub async fn import(machine: &Machine, dir: &Path) -> Result<std::sync::Arc<Engine>, PoolError> {
     Engine::import(machine, &ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"))).await
 }
 
