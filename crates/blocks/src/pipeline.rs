@@ -18,7 +18,7 @@ use weir_codec::checksum::verify_block;
 use weir_codec::crypt::{self, DatasetKey};
 use weir_codec::{CodecError, Salt, decompress_into};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjsetId};
-use weir_machine::{Buf, BufPool, Clock, Machine, Request, Source};
+use weir_machine::{Buf, BufPool, Clock, Machine, Priority, Request, Source};
 
 /// What may be kept in the cache (`primarycache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,15 @@ pub struct ReadOptions {
     pub objset: ObjsetId,
     /// What the cache may keep of it.
     pub cache: CacheClass,
+    /// Nobody waits for it yet.
+    pub prefetch: bool,
+}
+
+/// How a read came to where it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    /// Gang headers above.
+    pub depth: u8,
     /// Nobody waits for it yet.
     pub prefetch: bool,
 }
@@ -124,7 +133,10 @@ impl Blocks {
             request.book(Source::Nothing, len);
             return Ok(Bytes::from(vec![0; len as usize]));
         }
-        let mut buf = self.physical(request, pointer, 0).await?;
+        // What is there now stays until this has been read.
+        let _hold = self.hold();
+        let way = Way { depth: 0, prefetch: options.prefetch };
+        let mut buf = self.physical(request, pointer, way).await?;
         if options.raw {
             request.book(Source::Disk, buf.len() as u64);
             return Ok(freeze(buf));
@@ -171,13 +183,16 @@ impl Blocks {
     }
 
     pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> Job<'a> {
-        Job { request, clock: &self.clock, pool: &self.pool, birth, speculative: false, heals: false }
+        let (clock, pool, umpire) = (&self.clock, &self.pool, self.umpire());
+        Job { request, clock, pool, birth, speculative: false, heals: false, psize_bytes: 0, umpire }
     }
 
-    /// A read whose proof proves, and which puts right what it finds wrong if the pool is open for writing.
-    pub(crate) fn healing_job<'a>(&'a self, request: &'a Request, pointer: &BlockPointer) -> Job<'a> {
-        let heals = self.proves() && self.tree.is_writable() && pointer.checksum_kind() != Some(ChecksumKind::Off);
-        Job { heals, ..self.job(request, pointer.physical_birth()) }
+    /// A read whose proof proves, and which puts right what it finds wrong if the pool is open for writing. Nobody waits for
+    /// what is prefetched, and its pointer may have waited long: it changes nothing.
+    pub(crate) fn healing_job<'a>(&'a self, request: &'a Request, pointer: &BlockPointer, way: Way) -> Job<'a> {
+        let proves = !matches!(pointer.checksum_kind(), None | Some(ChecksumKind::Off | ChecksumKind::NoParity));
+        let heals = proves && self.proves() && !way.prefetch && request.priority != Priority::Async;
+        Job { heals, psize_bytes: pointer.psize_bytes(), ..self.job(request, pointer.physical_birth()) }
     }
 
     /// Writes the right bytes to copies that were found wrong.
@@ -213,18 +228,18 @@ impl Blocks {
         self.pool.take(len)
     }
 
-    /// The physical bytes, checksum proven. `depth` counts the gang headers above.
+    /// The physical bytes, checksum proven.
     pub(crate) async fn physical(
         &self,
         request: &Request,
         pointer: &BlockPointer,
-        depth: u8,
+        way: Way,
     ) -> Result<Buf, BlockError> {
         if pointer.is_gang() {
-            return gang::read(self, request, pointer, depth).await;
+            return gang::read(self, request, pointer, way).await;
         }
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
-        let job = Job { speculative: log, ..self.healing_job(request, pointer) };
+        let job = Job { speculative: log, ..self.healing_job(request, pointer, way) };
         let job = Job { heals: job.heals && !log, ..job };
         let proof = |bytes: &[u8]| if self.proves() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
         let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
@@ -244,7 +259,8 @@ impl Blocks {
             }
         }
         if let Some(buf) = right {
-            if job.heals && !wrong.is_empty() {
+            wrong.retain(|&place| job.mends(&self.tree, place));
+            if !wrong.is_empty() {
                 self.heal(&job, &wrong, buf.as_ref()).await;
             }
             return Ok(buf);

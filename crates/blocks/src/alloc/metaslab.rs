@@ -24,6 +24,17 @@ struct Changes {
     given_back: Segments,
 }
 
+/// How a pointer and what its place is used for go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The place is taken, since longer than anybody remembers: by its block, or by one that all devices have had since.
+    Settled,
+    /// It is taken by its block, which is not on stable storage yet.
+    Fresh,
+    /// Its block is gone: the place is free, or taken by a younger one.
+    Gone,
+}
+
 /// What has rested long enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ripe {
@@ -42,6 +53,8 @@ pub struct Metaslab {
     /// What was given back in which transaction group.
     deferred: BTreeMap<Txg, Segments>,
     changes: BTreeMap<Txg, Changes>,
+    /// What was taken in which transaction group, the last ones: a pointer that is older than that leads nowhere.
+    recent: BTreeMap<Txg, Segments>,
     /// Where the search for a segment goes on, by log2 of the size.
     cursors: [u64; 64],
     loaded: bool,
@@ -53,8 +66,8 @@ impl Metaslab {
     /// A metaslab of which nothing is known yet: nothing can be taken from it.
     pub fn new(range: Range<u64>) -> Self {
         let cursors = [range.start; 64];
-        let (free, deferred, changes, held) = Default::default();
-        Metaslab { range, free, deferred, changes, cursors, loaded: false, held }
+        let (free, deferred, changes, recent, held) = Default::default();
+        Metaslab { range, free, deferred, changes, recent, cursors, loaded: false, held }
     }
 
     /// Where it lies.
@@ -109,6 +122,7 @@ impl Metaslab {
         *cursor = at + len;
         self.free.remove(at..at + len);
         self.changes.entry(txg).or_default().taken.add(at..at + len);
+        self.note_recent(at..at + len, txg);
         Some(at)
     }
 
@@ -116,6 +130,9 @@ impl Metaslab {
     pub fn untake(&mut self, range: Range<u64>, txg: Txg) -> u64 {
         let len = range.end - range.start;
         let taken = self.changes.get_mut(&txg).is_some_and(|c| c.taken.remove(range.clone()));
+        if let Some(recent) = self.recent.get_mut(&txg) {
+            recent.remove_common(&range);
+        }
         if taken && self.free.add(range) { len } else { 0 }
     }
 
@@ -127,8 +144,30 @@ impl Metaslab {
         if !self.free.remove(range.clone()) {
             return Err(SpaceFault::NotFree);
         }
-        self.changes.entry(txg).or_default().taken.add(range);
+        self.changes.entry(txg).or_default().taken.add(range.clone());
+        self.note_recent(range, txg);
         Ok(())
+    }
+
+    fn note_recent(&mut self, range: Range<u64>, txg: Txg) {
+        let recent = self.recent.entry(txg).or_default();
+        // Some of it was taken, told, given back and forgotten in this very group, perhaps.
+        recent.remove_common(&range);
+        recent.add(range);
+    }
+
+    /// What a pointer born in `birth` can expect to find at `range`; `synced` is the last group on stable storage.
+    pub fn standing(&self, range: &Range<u64>, birth: Txg, synced: Txg) -> Standing {
+        let mut unused = [&self.free, &self.held].into_iter().chain(self.deferred.values());
+        let gone = unused.any(|segments| segments.touches(range));
+        let mut taken = self.recent.iter().filter(|(_, segments)| segments.touches(range)).map(|(txg, _)| *txg);
+        match taken.next_back() {
+            _ if gone => Standing::Gone,
+            Some(last) if last > birth => Standing::Gone,
+            Some(last) if last > synced => Standing::Fresh,
+            _ if !self.loaded => Standing::Fresh,
+            _ => Standing::Settled,
+        }
     }
 
     /// Gives `range` back.
@@ -163,9 +202,10 @@ impl Metaslab {
         taken.chain(given_back.iter().map(|r| (SpaceKind::Free, r))).collect()
     }
 
-    /// Makes what was given back [`DEFER`] groups before `txg` usable again.
-    pub fn synced(&mut self, txg: Txg) -> Ripe {
-        let later = self.deferred.split_off(&Txg((txg.0 + 1).saturating_sub(DEFER)));
+    /// Makes what was given back up to group `ripe` usable again, and forgets who took what up to group `settled`.
+    pub fn ripen(&mut self, ripe: Txg, settled: Txg) -> Ripe {
+        self.recent = self.recent.split_off(&Txg(settled.0.saturating_add(1)));
+        let later = self.deferred.split_off(&Txg(ripe.0.saturating_add(1)));
         let ripe = std::mem::replace(&mut self.deferred, later);
         let freed: Vec<Range<u64>> = ripe.values().flat_map(Segments::iter).collect();
         if !self.loaded {

@@ -18,6 +18,10 @@
 //! rewound to a state that needs it. What is taken and given back in one group, with nobody told in between, is no
 //! change, but waits as long.
 //!
+//! *Old pointers.* Reads hold back the reuse of what they may lead to ([`Allocator::synced`]), and for a while it is
+//! remembered who took what, so that a pointer can be told to be too old ([`Allocator::standing`]): what it finds is then
+//! no device's fault, and nothing to be put right.
+//!
 //! *Invariants.* A byte of a metaslab is free, deferred or taken; nothing is handed out twice; giving back what is not
 //! taken is an error and changes nothing. The same calls give the same answers.
 //!
@@ -30,7 +34,7 @@ mod sizing;
 #[cfg(test)]
 mod tests;
 
-pub use metaslab::{DEFER, Metaslab, Ripe};
+pub use metaslab::{DEFER, Metaslab, Ripe, Standing};
 pub use segments::Segments;
 pub use sizing::{RaidzSizing, Sizing};
 pub use weir_format::space_map::SpaceKind;
@@ -137,6 +141,9 @@ pub struct Want {
 
 /// How far copies on one vdev should be apart: this part of it (`ditto_same_vdev_distance_shift`).
 const DISTANCE_SHIFT: u32 = 3;
+
+/// For how many groups after they have synced it is remembered who took what.
+const REMEMBERED: u64 = 4;
 
 struct VdevState {
     about: VdevSpace,
@@ -320,13 +327,16 @@ impl Allocator {
         out
     }
 
-    /// Takes note that `txg` is on stable storage. Gives what became usable: vdev and range.
-    pub fn synced(&mut self, txg: Txg) -> Vec<(u32, Range<u64>)> {
+    /// Takes note that `txg` is on stable storage, and that the oldest read under way began when `oldest_read` was the last
+    /// that was: what it may lead to is not used again before it has ended. Gives what became usable: vdev and range.
+    pub fn synced(&mut self, txg: Txg, oldest_read: Txg) -> Vec<(u32, Range<u64>)> {
         self.synced = self.synced.max(txg);
+        let ripe = Txg(txg.0.saturating_sub(DEFER)).min(oldest_read);
+        let settled = Txg(txg.0.saturating_sub(REMEMBERED)).min(oldest_read);
         let mut out = Vec::new();
         for (&vdev, state) in &mut self.vdevs {
             for metaslab in &mut state.metaslabs {
-                let Ripe { freed, forgotten_bytes } = metaslab.synced(txg);
+                let Ripe { freed, forgotten_bytes } = metaslab.ripen(ripe, settled);
                 state.deferred_bytes -= forgotten_bytes;
                 for range in freed {
                     state.deferred_bytes -= range.end - range.start;
@@ -336,6 +346,16 @@ impl Allocator {
             }
         }
         out
+    }
+
+    /// What a pointer to a block of `psize_bytes`, born in `birth`, can expect to find at its place. Where nothing is known of
+    /// a place, its block is not settled.
+    pub fn standing(&self, vdev: u32, offset_bytes: u64, psize_bytes: u64, birth: Txg) -> Standing {
+        let Some(state) = self.vdevs.get(&vdev) else { return Standing::Fresh };
+        let end = offset_bytes.saturating_add(state.about.sizing.asize_bytes(psize_bytes, birth.0));
+        let index = usize::try_from(offset_bytes >> state.about.metaslab_shift).ok();
+        let metaslab = index.and_then(|i| state.metaslabs.get(i));
+        metaslab.map_or(Standing::Fresh, |m| m.standing(&(offset_bytes..end), birth, self.synced))
     }
 
     /// Takes what is free of a range out of use for a while.

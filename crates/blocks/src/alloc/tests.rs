@@ -82,15 +82,15 @@ fn what_is_given_back_rests_for_two_groups() {
     let mut space = pool(&[(Class::Normal, 1)]);
     let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).unwrap();
     assert_eq!(space.take_changes(Txg(5)).len(), 1);
-    space.synced(Txg(5));
+    space.synced(Txg(5), Txg(u64::MAX));
     space.give_back(0, range(&all[0]), Txg(6)).unwrap();
     assert_eq!(space.give_back(0, range(&all[0]), Txg(6)), Err(SpaceFault::AlreadyFree));
     for txg in 6..8 {
-        assert!(space.synced(Txg(txg)).is_empty());
+        assert!(space.synced(Txg(txg), Txg(u64::MAX)).is_empty());
         assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).is_none());
         assert_eq!(space.sums(Class::Normal).deferred_bytes, 1 << 20);
     }
-    assert_eq!(space.synced(Txg(8)), [(0, 0..1 << 20)]);
+    assert_eq!(space.synced(Txg(8), Txg(u64::MAX)), [(0, 0..1 << 20)]);
     assert!(space.allocate(&want(Class::Normal, 1 << 20, 1, 9)).is_some());
 }
 
@@ -105,7 +105,7 @@ fn what_nobody_was_told_of_is_no_change_but_rests() {
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Alloc);
     space.give_back(0, range(&dva), Txg(5)).unwrap();
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Free);
-    space.synced(Txg(7));
+    space.synced(Txg(7), Txg(u64::MAX));
     assert_eq!(space.sums(Class::Normal).free_bytes, 1 << 20);
 }
 
@@ -232,7 +232,7 @@ proptest! {
                     let model: u64 = taken.iter().map(|(_, r)| r.end - r.start).sum();
                     prop_assert_eq!(told.values().map(Segments::total_bytes).sum::<u64>(), model);
                     if matches!(step, Step::Sync) {
-                        let back: u64 = space.synced(Txg(txg)).iter().map(|(_, r)| r.end - r.start).sum();
+                        let back: u64 = space.synced(Txg(txg), Txg(u64::MAX)).iter().map(|(_, r)| r.end - r.start).sum();
                         let (ripe, rest): (Vec<_>, Vec<_>) = resting.into_iter().partition(|(t, ..)| t + DEFER <= txg);
                         prop_assert_eq!(back, ripe.iter().map(|(_, _, r)| r.end - r.start).sum::<u64>());
                         resting = rest;
@@ -284,4 +284,27 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn reads_hold_back_what_was_given_back_since_they_began() {
+    let mut space = pool(&[(Class::Normal, 1)]);
+    let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
+    let standing = |space: &Allocator, birth| space.standing(0, dva.offset_bytes, 8192, Txg(birth));
+    assert_eq!((standing(&space, 5), standing(&space, 4)), (Standing::Fresh, Standing::Gone));
+    space.take_changes(Txg(5));
+    space.synced(Txg(5), Txg(u64::MAX));
+    assert_eq!((standing(&space, 5), standing(&space, 4)), (Standing::Settled, Standing::Gone));
+    space.synced(Txg(9), Txg(4));
+    assert_eq!(standing(&space, 4), Standing::Gone, "a read from before it was taken is still under way");
+    space.synced(Txg(9), Txg(u64::MAX));
+    assert_eq!(standing(&space, 4), Standing::Settled, "forgotten");
+    space.give_back(0, range(&dva), Txg(10)).unwrap();
+    assert_eq!(standing(&space, 5), Standing::Gone);
+    for txg in 10..20 {
+        assert!(space.synced(Txg(txg), Txg(9)).is_empty(), "a read began when 9 was the last");
+    }
+    assert_eq!(space.synced(Txg(20), Txg(10)).len(), 1);
+    assert_eq!(standing(&space, 5), Standing::Gone);
+    assert_eq!(space.standing(3, 0, 512, Txg(1)), Standing::Fresh);
 }

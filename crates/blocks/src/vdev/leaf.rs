@@ -130,6 +130,12 @@ impl Leaf {
         self.stale
     }
 
+    /// Whether it has missed nothing since group `birth`. What is not there gives no old bytes either.
+    pub fn has_all_since(&self, birth: Txg) -> bool {
+        let missed = self.dtl.iter().any(|(_, to)| *to > birth) || self.writes.has_missed_since(birth);
+        !self.present() || !(self.stale || missed)
+    }
+
     /// Reads under way and waiting.
     pub fn load(&self) -> usize {
         self.line.as_ref().map_or(0, |line| line.lock().load())
@@ -187,7 +193,7 @@ impl Leaf {
         match proof.map(|test| test(buf.as_ref())) {
             None | Some(Ok(())) => Ok(buf),
             Some(Err(fault)) => {
-                if !job.speculative {
+                if job.blames(place) {
                     self.counters.checksum_error();
                 }
                 Err(BlockError::Corrupt { vdev: top, offset: at, fault })

@@ -43,7 +43,7 @@ pub(super) async fn read(
         }
     }
     if let Some(buf) = right {
-        if proof.is_some() && job.heals && !wrong.is_empty() {
+        if proof.is_some() && !wrong.is_empty() && job.mends(tree, place) {
             heal(&wrong, job, place, offset, buf.as_ref()).await;
         }
         return Ok(buf);

@@ -33,7 +33,7 @@ pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
 pub use write::Missed;
 pub(crate) use write::WriteJob;
 
-use crate::alloc::{RaidzSizing, Sizing};
+use crate::alloc::{RaidzSizing, Sizing, Standing};
 use crate::draid;
 use crate::error::BlockError;
 use crate::raidz::{Map, Reflowed};
@@ -53,6 +53,12 @@ pub const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// The test that the bytes of a read must pass.
 pub(crate) type Proof<'a> = &'a (dyn Fn(&[u8]) -> Result<(), CodecError> + Sync);
 
+/// Knows whether a block is still where its pointer says.
+pub(crate) trait Umpire: Sync {
+    /// What a pointer to a block of `psize_bytes`, born in `birth`, can expect to find at `place`.
+    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> Standing;
+}
+
 /// What a read needs on its way through the tree.
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
@@ -65,12 +71,36 @@ pub(crate) struct Job<'a> {
     pub speculative: bool,
     /// What is found wrong is put right: the pool is open for writing, and the proof proves.
     pub heals: bool,
+    /// The block's size before parity.
+    pub psize_bytes: u64,
+    /// Of a pool open for writing: who knows whether the block is still there.
+    pub umpire: Option<&'a dyn Umpire>,
 }
 
 impl Job<'_> {
     /// Whether every copy is to be tested, also when the first is right.
     pub fn tests_every_copy(&self) -> bool {
         self.request.priority == Priority::Scrub
+    }
+
+    fn standing(&self, place: Place) -> Standing {
+        self.umpire.map_or(Standing::Settled, |u| u.standing(place, self.psize_bytes, self.birth))
+    }
+
+    /// Whether wrong bytes at `place` are a device's fault: not when the block may never have been there, or is gone.
+    pub fn blames(&self, place: Place) -> bool {
+        !self.speculative && self.standing(place) != Standing::Gone
+    }
+
+    /// Whether wrong bytes at `place` are to be put right. Only where the block is settled; and, but for a scrub, whose
+    /// pointers are not old ([`crate::ReadHold`]), only where no device has missed anything since: a device that did may
+    /// still have the bytes of an old pointer's block.
+    pub fn mends(&self, tree: &Tree, place: Place) -> bool {
+        let scrub = self.request.priority == Priority::Scrub;
+        self.heals
+            && self.umpire.is_some()
+            && self.standing(place) == Standing::Settled
+            && (scrub || tree.has_all_since(place.vdev, self.birth))
     }
 }
 

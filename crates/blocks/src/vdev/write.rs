@@ -84,6 +84,10 @@ impl LeafWrites {
         self.missed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn has_missed_since(&self, birth: Txg) -> bool {
+        self.missed().iter().any(|(_, to)| *to > birth)
+    }
+
     pub fn has_missed(&self, birth: Txg) -> bool {
         self.missed().iter().any(|(from, to)| (*from..=*to).contains(&birth))
     }
@@ -192,6 +196,11 @@ impl Tree {
         }
     }
 
+    /// Whether no device of a top-level vdev has missed anything since group `birth`.
+    pub(super) fn has_all_since(&self, vdev: u32, birth: Txg) -> bool {
+        self.tops.get(vdev as usize).is_some_and(|t| t.vdev.has_all_since(birth))
+    }
+
     /// Whether enough devices of a top-level vdev are there to keep what is written to it.
     pub fn can_keep(&self, vdev: u32) -> bool {
         self.tops.get(vdev as usize).is_some_and(|t| t.vdev.can_keep())
@@ -278,6 +287,15 @@ impl Vdev {
             }
             worst.filter(|_| failed > bears).map_or(Ok(()), Err)
         })
+    }
+
+    /// Whether no device below has missed anything since group `birth`.
+    fn has_all_since(&self, birth: Txg) -> bool {
+        match &self.body {
+            Body::Leaf(leaf) => leaf.has_all_since(birth),
+            Body::Mirror(_) | Body::Raidz(_) => self.children().iter().all(|c| c.has_all_since(birth)),
+            _ => false,
+        }
     }
 
     fn find_leaf(&self, guid: u64) -> Option<&Vdev> {

@@ -19,19 +19,22 @@
 mod encode;
 mod log;
 mod place;
+mod reads;
 mod space;
 mod trim;
 
+pub use reads::ReadHold;
 pub use space::VdevGrid;
 
-use crate::alloc::{Allocator, Class};
+use crate::alloc::{Allocator, Class, Standing};
 use crate::error::{BlockError, note};
 use crate::pipeline::Blocks;
-use crate::vdev::{Place, WriteJob};
+use crate::vdev::{Place, Umpire, WriteJob};
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::future::join_all;
 use place::Placed;
+use reads::Reads;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::compress::ZstdLevel;
 use weir_codec::crypt::{DatasetKey, IV_BYTES, SALT_BYTES};
@@ -110,6 +113,7 @@ pub(crate) struct Writer {
     compute: Compute,
     entropy: Entropy,
     space: Mutex<Allocator>,
+    reads: Arc<Reads>,
     /// By a key's GUID, the salt in use and how often it was.
     salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>>,
 }
@@ -117,7 +121,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(machine: &Machine) -> Self {
         let (compute, entropy) = (machine.compute.clone(), machine.entropy.clone());
-        Writer { compute, entropy, space: Mutex::default(), salts: Mutex::default() }
+        Writer { compute, entropy, space: Mutex::default(), reads: Arc::default(), salts: Mutex::default() }
     }
 
     /// Held only for a few instructions, never while anything is waited for.
@@ -176,7 +180,24 @@ impl Reserved {
     }
 }
 
+impl Umpire for Writer {
+    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> Standing {
+        self.space().standing(place.vdev, place.offset, psize_bytes, birth)
+    }
+}
+
 impl Blocks {
+    /// Keeps the space of every block that is in use now from being used again: see [`ReadHold`]. Every read holds one for
+    /// itself; `None` if the pool is not open for writing.
+    pub fn hold(&self) -> Option<ReadHold> {
+        self.writer().ok().map(|w| w.reads.begin())
+    }
+
+    /// Who knows whether old pointers still lead to their blocks, if the pool is open for writing.
+    pub(crate) fn umpire(&self) -> Option<&dyn Umpire> {
+        self.writer().ok().map(|w| w as &dyn Umpire)
+    }
+
     fn writer(&self) -> Result<&Writer, BlockError> {
         self.writing.as_ref().filter(|_| self.tree().is_writable()).ok_or(BlockError::ReadOnly)
     }

@@ -5,7 +5,7 @@ use super::place::Placed;
 use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
 use crate::error::BlockError;
 use crate::gang;
-use crate::pipeline::Blocks;
+use crate::pipeline::{Blocks, Way};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -82,10 +82,12 @@ impl Blocks {
         self.writer().map_or_else(|_| Vec::new(), |w| w.space().take_changes(txg))
     }
 
-    /// Takes note that `txg` is on stable storage: what was given back two groups before can be taken again. Gives the
-    /// ranges, by vdev, which may be trimmed.
+    /// Takes note that `txg` is on stable storage: what was given back two groups before can be taken again, unless reads
+    /// are under way that began before that. Gives the ranges, by vdev, which may be trimmed.
     pub fn synced(&self, txg: Txg) -> Vec<(u32, Range<u64>)> {
-        self.writer().map_or_else(|_| Vec::new(), |w| w.space().synced(txg))
+        let Ok(writer) = self.writer() else { return Vec::new() };
+        let oldest_read = writer.reads.synced(txg);
+        writer.space().synced(txg, oldest_read)
     }
 
     /// The space of the vdevs of a class.
@@ -145,7 +147,8 @@ impl Blocks {
     pub async fn free(&self, request: &Request, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
         self.writer()?;
         let mut places = Vec::new();
-        self.places(request, pointer, 0, &mut places).await?;
+        let _hold = self.hold();
+        self.places(request, pointer, Way { depth: 0, prefetch: false }, &mut places).await?;
         for dva in places {
             self.give_back_one(&dva, txg)?;
         }
@@ -157,7 +160,7 @@ impl Blocks {
         &'a self,
         request: &'a Request,
         pointer: &'a BlockPointer,
-        depth: u8,
+        way: Way,
         out: &'a mut Vec<Dva>,
     ) -> BoxFuture<'a, Result<(), BlockError>> {
         Box::pin(async move {
@@ -168,8 +171,8 @@ impl Blocks {
                 out.extend(pointer.dvas());
                 return Ok(());
             }
-            for piece in gang::pieces_of(self, request, pointer, depth).await? {
-                self.places(request, &piece, depth + 1, out).await?;
+            for piece in gang::pieces_of(self, request, pointer, way).await? {
+                self.places(request, &piece, Way { depth: way.depth + 1, ..way }, out).await?;
             }
             for dva in pointer.dvas() {
                 let header = weir_format::gang::CLASSIC_BYTES as u64;

@@ -10,5 +10,6 @@ mod layouts;
 mod locked;
 mod log;
 mod queue;
+mod stale;
 mod store;
 mod writes;

@@ -22,7 +22,7 @@ fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<New
     let freed = machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
         engine.cache.blocks().force_gangs_above(Some(most)).unwrap();
-        work::history(&engine).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
         let freed = work::write_object(&engine, "tank", 40, 9).await.unwrap();
         engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
@@ -85,7 +85,7 @@ fn noise_on_one_device_is_put_right_by_reading_everything() {
         let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, layout, count)]);
         machine.block_on(async {
             let engine = Engine::create(&machine, &options).await.unwrap();
-            work::history(&engine).await.unwrap();
+            work::history(&engine, &|_| ()).await.unwrap();
             engine.export().await.unwrap();
         });
         spoil(&dir.join("a1"));

@@ -42,6 +42,9 @@ impl Read<'_> {
     pub(super) fn count_differences(&self, block: &Buf) {
         let wrong: BTreeSet<usize> =
             self.differences(block, false).into_iter().map(|(at, _)| self.column(at).child).collect();
+        if wrong.is_empty() || !self.job.blames(self.place) {
+            return;
+        }
         for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {
             child.checksum_error();
         }
@@ -50,11 +53,12 @@ impl Read<'_> {
     /// Writes what belongs there to each device that gave something else or an error. What cannot be written stays as it
     /// is: the block is there nevertheless.
     pub(super) async fn heal(&self, block: &Buf) {
-        if !self.job.heals {
+        let differences = self.differences(block, true);
+        if differences.is_empty() || !self.job.mends(self.tree, self.place) {
             return;
         }
         let job = &WriteJob::repairing(self.job);
-        let writes = self.differences(block, true).into_iter().filter_map(|(at, bytes)| {
+        let writes = differences.into_iter().filter_map(|(at, bytes)| {
             let (column, child) = (*self.column(at), self.child(at)?);
             Some(async move {
                 // The device counts what it could not write.
