@@ -5,4 +5,5 @@
 
 mod client;
 mod cuts;
+mod goldens;
 mod world;

@@ -251,8 +251,7 @@ impl History {
             "my:tag" => Value::Text("a value".into()),
             _ => Value::Number(self.dice.roll(200) * 4096),
         };
-        let result =
-            task!(self, |syncing| syncing.change.set_property(&name, property, &Setting::Set(value)).await?);
+        let result = task!(self, |syncing| syncing.change.set_property(&name, property, &Setting::Set(value)).await?);
         self.settled("set", result);
     }
 
