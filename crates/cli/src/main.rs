@@ -5,6 +5,7 @@
 //! fails, one clear line on standard error with the way to mend it.
 
 mod args;
+mod demo;
 mod failure;
 mod json;
 mod locks;
@@ -37,7 +38,8 @@ usage: weir COMMAND ...
   weir zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark | hold | release | holds
   weir zfs set | inherit | list | get       [--dir DIR] …             datasets
   weir zstream dump FILE                                              show a send stream
-  weir mount -o ro [-d DIR] POOL MOUNTPOINT                           mount a pool's file systems (FUSE)
+  weir demo [--once] [--dir FOLDER]                                   a pool in a folder, served and measured
+  weir mount [-o ro] [-d DIR] POOL MOUNTPOINT                         mount a pool's file systems (FUSE)
   weir serve [-d DIR] POOL                                            serve a pool (NFS, NBD)
   weir version
 
@@ -87,6 +89,7 @@ fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
         "zpool" => zpool::run(words),
         "mount" => mount::run(words),
         "serve" => serve::run(words),
+        "demo" => demo::run(words),
         "zstream" => zstream::run(words),
         "version" | "--version" | "-V" => {
             println!("weir {}", env!("CARGO_PKG_VERSION"));

@@ -82,6 +82,11 @@ impl Written {
         Ok(Written { machine, engine, exported_before, _locks: locks })
     }
 
+    /// A pool that was just made, on devices that are locked.
+    pub fn made(machine: Machine, engine: Arc<Engine>, locks: Locks) -> Self {
+        Written { machine, engine, exported_before: false, _locks: locks }
+    }
+
     /// Does something with it, then closes it. What went wrong first is told.
     pub fn with<T>(self, work: impl AsyncFnOnce(&Engine) -> Result<T, Failure>) -> Result<T, Failure> {
         let done = self.machine.block_on(work(&self.engine));

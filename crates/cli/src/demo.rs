@@ -1,0 +1,170 @@
+//! `weir demo`: a pool in a folder, filled, served, measured; all there is to see in the first five minutes.
+//!
+//! ```text
+//!   FOLDER/disk0 … disk5   sparse files: RAID-Z2        FOLDER/log   the intent log's own device
+//!   FOLDER/mnt             the pool's file systems, where /dev/fuse allows
+//! ```
+//!
+//! The pool is made once; what was done with it later stays. Figures are measured by this process on this machine, through
+//! the file systems themselves: what a client gets is less what its protocol costs.
+
+mod measure;
+mod sample;
+
+use crate::args::{Args, Spec};
+use crate::failure::Failure;
+use crate::locks::lock;
+use crate::mount::{OpenedPool, stop_signal};
+use crate::written::{Wish, Written, command_line, host};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use weir_daemon::fuse::{self, MountOptions, Mounted};
+use weir_daemon::service::summary;
+use weir_daemon::{Service, ServiceError, ServiceOptions, Shown};
+use weir_machine::{Machine, Production, Request};
+use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
+use weir_objects::props::Value;
+use weir_pool::Class;
+use weir_pool::create::{CreateOptions, Layout, NewLeaf, NewTop};
+use weir_pool::engine::Engine;
+
+const SPEC: Spec = Spec {
+    command: "weir demo",
+    letters: "oD:",
+    long: &[("once", 'o'), ("dir", 'D')],
+    usage: "weir demo [--once] [--dir FOLDER]",
+};
+
+const POOL: &str = "demo";
+const FILES: &str = "demo/files";
+const VOLUME: &str = "demo/volume";
+/// Disks of the RAID-Z2, and their sizes: they are sparse, and take what is written.
+const DISKS: usize = 6;
+const DISK_BYTES: u64 = 1 << 30;
+const LOG_BYTES: u64 = 256 << 20;
+const VOLUME_BYTES: u64 = 512 << 20;
+/// `compression=lz4`, as it is stored.
+const LZ4: u64 = 15;
+
+/// Runs the command.
+pub fn run(words: Vec<OsString>) -> Result<u8, Failure> {
+    let args = SPEC.parse(words)?;
+    if !args.words.is_empty() {
+        return Err(SPEC.misused("too many arguments"));
+    }
+    let folder = folder(&args)?;
+    let machine = Production::from_env().build()?;
+    let opened = OpenedPool::written(pool(&machine, &folder)?);
+    let done = machine.block_on(show(&machine, &folder, &opened, args.has('o')));
+    let closed = opened.close();
+    done.and(closed)?;
+    println!("the pool stays in {}: weir zpool status -d {}", folder.display(), folder.display());
+    Ok(0)
+}
+
+fn folder(args: &Args) -> Result<PathBuf, Failure> {
+    let given = args.value('D').unwrap_or_else(|| "weir-demo".to_owned());
+    let folder = std::path::absolute(&given).map_err(|e| Failure::failed(format!("weir demo: {given}: {e}")))?;
+    std::fs::create_dir_all(&folder).map_err(|e| Failure::failed(format!("weir demo: {}: {e}", folder.display())))?;
+    Ok(folder)
+}
+
+/// The pool in the folder; made if it is not there.
+fn pool(machine: &Machine, folder: &Path) -> Result<Written, Failure> {
+    let disks: Vec<PathBuf> = (0..DISKS).map(|i| folder.join(format!("disk{i}"))).collect();
+    let log = folder.join("log");
+    if disks.iter().all(|disk| disk.exists()) {
+        println!("opening the pool in {}", folder.display());
+        let wish = Wish { search: vec![folder.to_path_buf()], pool: POOL.into(), ..Wish::default() };
+        return Written::open(machine.clone(), &wish);
+    }
+    println!("making a pool in {}: RAID-Z2 of six sparse files, a log device, LZ4", folder.display());
+    for (path, bytes) in disks.iter().map(|disk| (disk, DISK_BYTES)).chain([(&log, LOG_BYTES)]) {
+        let made = std::fs::File::create(path).and_then(|file| file.set_len(bytes));
+        made.map_err(|e| Failure::failed(format!("weir demo: {}: {e}", path.display())))?;
+    }
+    let all = disks.iter().chain([&log]).cloned().collect();
+    let locks = lock(POOL, all)?;
+    let leaf = |path: PathBuf| NewLeaf { path, is_file: true };
+    let data = NewTop { class: Class::Normal, layout: Layout::Raidz(2), leaves: disks.into_iter().map(leaf).collect() };
+    let logs = NewTop { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(log)] };
+    let mut options = CreateOptions::new(POOL, vec![data, logs]);
+    options.host = host();
+    options.command = command_line();
+    options.root_properties = vec![("compression".into(), Value::Number(LZ4))];
+    options.root = crate::zfs::file_system(&mut Vec::new());
+    let engine = machine.block_on(async {
+        let engine = Engine::create(machine, &options).await?;
+        for (name, kind) in [
+            (FILES, Kind::FileSystem(crate::zfs::file_system(&mut Vec::new()))),
+            (VOLUME, Kind::Volume(VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: 16 << 10 })),
+        ] {
+            engine.create_dataset(NewDataset { name: name.into(), kind, properties: Vec::new() }).await?;
+        }
+        Ok::<_, Failure>(engine)
+    })?;
+    Ok(Written::made(machine.clone(), engine, locks))
+}
+
+async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool) -> Result<(), Failure> {
+    let shown = &opened.shown;
+    let tree = weir_daemon::tree(&Request::internal("demo"), shown).await?;
+    sample::fill(&tree).await?;
+    let mut service = start(machine, shown).await?;
+    let mounted = mount(machine, folder, shown).await?;
+    println!("\nit is served; as root, paste:");
+    service.lines().iter().for_each(|line| println!("  {line}"));
+    if mounted.is_some() {
+        println!("and it is mounted at {}", folder.join("mnt").display());
+    }
+    println!();
+    let measured = measure::run(machine, &tree).await;
+    if !once && measured.is_ok() {
+        println!("\nserving until Ctrl-C");
+        stop_signal().await?;
+    }
+    drop(tree);
+    service.stop().await;
+    if let Some(mounted) = mounted {
+        mounted.unmounter().unmount()?;
+        let joined = tokio::task::spawn_blocking(move || mounted.join()).await;
+        joined.map_err(|error| Failure::failed(format!("weir demo: {error}")))??;
+    }
+    for (protocol, served) in service.served().into_iter().filter(|(_, served)| served.requests() > 0) {
+        println!("{}", summary(protocol, served));
+    }
+    measured
+}
+
+/// Starts the servers, on other ports than the usual ones where those are taken.
+async fn start(machine: &Machine, shown: &Shown) -> Result<Service, Failure> {
+    let usual = ServiceOptions::default();
+    match Service::start(machine, shown, &usual).await {
+        Err(ServiceError::Listen { address, .. }) => {
+            println!("port {} is taken: any free ports will do", address.port());
+            let options = ServiceOptions { nfs_port: 0, nbd_port: 0, ..usual };
+            Ok(Service::start(machine, shown, &options).await?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Mounts the pool in the folder, if this machine can.
+async fn mount(machine: &Machine, folder: &Path, shown: &Shown) -> Result<Option<Mounted>, Failure> {
+    let path = folder.join("mnt");
+    // What an earlier run left mounted there answers nobody: then there is no mount this time.
+    if std::fs::create_dir_all(&path).is_err() {
+        return Ok(None);
+    }
+    let root = rustix::process::geteuid().is_root();
+    let options =
+        MountOptions { source: POOL.into(), allow_other: root, threads: 2, writable: true, dev: false, suid: false };
+    let tree = weir_daemon::tree(&Request::internal("mount"), shown).await?;
+    match fuse::mount(tree, machine.tasks.clone(), &path, &options) {
+        Ok(mounted) => Ok(Some(mounted)),
+        Err(error) => {
+            println!("no mount: {error}");
+            Ok(None)
+        }
+    }
+}

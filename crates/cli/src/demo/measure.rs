@@ -1,0 +1,113 @@
+//! A few seconds of writing and reading, with the rates and where the bytes came from.
+
+use super::sample::{files, noise};
+use crate::failure::Failure;
+use crate::units::human_bytes;
+use bytes::Bytes;
+use std::time::Duration;
+use weir_files::tree::{Node, Tree};
+use weir_files::{Cred, FileError, New, NewKind, WriteAt};
+use weir_machine::{Machine, Request, Source};
+
+/// How long each measurement takes, at most.
+const EACH: Duration = Duration::from_millis(1500);
+/// A file that is written and read is not longer than this.
+const MOST_BYTES: u64 = 256 << 20;
+const LARGE: usize = 1 << 20;
+const SMALL: usize = 4096;
+
+/// What was measured.
+struct Measured {
+    bytes: u64,
+    operations: u64,
+    elapsed: Duration,
+}
+
+impl Measured {
+    fn line(&self, what: &str) -> String {
+        let seconds = self.elapsed.as_secs_f64().max(1e-9);
+        let rate = human_bytes((self.bytes as f64 / seconds) as u64);
+        let each = self.elapsed.as_secs_f64() * 1e6 / (self.operations.max(1)) as f64;
+        let operations = self.operations as f64 / seconds;
+        format!("{what:<34} {rate:>7}/s  {operations:>8.0} operations/s  {each:>8.0} µs each")
+    }
+}
+
+/// Measures, and prints as it goes.
+pub async fn run(machine: &Machine, tree: &Tree) -> Result<(), Failure> {
+    measure(machine, tree).await.map_err(|error| Failure::failed(format!("weir demo: measuring: {error}")))
+}
+
+async fn measure(machine: &Machine, tree: &Tree) -> Result<(), FileError> {
+    let cred = Cred::root();
+    let rq = &Request::internal("demo");
+    let top = files(rq, tree).await?;
+    let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
+    let (large, _) = tree.create(rq, &cred, top, b"measured.large", &new).await?;
+    let (small, _) = tree.create(rq, &cred, top, b"measured.small", &new).await?;
+    println!("measured in this process, without a protocol:");
+    let written = write(machine, tree, (rq, &cred), large, LARGE, false).await?;
+    println!("{}", written.line("writing 1 MiB pieces, then a sync"));
+    let synced = write(machine, tree, (rq, &cred), small, SMALL, true).await?;
+    println!("{}", synced.line("writing 4 KiB, each synced (log)"));
+    let rq = &Request::internal("demo");
+    let read = read(machine, tree, rq, large).await?;
+    println!("{}", read.line("reading it back, 1 MiB pieces"));
+    println!("  of the bytes read: {}", sources(rq));
+    for name in [&b"measured.large"[..], b"measured.small"] {
+        tree.remove(rq, &cred, top, name).await?;
+    }
+    tree.sync(rq, top).await
+}
+
+async fn write(
+    machine: &Machine,
+    tree: &Tree,
+    (rq, cred): (&Request, &Cred),
+    node: Node,
+    piece: usize,
+    each_synced: bool,
+) -> Result<Measured, FileError> {
+    // Noise, so that no rate comes from compression.
+    let data = Bytes::from(noise(piece as u64, 4 * piece));
+    let began = machine.clock.now();
+    let (mut bytes, mut operations) = (0, 0);
+    while machine.clock.now().since(began) < EACH && bytes < MOST_BYTES {
+        let from = (operations as usize % 4) * piece;
+        tree.write(rq, cred, node, WriteAt::Offset(bytes), data.slice(from..from + piece)).await?;
+        if each_synced {
+            tree.sync(rq, node).await?;
+        }
+        bytes += piece as u64;
+        operations += 1;
+    }
+    tree.sync(rq, node).await?;
+    Ok(Measured { bytes, operations, elapsed: machine.clock.now().since(began) })
+}
+
+async fn read(machine: &Machine, tree: &Tree, rq: &Request, node: Node) -> Result<Measured, FileError> {
+    let size_bytes = tree.attributes(rq, node).await?.size_bytes;
+    let began = machine.clock.now();
+    let (mut bytes, mut operations) = (0u64, 0);
+    while machine.clock.now().since(began) < EACH && size_bytes != 0 {
+        let pieces = tree.read(rq, node, bytes % size_bytes, LARGE).await?;
+        bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        operations += 1;
+    }
+    Ok(Measured { bytes, operations, elapsed: machine.clock.now().since(began) })
+}
+
+/// Where the bytes came from.
+fn sources(rq: &Request) -> String {
+    let parts = [
+        ("cache", Source::ArcDemand),
+        ("cache, read ahead", Source::ArcPrefetch),
+        ("log", Source::Log),
+        ("disks", Source::Disk),
+        ("holes", Source::Nothing),
+    ];
+    let given =
+        parts.map(|(name, source)| (name, rq.served_bytes(source))).into_iter().filter(|(_, bytes)| *bytes != 0);
+    let texts: Vec<String> = given.map(|(name, bytes)| format!("{} from {name}", human_bytes(bytes))).collect();
+    if texts.is_empty() { "none booked".into() } else { texts.join(", ") }
+}
