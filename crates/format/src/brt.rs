@@ -7,6 +7,7 @@
 //! 64-bit integer ([`count`]).
 
 use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::encoder::Encoder;
 use crate::ids::ObjectId;
 
 /// The name of a vdev's table in the MOS directory.
@@ -44,6 +45,14 @@ impl BrtVdev {
         let entries = ObjectId(entries);
         Ok(BrtVdev { entries, regions, byte_order, total, region_bytes, used_bytes, saved_bytes })
     }
+
+    /// The bytes of the bonus area.
+    pub fn encode(&self, endian: Endian) -> Vec<u8> {
+        let BrtVdev { entries, regions, byte_order, total, region_bytes, used_bytes, saved_bytes } = *self;
+        let mut e = Encoder::new(endian);
+        e.words(&[entries.0, regions, byte_order, total, region_bytes, used_bytes, saved_bytes]);
+        e.finish()
+    }
 }
 
 /// The count in an entry: its integers as the ZAP gives them (one of eight bytes, or eight of one byte in the order of the
@@ -65,6 +74,23 @@ pub fn count(words: &[u64], endian: Endian) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_round_trip() {
+        let header = BrtVdev {
+            entries: ObjectId(7),
+            regions: 5,
+            byte_order: 0,
+            total: 3,
+            region_bytes: 16 << 20,
+            used_bytes: 4096,
+            saved_bytes: 8192,
+        };
+        for endian in [Endian::Little, Endian::Big] {
+            let bytes = header.encode(endian);
+            assert_eq!((bytes.len(), BrtVdev::decode(&bytes, endian).unwrap()), (BrtVdev::SIZE, header));
+        }
+    }
 
     #[test]
     fn counts() {

@@ -17,6 +17,7 @@ pub use layout::{Layout, NewLeaf, NewTop};
 
 use crate::assemble::state;
 use crate::config::{Class, VdevConfig};
+use crate::engine::clones::Clones;
 use crate::engine::gate::{DirtyLimits, PoolGate};
 use crate::engine::labels::{self, Leaf};
 use crate::engine::missed::Missed;
@@ -356,6 +357,7 @@ fn assemble(
         uberblock,
         config_object: ObjectId(0),
         context,
+        clones: Clones::default(),
         missed: Missed::default(),
         limits: None,
         ended: false,

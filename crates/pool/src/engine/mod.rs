@@ -16,6 +16,7 @@
 
 pub mod administer;
 pub(crate) mod allocation;
+pub mod clones;
 pub mod config;
 pub mod datasets;
 pub mod gate;

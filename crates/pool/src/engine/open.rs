@@ -11,6 +11,7 @@
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_ld_check_features`, `spa_ld_trusted_config`, `spa_load_impl`),
 //! `cmd/zpool/zpool_main.c` (the checks of `zpool import`).
 
+use super::clones::Clones;
 use super::config::Config;
 use super::gate::{DirtyLimits, PoolGate};
 use super::labels::Leaf;
@@ -32,13 +33,12 @@ use weir_objects::txg::TxGroups;
 use weir_objects::{ObjectSet, Opening};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
-const NOT_WRITTEN: [&str; 8] = [
+const NOT_WRITTEN: [&str; 7] = [
     "zpool_checkpoint",
     "device_removal",
     "obsolete_counts",
     "draid",
     "draid_failure_domains",
-    "block_cloning",
     "fast_dedup",
     "dynamic_gang_header",
 ];
@@ -208,6 +208,7 @@ async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Res
     let no_config = || refused(&pool, "its MOS has no configuration");
     let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
     let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
+    let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
     let core = Core {
         config,
         config_dirty: true,
@@ -216,6 +217,7 @@ async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Res
         uberblock: pool.uberblock.clone(),
         config_object,
         context,
+        clones: Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?,
         missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
         limits: None,
         ended: false,

@@ -13,6 +13,7 @@
 //! group, and all after it, then do not happen ([`weir_objects::txg::TxGroups::fail`]).
 
 use super::Engine;
+use super::clones::Clones;
 use super::config::Config;
 use super::labels::{self, Leaf};
 use super::missed::Missed;
@@ -25,7 +26,7 @@ use std::time::UNIX_EPOCH;
 use weir_blocks::SpaceChange;
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, Txg, Uberblock};
-use weir_machine::Request;
+use weir_machine::{Priority, Request};
 use weir_objects::dsl::change::space::Delta;
 use weir_objects::dsl::change::{Change, Limits, PoolContext, SyncedSet};
 use weir_objects::mos_plan::{MosDelta, MosPlan, MosRoot};
@@ -56,6 +57,8 @@ pub struct Core {
     pub config_object: ObjectId,
     /// What changes of data sets need to know.
     pub context: PoolContext,
+    /// Blocks that several files share.
+    pub clones: Clones,
     /// What devices missed.
     pub missed: Missed,
     /// What limits writing, as of the last group; `None` before the first.
@@ -76,7 +79,8 @@ pub struct Syncing<'b> {
 
 /// Syncs a group. Gives what is to be told to those who asked for its sync tasks.
 pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<(), PoolError>, VecDeque<Answer>) {
-    let rq = Request::internal("sync");
+    // What clients wait for, the intent log, overtakes it in the devices' queues.
+    let rq = Request::internal("sync").with_priority(Priority::Async);
     let tx = Tx::of_syncing(txg);
     let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
@@ -101,6 +105,7 @@ impl Syncing<'_> {
             self.change.free_in_background(FREED_PER_GROUP).await?;
         }
         self.free_all().await?;
+        self.core.clones.write(&mut self.change).await?;
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
         if anything && self.core.config_object.0 != 0 {
@@ -151,11 +156,16 @@ impl Syncing<'_> {
     }
 
     /// Gives back the places of blocks.
-    pub(crate) async fn free(&self, pointers: &[BlockPointer]) -> Result<(), PoolError> {
+    pub(crate) async fn free(&mut self, pointers: &[BlockPointer]) -> Result<(), PoolError> {
         let txg = self.txg();
+        let blocks = self.engine.cache.blocks().clone();
         for pointer in pointers {
+            let dsize_bytes = blocks.dsize_bytes(pointer);
+            if self.core.clones.release(&self.change, pointer, dsize_bytes).await? {
+                continue;
+            }
             let place = Place { objset: self.engine.mos.id(), ..Place::default() };
-            let freed = self.engine.cache.blocks().free(self.change.rq, pointer, txg).await;
+            let freed = blocks.free(self.change.rq, pointer, txg).await;
             freed.map_err(|error| ObjectError::Block { place, error })?;
         }
         Ok(())

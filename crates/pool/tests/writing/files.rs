@@ -16,7 +16,7 @@ const FILES: u64 = 40;
 
 fn body(n: u64) -> Bytes {
     let len = (n * 7919 % 300_000) as usize;
-    let soft = (0..len).map(|i| if i % 3 == 0 { (i as u64 * n >> 3) as u8 } else { n as u8 });
+    let soft = (0..len).map(|i| if i % 3 == 0 { ((i as u64 * n) >> 3) as u8 } else { n as u8 });
     Bytes::from_iter(soft)
 }
 

@@ -40,7 +40,10 @@ fn judge(from: &Path, name: &str) -> Result<(), String> {
             Err(other) => return Err(format!("error: {other}")),
         };
         let pool = engine.name();
-        let worked = work::history(&engine, &|_| ()).await;
+        let worked = match work::history(&engine, &|_| ()).await {
+            Ok(()) => work::destroy_all(&engine).await,
+            failed => failed,
+        };
         let exported = engine.export().await;
         worked.and(exported).map(|()| pool).map_err(|e| format!("error: {e}"))
     });

@@ -131,3 +131,31 @@ fn caches_and_spares() {
     });
     zdb::demand_clean(&dir, "tank");
 }
+
+/// Space so scattered that every block of more than 1 KiB is a gang.
+fn judge_gangs(name: &str, ashift: u64, layout: Layout, count: usize) {
+    let dir = folder(&format!("gang-{name}-{ashift}"));
+    let machine = Machine::production().unwrap();
+    let mut options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, layout, count)]);
+    options.ashift = Some(ashift);
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        engine.cache.blocks().force_gangs_above(Some(1024 << (ashift - 9))).unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 9, 4).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn gangs() {
+    judge_gangs("single", 9, Layout::Single, 1);
+    judge_gangs("mirror", 12, Layout::Mirror, 2);
+    judge_gangs("raidz", 9, Layout::Raidz(1), 3);
+}

@@ -88,6 +88,28 @@ pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result
     Ok(())
 }
 
+/// Removes every other file of all file systems below the root, and destroys what can be destroyed.
+pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
+    let rq = &Request::internal("test");
+    let dsl = engine.dsl(rq).await?;
+    for dir in dsl.dirs() {
+        if dir.fields.contains_key("com.datto:crypto_key_obj") {
+            continue;
+        }
+        let set = engine.open_set(rq, &dir.name, None).await?;
+        let (mut at, mut odd) = (8, false);
+        while let Some(id) = set.next_object(rq, weir_format::ObjectId(at)).await? {
+            at = id.0 + 1;
+            odd = !odd;
+            if odd && set.object(rq, id).await?.dnode.object_type == ObjectType::PLAIN_FILE_CONTENTS {
+                let tx = set.begin(rq, 16 << 10, Purpose::Free).await?;
+                set.remove(rq, &tx, id).await?;
+            }
+        }
+    }
+    engine.sync().await
+}
+
 /// Weir's own judgement of the pool in `search`: all readable, all accounted for.
 pub async fn demand_whole(machine: &Machine, search: &std::path::Path, name: &str) {
     let rq = &Request::internal("test");
