@@ -424,10 +424,11 @@ impl FileSystem {
 
     /// What `statvfs` shows.
     pub async fn usage(&self, _rq: &Request) -> Result<Usage, FileError> {
-        let available_bytes = self.identity.available_bytes;
+        let at_opening = (self.identity.referenced_bytes, self.identity.available_bytes);
+        let (referenced_bytes, available_bytes) = self.objects.usage().unwrap_or(at_opening);
         let objects_used = self.objects.pointer().fill();
         Ok(Usage {
-            referenced_bytes: self.identity.referenced_bytes,
+            referenced_bytes,
             available_bytes,
             objects_used,
             // A dnode takes 512 bytes.

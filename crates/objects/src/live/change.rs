@@ -80,6 +80,11 @@ impl ObjectSet {
         self.live().map(|live| live.gate.groups().clone())
     }
 
+    /// What it refers to, and what may still be written to it, in bytes, as of now; `None` if it cannot be changed.
+    pub fn usage(&self) -> Option<(u64, u64)> {
+        self.live()?.gate.usage(self.id())
+    }
+
     /// A transaction that will change up to `bytes` bytes. Waits while too much waits in memory.
     ///
     /// # Errors

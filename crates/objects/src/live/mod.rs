@@ -76,6 +76,11 @@ pub trait Gate: Send + Sync {
 
     /// The pool's groups.
     fn groups(&self) -> &Arc<TxGroups>;
+
+    /// What a set refers to, and what may still be written to it, in bytes; `None` if that is not known.
+    fn usage(&self, _set: ObjsetId) -> Option<(u64, u64)> {
+        None
+    }
 }
 
 /// Lets everything in: the syncer's own changes, and tests.

@@ -244,6 +244,10 @@ impl Gate for PoolGate {
         Box::pin(self.enter(set, bytes, purpose))
     }
 
+    fn usage(&self, set: ObjsetId) -> Option<(u64, u64)> {
+        self.limits().as_ref()?.usage(set)
+    }
+
     fn groups(&self) -> &Arc<TxGroups> {
         &self.groups
     }

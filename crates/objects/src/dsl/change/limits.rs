@@ -130,6 +130,26 @@ impl Limits {
         self.sets.retain(|_, set| set.dir != dir);
     }
 
+    /// What a set refers to, and what may still be written to it, in bytes: what waits in memory counted as written.
+    pub fn usage(&self, set: ObjsetId) -> Option<(u64, u64)> {
+        let of = self.sets.get(&set)?;
+        let waiting = self.waiting_of(set);
+        let (mut path, mut at) = (Vec::new(), of.dir);
+        while let Some(dir) = self.dirs.get(&at).filter(|_| path.len() <= self.dirs.len()) {
+            let in_flight = self.waiting_in.get(&at).copied().unwrap_or(0);
+            path.push((dir.quota_bytes, dir.used_bytes.saturating_add(in_flight), dir.reserved_bytes));
+            at = dir.parent;
+        }
+        path.reverse();
+        let referenced = of.referenced_bytes.saturating_add(waiting);
+        let held = of.ref_reservation_bytes.saturating_sub(of.unique_bytes.saturating_add(waiting));
+        let mut left = available(&path, self.capacity_bytes).saturating_add(held);
+        if of.ref_quota_bytes != 0 {
+            left = left.min(of.ref_quota_bytes.saturating_sub(referenced));
+        }
+        Some((referenced, left))
+    }
+
     /// Books bytes that a transaction of group `txg` will change at most.
     pub fn book(&mut self, set: ObjsetId, txg: Txg, bytes: u64) {
         *self.waiting.entry(txg).or_default().entry(set).or_default() += bytes;
@@ -264,6 +284,16 @@ mod tests {
         assert_eq!(full.admit(SET, 10, Purpose::Write, 0), Err(Refusal::Full));
         assert_eq!(full.admit(SET, 10, Purpose::Free, 50), Ok(()));
         assert_eq!(full.admit(ObjsetId(0), 10, Purpose::Write, 0), Ok(()));
+    }
+
+    #[test]
+    fn usage_counts_what_waits() {
+        let of = SetLimits { referenced_bytes: 50, ..SetLimits::default() };
+        let mut limits = limits(300, 200, of);
+        assert_eq!(limits.usage(SET), Some((50, 100)));
+        limits.book(SET, TXG, 30);
+        assert_eq!(limits.usage(SET), Some((80, 70)));
+        assert_eq!(limits.usage(ObjsetId(1)), None);
     }
 
     #[test]
