@@ -16,10 +16,12 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["streams"], Needs::Golden),
     (&["bcc"], Needs::Both),
     (&["old-pools"], Needs::Tools),
+    (&["kill", "5"], Needs::Nothing),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
+    Nothing,
     Golden,
     Tools,
     Both,
@@ -74,10 +76,10 @@ pub fn sim(arguments: &[String]) -> Outcome {
 }
 
 fn missing(needs: Needs) -> Option<&'static str> {
-    if needs != Needs::Tools && golden().is_none() {
+    if matches!(needs, Needs::Golden | Needs::Both) && golden().is_none() {
         return Some("no golden pools (set WEIR_GOLDEN to their folder)");
     }
-    if needs != Needs::Golden && judge::tools().is_none() {
+    if matches!(needs, Needs::Tools | Needs::Both) && judge::tools().is_none() {
         return Some("OpenZFS's tools are not here (cargo xtask judge --fetch)");
     }
     None

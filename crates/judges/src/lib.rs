@@ -14,6 +14,7 @@ pub mod engine;
 pub mod fuzz;
 pub mod golden;
 pub mod hash;
+pub mod kill;
 pub mod manifest;
 pub mod nbd;
 pub mod nfs;

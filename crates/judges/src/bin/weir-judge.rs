@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{JudgeError, bench, bench_child, bench_scan, golden, old_pools, properties, readers, streams, zdb};
+use weir_judges::{
+    JudgeError, bench, bench_child, bench_scan, golden, kill, old_pools, properties, readers, streams, zdb,
+};
 
 const USAGE: &str = "\
 weir-judge JUDGE
@@ -15,6 +17,7 @@ weir-judge JUDGE
   streams                                   send streams beside OpenZFS's zstream dump
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
   old-pools [POOL...]                       the pools of OpenZFS's test package
+  kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
 
@@ -29,6 +32,11 @@ fn main() -> ExitCode {
         && judge == "read-bench-child"
     {
         return bench_child::main(what, devices, pool);
+    }
+    if let [judge, folder, life] = arguments.as_slice()
+        && judge == "kill-child"
+    {
+        return kill::child(folder, life);
     }
     let outcome = match arguments.split_first() {
         Some((judge, rest)) => run(judge, rest, &mut report),
@@ -70,6 +78,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
             cases::run(&folder()?, names, via, report)?;
         }
         "bcc" => zdb::run(&folder()?, rest, report)?,
+        "kill" => kill::run(rest, report)?,
         "read-bench" => bench::run(rest, report)?,
         "scan-bench" => bench_scan::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,

@@ -198,8 +198,8 @@ impl Engine {
                 2 => AclType::Nfsv4,
                 _ => AclType::Off,
             },
-            acl_mode: AclMode::default(),
-            acl_inherit: AclInherit::default(),
+            acl_mode: AclMode::from_number(number("aclmode").await?).unwrap_or_default(),
+            acl_inherit: AclInherit::from_number(number("aclinherit").await?).unwrap_or_default(),
             access_times,
             projects,
         })
