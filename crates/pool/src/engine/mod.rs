@@ -178,7 +178,7 @@ impl Engine {
     /// What the task's checks find; [`PoolError::Suspended`].
     pub async fn sync_task<T: Send + 'static>(&self, task: impl Task<T>) -> Result<T, PoolError> {
         let closed = || PoolError::Suspended { pool: self.name(), why: "it is closed for changes".into() };
-        let told = self.queue.push(task).ok_or_else(closed)?;
+        let told = self.queue.push(self.groups().open(), task).ok_or_else(closed)?;
         self.groups().push();
         told.await.unwrap_or_else(|_| Err(closed()))
     }

@@ -97,7 +97,7 @@ impl Syncing<'_> {
     async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
         self.sync_logs().await;
         self.sync_sets().await?;
-        for job in self.engine.queue.take() {
+        for job in self.engine.queue.take(self.txg()) {
             answers.extend(job(self).await);
         }
         self.sync_sets().await?;

@@ -2,6 +2,9 @@
 //!
 //! A task checks and then changes, alone and in syncing context; many may be in one group, in the order in which they
 //! were asked for. Who asked is told when the group is on stable storage, or at once if the check failed.
+//!
+//! A task belongs to the group that was open when it was asked for, or a later one: what was changed before it is asked
+//! for is in that group at the latest. In an earlier one, a snapshot would lack what its owner had already written.
 
 use super::syncing::Syncing;
 use crate::error::PoolError;
@@ -9,6 +12,7 @@ use futures_channel::oneshot;
 use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_format::Txg;
 
 /// Tells who asked: called with what became of the group.
 pub(crate) type Answer = Box<dyn FnOnce(Result<(), PoolError>) + Send>;
@@ -35,7 +39,7 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<(Txg, Job)>,
     closed: bool,
 }
 
@@ -44,8 +48,12 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a task in; `None` if no more are taken.
-    pub fn push<T: Send + 'static>(&self, task: impl Task<T>) -> Option<oneshot::Receiver<Result<T, PoolError>>> {
+    /// Puts a task in for the group `open`, which is open, or a later one; `None` if no more are taken.
+    pub fn push<T: Send + 'static>(
+        &self,
+        open: Txg,
+        task: impl Task<T>,
+    ) -> Option<oneshot::Receiver<Result<T, PoolError>>> {
         let (tell, told) = oneshot::channel();
         let job: Job = Box::new(move |syncing| {
             Box::pin(async move {
@@ -68,13 +76,15 @@ impl Queue {
         if state.closed {
             return None;
         }
-        state.jobs.push_back(job);
+        state.jobs.push_back((open, job));
         Some(told)
     }
 
-    /// All that wait.
-    pub fn take(&self) -> VecDeque<Job> {
-        std::mem::take(&mut self.state().jobs)
+    /// Those that wait and may be done in group `txg`.
+    pub fn take(&self, txg: Txg) -> Vec<Job> {
+        let jobs = &mut self.state().jobs;
+        let due = jobs.iter().take_while(|(group, _)| *group <= txg).count();
+        jobs.drain(..due).map(|(_, job)| job).collect()
     }
 
     /// Takes no more. Those that wait are dropped, and with them who asked is told that nothing will come.
@@ -85,5 +95,26 @@ impl Queue {
             std::mem::take(&mut state.jobs)
         };
         drop(dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing<'a>(_: &'a mut Syncing<'_>) -> BoxFuture<'a, Result<(), PoolError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    #[test]
+    fn a_task_is_not_done_in_a_group_older_than_what_came_before_it() {
+        let queue = Queue::default();
+        let push = |open| queue.push(Txg(open), nothing).is_some();
+        assert!(push(5) && push(6) && push(6) && push(7));
+        // While group 4 syncs, what is in group 5 is not in its tree.
+        assert_eq!([4, 5, 6].map(|txg| queue.take(Txg(txg)).len()), [0, 1, 2]);
+        assert_eq!(queue.take(Txg(9)).len(), 1);
+        queue.close();
+        assert!(!push(10));
     }
 }
