@@ -24,7 +24,7 @@ cargo xtask CHORE
   tidy                      layering table, file and function lengths, leftovers, module theory
   check                     format, clippy with warnings denied, licences, tidy
   test [--fast] [TEST-ARGS] unit, integration and documentation tests, then the golden pools; closes with the sums
-  sim [SIM-ARGS]            the simulator: seeds, doubled runs, the canary
+  sim [SIM-ARGS]            the simulator: seeds, doubled runs, the canary; power cuts of whole pools
   fuzz [--seconds S] [--target NAME]   every decoder's fuzz body on mutated seeds, S seconds each (stable compiler)
   fuzz --long NAME [-- ARGS]           the same target under cargo-fuzz (nightly compiler)
   bench scan [--prepare]    long directories and lists of snapshots, and how their cost grows

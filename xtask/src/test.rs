@@ -68,11 +68,27 @@ pub fn run(arguments: &[String]) -> Outcome {
     if broken.is_empty() && tally.failed == 0 { Ok(()) } else { Err(format!("failed: {}", broken.join(", "))) }
 }
 
-/// `cargo xtask sim`: seeds through the simulator, optimised, with what follows handed to it.
+/// Power cuts of recorded histories when nobody says how many (`WEIR_SIM_CUTS`).
+const CUTS: &str = "20000";
+
+/// `cargo xtask sim`: seeds through the simulator, optimised, with what follows handed to it; then power cuts of recorded
+/// histories of pools. `WEIR_SIM_CUTS` says how many, `WEIR_SIM_SEED` from which seed on.
 pub fn sim(arguments: &[String]) -> Outcome {
     let mut command = cargo(&["run", "--quiet", "--release", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
     command.args(arguments);
-    if watch("simulator", &mut command, |_| {})? { Ok(()) } else { Err("the simulator found a failure".to_string()) }
+    if !watch("simulator", &mut command, |_| {})? {
+        return Err("the simulator found a failure".to_string());
+    }
+    let mut command =
+        cargo(&["test", "--quiet", "--release", "-p", "weir-pool", "--test", "cuts", "--", "--nocapture"]);
+    if std::env::var_os("WEIR_SIM_CUTS").is_none() {
+        command.env("WEIR_SIM_CUTS", CUTS);
+    }
+    if watch("power cuts of pools", &mut command, |_| {})? {
+        Ok(())
+    } else {
+        Err("a power cut broke a pool".to_string())
+    }
 }
 
 fn missing(needs: Needs) -> Option<&'static str> {

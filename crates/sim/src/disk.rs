@@ -9,6 +9,7 @@
 
 use crate::fault::{Fault, FaultId};
 use crate::medium::Medium;
+use crate::record::Event;
 use crate::rng::Rng;
 use crate::timing::{Timing, TimingState};
 use crate::trace::hash_bytes;
@@ -98,6 +99,18 @@ impl SimDisk {
     /// What it is.
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    pub(crate) fn medium(&self) -> Medium {
+        self.lock().medium.clone()
     }
 
     /// What it was asked to do.
@@ -218,9 +231,14 @@ impl SimDisk {
         }
         match op {
             // A discarded range reads as anything: here as a pattern that no reader will take for its data.
-            Op::Discard => state.medium.begin_write(id, offset, vec![0xdd; len as usize]),
-            Op::Write => state.medium.begin_write(id, offset, joined(&io.bufs)),
-            Op::Read | Op::Flush => {}
+            Op::Write | Op::Discard => {
+                let pattern = || vec![0xdd; len as usize];
+                let data: Arc<[u8]> = if op == Op::Write { joined(&io.bufs) } else { pattern() }.into();
+                world.record(|| Event::Begin { disk: self.number, id, offset, data: data.clone() });
+                state.medium.begin_write(id, offset, data);
+            }
+            Op::Flush => world.record(|| Event::AskFlush { disk: self.number }),
+            Op::Read => {}
         }
         let watermark = state.medium.watermark();
         state.pending.insert(id, Pending { io, watermark, errno, misdirected });
@@ -244,11 +262,13 @@ impl SimDisk {
                 (Op::Read, None) if read(&state.medium, offset, &mut io.bufs) => Ok(()),
                 (Op::Read, None) => os(EIO),
                 (Op::Write | Op::Discard, None) => {
+                    world.record(|| Event::Complete { disk: self.number, id });
                     state.medium.complete_write(id, misdirected);
                     Ok(())
                 }
                 (Op::Flush, None) => {
                     if !state.faults.values().any(|laid| laid.fault == Fault::LyingFlush) {
+                        world.record(|| Event::Flush { disk: self.number, watermark });
                         state.medium.make_durable(watermark);
                     }
                     Ok(())
@@ -340,9 +360,23 @@ impl SimDisks {
         timing: Timing,
         image: Option<File>,
     ) -> Arc<SimDisk> {
+        let medium = Medium::new(u64::from(sector_bytes), size_bytes, image);
+        let geometry = Geometry { size_bytes, sector_bytes, rotational: timing == Timing::Rpm7k };
+        self.add_medium(world, path, geometry, timing, medium)
+    }
+
+    /// Puts a disk with these contents at `path`.
+    pub(crate) fn add_medium(
+        &self,
+        world: &Arc<Shared>,
+        path: &Path,
+        geometry: Geometry,
+        timing: Timing,
+        medium: Medium,
+    ) -> Arc<SimDisk> {
         let mut table = self.lock();
         let state = State {
-            medium: Medium::new(u64::from(sector_bytes), size_bytes, image),
+            medium,
             timing_state: TimingState::default(),
             rng: world.draw(Rng::fork),
             stats: Stats::default(),
@@ -355,7 +389,7 @@ impl SimDisks {
         let disk = Arc::new(SimDisk {
             number: table.len() as u64,
             path: path.into(),
-            geometry: Geometry { size_bytes, sector_bytes, rotational: timing == Timing::Rpm7k },
+            geometry,
             timing,
             world: Arc::downgrade(world),
             state: Mutex::new(state),

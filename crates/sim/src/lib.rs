@@ -41,6 +41,7 @@ pub mod canary;
 pub mod disk;
 pub mod fault;
 pub mod medium;
+pub mod record;
 pub mod rng;
 pub mod runs;
 pub mod timing;
@@ -49,6 +50,7 @@ pub mod world;
 
 pub use disk::{SimDisk, Stats};
 pub use fault::{Fault, FaultId};
+pub use record::{Moment, Recording, Replay, Start};
 pub use rng::Rng;
 pub use runs::{Diverged, doubled};
 pub use timing::Timing;

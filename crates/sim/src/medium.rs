@@ -14,17 +14,58 @@ use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// A write that is not durable.
+#[derive(Clone)]
 struct Cached {
     /// Its place in the order of completion.
     order: u64,
     offset: u64,
-    data: Vec<u8>,
+    data: Arc<[u8]>,
+}
+
+/// One sector's bytes: those of the write that they came with, from this byte on.
+#[derive(Clone)]
+struct Sector {
+    write: Arc<[u8]>,
+    at: usize,
+    len: usize,
+}
+
+impl Sector {
+    fn bytes(&self) -> &[u8] {
+        &self.write[self.at..self.at + self.len]
+    }
+}
+
+/// What is durable, sector by sector. A copy shares all but the youngest sectors.
+#[derive(Clone, Default)]
+struct Durable {
+    base: Arc<BTreeMap<u64, Sector>>,
+    young: BTreeMap<u64, Sector>,
+}
+
+impl Durable {
+    /// Young sectors before they join the others.
+    const YOUNG: usize = 4096;
+
+    fn insert(&mut self, sector: u64, bytes: Sector) {
+        self.young.insert(sector, bytes);
+        if self.young.len() >= Self::YOUNG {
+            let young = std::mem::take(&mut self.young);
+            Arc::make_mut(&mut self.base).extend(young);
+        }
+    }
+
+    /// The sectors of a range, the older ones first.
+    fn range(&self, sectors: std::ops::Range<u64>) -> impl Iterator<Item = (&u64, &Sector)> {
+        self.base.range(sectors.clone()).chain(self.young.range(sectors))
+    }
 }
 
 /// What one fault does to the contents.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Marks {
     /// Byte → bits that read flipped.
     rot: BTreeMap<u64, u8>,
@@ -34,14 +75,15 @@ struct Marks {
     lies: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The contents of a disk.
+/// The contents of a disk. A copy shares nearly all with its original.
+#[derive(Clone)]
 pub struct Medium {
     sector: u64,
     size: u64,
-    image: Option<File>,
-    durable: BTreeMap<u64, Vec<u8>>,
+    image: Option<Arc<File>>,
+    durable: Durable,
     cached: Vec<Cached>,
-    in_flight: BTreeMap<u64, (u64, Vec<u8>)>,
+    in_flight: BTreeMap<u64, (u64, Arc<[u8]>)>,
     order: u64,
     marks: BTreeMap<FaultId, Marks>,
 }
@@ -52,8 +94,8 @@ impl Medium {
         Medium {
             sector,
             size,
-            image,
-            durable: BTreeMap::new(),
+            image: image.map(Arc::new),
+            durable: Durable::default(),
             cached: Vec::new(),
             in_flight: BTreeMap::new(),
             order: 0,
@@ -98,7 +140,7 @@ impl Medium {
             }
         }
         for (sector, data) in self.durable.range(self.sectors(offset, into.len())) {
-            overlay(offset, into, sector * self.sector, data);
+            overlay(offset, into, sector * self.sector, data.bytes());
         }
         for write in &self.cached {
             overlay(offset, into, write.offset, &write.data);
@@ -106,7 +148,7 @@ impl Medium {
     }
 
     /// A write begins: from here on a power cut may let any part of it through.
-    pub fn begin_write(&mut self, id: u64, offset: u64, data: Vec<u8>) {
+    pub fn begin_write(&mut self, id: u64, offset: u64, data: Arc<[u8]>) {
         self.in_flight.insert(id, (offset, data));
     }
 
@@ -125,7 +167,7 @@ impl Medium {
             let to = to.min(self.size.saturating_sub(data.len() as u64)) / self.sector * self.sector;
             self.mend(to, data.len());
             let (sector, lies) = (self.sector, &mut self.marks.entry(fault).or_default().lies);
-            for (place, bytes) in [(offset, &old), (to, &data)] {
+            for (place, bytes) in [(offset, &old[..]), (to, &data[..])] {
                 for (n, chunk) in bytes.chunks(sector as usize).enumerate() {
                     lies.insert(place / sector + n as u64, chunk.to_vec());
                 }
@@ -149,11 +191,12 @@ impl Medium {
     }
 
     /// Stores the sectors of a write for which `survives` says so.
-    fn store(&mut self, offset: u64, data: &[u8], mut survives: impl FnMut(u64) -> bool) {
+    fn store(&mut self, offset: u64, data: &Arc<[u8]>, mut survives: impl FnMut(u64) -> bool) {
         for (n, chunk) in data.chunks(self.sector as usize).enumerate() {
             let sector = offset / self.sector + n as u64;
             if survives(sector) {
-                self.durable.insert(sector, chunk.to_vec());
+                let at = n * self.sector as usize;
+                self.durable.insert(sector, Sector { write: data.clone(), at, len: chunk.len() });
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The seeded executor: one thread, virtual time.
 
 use crate::disk::{SimDisk, SimDisks};
+use crate::medium::Medium;
+use crate::record::{self, Recording, Start};
 use crate::rng::Rng;
 use crate::timing::Timing;
 use crate::trace::Trace;
@@ -18,7 +20,7 @@ use weir_machine::compute::{Cores, Job};
 use weir_machine::entropy::EntropySource;
 use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
-use weir_machine::{Clock, Compute, Entropy, Machine, Nanos, Tasks};
+use weir_machine::{Clock, Compute, Entropy, Geometry, Machine, Nanos, Tasks};
 
 /// How a run ended before its future did.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -71,6 +73,7 @@ struct State {
     /// Submissions and completions of writes and flushes so far: the points where a power cut can differ.
     changes: u64,
     cut_at: Option<u64>,
+    recorded: Option<Vec<record::Event>>,
 }
 
 /// What tasks, timers and disks share. Locks are held for a few lines and never while foreign code runs.
@@ -105,6 +108,13 @@ impl Shared {
     /// Counts a point where a power cut can differ.
     pub(crate) fn count_change(&self) {
         self.lock().changes += 1;
+    }
+
+    /// Keeps an event, if a recording is made.
+    pub(crate) fn record(&self, event: impl FnOnce() -> record::Event) {
+        if let Some(events) = &mut self.lock().recorded {
+            events.push(event());
+        }
     }
 
     fn make_ready(&self, id: u64) {
@@ -188,6 +198,7 @@ impl SimWorld {
             events: BTreeMap::new(),
             changes: 0,
             cut_at: None,
+            recorded: None,
         };
         SimWorld { shared: Arc::new(Shared(Mutex::new(state))), disks: Arc::default() }
     }
@@ -214,6 +225,27 @@ impl SimWorld {
         let file = std::fs::File::open(image)?;
         let size_bytes = file.metadata()?.len();
         Ok(self.disks.add(&self.shared, path.as_ref(), size_bytes, 512, timing, Some(file)))
+    }
+
+    /// Records from now on what happens at the disks ([`Recording`]), which must all be there.
+    pub fn record(&self) -> Start {
+        self.shared.lock().recorded = Some(Vec::new());
+        Start::of(&self.disks.all())
+    }
+
+    /// Events recorded so far: the moment, for who wants to know what had been promised at it.
+    pub fn recorded(&self) -> u64 {
+        self.shared.lock().recorded.as_ref().map_or(0, |events| events.len() as u64)
+    }
+
+    /// Ends the recording that began with `start`.
+    pub fn recording(&self, start: Start) -> Recording {
+        Recording { start, events: self.shared.lock().recorded.take().unwrap_or_default() }
+    }
+
+    /// Puts a disk with these contents at a path.
+    pub(crate) fn add_medium(&self, path: &Path, geometry: Geometry, timing: Timing, medium: Medium) {
+        self.disks.add_medium(&self.shared, path, geometry, timing, medium);
     }
 
     /// The disks, in the order of their paths.

@@ -1,0 +1,16 @@
+//! The power fails at any moment of a history: the pool is imported, its logs are replayed, and what is there is held
+//! against what was promised.
+//!
+//! A history runs once in the simulator and is recorded ([`weir_sim::Recording`]); then it is cut at each of its moments
+//! and what is left is opened. Clients remember when each change began and when a promise was given, so that for every
+//! moment it is known what must be there and what may be. `WEIR_SIM_CUTS` is the number of cuts, `WEIR_SIM_SEED` the
+//! first seed.
+#![allow(clippy::disallowed_methods, reason = "tests make files")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod datasets;
+mod drive;
+mod files;
+mod states;
+mod volume;
+mod world;

@@ -1,0 +1,96 @@
+//! A client of a volume: writes, zeroes, flushes. What was not flushed may be missing in any order, block by block.
+
+use crate::states::{Moments, Shared, States, When};
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_machine::{Clock, Request};
+use weir_pool::Engine;
+use weir_sim::Rng;
+
+pub const NAME: &str = "tank/volume";
+pub const BYTES: u64 = 512 << 10;
+/// What is written at once, and judged as one.
+const UNIT: u64 = 4 << 10;
+
+/// Each unit is full of one byte.
+pub struct Known {
+    units: Vec<States<u8>>,
+    pub promises: u64,
+}
+
+impl Known {
+    pub fn new() -> Self {
+        Known { units: Vec::new(), promises: 0 }
+    }
+}
+
+pub struct Client {
+    pub engine: Arc<Engine>,
+    pub clock: Clock,
+    pub moments: Moments,
+    pub known: Shared<Known>,
+    pub rng: Rng,
+}
+
+impl Client {
+    pub async fn run(mut self, changes: u64) {
+        let rq = Request::internal("client");
+        let volume = self.engine.volume(&rq, NAME).await.unwrap();
+        let begun = self.moments.now();
+        let fresh = || {
+            let mut unit = States::new(begun, 0);
+            unit.promise(begun, 0);
+            unit
+        };
+        self.known.lock().unwrap().units = (0..BYTES / UNIT).map(|_| fresh()).collect();
+        for n in 0..changes {
+            self.clock.sleep(std::time::Duration::from_micros(self.rng.below(10_000))).await;
+            let began = self.moments.now();
+            let first = self.rng.below(BYTES / UNIT);
+            let count = (1 + self.rng.below(6)).min(BYTES / UNIT - first);
+            let stable = self.rng.chance(1, 6);
+            match self.rng.below(5) {
+                0 => {
+                    let due: Vec<usize> = self.known.lock().unwrap().units.iter().map(States::number).collect();
+                    volume.flush(&rq).await.unwrap();
+                    let now = self.moments.now();
+                    let mut known = self.known.lock().unwrap();
+                    known.promises += 1;
+                    known.units.iter_mut().zip(due).for_each(|(unit, number)| unit.promise(now, number));
+                }
+                _ => {
+                    let byte = (n % 255) as u8 + 1;
+                    let range = first as usize..(first + count) as usize;
+                    self.known.lock().unwrap().units[range.clone()].iter_mut().for_each(|u| u.push(began, byte));
+                    let data = Bytes::from(vec![byte; (count * UNIT) as usize]);
+                    volume.write(&rq, first * UNIT, data, stable).await.unwrap();
+                    if stable {
+                        let now = self.moments.now();
+                        for unit in &mut self.known.lock().unwrap().units[range] {
+                            let number = unit.number();
+                            unit.promise(now, number);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Holds the volume after a cut at `cut` against what is known.
+pub async fn judge(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<(), String> {
+    if known.units.first().is_none_or(|unit| !unit.is_promised(cut)) {
+        return Ok(());
+    }
+    let rq = Request::internal("judge");
+    let volume = engine.volume(&rq, NAME).await.map_err(|e| e.to_string())?;
+    let bytes = volume.read(&rq, 0, BYTES as usize).await.map_err(|e| e.to_string())?;
+    for (n, (unit, found)) in known.units.iter().zip(bytes.chunks(UNIT as usize)).enumerate() {
+        let is = |byte: &u8| found.iter().all(|b| b == byte);
+        if !unit.allowed(cut).any(is) {
+            let allowed: Vec<&u8> = unit.allowed(cut).collect();
+            return Err(format!("{NAME}: unit {n} is {}…, allowed {allowed:?}", found[0]));
+        }
+    }
+    Ok(())
+}
