@@ -7,7 +7,7 @@ use weir_machine::{Machine, Request};
 use weir_pool::engine::ImportOptions;
 use weir_pool::{Engine, OpenOptions, Pool, PoolError};
 
-fn goldens() -> Option<PathBuf> {
+pub fn goldens() -> Option<PathBuf> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden");
     let from = std::env::var_os("WEIR_GOLDEN").map_or(top, PathBuf::from);
     if !from.is_dir() {
@@ -17,7 +17,7 @@ fn goldens() -> Option<PathBuf> {
     Some(from)
 }
 
-fn unpack(from: &Path, name: &str) -> PathBuf {
+pub fn unpack(from: &Path, name: &str) -> PathBuf {
     let dir = real::folder(&format!("golden-{name}"));
     let unpack = "zstd -dc \"$0\" | tar -xSf - -C \"$1\"";
     let archive = from.join(format!("{name}.tar.zst"));
