@@ -5,7 +5,7 @@ use crate::world::{HOME, Shape, create, demand_whole, import, open, world};
 use weir_machine::{Machine, Request};
 use weir_objects::zil::LogWalk;
 use weir_pool::{Layout, PoolError};
-use weir_sim::{Rng, SimError};
+use weir_sim::{Rng, SimError, SimWorld};
 
 const CLIENTS: u64 = 3;
 const CHANGES: u64 = 14;
@@ -40,6 +40,26 @@ async fn records(machine: &Machine) -> u64 {
     count
 }
 
+/// Imports the pool and replays its log, and has the power fail on the way: before, in or after the replay.
+fn fail_again(world: &SimWorld, at: u64, place: &str) {
+    world.cut_after(at);
+    let machine = world.machine();
+    let run = world.run(async {
+        let engine = import(&machine).await?;
+        engine.file_system(&Request::internal("test"), HOME).await?;
+        engine.stop().await
+    });
+    world.cancel_cut();
+    match run {
+        Ok(done) => done.unwrap_or_else(|e| panic!("{place}: {e}")),
+        Err(SimError::PowerCut { .. }) => {}
+        Err(other) => panic!("{place}: {other}"),
+    }
+    let machine = world.machine();
+    let whole = world.run(async { demand_whole(&machine, &format!("{place}, failed again after {at}")).await });
+    whole.unwrap_or_else(|e| panic!("{place}: {e}"));
+}
+
 /// The commits that were made, and the records that were to be replayed.
 fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
     let place = format!("seed {seed}, {shape:?}, cut {at}");
@@ -59,9 +79,17 @@ fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
         return (0, 0);
     }
     let machine = world.machine();
-    let judged = world.run(async {
+    let records = world.run(async {
         demand_whole(&machine, &format!("{place}, before import")).await;
-        let records = records(&machine).await;
+        records(&machine).await
+    });
+    let records = records.unwrap_or_else(|e| panic!("{place}: {e}"));
+    let mut rng = Rng::new(seed ^ at);
+    for _ in 0..rng.below(3) {
+        fail_again(&world, 1 + rng.below(160), &place);
+    }
+    let machine = world.machine();
+    let judged = world.run(async {
         let engine = import(&machine).await.unwrap_or_else(|e| panic!("{place}: {e}"));
         let files = engine.file_system(&Request::internal("test"), HOME).await;
         let files = files.unwrap_or_else(|e| panic!("{place}: {e}"));
@@ -71,9 +99,9 @@ fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
         }
         engine.export().await.unwrap();
         demand_whole(&machine, &format!("{place}, after replay")).await;
-        records
     });
-    (commits, judged.unwrap_or_else(|e| panic!("{place}: {e}")))
+    judged.unwrap_or_else(|e| panic!("{place}: {e}"));
+    (commits, records)
 }
 
 /// How many changes the disks see before and in all of the history.
