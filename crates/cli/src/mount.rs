@@ -83,6 +83,14 @@ impl OpenedPool {
     }
 }
 
+/// Says where what is acknowledged as stable is not.
+pub async fn tell_of_unsynced(shown: &Shown) -> Result<(), Failure> {
+    for name in shown.unsynced(&Request::internal("sync")).await? {
+        eprintln!("{name}: sync=disabled: what is acknowledged as stable here may be lost in a crash");
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
@@ -94,6 +102,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let opened = OpenedPool::open(&machine, &open, access)?;
     let done = machine.block_on(async {
         let shown = &opened.shown;
+        tell_of_unsynced(shown).await?;
         let tree = weir_daemon::tree(&Request::internal("mount"), shown).await?;
         let writable = shown.is_writable();
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, ..options };

@@ -2,7 +2,7 @@
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
-use crate::mount::{Access, OpenedPool, open_options, ready, stop_signal};
+use crate::mount::{Access, OpenedPool, open_options, ready, stop_signal, tell_of_unsynced};
 use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
@@ -49,6 +49,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     };
     let opened = OpenedPool::open(&machine, &open, access)?;
     let done = machine.block_on(async {
+        tell_of_unsynced(&opened.shown).await?;
         let mut service = Service::start(&machine, &opened.shown, &options).await?;
         for line in service.lines() {
             println!("{line}");

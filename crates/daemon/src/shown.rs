@@ -9,7 +9,7 @@ use weir_machine::Request;
 use weir_nbd::device::{Answer as DeviceAnswer, Device, Exports};
 use weir_nbd::{DeviceError, Directory, ExportInfo};
 use weir_objects::dsl::Dsl;
-use weir_objects::props::DatasetKind;
+use weir_objects::props::{DatasetKind, Value};
 use weir_pool::datasets::datasets_of;
 use weir_pool::engine::Engine;
 use weir_pool::{Pool, PoolError};
@@ -52,6 +52,29 @@ impl Shown {
             Shown::Read(pool) => Ok(pool.dsl.clone()),
             Shown::Written(engine) => engine.dsl(rq).await,
         }
+    }
+
+    /// The datasets whose property `sync` is `disabled`: what clients are told is stable there may be lost in a crash.
+    ///
+    /// # Errors
+    /// What reading the properties meets.
+    pub async fn unsynced(&self, rq: &Request) -> Result<Vec<String>, PoolError> {
+        /// `sync=disabled`, as it is stored.
+        const DISABLED: u64 = 2;
+        let dsl = self.dsl(rq).await?;
+        let facts = match self {
+            Shown::Read(_) => return Ok(Vec::new()),
+            Shown::Written(engine) => engine.facts(),
+        };
+        let mut out = Vec::new();
+        for info in datasets_of(rq, &dsl, false).await {
+            let dataset = dsl.find(rq, &info.name).await?;
+            let sync = dsl.property(rq, &dataset, &facts, "sync").await?;
+            if sync.is_some_and(|property| property.value == Value::Number(DISABLED)) {
+                out.push(info.name);
+            }
+        }
+        Ok(out)
     }
 
     async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {

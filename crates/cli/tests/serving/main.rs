@@ -47,7 +47,7 @@ fn the_demo_makes_its_pool_once_and_leaves_it_clean() {
 /// A server that is up, and the address of its volumes.
 fn serve(folder: &str) -> (Child, String) {
     let words = ["serve", "-d", folder, "--nfs-port", "0", "--nbd-port", "0", "--rw", "127.0.0.0/8", "p"];
-    let mut child = weir(&words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = weir(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let mut uri = String::new();
     for line in lines.by_ref() {
@@ -105,5 +105,11 @@ fn what_was_flushed_outlives_a_server_that_is_killed() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(server.wait().unwrap().success());
     check(dir.path(), "p");
-    ok(&["zfs", "create", "--dir", folder, "p/x"]);
+    ok(&["zfs", "create", "--dir", folder, "-o", "sync=disabled", "p/x"]);
+    let (mut server, _) = serve(folder);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server), rustix::process::Signal::TERM).unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut server.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(server.wait().unwrap().success());
+    assert!(said.starts_with("p/x: sync=disabled"), "{said}");
 }
