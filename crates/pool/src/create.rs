@@ -9,7 +9,7 @@
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_create`), `module/zfs/vdev_label.c` (`vdev_label_init`, `vdev_inuse`).
 
-mod contents;
+pub(crate) mod contents;
 pub mod devices;
 pub mod layout;
 

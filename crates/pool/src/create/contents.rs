@@ -126,43 +126,10 @@ impl Contents {
         }
         let mut tops = root.get_list_array("children").unwrap_or_default().to_vec();
         for (top, new) in tops.iter_mut().zip(&self.options.tops) {
-            self.zaps_of_top(syncing, top, new.class, all).await?;
+            zaps_of_top(syncing, top, new.class, all).await?;
         }
         root.set("children", tops);
         syncing.core.config.root = root;
-        Ok(())
-    }
-
-    async fn zaps_of_top(
-        &self,
-        syncing: &mut Syncing<'_>,
-        top: &mut NvList,
-        class: Class,
-        all: ObjectId,
-    ) -> Result<(), PoolError> {
-        let mut leaves = 0;
-        visit(top, &mut |vdev| leaves += usize::from(!vdev.contains("children")));
-        let mut ids = Vec::new();
-        for _ in 0..leaves {
-            ids.push(linked_zap(&syncing.change, all).await?);
-        }
-        let mut ids = ids.into_iter();
-        visit(top, &mut |vdev| {
-            if !vdev.contains("children")
-                && let Some(id) = ids.next()
-            {
-                vdev.set(LEAF_ZAP, id.0);
-            }
-        });
-        let id = linked_zap(&syncing.change, all).await?;
-        top.set(TOP_ZAP, id.0);
-        move_before_children(top);
-        if class != Class::Normal {
-            put(&syncing.change, id, BIAS, &text_value(class.name())).await?;
-        }
-        if matches!(class, Class::Special | Class::Dedup) {
-            syncing.change.count_feature("allocation_classes", 1).await?;
-        }
         Ok(())
     }
 
@@ -202,6 +169,39 @@ impl Contents {
     }
 }
 
+/// Makes the ZAPs of a top-level vdev and its leaves, and has its configuration name them.
+pub(crate) async fn zaps_of_top(
+    syncing: &mut Syncing<'_>,
+    top: &mut NvList,
+    class: Class,
+    all: ObjectId,
+) -> Result<(), PoolError> {
+    let mut leaves = 0;
+    visit(top, &mut |vdev| leaves += usize::from(!vdev.contains("children")));
+    let mut ids = Vec::new();
+    for _ in 0..leaves {
+        ids.push(linked_zap(&syncing.change, all).await?);
+    }
+    let mut ids = ids.into_iter();
+    visit(top, &mut |vdev| {
+        if !vdev.contains("children")
+            && let Some(id) = ids.next()
+        {
+            vdev.set(LEAF_ZAP, id.0);
+        }
+    });
+    let id = linked_zap(&syncing.change, all).await?;
+    top.set(TOP_ZAP, id.0);
+    move_before_children(top);
+    if class != Class::Normal {
+        put(&syncing.change, id, BIAS, &text_value(class.name())).await?;
+    }
+    if matches!(class, Class::Special | Class::Dedup) {
+        syncing.change.count_feature("allocation_classes", 1).await?;
+    }
+    Ok(())
+}
+
 /// The children of a vdev stand behind its facts.
 fn move_before_children(vdev: &mut NvList) {
     if let Some(children) = vdev.remove("children") {
@@ -213,6 +213,13 @@ async fn list_object(change: &Change<'_>) -> Result<ObjectId, PoolError> {
     let new = NewObject::new(ObjectType::PACKED_NVLIST, CONFIG_BLOCK_BYTES as u32)
         .bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
     Ok(change.mos.create(change.rq, change.tx, &new).await?)
+}
+
+/// Makes the object of a list that an entry of a ZAP leads to.
+pub(crate) async fn new_list(change: &Change<'_>, zap: ObjectId, name: &str) -> Result<ObjectId, PoolError> {
+    let id = list_object(change).await?;
+    put_word(change, zap, name, id.0).await?;
+    Ok(id)
 }
 
 async fn new_zap(change: &Change<'_>) -> Result<ObjectId, PoolError> {

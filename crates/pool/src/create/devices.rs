@@ -36,9 +36,21 @@ impl Opened {
 /// # Errors
 /// [`PoolError::Disk`]; [`PoolError::InUse`] for what carries labels of a pool or a partition table, unless forced.
 pub(super) async fn open_all(machine: &Machine, options: &CreateOptions) -> Result<Vec<Opened>, PoolError> {
+    open_leaves(machine, options.leaves(), options.force).await
+}
+
+/// Opens devices for writing; nothing is written.
+///
+/// # Errors
+/// As for a new pool.
+pub(crate) async fn open_leaves<'a>(
+    machine: &Machine,
+    leaves: impl Iterator<Item = &'a NewLeaf>,
+    force: bool,
+) -> Result<Vec<Opened>, PoolError> {
     let mut out = Vec::new();
-    for leaf in options.leaves() {
-        out.push(open(machine, leaf, options.force).await?);
+    for leaf in leaves {
+        out.push(open(machine, leaf, force).await?);
     }
     Ok(out)
 }
@@ -74,7 +86,7 @@ pub async fn owner(disk: &Arc<dyn Disk>, leaf: &NewLeaf) -> Result<Option<String
 }
 
 /// The device in the shape that the tree of vdevs is built from.
-pub(super) fn blank(leaf: &Leaf) -> Device {
+pub(crate) fn blank(leaf: &Leaf) -> Device {
     let none = || Err(LabelFault::TooSmall);
     let labels = Labels { configs: [none(), none(), none(), none()], ring: Vec::new() };
     Device { path: leaf.path.clone(), partition: None, disk: leaf.disk.clone(), labels }

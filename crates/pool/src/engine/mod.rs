@@ -14,6 +14,7 @@
 //! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
 //! are told, and the disks keep the last group that was whole.
 
+pub mod add;
 pub mod administer;
 pub(crate) mod allocation;
 pub mod clones;
@@ -30,6 +31,7 @@ pub mod syncing;
 pub mod tasks;
 mod unflushed;
 
+pub use add::Additions;
 pub use config::{Config, Host};
 pub use gate::{DirtyLimits, PoolGate, PoolSpace};
 pub use open::ImportOptions;

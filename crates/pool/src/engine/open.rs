@@ -11,6 +11,7 @@
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_ld_check_features`, `spa_ld_trusted_config`, `spa_load_impl`),
 //! `cmd/zpool/zpool_main.c` (the checks of `zpool import`).
 
+use super::add::Additions;
 use super::clones::Clones;
 use super::config::Config;
 use super::gate::{DirtyLimits, PoolGate};
@@ -75,7 +76,15 @@ impl Engine {
     /// # Errors
     /// Those of [`Pool::open`]; [`PoolError::Refused`] if it may not be written here.
     pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
-        let pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
+        Self::add(machine, options, &Additions::default()).await
+    }
+
+    /// Opens a pool for reading and writing, with more vdevs than it had.
+    ///
+    /// # Errors
+    /// Those of [`Engine::import`] and [`Engine::create`].
+    pub async fn add(machine: &Machine, options: &ImportOptions, more: &Additions) -> Result<Arc<Engine>, PoolError> {
+        let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
         check_owner(&pool, options)?;
         check_devices(&pool)?;
         check_features(&pool)?;
@@ -92,8 +101,17 @@ impl Engine {
         if shared.tables > 0 || shared.dedup_referenced > 0 {
             return Err(refused(&pool, "it has deduplicated blocks"));
         }
-        let engine = assemble(machine, options, pool).await?;
-        engine.sync_task(|syncing: &mut Syncing<'_>| Box::pin(unflushed::first_group(syncing))).await?;
+        let mut config = config_of(&pool, options)?;
+        let added = more.join(machine, &mut pool, &mut config).await?;
+        let engine = assemble(machine, options, pool, config).await?;
+        engine
+            .sync_task(move |syncing: &mut Syncing<'_>| {
+                Box::pin(async move {
+                    unflushed::first_group(syncing).await?;
+                    added.make(syncing).await
+                })
+            })
+            .await?;
         Ok(engine)
     }
 }
@@ -181,7 +199,24 @@ fn leaves(pool: &Pool) -> Vec<Leaf> {
     out
 }
 
-async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Result<Arc<Engine>, PoolError> {
+/// The configuration as it is to be written from now on.
+fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, PoolError> {
+    let bad = |source| PoolError::Decode { what: format!("pool '{}': configuration", pool.name()), source };
+    let mut config = Config::of(&pool.config, options.host.clone()).map_err(bad)?;
+    config.state = state::ACTIVE;
+    if let Some(name) = &options.new_name {
+        crate::create::check_pool_name(name)?;
+        config.name.clone_from(name);
+    }
+    Ok(config)
+}
+
+async fn assemble(
+    machine: &Machine,
+    options: &ImportOptions,
+    pool: Pool,
+    config: Config,
+) -> Result<Arc<Engine>, PoolError> {
     let rq = &Request::internal("import");
     let known = allocated::allocated(rq, &pool.mos, &pool.tree.children).await?;
     if let Some(fault) = known.faults.first() {
@@ -191,13 +226,6 @@ async fn assemble(machine: &Machine, options: &ImportOptions, pool: Pool) -> Res
     allocation::set_known(&blocks, &pool.tree, &known)?;
     drop(known);
     let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children).await?;
-    let bad = |source| PoolError::Decode { what: format!("pool '{}': configuration", pool.name()), source };
-    let mut config = Config::of(&pool.config, options.host.clone()).map_err(bad)?;
-    config.state = state::ACTIVE;
-    if let Some(name) = &options.new_name {
-        crate::create::check_pool_name(name)?;
-        config.name.clone_from(name);
-    }
     let groups = TxGroups::new(pool.uberblock.txg);
     let open = Arc::new(OpenGate(groups.clone()));
     let root = pool.uberblock.root;

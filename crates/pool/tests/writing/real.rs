@@ -4,7 +4,7 @@ use crate::{work, zdb};
 use std::path::{Path, PathBuf};
 use weir_machine::Machine;
 use weir_pool::config::Class;
-use weir_pool::engine::ImportOptions;
+use weir_pool::engine::{Additions, ImportOptions};
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, PoolError};
 
 const MIB: u64 = 1 << 20;
@@ -158,4 +158,28 @@ fn gangs() {
     judge_gangs("single", 9, Layout::Single, 1);
     judge_gangs("mirror", 12, Layout::Mirror, 2);
     judge_gangs("raidz", 9, Layout::Raidz(1), 3);
+}
+
+#[test]
+fn vdevs_are_added() {
+    let dir = folder("add");
+    let machine = Machine::production().unwrap();
+    let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.export().await.unwrap();
+        let mut more =
+            Additions { tops: vec![top(&dir, "b", Class::Normal, Layout::Raidz(1), 3)], ..Additions::default() };
+        more.tops.push(top(&dir, "l", Class::Log, Layout::Single, 1));
+        more.tops.push(top(&dir, "s", Class::Special, Layout::Mirror, 2));
+        more.caches = vec![device(&dir, "cache", 64 * MIB)];
+        let import = ImportOptions::new(OpenOptions::new(vec![dir.clone()], "tank"));
+        let engine = Engine::add(&machine, &import, &more).await.unwrap();
+        work::write_object(&engine, "tank", 500, 9).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
 }
