@@ -6,4 +6,5 @@
 mod client;
 mod cuts;
 mod goldens;
+mod lives;
 mod world;

@@ -1,0 +1,141 @@
+//! Several lives of a pool: what each import makes of the log that the last one left.
+
+use crate::world::{HOME, Shape, create, demand_whole, import, world};
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
+use weir_machine::Request;
+use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
+use weir_objects::zil::needs_replay;
+use weir_pool::Layout;
+
+const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
+
+/// Makes a file and makes it stable.
+async fn make(files: &Arc<FileSystem>, name: &str) {
+    let (rq, root) = (Request::internal("test"), Cred::root());
+    let new = New::of(NewKind::Regular, 0o600);
+    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    let data = Bytes::from(name.repeat(1000));
+    files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
+    files.sync(&rq, Some(made)).await.unwrap();
+}
+
+async fn demand(files: &Arc<FileSystem>, name: &str) {
+    let rq = Request::internal("test");
+    let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(files.read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(1000), "{name}");
+}
+
+/// A log without records is taken over: its one block begins the next chain, and its first commit waits for no group.
+#[test]
+fn a_kept_block_begins_the_next_chain() {
+    let world = world(1, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "first").await;
+        engine.export().await.unwrap();
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        assert!(!files.objects().root().header.zil.log.is_hole(), "the block is kept");
+        let synced = engine.groups().last_synced();
+        for n in 0..5 {
+            make(&files, &format!("second-{n}")).await;
+        }
+        assert_eq!(engine.groups().last_synced(), synced, "commits wait for no group");
+    });
+    second.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let third = world.run(async {
+        demand_whole(&machine, "with a log").await;
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        demand(&files, "first").await;
+        for n in 0..5 {
+            demand(&files, &format!("second-{n}")).await;
+        }
+        assert!(!needs_replay(&files.objects().root().header.zil));
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    third.unwrap();
+}
+
+/// A log that nobody asks for stays claimed over imports until its file system is opened.
+#[test]
+fn a_claimed_log_waits_for_its_file_system() {
+    let world = world(2, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "early").await;
+        engine.sync().await.unwrap();
+        make(&files, "late").await;
+    });
+    first.unwrap();
+    world.power_failure();
+    for _ in 0..3 {
+        let machine = world.machine();
+        let idle = world.run(async {
+            let engine = import(&machine).await.unwrap();
+            engine.sync().await.unwrap();
+            engine.export().await.unwrap();
+            demand_whole(&machine, "claimed").await;
+        });
+        idle.unwrap();
+        world.power_failure();
+    }
+    let machine = world.machine();
+    let last = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        demand(&files, "early").await;
+        demand(&files, "late").await;
+        engine.export().await.unwrap();
+        demand_whole(&machine, "replayed").await;
+    });
+    last.unwrap();
+}
+
+/// What a volume was asked to flush is there.
+#[test]
+fn a_flushed_volume_is_replayed() {
+    let world = world(3, SHAPE);
+    let machine = world.machine();
+    let data = |n: u64| Bytes::from(vec![n as u8 + 1; 20_000]);
+    let first = world.run(async {
+        let (engine, _) = create(&machine, SHAPE).await.unwrap();
+        let spec = VolumeSpec { size_bytes: 4 << 20, block_bytes: 16 << 10 };
+        let new = NewDataset { name: "tank/vol".into(), kind: Kind::Volume(spec), properties: Vec::new() };
+        engine.create_dataset(new).await.unwrap();
+        let rq = Request::internal("test");
+        let volume = engine.volume(&rq, "tank/vol").await.unwrap();
+        for n in 0..8 {
+            volume.write(&rq, n * 300_000, data(n), n % 2 == 1).await.unwrap();
+        }
+        volume.write(&rq, 0, data(9), false).await.unwrap();
+        volume.flush(&rq).await.unwrap();
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        let engine = import(&machine).await.unwrap();
+        let volume = engine.volume(&rq, "tank/vol").await.unwrap();
+        assert_eq!(volume.read(&rq, 0, 20_000).await.unwrap(), data(9));
+        for n in 1..8 {
+            assert_eq!(volume.read(&rq, n * 300_000, 20_000).await.unwrap(), data(n), "write {n}");
+        }
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}
