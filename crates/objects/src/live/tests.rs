@@ -168,6 +168,20 @@ impl OnDisk {
     }
 }
 
+impl OnDisk {
+    /// The dnodes know what they use.
+    async fn count(&self, rq: &Request, synced: &Arc<ObjectSet>, files: impl Iterator<Item = &ObjectId>) {
+        let blocks = self.cache.blocks();
+        let of = |words: &[u64; 16]| blocks.dsize_bytes(&weir_format::BlockPointer::from_words(*words));
+        let used: u64 = self.alive.iter().map(of).sum();
+        let mut counted = blocks.dsize_bytes(&synced.pointer()) + synced.meta().map_or(0, |m| m.dnode.used_bytes());
+        for id in files {
+            counted += synced.object(rq, *id).await.unwrap().dnode.used_bytes();
+        }
+        assert_eq!(used, counted);
+    }
+}
+
 /// Changes a few objects at random, syncs now and then, and compares what is on disk with a model.
 async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     const END: u64 = 600 << 10;
@@ -220,17 +234,7 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
                 assert_eq!(set.read(rq, &object, 0, END as usize, END).await.unwrap()[..], model[..], "object {id}");
             }
         }
-        let used: u64 = pool
-            .alive
-            .iter()
-            .map(|w| pool.cache.blocks().dsize_bytes(&weir_format::BlockPointer::from_words(*w)))
-            .sum();
-        let mut counted = pool.cache.blocks().dsize_bytes(&synced.pointer());
-        counted += synced.meta().map_or(0, |m| m.dnode.used_bytes());
-        for id in files.keys() {
-            counted += synced.object(rq, *id).await.unwrap().dnode.used_bytes();
-        }
-        assert_eq!(used, counted, "the dnodes know what they use");
+        pool.count(rq, &synced, files.keys()).await;
     }
     let tx = pool.set.begin(rq, 0, Purpose::Free).await.unwrap();
     for id in files.keys() {
