@@ -114,8 +114,12 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
     let mounted = mount(machine, folder, shown).await?;
     println!("\nit is served; as root, paste:");
     service.lines().iter().for_each(|line| println!("  {line}"));
+    println!(
+        "everybody may write there; root of an NFS client is nobody (weir serve --no-root-squash lets it be root),"
+    );
+    println!("and only this machine may write (weir serve --listen ADDRESS --rw HOST[/BITS] lets others)");
     if mounted.is_some() {
-        println!("and it is mounted at {}", folder.join("mnt").display());
+        println!("it is mounted at {}, too", folder.join("mnt").display());
     }
     println!();
     let measured = measure::run(machine, &tree).await;

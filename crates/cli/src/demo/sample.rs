@@ -4,13 +4,15 @@ use crate::failure::Failure;
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use weir_files::tree::{Node, Tree};
-use weir_files::{Cred, FileError, New, NewKind, WriteAt};
+use weir_files::{Cred, FileError, New, NewKind, SetAttributes, WriteAt};
 use weir_machine::Request;
 
 /// Folders, files in each, and bytes of a file.
 const FOLDERS: u64 = 4;
 const FILES: u64 = 16;
 const FILE_BYTES: usize = 512 << 10;
+/// The mode of directories in which everybody may make files and nobody may remove another's.
+const EVERYBODY: u32 = 0o1777;
 const WORDS: [&str; 16] = [
     "pool", "water", "flow", "weir", "block", "copy", "write", "tree", "leaf", "root", "disk", "name", "time", "sum",
     "log", "group",
@@ -30,6 +32,12 @@ async fn make(tree: &Tree) -> Result<(), FileError> {
     let rq = &Request::internal("sample");
     let cred = Cred::root();
     let top = files(rq, tree).await?;
+    for dir in [tree.root(), top] {
+        // Whoever comes over NFS is nobody here, and is to try it out all the same: as in /tmp.
+        if tree.attributes(rq, dir).await?.mode != EVERYBODY {
+            tree.set_attributes(rq, &cred, dir, &SetAttributes::mode(EVERYBODY)).await?;
+        }
+    }
     let sample = match tree.create(rq, &cred, top, b"sample", &New::of(NewKind::Directory, 0o755)).await {
         Ok((node, _)) => node,
         Err(FileError::Exists) => return Ok(()),
