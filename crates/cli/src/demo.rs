@@ -156,8 +156,9 @@ async fn start(machine: &Machine, shown: &Shown) -> Result<Service, Failure> {
 /// Mounts the pool in the folder, if this machine can.
 async fn mount(machine: &Machine, folder: &Path, shown: &Shown) -> Result<Option<Mounted>, Failure> {
     let path = folder.join("mnt");
-    // What an earlier run left mounted there answers nobody: then there is no mount this time.
-    if std::fs::create_dir_all(&path).is_err() {
+    // What an earlier run left mounted there answers nobody.
+    if let Err(error) = std::fs::create_dir_all(&path) {
+        println!("no mount: {}: {error}; if an earlier run left a mount there, umount it", path.display());
         return Ok(None);
     }
     let root = rustix::process::geteuid().is_root();
