@@ -70,6 +70,10 @@ pub struct Scan {
     /// Repaired, or written to the new device.
     pub processed: u64,
     pub errors: u64,
+    /// Halted until somebody starts it again.
+    pub paused: bool,
+    /// Seconds that this program spent on it; 0 if another program runs it.
+    pub active_s: u64,
 }
 
 /// The last removal of a top-level vdev.
@@ -117,7 +121,10 @@ impl Pool {
         let word = |i: usize| words.get(i).copied().unwrap_or(0);
         // 1 scrub, 2 resilver.
         let (1 | 2, Some(stage)) = (word(0), Stage::from_word(word(1))) else { return Ok(None) };
+        let own = self.mos.named_words(rq, crate::engine::scrub::PLACE).await?.unwrap_or_default();
         Ok(Some(Scan {
+            paused: word(23) & crate::engine::scrub::PAUSED != 0,
+            active_s: own.get(2).copied().unwrap_or(0),
             resilver: word(0) == 2,
             stage,
             start_s: word(7),

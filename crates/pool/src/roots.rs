@@ -17,6 +17,21 @@ use weir_objects::ObjectError;
 /// second value.
 pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectError> {
     let mut out = vec![Root { objset: ObjsetId::MOS, pointer: mos.set.pointer(), after: Txg(0), log: false }];
+    let (datasets, bad) = datasets(rq, mos, &|_| true).await?;
+    out.extend(datasets);
+    Ok((out, bad))
+}
+
+/// The datasets that are `wanted`, in the order of their objects, as [`roots`].
+///
+/// # Errors
+/// As [`roots`].
+pub async fn datasets(
+    rq: &Request,
+    mos: &Mos,
+    wanted: &(dyn Fn(&DslDataset) -> bool + Sync),
+) -> Result<(Vec<Root>, u64), ObjectError> {
+    let mut out = Vec::new();
     let mut bad = 0;
     let Some(meta) = mos.set.meta() else { return Ok((out, bad)) };
     let mut block = 0;
@@ -30,6 +45,7 @@ pub async fn roots(rq: &Request, mos: &Mos) -> Result<(Vec<Root>, u64), ObjectEr
                 continue;
             }
             match DslDataset::decode(dnode.bonus(), dnode.endian) {
+                Ok(dataset) if !wanted(&dataset) => {}
                 Ok(dataset) => out.push(Root {
                     objset: ObjsetId(id.0),
                     pointer: dataset.pointer,

@@ -92,6 +92,21 @@ pub trait Visit {
     fn unreadable(&mut self, at: &At, bp: &BlockPointer, error: &BlockError);
     /// Called now and then, between blocks.
     fn tick(&mut self) {}
+    /// Whether the walk is to end early, when what is under way has been read.
+    fn enough(&self) -> bool {
+        false
+    }
+}
+
+/// Where a walk ended early, and where another goes on: all that comes before is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Object set.
+    pub objset: ObjsetId,
+    /// Object.
+    pub object: u64,
+    /// Block of its data.
+    pub block: u64,
 }
 
 /// What is read besides what the walk needs.
@@ -122,12 +137,43 @@ struct Item {
     bp: BlockPointer,
     after: Txg,
     log: bool,
+    way: Way,
+}
+
+/// What is known on the way down from a root.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    /// Its number among the roots.
+    root: usize,
+    /// What leads only to places before this one is left out: object and block.
+    from: (u64, u64),
+    /// The first place that it leads to.
+    start: (u64, u64),
+    /// Of the object of all dnodes: how many are in a block. 0 for all others.
+    slots: u64,
+}
+
+impl Way {
+    /// Further down, to `count` blocks of data of `object` from `first` on; `None` if all of them are left out.
+    fn down(self, object: u64, first: u64, count: u64) -> Option<Way> {
+        let at = |block: u64| match self.slots {
+            0 => (object, block),
+            slots => (block.saturating_mul(slots), 0),
+        };
+        let (start, end) = (at(first), at(first.saturating_add(count)));
+        (end > self.from).then_some(Way { start, ..self })
+    }
 }
 
 impl Item {
     /// The block belongs to an older snapshot.
     fn is_older(&self) -> bool {
         self.bp.birth() <= self.after
+    }
+
+    /// The walk before this one met it: it only leads on to the place where this one began.
+    fn is_known(&self) -> bool {
+        self.way.start < self.way.from
     }
 }
 
@@ -155,6 +201,13 @@ struct Run<'a, V: Visit> {
 impl Walk {
     /// Walks `roots` in their order.
     pub async fn run<V: Visit>(&self, roots: Vec<Root>, visitor: &mut V) {
+        self.run_from(roots, Position::default(), visitor).await;
+    }
+
+    /// Walks `roots` in their order, the first of them from `from` on if that is where it lies. Gives where it ended, if that
+    /// was early.
+    pub async fn run_from<V: Visit>(&self, roots: Vec<Root>, from: Position, visitor: &mut V) -> Option<Position> {
+        let objsets: Vec<ObjsetId> = roots.iter().map(|root| root.objset).collect();
         let mut run = Run {
             walk: self,
             visitor,
@@ -163,19 +216,23 @@ impl Walk {
             reads: FuturesUnordered::new(),
             bytes_under_way: 0,
         };
-        for root in roots.into_iter().rev() {
-            let at = At { objset: root.objset, object: META_DNODE, level: -1, block: 0 };
-            let at = At { level: 0, ..at };
-            run.stack.push(Item { at, bp: root.pointer, after: root.after, log: root.log });
+        for (number, root) in roots.into_iter().enumerate().rev() {
+            let at = At { objset: root.objset, object: META_DNODE, level: 0, block: 0 };
+            let from = if root.objset == from.objset { (from.object, from.block) } else { (0, 0) };
+            let way = Way { root: number, from, start: (0, 0), slots: 0 };
+            run.stack.push(Item { at, bp: root.pointer, after: root.after, log: root.log, way });
         }
         run.drive().await;
+        let next = |item: &Item| (item.way.root, item.way.start.max(item.way.from));
+        let (root, (object, block)) = run.stack.iter().map(next).min()?;
+        Some(Position { objset: *objsets.get(root)?, object, block })
     }
 }
 
 impl<V: Visit> Run<'_, V> {
     async fn drive(&mut self) {
         loop {
-            let room = self.reads.len() < PARALLEL && self.bytes_under_way < PARALLEL_BYTES;
+            let room = self.reads.len() < PARALLEL && self.bytes_under_way < PARALLEL_BYTES && !self.visitor.enough();
             if room && let Some(item) = self.stack.pop() {
                 self.visit(item);
                 continue;
@@ -202,7 +259,8 @@ impl<V: Visit> Run<'_, V> {
             }
             return;
         }
-        let claim = self.visitor.block(&item.at, bp);
+        // What leads on from the place where the walk began was counted by the walk before.
+        let claim = !item.is_known() && self.visitor.block(&item.at, bp);
         let ganged = claim && bp.is_gang();
         if claim && !ganged {
             for d in bp.dvas() {
@@ -253,6 +311,7 @@ impl<V: Visit> Run<'_, V> {
             self.visitor.claim(&item.at, &item.bp, claim);
         }
         match done.result {
+            Err(_) if item.is_known() => {}
             Err(error) => self.visitor.unreadable(&item.at, &item.bp, &error),
             Ok(bytes) if leads_on(&item.bp) && item.at.level != LOG_LEVEL => {
                 let first = self.stack.len();
@@ -284,7 +343,9 @@ impl<V: Visit> Run<'_, V> {
                     continue;
                 }
                 let at = At { level: child.level() as i8, block, ..at };
-                self.stack.push(Item { at, bp: child, after: item.after, log: false });
+                let span = (per_block as u64).saturating_pow(child.level().into());
+                let Some(way) = item.way.down(at.object, block.saturating_mul(span), span) else { continue };
+                self.stack.push(Item { at, bp: child, after: item.after, log: false, way });
             }
         } else if bp.object_type() == ObjectType::DNODE {
             let slots = bytes.len() / Dnode::SLOT;
@@ -294,7 +355,10 @@ impl<V: Visit> Run<'_, V> {
                 let object = at.block.wrapping_mul(slots as u64).wrapping_add(slot as u64);
                 slot += match Dnode::decode(rest, endian) {
                     Ok(Some(dnode)) => {
-                        self.dnode(&dnode, at.objset, object, item.after);
+                        if object >= item.way.from.0 {
+                            let way = Way { slots: 0, ..item.way };
+                            self.dnode(&dnode, at.objset, object, item.after, way);
+                        }
                         dnode.slots()
                     }
                     Ok(None) | Err(_) => 1,
@@ -310,13 +374,16 @@ impl<V: Visit> Run<'_, V> {
             ];
             for (dnode, object, wanted) in dnodes {
                 if let Some(dnode) = dnode.filter(|_| wanted) {
-                    self.dnode(&dnode, at.objset, object, item.after);
+                    let is_meta = object == META_DNODE;
+                    let slots = if is_meta { u64::from(dnode.data_block_bytes) / Dnode::SLOT as u64 } else { 0 };
+                    let way = Way { slots, ..item.way };
+                    self.dnode(&dnode, at.objset, object, item.after, way);
                 }
             }
         }
     }
 
-    fn dnode(&mut self, dnode: &Dnode, objset: ObjsetId, object: u64, after: Txg) {
+    fn dnode(&mut self, dnode: &Dnode, objset: ObjsetId, object: u64, after: Txg, way: Way) {
         let is_meta = object == META_DNODE;
         for (i, bp) in dnode.block_pointers.iter().enumerate() {
             // Only the object of all dnodes holds dnodes, and no object holds an object set.
@@ -325,11 +392,15 @@ impl<V: Visit> Run<'_, V> {
                 continue;
             }
             let at = At { objset, object, level: bp.level() as i8, block: i as u64 };
-            self.stack.push(Item { at, bp: *bp, after, log: false });
+            let shift = u32::from(dnode.indirect_shift).saturating_sub(7) * u32::from(bp.level());
+            let span = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
+            let Some(way) = way.down(object, (i as u64).saturating_mul(span), span) else { continue };
+            self.stack.push(Item { at, bp: *bp, after, log: false, way });
         }
         if let Some(bp) = dnode.spill.filter(|bp| bp.level() == 0 && bp.object_type() != ObjectType::DNODE) {
             let at = At { objset, object, level: 0, block: SPILL };
-            self.stack.push(Item { at, bp, after, log: false });
+            let Some(way) = way.down(object, SPILL, 1) else { return };
+            self.stack.push(Item { at, bp, after, log: false, way });
         }
     }
 }
@@ -375,7 +446,7 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
     let mut push = |out: &mut Vec<Item>, object: u64, block: u64, bp: BlockPointer| {
         if seen.insert(bp.dva(0)) {
             let at = At { objset: root.at.objset, object, level: LOG_LEVEL, block };
-            out.push(Item { at, bp, after: Txg(0), log: false });
+            out.push(Item { at, bp, after: Txg(0), log: false, way: root.way });
         }
     };
     for _ in 0..LOG_BLOCKS {

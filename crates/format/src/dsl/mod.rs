@@ -379,4 +379,35 @@ impl ScanPhys {
             flags: w[23],
         })
     }
+
+    /// The words of the ZAP entry.
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let ([d0, d1, d2, d3], [b0, b1, b2, b3]) = (self.ddt_bookmark, self.bookmark);
+        [
+            self.func,
+            self.state,
+            self.queue.0,
+            self.min_txg.0,
+            self.max_txg.0,
+            self.current_min_txg.0,
+            self.current_max_txg.0,
+            self.start_time_s,
+            self.end_time_s,
+            self.to_examine_bytes,
+            self.examined_bytes,
+            self.skipped_bytes,
+            self.processed_bytes,
+            self.errors,
+            self.ddt_class_max,
+            d0,
+            d1,
+            d2,
+            d3,
+            b0,
+            b1,
+            b2,
+            b3,
+            self.flags,
+        ]
+    }
 }

@@ -25,6 +25,7 @@ pub mod labels;
 pub mod missed;
 pub mod open;
 pub mod open_set;
+pub mod scrub;
 pub mod sets;
 pub mod space;
 pub mod syncing;

@@ -128,7 +128,7 @@ impl Visit for Seen {
 }
 
 /// Overwrites the allocatable space of a device, but none of its labels, wherever something was written.
-fn spoil(path: &Path) {
+pub fn spoil(path: &Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let (mut block, noise) = (vec![0; 64 << 10], vec![0xe7; 64 << 10]);

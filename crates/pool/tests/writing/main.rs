@@ -11,6 +11,7 @@ mod full;
 mod gangs;
 mod goldens;
 mod real;
+mod scrub;
 mod work;
 mod zaps;
 mod zdb;
