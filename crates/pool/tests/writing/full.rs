@@ -5,7 +5,9 @@ use std::path::Path;
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_objects::ObjectError;
+use weir_objects::dsl::change::Setting;
 use weir_objects::live::Purpose;
+use weir_objects::props::Value;
 use weir_pool::config::Class;
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, PoolError};
 use weir_sim::{SimWorld, Timing};
@@ -22,14 +24,18 @@ fn options(layout: Layout, devices: usize, ashift: u64) -> CreateOptions {
 }
 
 fn is_full(error: &PoolError) -> bool {
-    matches!(error, PoolError::Object(ObjectError::NoSpace { .. }))
+    matches!(error, PoolError::Object(ObjectError::NoSpace { .. } | ObjectError::Quota { .. }))
 }
 
 /// Writes objects of 1 MiB until there is no more space; gives their numbers.
 async fn fill(engine: &Engine) -> Vec<u64> {
+    fill_set(engine, "tank").await
+}
+
+async fn fill_set(engine: &Engine, name: &str) -> Vec<u64> {
     let mut ids = Vec::new();
     loop {
-        match work::write_object(engine, "tank", 64, ids.len() as u64).await {
+        match work::write_object(engine, name, 64, ids.len() as u64).await {
             Ok(id) => ids.push(id),
             Err(error) if is_full(&error) => return ids,
             Err(error) => panic!("after {} objects: {error}", ids.len()),
@@ -38,8 +44,12 @@ async fn fill(engine: &Engine) -> Vec<u64> {
 }
 
 async fn empty(engine: &Engine, ids: &[u64]) {
+    empty_set(engine, "tank", ids).await;
+}
+
+async fn empty_set(engine: &Engine, name: &str, ids: &[u64]) {
     let rq = &Request::internal("test");
-    let set = engine.open_set(rq, "tank", None).await.unwrap();
+    let set = engine.open_set(rq, name, None).await.unwrap();
     for id in ids {
         let tx = set.begin(rq, 16 << 10, Purpose::Free).await.unwrap();
         set.remove(rq, &tx, ObjectId(*id)).await.unwrap();
@@ -74,4 +84,65 @@ fn one_device() {
 #[test]
 fn raidz_with_large_sectors() {
     run(Layout::Raidz(1), 3, 12);
+}
+
+async fn set(engine: &Engine, name: &str, property: &str, value: u64) {
+    let settings = vec![(property.to_owned(), Setting::Set(Value::Number(value)))];
+    engine.set_properties(name.to_owned(), settings).await.unwrap();
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Quotas stop writing, reservations keep space for their owners.
+async fn shares(machine: &Machine) {
+    let engine = Engine::create(machine, &options(Layout::Single, 1, 9)).await.unwrap();
+    for name in ["tank/q", "tank/r"] {
+        work::make_dataset(&engine, name).await.unwrap();
+    }
+    set(&engine, "tank/q", "quota", 6 * MIB).await;
+    let in_quota = fill_set(&engine, "tank/q").await;
+    // Half of each object is incompressible.
+    assert!((9..=13).contains(&in_quota.len()), "{} MiB within a quota of 6", in_quota.len());
+    empty_set(&engine, "tank/q", &in_quota).await;
+    set(&engine, "tank/q", "quota", 0).await;
+    set(&engine, "tank/q", "refquota", 3 * MIB).await;
+    let in_quota = fill_set(&engine, "tank/q").await;
+    assert!((4..=7).contains(&in_quota.len()), "{} MiB within a refquota of 3", in_quota.len());
+    set(&engine, "tank/r", "reservation", 8 * MIB).await;
+    let others = fill(&engine).await;
+    let reserved = fill_set(&engine, "tank/r").await;
+    assert!(reserved.len() >= 12, "{} MiB in a reservation of 8, {} beside it", reserved.len(), others.len());
+    engine.export().await.unwrap();
+    work::demand_whole(machine, Path::new(SEARCH), "tank").await;
+}
+
+#[test]
+fn quotas_and_reservations() {
+    let world = SimWorld::new(12);
+    world.add_disk(format!("{SEARCH}/d0"), 120 << 20, 512, Timing::Nvme);
+    let machine = world.machine();
+    world.run(shares(&machine)).unwrap();
+}
+
+/// Three copies of small blocks: each byte takes many times its size.
+async fn copies(machine: &Machine) {
+    let engine = Engine::create(machine, &options(Layout::Raidz(2), 4, 12)).await.unwrap();
+    set(&engine, "tank", "copies", 3).await;
+    for _ in 0..2 {
+        let ids = fill(&engine).await;
+        assert!(ids.len() >= 4, "only {} MiB went in", ids.len());
+        empty(&engine, &ids).await;
+    }
+    engine.export().await.unwrap();
+    work::demand_whole(machine, Path::new(SEARCH), "tank").await;
+}
+
+#[test]
+fn many_copies_of_small_blocks() {
+    let world = SimWorld::new(13);
+    for i in 0..4 {
+        world.add_disk(format!("{SEARCH}/d{i}"), 80 << 20, 512, Timing::Nvme);
+    }
+    let machine = world.machine();
+    world.run(copies(&machine)).unwrap();
 }
