@@ -313,10 +313,34 @@ impl ObjectSet {
         .await
     }
 
+    /// Writes one whole block that is a block on the devices already.
+    pub(super) async fn put_shared(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block: u64,
+        bytes: Bytes,
+        pointer: BlockPointer,
+    ) -> Result<(), ObjectError> {
+        self.change(rq, id, |node| {
+            let object = node.current.clone().ok_or(self.no_object(id))?;
+            if bytes.len() as u64 != object.block_bytes() {
+                return Err(ObjectError::Unsupported { what: "sharing a block that is not as long as the object's" });
+            }
+            self.put(node, tx.txg(), id, block, bytes.clone(), false);
+            node.changes(tx.txg()).shared.insert(block, pointer);
+            Ok(())
+        })
+        .await
+    }
+
     /// Puts a whole block; `booked`: its bytes are counted already.
     fn put(&self, node: &mut Node, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, booked: bool) {
         let len = bytes.len() as u64;
-        let known = node.changes(txg).blocks.insert(block, bytes).is_some() || booked;
+        let changes = node.changes(txg);
+        changes.shared.remove(&block);
+        let known = changes.blocks.insert(block, bytes).is_some() || booked;
         if let (false, Some(live)) = (known, self.live()) {
             live.gate.groups().book_dirty(txg, len);
         }

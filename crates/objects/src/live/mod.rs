@@ -30,6 +30,7 @@ mod change;
 pub(crate) mod node;
 mod numbers;
 mod seek;
+mod share;
 pub mod spans;
 mod sync;
 #[cfg(test)]
@@ -37,6 +38,7 @@ mod tests;
 mod tree;
 mod usage;
 
+pub use share::Lent;
 pub use sync::{Killed, Outcome, OwnerOf};
 
 use crate::error::ObjectError;
@@ -113,6 +115,8 @@ pub struct Policy {
     pub special_small_bytes: u32,
     /// Blocks short enough may stand in their pointers (`feature@embedded_data`).
     pub embed: bool,
+    /// Files may share blocks (`feature@block_cloning`).
+    pub share_blocks: bool,
     /// Who owns a file, for the accounting of users, groups and projects.
     pub owner_of: Option<OwnerOf>,
 }
@@ -128,6 +132,7 @@ impl Policy {
             metadata_copies: 2,
             special_small_bytes: 0,
             embed: true,
+            share_blocks: false,
             owner_of: None,
         }
     }

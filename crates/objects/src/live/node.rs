@@ -28,6 +28,8 @@ pub(crate) struct Changes {
     pub freed: Spans,
     /// Blocks written, whole.
     pub blocks: BTreeMap<u64, Bytes>,
+    /// Those of them that are not written but shared: the blocks on the devices that they are.
+    pub shared: BTreeMap<u64, BlockPointer>,
     /// The spill block: written, or taken away.
     pub spill: Option<Option<Bytes>>,
 }

@@ -51,6 +51,8 @@ pub struct Outcome {
     pub born: Vec<BlockPointer>,
     /// Blocks given up.
     pub killed: Vec<Killed>,
+    /// Of those born, blocks that others have too: each counts as one more reference.
+    pub cloned: Vec<BlockPointer>,
 }
 
 /// Tells user, group and project of a file from its dnode and spill block; `None` for what belongs to nobody.

@@ -93,6 +93,14 @@ fn hole(old: &BlockPointer, kind: ObjectType, level: u8, lsize_bytes: u64, txg: 
     BlockPointer::from_words(words)
 }
 
+/// The pointer to a block that lies where it lies, but belongs to its new owner from `txg` on.
+fn reborn(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
+    let mut words = *pointer.words();
+    words[9] = pointer.physical_birth().0;
+    words[10] = txg.0;
+    BlockPointer::from_words(words)
+}
+
 impl Writer<'_> {
     fn place(&self, id: ObjectId, level: u8, block: u64) -> Place {
         self.set.place(id, level, block)
@@ -179,6 +187,25 @@ impl Writer<'_> {
         Ok(out)
     }
 
+    /// Writes the data blocks that are not shared, and takes over those that are.
+    async fn share_data(
+        &self,
+        tree: &Tree<'_>,
+        changes: &Changes,
+        fill: Fill<'_>,
+    ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
+        let mut blocks = changes.blocks.clone();
+        let shared = changes.shared.iter().filter(|(n, _)| blocks.remove(*n).is_some());
+        let shared: Vec<(u64, BlockPointer)> = shared.map(|(n, pointer)| (*n, reborn(pointer, self.txg))).collect();
+        let mut edits = self.write_data(tree, &blocks, fill).await?;
+        for (n, pointer) in shared {
+            self.born(tree, pointer);
+            self.outcome.lock().unwrap_or_else(PoisonError::into_inner).cloned.push(pointer);
+            edits.insert(n, pointer);
+        }
+        Ok(edits)
+    }
+
     fn landed<E>(
         &self,
         tree: &Tree<'_>,
@@ -225,7 +252,11 @@ impl Writer<'_> {
         let mut dnode = image.clone();
         adopt(&mut dnode, base);
         let mut tree = Tree { freed: &changes.freed, ..bare(dnode.indirect_shift) };
-        tree.edits = self.write_data(&tree, &changes.blocks, fill).await?;
+        if changes.shared.is_empty() {
+            tree.edits = self.write_data(&tree, &changes.blocks, fill).await?;
+        } else {
+            tree.edits = self.share_data(&tree, changes, fill).await?;
+        }
         grow(&mut tree, &mut dnode);
         let top = dnode.levels - 1;
         for n in 0..dnode.block_pointers.len() {

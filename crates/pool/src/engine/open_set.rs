@@ -15,6 +15,8 @@ use weir_objects::live::{Gate, Policy};
 use weir_objects::props::{Stored, Value};
 use weir_objects::{ObjectSet, Opening};
 
+/// The feature that files share blocks.
+const CLONING: &str = "com.fudosecurity:block_cloning";
 /// Bits of the property `compression` that tell the function; those above tell its level.
 const COMPRESSION_BITS: u32 = 7;
 /// The value of `redundant_metadata` that gives metadata no more copies than data. `most` and `some` would give fewer only
@@ -67,7 +69,9 @@ impl Engine {
     async fn policy(&self, rq: &Request, dsl: &Dsl, dir: Option<&Dir>) -> Result<Policy, PoolError> {
         let Some(dir) = dir else { return Ok(Policy::usual()) };
         let chain = dsl.stored_chain(rq, dir).await?;
-        Ok(policy_of(&chain))
+        let mos = crate::mos::Mos { set: self.mos.clone() };
+        let features = crate::features::Features::read(rq, &mos).await?;
+        Ok(Policy { share_blocks: features.count(CLONING).is_some(), ..policy_of(&chain) })
     }
 }
 

@@ -19,6 +19,7 @@ use super::labels::{self, Leaf};
 use super::missed::Missed;
 use super::space::SpaceMaps;
 use super::tasks::Answer;
+use crate::config::VdevConfig;
 use crate::error::PoolError;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -144,7 +145,22 @@ impl Syncing<'_> {
                 let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
                 let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
                 self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
+                self.add_clones(&outcome.cloned).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Counts further references to blocks.
+    async fn add_clones(&mut self, cloned: &[BlockPointer]) -> Result<(), PoolError> {
+        if cloned.is_empty() {
+            return Ok(());
+        }
+        let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
+        let tree = VdevConfig::parse(&self.core.config.root).map_err(bad)?;
+        for pointer in cloned {
+            let dsize_bytes = self.engine.cache.blocks().dsize_bytes(pointer);
+            self.core.clones.add(&mut self.change, &tree.children, pointer, dsize_bytes).await?;
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use crate::{work, zdb};
 use std::path::{Path, PathBuf};
-use weir_machine::Machine;
+use weir_format::{ObjectId, ObjectType};
+use weir_machine::{Machine, Request};
+use weir_objects::live::{NewObject, Purpose};
 use weir_pool::config::Class;
 use weir_pool::engine::{Additions, ImportOptions};
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, PoolError};
@@ -177,6 +179,70 @@ fn vdevs_are_added() {
         let import = ImportOptions::new(OpenOptions::new(vec![dir.clone()], "tank"));
         let engine = Engine::add(&machine, &import, &more).await.unwrap();
         work::write_object(&engine, "tank", 500, 9).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Objects share blocks, within a data set and between two; one after the other is overwritten and removed.
+async fn share(engine: &Engine) {
+    let rq = &Request::internal("test");
+    work::make_dataset(engine, "tank/b").await.unwrap();
+    let first = work::write_object(engine, "tank", 20, 5).await.unwrap();
+    engine.sync().await.unwrap();
+    engine.renew_policy(rq, "tank").await.unwrap();
+    let from = engine.open_set(rq, "tank", None).await.unwrap();
+    let mut sharers = Vec::new();
+    for name in ["tank", "tank/b"] {
+        let to = engine.open_set(rq, name, None).await.unwrap();
+        let tx = to.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
+        let id = to.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10)).await.unwrap();
+        for block in 0..20 {
+            let lent = from.lend_block(rq, &tx, ObjectId(first), block).await.unwrap();
+            // What compresses into its pointer is written anew.
+            assert_eq!(lent.is_some(), u64::is_multiple_of(block, 2));
+            match lent {
+                Some(lent) => to.share_block(rq, &tx, id, block, &lent).await.unwrap(),
+                None => to.write(rq, &tx, id, block << 14, &work::contents(5, block)).await.unwrap(),
+            }
+        }
+        sharers.push((to, id));
+    }
+    engine.sync().await.unwrap();
+    let tx = from.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
+    from.write(rq, &tx, ObjectId(first), 0, &[9; 16 << 10]).await.unwrap();
+    drop(tx);
+    engine.sync().await.unwrap();
+    let tx = from.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+    from.remove(rq, &tx, ObjectId(first)).await.unwrap();
+    from.remove(rq, &tx, sharers[0].1).await.unwrap();
+    drop(tx);
+    engine.sync().await.unwrap();
+    let (set, id) = &sharers[1];
+    let object = set.object(rq, *id).await.unwrap();
+    for block in 0..20 {
+        let bytes = set.read_block(rq, &object, block).await.unwrap().unwrap();
+        assert_eq!(bytes, work::contents(5, block), "block {block}");
+    }
+}
+
+#[test]
+fn files_share_blocks() {
+    let dir = folder("share");
+    let machine = Machine::production().unwrap();
+    let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Raidz(1), 3)]);
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        share(&engine).await;
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::destroy_all(&engine).await.unwrap();
         engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
     });
