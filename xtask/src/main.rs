@@ -30,7 +30,7 @@ cargo xtask CHORE
   bench scan [--prepare]    long directories and lists of snapshots, and how their cost grows
   bench read [--prepare] [--only CASE] reads beside fio, zdb and zfs-fuse, as ratios
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | old-pools | bcc | kill | streams | readers | read-bench (see `judge help`)
+  judge JUDGE [ARGS]        golden | old-pools | bcc | kill | suites | streams | readers | read-bench (see `judge help`)
 ";
 
 fn main() -> ExitCode {

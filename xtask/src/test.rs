@@ -17,6 +17,7 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["bcc"], Needs::Both),
     (&["old-pools"], Needs::Tools),
     (&["kill", "5"], Needs::Nothing),
+    (&["suites"], Needs::Nothing),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -72,7 +72,7 @@ fn content(version: u64) -> Bytes {
     Bytes::from(out)
 }
 
-fn failed(what: &str, error: impl std::fmt::Display) -> JudgeError {
+pub(crate) fn failed(what: &str, error: impl std::fmt::Display) -> JudgeError {
     JudgeError::Process { command: what.to_owned(), why: error.to_string() }
 }
 
@@ -240,11 +240,14 @@ fn life(folder: &Path, life: u64) -> Result<BTreeMap<u64, u64>, JudgeError> {
     }
 }
 
-fn new_pool(machine: &Machine, folder: &Path) -> Result<(), JudgeError> {
-    const DEVICE_BYTES: u64 = 128 << 20;
+/// Makes a RAID-Z1 pool of three sparse files, and exports it.
+///
+/// # Errors
+/// If that cannot be done.
+pub fn new_pool(machine: &Machine, folder: &Path, name: &str, device_bytes: u64) -> Result<(), JudgeError> {
     let device = |name: &str| -> Result<NewLeaf, JudgeError> {
         let path: PathBuf = folder.join(name);
-        let made = std::fs::File::create(&path).and_then(|file| file.set_len(DEVICE_BYTES));
+        let made = std::fs::File::create(&path).and_then(|file| file.set_len(device_bytes));
         made.map_err(|source| JudgeError::Io { what: path.display().to_string(), source })?;
         Ok(NewLeaf { path, is_file: true })
     };
@@ -254,7 +257,7 @@ fn new_pool(machine: &Machine, folder: &Path) -> Result<(), JudgeError> {
         leaves: vec![device("a")?, device("b")?, device("c")?],
     };
     machine.block_on(async {
-        let options = CreateOptions::new(POOL, vec![data]);
+        let options = CreateOptions::new(name, vec![data]);
         let engine = Engine::create(machine, &options).await.map_err(|e| failed("create", e))?;
         engine.export().await.map_err(|e| failed("export", e))
     })
@@ -273,14 +276,14 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let machine = Machine::production().map_err(|e| failed("machine", e))?;
     let folder = tempfile::tempdir().map_err(|source| JudgeError::Io { what: "a folder".into(), source })?;
     let folder = folder.path();
-    new_pool(&machine, folder)?;
+    new_pool(&machine, folder, POOL, 128 << 20)?;
     let mut before = States::new();
     let mut changes = 0;
     for round in 0..rounds {
         let said = life(folder, round)?;
         let mut differences = Vec::new();
         if round % 8 == 0 {
-            demand_clean(&tools, folder, "as it was left", &mut differences)?;
+            demand_clean(&tools, folder, POOL, "as it was left", &mut differences)?;
         }
         let after = machine.block_on(async {
             let (engine, files) = opened(&machine, folder).await?;
@@ -290,7 +293,7 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
         })?;
         check(&before, &after, round, &said, &mut differences);
         if round % 8 == 0 || round + 1 == rounds {
-            demand_clean(&tools, folder, "exported", &mut differences)?;
+            demand_clean(&tools, folder, POOL, "exported", &mut differences)?;
         }
         changes += said.values().map(|n| n + 1).sum::<u64>();
         let case = format!("kill {round}");
@@ -303,14 +306,16 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     Ok(())
 }
 
-fn demand_clean(
+/// Lets zdb, if it is there, read every block of a pool.
+pub(crate) fn demand_clean(
     tools: &Option<Tools>,
     folder: &Path,
+    pool: &str,
     when: &str,
     differences: &mut Vec<String>,
 ) -> Result<(), JudgeError> {
     let Some(tools) = tools else { return Ok(()) };
-    let (code, text) = theirs(tools, folder, POOL)?;
+    let (code, text) = theirs(tools, folder, pool)?;
     if code != 0 || !text.contains("No leaks") {
         let tail: Vec<&str> = text.lines().rev().take(12).collect();
         differences.push(format!("zdb, {when}: exit {code}: {}", tail.join(" | ")));

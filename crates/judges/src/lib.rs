@@ -26,6 +26,7 @@ pub mod readers;
 pub mod report;
 pub mod rpc;
 pub mod streams;
+pub mod suites;
 pub mod tree;
 pub mod zdb;
 

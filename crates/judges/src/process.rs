@@ -150,6 +150,18 @@ impl Mounted {
     /// # Errors
     /// If FUSE is not here, or Weir does not get ready.
     pub fn new(devices: &Path, pool: &str, keys: &[(String, PathBuf)]) -> Result<Mounted, JudgeError> {
+        Self::with(devices, pool, keys, "ro")
+    }
+
+    /// Mounts for reading and writing.
+    ///
+    /// # Errors
+    /// As [`Mounted::new`].
+    pub fn writable(devices: &Path, pool: &str) -> Result<Mounted, JudgeError> {
+        Self::with(devices, pool, &[], "rw")
+    }
+
+    fn with(devices: &Path, pool: &str, keys: &[(String, PathBuf)], how: &str) -> Result<Mounted, JudgeError> {
         if !Path::new("/dev/fuse").exists() {
             return Err(JudgeError::Missing { what: "no /dev/fuse on this machine".to_string() });
         }
@@ -158,7 +170,7 @@ impl Mounted {
             .tempdir()
             .map_err(|source| JudgeError::Io { what: "mount point".to_string(), source })?;
         let mut command = Command::new(weir()?);
-        command.args(["mount", "-o", "ro", "-d"]).arg(devices);
+        command.args(["mount", "-o", how, "-d"]).arg(devices);
         add_keys(&mut command, keys);
         let mut running = Running::start(command.arg(pool).arg(mountpoint.path()))?;
         running.wait_for(|line| line.trim() == "ready")?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
 use weir_judges::{
-    JudgeError, bench, bench_child, bench_scan, golden, kill, old_pools, properties, readers, streams, zdb,
+    JudgeError, bench, bench_child, bench_scan, golden, kill, old_pools, properties, readers, streams, suites, zdb,
 };
 
 const USAGE: &str = "\
@@ -18,6 +18,7 @@ weir-judge JUDGE
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
   old-pools [POOL...]                       the pools of OpenZFS's test package
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
+  suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
 
@@ -83,6 +84,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "scan-bench" => bench_scan::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
+        "suites" => suites::run(rest, report)?,
         "streams" => streams::run(&folder()?, report)?,
         "old-pools" => old_pools::run(rest, report)?,
         _ => return Err(Stop::Usage),

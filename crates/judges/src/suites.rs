@@ -1,0 +1,219 @@
+//! Other people's tests of file systems, on a pool that is mounted for reading and writing.
+//!
+//! | Suite | What it knows | Where from |
+//! |---|---|---|
+//! | `pjdfstest` | what POSIX says of each call, its errors and times | `cargo install pjdfstest`, or `WEIR_PJDFSTEST` |
+//! | `fsx` | reads, writes, maps, truncations and holes of one file in any order | `cargo install fsx`, or `WEIR_FSX` |
+//! | `stress-ng` | many ways to use files at once, verified | its Debian package |
+//! | a tree | a folder of sources copied in, compared, and compared again after a remount | `diff` |
+//!
+//! A suite that is not there is a line with `skip`. At the end the pool is unmounted, and zdb reads every block of it.
+#![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use weir_machine::Machine;
+
+use crate::JudgeError;
+use crate::kill::{demand_clean, failed, new_pool};
+use crate::process::{Mounted, weir};
+use crate::report::Report;
+use crate::zdb::{Tools, output};
+
+const POOL: &str = "suites";
+const DEVICE_BYTES: u64 = 1 << 30;
+
+/// What Linux and OpenZFS can besides what pjdfstest takes for granted.
+const FEATURES: &str = "\
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+utime_now = {}
+[settings]
+naptime = 0.05
+allow_remount = false
+[dummy_auth]
+entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]
+";
+
+/// What fsx does, how often in proportion.
+const OPERATIONS: &str = "\
+flen = 1048576
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+truncate = 3
+fsync = 1
+fdatasync = 1
+punch_hole = 3
+posix_fallocate = 1
+";
+
+/// The stressors of files that verify what they did.
+const STRESSORS: [&str; 24] = [
+    "access",
+    "chmod",
+    "chown",
+    "dentry",
+    "dir",
+    "dup",
+    "fallocate",
+    "hdd",
+    "link",
+    "rename",
+    "seek",
+    "symlink",
+    "utime",
+    "xattr",
+    "mknod",
+    "open",
+    "touch",
+    "flock",
+    "filename",
+    "fstat",
+    "getdent",
+    "iomix",
+    "revio",
+    "sync-file",
+];
+/// Those of them that write large files.
+const WITH_BYTES: [&str; 5] = ["fallocate", "hdd", "iomix", "revio", "sync-file"];
+
+/// A program by the variable that names it, or in the search path.
+fn program(variable: &str, name: &str) -> Result<PathBuf, JudgeError> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let searched = || {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
+    };
+    named.or_else(searched).ok_or_else(|| JudgeError::Missing { what: format!("{name} is not installed") })
+}
+
+/// The last lines of what a program said.
+fn tail(output: &Output) -> Vec<String> {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let lines: Vec<String> = text.lines().filter(|line| !line.trim().is_empty()).map(ToString::to_string).collect();
+    lines.into_iter().rev().take(12).rev().collect()
+}
+
+/// One suite: what passed in words, or what did not.
+type Verdict = Result<String, Vec<String>>;
+
+fn pjdfstest(folder: &Path, config: &Path) -> Result<Verdict, JudgeError> {
+    let program = program("WEIR_PJDFSTEST", "pjdfstest")?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(JudgeError::Missing { what: "pjdfstest needs to be run by root".into() });
+    }
+    let file = config.join("pjdfstest.toml");
+    std::fs::write(&file, FEATURES).map_err(|e| failed("pjdfstest's settings", e))?;
+    let output = output(Command::new(program).arg("-c").arg(&file).arg("-p").arg(folder))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let summary = text.lines().find(|line| line.starts_with("Summary:")).unwrap_or_default().to_owned();
+    if output.status.success() && summary.contains(" 0 failed,") {
+        return Ok(Ok(summary));
+    }
+    let mut lines: Vec<String> = text.lines().filter(|line| line.contains("FAILED")).map(ToString::to_string).collect();
+    lines.push(summary);
+    Ok(Err(lines))
+}
+
+fn fsx(folder: &Path, config: &Path, operations: u64) -> Result<Verdict, JudgeError> {
+    let program = program("WEIR_FSX", "fsx")?;
+    let file = config.join("fsx.toml");
+    std::fs::write(&file, OPERATIONS).map_err(|e| failed("fsx's settings", e))?;
+    let mut command = Command::new(program);
+    command.arg("-f").arg(&file).arg("-P").arg(config).args(["-S", "7", "-N", &operations.to_string()]);
+    let output = output(command.arg(folder.join("fsx")))?;
+    Ok(if output.status.success() { Ok(format!("{operations} operations")) } else { Err(tail(&output)) })
+}
+
+fn stress(folder: &Path, seconds: u64) -> Result<Verdict, JudgeError> {
+    let program = program("WEIR_STRESS_NG", "stress-ng")?;
+    let place = folder.join("stress");
+    std::fs::create_dir_all(&place).map_err(|e| failed("a folder for stress-ng", e))?;
+    let mut command = Command::new(program);
+    command.arg("--temp-path").arg(&place).args(["--verify", "--timeout", &format!("{seconds}s")]);
+    for stressor in STRESSORS {
+        command.args([format!("--{stressor}"), "1".into()]);
+    }
+    for stressor in WITH_BYTES {
+        command.args([format!("--{stressor}-bytes"), "8M".into()]);
+    }
+    let output = output(&mut command)?;
+    let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
+    let wrong: Vec<String> = text.lines().filter(|l| l.contains("fail:")).map(ToString::to_string).collect();
+    Ok(match output.status.success() && wrong.is_empty() {
+        true => Ok(format!("{} stressors for {seconds} s", STRESSORS.len())),
+        false => Err(if wrong.is_empty() { tail(&output) } else { wrong }),
+    })
+}
+
+/// The sources of this program, where they are at hand.
+fn sources() -> Result<PathBuf, JudgeError> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let found = crates.canonicalize().ok().filter(|folder| folder.join("judges/src").is_dir());
+    found.ok_or_else(|| JudgeError::Missing { what: "no sources to copy".into() })
+}
+
+fn same_tree(sources: &Path, copy: &Path) -> Result<Verdict, JudgeError> {
+    let output = output(Command::new("diff").arg("-r").arg(sources).arg(copy))?;
+    Ok(if output.status.success() { Ok("no difference".into()) } else { Err(tail(&output)) })
+}
+
+fn copied_tree(sources: &Path, copy: &Path) -> Result<Verdict, JudgeError> {
+    let output = output(Command::new("cp").arg("-a").arg(sources).arg(copy))?;
+    if output.status.success() { same_tree(sources, copy) } else { Ok(Err(tail(&output))) }
+}
+
+fn book(report: &mut Report, case: &str, verdict: Result<Verdict, JudgeError>) {
+    match verdict {
+        Ok(Ok(about)) => report.pass(case, &about),
+        Ok(Err(differences)) => report.fail(case, &differences),
+        Err(JudgeError::Missing { what }) => report.skip(case, &what),
+        Err(error) => report.fail(case, &[error.to_string()]),
+    }
+}
+
+/// Runs all suites that are here, on a pool of its own.
+///
+/// # Errors
+/// If there is no FUSE, or no pool can be made and mounted.
+pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
+    let long = rest.iter().any(|word| word == "--long");
+    weir()?;
+    let machine = Machine::production().map_err(|e| failed("machine", e))?;
+    let io = |source| JudgeError::Io { what: "a folder".into(), source };
+    let (devices, config) = (tempfile::tempdir().map_err(io)?, tempfile::tempdir().map_err(io)?);
+    new_pool(&machine, devices.path(), POOL, DEVICE_BYTES)?;
+    let mounted = Mounted::writable(devices.path(), POOL)?;
+    let folder = mounted.path("");
+    let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
+    std::fs::set_permissions(&folder, open).map_err(|e| failed("chmod of the mount", e))?;
+    book(report, "suites pjdfstest", pjdfstest(&folder, config.path()));
+    book(report, "suites fsx", fsx(&folder, config.path(), if long { 1_000_000 } else { 10_000 }));
+    book(report, "suites stress-ng", stress(&folder, if long { 60 } else { 5 }));
+    let sources = sources();
+    if let Ok(sources) = &sources {
+        book(report, "suites tree", copied_tree(sources, &folder.join("tree")));
+    }
+    mounted.stop()?;
+    let tools = Tools::find().ok();
+    let mut differences = Vec::new();
+    demand_clean(&tools, devices.path(), POOL, "unmounted", &mut differences)?;
+    match (tools.is_some(), differences.is_empty()) {
+        (false, _) => report.skip("suites zdb", "OpenZFS's tools are not there (set WEIR_ZFS_TOOLS)"),
+        (true, true) => report.pass("suites zdb", "no leaks"),
+        (true, false) => report.fail("suites zdb", &differences),
+    }
+    let again = Mounted::writable(devices.path(), POOL)?;
+    if let Ok(sources) = &sources {
+        book(report, "suites tree again", same_tree(sources, &again.path("tree")));
+    }
+    again.stop()
+}
