@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use weir_daemon::Shown;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_machine::{Machine, Production, Request};
+use weir_pool::engine::scrub::Pace;
 use weir_pool::{OpenOptions, Pool, Rewind};
 
 const SPEC: Spec = Spec {
@@ -73,6 +74,7 @@ impl OpenedPool {
 
     /// A pool that is open for changes already.
     pub fn written(written: Written) -> Self {
+        go_on_scrubbing(&written);
         OpenedPool { shown: Shown::Written(written.engine.clone()), written: Some(written) }
     }
 
@@ -262,4 +264,16 @@ impl Ready {
             _ => Ok(()),
         }
     }
+}
+
+/// A scrub that was left off goes on beside what is served. It ends with the pool.
+fn go_on_scrubbing(written: &Written) {
+    let engine = written.engine.clone();
+    let task = written.machine.tasks.spawn(async move {
+        if let Err(error) = engine.scrub_on(&Pace::default(), &mut |_| true).await {
+            tracing::info!("the scrub of pool '{}' is left off: {error}", engine.name());
+        }
+    });
+    // Nobody waits for it.
+    drop(task);
 }

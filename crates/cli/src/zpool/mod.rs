@@ -10,6 +10,7 @@ mod get;
 mod import;
 mod list;
 mod opened;
+mod scrub;
 mod set;
 mod status;
 mod tree;
@@ -21,6 +22,7 @@ use std::ffi::OsString;
 const USAGE: &str = "\
 usage: zpool create [options] POOL VDEV…
        zpool import | export | destroy | sync | set | history [-d DIR]… [options] [POOL]…
+       zpool scrub [-p | -s] | trim [-d DIR]… POOL…
        zpool status | list | get [-d DIR]… [options] [POOL]…
        zpool labelclear [-f] DEVICE";
 
@@ -41,7 +43,9 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
         "import" => import::run(line),
         "get" => get::run(line),
         "list" => list::run(line),
+        "scrub" => scrub::run(line),
         "status" => status::run(line),
+        "trim" => scrub::trim(line),
         "version" | "-V" | "--version" => {
             println!("weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)

@@ -159,7 +159,7 @@ impl Report {
                     ("errors", number(s.errors)),
                     ("bytes_per_scan", number(0)),
                     ("pass_start", number(s.start_s)),
-                    ("scrub_pause", number(0)),
+                    ("scrub_pause", number(u64::from(s.paused))),
                     ("scrub_spent_paused", number(0)),
                     ("issued_bytes_per_scan", number(0)),
                     ("issued", style.size(s.examined.saturating_sub(s.skipped))),
@@ -238,9 +238,13 @@ impl Report {
                     format!("{did} {bytes} in {took} with {} errors on {}", s.errors, human_time(s.end_s))
                 }
                 Stage::Canceled => format!("{what} canceled on {}", human_time(s.end_s)),
+                Stage::Running if s.paused => format!("{what} paused, begun on {}", human_time(s.start_s)),
                 Stage::Running => format!("{what} in progress since {}", human_time(s.start_s)),
             };
             out.push_str(&format!("  scan: {line}\n"));
+            if s.stage == Stage::Running {
+                out.push_str(&running_text(&s));
+            }
         }
         if let Some(r) = self.removal {
             let copied = human_size(r.copied);
@@ -358,4 +362,16 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     } else {
         None
     }
+}
+
+/// How far a scrub is that this program runs: by what it did so far, in the time that it took.
+fn running_text(s: &Scan) -> String {
+    let part = crate::units::percent(s.examined, s.to_examine).min(100.0);
+    let (examined, all) = (human_size(s.examined), human_size(s.to_examine));
+    let left = s.to_examine.saturating_sub(s.examined);
+    let known = s.active_s > 0 && s.examined > 0;
+    let left_s = (u128::from(left) * u128::from(s.active_s)).checked_div(u128::from(s.examined)).unwrap_or(0) as u64;
+    let left = if known { format!(", {} left while it runs", super::scrub::time(left_s)) } else { String::new() };
+    let repaired = human_size(s.processed);
+    format!("\t{examined} of {all} scanned, {part:.1}%{left}\n\t{repaired} repaired, {} errors\n", s.errors)
 }

@@ -199,3 +199,35 @@ fn two_processes_never_write_one_pool() {
     drop(held);
     lab.ok("zfs create p/x");
 }
+
+/// A device is overwritten with noise; a scrub puts it right, tells so, and the status shows it. What is free goes back to
+/// the files' own file system.
+#[test]
+fn a_pool_is_scrubbed_and_trimmed() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let lab = Lab::new(2);
+    lab.ok("zpool create tank mirror D0 D1");
+    assert!(lab.fails("zpool scrub -p tank").1.contains("there is no active scrub"));
+    let told = lab.ok("zpool scrub tank");
+    assert!(told.contains("tank: scrubbed ") && told.contains(" 0B repaired, 0 errors"), "{told}");
+    let file = std::fs::File::options().read(true).write(true).open(lab.dir.path().join("d1")).unwrap();
+    let mut block = vec![0; 64 << 10];
+    for at in ((4u64 << 20)..(120 << 20)).step_by(64 << 10) {
+        file.read_exact_at(&mut block, at).unwrap();
+        if block.iter().any(|&b| b != 0) {
+            file.write_all_at(&[0xe7; 64 << 10], at).unwrap();
+        }
+    }
+    let told = lab.ok("zpool scrub tank");
+    assert!(!told.contains(" 0B repaired") && told.contains(", 0 errors"), "{told}");
+    let status = lab.ok("zpool status tank");
+    assert!(status.contains("scan: scrub repaired ") && status.contains("No known data errors"), "{status}");
+    lab.check("tank");
+    file.write_all_at(&[0xe7; 1 << 20], 100 << 20).unwrap();
+    file.sync_all().unwrap();
+    let before = file.metadata().unwrap().blocks();
+    assert!(lab.ok("zpool trim tank").contains(" trimmed"));
+    file.sync_all().unwrap();
+    assert!(file.metadata().unwrap().blocks() + 1000 < before);
+    lab.check("tank");
+}

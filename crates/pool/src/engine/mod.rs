@@ -30,6 +30,7 @@ pub mod sets;
 pub mod space;
 pub mod syncing;
 pub mod tasks;
+mod trim;
 mod unflushed;
 
 pub use add::Additions;
