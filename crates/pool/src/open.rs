@@ -102,6 +102,8 @@ pub struct Pool {
     pub states: States,
     /// The uberblock in use.
     pub uberblock: Uberblock,
+    /// The highest txg of any uberblock found; higher than that of the one in use after a rewind.
+    pub newest_txg: Txg,
     /// Its blocks.
     pub blocks: Arc<Blocks>,
     /// The cache above them.
@@ -178,6 +180,7 @@ impl Pool {
             opened = candidate.attempt(uberblock).await?;
         }
         let warnings = warnings(&found, &opened);
+        let newest_txg = uberblocks::ranked(&found, None).first().map_or(opened.uberblock.txg, |u| u.txg);
         let (state, states) = opened.states;
         let rq = &Request::internal("open");
         let dsl = Dsl::open(rq, opened.mos.set.clone(), &opened.config.name).await?;
@@ -192,6 +195,7 @@ impl Pool {
             state,
             states,
             uberblock: opened.uberblock,
+            newest_txg,
             blocks: opened.cache.blocks().clone(),
             cache: opened.cache,
             mos: opened.mos,

@@ -68,7 +68,7 @@ impl Additions {
         }
         let opened = devices::open_leaves(machine, self.leaves(), self.force).await?;
         let first = pool.tree.children.len();
-        let txg = pool.uberblock.txg.0 + 1;
+        let txg = pool.newest_txg.max(pool.uberblock.txg).0 + 1;
         let ashift = self.ashift.or(pool.tree.children.first().map(|t| t.ashift)).unwrap_or(12);
         let mut rest = opened.as_slice();
         let mut lists = config.tops().to_vec();

@@ -226,7 +226,8 @@ async fn assemble(
     allocation::set_known(&blocks, &pool.tree, &known)?;
     drop(known);
     let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children).await?;
-    let groups = TxGroups::new(pool.uberblock.txg);
+    // After a rewind the states that were given up must not count again.
+    let groups = TxGroups::new(pool.newest_txg.max(pool.uberblock.txg));
     let open = Arc::new(OpenGate(groups.clone()));
     let root = pool.uberblock.root;
     let mos = ObjectSet::open_live(rq, pool.cache.clone(), root, Opening::default(), open, Policy::of_mos()).await?;

@@ -18,7 +18,7 @@ use crate::mos::Mos;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_blocks::ReadOptions;
-use weir_format::ObjectId;
+use weir_format::{ObjectId, Txg};
 use weir_format::dsl::pool as names;
 use weir_objects::dsl::change::Change;
 use weir_objects::live::{Gate, Policy};
@@ -53,6 +53,8 @@ async fn drop_livelists(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
 /// Claims the intent logs that the last writer left behind.
 async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
     let (rq, txg, engine) = (syncing.change.rq, syncing.change.txg(), syncing.engine);
+    // What was allocated from here on, the space maps do not know.
+    let unknown = Txg(syncing.core.uberblock.txg.0 + 1);
     let blocks = engine.cache.blocks().clone();
     let dsl = engine.dsl(rq).await?;
     for dir in dsl.dirs() {
@@ -62,7 +64,7 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
         let set = ObjectSet::open(rq, engine.cache.clone(), pointer, opening()).await?;
         let options = ReadOptions { raw: true, ..set.options().clone() };
         let header = set.root().header.zil.clone();
-        let Some(claim) = claim(rq, &blocks, &options, &header, txg).await? else { continue };
+        let Some(claim) = claim(rq, &blocks, &options, &header, unknown).await? else { continue };
         if !claim.clones.is_empty() {
             let what = format!("the intent log of {} clones ranges of files, which is not replayed", dir.name);
             return Err(PoolError::Refused { what });

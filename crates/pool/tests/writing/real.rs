@@ -7,7 +7,7 @@ use weir_machine::{Machine, Request};
 use weir_objects::live::{NewObject, Purpose};
 use weir_pool::config::Class;
 use weir_pool::engine::{Additions, ImportOptions};
-use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, PoolError};
+use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, Pool, PoolError, Rewind};
 
 const MIB: u64 = 1 << 20;
 
@@ -244,6 +244,33 @@ fn files_share_blocks() {
         let engine = import(&machine, &dir).await.unwrap();
         work::destroy_all(&engine).await.unwrap();
         engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn what_a_rewind_gives_up_does_not_come_back() {
+    let dir = folder("rewind");
+    let machine = Machine::production().unwrap();
+    let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        let kept = engine.groups().last_synced();
+        work::write_object(&engine, "tank", 3, 1).await.unwrap();
+        engine.export().await.unwrap();
+        let given_up = engine.groups().last_synced();
+        let mut open = OpenOptions::new(vec![dir.clone()], "tank");
+        open.rewind = Rewind::Before(kept);
+        let engine = Engine::import(&machine, &ImportOptions::new(open)).await.unwrap();
+        assert!(engine.groups().last_synced() > given_up);
+        work::write_object(&engine, "tank", 7, 2).await.unwrap();
+        engine.export().await.unwrap();
+        let last = engine.groups().last_synced();
+        let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
+        assert_eq!(pool.uberblock.txg, last);
         work::demand_whole(&machine, &dir, "tank").await;
     });
     zdb::demand_clean(&dir, "tank");
