@@ -20,8 +20,9 @@ use crate::engine::syncing::{CONFIG_BLOCK_BYTES, Syncing};
 use crate::error::PoolError;
 use weir_codec::Salt;
 use weir_format::dsl::pool as names;
+use weir_format::znode::Timestamp;
 use weir_format::{NvList, ObjectId, ObjectType, ObjsetId, ObjsetKind};
-use weir_objects::dsl::change::{Change, Setting, ZAP_METADATA};
+use weir_objects::dsl::change::{Change, FileSystemSpec, Setting, ZAP_METADATA};
 use weir_objects::live::{Gate, NewObject, Policy};
 use weir_objects::zap::{self, Key, NewZap, Value};
 use weir_objects::{ObjectSet, bpobj};
@@ -68,7 +69,11 @@ impl Contents {
         let policy = policy_for(ObjsetKind::Zfs, Policy::usual());
         let set = ObjectSet::make(engine.cache.clone(), id, ObjsetKind::Zfs, gate, policy);
         let projects = syncing.change.is_enabled("project_quota").await?;
-        let spec = weir_objects::dsl::change::FileSystemSpec { projects, ..self.options.root };
+        let now = match self.options.root.now {
+            said if said != Timestamp::default() => said,
+            _ => Timestamp { sec: syncing.change.now_s.cast_signed(), nsec: 0 },
+        };
+        let spec = FileSystemSpec { projects, now, ..self.options.root };
         let Change { rq, tx, .. } = &syncing.change;
         spec.create(rq, &set, tx).await?;
         let settings: Vec<(String, Setting)> = self
