@@ -280,7 +280,7 @@ impl SimDisk {
             }
             (io, result)
         };
-        let bytes = if result.is_ok() {
+        let bytes = if result.is_ok() && world.traces_bytes() {
             io.bufs.iter().fold(0, |hash: u64, buf| hash.rotate_left(7) ^ hash_bytes(buf.as_ref()))
         } else {
             0

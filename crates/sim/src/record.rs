@@ -157,6 +157,7 @@ impl<'a> Replay<'a> {
     /// A world in which the power failed at the present moment: `seed` says what survived, and rules what comes.
     pub fn cut(&self, seed: u64) -> SimWorld {
         let world = SimWorld::new(seed);
+        world.trace_no_bytes();
         let mut rng = Rng::new(seed).fork();
         for place in &self.places {
             let mut medium = place.medium.clone();

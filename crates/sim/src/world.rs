@@ -74,6 +74,8 @@ struct State {
     changes: u64,
     cut_at: Option<u64>,
     recorded: Option<Vec<record::Event>>,
+    /// The trace counts the bytes that disks give and take, too.
+    traces_bytes: bool,
 }
 
 /// What tasks, timers and disks share. Locks are held for a few lines and never while foreign code runs.
@@ -108,6 +110,11 @@ impl Shared {
     /// Counts a point where a power cut can differ.
     pub(crate) fn count_change(&self) {
         self.lock().changes += 1;
+    }
+
+    /// Whether bytes belong to the trace.
+    pub(crate) fn traces_bytes(&self) -> bool {
+        self.lock().traces_bytes
     }
 
     /// Keeps an event, if a recording is made.
@@ -199,6 +206,7 @@ impl SimWorld {
             changes: 0,
             cut_at: None,
             recorded: None,
+            traces_bytes: true,
         };
         SimWorld { shared: Arc::new(Shared(Mutex::new(state))), disks: Arc::default() }
     }
@@ -241,6 +249,11 @@ impl SimWorld {
     /// Ends the recording that began with `start`.
     pub fn recording(&self, start: Start) -> Recording {
         Recording { start, events: self.shared.lock().recorded.take().unwrap_or_default() }
+    }
+
+    /// Leaves the bytes of operations out of the trace: it is not compared, and hashing them takes time.
+    pub(crate) fn trace_no_bytes(&self) {
+        self.shared.lock().traces_bytes = false;
     }
 
     /// Puts a disk with these contents at a path.

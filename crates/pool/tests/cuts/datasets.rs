@@ -1,7 +1,7 @@
 //! A client that makes, snapshots, clones, renames, promotes and destroys file systems. Each call promises what it did.
 
 use crate::states::{Moments, Shared, States, When};
-use crate::world::make_files;
+use crate::world::{make_files, patiently};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_files::{Cred, New, NewKind, WriteAt};
@@ -133,7 +133,7 @@ impl Client {
         }
         names.remove(&name);
         self.begin(names);
-        self.engine.destroy_dataset(name).await.unwrap();
+        patiently(&self.clock, || self.engine.destroy_dataset(name.clone())).await;
         self.done();
     }
 

@@ -105,12 +105,13 @@ fn record(seed: u64, changes: u64) -> History {
     History { seed, shape, known: known.close(), recording: world.recording(start), promises, made }
 }
 
-/// What is wrong after a cut, if anything.
+/// What is wrong after a cut, if anything. Half of the pools are walked as the cut has left them, the others after what
+/// was in their logs has been written.
 fn judge(known: &Judged, world: &SimWorld, cut: When) -> Result<(), String> {
     let machine = world.machine();
     let judged = world.run(async {
-        // Now and then the pool is judged as the cut has left it, too.
-        if cut.is_multiple_of(4) {
+        let before = cut.is_multiple_of(2);
+        if before {
             whole(&machine).await.map_err(|e| format!("before import: {e}"))?;
         }
         let engine = import(&machine).await.map_err(|e| format!("import: {e}"))?;
@@ -119,9 +120,14 @@ fn judge(known: &Judged, world: &SimWorld, cut: When) -> Result<(), String> {
         }
         volume::judge(&engine, &known.volume, cut).await?;
         datasets::judge(&engine, &known.datasets, cut).await?;
+        if before {
+            return Ok(());
+        }
         engine.export().await.map_err(|e| format!("export: {e}"))?;
         whole(&machine).await.map_err(|e| format!("after replay: {e}"))
     });
+    // What still runs holds the world that it runs in.
+    world.power_failure();
     judged.unwrap_or_else(|e| Err(e.to_string()))
 }
 
@@ -222,7 +228,8 @@ fn zdb_finds_no_leak_after_a_cut() {
     };
     let history = record(number("WEIR_SIM_SEED", 1), 24);
     let mut replay = Replay::new(&history.recording);
-    for cut in moments(&history, 3) {
+    // Odd numbers: these are exported in the end.
+    for cut in moments(&history, 3).into_iter().map(|cut| cut | 1).filter(|cut| *cut <= history.recording.len()) {
         replay.advance(cut);
         let world = replay.cut(cut);
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cut-{cut}"));

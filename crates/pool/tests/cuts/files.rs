@@ -4,6 +4,7 @@
 //! written to others may be missing.
 
 use crate::states::{Moments, Shared, States, When};
+use crate::world::patiently;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,7 +187,7 @@ impl Client {
             k.dataset.clone()
         });
         let due = self.know(|k| k.due());
-        self.engine.rollback(dataset, None).await.unwrap();
+        patiently(&self.clock, || self.engine.rollback(dataset.clone(), None)).await;
         let now = self.moments.now();
         self.know(|k| k.promise(now, due, None));
     }

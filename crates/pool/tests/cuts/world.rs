@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use weir_machine::{Machine, Request};
-use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use std::time::Duration;
+use weir_machine::{Clock, Machine, Request};
+use weir_objects::dsl::change::{ChangeError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_pool::config::Class;
 use weir_pool::engine::ImportOptions;
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, Pool, PoolError};
@@ -76,6 +77,17 @@ fn opening() -> OpenOptions {
 
 pub async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
     Engine::import(machine, &ImportOptions::new(opening())).await
+}
+
+/// Asks again while somebody looks at the data set: a syncer or an administrator may, for a moment.
+pub async fn patiently<F: Future<Output = Result<(), PoolError>>>(clock: &Clock, ask: impl Fn() -> F) {
+    for _ in 0..1000 {
+        match ask().await {
+            Err(PoolError::Change(ChangeError::Busy { .. })) => clock.sleep(Duration::from_millis(1)).await,
+            done => return done.unwrap(),
+        }
+    }
+    panic!("a data set that nobody uses stays busy");
 }
 
 /// Weir's own judgement: all readable, all accounted for.
