@@ -37,6 +37,9 @@ pub fn run(arguments: &[String]) -> Outcome {
 
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.args(others);
+    if let Some(tools) = judge::tools() {
+        command.env("WEIR_ZFS_TOOLS", tools);
+    }
     let succeeded = watch("tests of the workspace", &mut command, |line| {
         if let Some(result) = Tally::from_test_result(line) {
             tally.add(result);
