@@ -43,6 +43,8 @@ pub fn fetch(peer: bool) -> Outcome {
 
 /// Runs `weir-judge` with these arguments in a cargo profile and reads its closing figures.
 pub fn start(arguments: &[String], profile: &str) -> Result<(Tally, bool), String> {
+    // Most judges start the program itself.
+    must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
     let mut command =
         cargo(&["run", "--quiet", "--profile", profile, "-p", "weir-judges", "--bin", "weir-judge", "--"]);
     command.args(arguments);

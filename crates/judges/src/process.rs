@@ -219,7 +219,7 @@ impl Serving {
     /// If Weir does not get ready or prints no mount line.
     pub fn new(devices: &Path, pool: &str, keys: &[(String, PathBuf)]) -> Result<Serving, JudgeError> {
         let mut command = Command::new(weir()?);
-        command.args(["serve", "--no-root-squash", "--nfs-port", "0", "--nbd-port", "0", "-d"]).arg(devices);
+        command.args(["serve", "--ro", "--no-root-squash", "--nfs-port", "0", "--nbd-port", "0", "-d"]).arg(devices);
         add_keys(&mut command, keys);
         let mut running = Running::start(command.arg(pool))?;
         let lines = running.wait_for(|line| line.trim() == "ready")?;
