@@ -50,6 +50,7 @@ impl Engine {
     pub async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
         let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
+        let steady = self.steady.lock().await;
         let dsl = self.dsl(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         let identity = self.identity(rq, &dsl, &dataset).await?;
@@ -62,6 +63,7 @@ impl Engine {
         }
         let open = self.open_with_log(rq, &dsl, &dataset).await?;
         let settings = self.settings(rq, &dsl, &dataset).await?;
+        drop(steady);
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings };
         let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
         self.replay(rq, &open, &*files).await?;
@@ -79,6 +81,7 @@ impl Engine {
     pub async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
         let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
+        let steady = self.steady.lock().await;
         let dsl = self.dsl(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         if dataset.is_snapshot() {
@@ -90,6 +93,7 @@ impl Engine {
         }
         let open = self.open_with_log(rq, &dsl, &dataset).await?;
         let read_only = self.number(rq, &dsl, &dataset, "readonly").await? != 0;
+        drop(steady);
         let opening = VolumeOpening { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
         self.replay(rq, &open, &*volume).await?;
@@ -138,6 +142,7 @@ impl Engine {
     /// # Errors
     /// What reading the properties meets.
     pub async fn renew_settings(&self, rq: &Request) -> Result<(), PoolError> {
+        let _steady = self.steady.lock().await;
         let dsl = self.dsl(rq).await?;
         for dir in dsl.dirs() {
             let dataset = dsl.head(rq, dir).await?;

@@ -84,6 +84,9 @@ pub struct Engine {
     pub sets: Sets,
     /// Held while a data set is opened: each is opened once.
     opening: AsyncMutex<()>,
+    /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
+    /// nobody sees a change half done. Nothing else is waited for while it is held.
+    pub(crate) steady: AsyncMutex<()>,
     pub(crate) queue: Queue,
     shown: Mutex<Shown>,
     syncer: Mutex<Option<JoinHandle<Core>>>,
@@ -115,6 +118,7 @@ impl Engine {
             gate,
             sets: Sets::default(),
             opening: AsyncMutex::new(()),
+            steady: AsyncMutex::new(()),
             queue: Queue::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),

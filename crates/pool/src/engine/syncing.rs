@@ -82,6 +82,7 @@ pub struct Syncing<'b> {
 pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<(), PoolError>, VecDeque<Answer>) {
     // What clients wait for, the intent log, overtakes it in the devices' queues.
     let rq = Request::internal("sync").with_priority(Priority::Async);
+    let _steady = engine.steady.lock().await;
     let tx = Tx::of_syncing(txg);
     let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
