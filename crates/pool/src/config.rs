@@ -4,6 +4,7 @@
 //! read here into values. Nothing is trusted: the tree's depth and width end where the format's do.
 
 use crate::error::PoolError;
+pub use weir_blocks::Class;
 use weir_format::{DecodeError, NvList, Txg};
 
 /// Deepest tree: root, top-level, replacing or spare, leaf, and one more nesting of those.
@@ -40,32 +41,6 @@ pub enum VdevKind {
     Hole,
     /// A vdev that was left out at import (`-m`).
     Missing,
-}
-
-/// The allocation class of a top-level vdev.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Everything that has no place of its own.
-    #[default]
-    Normal,
-    /// The intent log.
-    Log,
-    /// Metadata and small blocks.
-    Special,
-    /// Dedup tables.
-    Dedup,
-}
-
-impl Class {
-    /// The word in `zpool status -j`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Class::Normal => "normal",
-            Class::Log => "log",
-            Class::Special => "special",
-            Class::Dedup => "dedup",
-        }
-    }
 }
 
 /// One vdev of the tree.

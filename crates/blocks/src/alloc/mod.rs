@@ -63,6 +63,16 @@ pub enum Class {
 impl Class {
     /// All of them, in the order of their index.
     pub const ALL: [Class; 4] = [Class::Normal, Class::Log, Class::Special, Class::Dedup];
+
+    /// The word in `zpool status -j` and in a vdev's `allocation_bias`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Normal => "normal",
+            Class::Log => "log",
+            Class::Special => "special",
+            Class::Dedup => "dedup",
+        }
+    }
 }
 
 /// The space of one top-level vdev, as the pool's configuration describes it.

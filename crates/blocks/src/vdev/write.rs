@@ -174,11 +174,6 @@ impl Tree {
         vdev.flush(Place::new(0, 0)).await
     }
 
-    /// The disk of the leaf `guid`.
-    pub fn leaf_disk(&self, guid: u64) -> Option<Arc<dyn Disk>> {
-        self.disk_of(guid).ok().map(|(_, _, disk)| disk.clone())
-    }
-
     fn disk_of(&self, guid: u64) -> Result<(&Vdev, &Leaf, &Arc<dyn Disk>), BlockError> {
         let vdev = self.tops.iter().find_map(|t| t.vdev.find_leaf(guid));
         let found = vdev.and_then(|vdev| match &vdev.body {

@@ -100,11 +100,6 @@ impl Blocks {
         self.writer().map_or_else(|_| SpaceSums::default(), |w| w.space().vdev_sums(vdev))
     }
 
-    /// How many free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes a vdev has, for each n.
-    pub fn free_histogram(&self, vdev: u32) -> [u64; 64] {
-        self.writer().map_or([0; 64], |w| w.space().histogram(vdev))
-    }
-
     /// What is allocated in a metaslab according to all changes that [`Blocks::take_changes`] gave so far: what its space map
     /// should say.
     pub fn told_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {

@@ -527,19 +527,15 @@ impl ObjectSet {
         block_bytes: u32,
     ) -> Result<(), ObjectError> {
         loop {
-            let version = self.must_be_live()?.state().version;
             let object = self.object(rq, id).await?;
             if object.dnode.max_block_id > 0 {
                 return Err(ObjectError::Unsupported { what: "another block size for an object of many blocks" });
             }
             let found = self.read_block(rq, &object, 0).await?;
-            let unchanged = |live: &Live| live.state().version == version;
-            if !unchanged(self.must_be_live()?) {
-                continue;
-            }
             let done = self
                 .change(rq, id, |node| {
                     let now = node.current.clone().ok_or(self.no_object(id))?;
+                    // The same pointers: what was read is still there.
                     if now.dnode != object.dnode {
                         return Ok(false);
                     }

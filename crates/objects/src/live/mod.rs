@@ -32,7 +32,7 @@ mod numbers;
 mod seek;
 mod share;
 pub mod spans;
-mod sync;
+pub(crate) mod sync;
 #[cfg(test)]
 mod tests;
 mod tree;

@@ -65,8 +65,10 @@ struct Dirty {
     changes: Arc<Changes>,
 }
 
-/// An object as it is now; `None` if it is gone.
+/// An object as it was written; `None` if it is gone.
 type Synced = (ObjectId, Option<Dnode>);
+/// An object as it is now; `None` if it is gone.
+pub(crate) type Adopted = (ObjectId, Option<Arc<Object>>);
 
 impl ObjectSet {
     /// Whether `txg` changed anything.
@@ -122,24 +124,24 @@ impl ObjectSet {
         let root = writer.root(&synced, zil).await?;
         let mut outcome = writer.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         outcome.root = root.pointer;
-        self.adopt(live, txg, root, synced);
+        let adopted = |(id, dnode): Synced| (id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))));
+        self.adopt(live, txg, root, synced.into_iter().map(adopted).collect());
         Ok(Some(outcome))
     }
 
     /// The new root counts, and the overlay of `txg` is dropped.
-    fn adopt(&self, live: &Live, txg: Txg, root: Arc<Root>, synced: Vec<Synced>) {
+    pub(crate) fn adopt(&self, live: &Live, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
         let per_block = root.meta.as_ref().map_or(32, |m| m.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut state = live.state();
         state.version += 1;
         state.zil = None;
         self.set_root(root);
         self.forget(synced.iter().map(|(id, _)| *id));
-        for (id, dnode) in synced {
+        for (id, base) in synced {
             let State { nodes, numbers, .. } = &mut *state;
             let Some(node) = nodes.get_mut(&id) else { continue };
             let was = node.base.as_ref().map_or(1, |base| base.dnode.slots() as u64);
-            let is_gone = dnode.is_none();
-            let base = dnode.map(|dnode| Arc::new(Object::new(id, dnode)));
+            let is_gone = base.is_none();
             if node.synced(txg, base) {
                 nodes.remove(&id);
                 if is_gone && !is_accounting(id) {
@@ -245,7 +247,7 @@ impl Writer<'_> {
 }
 
 /// Puts a dnode into its block, or wipes what is there.
-fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
+pub(crate) fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
     let there = match block.get(at) {
         Some(kind) if *kind != 0 => 1 + block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n)),
         _ => 1,
@@ -259,7 +261,7 @@ fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
 }
 
 /// Dnodes in use in a block of them.
-fn dnodes_in(block: &[u8]) -> u64 {
+pub(crate) fn dnodes_in(block: &[u8]) -> u64 {
     let (mut at, mut count) = (0, 0);
     while let Some(kind) = block.get(at) {
         let used = *kind != 0;

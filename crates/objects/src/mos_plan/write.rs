@@ -3,6 +3,7 @@
 use super::tree::Tree;
 use super::{META, MosPlan};
 use crate::error::ObjectError;
+use crate::live::sync::{Adopted, dnodes_in, put_dnode};
 use crate::object::Object;
 use crate::object_set::Root;
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_blocks::BlockError;
 use weir_blocks::WriteOptions;
-use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset};
+use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectType, Objset};
 use weir_machine::Request;
 
 /// Blocks under way at the same time.
@@ -22,13 +23,10 @@ pub struct MosRoot {
     /// The pointer for the uberblock.
     pub pointer: BlockPointer,
     pub(super) header: Objset,
-    pub(super) meta: Arc<Object>,
     /// The changed objects as they are now; `None` for those that are gone.
-    pub(super) objects: Vec<Synced>,
+    pub(super) objects: Vec<Adopted>,
 }
 
-/// An object as it is now; `None` if it is gone.
-type Synced = (ObjectId, Option<Arc<Object>>);
 /// New pointers, by level and block.
 type Pointers = BTreeMap<(u8, u64), BlockPointer>;
 
@@ -67,10 +65,10 @@ impl MosPlan {
         &mut self,
         rq: &Request,
         tree: &mut Tree,
-        objects: &[Synced],
+        objects: &[Adopted],
     ) -> Result<Option<Dnode>, ObjectError> {
         let per_block = (tree.block_bytes() / Dnode::SLOT as u64).max(1);
-        let mut by_block: BTreeMap<u64, Vec<&Synced>> = BTreeMap::new();
+        let mut by_block: BTreeMap<u64, Vec<&Adopted>> = BTreeMap::new();
         for object in objects {
             by_block.entry(object.0.0 / per_block).or_default().push(object);
         }
@@ -96,18 +94,15 @@ impl MosPlan {
         &mut self,
         rq: &Request,
         meta: Dnode,
-        objects: Vec<Synced>,
+        objects: Vec<Adopted>,
     ) -> Result<Option<MosRoot>, ObjectError> {
         let fill = meta.block_pointers.iter().map(BlockPointer::fill).sum();
-        let header = Objset { meta_dnode: Some(meta.clone()), ..self.set.root().header.clone() };
+        let header = Objset { meta_dnode: Some(meta), ..self.set.root().header.clone() };
         let bytes = Bytes::from(header.encode(self.header_bytes() as usize, Endian::Little));
         let options = WriteOptions { fill, ..self.options(META, ObjectType::OBJSET, 0, 0) };
         let Some(slot) = &self.header else { return Ok(None) };
         match self.blocks.fill(rq, &slot.reserved, bytes, &options).await {
-            Ok(pointer) => {
-                let meta = Arc::new(Object::new(META, meta));
-                Ok(Some(MosRoot { pointer, header, meta, objects }))
-            }
+            Ok(pointer) => Ok(Some(MosRoot { pointer, header, objects })),
             Err(BlockError::NoRoom { psize_bytes, .. }) => {
                 self.larger.insert((META, u8::MAX, 0), psize_bytes + 512);
                 if let Some(slot) = self.header.take() {
@@ -253,57 +248,11 @@ impl MosPlan {
 
     /// The root counts: the overlay of the group is dropped.
     pub fn finish(self, root: &MosRoot) {
-        let Some(live) = self.set.live() else { return };
-        let per_block = (root.meta.block_bytes() / Dnode::SLOT as u64).max(1);
-        let mut state = live.state();
-        state.version += 1;
-        let meta = Some(root.meta.clone());
-        self.set.set_root(Arc::new(Root { pointer: root.pointer, header: root.header.clone(), meta }));
-        self.set.forget(root.objects.iter().map(|(id, _)| *id));
-        for (id, object) in &root.objects {
-            let Some(node) = state.nodes.get_mut(id) else { continue };
-            let was = node.base.as_ref().map_or(1, |base| base.dnode.slots() as u64);
-            let is_done = node.synced(self.txg, object.clone());
-            if is_done && object.is_none() {
-                state.numbers.give_back(*id, was, per_block);
-            }
-            if is_done {
-                state.nodes.remove(id);
-            }
+        if let Some(live) = self.set.live() {
+            let objects = root.objects.iter().cloned();
+            self.set.adopt(live, self.txg, Root::new(root.pointer, root.header.clone()), objects.collect());
         }
     }
-}
-
-/// Puts a dnode into its block, or wipes what is there.
-fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
-    const EXTRA_SLOTS: usize = 12;
-    let slots_there = match block.get(at) {
-        Some(kind) if *kind != 0 => 1 + block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n)),
-        _ => 1,
-    };
-    let bytes = dnode.map(Dnode::encode).unwrap_or_default();
-    let end = at + (slots_there * Dnode::SLOT).max(bytes.len());
-    if let Some(place) = block.get_mut(at..end) {
-        place.fill(0);
-        if let Some(place) = place.get_mut(..bytes.len()) {
-            place.copy_from_slice(&bytes);
-        }
-    }
-}
-
-/// Dnodes in use in a block of them.
-fn dnodes_in(block: &[u8]) -> u64 {
-    const EXTRA_SLOTS: usize = 12;
-    let (mut at, mut count) = (0, 0);
-    while let Some(kind) = block.get(at) {
-        let mut slots = 1;
-        if *kind != 0 {
-            count += 1;
-            slots += block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n));
-        }
-        at += slots * Dnode::SLOT;
-    }
-    count
 }
 
 /// The sum of the fill counts of a block of pointers.

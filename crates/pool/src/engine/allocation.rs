@@ -12,15 +12,6 @@ use weir_blocks::{BlockError, Blocks, VdevGrid};
 use weir_machine::Machine;
 use weir_objects::dsl::change::PoolContext;
 
-fn class_of(class: Class) -> weir_blocks::Class {
-    match class {
-        Class::Normal => weir_blocks::Class::Normal,
-        Class::Log => weir_blocks::Class::Log,
-        Class::Special => weir_blocks::Class::Special,
-        Class::Dedup => weir_blocks::Class::Dedup,
-    }
-}
-
 fn failed(top: &VdevConfig) -> impl Fn(BlockError) -> PoolError {
     let name = top.name();
     move |error| PoolError::Refused { what: format!("{name}: {error}") }
@@ -40,7 +31,7 @@ fn range(top: &VdevConfig, metaslab: u64) -> Range<u64> {
 fn add(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
     let grid = VdevGrid {
         vdev: top.id as u32,
-        class: class_of(top.class),
+        class: top.class,
         metaslab_shift: top.metaslab_shift as u32,
         metaslab_count: metaslabs(top),
         closed: top.non_allocating || top.removing,

@@ -13,7 +13,7 @@ use crate::error::PoolError;
 use std::sync::Arc;
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
 use weir_files::{FileSystem, Identity};
-use weir_format::{Dnode, ObjsetId, ObjsetKind};
+use weir_format::{Dnode, ObjsetKind};
 use weir_machine::Request;
 use weir_objects::dsl::{Dataset, Dsl, PoolFacts};
 use weir_objects::live::Policy;
@@ -121,18 +121,6 @@ impl Engine {
     async fn replay(&self, rq: &Request, open: &OpenSet, replayer: &dyn Replayer) -> Result<(), PoolError> {
         if let Some(zil) = &open.zil {
             zil.replay(rq, &open.set, replayer).await?;
-        }
-        Ok(())
-    }
-
-    /// Forgets an open data set: what it changed is synced first. Clients that still use it are told that it is gone.
-    ///
-    /// # Errors
-    /// If it cannot be synced.
-    pub async fn close_set(&self, id: ObjsetId) -> Result<(), PoolError> {
-        if self.sets.get(id).is_some() {
-            self.sync().await?;
-            self.sets.remove(id);
         }
         Ok(())
     }

@@ -52,11 +52,6 @@ impl DirtyLimits {
         DirtyLimits { max_bytes, delay_percent: 60, sync_percent: 20, scale_ns: 500_000, longest_ns: 100_000_000 }
     }
 
-    /// A tenth of the machine's memory, at most 4 GiB.
-    pub fn of_memory(memory_bytes: u64) -> Self {
-        Self::new((memory_bytes / 10).clamp(64 << 20, 4 << 30))
-    }
-
     fn share(&self, percent: u64) -> u64 {
         self.max_bytes / 100 * percent
     }
@@ -154,11 +149,6 @@ impl PoolGate {
         if let Some(limits) = self.limits().as_mut() {
             limits.synced(txg);
         }
-    }
-
-    /// Its limits of memory.
-    pub fn dirty_limits(&self) -> DirtyLimits {
-        self.dirty
     }
 
     /// The pool's space now.

@@ -31,7 +31,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Puts holds, all or none. `temporary` ones last until the pool is next opened.
+    /// Puts holds, all or none. OpenZFS drops `temporary` ones when it next opens the pool.
     ///
     /// # Errors
     /// Those of [`Change::check_holds`], before anything was changed.
@@ -97,23 +97,6 @@ impl Change<'_> {
         if left == 0 && deferred && phys.children == 1 {
             self.log(name, id, "destroy", "").await?;
             self.destroy_snapshot(id).await?;
-        }
-        Ok(())
-    }
-
-    /// Releases what was held until the pool is opened again: when it is.
-    pub async fn release_temporary_holds(&mut self) -> Result<(), ChangeError> {
-        let Some(zap) = self.pool_object(pool::TMP_USERREFS).await? else { return Ok(()) };
-        for (name, _) in self.entries(zap).await? {
-            let Some((id, tag)) = name.split_once('-') else { continue };
-            let id = u64::from_str_radix(id, 16).map(ObjectId).unwrap_or_default();
-            match self.dataset(id).await {
-                Ok(phys) if phys.user_refs.0 != 0 => {
-                    let dir = self.dir_name(phys.dir).await?;
-                    self.release_one(&format!("{dir}@{:x}", id.0), id, tag).await?;
-                }
-                _ => drop(self.zap_remove(zap, &name).await?),
-            }
         }
         Ok(())
     }
