@@ -14,7 +14,7 @@ mod sample;
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::locks::lock;
-use crate::mount::{OpenedPool, stop_signal};
+use crate::mount::{OpenedPool, StopSignal};
 use crate::written::{Wish, Written, command_line, host};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -124,8 +124,9 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
     println!();
     let measured = measure::run(machine, &tree).await;
     if !once && measured.is_ok() {
+        let mut stop = StopSignal::new()?;
         println!("\nserving until Ctrl-C");
-        stop_signal().await?;
+        stop.wait().await;
     }
     drop(tree);
     service.stop().await;

@@ -8,7 +8,7 @@ use crate::written::{Wish, Written};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_daemon::Shown;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_machine::{Machine, Production, Request};
@@ -109,8 +109,9 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         let writable = shown.is_writable();
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, ..options };
         let mounted = fuse::mount(tree, machine.tasks.clone(), Path::new(&mountpoint), &options)?;
+        let stop = StopSignal::new()?;
         ready.tell()?;
-        until_unmounted(mounted).await
+        until_unmounted(mounted, stop).await
     });
     let closed = opened.close();
     if done? == Ended::Detached {
@@ -132,7 +133,7 @@ enum Ended {
 }
 
 /// Waits for `umount` or a signal.
-async fn until_unmounted(mounted: Mounted) -> Result<Ended, Failure> {
+async fn until_unmounted(mounted: Mounted, mut stop: StopSignal) -> Result<Ended, Failure> {
     let unmounter = mounted.unmounter();
     let mut ended = tokio::task::spawn_blocking(move || mounted.join());
     let end = |joined: Result<Result<(), FuseError>, tokio::task::JoinError>| match joined {
@@ -141,22 +142,31 @@ async fn until_unmounted(mounted: Mounted) -> Result<Ended, Failure> {
     };
     tokio::select! {
         joined = &mut ended => return end(joined),
-        stopped = stop_signal() => stopped?,
+        () = stop.wait() => {}
     }
     if unmounter.unmount()? { Ok(Ended::Detached) } else { end(ended.await) }
 }
 
-/// Returns at SIGINT, SIGTERM or SIGHUP.
-pub async fn stop_signal() -> Result<(), Failure> {
-    let of = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
-    let (mut int, mut term, mut hup) =
-        (of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?);
-    tokio::select! {
-        _ = int.recv() => {}
-        _ = term.recv() => {}
-        _ = hup.recv() => {}
+/// What asks a server to end: SIGINT, SIGTERM and SIGHUP. Made before a server says that it is ready, so that whoever
+/// was told so and stops it at once finds it closing its pool and not dying with it open.
+pub struct StopSignal([Signal; 3]);
+
+impl StopSignal {
+    /// From here on the signals no longer end the process by themselves.
+    pub fn new() -> Result<Self, Failure> {
+        let of = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
+        Ok(StopSignal([of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?]))
     }
-    Ok(())
+
+    /// Returns at the first of them.
+    pub async fn wait(&mut self) {
+        let [int, term, hup] = &mut self.0;
+        tokio::select! {
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+            _ = hup.recv() => {}
+        }
+    }
 }
 
 fn two_words(args: &Args) -> Result<[String; 2], Failure> {

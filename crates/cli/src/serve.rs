@@ -2,7 +2,7 @@
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
-use crate::mount::{Access, OpenedPool, open_options, ready, stop_signal, tell_of_unsynced};
+use crate::mount::{Access, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
 use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
@@ -54,8 +54,9 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         for line in service.lines() {
             println!("{line}");
         }
+        let mut stop = StopSignal::new()?;
         ready.tell()?;
-        stop_signal().await?;
+        stop.wait().await;
         service.stop().await;
         for (protocol, served) in service.served() {
             eprintln!("{}", summary(protocol, served));
