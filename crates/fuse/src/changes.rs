@@ -167,6 +167,21 @@ impl Inner {
         if how.stable { self.sync(rq, number).await } else { Ok(()) }
     }
 
+    /// Gives how many bytes were copied: the answer to the kernel has 32 bits for them.
+    pub(crate) async fn copy_range(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        (source, source_at): (INodeNo, u64),
+        (target, target_at): (INodeNo, u64),
+        len: u64,
+    ) -> Result<u32, Errno> {
+        const MOST: u64 = 1 << 31;
+        let (source, target) = ((self.node(source)?, source_at), (self.node(target)?, target_at));
+        let copied = self.tree.copy_range(rq, cred, source, target, len.min(MOST)).await;
+        copied.map(|bytes| bytes as u32).map_err(|e| report(rq, &e))
+    }
+
     pub(crate) async fn sync(&self, rq: &Request, number: INodeNo) -> Result<(), Errno> {
         self.tree.sync(rq, self.node(number)?).await.map_err(|e| report(rq, &e))
     }

@@ -461,20 +461,26 @@ impl Filesystem for Door {
         });
     }
 
-    /// The kernel then copies through its own pages.
+    /// Shares blocks where it can. What cannot be done here (`EXDEV`) the kernel copies through its own pages.
     fn copy_file_range(
         &self,
-        _: &KernelRequest,
-        _: INodeNo,
+        from: &KernelRequest,
+        source: INodeNo,
         _: FileHandle,
-        _: u64,
-        _: INodeNo,
+        source_at: u64,
+        target: INodeNo,
         _: FileHandle,
-        _: u64,
-        _: u64,
+        target_at: u64,
+        len: u64,
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(Errno::ENOSYS);
+        let cred = cred(from);
+        self.run(from, "copy_file_range", move |inner, rq| async move {
+            match inner.copy_range(&rq, &cred, (source, source_at), (target, target_at), len).await {
+                Ok(copied) => reply.written(copied),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 }

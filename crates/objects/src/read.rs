@@ -141,6 +141,10 @@ impl ObjectSet {
         part: Range<u64>,
     ) -> Result<Segments, ObjectError> {
         let within = |len: usize| (part.start as usize).min(len)..(part.end as usize).min(len);
+        let (pointer, seen) = match seen {
+            Some(Seen::Shared(shared)) => (Some(*shared), None),
+            seen => (pointer, seen),
+        };
         match pointer {
             _ if let Some(Seen::Data(bytes)) = seen => Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))])),
             _ if seen.is_some() => Ok(zeros(part.end.saturating_sub(part.start))),
@@ -187,6 +191,9 @@ impl ObjectSet {
         block: u64,
     ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
         let newest = match self.view_block(rq, object, block).await? {
+            Some((newest, Seen::Shared(pointer))) => {
+                return Ok(Some((self.read_pointer(rq, &newest, block, &pointer).await?, pointer.endian())));
+            }
             Some((_, Seen::Data(bytes))) => return Ok(Some((bytes, Endian::Little))),
             Some((_, Seen::Hole)) => return Ok(None),
             Some((newest, Seen::Synced)) => Some(newest),

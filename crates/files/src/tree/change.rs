@@ -137,6 +137,31 @@ impl Tree {
         files.write(rq, cred, object_of(&*files, file), at, data).await
     }
 
+    /// Copies a range from one file to another, also of another file system or from a snapshot, and gives how many bytes;
+    /// see [`crate::FileSystem::copy_range`].
+    ///
+    /// # Errors
+    /// [`FileError::CrossDevice`] if either is no file of a pool; the caller then reads and writes.
+    pub async fn copy_range(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        (source, source_at): (Node, u64),
+        (target, target_at): (Node, u64),
+        len: u64,
+    ) -> Result<u64, FileError> {
+        let to = self.changing(rq, target).await?;
+        let from = match self.open(rq, source.branch).await? {
+            Opened::Files(files) if !source.is_synthetic() => files,
+            _ => return Err(FileError::CrossDevice),
+        };
+        let (Some(lender), Some(files)) = (from.file_system(), to.file_system()) else {
+            return Err(FileError::CrossDevice);
+        };
+        let source = (lender, object_of(&*from, source), source_at);
+        files.copy_range(rq, cred, source, (object_of(&*to, target), target_at), len).await
+    }
+
     /// Sets attributes, the size among them; see [`crate::FileSystem::set_attributes`].
     pub async fn set_attributes(
         &self,

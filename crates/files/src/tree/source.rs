@@ -102,6 +102,10 @@ pub trait Files: Send + Sync {
     ) -> Answer<'a, Attributes> {
         refused()
     }
+    /// The file system itself, if it is one of a pool: two of the same pool can share blocks.
+    fn file_system(&self) -> Option<&FileSystem> {
+        None
+    }
     fn set_attributes<'a>(
         &'a self,
         _rq: &'a Request,
@@ -286,6 +290,10 @@ impl Files for FileSystem {
         data: Bytes,
     ) -> Answer<'a, Attributes> {
         FileSystem::write(self, rq, cred, file, at, data).boxed()
+    }
+
+    fn file_system(&self) -> Option<&FileSystem> {
+        Some(self)
     }
 
     fn set_attributes<'a>(

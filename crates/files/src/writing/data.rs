@@ -20,7 +20,7 @@ use weir_objects::live::Purpose;
 use weir_objects::txg::Tx;
 
 /// Most bytes that one transaction writes.
-const PIECE_BYTES: usize = 1 << 20;
+pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Largest file: offsets are signed.
 const LARGEST: u64 = i64::MAX as u64;
 const SET_IDS: u64 = 0o6000;
@@ -67,25 +67,37 @@ impl FileSystem {
             // Pieces end where blocks of every size do.
             let to_boundary = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
             let piece = rest.split_to(rest.len().min(to_boundary));
-            let tx = self.begin(rq, piece.len() as u64, Purpose::Write).await?;
-            self.grow_block(rq, &tx, &mut node, end).await?;
-            self.write_piece(rq, &tx, &node, at, &piece).await?;
-            let now = writing.now();
+            self.write_one(rq, cred, &mut node, (at, end), &piece).await?;
             at += piece.len() as u64;
-            node.set_word(index::SIZE, node.size_bytes().max(at))?;
-            node.touch_contents(now)?;
-            let cleared = self.drop_set_ids(cred, &mut node)?;
-            self.store(rq, &tx, &node).await?;
-            self.log_write(&tx, &node, at - piece.len() as u64, &piece);
-            if cleared {
-                self.log_mode(&tx, &node);
-            }
+        }
+        Ok(())
+    }
+
+    /// Writes a piece at `at` in a transaction of its own; all pieces reach to `end`.
+    pub(super) async fn write_one(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        node: &mut Node,
+        (at, end): (u64, u64),
+        piece: &Bytes,
+    ) -> Result<(), FileError> {
+        let tx = self.begin(rq, piece.len() as u64, Purpose::Write).await?;
+        self.grow_block(rq, &tx, node, end).await?;
+        self.write_piece(rq, &tx, node, at, piece).await?;
+        node.set_word(index::SIZE, node.size_bytes().max(at + piece.len() as u64))?;
+        node.touch_contents(self.writing()?.now())?;
+        let cleared = self.drop_set_ids(cred, node)?;
+        self.store(rq, &tx, node).await?;
+        self.log_write(&tx, node, at, piece);
+        if cleared {
+            self.log_mode(&tx, node);
         }
         Ok(())
     }
 
     /// Who writes to somebody else's program takes its set-user-id and set-group-id bits.
-    fn drop_set_ids(&self, cred: &Cred, node: &mut Node) -> Result<bool, FileError> {
+    pub(super) fn drop_set_ids(&self, cred: &Cred, node: &mut Node) -> Result<bool, FileError> {
         let mode = node.mode();
         if cred.uid == 0 || mode & SET_IDS == 0 || mode & EXECUTABLE == 0 {
             return Ok(false);

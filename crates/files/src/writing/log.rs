@@ -15,7 +15,7 @@ use std::sync::Arc;
 use weir_format::acl::Ace;
 use weir_format::zil::{AclBody, CreateBody, LogBody, Made, Renaming};
 use weir_format::znode::{Timestamp, flag};
-use weir_format::{Encoder, Endian, ObjectId};
+use weir_format::{BlockPointer, Encoder, Endian, ObjectId};
 use weir_objects::txg::Tx;
 use weir_objects::zil::Zil;
 
@@ -138,6 +138,12 @@ impl FileSystem {
         {
             zil.log_write(tx, node.id, offset, data);
         }
+    }
+
+    /// The blocks of a range, from `offset` on, are others'.
+    pub(super) fn log_clone(&self, tx: &Tx, node: &Node, (offset, length): (u64, u64), pointers: Vec<BlockPointer>) {
+        let block_bytes = node.object.block_bytes();
+        self.log_of(tx, node, &LogBody::CloneRange { object: node.id, offset, length, block_bytes, pointers });
     }
 
     /// A range became zeros; with a length of 0, the file ends at `offset`.

@@ -126,6 +126,11 @@ pub(crate) fn move_dir(cred: &Cred, node: &Node) -> Result<(), FileError> {
     need(cred, node, WRITE)
 }
 
+/// Reading what a file holds. The owner may whatever the mode says, as with writing.
+pub(crate) fn read(cred: &Cred, node: &Node) -> Result<(), FileError> {
+    if cred.uid != node.owner().0 { need(cred, node, READ) } else { Ok(()) }
+}
+
 /// Writing to a file, at its end or elsewhere. The owner may whatever the mode says: who has opened the file and then
 /// taken the right away goes on writing.
 pub(crate) fn write(cred: &Cred, node: &Node, at_end: bool) -> Result<(), FileError> {

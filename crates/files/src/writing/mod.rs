@@ -25,6 +25,7 @@
 //! `zfs_dir.c`); older versions are refused.
 
 mod acls;
+mod copy;
 mod data;
 mod entries;
 mod locks;

@@ -18,13 +18,15 @@ use futures_util::future::BoxFuture;
 use weir_format::acl::{Ace, decode_aces};
 use weir_format::zil::{AclBody, CreateBody, LogBody, LogRecord, Made, Renaming, WriteBody, Xvattr};
 use weir_format::znode::{Timestamp, flag};
-use weir_format::{Cursor, Endian, ObjectId};
+use weir_format::{BlockPointer, Cursor, Endian, ObjectId};
 use weir_machine::Request;
 use weir_objects::live::Purpose;
 use weir_objects::zil::Replayer;
 use weir_objects::{ObjectError, Place};
 
 const NS_PER_S: i128 = 1_000_000_000;
+/// Bytes of the largest block.
+const LARGEST_BLOCK: u64 = 16 << 20;
 
 /// The bits of optional attributes that a record can set, and the flags that they are in a file (`XAT0_…`, `ZFS_…`;
 /// OpenZFS `include/sys/xvattr.h`, `zfs_xvattr_set`).
@@ -138,7 +140,9 @@ impl FileSystem {
                 let value = Some(*value).filter(|value| !value.is_empty());
                 unless_gone(self.replay_xattr(rq, *object, name, value).await)
             }
-            LogBody::CloneRange { .. } => Err(FileError::Unsupported { what: "replay of cloned blocks".into() }),
+            LogBody::CloneRange { object, offset, length, block_bytes, pointers } => {
+                unless_gone(self.replay_clone(rq, *object, (*offset, *length), *block_bytes, pointers).await)
+            }
         }
     }
 
@@ -244,6 +248,35 @@ impl FileSystem {
         node.touch_contents(writing.now())?;
         self.store(rq, &tx, &node).await?;
         self.log_write(&tx, &node, offset, &bytes);
+        Ok(())
+    }
+
+    /// Blocks that the log leads to were kept for it when it was claimed.
+    async fn replay_clone(
+        &self,
+        rq: &Request,
+        object: ObjectId,
+        (offset, length): (u64, u64),
+        block_bytes: u64,
+        pointers: &[BlockPointer],
+    ) -> Result<(), FileError> {
+        let end = offset.checked_add(length).ok_or(FileError::TooLarge)?;
+        Self::check_size(end)?;
+        let writing = self.writing()?;
+        let _held = writing.locks.one(object).await;
+        let mut node = self.node(rq, object).await?.require_file()?;
+        let tx = self.begin(rq, length, Purpose::Write).await?;
+        let fits = (512..=LARGEST_BLOCK).contains(&block_bytes) && block_bytes.is_multiple_of(512);
+        if !fits || !offset.is_multiple_of(block_bytes) || !self.fit_block(rq, &tx, &mut node, block_bytes).await? {
+            return Err(FileError::Unsupported {
+                what: "replay of cloned blocks of another size than the file's".into(),
+            });
+        }
+        self.put_shared(rq, &tx, &mut node, offset, pointers).await?;
+        node.set_word(index::SIZE, node.size_bytes().max(end))?;
+        node.touch_contents(writing.now())?;
+        self.store(rq, &tx, &node).await?;
+        self.log_clone(&tx, &node, (offset, length), pointers.to_vec());
         Ok(())
     }
 

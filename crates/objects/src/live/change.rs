@@ -21,6 +21,15 @@ fn patched(block: Bytes, offset: usize, bytes: &[u8]) -> Bytes {
     block.freeze()
 }
 
+/// The object has changed, and reaches to a block.
+fn reach(node: &mut Node, txg: Txg, id: ObjectId, block: u64) {
+    let grows = |o: &Arc<Object>| !o.dirty || o.dnode.max_block_id < block;
+    if let Some(mut image) = node.current.as_ref().filter(|o| grows(o)).map(|o| o.dnode.clone()) {
+        image.max_block_id = image.max_block_id.max(block);
+        node.set_image(id, txg, image);
+    }
+}
+
 impl ObjectSet {
     /// Opens the set that `pointer` leads to for changes.
     pub async fn open_live(
@@ -313,23 +322,24 @@ impl ObjectSet {
         .await
     }
 
-    /// Writes one whole block that is a block on the devices already.
+    /// Lets one whole block be a block on the devices.
     pub(super) async fn put_shared(
         self: &Arc<Self>,
         rq: &Request,
         tx: &Tx,
         id: ObjectId,
         block: u64,
-        bytes: Bytes,
         pointer: BlockPointer,
     ) -> Result<(), ObjectError> {
         self.change(rq, id, |node| {
             let object = node.current.clone().ok_or(self.no_object(id))?;
-            if bytes.len() as u64 != object.block_bytes() {
+            if pointer.lsize_bytes() != object.block_bytes() {
                 return Err(ObjectError::Unsupported { what: "sharing a block that is not as long as the object's" });
             }
-            self.put(node, tx.txg(), id, block, bytes.clone(), false);
-            node.changes(tx.txg()).shared.insert(block, pointer);
+            let changes = node.changes(tx.txg());
+            changes.blocks.remove(&block);
+            changes.shared.insert(block, pointer);
+            reach(node, tx.txg(), id, block);
             Ok(())
         })
         .await
@@ -344,11 +354,7 @@ impl ObjectSet {
         if let (false, Some(live)) = (known, self.live()) {
             live.gate.groups().book_dirty(txg, len);
         }
-        let grows = |o: &Arc<Object>| !o.dirty || o.dnode.max_block_id < block;
-        if let Some(mut image) = node.current.as_ref().filter(|o| grows(o)).map(|o| o.dnode.clone()) {
-            image.max_block_id = image.max_block_id.max(block);
-            node.set_image(id, txg, image);
-        }
+        reach(node, txg, id, block);
     }
 
     /// Changes a part of one block.
@@ -376,7 +382,8 @@ impl ObjectSet {
                             (Seen::Data(bytes), _) => bytes,
                             (Seen::Hole, _) => zeros(),
                             (Seen::Synced, Some((of, found))) if *of == version => found.clone().unwrap_or_else(zeros),
-                            (Seen::Synced, _) => return Ok(false),
+                            (Seen::Shared(_), Some((of, Some(found)))) if *of == version => found.clone(),
+                            (Seen::Synced | Seen::Shared(_), _) => return Ok(false),
                         },
                     };
                     self.put(node, tx.txg(), id, block, patched(whole, from, bytes), booked);
@@ -421,6 +428,7 @@ impl ObjectSet {
         self.change_image(rq, tx, id, |image, changes| {
             let keep = changes.blocks.split_off(&first);
             changes.blocks.extend(keep.into_iter().filter(|(n, _)| *n >= last));
+            changes.shared.retain(|n, _| !(first..last).contains(n));
             changes.freed.add(first..last);
             if last > image.max_block_id {
                 image.max_block_id = image.max_block_id.min(first.saturating_sub(1));
@@ -542,7 +550,7 @@ impl ObjectSet {
                     let bytes = match node.see(0) {
                         Seen::Data(bytes) => Some(bytes),
                         Seen::Hole => None,
-                        Seen::Synced => found.clone(),
+                        Seen::Synced | Seen::Shared(_) => found.clone(),
                     };
                     let mut image = now.dnode.clone();
                     image.data_block_bytes = block_bytes;

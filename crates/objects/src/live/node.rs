@@ -28,10 +28,17 @@ pub(crate) struct Changes {
     pub freed: Spans,
     /// Blocks written, whole.
     pub blocks: BTreeMap<u64, Bytes>,
-    /// Those of them that are not written but shared: the blocks on the devices that they are.
+    /// Blocks that are not written but shared: the blocks on the devices that they are. None of them is in `blocks`.
     pub shared: BTreeMap<u64, BlockPointer>,
     /// The spill block: written, or taken away.
     pub spill: Option<Option<Bytes>>,
+}
+
+impl Changes {
+    /// Whether it has blocks that are not in the synced tree.
+    pub fn writes(&self) -> bool {
+        !self.blocks.is_empty() || !self.shared.is_empty()
+    }
 }
 
 /// What the overlay knows of a block.
@@ -39,6 +46,8 @@ pub(crate) struct Changes {
 pub(crate) enum Seen {
     /// Its bytes.
     Data(Bytes),
+    /// It is that block on the devices, which others have too.
+    Shared(BlockPointer),
     /// It is a hole.
     Hole,
     /// What the synced tree says.
@@ -79,6 +88,9 @@ impl Node {
             if let Some(bytes) = changes.blocks.get(&n) {
                 return Seen::Data(bytes.clone());
             }
+            if let Some(pointer) = changes.shared.get(&n) {
+                return Seen::Shared(*pointer);
+            }
             if changes.removed || changes.freed.contains(n) {
                 return Seen::Hole;
             }
@@ -112,7 +124,7 @@ impl Node {
         let changes = self.changes(txg);
         changes.image = Some(image.clone());
         self.graft(&mut image);
-        let dirty = self.txgs.values().any(|c| !c.blocks.is_empty());
+        let dirty = self.txgs.values().any(|c| c.writes());
         self.current = Some(Arc::new(match &self.current {
             Some(current) => current.with_dnode(image, dirty),
             None => Object::changed(id, image, dirty),
@@ -154,7 +166,7 @@ impl Node {
         if let Some(current) = self.current.take() {
             let mut image = current.dnode.clone();
             self.graft(&mut image);
-            let dirty = self.txgs.values().any(|c| !c.blocks.is_empty());
+            let dirty = self.txgs.values().any(|c| c.writes());
             self.current = Some(Arc::new(current.with_dnode(image, dirty)));
         }
         self.txgs.is_empty()

@@ -107,8 +107,8 @@ impl ObjectSet {
                 None => return Ok(None),
             };
             match (seen, what) {
-                (Seen::Data(_), Seek::Data) | (Seen::Hole, Seek::Hole) => return Ok(Some(at)),
-                (Seen::Data(_) | Seen::Hole, _) => at = run_end,
+                (Seen::Data(_) | Seen::Shared(_), Seek::Data) | (Seen::Hole, Seek::Hole) => return Ok(Some(at)),
+                (Seen::Data(_) | Seen::Shared(_) | Seen::Hole, _) => at = run_end,
                 (Seen::Synced, _) => match self.next_block(rq, &object, at, what).await? {
                     Some(found) if found < run_end => return Ok(Some(found)),
                     _ => at = run_end,
@@ -124,10 +124,13 @@ impl Node {
     pub(crate) fn run_end(&self, n: u64) -> u64 {
         let mut end = u64::MAX;
         for changes in self.txgs.values() {
-            if changes.blocks.contains_key(&n) {
+            if changes.blocks.contains_key(&n) || changes.shared.contains_key(&n) {
                 return n.saturating_add(1);
             }
             if let Some((next, _)) = changes.blocks.range(n..).next() {
+                end = end.min(*next);
+            }
+            if let Some((next, _)) = changes.shared.range(n..).next() {
                 end = end.min(*next);
             }
             if let Some(span) = changes.freed.at_or_after(n) {

@@ -1,81 +1,101 @@
 //! Blocks that several files share (`feature@block_cloning`).
 //!
-//! A block on the devices is *lent* by one file and *shared* by another: at the next sync the other's tree leads to the
-//! same place, and the pool counts one reference more ([`super::Outcome::cloned`]). Until then the sharer holds its bytes
-//! like any that were written, so every reader sees them.
+//! An object *borrows* the pointer to a block of another and *shares* it: at the next sync its tree leads to the same
+//! place, and the pool counts one reference more ([`super::Outcome::cloned`]). Until then the overlay knows that the block
+//! is the one at that pointer: nothing is read, and nothing waits in memory.
 //!
-//! Who lends and shares holds one [`Tx`] over both: what the lender overwrites from that group on is freed after the
-//! sharer's reference was counted.
+//! Invariants:
+//! - Who borrows and shares holds one [`Tx`] over both: what the lender gives up from that group on is freed after the
+//!   sharer's reference was counted.
+//! - A block is lent only once the group that wrote it is on stable storage: a record of the intent log that leads to it
+//!   must not outlive it.
+//!
+//! Source: OpenZFS `module/zfs/dmu.c` (`dmu_read_l0_bps`, `dmu_brt_clone`).
 
 use super::node::Seen;
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
-use bytes::Bytes;
 use std::sync::Arc;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-/// A block that may be shared.
-#[derive(Clone, Debug)]
-pub struct Lent {
-    /// Where it lies.
-    pub pointer: BlockPointer,
-    /// What it holds.
-    pub bytes: Bytes,
+/// A block that is asked for to be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lent {
+    /// It may be: a hole, bytes in the pointer itself, or a block on the devices.
+    Block(BlockPointer),
+    /// Not before the present group has synced.
+    NotYet,
+    /// Not at all: it is deduplicated or encrypted, or the pool has no such feature.
+    Never,
 }
 
 impl ObjectSet {
-    /// A block that another object, of this set or of another of the same pool, may share; `None` if it cannot be: it is
-    /// a hole, not on the devices yet, too small to lie anywhere but in its pointer, deduplicated, or encrypted, or the
-    /// pool has no such feature. To be called within the transaction in which it is shared.
+    /// A block of an object of `from`, which is this set or another of the same pool, to be shared by an object of this
+    /// set in this transaction.
     ///
     /// # Errors
-    /// What reading meets.
-    pub async fn lend_block(
+    /// [`ObjectError::ReadOnly`] if this set cannot be changed; what reading meets.
+    pub async fn borrow_block(
         self: &Arc<Self>,
         rq: &Request,
         _tx: &Tx,
+        from: &Arc<ObjectSet>,
         id: ObjectId,
         block: u64,
-    ) -> Result<Option<Lent>, ObjectError> {
-        let Some(live) = self.live().filter(|_| self.options().keys.is_none()) else { return Ok(None) };
-        loop {
-            let version = {
-                let state = live.state();
-                let unsynced = state.nodes.get(&id).is_some_and(|node| node.see(block) != Seen::Synced);
-                if !state.policy.share_blocks || unsynced {
-                    return Ok(None);
-                }
-                state.version
-            };
-            let object = self.object(rq, id).await?;
-            let found = self.pointer_at(rq, &object, 0, block).await?;
-            let Some(pointer) = found.filter(is_sharable) else { return Ok(None) };
-            let bytes = self.read_pointer(rq, &object, block, &pointer).await?;
-            if live.state().version == version {
-                return Ok(Some(Lent { pointer, bytes }));
-            }
+    ) -> Result<Lent, ObjectError> {
+        let groups = self.groups().ok_or(ObjectError::ReadOnly { objset: self.id() })?;
+        let encrypted = self.options().keys.is_some() || from.options().keys.is_some();
+        if encrypted || !self.policy().is_some_and(|policy| policy.share_blocks) {
+            return Ok(Lent::Never);
         }
+        let pointer = loop {
+            let version = from.version();
+            match from.live().and_then(|live| Some(live.state().nodes.get(&id)?.see(block))) {
+                Some(Seen::Data(_)) => return Ok(Lent::NotYet),
+                Some(Seen::Shared(pointer)) => return Ok(Lent::Block(pointer)),
+                Some(Seen::Hole) => return Ok(Lent::Block(BlockPointer::HOLE)),
+                Some(Seen::Synced) | None => {}
+            }
+            let object = from.object(rq, id).await?;
+            let found = from.pointer_at(rq, &object, 0, block).await;
+            if from.version() == version {
+                break found?.unwrap_or(BlockPointer::HOLE);
+            }
+        };
+        if pointer.is_hole() {
+            return Ok(Lent::Block(BlockPointer::HOLE));
+        }
+        if pointer.is_redacted() || pointer.is_dedup() || pointer.is_encrypted() || pointer.uses_crypt() {
+            return Ok(Lent::Never);
+        }
+        let is_stable = pointer.is_embedded() || pointer.physical_birth() <= groups.last_synced();
+        Ok(if is_stable { Lent::Block(pointer) } else { Lent::NotYet })
     }
 
-    /// Lets a block be the one that was lent.
+    /// Lets a block be the one that was lent, or that a record of the intent log leads to.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the object's blocks have another size.
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the object's blocks have another size; what reading a
+    /// pointer that holds its block meets.
     pub async fn share_block(
         self: &Arc<Self>,
         rq: &Request,
         tx: &Tx,
         id: ObjectId,
         block: u64,
-        lent: &Lent,
+        lent: BlockPointer,
     ) -> Result<(), ObjectError> {
-        self.put_shared(rq, tx, id, block, lent.bytes.clone(), lent.pointer).await
+        let object = self.object(rq, id).await?;
+        if lent.is_hole() {
+            let block_bytes = object.block_bytes();
+            return self.punch(rq, tx, id, block.saturating_mul(block_bytes), block_bytes).await;
+        }
+        if lent.is_embedded() {
+            let bytes = self.read_pointer(rq, &object, block, &lent).await?;
+            return self.write_block(rq, tx, id, block, bytes).await;
+        }
+        self.put_shared(rq, tx, id, block, lent).await
     }
-}
-
-fn is_sharable(pointer: &BlockPointer) -> bool {
-    let lies = !pointer.is_hole() && !pointer.is_embedded() && !pointer.is_redacted();
-    lies && !pointer.is_dedup() && !pointer.is_encrypted() && !pointer.uses_crypt()
 }

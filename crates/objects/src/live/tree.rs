@@ -194,14 +194,12 @@ impl Writer<'_> {
         changes: &Changes,
         fill: Fill<'_>,
     ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
-        let mut blocks = changes.blocks.clone();
-        let shared = changes.shared.iter().filter(|(n, _)| blocks.remove(*n).is_some());
-        let shared: Vec<(u64, BlockPointer)> = shared.map(|(n, pointer)| (*n, reborn(pointer, self.txg))).collect();
-        let mut edits = self.write_data(tree, &blocks, fill).await?;
-        for (n, pointer) in shared {
+        let mut edits = self.write_data(tree, &changes.blocks, fill).await?;
+        for (n, pointer) in &changes.shared {
+            let pointer = reborn(pointer, self.txg);
             self.born(tree, pointer);
             self.outcome.lock().unwrap_or_else(PoisonError::into_inner).cloned.push(pointer);
-            edits.insert(n, pointer);
+            edits.insert(*n, pointer);
         }
         Ok(edits)
     }

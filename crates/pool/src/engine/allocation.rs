@@ -114,7 +114,7 @@ pub(crate) fn context(machine: &Machine, config: &Config, blocks: &Arc<Blocks>, 
     PoolContext {
         name: config.name.clone(),
         version: config.version,
-        capacity_bytes: space.size_bytes.saturating_sub(space.slop_bytes),
+        capacity_bytes: space.capacity_bytes(),
         sizes: Arc::new(move |pointer| blocks.dsize_bytes(pointer)),
         entropy: machine.entropy.clone(),
         host: config.host.name.clone(),

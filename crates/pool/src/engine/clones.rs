@@ -137,6 +137,11 @@ impl Clones {
         Ok(())
     }
 
+    /// What the further references would take, had each a block of its own.
+    pub fn saved_bytes(&self) -> u64 {
+        self.tables.values().map(|table| table.header.saved_bytes).sum()
+    }
+
     /// Writes what the group changed.
     pub async fn write(&mut self, change: &mut Change<'_>) -> Result<(), PoolError> {
         let mut empty = Vec::new();

@@ -35,9 +35,8 @@ pub(crate) fn policy_for(kind: ObjsetKind, policy: Policy) -> Policy {
 impl Engine {
     /// What data sets need to know of their pool.
     pub fn facts(&self) -> PoolFacts {
-        let space = self.gate.space();
         PoolFacts {
-            usable_bytes: space.size_bytes.saturating_sub(space.slop_bytes),
+            usable_bytes: self.gate.space().capacity_bytes(),
             altroot: String::new(),
             loaded_keys: Default::default(),
         }

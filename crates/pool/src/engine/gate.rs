@@ -22,6 +22,7 @@
 //! `module/zfs/spa_misc.c` (`spa_get_slop_space`).
 
 use futures_util::future::BoxFuture;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_format::{ObjsetId, Txg};
@@ -89,9 +90,16 @@ pub struct PoolSpace {
     pub deferred_bytes: u64,
     /// What is kept back.
     pub slop_bytes: u64,
+    /// What data sets refer to more than once: each is charged for it, and the devices hold it once.
+    pub saved_bytes: u64,
 }
 
 impl PoolSpace {
+    /// What all data sets together may refer to (`spa_get_dspace` less the slop).
+    pub fn capacity_bytes(&self) -> u64 {
+        self.size_bytes.saturating_sub(self.slop_bytes).saturating_add(self.saved_bytes)
+    }
+
     /// What of the slop stays closed to that purpose.
     fn kept(&self, purpose: Purpose) -> u64 {
         match purpose {
@@ -126,13 +134,15 @@ pub struct PoolGate {
     limits: Mutex<Option<Limits>>,
     /// When the last delayed transaction was let through.
     last_wakeup: Mutex<Nanos>,
+    /// What sharing of blocks saves, in bytes, as of the last group.
+    saved_bytes: AtomicU64,
 }
 
 impl PoolGate {
     /// A gate to the groups of a pool.
     pub fn new(clock: Clock, groups: Arc<TxGroups>, dirty: DirtyLimits, space: SpaceSource) -> Arc<Self> {
-        let (limits, last_wakeup) = Default::default();
-        Arc::new(PoolGate { clock, groups, dirty, space, limits, last_wakeup })
+        let (limits, last_wakeup, saved_bytes) = Default::default();
+        Arc::new(PoolGate { clock, groups, dirty, space, limits, last_wakeup, saved_bytes })
     }
 
     fn limits(&self) -> MutexGuard<'_, Option<Limits>> {
@@ -153,7 +163,12 @@ impl PoolGate {
 
     /// The pool's space now.
     pub fn space(&self) -> PoolSpace {
-        (self.space)()
+        PoolSpace { saved_bytes: self.saved_bytes.load(Ordering::Relaxed), ..(self.space)() }
+    }
+
+    /// Lets it count what sharing of blocks saves.
+    pub(crate) fn set_saved(&self, bytes: u64) {
+        self.saved_bytes.store(bytes, Ordering::Relaxed);
     }
 
     async fn enter(&self, set: ObjsetId, bytes: u64, purpose: Purpose) -> Result<Tx, ObjectError> {
@@ -260,7 +275,7 @@ mod tests {
 
     #[test]
     fn freeing_may_go_on_where_writing_stops() {
-        let space = PoolSpace { size_bytes: 1000, used_bytes: 960, deferred_bytes: 0, slop_bytes: 48 };
+        let space = PoolSpace { size_bytes: 1000, used_bytes: 960, deferred_bytes: 0, slop_bytes: 48, saved_bytes: 0 };
         assert_eq!(space.available(Purpose::Write), 0);
         assert_eq!(space.available(Purpose::Names), 16);
         assert_eq!(space.available(Purpose::Free), 34);

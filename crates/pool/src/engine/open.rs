@@ -238,6 +238,8 @@ async fn assemble(
     let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
     let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
     let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
+    let clones = Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
+    gate.set_saved(clones.saved_bytes());
     let core = Core {
         config,
         config_dirty: true,
@@ -246,7 +248,7 @@ async fn assemble(
         uberblock: pool.uberblock.clone(),
         config_object,
         context,
-        clones: Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?,
+        clones,
         missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
         limits: None,
         ended: false,

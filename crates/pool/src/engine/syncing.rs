@@ -85,6 +85,7 @@ pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<
     let _steady = engine.steady.lock().await;
     let tx = Tx::of_syncing(txg);
     let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    core.context.capacity_bytes = engine.gate.space().capacity_bytes();
     let change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
     let mut syncing = Syncing { change, core, engine };
     let mut answers = VecDeque::new();
@@ -108,6 +109,8 @@ impl Syncing<'_> {
         }
         self.free_all().await?;
         self.core.clones.write(&mut self.change).await?;
+        self.engine.gate.set_saved(self.core.clones.saved_bytes());
+        self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
         if anything && self.core.config_object.0 != 0 {
@@ -153,7 +156,7 @@ impl Syncing<'_> {
     }
 
     /// Counts further references to blocks.
-    async fn add_clones(&mut self, cloned: &[BlockPointer]) -> Result<(), PoolError> {
+    pub(crate) async fn add_clones(&mut self, cloned: &[BlockPointer]) -> Result<(), PoolError> {
         if cloned.is_empty() {
             return Ok(());
         }

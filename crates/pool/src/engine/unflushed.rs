@@ -65,10 +65,8 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
         let options = ReadOptions { raw: true, ..set.options().clone() };
         let header = set.root().header.zil.clone();
         let Some(claim) = claim(rq, &blocks, &options, &header, unknown).await? else { continue };
-        if !claim.clones.is_empty() {
-            let what = format!("the intent log of {} clones ranges of files, which is not replayed", dir.name);
-            return Err(PoolError::Refused { what });
-        }
+        // Whoever else has these blocks may give them up before the log is replayed.
+        syncing.add_clones(&claim.clones).await?;
         for pointer in &claim.blocks {
             let place = Place { objset: head.objset(), ..Place::default() };
             blocks.claim(pointer, txg).map_err(|error| ObjectError::Block { place, error })?;

@@ -121,7 +121,7 @@ impl Client {
         let root = Cred::root();
         let name = format!("name-{n}");
         let picked = self.pick();
-        match (self.rng.below(12), picked) {
+        match (self.rng.below(15), picked) {
             (0..3, _) | (_, None) => {
                 let new = New::of(NewKind::Regular, 0o644);
                 let made = self.files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
@@ -153,6 +153,7 @@ impl Client {
                     });
                 });
             }
+            (7 | 8, Some((_, file))) => self.copy(rq, objects, file).await,
             (6, Some((_, file))) => {
                 let size = self.rng.below(90_000);
                 self.files.set_attributes(rq, &root, objects[file], &SetAttributes::size(size)).await.unwrap();
@@ -170,6 +171,29 @@ impl Client {
                     bytes[at..at + len].copy_from_slice(&data);
                 });
             }
+        }
+    }
+
+    /// Copies a whole file over another, or a part of it.
+    async fn copy(&mut self, rq: &Request, objects: &[ObjectId], file: usize) {
+        let Some((_, target)) = self.pick().filter(|(_, target)| *target != file) else { return };
+        let source = self.know(|k| k.files[file].states.last().unwrap().clone());
+        let whole = self.rng.below(3) > 0;
+        if whole {
+            // Only what has synced can be shared.
+            let groups = self.files.objects().groups().unwrap();
+            groups.wait_synced(groups.open()).await.unwrap();
+        }
+        let from = if whole { 0 } else { self.rng.below(source.len() as u64 + 1) };
+        let at = if whole { 0 } else { self.rng.below(60_000) };
+        let (lender, files) = (objects[file], &self.files);
+        let copied = files.copy_range(rq, &Cred::root(), (files, lender, from), (objects[target], at), 60_000).await;
+        let data = &source[from as usize..][..copied.unwrap() as usize];
+        if !data.is_empty() {
+            self.contents(target, |bytes| {
+                bytes.resize(bytes.len().max(at as usize + data.len()), 0);
+                bytes[at as usize..][..data.len()].copy_from_slice(data);
+            });
         }
     }
 

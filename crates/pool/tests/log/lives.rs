@@ -139,3 +139,47 @@ fn a_flushed_volume_is_replayed() {
     });
     second.unwrap();
 }
+
+/// A copy that shares blocks is stable when its log is; its blocks stay although their first owner is removed.
+#[test]
+fn copies_are_replayed() {
+    let world = world(5, SHAPE);
+    let machine = world.machine();
+    let mut data = vec![0; 3 * (128 << 10) + 100];
+    weir_sim::Rng::new(5).fill(&mut data);
+    let wanted = data.clone();
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "begun").await;
+        let new = New::of(NewKind::Regular, 0o600);
+        let source = files.create(&rq, &root, files.root(), b"source", &new).await.unwrap().object;
+        files.write(&rq, &root, source, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
+        engine.sync().await.unwrap();
+        let synced = engine.groups().last_synced();
+        let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
+        files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), 1 << 30).await.unwrap();
+        files.remove(&rq, &root, files.root(), b"source").await.unwrap();
+        files.sync(&rq, Some(copy)).await.unwrap();
+        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        demand_whole(&machine, "with a log").await;
+        let engine = import(&machine).await.unwrap();
+        assert!(engine.gate.space().saved_bytes >= 3 * (128 << 10), "claimed");
+        engine.sync().await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let copy = files.lookup(&rq, files.root(), b"copy").await.unwrap();
+        assert!(files.read(&rq, copy, 0, 1 << 20).await.unwrap() == wanted);
+        assert!(files.lookup(&rq, files.root(), b"source").await.is_err());
+        engine.sync().await.unwrap();
+        assert_eq!(engine.gate.space().saved_bytes, 0, "the copy alone has them");
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}

@@ -5,7 +5,7 @@ use crate::{work, zdb};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
-use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, New, NewKind, Space, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset};
@@ -61,12 +61,7 @@ fn judge(name: &str, layout: Layout, count: usize) {
     let rq = &Request::internal("test");
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
-        let home = NewDataset {
-            name: "tank/home".into(),
-            kind: Kind::FileSystem(FileSystemSpec::default()),
-            properties: Vec::new(),
-        };
-        engine.create_dataset(home).await.unwrap();
+        engine.create_dataset(home()).await.unwrap();
         let files = engine.file_system(rq, "tank/home").await.unwrap();
         fill(&files, rq, 1).await;
         check(&files, rq, 1).await;
@@ -116,4 +111,113 @@ fn files_on_one_device() {
 #[test]
 fn files_on_raidz2() {
     judge("files-raidz2", Layout::Raidz(2), 5);
+}
+
+/// Bytes that do not compress.
+fn noise(len: usize, seed: u64) -> Bytes {
+    let blocks = (0..len.div_ceil(16 << 10) as u64).flat_map(|n| work::contents(seed, n * 2));
+    Bytes::from_iter(blocks.take(len))
+}
+
+async fn make(files: &FileSystem, name: &str, data: Bytes) -> ObjectId {
+    let (rq, root) = (Request::internal("test"), Cred::root());
+    let new = New::of(NewKind::Regular, 0o644);
+    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
+    made
+}
+
+async fn demand(files: &FileSystem, name: &str, wanted: &[u8]) {
+    let rq = Request::internal("test");
+    let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+    let found = files.read(&rq, file, 0, wanted.len() + 1).await.unwrap();
+    assert!(found == wanted, "{name}");
+}
+
+/// Copies share blocks: within a file system, to another, from a snapshot; in part, over something, and with holes.
+async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
+    let (rq, root) = (&Request::internal("test"), Cred::root());
+    engine.create_dataset(NewDataset { name: "tank/b".into(), ..home() }).await.unwrap();
+    let (a, b) = (engine.file_system(rq, "tank").await.unwrap(), engine.file_system(rq, "tank/b").await.unwrap());
+    let source = make(&a, "source", data.clone()).await;
+    a.allocate(rq, &root, source, 1 << 20..2 << 20, Space::Punch).await.unwrap();
+    let mut holed = data.to_vec();
+    holed[1 << 20..2 << 20].fill(0);
+    engine.snapshot(vec!["tank@one".into()], Vec::new()).await.unwrap();
+    let old = engine.file_system(rq, "tank@one").await.unwrap();
+    let len = data.len() as u64;
+    for (files, name, from) in [(&a, "same", &a), (&b, "other", &a), (&b, "snapshot", &old)] {
+        let before = engine.gate.space().saved_bytes;
+        let copy = make(files, name, Bytes::new()).await;
+        let copied = files.copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
+        assert_eq!(copied, len, "{name}");
+        demand(files, name, &holed).await;
+        engine.sync().await.unwrap();
+        demand(files, name, &holed).await;
+        let saved = engine.gate.space().saved_bytes - before;
+        assert!(saved >= len - (1 << 20), "{name} saves {saved}");
+        // A block that is changed is the changer's own.
+        files.write(rq, &root, copy, WriteAt::Offset(9), Bytes::from_static(b"mine")).await.unwrap();
+        engine.sync().await.unwrap();
+    }
+    demand(&a, "source", &holed).await;
+    // Not at blocks' starts, and over something: bytes.
+    let odd = make(&b, "odd", noise(500_000, 77)).await;
+    b.copy_range(rq, &root, (&a, source, 1000), (odd, 5000), 400_000).await.unwrap();
+    let mut wanted = noise(500_000, 77).to_vec();
+    wanted[5000..405_000].copy_from_slice(&holed[1000..401_000]);
+    demand(&b, "odd", &wanted).await;
+    // Ranges of one file.
+    let overlap = a.copy_range(rq, &root, (&a, source, 0), (source, 4096), 8192).await;
+    assert!(matches!(overlap, Err(FileError::Invalid { .. })), "{overlap:?}");
+    a.copy_range(rq, &root, (&a, source, 0), (source, 1 << 20), 512 << 10).await.unwrap();
+    holed.copy_within(0..512 << 10, 1 << 20);
+    demand(&a, "source", &holed).await;
+    holed
+}
+
+fn home() -> NewDataset {
+    let kind = Kind::FileSystem(FileSystemSpec::default());
+    NewDataset { name: "tank/home".into(), kind, properties: Vec::new() }
+}
+
+#[test]
+fn copies_share_blocks() {
+    let dir = folder("files-copies");
+    let machine = Machine::production().unwrap();
+    let options = pool_of(&dir, Layout::Mirror, 2);
+    let rq = &Request::internal("test");
+    let data = noise((5 << 20) + 777, 3);
+    let wanted = machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        let wanted = copies(&engine, &data).await;
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+        wanted
+    });
+    zdb::demand_clean(&dir, "tank");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await;
+        let (a, b) = (engine.file_system(rq, "tank").await.unwrap(), engine.file_system(rq, "tank/b").await.unwrap());
+        let mut copy = data.to_vec();
+        copy[1 << 20..2 << 20].fill(0);
+        copy[9..13].copy_from_slice(b"mine");
+        demand(&a, "same", &copy).await;
+        demand(&b, "other", &copy).await;
+        demand(&b, "snapshot", &copy).await;
+        demand(&a, "source", &wanted).await;
+        assert!(engine.gate.space().saved_bytes > 8 << 20);
+        let root = Cred::root();
+        for (files, name) in [(&a, "source"), (&b, "other"), (&b, "snapshot"), (&b, "odd")] {
+            files.remove(rq, &root, files.root(), name.as_bytes()).await.unwrap();
+        }
+        engine.destroy_snapshots(vec!["tank@one".into()], false).await.unwrap();
+        engine.sync().await.unwrap();
+        demand(&a, "same", &copy).await;
+        assert_eq!(engine.gate.space().saved_bytes, 0, "one holder is left");
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
 }

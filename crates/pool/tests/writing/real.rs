@@ -4,7 +4,7 @@ use crate::{work, zdb};
 use std::path::{Path, PathBuf};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::{Machine, Request};
-use weir_objects::live::{NewObject, Purpose};
+use weir_objects::live::{Lent, NewObject, Purpose};
 use weir_pool::config::Class;
 use weir_pool::engine::{Additions, ImportOptions};
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, Pool, PoolError, Rewind};
@@ -193,6 +193,7 @@ async fn share(engine: &Engine) {
     let first = work::write_object(engine, "tank", 20, 5).await.unwrap();
     engine.sync().await.unwrap();
     engine.renew_policy(rq, "tank").await.unwrap();
+    engine.renew_policy(rq, "tank/b").await.unwrap();
     let from = engine.open_set(rq, "tank", None).await.unwrap();
     let mut sharers = Vec::new();
     for name in ["tank", "tank/b"] {
@@ -200,13 +201,10 @@ async fn share(engine: &Engine) {
         let tx = to.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
         let id = to.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10)).await.unwrap();
         for block in 0..20 {
-            let lent = from.lend_block(rq, &tx, ObjectId(first), block).await.unwrap();
-            // What compresses into its pointer is written anew.
-            assert_eq!(lent.is_some(), u64::is_multiple_of(block, 2));
-            match lent {
-                Some(lent) => to.share_block(rq, &tx, id, block, &lent).await.unwrap(),
-                None => to.write(rq, &tx, id, block << 14, &work::contents(5, block)).await.unwrap(),
-            }
+            let lent = to.borrow_block(rq, &tx, &from, ObjectId(first), block).await.unwrap();
+            let Lent::Block(pointer) = lent else { panic!("{lent:?}") };
+            assert_eq!(pointer.is_embedded(), !u64::is_multiple_of(block, 2));
+            to.share_block(rq, &tx, id, block, pointer).await.unwrap();
         }
         sharers.push((to, id));
     }
