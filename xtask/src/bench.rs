@@ -1,8 +1,8 @@
-//! `cargo xtask bench read`: reads beside other readers, side by side in one run, as ratios. `cargo xtask bench scan`: long
+//! `cargo xtask bench read` and `bench write`: Weir beside others, side by side in one run, as ratios. `bench scan`: long
 //! directories and lists of snapshots.
 //!
-//! Figures only mean something beside a peer's on the same files in the same minute, so the bench is one program
-//! (`weir-judge read-bench`, built in release) that runs Weir, fio, OpenZFS's zdb and zfs-fuse in turn.
+//! Figures only mean something beside a peer's on the same files in the same minute, so each bench is a part of one
+//! program (`weir-judge`, built in release) that runs Weir, fio and other file systems in turn.
 
 use crate::judge;
 use crate::process::Outcome;
@@ -10,7 +10,7 @@ use crate::process::Outcome;
 /// Entry point of the chore.
 pub fn run(arguments: &[String]) -> Outcome {
     match arguments.split_first() {
-        Some((kind, rest)) if kind == "read" || kind == "scan" => {
+        Some((kind, rest)) if matches!(kind.as_str(), "read" | "scan" | "write") => {
             let mut all = vec![format!("{kind}-bench")];
             all.extend_from_slice(rest);
             match judge::start(&all, "release")? {
@@ -18,6 +18,6 @@ pub fn run(arguments: &[String]) -> Outcome {
                 _ => Err(format!("bench {kind}: failed or below a target")),
             }
         }
-        _ => Err("bench: say `bench read [--prepare] [--only CASE]` or `bench scan [--prepare]`".to_string()),
+        _ => Err("bench: say `bench read [--prepare] [--only CASE]`, `bench scan [--prepare]` or `bench write [--rounds N] [--only ROW]`".to_string()),
     }
 }

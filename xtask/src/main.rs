@@ -29,8 +29,9 @@ cargo xtask CHORE
   fuzz --long NAME [-- ARGS]           the same target under cargo-fuzz (nightly compiler)
   bench scan [--prepare]    long directories and lists of snapshots, and how their cost grows
   bench read [--prepare] [--only CASE] reads beside fio, zdb and zfs-fuse, as ratios
+  bench write [--rounds N] [--only ROW] writes beside fio and other file systems, as ratios
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | old-pools | bcc | kill | suites | streams | readers | read-bench (see `judge help`)
+  judge JUDGE [ARGS]        golden | old-pools | bcc | kill | suites | streams | readers (see `judge help`)
 ";
 
 fn main() -> ExitCode {

@@ -6,8 +6,6 @@
 //! `weir-judge` runs them, one line per case, and closes with `N passed, N failed, N skipped`.
 
 pub mod bench;
-pub mod bench_child;
-pub mod bench_scan;
 pub mod cases;
 pub mod compare;
 pub mod engine;

@@ -4,9 +4,7 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{
-    JudgeError, bench, bench_child, bench_scan, golden, kill, old_pools, properties, readers, streams, suites, zdb,
-};
+use weir_judges::{JudgeError, bench, golden, kill, old_pools, properties, readers, streams, suites, zdb};
 
 const USAGE: &str = "\
 weir-judge JUDGE
@@ -21,6 +19,7 @@ weir-judge JUDGE
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
+  write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
 
 The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace), OpenZFS's tools in WEIR_ZFS_TOOLS
 (else target/judges/zfs), Weir's binary is WEIR_BIN (else beside this program).
@@ -32,7 +31,12 @@ fn main() -> ExitCode {
     if let [judge, what, devices, pool] = arguments.as_slice()
         && judge == "read-bench-child"
     {
-        return bench_child::main(what, devices, pool);
+        return bench::read_child::main(what, devices, pool);
+    }
+    if let [judge, what, folder, layout, mib] = arguments.as_slice()
+        && judge == "write-bench-child"
+    {
+        return bench::write_child::main(what, folder, layout, mib);
     }
     if let [judge, folder, life] = arguments.as_slice()
         && judge == "kill-child"
@@ -80,8 +84,9 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         }
         "bcc" => zdb::run(&folder()?, rest, report)?,
         "kill" => kill::run(rest, report)?,
-        "read-bench" => bench::run(rest, report)?,
-        "scan-bench" => bench_scan::run(rest, report)?,
+        "read-bench" => bench::read::run(rest, report)?,
+        "write-bench" => bench::write::run(rest, report)?,
+        "scan-bench" => bench::scan::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,

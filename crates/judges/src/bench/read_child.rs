@@ -12,14 +12,11 @@ use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::OpenOptions;
 
+use super::{ARC_BYTES, Measured, cpu_seconds, peak_bytes};
 use crate::JudgeError;
-use crate::bench::Measured;
 use crate::engine::Opened;
 use crate::fuzz::Chance;
 use crate::report::line;
-
-/// Memory that the cache may take.
-pub const ARC_BYTES: u64 = 256 << 20;
 
 /// A sequential reader asks for this much at once, and for this many pieces before the first has come.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -153,19 +150,4 @@ async fn list(rq: &Request, file: &File) -> Result<(u64, u64), FileError> {
 
 fn add((bytes, operations): (u64, u64), more: usize) -> (u64, u64) {
     (bytes + more as u64, operations + 1)
-}
-
-/// Processor time that all threads took so far: ticks of 10 ms, as the kernel tells.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let behind_the_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    behind_the_name.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
-        / 100.0
-}
-
-/// The most memory that this process ever held, as the kernel tells.
-fn peak_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }

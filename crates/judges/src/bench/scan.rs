@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use super::read::child;
+use super::{folder, line_of, succeeded, zfs_fuse};
 use crate::JudgeError;
-use crate::bench::{child, folder, line_of, succeeded, zfs_fuse};
 use crate::process::weir;
 use crate::report::{Report, line};
 

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
+use super::{Measured, folder, line_of, measuring, zfs_fuse};
 use crate::JudgeError;
 use crate::process::weir;
 use crate::report::{Report, line};
@@ -43,52 +42,6 @@ const CASES: &[Case] = &[
     Case { pool: "b-raidz2", images: 6, hidden: 2, per_image_mib: 192, sequential: 0.5 },
 ];
 
-/// What one process measured.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Measured {
-    /// Bytes read.
-    pub bytes: u64,
-    /// Operations done.
-    pub operations: u64,
-    /// Time taken, in seconds.
-    pub seconds: f64,
-    /// Peak resident memory, in bytes; 0 if not measured.
-    pub peak_bytes: u64,
-    /// Processor time of all threads, in seconds; 0 if not measured.
-    pub cpu_seconds: f64,
-}
-
-impl Measured {
-    fn mb_per_second(&self) -> f64 {
-        self.bytes as f64 / 1e6 / self.seconds
-    }
-
-    fn per_second(&self) -> f64 {
-        self.operations as f64 / self.seconds
-    }
-
-    fn cpu_seconds_per_gib(&self) -> f64 {
-        self.cpu_seconds / (self.bytes as f64 / f64::from(1 << 30))
-    }
-
-    /// As the one line that a measuring process prints.
-    pub fn to_line(&self) -> String {
-        let Measured { bytes, operations, seconds, peak_bytes, cpu_seconds } = self;
-        format!("measured {bytes} {operations} {seconds:.6} {peak_bytes} {cpu_seconds:.3}")
-    }
-
-    fn from_line(text: &str) -> Option<Measured> {
-        let mut words = text.strip_prefix("measured ")?.split(' ');
-        Some(Measured {
-            bytes: words.next()?.parse().ok()?,
-            operations: words.next()?.parse().ok()?,
-            seconds: words.next()?.parse().ok()?,
-            peak_bytes: words.next()?.parse().ok()?,
-            cpu_seconds: words.next()?.parse().ok()?,
-        })
-    }
-}
-
 /// Runs the bench. `--prepare` makes the pools if they are not there; `--only POOL` picks one.
 ///
 /// # Errors
@@ -114,35 +67,9 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     Ok(())
 }
 
-pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench")
-}
-
 fn prepare(folder: &Path) -> Result<(), JudgeError> {
     zfs_fuse(folder, &["make"])?.lines().for_each(line);
     Ok(())
-}
-
-/// Runs the script that runs zfs-fuse, in a folder that is made if need be; gives what it said.
-pub(crate) fn zfs_fuse(folder: &Path, arguments: &[&str]) -> Result<String, JudgeError> {
-    std::fs::create_dir_all(folder).map_err(|source| JudgeError::Io { what: folder.display().to_string(), source })?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xtask/scripts/zfs-fuse.sh");
-    let mut command = Command::new(script);
-    command.arg(Tools::find()?.folder()).arg(folder).args(arguments);
-    succeeded(&mut command)
-}
-
-pub(crate) fn succeeded(command: &mut Command) -> Result<String, JudgeError> {
-    let done = output(command)?;
-    if done.status.success() {
-        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    let last = said.lines().last().unwrap_or_default().to_string();
-    if done.status.code() == Some(3) {
-        return Err(JudgeError::Missing { what: last });
-    }
-    Err(JudgeError::Process { command: format!("{command:?}"), why: last })
 }
 
 /// A folder of links to the images that Weir may see.
@@ -205,54 +132,27 @@ fn ours(images: &Images, pool: &str, what: &str) -> Result<Measured, JudgeError>
     line_of(&child(images.seen.path(), pool, what)?)
 }
 
-/// The figures that a measuring process printed.
-pub(crate) fn line_of(text: &str) -> Result<Measured, JudgeError> {
-    text.lines().find_map(Measured::from_line).ok_or_else(|| JudgeError::Process {
-        command: "read-bench-child".to_string(),
-        why: format!("no figures in {text:?}"),
-    })
-}
-
 /// What a measuring process prints.
 pub(crate) fn child(devices: &Path, pool: &str, what: &str) -> Result<String, JudgeError> {
-    let program =
-        std::env::current_exe().map_err(|source| JudgeError::Io { what: "own program".to_string(), source })?;
-    let mut command = Command::new(program);
-    succeeded(command.args(["read-bench-child", what]).arg(devices).arg(pool))
+    measuring(&["read-bench-child", what, &devices.display().to_string(), pool])
 }
 
 /// One measurement of fio on all images of a case.
 fn fio(case: &Case, images: &Images, pattern: &str, block: &str, depth: u32) -> Result<Measured, JudgeError> {
     let per_image = depth.div_ceil(case.images);
-    let mut command = Command::new("fio");
-    command.args(["--output-format=json", "--direct=1", "--ioengine=io_uring", "--readonly", "--group_reporting"]);
-    command.args([
+    let mut arguments = vec![
+        "--ioengine=io_uring".to_string(),
+        "--readonly".to_string(),
         format!("--rw={pattern}"),
         format!("--bs={block}"),
         format!("--iodepth={per_image}"),
         "--offset=5m".to_string(),
         format!("--size={}m", case.per_image_mib),
-    ]);
+    ];
     if pattern == "randread" {
-        command.args(["--runtime=5", "--time_based", "--norandommap"]);
+        arguments.extend(["--runtime=5", "--time_based", "--norandommap"].map(String::from));
     }
-    for (number, image) in images.all.iter().enumerate() {
-        command.arg(format!("--name=d{number}")).arg(format!("--filename={}", image.display()));
-    }
-    let text = match succeeded(&mut command) {
-        Err(JudgeError::Io { .. }) => return Err(JudgeError::Missing { what: "fio is not installed".to_string() }),
-        other => other?,
-    };
-    let parsed: Value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default())
-        .map_err(|source| JudgeError::Manifest { golden: "fio's report".to_string(), source })?;
-    let read = &parsed["jobs"][0]["read"];
-    let figure = |name: &str| read[name].as_f64().unwrap_or_default();
-    Ok(Measured {
-        bytes: figure("io_bytes") as u64,
-        operations: figure("total_ios") as u64,
-        seconds: figure("runtime") / 1000.0,
-        ..Measured::default()
-    })
+    super::fio("read", &images.all, &arguments)
 }
 
 /// The best of several turns of two measurements that take turns.
@@ -295,7 +195,7 @@ fn sequential(case: &Case, images: &Images, report: &mut Report) -> Result<(), J
     let (mine, peer) = in_turns(measure, || fio(case, images, "read", "128k", 32), Measured::mb_per_second)?;
     row(report, &name("sequential/fio"), (mine.mb_per_second(), "MB/s"), peer.mb_per_second(), Some(case.sequential));
     line(&format!("{:<34} {:>9.3} s/GiB", name("processor time"), mine.cpu_seconds_per_gib()));
-    let budget = super::bench_child::ARC_BYTES as f64;
+    let budget = super::ARC_BYTES as f64;
     row(report, &name("peak memory/budget"), (mine.peak_bytes as f64 / 1e6, "MB  "), budget / 1e6, None);
     if mine.peak_bytes as f64 > budget * 1.15 {
         report.failed += 1;

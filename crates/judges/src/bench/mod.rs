@@ -1,0 +1,155 @@
+//! Weir beside others: the same work on the same disks in the same minutes, as ratios.
+//!
+//! A figure by itself says as much about the machine as about the program, so nothing here is a test with a clock: each
+//! bench runs Weir and its peers in turn and prints how they compare. Every measurement is a process of its own, which
+//! prints one line: caches are cold, and peak memory and processor time are that measurement's alone.
+//!
+//! ```text
+//!   read, scan ──► read_child                  the engine opens a pool that zfs-fuse made
+//!   write ───────► write_child                 the engine makes a pool on files that were written through before
+//!   all ─────────► fio, zfs-fuse.sh            what the disks give, what others make of them
+//! ```
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+pub mod read;
+pub mod read_child;
+pub mod scan;
+pub mod write;
+pub mod write_child;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::JudgeError;
+use crate::zdb::{Tools, output};
+
+/// Memory that the cache may take in every bench.
+pub const ARC_BYTES: u64 = 256 << 20;
+
+/// What one process measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measured {
+    /// Bytes read or written.
+    pub bytes: u64,
+    /// Operations done.
+    pub operations: u64,
+    /// Time taken, in seconds.
+    pub seconds: f64,
+    /// Peak resident memory, in bytes; 0 if not measured.
+    pub peak_bytes: u64,
+    /// Processor time of all threads, in seconds; 0 if not measured.
+    pub cpu_seconds: f64,
+}
+
+impl Measured {
+    fn mb_per_second(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.seconds
+    }
+
+    fn per_second(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+
+    fn cpu_seconds_per_gib(&self) -> f64 {
+        self.cpu_seconds / (self.bytes as f64 / f64::from(1 << 30))
+    }
+
+    /// As the one line that a measuring process prints.
+    pub fn to_line(&self) -> String {
+        let Measured { bytes, operations, seconds, peak_bytes, cpu_seconds } = self;
+        format!("measured {bytes} {operations} {seconds:.6} {peak_bytes} {cpu_seconds:.3}")
+    }
+
+    fn from_line(text: &str) -> Option<Measured> {
+        let mut words = text.strip_prefix("measured ")?.split(' ');
+        Some(Measured {
+            bytes: words.next()?.parse().ok()?,
+            operations: words.next()?.parse().ok()?,
+            seconds: words.next()?.parse().ok()?,
+            peak_bytes: words.next()?.parse().ok()?,
+            cpu_seconds: words.next()?.parse().ok()?,
+        })
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench")
+}
+
+/// Runs the script that runs zfs-fuse, in a folder that is made if need be; gives what it said.
+fn zfs_fuse(folder: &Path, arguments: &[&str]) -> Result<String, JudgeError> {
+    std::fs::create_dir_all(folder).map_err(|source| JudgeError::Io { what: folder.display().to_string(), source })?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xtask/scripts/zfs-fuse.sh");
+    let mut command = Command::new(script);
+    command.arg(Tools::find()?.folder()).arg(folder).args(arguments);
+    succeeded(&mut command)
+}
+
+/// What a program printed that must succeed; exit 3 says that something is missing here.
+fn succeeded(command: &mut Command) -> Result<String, JudgeError> {
+    let done = output(command)?;
+    if done.status.success() {
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    let last = said.lines().last().unwrap_or_default().to_string();
+    if done.status.code() == Some(3) {
+        return Err(JudgeError::Missing { what: last });
+    }
+    Err(JudgeError::Process { command: format!("{command:?}"), why: last })
+}
+
+/// Runs this program again as a measuring process; gives what it printed.
+fn measuring(arguments: &[&str]) -> Result<String, JudgeError> {
+    let program =
+        std::env::current_exe().map_err(|source| JudgeError::Io { what: "own program".to_string(), source })?;
+    succeeded(Command::new(program).args(arguments))
+}
+
+/// The figures that a measuring process printed.
+fn line_of(text: &str) -> Result<Measured, JudgeError> {
+    text.lines().find_map(Measured::from_line).ok_or_else(|| JudgeError::Process {
+        command: "a measuring process".to_string(),
+        why: format!("no figures in {text:?}"),
+    })
+}
+
+/// One measurement of fio on all these files at once, past the page cache; `direction` is `read` or `write`.
+fn fio(direction: &str, files: &[PathBuf], arguments: &[String]) -> Result<Measured, JudgeError> {
+    let mut command = Command::new("fio");
+    command.args(["--output-format=json", "--direct=1", "--group_reporting"]).args(arguments);
+    for (number, file) in files.iter().enumerate() {
+        command.arg(format!("--name=d{number}")).arg(format!("--filename={}", file.display()));
+    }
+    let text = match succeeded(&mut command) {
+        Err(JudgeError::Io { .. }) => return Err(JudgeError::Missing { what: "fio is not installed".to_string() }),
+        other => other?,
+    };
+    let parsed: Value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default())
+        .map_err(|source| JudgeError::Manifest { golden: "fio's report".to_string(), source })?;
+    let job = &parsed["jobs"][0];
+    let figure = |name: &str| job[direction][name].as_f64().unwrap_or_default();
+    Ok(Measured {
+        bytes: figure("io_bytes") as u64,
+        operations: figure("total_ios") as u64,
+        seconds: figure("runtime") / 1000.0,
+        ..Measured::default()
+    })
+}
+
+/// Processor time that all threads took so far: ticks of 10 ms, as the kernel tells.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let behind_the_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    behind_the_name.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
+        / 100.0
+}
+
+/// The most memory that this process ever held, as the kernel tells.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}

@@ -1,0 +1,310 @@
+//! Writes beside other writers, on the same files in the same minutes, as ratios.
+//!
+//! The files lie in `target/bench/write/LAYOUT` and are written through once, so that nobody pays for finding room on the
+//! disk below. In each round fio writes them past the page cache and Weir makes a new pool on them and writes that; what
+//! is compared is the payload, up to and with the last fsync. A row gives the median of all rounds with the least and the
+//! most; its ratio is the median of the ratios of the rounds, for what slows one down mostly slows down its neighbour.
+//!
+//! ```text
+//!   row      what Weir does                                       beside
+//!   single   1 MiB after 1 MiB into a file, fsync                 fio, 128 KiB, io_uring, on the same files at once, fsync
+//!   raidz2   the same; of six disks four carry payload            … × 4/6
+//!   mirror   the same; everything is written twice                …
+//!   synced   4 KiB, fsync, over and over; then by 32 at once      fio, 4 KiB, O_DSYNC; ourselves with one writer
+//!   random   8 KiB anywhere in a file of 8 KiB records, fsync     fio, 8 KiB anywhere, 32 at once, fsync
+//!   lz4      words, compressed                                    ourselves, not compressing
+//! ```
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+use std::path::{Path, PathBuf};
+
+use super::write_child::{RANDOM_TIME, budget_bytes};
+use super::{Measured, folder, line_of, measuring};
+use crate::JudgeError;
+use crate::report::{Report, line};
+
+/// Rounds, if nobody says how many.
+const ROUNDS: usize = 5;
+/// Peak memory may exceed its budget by so much.
+const MEMORY_SLACK: f64 = 1.2;
+/// Least gain of 32 writers that sync over one.
+const GROUP_COMMIT: f64 = 6.0;
+
+/// Disks that are written.
+struct Disks {
+    name: &'static str,
+    about: &'static str,
+    images: u64,
+    image_mib: u64,
+    /// What fio writes to each image, in MiB.
+    each_mib: u64,
+    payload_mib: u64,
+    /// Share of what the disks take that can be payload at best.
+    share: f64,
+    /// Least ratio.
+    target: f64,
+}
+
+const SINGLE: Disks = Disks {
+    name: "single",
+    about: "one disk",
+    images: 1,
+    image_mib: 2048,
+    each_mib: 1280,
+    payload_mib: 1280,
+    share: 1.0,
+    target: 0.7,
+};
+const RAIDZ2: Disks = Disks {
+    name: "raidz2",
+    about: "RAID-Z2 of six",
+    images: 6,
+    image_mib: 512,
+    each_mib: 256,
+    payload_mib: 1024,
+    share: 4.0 / 6.0,
+    target: 0.7,
+};
+const MIRROR: Disks = Disks {
+    name: "mirror",
+    about: "mirror of two",
+    images: 2,
+    image_mib: 1280,
+    each_mib: 768,
+    payload_mib: 768,
+    share: 1.0,
+    target: 0.45,
+};
+/// The file that is overwritten at random.
+const RANDOM_MIB: u64 = 512;
+
+/// Runs the bench: `--rounds N`, `--only ROW`.
+///
+/// # Errors
+/// If fio is missing, or what is measured fails.
+pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> {
+    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
+    let rounds = value("--rounds").and_then(|n| n.parse().ok()).unwrap_or(ROUNDS).max(1);
+    let only = value("--only");
+    let wanted = |row: &str| only.is_none_or(|only| only == row);
+    let mut bench = Bench { home: folder().join("write"), rounds, peak_bytes: 0, report };
+    line(&format!("{:<36} {:>30} {:>30} {:>6} {:>6}", "", "Weir", "beside", "ratio", "target"));
+    for disks in [&SINGLE, &RAIDZ2, &MIRROR] {
+        if wanted(disks.name) {
+            bench.sequential(disks)?;
+        }
+    }
+    if wanted("synced") {
+        bench.synced()?;
+    }
+    if wanted("random") {
+        bench.random()?;
+    }
+    if wanted("lz4") {
+        bench.lz4()?;
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    home: PathBuf,
+    rounds: usize,
+    /// Most memory that the row measured last took.
+    peak_bytes: u64,
+    report: &'a mut Report,
+}
+
+/// What one contestant got in each round.
+type Rounds = Vec<Measured>;
+
+impl Bench<'_> {
+    /// The files of these disks, written through.
+    fn images(&self, disks: &Disks) -> Result<Vec<PathBuf>, JudgeError> {
+        let home = self.home.join(disks.name);
+        let io = |source| JudgeError::Io { what: home.display().to_string(), source };
+        std::fs::create_dir_all(&home).map_err(io)?;
+        let home = home.canonicalize().map_err(io)?;
+        let images: Vec<_> = (0..disks.images).map(|number| home.join(format!("d{number}.img"))).collect();
+        let there = |image: &PathBuf| image.metadata().is_ok_and(|found| found.len() == disks.image_mib << 20);
+        let made = home.join(".made");
+        if !images.iter().all(there) || !made.exists() {
+            fio("write", &images, ["--bs=1m", "--iodepth=4", &format!("--size={}m", disks.image_mib)])?;
+            std::fs::write(made, []).map_err(io)?;
+        }
+        Ok(images)
+    }
+
+    fn ours(&mut self, what: &str, disks: &Disks, mib: u64) -> Result<(Measured, String), JudgeError> {
+        let folder = self.home.join(disks.name);
+        let told = measuring(&["write-bench-child", what, &path(&folder)?, disks.name, &mib.to_string()])?;
+        let measured = line_of(&told)?;
+        self.peak_bytes = self.peak_bytes.max(measured.peak_bytes);
+        Ok((measured, told))
+    }
+
+    fn sequential(&mut self, disks: &Disks) -> Result<(), JudgeError> {
+        let images = self.images(disks)?;
+        let size = format!("--size={}m", disks.each_mib);
+        let depth = format!("--iodepth={}", 32_u64.div_ceil(disks.images));
+        let (mut ours, mut raw) = (Rounds::new(), Rounds::new());
+        for _ in 0..self.rounds {
+            raw.push(fio("write", &images, ["--bs=128k", &depth, "--offset=5m", &size])?);
+            ours.push(self.ours("sequential", disks, disks.payload_mib)?.0);
+        }
+        let payload = |raw: &Measured| raw.mb_per_second() * disks.share;
+        let beside = if disks.share < 1.0 { "/ fio × 4/6" } else { "/ fio" };
+        let name = format!("{}, sequential {beside}", disks.about);
+        self.row(&name, "MB/s", (&ours, Measured::mb_per_second), (&raw, payload), Some(disks.target));
+        self.costs(disks.about, &ours);
+        Ok(())
+    }
+
+    fn synced(&mut self) -> Result<(), JudgeError> {
+        let images = self.images(&SINGLE)?;
+        let (mut one, mut many, mut raw) = (Rounds::new(), Rounds::new(), Rounds::new());
+        for _ in 0..self.rounds {
+            let arguments = ["--ioengine=psync", "--sync=dsync", "--rw=write", "--bs=4k", "--offset=5m", "--size=1g"];
+            let timed = ["--time_based", "--runtime=4"];
+            raw.push(super::fio(
+                "write",
+                &images,
+                &arguments.iter().chain(&timed).map(|a| a.to_string()).collect::<Vec<_>>(),
+            )?);
+            one.push(self.ours("synced-1", &SINGLE, 0)?.0);
+            many.push(self.ours("synced-32", &SINGLE, 0)?.0);
+        }
+        let per_second = Measured::per_second;
+        self.row("4K and fsync, 1 writer / O_DSYNC", "op/s", (&one, per_second), (&raw, per_second), Some(0.7));
+        self.row("32 writers / 1 writer", "op/s", (&many, per_second), (&one, per_second), Some(GROUP_COMMIT));
+        self.costs("synced", &many);
+        Ok(())
+    }
+
+    fn random(&mut self) -> Result<(), JudgeError> {
+        let images = self.images(&SINGLE)?;
+        let (mut ours, mut raw, mut groups) = (Rounds::new(), Rounds::new(), Vec::new());
+        let (size, time) = (format!("--size={RANDOM_MIB}m"), format!("--runtime={}", RANDOM_TIME.as_secs()));
+        for _ in 0..self.rounds {
+            let arguments = ["--bs=8k", "--iodepth=32", "--offset=5m", &size, &time, "--time_based", "--norandommap"];
+            raw.push(fio("randwrite", &images, arguments)?);
+            let (measured, told) = self.ours("random", &SINGLE, RANDOM_MIB)?;
+            ours.push(measured);
+            groups.extend(told.lines().find_map(|line| line.strip_prefix("groups ")?.parse::<u64>().ok()));
+        }
+        let per_second = Measured::per_second;
+        self.row("random 8K overwrites / fio", "op/s", (&ours, per_second), (&raw, per_second), Some(0.3));
+        let least = groups.iter().min().copied().unwrap_or_default();
+        line(&format!("{:<36} {least} transaction groups or more in each round", "random 8K overwrites"));
+        self.costs("random 8K overwrites", &ours);
+        Ok(())
+    }
+
+    fn lz4(&mut self) -> Result<(), JudgeError> {
+        self.images(&SINGLE)?;
+        let (mut packed, mut plain) = (Rounds::new(), Rounds::new());
+        for _ in 0..self.rounds {
+            plain.push(self.ours("plain", &SINGLE, SINGLE.payload_mib)?.0);
+            packed.push(self.ours("lz4", &SINGLE, SINGLE.payload_mib)?.0);
+        }
+        let rate = Measured::mb_per_second;
+        self.row("words, lz4 / not compressed", "MB/s", (&packed, rate), (&plain, rate), Some(1.0));
+        self.costs("words, lz4", &packed);
+        Ok(())
+    }
+
+    /// Prints a row and books whether the target is met.
+    fn row(
+        &mut self,
+        name: &str,
+        unit: &str,
+        (ours, of_ours): (&Rounds, impl Fn(&Measured) -> f64),
+        (peer, of_peer): (&Rounds, impl Fn(&Measured) -> f64),
+        target: Option<f64>,
+    ) {
+        let ours: Vec<f64> = ours.iter().map(of_ours).collect();
+        let peer: Vec<f64> = peer.iter().map(of_peer).collect();
+        let ratio = median(&ours.iter().zip(&peer).map(|(ours, peer)| ours / peer).collect::<Vec<_>>());
+        let wanted = target.map_or("-".to_string(), |target| format!("{target:.2}"));
+        let met = match target {
+            Some(target) if ratio < target => "missed",
+            Some(_) => "met",
+            None => "",
+        };
+        line(&format!(
+            "{name:<36} {:>25} {unit} {:>25} {unit} {ratio:>6.2} {wanted:>6} {met}",
+            spread(&ours),
+            spread(&peer)
+        ));
+        self.book(target.map(|target| ratio >= target));
+    }
+
+    fn book(&mut self, met: Option<bool>) {
+        match met {
+            Some(true) => self.report.passed += 1,
+            Some(false) => self.report.failed += 1,
+            None => {}
+        }
+    }
+
+    /// Prints what the row above cost: processor time, and memory, which has a target of its own.
+    fn costs(&mut self, name: &str, ours: &Rounds) {
+        let busy: Vec<f64> = ours.iter().map(|m| m.cpu_seconds / m.seconds).collect();
+        let each: Vec<f64> = ours.iter().map(|m| m.cpu_seconds * 1e6 / m.operations as f64).collect();
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let per_gib = median(&ours.iter().map(Measured::cpu_seconds_per_gib).collect::<Vec<_>>());
+        let (busy, each) = (median(&busy), median(&each));
+        line(&format!(
+            "{:<36} {busy:.2} of {cores} cores busy, {each:.0} µs an operation, {per_gib:.2} s/GiB",
+            format!("  {name}: processor")
+        ));
+        let budget = budget_bytes() as f64;
+        let peak = std::mem::take(&mut self.peak_bytes) as f64;
+        let met = peak <= budget * MEMORY_SLACK;
+        line(&format!(
+            "{:<36} {:.0} MB, {:.2} of cache and dirty limit ({:.0} MB), at most {MEMORY_SLACK}: {}",
+            format!("  {name}: peak memory"),
+            peak / 1e6,
+            peak / budget,
+            budget / 1e6,
+            if met { "met" } else { "missed" }
+        ));
+        self.book(Some(met));
+    }
+}
+
+fn path(path: &Path) -> Result<String, JudgeError> {
+    let absolute = path.canonicalize().map_err(|source| JudgeError::Io { what: path.display().to_string(), source })?;
+    Ok(absolute.display().to_string())
+}
+
+/// One write of fio through io_uring, with an fsync at its end.
+fn fio<const N: usize>(pattern: &str, images: &[PathBuf], arguments: [&str; N]) -> Result<Measured, JudgeError> {
+    let mut all = vec!["--ioengine=io_uring".to_string(), "--end_fsync=1".to_string(), format!("--rw={pattern}")];
+    all.extend(arguments.map(String::from));
+    super::fio("write", images, &all)
+}
+
+fn median(of: &[f64]) -> f64 {
+    let mut of = of.to_vec();
+    of.sort_by(f64::total_cmp);
+    let at = |n: usize| of.get(n).copied().unwrap_or(f64::NAN);
+    f64::midpoint(at(of.len().saturating_sub(1) / 2), at(of.len() / 2))
+}
+
+/// Median, least and most.
+fn spread(of: &[f64]) -> String {
+    let least = of.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = of.iter().copied().fold(0.0, f64::max);
+    format!("{:.0} ({least:.0} to {most:.0})", median(of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+    }
+}
