@@ -16,7 +16,7 @@ use crate::blkptr::{BlockPointer, Dva};
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
 use crate::ids::Txg;
-use crate::kinds::{ChecksumKind, CompressionKind};
+use crate::kinds::{ChecksumKind, CompressionKind, ObjectType};
 
 const WHAT: &str = "dedup table";
 
@@ -100,6 +100,19 @@ impl DdtKey {
         DdtKey { checksum: pointer.checksum(), prop: p & 0x7f_ffff_ffff | crypt }
     }
 
+    /// The pointer to a block under this key: what scrubs and frees need of it (`ddt_bp_create`), without the dedup bit.
+    pub fn pointer(&self, checksum: ChecksumKind, phys: &DdtPhys) -> BlockPointer {
+        let mut words = [0; 16];
+        words[..6].copy_from_slice(&phys.dva_words);
+        let crypt = u64::from(self.is_encrypted()) << 61;
+        let kinds = u64::from(ObjectType::DEDUP.0) << 48 | u64::from(checksum as u8) << 40;
+        words[6] = 1 << 63 | crypt | kinds | self.prop & 0x7f_ffff_ffff;
+        words[10] = phys.birth.0;
+        words[11] = 1;
+        words[12..].copy_from_slice(&self.checksum);
+        BlockPointer::from_words(words)
+    }
+
     /// Logical size in bytes.
     pub fn lsize_bytes(&self) -> u64 {
         ((self.prop & 0xffff) + 1) << 9
@@ -178,6 +191,67 @@ impl DdtPhys {
     }
 }
 
+/// Blocks of a table by how often they are used (`ddt_histogram_t`): one row for each power of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DdtHistogram {
+    /// Blocks, their logical, physical and deflated bytes; the same by references.
+    pub rows: [[u64; 8]; 64],
+}
+
+impl Default for DdtHistogram {
+    fn default() -> Self {
+        DdtHistogram { rows: [[0; 8]; 64] }
+    }
+}
+
+impl DdtHistogram {
+    /// From the words of the entry in the statistics; `None` if there are not so many.
+    pub fn from_words(words: &[u64]) -> Option<Self> {
+        let (rows, rest) = words.as_chunks::<8>();
+        let rows = rows.try_into().ok().filter(|_| rest.is_empty())?;
+        Some(DdtHistogram { rows })
+    }
+
+    /// The words as they are stored.
+    pub fn to_words(&self) -> Vec<u64> {
+        self.rows.iter().flatten().copied().collect()
+    }
+
+    /// Counts an entry; `deflated` gives the bytes that a place takes, parity left out.
+    pub fn add(&mut self, key: &DdtKey, value: &[DdtPhys], deflated: &dyn Fn(&Dva) -> u64) {
+        self.count(key, value, deflated, u64::saturating_add);
+    }
+
+    /// Takes an entry out that was counted before.
+    pub fn sub(&mut self, key: &DdtKey, value: &[DdtPhys], deflated: &dyn Fn(&Dva) -> u64) {
+        self.count(key, value, deflated, u64::saturating_sub);
+    }
+
+    fn count(&mut self, key: &DdtKey, value: &[DdtPhys], deflated: &dyn Fn(&Dva) -> u64, change: fn(u64, u64) -> u64) {
+        let mut sums = [0u64; 8];
+        for phys in value.iter().filter(|p| p.birth.0 != 0) {
+            let copies = if key.is_encrypted() { 2 } else { 3 };
+            let bytes = phys.dvas().take(copies).map(|dva| deflated(&dva)).fold(0, u64::saturating_add);
+            let one = [1, key.lsize_bytes(), key.psize_bytes(), bytes];
+            let used = one.map(|n| n.saturating_mul(phys.references));
+            for (sum, n) in sums.iter_mut().zip(one.into_iter().chain(used)) {
+                *sum = sum.saturating_add(n);
+            }
+        }
+        let [_, _, _, _, references, ..] = sums;
+        let row = references.checked_ilog2().and_then(|row| self.rows.get_mut(row as usize));
+        for (cell, n) in row.into_iter().flatten().zip(sums) {
+            *cell = change(*cell, n);
+        }
+    }
+
+    /// The bytes that its blocks take, and that they would take if each reference had its own.
+    pub fn bytes(&self) -> (u64, u64) {
+        let sum = |at: usize| self.rows.iter().filter_map(|row| row.get(at)).fold(0, |a: u64, n| a.saturating_add(*n));
+        (sum(3), sum(7))
+    }
+}
+
 /// A value as it stands in the ZAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredValue<'a> {
@@ -232,6 +306,14 @@ impl DdtLogHeader {
         }
         let checkpoint = DdtKey::decode(&mut c)?;
         Ok(DdtLogHeader { flags: (info >> 8) as u8, length_bytes, first_txg: Txg(first_txg), checkpoint })
+    }
+
+    /// The bytes of the bonus area.
+    pub fn encode(&self, endian: Endian) -> Vec<u8> {
+        let mut e = Encoder::new(endian);
+        e.words(&[1 | u64::from(self.flags) << 8, self.length_bytes, self.first_txg.0]);
+        e.words(&self.checkpoint.to_words());
+        e.finish()
     }
 }
 
@@ -294,6 +376,47 @@ mod tests {
             }
         }
         assert!(DdtPhys::decode(&[0; 64], Endian::Big).is_err());
+    }
+
+    #[test]
+    fn a_log_header_round_trips() {
+        let checkpoint = DdtKey { checksum: [1, 2, 3, 4], prop: 5 };
+        let header = DdtLogHeader { flags: 3, length_bytes: 1 << 17, first_txg: Txg(9), checkpoint };
+        for endian in [Endian::Little, Endian::Big] {
+            assert_eq!(DdtLogHeader::decode(&header.encode(endian), endian).unwrap(), header);
+        }
+    }
+
+    #[test]
+    fn a_histogram_counts_by_references() {
+        let key = DdtKey { checksum: [0; 4], prop: 7 << 16 | 15 };
+        let phys = DdtPhys { dva_words: [8, 64, 0, 0, 0, 0], references: 5, birth: Txg(4), class_start_s: 0 };
+        let value = [DdtPhys::default(), phys, DdtPhys::default(), DdtPhys::default()];
+        let mut histogram = DdtHistogram::default();
+        histogram.add(&key, &value, &|dva| dva.asize_bytes);
+        assert_eq!(histogram.rows[2], [1, 8192, 4096, 4096, 5, 40960, 20480, 20480]);
+        assert_eq!(histogram.bytes(), (4096, 20480));
+        assert_eq!(DdtHistogram::from_words(&histogram.to_words()), Some(histogram.clone()));
+        histogram.sub(&key, &value, &|dva| dva.asize_bytes);
+        assert_eq!(histogram, DdtHistogram::default());
+        assert_eq!(DdtHistogram::from_words(&[0; 511]), None);
+    }
+
+    #[test]
+    fn a_key_leads_to_its_block() {
+        let mut words = [0; 16];
+        words[0] = 8;
+        words[1] = 64;
+        words[6] = 1 << 63 | 8 << 40 | 15 << 32 | 7 << 16 | 15;
+        words[10] = 4;
+        words[12] = 99;
+        let pointer = BlockPointer::from_words(words);
+        let phys = DdtPhys { dva_words: [8, 64, 0, 0, 0, 0], references: 1, birth: Txg(4), class_start_s: 0 };
+        let made = DdtKey::of(&pointer).pointer(ChecksumKind::Sha256, &phys);
+        assert_eq!(DdtKey::of(&made), DdtKey::of(&pointer));
+        assert!(
+            !made.is_dedup() && made.dva(0) == pointer.dva(0) && made.checksum_kind() == Some(ChecksumKind::Sha256)
+        );
     }
 
     #[test]

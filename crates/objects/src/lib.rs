@@ -18,6 +18,7 @@
 mod arrays;
 pub mod bpobj;
 pub mod deadlist;
+pub mod dedup;
 pub mod dsl;
 pub mod error;
 pub mod live;

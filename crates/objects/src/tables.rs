@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_codec::decompress_into;
 use weir_format::brt::{self, BrtVdev};
-use weir_format::ddt::{self, DdtClass, DdtKey, DdtPhys, StoredValue};
+use weir_format::ddt::{self, DdtClass, DdtKey, DdtLogEntry, DdtLogHeader, DdtPhys, StoredValue};
 use weir_format::dsl::pool;
 use weir_format::{ChecksumKind, ObjectId};
 use weir_machine::Request;
@@ -19,9 +19,9 @@ use weir_machine::Request;
 /// Entries read at a time.
 const BATCH: usize = 4096;
 /// The flag of a table's directory: flat values.
-const FLAT: u64 = 1;
+pub(crate) const FLAT: u64 = 1;
 /// The checksums that dedup can use.
-const CHECKSUMS: [ChecksumKind; 6] = [
+pub(crate) const CHECKSUMS: [ChecksumKind; 6] = [
     ChecksumKind::Fletcher4,
     ChecksumKind::Sha256,
     ChecksumKind::Sha512,
@@ -86,7 +86,34 @@ pub async fn dedup_entries(
     Ok((out, next))
 }
 
-fn dedup_value(stored: &[u8], flat: bool) -> Option<Vec<DdtPhys>> {
+/// Most bytes of a log that are read.
+const MOST_LOG_BYTES: u64 = 1 << 34;
+
+/// A dedup log of a fast table: its header, and the newest entry of each block that is not in the tables yet.
+pub async fn dedup_log(
+    rq: &Request,
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+) -> Result<(DdtLogHeader, BTreeMap<DdtKey, DdtLogEntry>), ObjectError> {
+    let object = mos.object(rq, id).await?;
+    let bad = |error| ObjectError::decode(mos.place(id, 0, 0), error);
+    let header = DdtLogHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad)?;
+    let flushed = (header.flags & DdtLogHeader::CHECKPOINT != 0).then_some(header.checkpoint);
+    let mut live = BTreeMap::new();
+    let bytes = header.length_bytes.min(object.span_bytes()).min(MOST_LOG_BYTES);
+    for block in 0..bytes.div_ceil(object.block_bytes().max(1)) {
+        let Some(bytes) = mos.read_block(rq, &object, block).await? else { continue };
+        for entry in ddt::log_entries(&bytes, object.dnode.endian).map_err(bad)? {
+            if flushed.is_none_or(|flushed| entry.key > flushed) {
+                live.insert(entry.key, entry);
+            }
+        }
+    }
+    Ok((header, live))
+}
+
+/// The value of a dedup table's entry, from what is stored; `None` if it is none.
+pub fn dedup_value(stored: &[u8], flat: bool) -> Option<Vec<DdtPhys>> {
     let value = StoredValue::decode(stored).ok()?;
     let mut bytes = vec![0; if flat { DdtPhys::FLAT } else { DdtPhys::TRADITIONAL }];
     decompress_into(value.compression, value.data, &mut bytes).ok()?;

@@ -35,6 +35,7 @@ use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock, features};
 use weir_machine::Machine;
+use weir_objects::dedup::Dedup;
 use weir_objects::dsl::change::FileSystemSpec;
 use weir_objects::live::{OpenGate, Policy};
 use weir_objects::txg::TxGroups;
@@ -348,7 +349,7 @@ fn assemble(
     let mos = ObjectSet::make(cache.clone(), ObjsetId::MOS, ObjsetKind::Meta, open, Policy::of_mos());
     let space = allocation::source(&blocks, tree);
     let context = allocation::context(machine, &config, &blocks, (space)());
-    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space);
+    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, Dedup::new(mos.clone()));
     let core = Core {
         config,
         config_dirty: true,

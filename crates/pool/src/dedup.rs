@@ -9,13 +9,11 @@
 use crate::capacity::deflate;
 use crate::config::VdevConfig;
 use crate::mos::Mos;
-use std::collections::BTreeMap;
 use weir_format::brt::{self, BrtVdev};
-use weir_format::ddt::{DdtKey, DdtLogEntry, DdtLogHeader, log_entries};
 use weir_format::dsl::pool as names;
-use weir_format::{DecodeError, Dva, ObjectId};
+use weir_format::{Dva, ObjectId};
 use weir_machine::Request;
-use weir_objects::{ObjectError, Place, zap};
+use weir_objects::{ObjectError, Place, tables, zap};
 
 /// Every table's name, and that of every directory of tables, begins so.
 const TABLES: &str = "DDT-";
@@ -115,30 +113,13 @@ async fn tables(
 
 /// Counts the entries of one log; the newest of a block counts.
 async fn log(rq: &Request, mos: &Mos, id: ObjectId, tops: &[VdevConfig], out: &mut Shared) -> Result<(), ObjectError> {
-    let object = mos.set.object(rq, id).await?;
-    let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
-    let bad = |error: DecodeError| ObjectError::Decode { place, error };
-    let header = DdtLogHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad)?;
-    let flushed = (header.flags & DdtLogHeader::CHECKPOINT != 0).then_some(header.checkpoint);
-    let mut live: BTreeMap<[u64; 5], DdtLogEntry> = BTreeMap::new();
-    for block in 0..header.length_bytes.min(object.span_bytes()).div_ceil(object.block_bytes().max(1)) {
-        let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
-        for entry in log_entries(&bytes, object.dnode.endian).map_err(bad)? {
-            if flushed.is_none_or(|flushed| words(&entry.key) > words(&flushed)) {
-                live.insert(words(&entry.key), entry);
-            }
-        }
-    }
+    let (_, live) = tables::dedup_log(rq, &mos.set, id).await?;
     for value in live.values().flat_map(|e| &e.value).filter(|v| v.birth.0 != 0) {
         let bytes = value.dvas().map(|dva| deflated(&dva, tops)).fold(0, u64::saturating_add);
         out.dedup = out.dedup.saturating_add(bytes);
         out.dedup_referenced = out.dedup_referenced.saturating_add(bytes.saturating_mul(value.references));
     }
     Ok(())
-}
-
-fn words(key: &DdtKey) -> [u64; 5] {
-    key.to_words()
 }
 
 fn deflated(dva: &Dva, tops: &[VdevConfig]) -> u64 {

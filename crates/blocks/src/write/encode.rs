@@ -27,6 +27,7 @@ pub(super) struct Encoding<'a> {
 }
 
 /// A block ready to be stored.
+#[derive(Debug)]
 pub(super) struct Stored {
     /// All but its addresses.
     pub pointer: BlockPointer,

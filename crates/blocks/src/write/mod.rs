@@ -180,6 +180,26 @@ impl Reserved {
     }
 }
 
+/// A block that was compressed, encrypted and summed up.
+#[derive(Debug)]
+pub enum Prepared {
+    /// There is nothing to store: a hole, or a payload in the pointer.
+    Pointer(BlockPointer),
+    /// It is to be stored.
+    Ready(Ready),
+}
+
+/// A block that lacks only its places.
+#[derive(Debug)]
+pub struct Ready(encode::Stored);
+
+impl Ready {
+    /// The pointer that will lead to it, without addresses.
+    pub fn pointer(&self) -> &BlockPointer {
+        &self.0.pointer
+    }
+}
+
 impl Umpire for Writer {
     fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> Standing {
         self.space().standing(place.vdev, place.offset, psize_bytes, birth)
@@ -214,13 +234,37 @@ impl Blocks {
         data: Bytes,
         options: &WriteOptions,
     ) -> Result<BlockPointer, BlockError> {
-        let writer = self.writer()?;
-        let stored = match self.encode(writer, data, options, None).await? {
-            Encoded::Pointer(pointer) => return Ok(pointer),
-            Encoded::Stored(stored) => stored,
-        };
+        match self.prepare(data, options).await? {
+            Prepared::Pointer(pointer) => Ok(pointer),
+            Prepared::Ready(ready) => self.store(request, ready, options).await,
+        }
+    }
+
+    /// The first half of [`Blocks::write`]: everything but places. What looks for a block of the same contents needs its
+    /// checksum before it knows whether one is written at all.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`], [`BlockError::BadSize`].
+    pub async fn prepare(&self, data: Bytes, options: &WriteOptions) -> Result<Prepared, BlockError> {
+        Ok(match self.encode(self.writer()?, data, options, None).await? {
+            Encoded::Pointer(pointer) => Prepared::Pointer(pointer),
+            Encoded::Stored(stored) => Prepared::Ready(Ready(stored)),
+        })
+    }
+
+    /// The second half of [`Blocks::write`], with the options of the first.
+    ///
+    /// # Errors
+    /// As [`Blocks::write`].
+    pub async fn store(
+        &self,
+        request: &Request,
+        ready: Ready,
+        options: &WriteOptions,
+    ) -> Result<BlockPointer, BlockError> {
+        let Ready(stored) = ready;
         let psize_bytes = stored.bytes.len() as u64;
-        let placed = self.place(writer, psize_bytes, options)?;
+        let placed = self.place(self.writer()?, psize_bytes, options)?;
         let guard = Guard { blocks: self, placed: Some(placed), txg: options.txg };
         let pointer = self.issue(request, guard.placed(), stored, options.txg).await?;
         guard.keep();

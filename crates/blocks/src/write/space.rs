@@ -119,15 +119,16 @@ impl Blocks {
     /// What a block counts towards its dataset's use, in bytes: the space that it takes, less the share of parity that a
     /// block of 128 KiB would have (`bp_get_dsize`).
     pub fn dsize_bytes(&self, pointer: &BlockPointer) -> u64 {
-        pointer.dvas().map(|d| self.deflated(&d)).sum()
+        pointer.dvas().map(|d| self.dsize_of(&d)).sum()
     }
 
     /// The same of a block that is yet to be written.
     pub fn reserved_dsize_bytes(&self, reserved: &Reserved) -> u64 {
-        reserved.dvas().iter().map(|d| self.deflated(d)).sum()
+        reserved.dvas().iter().map(|d| self.dsize_of(d)).sum()
     }
 
-    fn deflated(&self, dva: &Dva) -> u64 {
+    /// What one copy counts.
+    pub fn dsize_of(&self, dva: &Dva) -> u64 {
         match self.tree().deflate(dva.vdev) {
             Some(deflate) => (dva.asize_bytes >> 9) * deflate,
             None => dva.asize_bytes,

@@ -41,6 +41,7 @@ mod usage;
 pub use share::Lent;
 pub use sync::{Killed, Outcome, OwnerOf};
 
+use crate::dedup::{Dedup, DedupPolicy};
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
 use crate::txg::{Tx, TxGroups};
@@ -79,6 +80,11 @@ pub trait Gate: Send + Sync {
     /// The pool's groups.
     fn groups(&self) -> &Arc<TxGroups>;
 
+    /// The pool's dedup tables; without them nothing is deduplicated.
+    fn dedup(&self) -> Option<&Arc<Dedup>> {
+        None
+    }
+
     /// What a set refers to, and what may still be written to it, in bytes; `None` if that is not known.
     fn usage(&self, _set: ObjsetId) -> Option<(u64, u64)> {
         None
@@ -107,6 +113,8 @@ pub struct Policy {
     pub zstd_level: ZstdLevel,
     /// `checksum`, resolved.
     pub checksum: ChecksumKind,
+    /// `dedup`; `None` for off.
+    pub dedup: Option<DedupPolicy>,
     /// `copies` of data.
     pub copies: u8,
     /// Copies of metadata: one more, as `redundant_metadata=all` says; the MOS has three of everything.
@@ -128,6 +136,7 @@ impl Policy {
             compression: CompressionKind::Lz4,
             zstd_level: ZstdLevel::DEFAULT,
             checksum: ChecksumKind::Fletcher4,
+            dedup: None,
             copies: 1,
             metadata_copies: 2,
             special_small_bytes: 0,

@@ -11,6 +11,7 @@
 use super::node::{Changes, bonus_room};
 use super::spans::Spans;
 use super::{Killed, Outcome, Policy};
+use crate::dedup::{Dedup, DedupPolicy};
 use crate::error::{ObjectError, Place};
 use crate::object::{shift_left, shift_right};
 use crate::object_set::ObjectSet;
@@ -116,6 +117,13 @@ impl Writer<'_> {
         (options.object, options.block, options.level) = (id, block, level);
         options.checksum = if metadata { policy.metadata_checksum() } else { policy.checksum };
         options.compression = if metadata { CompressionKind::Lz4 } else { policy.compression };
+        if let Some(dedup) = policy.dedup.filter(|_| !metadata) {
+            options.checksum = dedup.checksum;
+            if options.compression == CompressionKind::Off {
+                // Zeros become holes all the same: they would be the most used entry of the table.
+                options.compression = CompressionKind::Empty;
+            }
+        }
         options.compression_level = policy.zstd_level;
         options.copies = if metadata { policy.metadata_copies } else { policy.copies };
         let small = !metadata && bytes as u64 <= u64::from(policy.special_small_bytes);
@@ -123,6 +131,12 @@ impl Writer<'_> {
         options.keys = self.set.options().keys.clone();
         options.embed = policy.embed;
         options
+    }
+
+    /// The pool's dedup tables, if the data blocks of this kind of object are deduplicated.
+    fn dedup(&self, kind: ObjectType) -> Option<(Arc<Dedup>, DedupPolicy)> {
+        let policy = self.policy.dedup.filter(|_| !kind.is_metadata() && self.set.options().keys.is_none())?;
+        Some((self.set.live()?.gate.dedup()?.clone(), policy))
     }
 
     fn dsize(&self, pointer: &BlockPointer) -> i64 {
@@ -164,14 +178,23 @@ impl Writer<'_> {
     ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
         let mut out = BTreeMap::new();
         let mut under_way = FuturesUnordered::new();
+        let dedup = self.dedup(tree.kind);
         for (n, bytes) in blocks {
             let options = WriteOptions { fill: fill(bytes), ..self.options(tree.id, tree.kind, 0, *n, bytes.len()) };
             let (cache, bytes, read, n) = (self.set.cache().clone(), bytes.clone(), self.set.options().clone(), *n);
+            let (place, dedup) = (self.place(tree.id, 0, n), dedup.clone());
             let job = async move {
                 let rq = Request::internal("sync");
-                let pointer = cache.blocks().write(&rq, bytes.clone(), &options).await?;
-                cache.keep(&pointer, &read, bytes);
-                Ok::<_, BlockError>(pointer)
+                let written = match dedup {
+                    Some((dedup, policy)) => dedup.write(&rq, &bytes, &options, policy.verify, &read).await,
+                    None => cache
+                        .blocks()
+                        .write(&rq, bytes.clone(), &options)
+                        .await
+                        .map_err(|e| ObjectError::block(place, e)),
+                };
+                cache.keep(written.as_ref().map_err(Clone::clone)?, &read, bytes);
+                written
             };
             let handle = self.set.cache().machine().tasks.spawn(job);
             under_way.push(async move { (n, handle.await) });
@@ -208,10 +231,10 @@ impl Writer<'_> {
         &self,
         tree: &Tree<'_>,
         out: &mut BTreeMap<u64, BlockPointer>,
-        (n, done): (u64, Result<Result<BlockPointer, BlockError>, E>),
+        (n, done): (u64, Result<Result<BlockPointer, ObjectError>, E>),
     ) -> Result<(), ObjectError> {
-        let place = self.place(tree.id, 0, n);
-        let pointer = done.unwrap_or(Err(BlockError::ComputeLost)).map_err(|e| ObjectError::block(place, e))?;
+        let lost = ObjectError::block(self.place(tree.id, 0, n), BlockError::ComputeLost);
+        let pointer = done.unwrap_or(Err(lost))?;
         self.born(tree, pointer);
         out.insert(n, pointer);
         Ok(())

@@ -139,7 +139,7 @@ impl Clones {
 
     /// What the further references would take, had each a block of its own.
     pub fn saved_bytes(&self) -> u64 {
-        self.tables.values().map(|table| table.header.saved_bytes).sum()
+        self.tables.values().map(|table| table.header.saved_bytes).fold(0, u64::saturating_add)
     }
 
     /// Writes what the group changed.

@@ -28,6 +28,7 @@ use std::time::Duration;
 use weir_format::{ObjsetId, Txg};
 use weir_machine::{Clock, Nanos, Request};
 use weir_objects::ObjectError;
+use weir_objects::dedup::Dedup;
 use weir_objects::dsl::change::{Limits, Refusal};
 use weir_objects::live::{Gate, Purpose};
 use weir_objects::txg::{Tx, TxGroups};
@@ -130,6 +131,8 @@ pub struct PoolGate {
     groups: Arc<TxGroups>,
     dirty: DirtyLimits,
     space: SpaceSource,
+    /// The pool's dedup tables.
+    pub(crate) dedup: Arc<Dedup>,
     /// The data sets' own limits, as of the last group; `None` while they are not known.
     limits: Mutex<Option<Limits>>,
     /// When the last delayed transaction was let through.
@@ -140,9 +143,15 @@ pub struct PoolGate {
 
 impl PoolGate {
     /// A gate to the groups of a pool.
-    pub fn new(clock: Clock, groups: Arc<TxGroups>, dirty: DirtyLimits, space: SpaceSource) -> Arc<Self> {
+    pub fn new(
+        clock: Clock,
+        groups: Arc<TxGroups>,
+        dirty: DirtyLimits,
+        space: SpaceSource,
+        dedup: Arc<Dedup>,
+    ) -> Arc<Self> {
         let (limits, last_wakeup, saved_bytes) = Default::default();
-        Arc::new(PoolGate { clock, groups, dirty, space, limits, last_wakeup, saved_bytes })
+        Arc::new(PoolGate { clock, groups, dirty, space, dedup, limits, last_wakeup, saved_bytes })
     }
 
     fn limits(&self) -> MutexGuard<'_, Option<Limits>> {
@@ -255,6 +264,10 @@ impl Gate for PoolGate {
 
     fn groups(&self) -> &Arc<TxGroups> {
         &self.groups
+    }
+
+    fn dedup(&self) -> Option<&Arc<Dedup>> {
+        Some(&self.dedup)
     }
 }
 

@@ -29,20 +29,14 @@ use std::sync::Arc;
 use weir_format::dsl::pool as names;
 use weir_format::{Endian, features};
 use weir_machine::{Access, Machine, Request};
+use weir_objects::dedup::Dedup;
 use weir_objects::live::{OpenGate, Policy};
 use weir_objects::txg::TxGroups;
 use weir_objects::{ObjectSet, Opening};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
-const NOT_WRITTEN: [&str; 7] = [
-    "zpool_checkpoint",
-    "device_removal",
-    "obsolete_counts",
-    "draid",
-    "draid_failure_domains",
-    "fast_dedup",
-    "dynamic_gang_header",
-];
+const NOT_WRITTEN: [&str; 6] =
+    ["zpool_checkpoint", "device_removal", "obsolete_counts", "draid", "draid_failure_domains", "dynamic_gang_header"];
 
 /// How a pool is opened for changes.
 #[derive(Clone, Debug)]
@@ -96,10 +90,6 @@ impl Engine {
             && !pool.mos.numbers(rq, clones).await?.is_empty()
         {
             return Err(refused(&pool, "a clone is being deleted from it by its list of blocks"));
-        }
-        let shared = pool.capacity.shared;
-        if shared.tables > 0 || shared.dedup_referenced > 0 {
-            return Err(refused(&pool, "it has deduplicated blocks"));
         }
         let mut config = config_of(&pool, options)?;
         let added = more.join(machine, &mut pool, &mut config).await?;
@@ -231,15 +221,16 @@ async fn assemble(
     let open = Arc::new(OpenGate(groups.clone()));
     let root = pool.uberblock.root;
     let mos = ObjectSet::open_live(rq, pool.cache.clone(), root, Opening::default(), open, Policy::of_mos()).await?;
+    let dedup = Dedup::read(rq, mos.clone()).await?;
     let space = allocation::source(&blocks, &pool.tree);
     let context = allocation::context(machine, &config, &blocks, (space)());
-    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space);
+    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, dedup);
     let no_config = || refused(&pool, "its MOS has no configuration");
     let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
     let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
     let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
     let clones = Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
-    gate.set_saved(clones.saved_bytes());
+    gate.set_saved(clones.saved_bytes().saturating_add(gate.dedup.saved_bytes()));
     let core = Core {
         config,
         config_dirty: true,

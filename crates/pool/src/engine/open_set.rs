@@ -10,6 +10,7 @@ use std::sync::Arc;
 use weir_codec::compress::ZstdLevel;
 use weir_format::{ChecksumKind, CompressionKind, ObjsetId, ObjsetKind};
 use weir_machine::Request;
+use weir_objects::dedup::DedupPolicy;
 use weir_objects::dsl::{Dir, Dsl, SetKey};
 use weir_objects::live::{Gate, Policy};
 use weir_objects::props::{Stored, Value};
@@ -19,6 +20,8 @@ use weir_objects::{ObjectSet, Opening};
 const CLONING: &str = "com.fudosecurity:block_cloning";
 /// Bits of the property `compression` that tell the function; those above tell its level.
 const COMPRESSION_BITS: u32 = 7;
+/// The bit of the property `dedup` that has blocks compared.
+const DEDUP_VERIFY: u64 = 1 << 8;
 /// The value of `redundant_metadata` that gives metadata no more copies than data. `most` and `some` would give fewer only
 /// to indirect blocks; here they mean `all`.
 const NO_MORE: u64 = 3;
@@ -85,6 +88,18 @@ fn number(chain: &[(String, Arc<Stored>)], name: &str) -> Option<u64> {
     }
 }
 
+/// What the number of the property `dedup` says; `None` for off.
+fn dedup_of(number: u64) -> Option<DedupPolicy> {
+    let checksum = match ChecksumKind::from_u8((number & 0xff) as u8)? {
+        ChecksumKind::Off | ChecksumKind::Inherit => return None,
+        ChecksumKind::On => ChecksumKind::Sha256,
+        kind => kind,
+    };
+    // Where the checksum is too weak to tell blocks apart, they are always compared.
+    let strong = !matches!(checksum, ChecksumKind::Edonr | ChecksumKind::Fletcher4 | ChecksumKind::Fletcher2);
+    Some(DedupPolicy { checksum, verify: number & DEDUP_VERIFY != 0 || !strong })
+}
+
 /// What the properties say, from those of the data set itself to those of the root.
 pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
     let usual = Policy::usual();
@@ -101,6 +116,7 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
         None | Some(ChecksumKind::On | ChecksumKind::Inherit) => usual.checksum,
         Some(kind) => kind,
     };
+    let dedup = number(chain, "dedup").and_then(dedup_of);
     let copies = number(chain, "copies").unwrap_or(1).clamp(1, 3) as u8;
     let metadata_copies = match number(chain, "redundant_metadata").unwrap_or(0) {
         NO_MORE => copies,
@@ -111,6 +127,7 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
         compression,
         zstd_level: level.unwrap_or(ZstdLevel::DEFAULT),
         checksum,
+        dedup,
         copies,
         metadata_copies,
         special_small_bytes: u32::try_from(special).unwrap_or(u32::MAX),
@@ -140,6 +157,10 @@ mod tests {
         let policy = policy_of(&chain(&[("compression", 16 | 9 << 7), ("checksum", 8), ("copies", 2)]));
         assert_eq!((policy.compression, policy.checksum), (CompressionKind::Zstd, ChecksumKind::Sha256));
         assert_eq!((policy.zstd_level.to_u8(), policy.copies, policy.metadata_copies), (9, 2, 3));
+        let dedup = |n| policy_of(&chain(&[("dedup", n)])).dedup.map(|d| (d.checksum, d.verify));
+        assert_eq!((dedup(2), dedup(1)), (None, Some((ChecksumKind::Sha256, false))));
+        assert_eq!(dedup(1 | 1 << 8), Some((ChecksumKind::Sha256, true)));
+        assert_eq!((dedup(13), dedup(14)), (Some((ChecksumKind::Edonr, true)), Some((ChecksumKind::Blake3, false))));
         let policy = policy_of(&chain(&[("compression", 2), ("redundant_metadata", 3), ("copies$recvd", 3)]));
         assert_eq!((policy.compression, policy.metadata_copies), (CompressionKind::Off, 3));
     }

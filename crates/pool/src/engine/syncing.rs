@@ -108,8 +108,10 @@ impl Syncing<'_> {
             self.change.free_in_background(FREED_PER_GROUP).await?;
         }
         self.free_all().await?;
+        self.sync_dedup().await?;
         self.core.clones.write(&mut self.change).await?;
-        self.engine.gate.set_saved(self.core.clones.saved_bytes());
+        let saved_bytes = self.core.clones.saved_bytes().saturating_add(self.engine.gate.dedup.saved_bytes());
+        self.engine.gate.set_saved(saved_bytes);
         self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
@@ -180,6 +182,9 @@ impl Syncing<'_> {
         let txg = self.txg();
         let blocks = self.engine.cache.blocks().clone();
         for pointer in pointers {
+            if pointer.is_dedup() && self.engine.gate.dedup.release(self.change.rq, pointer).await? {
+                continue;
+            }
             let dsize_bytes = blocks.dsize_bytes(pointer);
             if self.core.clones.release(&self.change, pointer, dsize_bytes).await? {
                 continue;
@@ -189,6 +194,12 @@ impl Syncing<'_> {
             freed.map_err(|error| ObjectError::Block { place, error })?;
         }
         Ok(())
+    }
+
+    /// Writes the dedup tables, and gives back what they have no reference to any more.
+    async fn sync_dedup(&mut self) -> Result<(), PoolError> {
+        let freed = self.engine.gate.dedup.sync(&mut self.change).await?;
+        self.free(&freed).await
     }
 
     /// Lets the gate know how much of quotas and of the pool is used now.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_machine::{Clock, Machine, Request};
 use weir_objects::dsl::change::{ChangeError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_objects::props::Value;
 use weir_pool::config::Class;
 use weir_pool::engine::ImportOptions;
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, Pool, PoolError};
@@ -19,16 +20,19 @@ pub struct Shape {
     pub layout: Layout,
     pub devices: usize,
     pub log: bool,
+    /// Equal blocks are kept once.
+    pub dedup: bool,
 }
 
 impl Shape {
     /// One of some, by the seed.
     pub fn of(seed: u64) -> Self {
         match seed % 5 {
-            0 | 3 => Shape { layout: Layout::Single, devices: 1, log: false },
-            1 => Shape { layout: Layout::Mirror, devices: 2, log: false },
-            2 => Shape { layout: Layout::Single, devices: 1, log: true },
-            _ => Shape { layout: Layout::Raidz(1), devices: 3, log: false },
+            0 => Shape { layout: Layout::Single, devices: 1, log: false, dedup: false },
+            1 => Shape { layout: Layout::Mirror, devices: 2, log: false, dedup: false },
+            2 => Shape { layout: Layout::Single, devices: 1, log: true, dedup: false },
+            3 => Shape { layout: Layout::Single, devices: 1, log: false, dedup: true },
+            _ => Shape { layout: Layout::Raidz(1), devices: 3, log: false, dedup: false },
         }
     }
 }
@@ -52,6 +56,11 @@ fn options(shape: Shape) -> CreateOptions {
     let mut options = CreateOptions::new("tank", tops);
     options.ashift = Some(9);
     options.arc_bytes = 16 << 20;
+    if shape.dedup {
+        // What the clients write would else be so short that it stands in the pointers.
+        let number = |name: &str, n| (name.to_owned(), Value::Number(n));
+        options.root_properties = vec![number("dedup", 1), number("compression", 2)];
+    }
     options
 }
 

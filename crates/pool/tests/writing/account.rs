@@ -9,8 +9,9 @@ use weir_objects::Dataset;
 use weir_pool::walk::{At, Claim, Prove, Root, Visit, Walk};
 use weir_pool::{OpenOptions, Pool};
 
-/// A block: where its first copy is, and when it was born.
-type Block = (u32, u64, u64);
+/// A pointer to a block: where its first copy is, when it was born, and the object, level and number under which it is
+/// found: one object may have the same block twice.
+type Block = (u32, u64, u64, (u64, i8, u64));
 
 /// All blocks of one data set, and what they add up to.
 #[derive(Default)]
@@ -26,14 +27,14 @@ struct Visitor<'a> {
 }
 
 impl Visit for Visitor<'_> {
-    fn block(&mut self, _: &At, pointer: &BlockPointer) -> bool {
+    fn block(&mut self, at: &At, pointer: &BlockPointer) -> bool {
         let metadata = pointer.level() > 0 || pointer.object_type().is_metadata();
         let stored = if pointer.is_embedded() { 0 } else { pointer.psize_bytes() };
         self.contents.compressed += stored;
         self.contents.uncompressed += if metadata { stored } else { pointer.lsize_bytes() };
         if !pointer.is_embedded() {
             let place = pointer.dva(0);
-            let block = (place.vdev, place.offset_bytes, pointer.birth().0);
+            let block = (place.vdev, place.offset_bytes, pointer.birth().0, (at.object, at.level, at.block));
             self.contents.blocks.insert(block, self.pool.blocks.dsize_bytes(pointer));
         }
         false

@@ -36,6 +36,8 @@ pub struct History {
     next: u64,
     /// The pool is one that the history began with.
     own: bool,
+    /// So many different contents are written.
+    contents: u64,
     /// Objects that were written, by data set.
     objects: Vec<(String, u64)>,
     /// How often each operation went through.
@@ -71,7 +73,7 @@ impl History {
     fn new(engine: Arc<Engine>, seed: u64, own: bool) -> History {
         let dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rq = Request::internal("test");
-        History { engine, rq, dice, next: 0, own, objects: Vec::new(), done: BTreeMap::new() }
+        History { engine, rq, dice, next: 0, own, contents: 1 << 30, objects: Vec::new(), done: BTreeMap::new() }
     }
 
     /// The data sets that are not encrypted.
@@ -115,10 +117,12 @@ impl History {
         for _ in 0..4 {
             let name = self.dice.pick(&heads).unwrap();
             let blocks = 1 + self.dice.roll(12);
-            let seed = self.dice.roll(1 << 30);
+            let seed = self.dice.roll(self.contents);
             if self.is_volume(&name).await {
                 continue;
             }
+            self.engine.open_set(&self.rq, &name, None).await.unwrap();
+            self.engine.renew_policy(&self.rq, &name).await.unwrap();
             match work::write_object(&self.engine, &name, blocks, seed).await {
                 Ok(id) => self.objects.push((name, id)),
                 // Quotas of the pool that the history began with.
@@ -259,9 +263,12 @@ impl History {
     async fn set(&mut self) {
         let heads = self.heads().await;
         let name = self.dice.pick(&heads).unwrap();
-        let property = self.dice.pick(&["reservation", "refreservation", "compression", "my:tag"]).unwrap();
+        let property =
+            self.dice.pick(&["reservation", "refreservation", "compression", "my:tag", "dedup", "copies"]).unwrap();
         let value = match property {
             "compression" => Value::Number(15),
+            "dedup" => Value::Number(self.dice.pick(&[1, 2, 1 | 1 << 8, 11, 13 | 1 << 8, 14]).unwrap()),
+            "copies" => Value::Number(1 + self.dice.roll(2)),
             "my:tag" => Value::Text("a value".into()),
             _ => Value::Number(self.dice.roll(200) * 4096),
         };
@@ -289,12 +296,25 @@ impl History {
 }
 
 fn history(name: &str, seed: u64, groups: u64, layout: Layout, leaves: usize) -> BTreeMap<&'static str, u32> {
+    history_with(name, seed, groups, (layout, leaves), 1 << 30, &|_| ())
+}
+
+fn history_with(
+    name: &str,
+    seed: u64,
+    groups: u64,
+    (layout, leaves): (Layout, usize),
+    contents: u64,
+    how: &dyn Fn(&mut CreateOptions),
+) -> BTreeMap<&'static str, u32> {
     let dir = real::folder(&format!("datasets-{name}-{seed}"));
     let machine = Machine::production().unwrap();
-    let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, layout, leaves)]);
+    let mut options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, layout, leaves)]);
+    how(&mut options);
     let done = machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
         let mut history = History::new(engine, seed, true);
+        history.contents = contents;
         for _ in 0..groups {
             history.group().await;
         }
@@ -325,6 +345,25 @@ fn datasets_on_one_device() {
 #[test]
 fn datasets_on_raidz() {
     history("raidz", 9, 60, Layout::Raidz(1), 3);
+}
+
+/// Most of what is written is there already.
+fn deduplicated(name: &str, seed: u64, layout: (Layout, usize), features: &[&str]) {
+    let dedup = |options: &mut CreateOptions| {
+        options.root_properties = vec![("dedup".into(), Value::Number(1))];
+        options.features.extend(features.iter().map(|f| (*f).to_owned()));
+    };
+    history_with(name, seed, 60, layout, 4, &dedup);
+}
+
+#[test]
+fn datasets_with_dedup() {
+    deduplicated("dedup", 4, (Layout::Single, 1), &[]);
+}
+
+#[test]
+fn datasets_with_fast_dedup() {
+    deduplicated("fast-dedup", 6, (Layout::Raidz(1), 3), &["fast_dedup"]);
 }
 
 /// A history on a pool of OpenZFS.
@@ -358,7 +397,7 @@ fn datasets_of_openzfs() {
     let Some(from) = goldens::goldens() else { return };
     let only = std::env::var("WEIR_GOLDEN_ONLY").ok();
     let wanted = |name: &&str| only.as_ref().is_none_or(|only| only.split(',').any(|o| o == *name));
-    for name in ["snaps", "zvol", "quota", "nofeat-d"].into_iter().filter(wanted) {
+    for name in ["snaps", "zvol", "quota", "nofeat-d", "dedup-legacy", "dedup-fast"].into_iter().filter(wanted) {
         on_golden(&from, name, 3, 20);
     }
 }

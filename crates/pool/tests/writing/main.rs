@@ -5,6 +5,7 @@
 mod account;
 mod cuts;
 mod datasets;
+mod dedup;
 mod encrypted;
 mod files;
 mod full;
