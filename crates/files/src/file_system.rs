@@ -262,6 +262,7 @@ impl FileSystem {
         if object.id == self.root && self.identity.snapdir_visible {
             attributes.links = attributes.links.saturating_add(1);
         }
+        self.show_access(&mut attributes);
         Ok(attributes)
     }
 
@@ -326,14 +327,19 @@ impl FileSystem {
         max: usize,
     ) -> Result<Vec<DirEntry>, FileError> {
         let zap = self.directory(rq, dir).await?;
+        if cookie == 0 && self.writing.is_some() {
+            let (_, metadata) = self.load(rq, dir, Extent::Basics).await?;
+            self.note_access(dir, &metadata);
+        }
         let entries = zap.entries(rq, cookie, max).await.map_err(|e| FileError::at(e, dir, 0))?;
         entries.into_iter().map(|entry| directory::entry(dir, entry)).collect()
     }
 
     /// Up to `len` bytes of a file from `offset`, clipped at its end.
     pub async fn read(&self, rq: &Request, object: ObjectId, offset: u64, len: usize) -> Result<Bytes, FileError> {
-        let (object, size_bytes) = self.file(rq, object).await?;
-        let bytes = self.objects.read(rq, &object, offset, len, size_bytes).await;
+        let (object, metadata) = self.file(rq, object).await?;
+        self.note_access(object.id, &metadata);
+        let bytes = self.objects.read(rq, &object, offset, len, metadata.size_bytes).await;
         bytes.map_err(|e| FileError::of(e, &object))
     }
 
@@ -345,28 +351,31 @@ impl FileSystem {
         offset: u64,
         len: usize,
     ) -> Result<SmallVec<[Bytes; 4]>, FileError> {
-        let (object, size_bytes) = self.file(rq, object).await?;
-        let segments = self.objects.read_segments(rq, &object, offset, len, size_bytes).await;
+        let (object, metadata) = self.file(rq, object).await?;
+        self.note_access(object.id, &metadata);
+        let segments = self.objects.read_segments(rq, &object, offset, len, metadata.size_bytes).await;
         segments.map_err(|e| FileError::of(e, &object))
     }
 
-    /// An object that has contents, and their size in bytes.
-    async fn file(&self, rq: &Request, id: ObjectId) -> Result<(Arc<Object>, u64), FileError> {
+    /// An object that has contents, and what is known of it.
+    async fn file(&self, rq: &Request, id: ObjectId) -> Result<(Arc<Object>, Metadata), FileError> {
         let (object, metadata) = self.load(rq, id, Extent::Basics).await?;
         match metadata.kind() {
             FileKind::Directory => Err(FileError::IsDirectory { object: id }),
-            _ => Ok((object, metadata.size_bytes)),
+            _ => Ok((object, metadata)),
         }
     }
 
     /// All bytes of a small file.
     pub(crate) async fn read_whole(&self, rq: &Request, id: ObjectId, longest: u64) -> Result<Bytes, FileError> {
-        let (_, size_bytes) = self.file(rq, id).await?;
+        let (object, metadata) = self.file(rq, id).await?;
+        let size_bytes = metadata.size_bytes;
         if size_bytes > longest {
             let why = format!("{size_bytes} bytes are more than {longest}");
             return Err(FileError::Corrupt { object: id, offset: 0, why });
         }
-        self.read(rq, id, 0, size_bytes as usize).await
+        let bytes = self.objects.read(rq, &object, 0, size_bytes as usize, size_bytes).await;
+        bytes.map_err(|e| FileError::of(e, &object))
     }
 
     /// The next data or hole at or after `offset`; `None` (for `ENXIO`) if there is none or `offset` is at or beyond
@@ -378,7 +387,8 @@ impl FileSystem {
         offset: u64,
         what: Seek,
     ) -> Result<Option<u64>, FileError> {
-        let (object, size_bytes) = self.file(rq, object).await?;
+        let (object, metadata) = self.file(rq, object).await?;
+        let size_bytes = metadata.size_bytes;
         if offset >= size_bytes {
             return Ok(None);
         }
@@ -398,6 +408,7 @@ impl FileSystem {
         if metadata.kind() != FileKind::Symlink {
             return Err(FileError::NotSymlink { object });
         }
+        self.note_access(object, &metadata);
         match metadata.symlink {
             Some(target) => Ok(target.slice(..(metadata.size_bytes as usize).min(target.len()))),
             None => self.read_whole(rq, object, LINK_MAX).await,

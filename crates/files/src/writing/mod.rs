@@ -24,6 +24,7 @@
 //! On disk all is as OpenZFS's ZPL writes it in version 5 (`module/os/linux/zfs/zfs_vnops_os.c`, `zfs_znode_os.c`,
 //! `zfs_dir.c`); older versions are refused.
 
+mod access;
 mod acls;
 mod copy;
 mod data;
@@ -46,6 +47,7 @@ mod tests;
 mod unlinked;
 mod xattrs;
 
+pub use access::AccessTimes;
 pub use acls::{AclInherit, AclMode};
 pub use owner::{Owner, owner_of};
 pub(crate) use row::Naming;
@@ -76,18 +78,6 @@ pub enum AclType {
     Posix,
     /// NFSv4 lists.
     Nfsv4,
-}
-
-/// When reading a file sets its access time (`atime`, `relatime`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AccessTimes {
-    /// Never.
-    Off,
-    /// When it is older than the last change or than a day.
-    #[default]
-    Relative,
-    /// Always.
-    On,
 }
 
 /// What a file system's properties say about changes.
@@ -157,6 +147,8 @@ pub(crate) struct Writing {
     unlinked: ObjectId,
     /// How often each object is held open.
     holds: Mutex<BTreeMap<ObjectId, u64>>,
+    /// When files were read, as far as that is not stored.
+    accessed: access::Noted,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -174,6 +166,7 @@ impl Writing {
             shapes: AsyncMutex::new(()),
             unlinked,
             holds: Mutex::default(),
+            accessed: Mutex::default(),
         }
     }
 

@@ -42,6 +42,13 @@ impl Node {
         self.row.set_time(&*self.numbers, index, time).map_err(|e| lies(self.id, e))
     }
 
+    /// A time, if the file has it.
+    pub fn time(&self, index: usize) -> Option<Timestamp> {
+        let bytes = self.get(index)?;
+        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?));
+        Some(Timestamp::from_words([word(0)?, word(8)?]))
+    }
+
     pub fn get(&self, index: usize) -> Option<&[u8]> {
         self.row.get(&*self.numbers, index)
     }

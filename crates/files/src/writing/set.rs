@@ -133,6 +133,9 @@ impl FileSystem {
                 Some(SetTime::Now) => now,
                 Some(SetTime::At(ns)) => timestamp(ns),
             };
+            if index == index::ATIME {
+                self.forget_access(node.id);
+            }
             node.set_time(index, time)?;
             let applied = if index == index::ATIME { &mut applied.atime } else { &mut applied.mtime };
             *applied = Some(time);

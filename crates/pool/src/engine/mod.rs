@@ -44,12 +44,13 @@ use crate::assemble::state;
 use crate::error::PoolError;
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
-use sets::Sets;
+use sets::{Door, OpenSet, Sets};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tasks::Queue;
 use weir_cache::Cache;
+use weir_files::FileSystem;
 use weir_format::{Txg, Uberblock};
 use weir_machine::{JoinHandle, Machine, Request};
 use weir_objects::live::Gate;
@@ -216,6 +217,9 @@ impl Engine {
     }
 
     async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
+        for files in self.readers() {
+            self.store_of(&files).await;
+        }
         self.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {
                 if let Some(state) = state {
@@ -233,6 +237,31 @@ impl Engine {
             let _ended = syncer.await;
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// File systems of which files were read, as is not stored yet.
+    fn readers(&self) -> Vec<Arc<FileSystem>> {
+        let files = |open: OpenSet| match open.door {
+            Some(Door::Files(files)) if files.has_access_times() => Some(files),
+            _ => None,
+        };
+        self.sets.all().into_iter().filter_map(files).collect()
+    }
+
+    async fn store_of(&self, files: &FileSystem) {
+        if let Err(error) = files.store_access_times(&Request::internal("access times")).await {
+            tracing::debug!(name = files.name(), %error, "access times are not stored");
+        }
+    }
+
+    /// Stores when files were read, in the groups to come; nobody waits for it.
+    fn store_access_times(self: &Arc<Self>) {
+        for files in self.readers() {
+            let engine = self.clone();
+            self.machine.tasks.spawn(async move { engine.store_of(&files).await });
+        }
     }
 }
 
@@ -254,6 +283,7 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
                 engine.sets.all().iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
                 engine.gate.synced(txg);
                 engine.groups().synced(txg);
+                engine.store_access_times();
             }
             Err(why) => {
                 tracing::error!("pool '{}' is suspended: {why}", engine.name());

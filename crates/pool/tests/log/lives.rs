@@ -183,3 +183,35 @@ fn copies_are_replayed() {
     });
     second.unwrap();
 }
+
+/// When files were read comes to the disks with the groups, and nothing hurries for it.
+#[test]
+fn access_times_last() {
+    let world = world(8, SHAPE);
+    let machine = world.machine();
+    let run = world.run(async {
+        let rq = Request::internal("test");
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let atime = async |files: &Arc<FileSystem>, name: &str| {
+            let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+            files.attributes(&rq, file).await.unwrap().atime_ns
+        };
+        make(&files, "one").await;
+        make(&files, "two").await;
+        machine.clock.sleep(std::time::Duration::from_secs(60)).await;
+        let synced = engine.groups().last_synced();
+        demand(&files, "one").await;
+        assert_eq!(engine.groups().last_synced(), synced, "no group of its own");
+        machine.clock.sleep(std::time::Duration::from_secs(20)).await;
+        assert!(!files.has_access_times(), "stored with the groups that there are");
+        demand(&files, "two").await;
+        let read = (atime(&files, "one").await, atime(&files, "two").await);
+        engine.export().await.unwrap();
+        demand_whole(&machine, "exported").await;
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        assert_eq!((atime(&files, "one").await, atime(&files, "two").await), read);
+        assert!(read.1 - read.0 >= 20_000_000_000);
+    });
+    run.unwrap();
+}

@@ -76,6 +76,53 @@ fn a_directory_does_not_come_to_stand_in_itself() {
 }
 
 #[test]
+fn reading_sets_access_times() {
+    in_world(Settings::default(), async |rq, machine, fs| {
+        let root = &Cred::root();
+        let tick = async || machine.clock.sleep(std::time::Duration::from_secs(10)).await;
+        let atime = async |id| fs.attributes(rq, id).await.unwrap().atime_ns;
+        let made = fs.create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap();
+        fs.write(rq, root, made.object, WriteAt::End, Bytes::from_static(b"x")).await.unwrap();
+        tick().await;
+        fs.read(rq, made.object, 0, 1).await.unwrap();
+        let first = made.atime_ns + 10_000_000_000;
+        assert_eq!(atime(made.object).await, first, "noted");
+        fs.store_access_times(rq).await.unwrap();
+        assert!(!fs.has_access_times());
+        assert_eq!(atime(made.object).await, first, "stored");
+        tick().await;
+        fs.read(rq, made.object, 0, 1).await.unwrap();
+        assert_eq!(atime(made.object).await, first, "relatime: it was read since it was changed");
+        fs.write(rq, root, made.object, WriteAt::End, Bytes::from_static(b"y")).await.unwrap();
+        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.read_dir(rq, ROOT, 0, 10).await.unwrap();
+        assert_eq!(atime(made.object).await, first + 10_000_000_000);
+        assert_eq!(atime(ROOT).await, first + 10_000_000_000);
+        let set = SetAttributes { atime: Some(SetTime::At(7)), ..Default::default() };
+        assert_eq!(
+            fs.set_attributes(rq, root, made.object, &set).await.unwrap().atime_ns,
+            7,
+            "who sets it has the word"
+        );
+        fs.store_access_times(rq).await.unwrap();
+        assert_eq!(atime(made.object).await, 7);
+        fs.set_settings(Settings { read_only: true, ..Settings::default() });
+        tick().await;
+        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.set_settings(Settings { access_times: AccessTimes::Off, ..Settings::default() });
+        fs.read(rq, made.object, 0, 1).await.unwrap();
+        assert_eq!(atime(made.object).await, 7, "not where nothing changes, nor where atime is off");
+        fs.read(rq, made.object, 0, 1).await.unwrap();
+        fs.set_settings(Settings { access_times: AccessTimes::On, ..Settings::default() });
+        tick().await;
+        fs.read(rq, made.object, 0, 1).await.unwrap();
+        assert_eq!(atime(made.object).await, first + 30_000_000_000);
+        fs.remove(rq, root, ROOT, b"f").await.unwrap();
+        fs.store_access_times(rq).await.unwrap();
+    });
+}
+
+#[test]
 fn times_follow_what_is_done() {
     in_world(Settings::default(), async |rq, machine, fs| {
         let root = &Cred::root();
