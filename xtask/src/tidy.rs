@@ -36,7 +36,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("weir", &["format", "codec", "machine", "blocks", "cache", "objects", "files", "volumes", "pool", "daemon"]),
     (
         "judges",
-        &["format", "codec", "machine", "sim", "blocks", "cache", "objects", "files", "volumes", "pool", "nfs", "nbd"],
+        &[
+            "format", "codec", "machine", "sim", "blocks", "cache", "objects", "files", "volumes", "pool", "nfs",
+            "nbd", "daemon",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -15,13 +15,14 @@ use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::mount::{OpenedPool, StopSignal};
-use crate::written::{Wish, Written, command_line, host};
+use crate::written::{Wish, Written, host};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use weir_daemon::fuse::{self, MountOptions, Mounted};
 use weir_daemon::service::summary;
-use weir_daemon::{Service, ServiceError, ServiceOptions, Shown};
-use weir_machine::{Machine, Production, Request};
+use weir_daemon::{Front, Service, ServiceError, ServiceOptions};
+use weir_machine::{Machine, Production};
 use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
 use weir_objects::props::Value;
 use weir_pool::Class;
@@ -90,13 +91,13 @@ fn pool(machine: &Machine, folder: &Path) -> Result<Written, Failure> {
     let logs = NewTop { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(log)] };
     let mut options = CreateOptions::new(POOL, vec![data, logs]);
     options.host = host();
-    options.command = command_line();
+    options.command = "demo".into();
     options.root_properties = vec![("compression".into(), Value::Number(LZ4))];
-    options.root = crate::zfs::file_system(&mut Vec::new());
+    options.root = crate::zfs::file_system(owner(), &mut Vec::new());
     let engine = machine.block_on(async {
         let engine = Engine::create(machine, &options).await?;
         for (name, kind) in [
-            (FILES, Kind::FileSystem(crate::zfs::file_system(&mut Vec::new()))),
+            (FILES, Kind::FileSystem(crate::zfs::file_system(owner(), &mut Vec::new()))),
             (VOLUME, Kind::Volume(VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: 16 << 10 })),
         ] {
             engine.create_dataset(NewDataset { name: name.into(), kind, properties: Vec::new() }).await?;
@@ -106,12 +107,17 @@ fn pool(machine: &Machine, folder: &Path) -> Result<Written, Failure> {
     Ok(Written::made(machine.clone(), engine, locks))
 }
 
+/// Who makes the file systems.
+fn owner() -> (u32, u32) {
+    (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+}
+
 async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool) -> Result<(), Failure> {
-    let shown = &opened.shown;
-    let tree = weir_daemon::tree(&Request::internal("demo"), shown).await?;
+    let front = opened.front().await?;
+    let tree = front.tree.clone();
     sample::fill(&tree).await?;
-    let mut service = start(machine, shown).await?;
-    let mounted = mount(machine, folder, shown).await?;
+    let mut service = start(machine, &front).await?;
+    let mounted = mount(machine, folder, &front).await?;
     println!("\nit is served; as root, paste:");
     service.lines().iter().for_each(|line| println!("  {line}"));
     println!(
@@ -126,7 +132,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
     if !once && measured.is_ok() {
         let mut stop = StopSignal::new()?;
         println!("\nserving until Ctrl-C");
-        stop.wait().await;
+        opened.until_stopped(&mut stop).await;
     }
     drop(tree);
     service.stop().await;
@@ -142,20 +148,20 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
 }
 
 /// Starts the servers, on other ports than the usual ones where those are taken.
-async fn start(machine: &Machine, shown: &Shown) -> Result<Service, Failure> {
+async fn start(machine: &Machine, front: &Arc<Front>) -> Result<Service, Failure> {
     let usual = ServiceOptions::default();
-    match Service::start(machine, shown, &usual).await {
+    match Service::start(machine, front, &usual).await {
         Err(ServiceError::Listen { address, .. }) => {
             println!("port {} is taken: any free ports will do", address.port());
             let options = ServiceOptions { nfs_port: 0, nbd_port: 0, ..usual };
-            Ok(Service::start(machine, shown, &options).await?)
+            Ok(Service::start(machine, front, &options).await?)
         }
         other => Ok(other?),
     }
 }
 
 /// Mounts the pool in the folder, if this machine can.
-async fn mount(machine: &Machine, folder: &Path, shown: &Shown) -> Result<Option<Mounted>, Failure> {
+async fn mount(machine: &Machine, folder: &Path, front: &Front) -> Result<Option<Mounted>, Failure> {
     let path = folder.join("mnt");
     // What an earlier run left mounted there answers nobody.
     if let Err(error) = std::fs::create_dir_all(&path) {
@@ -165,8 +171,7 @@ async fn mount(machine: &Machine, folder: &Path, shown: &Shown) -> Result<Option
     let root = rustix::process::geteuid().is_root();
     let options =
         MountOptions { source: POOL.into(), allow_other: root, threads: 2, writable: true, dev: false, suid: false };
-    let tree = weir_daemon::tree(&Request::internal("mount"), shown).await?;
-    match fuse::mount(tree, machine.tasks.clone(), &path, &options) {
+    match fuse::mount(front.tree.clone(), machine.tasks.clone(), &path, &options) {
         Ok(mounted) => Ok(Some(mounted)),
         Err(error) => {
             println!("no mount: {error}");

@@ -1,5 +1,6 @@
 //! How a command ends badly: one line, and OpenZFS's exit code.
 
+use crate::admin::Elsewhere;
 use std::fmt;
 
 /// Exit code for something that went wrong.
@@ -15,22 +16,34 @@ pub struct Failure {
     /// What is wrong, and the way to mend it.
     pub line: String,
     busy: bool,
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Failure {
     /// The command line makes no sense.
     pub fn usage(line: impl Into<String>) -> Self {
-        Failure { code: MISUSED, line: line.into(), busy: false }
+        Failure { code: MISUSED, line: line.into(), busy: false, elsewhere: None }
     }
 
     /// It was understood, and went wrong.
     pub fn failed(line: impl Into<String>) -> Self {
-        Failure { code: FAILED, line: line.into(), busy: false }
+        Failure { code: FAILED, line: line.into(), busy: false, elsewhere: None }
     }
 
     /// Another process is in the way.
     pub fn busy(line: impl Into<String>) -> Self {
         Failure { busy: true, ..Failure::failed(line) }
+    }
+
+    /// Another process has it open, and can be asked.
+    pub fn elsewhere(pool: &str, elsewhere: Elsewhere) -> Self {
+        let line = format!("cannot open '{pool}': process {} has it open", elsewhere.pid);
+        Failure { elsewhere: Some(elsewhere), ..Failure::busy(line) }
+    }
+
+    /// The process to be asked instead.
+    pub fn take_elsewhere(&mut self) -> Option<Elsewhere> {
+        self.elsewhere.take()
     }
 
     /// Whether another process is in the way.

@@ -1,5 +1,6 @@
 //! The JSON that OpenZFS 2.3's `-j` prints: `output_version`, then the things by name.
 
+use crate::call::{Call, say};
 use serde_json::{Map, Value, json};
 
 /// How numbers appear.
@@ -46,6 +47,6 @@ pub fn property(value: &str, source: &str, numbers: Numbers) -> Value {
 }
 
 /// Prints a finished answer.
-pub fn print(answer: Map<String, Value>) {
-    println!("{}", Value::Object(answer));
+pub fn print(call: &Call, answer: Map<String, Value>) {
+    say!(call, "{}", Value::Object(answer));
 }

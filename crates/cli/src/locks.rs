@@ -5,14 +5,40 @@
 //! Commands name the process in the way.
 
 use crate::failure::Failure;
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// What makes a file or device the same under any path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// That of what is at a path.
+    pub fn of(path: &Path) -> Option<Self> {
+        std::fs::metadata(path).ok().map(|metadata| Self::in_metadata(&metadata))
+    }
+
+    fn in_metadata(metadata: &std::fs::Metadata) -> Self {
+        Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
 /// The devices of a pool, locked until this is dropped.
 #[derive(Debug)]
 pub struct Locks {
-    _files: Vec<File>,
+    files: Vec<File>,
+}
+
+impl Locks {
+    /// What is locked.
+    pub fn identities(&self) -> BTreeSet<Identity> {
+        self.files.iter().filter_map(|file| file.metadata().ok()).map(|m| Identity::in_metadata(&m)).collect()
+    }
 }
 
 /// Locks devices. What cannot be opened is left to whoever needs it.
@@ -36,12 +62,12 @@ pub fn lock(pool: &str, mut paths: Vec<PathBuf>) -> Result<Locks, Failure> {
             }
         }
     }
-    Ok(Locks { _files: files })
+    Ok(Locks { files })
 }
 
 /// Who has a device.
 fn in_the_way(path: &Path) -> String {
-    let Some(pid) = holder(path) else { return format!("another process is writing to {}", path.display()) };
+    let Some(pid) = holder_of(path) else { return format!("another process is writing to {}", path.display()) };
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).take(4).collect();
     let command = words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
@@ -50,10 +76,9 @@ fn in_the_way(path: &Path) -> String {
 }
 
 /// The process that holds a lock on a file, as the kernel lists it: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
-fn holder(path: &Path) -> Option<u32> {
-    let metadata = std::fs::metadata(path).ok()?;
-    let device = metadata.dev();
-    let wanted = format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), metadata.ino());
+pub fn holder_of(path: &Path) -> Option<u32> {
+    let Identity { device, inode } = Identity::of(path)?;
+    let wanted = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
     let all = std::fs::read_to_string("/proc/locks").ok()?;
     all.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);

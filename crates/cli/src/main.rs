@@ -4,7 +4,9 @@
 //! which. Every command gives an exit code that scripts know from OpenZFS (0 done, 1 failed, 2 misused) and, when it
 //! fails, one clear line on standard error with the way to mend it.
 
+mod admin;
 mod args;
+mod call;
 mod demo;
 mod failure;
 mod json;
@@ -22,6 +24,7 @@ mod zfs;
 mod zpool;
 mod zstream;
 
+use call::{Call, complain};
 use failure::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -72,8 +75,10 @@ fn main() -> ExitCode {
         }
         _ => words.remove(0).to_string_lossy().into_owned(),
     };
-    let done = run(&name, words);
-    match done {
+    if name == "zfs" || name == "zpool" {
+        return ExitCode::from(carry_out(&Call::own(&name, words)));
+    }
+    match run(&name, words) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("{failure}");
@@ -82,11 +87,34 @@ fn main() -> ExitCode {
     }
 }
 
+/// Does a command about pools, and tells what went wrong with it; gives the exit code. In the process that was called it is
+/// done by another one if that has the pool open.
+fn carry_out(call: &Call) -> u8 {
+    let words = call.caller.words.clone();
+    let done = match call.caller.program.as_str() {
+        "zfs" => zfs::run(call, words),
+        "zpool" => zpool::run(call, words),
+        other => Err(Failure::usage(format!("there is no program '{other}'"))),
+    };
+    let done = done.or_else(|mut failure| match failure.take_elsewhere() {
+        Some(elsewhere) => admin::ask(call, &elsewhere),
+        None => {
+            call.begin();
+            Err(failure)
+        }
+    });
+    if done.is_ok() {
+        call.begin();
+    }
+    done.unwrap_or_else(|failure| {
+        complain!(call, "{failure}");
+        failure.code
+    })
+}
+
 fn run(name: &str, words: Vec<OsString>) -> Result<u8, Failure> {
     match name {
         "zdb" => zdb::run(words),
-        "zfs" => zfs::run(words),
-        "zpool" => zpool::run(words),
         "mount" => mount::run(words),
         "serve" => serve::run(words),
         "demo" => demo::run(words),

@@ -1,18 +1,20 @@
 //! `weir mount`: all file systems of a pool through FUSE, in the foreground, until unmounted or stopped. With `-o ro` not a
 //! byte of the pool changes.
 
+use crate::admin::{Door, Ending, Held};
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
+use crate::locks::Locks;
 use crate::pools::search_paths;
 use crate::written::{Wish, Written};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_daemon::Shown;
+use tokio::sync::mpsc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
+use weir_daemon::{Front, Shown};
 use weir_machine::{Machine, Production, Request};
-use weir_pool::engine::scrub::Pace;
 use weir_pool::{OpenOptions, Pool, Rewind};
 
 const SPEC: Spec = Spec {
@@ -46,7 +48,20 @@ pub enum Access {
 pub struct OpenedPool {
     /// What is shown of it.
     pub shown: Shown,
-    written: Option<Written>,
+    served: Option<Served>,
+}
+
+/// A pool that is open for changes for as long as this process serves it.
+struct Served {
+    written: Written,
+    held: Arc<Held>,
+    door: Mutex<Option<Door>>,
+    endings: tokio::sync::Mutex<mpsc::Receiver<Ending>>,
+    ending: Mutex<Option<Ending>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OpenedPool {
@@ -69,19 +84,62 @@ impl OpenedPool {
             }
         }
         let pool = machine.block_on(open_pool(machine, options))?;
-        Ok(OpenedPool { shown: Shown::Read(pool), written: None })
+        Ok(OpenedPool { shown: Shown::Read(pool), served: None })
     }
 
     /// A pool that is open for changes already.
     pub fn written(written: Written) -> Self {
-        go_on_scrubbing(&written);
-        OpenedPool { shown: Shown::Written(written.engine.clone()), written: Some(written) }
+        let (wish, endings) = mpsc::channel(1);
+        let devices = written.locks().map(Locks::identities).unwrap_or_default();
+        let held = Held::new(written.machine.clone(), written.engine.clone(), devices, wish);
+        held.go_on_scrubbing();
+        let shown = Shown::Written(written.engine.clone());
+        let (door, ending) = (Mutex::default(), Mutex::default());
+        let endings = tokio::sync::Mutex::new(endings);
+        OpenedPool { shown, served: Some(Served { written, held, door, endings, ending }) }
     }
 
-    /// Closes it as it was before.
+    /// What its doors show. From now on administrators are heard, if it is open for changes.
+    pub async fn front(&self) -> Result<Arc<Front>, Failure> {
+        let front = Arc::new(Front::open(&Request::internal("serve"), &self.shown).await?);
+        if let Some(served) = &self.served {
+            served.held.set_front(front.clone());
+            match Door::open(&served.held) {
+                Ok(door) => *lock(&served.door) = Some(door),
+                Err(failure) => eprintln!("{failure}\ncommands about the pool have to wait until this process ends"),
+            }
+        }
+        Ok(front)
+    }
+
+    /// Returns when the process is to end, by a signal or at an administrator's wish.
+    pub async fn until_stopped(&self, stop: &mut StopSignal) {
+        let Some(served) = &self.served else { return stop.wait().await };
+        let mut endings = served.endings.lock().await;
+        tokio::select! {
+            () = stop.wait() => {}
+            Some(ending) = endings.recv() => *lock(&served.ending) = Some(ending),
+        }
+    }
+
+    /// Closes it as it was before, or as an administrator wished; and tells that one.
     pub fn close(self) -> Result<(), Failure> {
         drop(self.shown);
-        self.written.map_or(Ok(()), Written::close)
+        let Some(served) = self.served else { return Ok(()) };
+        let machine = served.written.machine.clone();
+        let done = match lock(&served.ending).take() {
+            None => served.written.close(),
+            Some(ending) => {
+                let done = served.written.end(ending.destroyed, true);
+                // Whoever wished it may be gone.
+                let _ = ending.tell.send(done.clone());
+                done.map_err(Failure::failed)
+            }
+        };
+        if let Some(door) = lock(&served.door).take() {
+            machine.block_on(door.close());
+        }
+        done
     }
 }
 
@@ -105,13 +163,13 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let done = machine.block_on(async {
         let shown = &opened.shown;
         tell_of_unsynced(shown).await?;
-        let tree = weir_daemon::tree(&Request::internal("mount"), shown).await?;
+        let front = opened.front().await?;
         let writable = shown.is_writable();
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, ..options };
-        let mounted = fuse::mount(tree, machine.tasks.clone(), Path::new(&mountpoint), &options)?;
+        let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(&mountpoint), &options)?;
         let stop = StopSignal::new()?;
         ready.tell()?;
-        until_unmounted(mounted, stop).await
+        until_unmounted(mounted, &opened, stop).await
     });
     let closed = opened.close();
     if done? == Ended::Detached {
@@ -133,7 +191,7 @@ enum Ended {
 }
 
 /// Waits for `umount` or a signal.
-async fn until_unmounted(mounted: Mounted, mut stop: StopSignal) -> Result<Ended, Failure> {
+async fn until_unmounted(mounted: Mounted, opened: &OpenedPool, mut stop: StopSignal) -> Result<Ended, Failure> {
     let unmounter = mounted.unmounter();
     let mut ended = tokio::task::spawn_blocking(move || mounted.join());
     let end = |joined: Result<Result<(), FuseError>, tokio::task::JoinError>| match joined {
@@ -142,7 +200,7 @@ async fn until_unmounted(mounted: Mounted, mut stop: StopSignal) -> Result<Ended
     };
     tokio::select! {
         joined = &mut ended => return end(joined),
-        () = stop.wait() => {}
+        () = opened.until_stopped(&mut stop) => {}
     }
     if unmounter.unmount()? { Ok(Ended::Detached) } else { end(ended.await) }
 }
@@ -274,16 +332,4 @@ impl Ready {
             _ => Ok(()),
         }
     }
-}
-
-/// A scrub that was left off goes on beside what is served. It ends with the pool.
-fn go_on_scrubbing(written: &Written) {
-    let engine = written.engine.clone();
-    let task = written.machine.tasks.spawn(async move {
-        if let Err(error) = engine.scrub_on(&Pace::default(), &mut |_| true).await {
-            tracing::info!("the scrub of pool '{}' is left off: {error}", engine.name());
-        }
-    });
-    // Nobody waits for it.
-    drop(task);
 }

@@ -41,15 +41,15 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Does it, with the command line `command` (if it is not empty) in the history; returns when it is on stable storage.
+    /// Does it, with the command line `command` (if it is not empty) of the user `uid` in the history; returns when it is on stable storage.
     ///
     /// # Errors
     /// What its checks find, before anything was changed.
-    pub async fn run(self, engine: &Engine, command: &str) -> Result<(), PoolError> {
+    pub async fn run(self, engine: &Engine, command: &str, uid: u32) -> Result<(), PoolError> {
         self.apply(engine).await?;
         match command {
             "" => Ok(()),
-            command => engine.log_command(command.to_owned(), rustix::process::getuid().as_raw()).await,
+            command => engine.log_command(command.to_owned(), uid).await,
         }
     }
 

@@ -50,13 +50,14 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let opened = OpenedPool::open(&machine, &open, access)?;
     let done = machine.block_on(async {
         tell_of_unsynced(&opened.shown).await?;
-        let mut service = Service::start(&machine, &opened.shown, &options).await?;
+        let front = opened.front().await?;
+        let mut service = Service::start(&machine, &front, &options).await?;
         for line in service.lines() {
             println!("{line}");
         }
         let mut stop = StopSignal::new()?;
         ready.tell()?;
-        stop.wait().await;
+        opened.until_stopped(&mut stop).await;
         service.stop().await;
         for (protocol, served) in service.served() {
             eprintln!("{}", summary(protocol, served));

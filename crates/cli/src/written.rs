@@ -1,18 +1,19 @@
 //! Pools opened for changes: for one command, or for as long as they are served.
 //!
-//! No pool is held open between two commands. Each locks the devices ([`crate::locks`]), opens the pool, does its work in
-//! transaction groups, and closes: a pool that was in use is left in use by this machine, so the next command needs no
-//! `-f`; one that was exported is exported again.
+//! A command that finds its pool open in this process uses it as it is. Otherwise it locks the devices ([`crate::locks`]),
+//! opens the pool, does its work in transaction groups, and closes: a pool that was in use is left in use by this machine,
+//! so the next command needs no `-f`; one that was exported is exported again.
 
+use crate::admin::Held;
+use crate::call::{Call, Whose};
 use crate::failure::Failure;
 use crate::locks::{Locks, lock};
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_machine::{Machine, Request};
-use weir_objects::dsl::Dsl;
 use weir_objects::dsl::change::ChangeError;
 use weir_pool::assemble::state;
-use weir_pool::engine::{Engine, Host, ImportOptions};
+use weir_pool::engine::{Datasets, Engine, Host, ImportOptions};
 use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
 
 /// A pool opened for changes.
@@ -21,8 +22,15 @@ pub struct Written {
     pub machine: Machine,
     /// The pool.
     pub engine: Arc<Engine>,
-    exported_before: bool,
-    _locks: Locks,
+    hold: Hold,
+}
+
+/// Who has the pool.
+enum Hold {
+    /// This command, for itself.
+    Own { exported_before: bool, locks: Locks },
+    /// The process, for long.
+    Process(Arc<Held>),
 }
 
 /// How a pool is to be opened.
@@ -60,6 +68,45 @@ pub fn find<'a>(
 }
 
 impl Written {
+    /// The pool as a command needs it: as this process has it open, or opened for the command.
+    ///
+    /// # Errors
+    /// [`Failure::elsewhere`] if another process is to be asked.
+    pub fn of_call(call: &Call, wish: &Wish) -> Result<Self, Failure> {
+        let machine = call.machine()?;
+        let assembly = assemble(machine.block_on(scan(machine, &wish.search))?);
+        let whose = find(assembly.pools.values(), &wish.pool, false).map_or(Whose::Free, |found| call.whose(found));
+        drop(assembly);
+        match whose {
+            Whose::Theirs(elsewhere) => Err(Failure::elsewhere(&wish.pool, elsewhere)),
+            Whose::Ours(held) => {
+                let (machine, engine) = (held.machine.clone(), held.engine.clone());
+                Ok(Written { machine, engine, hold: Hold::Process(held) })
+            }
+            Whose::Free => {
+                let written = Self::open(machine.clone(), wish)?;
+                call.begin();
+                Ok(written)
+            }
+        }
+    }
+
+    /// The process that has it open for long, if this one does.
+    pub fn held(&self) -> Option<&Arc<Held>> {
+        match &self.hold {
+            Hold::Own { .. } => None,
+            Hold::Process(held) => Some(held),
+        }
+    }
+
+    /// What is locked for this command alone.
+    pub fn locks(&self) -> Option<&Locks> {
+        match &self.hold {
+            Hold::Own { locks, .. } => Some(locks),
+            Hold::Process(_) => None,
+        }
+    }
+
     /// Locks the devices of a pool and opens it.
     pub fn open(machine: Machine, wish: &Wish) -> Result<Self, Failure> {
         let assembly = assemble(machine.block_on(scan(&machine, &wish.search))?);
@@ -79,12 +126,12 @@ impl Written {
         options.new_name = wish.new_name.clone();
         let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", wish.pool));
         let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;
-        Ok(Written { machine, engine, exported_before, _locks: locks })
+        Ok(Written { machine, engine, hold: Hold::Own { exported_before, locks } })
     }
 
     /// A pool that was just made, on devices that are locked.
     pub fn made(machine: Machine, engine: Arc<Engine>, locks: Locks) -> Self {
-        Written { machine, engine, exported_before: false, _locks: locks }
+        Written { machine, engine, hold: Hold::Own { exported_before: false, locks } }
     }
 
     /// Does something with it, then closes it. What went wrong first is told.
@@ -95,18 +142,36 @@ impl Written {
         closed.map(|()| value)
     }
 
-    /// Closes it, as it was before.
+    /// Closes it, as it was before; one that the process has open shows what was done, and stays open.
     pub fn close(self) -> Result<(), Failure> {
-        let closed = match self.exported_before {
-            true => self.machine.block_on(self.engine.export()),
-            false => self.machine.block_on(self.engine.stop()),
+        let closed = match &self.hold {
+            Hold::Process(held) => return self.machine.block_on(held.renew()),
+            Hold::Own { exported_before: true, .. } => self.machine.block_on(self.engine.export()),
+            Hold::Own { exported_before: false, .. } => self.machine.block_on(self.engine.stop()),
         };
         Ok(closed?)
     }
 
+    /// Exports it, or destroys it. If the process has it open, that ends.
+    pub fn end(self, destroyed: bool, force: bool) -> Result<(), String> {
+        if let Hold::Process(held) = &self.hold {
+            if !force && held.is_used() {
+                return Err("pool is busy: clients use it (-f ends that)".into());
+            }
+            return self.machine.block_on(held.end(destroyed));
+        }
+        let done = match destroyed {
+            true => self.machine.block_on(self.engine.destroy()),
+            false => self.machine.block_on(self.engine.export()),
+        };
+        done.map_err(|error| error.to_string())
+    }
+
     /// Leaves it in use when it is closed, also if it was exported before.
     pub fn stays(mut self) -> Self {
-        self.exported_before = false;
+        if let Hold::Own { exported_before, .. } = &mut self.hold {
+            *exported_before = false;
+        }
         self
     }
 }
@@ -132,18 +197,8 @@ fn host_id() -> u64 {
     of_module.or_else(of_file).or_else(of_machine).unwrap_or(0)
 }
 
-/// The command line, for the pool's history.
-pub fn command_line() -> String {
-    let mut words = std::env::args_os();
-    let program = words.next().unwrap_or_default();
-    let program = std::path::Path::new(&program).file_name().unwrap_or_default().to_owned();
-    let words = std::iter::once(program).chain(words).map(|word| word.to_string_lossy().into_owned());
-    let words: Vec<String> = words.skip_while(|word| word == "weir").collect();
-    words.join(" ")
-}
-
-/// Waits for something inside a command that must not fail.
-pub async fn dsl(engine: &Engine, rq: &Request) -> Result<Arc<Dsl>, Failure> {
+/// The data sets. No group syncs while they are looked at: what changes them is asked for afterwards.
+pub async fn dsl(engine: &Engine, rq: &Request) -> Result<Datasets, Failure> {
     Ok(engine.dsl(rq).await?)
 }
 

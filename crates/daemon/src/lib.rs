@@ -6,15 +6,16 @@
 //! ```
 //!
 //! The pool knows data sets by name; the doors know a tree of file systems and a list of devices. What lies between is
-//! here: [`shown::tree`] and [`shown::volumes`]. [`service::Service`] runs the servers and stops them.
+//! here: [`shown::Front`]. [`service::Service`] runs the servers and stops them.
 
+pub mod admin;
 pub mod hosts;
 pub mod service;
 pub mod shown;
 
 pub use hosts::Hosts;
 pub use service::{Service, ServiceError, ServiceOptions};
-pub use shown::{Shown, tree, volumes};
+pub use shown::{Front, Shown};
 
 /// Who NFS clients become.
 pub mod nfs {

@@ -1,7 +1,7 @@
 //! The servers of one pool: bound, started, described by lines to paste, stopped.
 
 use crate::hosts::Hosts;
-use crate::shown::{self, Shown};
+use crate::shown::{Front, Shown};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_machine::{JoinHandle, Machine, Request, Served, Source};
+use weir_nbd::Directory as _;
 use weir_nfs::Secrets;
 use weir_pool::PoolError;
 
@@ -60,11 +61,9 @@ impl Default for ServiceOptions {
 pub struct Service {
     /// Where NFS and MOUNT answer.
     pub nfs_address: SocketAddr,
-    /// Where NBD answers, if the pool has volumes.
+    /// Where NBD answers, if the pool has volumes, or may have them later.
     pub nbd_address: Option<SocketAddr>,
-    exports: Vec<String>,
-    volumes: Vec<String>,
-    writable: bool,
+    front: Arc<Front>,
     nfs: Arc<weir_nfs::Server>,
     nbd: Arc<weir_nbd::Server>,
     stop: watch::Sender<bool>,
@@ -73,25 +72,29 @@ pub struct Service {
 
 impl Service {
     /// Starts the servers. Inside a tokio runtime.
-    pub async fn start(machine: &Machine, pool: &Shown, options: &ServiceOptions) -> Result<Service, ServiceError> {
+    pub async fn start(
+        machine: &Machine,
+        front: &Arc<Front>,
+        options: &ServiceOptions,
+    ) -> Result<Service, ServiceError> {
         let rq = Request::internal("serve");
-        let tree = shown::tree(&rq, pool).await?;
-        let volumes = shown::volumes(&rq, pool).await?;
-        let exports = tree.members().map(|member| member.name.clone()).filter(|name| !name.contains('@')).collect();
-        let volume_names: Vec<String> = volumes.names().map(str::to_owned).collect();
+        let pool = &front.pool;
         let mut verifier = [0; 8];
         machine.entropy.fill(&mut verifier);
         let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
-        let nfs = Arc::new(weir_nfs::Server::new(tree, pool.guid(), secrets, options.nfs));
+        let nfs = Arc::new(weir_nfs::Server::new(front.tree.clone(), pool.guid(), secrets, options.nfs));
         let hosts = Arc::new(options.writers.clone());
         let writers: weir_nfs::Writers = Arc::new(move |address| hosts.has(address));
-        let nbd = Arc::new(weir_nbd::Server::new(Arc::new(volumes), Arc::clone(&writers)));
+        let nbd = Arc::new(weir_nbd::Server::new(front.volumes.clone(), Arc::clone(&writers)));
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
         let (listener, nfs_address) = listen(options.listen, options.nfs_port).await?;
-        let nbd_listener = match volume_names.is_empty() {
-            true => None,
-            false => Some(listen(options.listen, options.nbd_port).await?),
+        let has_volumes = !front.volumes.names().is_empty();
+        let nbd_listener = match (has_volumes, pool.is_writable()) {
+            (false, false) => None,
+            (true, _) => Some(listen(options.listen, options.nbd_port).await?),
+            // There may be volumes later.
+            (false, true) => listen(options.listen, options.nbd_port).await.inspect_err(|e| tracing::warn!("{e}")).ok(),
         };
         let serving = weir_nfs::serve(listener, Arc::clone(&nfs), writers, tasks.clone(), stopped.clone());
         let mut running = vec![tasks.spawn(serving)];
@@ -99,15 +102,15 @@ impl Service {
         if let Some((listener, _)) = nbd_listener {
             running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), tasks.clone(), stopped)));
         }
-        let (volumes, writable) = (volume_names, pool.is_writable());
-        Ok(Service { nfs_address, nbd_address, exports, volumes, writable, nfs, nbd, stop, running })
+        Ok(Service { nfs_address, nbd_address, front: front.clone(), nfs, nbd, stop, running })
     }
 
     /// Lines ready to paste, one for each file system and volume.
     pub fn lines(&self) -> Vec<String> {
         let (host, port) = (self.nfs_address.ip(), self.nfs_address.port());
-        let (how, flag) = if self.writable { ("rw", "") } else { ("ro", "-readonly ") };
-        let mounts = self.exports.iter().map(|name| {
+        let (how, flag) = if self.front.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
+        let exports = self.front.tree.members().into_iter().map(|member| member.name);
+        let mounts = exports.filter(|name| !name.contains('@')).map(|name| {
             let path = name.replace(' ', "\\040");
             format!(
                 "mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {}:/{path} /mnt",
@@ -116,8 +119,8 @@ impl Service {
         });
         let volumes = self.nbd_address.into_iter().flat_map(|address| {
             let port = address.port();
-            self.volumes.iter().filter(|name| !name.contains('@')).flat_map(move |name| {
-                let uri = format!("nbd://{address}/{}", escaped(name));
+            self.front.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
+                let uri = format!("nbd://{address}/{}", escaped(&name));
                 let attach = format!("nbd-client {flag}-N {name} {} {port} /dev/nbd0", address.ip());
                 [format!("qemu-img info {uri}"), attach]
             })

@@ -1,19 +1,19 @@
 //! What a pool shows: its file systems and their snapshots as one tree, its volumes and theirs as devices.
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_files::tree::{Answer, Files, Member, Opener, Tree};
 use weir_files::{FileError, FileSystem};
 use weir_machine::Request;
-use weir_nbd::device::{Answer as DeviceAnswer, Device, Exports};
+use weir_nbd::device::{Answer as DeviceAnswer, Device, Exports, Extent};
 use weir_nbd::{DeviceError, Directory, ExportInfo};
-use weir_objects::dsl::Dsl;
 use weir_objects::props::{DatasetKind, Value};
-use weir_pool::datasets::datasets_of;
-use weir_pool::engine::Engine;
+use weir_pool::datasets::{DatasetInfo, datasets_of};
+use weir_pool::engine::{Datasets, Engine};
 use weir_pool::{Pool, PoolError};
-use weir_volumes::Volume;
+use weir_volumes::{Attachment, Volume};
 
 /// A pool to be shown.
 #[derive(Clone, Debug)]
@@ -47,9 +47,9 @@ impl Shown {
     }
 
     /// Its datasets.
-    pub(crate) async fn dsl(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
+    pub(crate) async fn dsl(&self, rq: &Request) -> Result<Datasets, PoolError> {
         match self {
-            Shown::Read(pool) => Ok(pool.dsl.clone()),
+            Shown::Read(pool) => Ok(Datasets::fixed(pool.dsl.clone())),
             Shown::Written(engine) => engine.dsl(rq).await,
         }
     }
@@ -113,68 +113,164 @@ impl Opener for PoolOpener {
     }
 }
 
-/// The tree of all file systems and snapshots of a pool.
-pub async fn tree(rq: &Request, pool: &Shown) -> Result<Tree, PoolError> {
-    let datasets = datasets_of(rq, &*pool.dsl(rq).await?, true).await;
-    let shown = datasets.into_iter().filter(|dataset| match dataset.kind {
+/// What all doors of a pool show: its tree, and its volumes. When data sets came, went or got other names, it is renewed,
+/// and what clients see changes with it.
+pub struct Front {
+    /// The pool.
+    pub pool: Shown,
+    /// Its file systems and their snapshots.
+    pub tree: Arc<Tree>,
+    /// Its volumes and theirs.
+    pub volumes: Arc<Volumes>,
+}
+
+impl Front {
+    /// Opens what a pool shows.
+    ///
+    /// # Errors
+    /// What reading its data sets meets.
+    pub async fn open(rq: &Request, pool: &Shown) -> Result<Front, PoolError> {
+        let all = datasets(rq, pool).await?;
+        let tree = Arc::new(Tree::new(Arc::new(PoolOpener(pool.clone())), members(&all)));
+        let volumes = Arc::new(Volumes::default());
+        volumes.renew(rq, pool, &all).await;
+        Ok(Front { pool: pool.clone(), tree, volumes })
+    }
+
+    /// Shows the data sets that there are now.
+    ///
+    /// # Errors
+    /// What reading them meets.
+    pub async fn renew(&self, rq: &Request) -> Result<(), PoolError> {
+        let all = datasets(rq, &self.pool).await?;
+        self.tree.renew(members(&all));
+        self.volumes.renew(rq, &self.pool, &all).await;
+        Ok(())
+    }
+}
+
+async fn datasets(rq: &Request, pool: &Shown) -> Result<Vec<DatasetInfo>, PoolError> {
+    Ok(datasets_of(rq, &*pool.dsl(rq).await?, true).await)
+}
+
+/// The file systems and their snapshots.
+fn members(all: &[DatasetInfo]) -> Vec<Member> {
+    let shown = all.iter().filter(|dataset| match dataset.kind {
         DatasetKind::Filesystem => true,
         DatasetKind::Snapshot => !dataset.of_volume,
         _ => false,
     });
-    let members = shown.map(|dataset| Member { name: dataset.name, id: dataset.id.0 }).collect();
-    Ok(Tree::new(Arc::new(PoolOpener(pool.clone())), members))
+    shown.map(|dataset| Member { name: dataset.name.clone(), id: dataset.id.0 }).collect()
+}
+
+/// A volume that is served.
+#[derive(Clone)]
+struct Listed {
+    id: u64,
+    volume: Arc<Volume>,
 }
 
 /// The volumes of a pool and their snapshots, opened: their sizes must be known before a client asks.
-pub struct Volumes(BTreeMap<String, Arc<Volume>>);
+#[derive(Default)]
+pub struct Volumes(Mutex<BTreeMap<String, Listed>>);
 
 impl Volumes {
-    /// Their names.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+    fn listed(&self) -> MutexGuard<'_, BTreeMap<String, Listed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Opens the volumes of a pool. One that can't be opened (its key is not loaded, or it is damaged) is left out, with a
-/// line in the log.
-pub async fn volumes(rq: &Request, pool: &Shown) -> Result<Volumes, PoolError> {
-    let mut opened = BTreeMap::new();
-    for dataset in datasets_of(rq, &*pool.dsl(rq).await?, true).await {
-        if dataset.kind != DatasetKind::Volume && !dataset.of_volume {
-            continue;
+    /// Serves those among `all`. One that can't be opened (its key is not loaded, or it is damaged) is left out, with a
+    /// line in the log.
+    async fn renew(&self, rq: &Request, pool: &Shown, all: &[DatasetInfo]) {
+        let before = self.listed().clone();
+        let mut opened = BTreeMap::new();
+        for dataset in all.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume) {
+            let known = before.get(&dataset.name).filter(|l| l.id == dataset.id.0 && !l.volume.is_closed());
+            let volume = match known {
+                Some(listed) => Ok(listed.volume.clone()),
+                None => pool.volume(rq, &dataset.name).await,
+            };
+            match volume {
+                Ok(volume) => drop(opened.insert(dataset.name.clone(), Listed { id: dataset.id.0, volume })),
+                Err(error) => tracing::warn!(name = dataset.name, %error, "a volume is not served"),
+            }
         }
-        match pool.volume(rq, &dataset.name).await {
-            Ok(volume) => drop(opened.insert(dataset.name, volume)),
-            Err(error) => tracing::warn!(name = dataset.name, %error, "a volume is not served"),
-        }
+        *self.listed() = opened;
     }
-    Ok(Volumes(opened))
+
+    /// The empty name means the only volume, where there is only one.
+    fn named(&self, name: &str) -> Option<(String, Arc<Volume>)> {
+        let all = self.listed();
+        let mut each = all.iter();
+        let found = match (name, each.next(), each.next()) {
+            ("", Some(only), None) => Some(only),
+            (name, ..) => all.get_key_value(name),
+        };
+        found.map(|(name, listed)| (name.clone(), listed.volume.clone()))
+    }
 }
 
 impl Directory for Volumes {
     fn names(&self) -> Vec<String> {
-        self.0.keys().cloned().collect()
+        self.listed().keys().cloned().collect()
     }
 
-    /// The empty name means the only volume, where there is only one.
     fn find(&self, name: &str) -> Option<ExportInfo> {
-        let mut all = self.0.iter();
-        let found = match (name, all.next(), all.next()) {
-            ("", Some(only), None) => Some(only),
-            (name, ..) => self.0.get_key_value(name),
-        };
-        found.map(|(name, volume)| ExportInfo {
-            name: name.clone(),
+        self.named(name).map(|(name, volume)| ExportInfo {
+            name,
             size_bytes: volume.size_bytes(),
             block_bytes: volume.block_bytes(),
-            writable: weir_nbd::Device::is_writable(&**volume),
+            writable: volume.is_writable(),
         })
     }
 }
 
 impl Exports for Volumes {
     fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> DeviceAnswer<'a, Arc<dyn Device>> {
-        let found = self.0.get(name).map(|volume| Arc::clone(volume) as Arc<dyn Device>);
+        let found = self.named(name).map(|(_, volume)| Arc::new(Attached(volume.attach())) as Arc<dyn Device>);
         Box::pin(std::future::ready(found.ok_or_else(|| DeviceError::failed("no such volume"))))
+    }
+}
+
+/// A volume that a client uses: it is busy for as long.
+struct Attached(Attachment);
+
+impl Attached {
+    fn device(&self) -> &dyn Device {
+        &**self.0.volume()
+    }
+}
+
+impl Device for Attached {
+    fn is_writable(&self) -> bool {
+        self.device().is_writable()
+    }
+
+    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes) -> DeviceAnswer<'a, ()> {
+        self.device().write(rq, offset, bytes)
+    }
+
+    fn zero<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceAnswer<'a, ()> {
+        self.device().zero(rq, offset, len)
+    }
+
+    fn flush<'a>(&'a self, rq: &'a Request) -> DeviceAnswer<'a, ()> {
+        self.device().flush(rq)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.device().size_bytes()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.device().block_bytes()
+    }
+
+    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceAnswer<'a, Bytes> {
+        self.device().read(rq, offset, len)
+    }
+
+    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> DeviceAnswer<'a, Vec<Extent>> {
+        self.device().extents(rq, offset, len, max)
     }
 }

@@ -215,6 +215,7 @@ impl FileError {
             ObjectError::NoObject { .. } | ObjectError::NoName { .. } => FileError::NotFound,
             ObjectError::NoKey { .. } | ObjectError::Key { .. } => FileError::NoKey,
             ObjectError::ReadOnly { .. } => FileError::ReadOnly,
+            ObjectError::Closed { .. } => FileError::Stale { object },
             ObjectError::NoSpace { .. } => FileError::NoSpace,
             ObjectError::Quota { .. } => FileError::Quota,
             ObjectError::NameExists { .. } => FileError::Exists,

@@ -13,9 +13,10 @@
 //! Every file system hangs below its parent's root by the last part of its name, whatever its `mountpoint` says: that
 //! is the one arrangement in which no two can collide and none is lost.
 //!
-//! Invariants. The list of members is fixed when the tree is made (a pool that is open for reading does not change),
-//! so a branch's index is stable. A node has one spelling: the root directory of a branch is always [`Node::ROOT`],
-//! never its object number. File systems are opened at the first step into them and kept; ten thousand snapshots that
+//! Invariants. A member keeps the index that it got first for as long as the tree stands, whatever it is called; the index
+//! of one that is gone is not given again, and its nodes are stale. The list of members is replaced as a whole
+//! ([`Tree::renew`]): each step sees the old one or the new one. A node has one spelling: the root directory of a branch is
+//! always [`Node::ROOT`], never its object number. File systems are opened at the first step into them and kept; ten thousand snapshots that
 //! nobody looks at cost a name each. A file system whose key is not loaded appears as an empty directory that holds its
 //! children, as ZFS shows the mount point of one that it can't mount; any other failure to open is an error of each
 //! step into it. No lock is held across an await: two first steps may both open, and the first one stored wins.
@@ -34,7 +35,7 @@ use bytes::Bytes;
 use cursor::Position;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use weir_format::ObjectId;
 use weir_machine::Request;
 
@@ -98,48 +99,89 @@ struct Branch {
     is_snapshot: bool,
     children: BTreeMap<Vec<u8>, u32>,
     snapshots: BTreeMap<Vec<u8>, u32>,
-    opened: Mutex<Option<Opened>>,
+    /// What stands behind it, also when it is called something else.
+    opened: Arc<Mutex<Option<Opened>>>,
+}
+
+/// The members of one moment.
+#[derive(Default)]
+struct Shape {
+    /// By index; `None` for one that is gone.
+    branches: Vec<Option<Arc<Branch>>>,
+    by_id: BTreeMap<u64, u32>,
+}
+
+impl Shape {
+    /// What comes after `before`: see [`Tree::new`] for the order of the members.
+    fn after(before: &Shape, mut members: Vec<Member>) -> Shape {
+        if let Some(rest) = members.get_mut(1..) {
+            // Parents before children: `a` < `a/b`, and a snapshot after its file system.
+            rest.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        let mut next = before.branches.len();
+        let mut branches: BTreeMap<u32, Branch> = BTreeMap::new();
+        let mut by_name: BTreeMap<String, u32> = BTreeMap::new();
+        for (place, member) in members.into_iter().enumerate() {
+            let (parent, leaf, is_snapshot) = split(&member.name);
+            let parent = parent.and_then(|name| by_name.get(name)).copied();
+            let known = before.by_id.get(&member.id).copied();
+            let index = known.unwrap_or(next as u32);
+            match parent.and_then(|p| branches.get_mut(&p)) {
+                Some(parent) if is_snapshot => drop(parent.snapshots.insert(leaf.into(), index)),
+                Some(parent) => drop(parent.children.insert(leaf.into(), index)),
+                None if place == 0 => {}
+                None => continue,
+            }
+            next += usize::from(known.is_none());
+            // A snapshot's number may be another one's by now.
+            let same = |branch: &&Arc<Branch>| !is_snapshot || branch.member.name == member.name;
+            let opened = before.branch(index).filter(same).map(|branch| branch.opened.clone()).unwrap_or_default();
+            let (children, snapshots) = Default::default();
+            by_name.insert(member.name.clone(), index);
+            branches.insert(index, Branch { member, parent, is_snapshot, children, snapshots, opened });
+        }
+        let by_id = branches.iter().map(|(index, branch)| (branch.member.id, *index)).collect();
+        let mut slots = vec![None; next];
+        for (index, branch) in branches {
+            if let Some(slot) = slots.get_mut(index as usize) {
+                *slot = Some(Arc::new(branch));
+            }
+        }
+        Shape { branches: slots, by_id }
+    }
+
+    fn branch(&self, index: u32) -> Option<&Arc<Branch>> {
+        self.branches.get(index as usize).and_then(Option::as_ref)
+    }
 }
 
 /// The tree.
 pub struct Tree {
     opener: Arc<dyn Opener>,
-    branches: Vec<Branch>,
-    by_id: BTreeMap<u64, u32>,
+    shape: RwLock<Arc<Shape>>,
 }
 
 impl Tree {
     /// A tree of `members`, the first of which is the root; a member whose parent is not among them is left out.
     pub fn new(opener: Arc<dyn Opener>, members: Vec<Member>) -> Self {
-        let mut tree = Tree { opener, branches: Vec::new(), by_id: BTreeMap::new() };
-        let mut members = members;
-        if let Some(rest) = members.get_mut(1..) {
-            // Parents before children: `a` < `a/b`, and a snapshot after its file system.
-            rest.sort_by(|a, b| a.name.cmp(&b.name));
+        let shape = Shape::after(&Shape::default(), members);
+        Tree { opener, shape: RwLock::new(Arc::new(shape)) }
+    }
+
+    /// Shows these members from now on, in the same order as in [`Tree::new`], with the same root. What could not be
+    /// opened for lack of a key is tried again.
+    pub fn renew(&self, members: Vec<Member>) {
+        let mut shape = self.shape.write().unwrap_or_else(PoisonError::into_inner);
+        let next = Shape::after(&shape, members);
+        for branch in next.branches.iter().flatten() {
+            let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            opened.take_if(|opened| matches!(opened, Opened::Locked));
         }
-        let mut by_name: BTreeMap<String, u32> = BTreeMap::new();
-        for member in members {
-            let index = tree.branches.len() as u32;
-            let (parent, leaf, is_snapshot) = split(&member.name);
-            let parent = parent.and_then(|name| by_name.get(name)).copied();
-            match parent.and_then(|p| tree.branches.get_mut(p as usize)) {
-                Some(parent) if is_snapshot => drop(parent.snapshots.insert(leaf.into(), index)),
-                Some(parent) => drop(parent.children.insert(leaf.into(), index)),
-                None if index == 0 => {}
-                None => continue,
-            }
-            by_name.insert(member.name.clone(), index);
-            tree.by_id.insert(member.id, index);
-            tree.branches.push(Branch {
-                member,
-                parent,
-                is_snapshot,
-                children: BTreeMap::new(),
-                snapshots: BTreeMap::new(),
-                opened: Mutex::new(None),
-            });
-        }
-        tree
+        *shape = Arc::new(next);
+    }
+
+    fn shape(&self) -> Arc<Shape> {
+        self.shape.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The root of the tree.
@@ -148,18 +190,18 @@ impl Tree {
     }
 
     /// The members, in the order of their index.
-    pub fn members(&self) -> impl Iterator<Item = &Member> {
-        self.branches.iter().map(|branch| &branch.member)
+    pub fn members(&self) -> Vec<Member> {
+        self.shape().branches.iter().flatten().map(|branch| branch.member.clone()).collect()
     }
 
     /// The member that a node belongs to.
-    pub fn member(&self, node: Node) -> Option<&Member> {
-        self.branches.get(node.branch as usize).map(|branch| &branch.member)
+    pub fn member(&self, node: Node) -> Option<Member> {
+        self.shape().branch(node.branch).map(|branch| branch.member.clone())
     }
 
     /// The branch of the member with this number.
     pub fn branch_by_id(&self, id: u64) -> Option<u32> {
-        self.by_id.get(&id).copied()
+        self.shape().by_id.get(&id).copied()
     }
 
     /// The number by which `stat` and its kin tell the branch of `node` from others.
@@ -191,10 +233,6 @@ impl Tree {
     /// # Errors
     /// [`FileError::Stale`] if it is not.
     pub async fn by_file_id(&self, rq: &Request, node: Node, generation: u64) -> Result<Attributes, FileError> {
-        let stale = FileError::Stale { object: ObjectId(node.object) };
-        if self.branches.get(node.branch as usize).is_none() {
-            return Err(stale);
-        }
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if node.object != Node::ROOT && !node.is_synthetic() => {
                 files.by_file_id(rq, ObjectId(node.object), generation).await
@@ -291,7 +329,7 @@ impl Tree {
                     // A listing begins only where there is a directory.
                     self.require_directory(rq, node).await?;
                 }
-                self.laid_over(rq, node, branch, index, max, &mut out).await?;
+                self.laid_over(rq, node, &branch, index, max, &mut out).await?;
                 (out.len() < max).then_some(0)
             }
         };
@@ -425,14 +463,17 @@ impl Tree {
         }
     }
 
-    fn branch(&self, node: Node) -> Result<&Branch, FileError> {
-        self.branches.get(node.branch as usize).ok_or(FileError::Stale { object: ObjectId(node.object) })
+    fn branch(&self, node: Node) -> Result<Arc<Branch>, FileError> {
+        let stale = FileError::Stale { object: ObjectId(node.object) };
+        self.shape().branch(node.branch).cloned().ok_or(stale)
     }
 
     async fn open(&self, rq: &Request, branch: u32) -> Result<Opened, FileError> {
         let branch = self.branch(Node { branch, object: Node::ROOT })?;
         let lock = || branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(opened) = lock().clone() {
+        // One that was closed for good (rolled back) has a successor.
+        let closed = |opened: &Opened| matches!(opened, Opened::Files(files) if files.is_closed());
+        if let Some(opened) = lock().clone().filter(|opened| !closed(opened)) {
             return Ok(opened);
         }
         let opened = match self.opener.open(rq, &branch.member.name).await {
@@ -440,7 +481,9 @@ impl Tree {
             Err(FileError::NoKey) => Opened::Locked,
             Err(error) => return Err(error),
         };
-        Ok(lock().get_or_insert(opened).clone())
+        let mut stored = lock();
+        stored.take_if(|stored| closed(stored));
+        Ok(stored.get_or_insert(opened).clone())
     }
 
     /// The file system of a node behind which there is an object.

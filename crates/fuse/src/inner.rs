@@ -8,6 +8,7 @@ use fuser::{
 use futures_util::future::join_all;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::time::Duration;
 use weir_files::tree::{Node, Tree, TreeEntry};
 use weir_files::{Attributes, FileError, FileKind, Seek};
@@ -28,7 +29,7 @@ const XATTR_BYTES: usize = 65_536;
 
 /// What operations share.
 pub(crate) struct Inner {
-    pub(crate) tree: Tree,
+    pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
     pub(crate) served: Served,
     /// Whether the mount takes changes.
@@ -38,9 +39,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn new(tree: Tree, writable: bool) -> Self {
+    pub(crate) fn new(tree: impl Into<Arc<Tree>>, writable: bool) -> Self {
         let valid = if writable { SHORTLY } else { FOREVER };
-        Inner { tree, inodes: Inodes::new(), served: Served::default(), writable, valid }
+        Inner { tree: tree.into(), inodes: Inodes::new(), served: Served::default(), writable, valid }
     }
 
     pub(crate) fn node(&self, number: INodeNo) -> Result<Node, Errno> {

@@ -74,7 +74,12 @@ pub struct Unmounter {
 }
 
 /// Mounts `tree` at `path`.
-pub fn mount(tree: Tree, tasks: Tasks, path: &Path, options: &MountOptions) -> Result<Mounted, FuseError> {
+pub fn mount(
+    tree: impl Into<Arc<Tree>>,
+    tasks: Tasks,
+    path: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, FuseError> {
     let point = |why| FuseError::MountPoint { path: path.to_path_buf(), why };
     let path = path.canonicalize().map_err(point)?;
     if !path.metadata().map_err(point)?.is_dir() {

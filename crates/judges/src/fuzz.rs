@@ -38,6 +38,7 @@ pub fn targets() -> Vec<Target> {
         weir_blocks::fuzz::TARGETS,
         weir_nfs::fuzz::TARGETS,
         weir_nbd::fuzz::TARGETS,
+        weir_daemon::admin::TARGETS,
     ]
     .concat()
 }

@@ -82,8 +82,8 @@ async fn mount(context: &Context<'_>, path: &[u8], out: &mut Results) {
 async fn walk(context: &Context<'_>, path: &[u8]) -> Result<Found, Status> {
     let tree = context.tree;
     let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-    let pool = tree.member(tree.root()).map(|member| member.name.as_bytes());
-    if parts.next() != pool {
+    let pool = tree.member(tree.root()).map(|member| member.name.into_bytes());
+    if parts.next() != pool.as_deref() {
         return Err(Status::NoEnt);
     }
     let mut node = tree.root();
@@ -98,7 +98,7 @@ async fn walk(context: &Context<'_>, path: &[u8]) -> Result<Found, Status> {
 }
 
 fn exports(context: &Context<'_>, out: &mut Encoder) {
-    let names = context.tree.members().map(|member| &member.name).filter(|name| !name.contains('@'));
+    let names = context.tree.members().into_iter().map(|member| member.name).filter(|name| !name.contains('@'));
     for name in names.take(MAX_EXPORTS) {
         // One export: its path, and no groups: all may.
         out.bool(true).opaque(format!("/{name}").as_bytes()).bool(false);

@@ -56,7 +56,7 @@ impl Peer {
 
 /// Answers calls to MOUNT and NFS for one pool.
 pub struct Server {
-    tree: Tree,
+    tree: Arc<Tree>,
     handles: Handles,
     verifier: [u8; 8],
     options: Options,
@@ -67,9 +67,9 @@ pub struct Server {
 
 impl Server {
     /// Serves `tree`.
-    pub fn new(tree: Tree, pool_guid: u64, secrets: Secrets, options: Options) -> Self {
+    pub fn new(tree: impl Into<Arc<Tree>>, pool_guid: u64, secrets: Secrets, options: Options) -> Self {
         Server {
-            tree,
+            tree: tree.into(),
             handles: Handles::new(pool_guid, secrets.handles),
             verifier: secrets.verifier,
             options,

@@ -102,6 +102,12 @@ pub enum ObjectError {
         /// What is wrong with it.
         error: weir_codec::CodecError,
     },
+    /// The object set is closed: it is being destroyed, or its contents replaced.
+    #[error("object set {objset} is closed")]
+    Closed {
+        /// The object set.
+        objset: ObjsetId,
+    },
     /// The object set was not opened for changes.
     #[error("object set {objset} is read-only")]
     ReadOnly {

@@ -217,7 +217,7 @@ impl Pool {
 }
 
 /// Opens what the given keys open.
-async fn load_keys(
+pub(crate) async fn load_keys(
     rq: &Request,
     dsl: &Dsl,
     keys: &[(String, Vec<u8>)],
@@ -355,7 +355,7 @@ impl Candidate<'_> {
 }
 
 /// The allocation classes, which stand in the top-level vdevs' own ZAPs.
-async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
+pub(crate) async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
     const BIAS: &str = "org.zfsonlinux:allocation_bias";
     for top in tree.children.iter_mut().filter(|t| t.top_zap != 0 && t.class == Class::Normal) {
         let found = weir_objects::zap::lookup(rq, &mos.set, ObjectId(top.top_zap), BIAS).await;

@@ -17,7 +17,7 @@ pub use writing::Opening;
 
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use thiserror::Error;
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -95,6 +95,23 @@ pub struct Volume {
     block_bytes: u32,
     read_only: AtomicBool,
     writing: Option<Writing>,
+    users: AtomicUsize,
+}
+
+/// Somebody uses a volume, until this is dropped.
+pub struct Attachment(Arc<Volume>);
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Attachment {
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.0
+    }
 }
 
 impl Volume {
@@ -112,7 +129,7 @@ impl Volume {
         let failed = |source| VolumeError::Object { name: name.clone(), offset: 0, source: Box::new(source) };
         let block_bytes = objects.object(rq, DATA).await.map_err(failed)?.dnode.data_block_bytes;
         let read_only = AtomicBool::new(false);
-        Ok(Volume { objects, name, size_bytes, block_bytes, read_only, writing: None })
+        Ok(Volume { objects, name, size_bytes, block_bytes, read_only, writing: None, users: AtomicUsize::new(0) })
     }
 
     async fn read_size(rq: &Request, objects: &Arc<ObjectSet>, name: &str) -> Result<u64, VolumeError> {
@@ -124,6 +141,22 @@ impl Volume {
     /// Its data, as it is now.
     async fn data(&self, rq: &Request, offset: u64) -> Result<Arc<Object>, VolumeError> {
         self.objects.object(rq, DATA).await.map_err(|source| self.failed(offset, source))
+    }
+
+    /// Registers a user: a volume that somebody uses is not destroyed.
+    pub fn attach(self: &Arc<Self>) -> Attachment {
+        self.users.fetch_add(1, Ordering::AcqRel);
+        Attachment(self.clone())
+    }
+
+    /// How many use it.
+    pub fn users(&self) -> usize {
+        self.users.load(Ordering::Acquire)
+    }
+
+    /// Whether it was closed for good.
+    pub fn is_closed(&self) -> bool {
+        self.objects.is_closed()
     }
 
     /// Its full name.

@@ -73,6 +73,6 @@ fn options(args: &Args, pool: String) -> Result<OpenOptions, Failure> {
         options.rewind = Rewind::Before(Txg(txg));
     }
     options.checkpoint = args.has('k');
-    options.keys = keys(args.values('K'))?;
+    options.keys = keys(std::path::Path::new(""), args.values('K'))?;
     Ok(options)
 }

@@ -3,6 +3,7 @@
 use super::target::{self, PLACES, once, words};
 use super::values::{self, When};
 use crate::args::{Args, Spec};
+use crate::call::{Call, say};
 use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::size;
@@ -33,37 +34,37 @@ const CLONE: Spec = Spec {
 };
 
 /// Runs `zfs create`.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = CREATE.parse(line)?;
     let name = words(&CREATE, &args, 1..=1, "missing dataset name argument")?.remove(0);
     let doing = format!("cannot create '{name}'");
     if !name.contains('/') || name.contains(['@', '#']) {
         return Err(Failure::failed(format!("{doing}: missing dataset name")));
     }
-    let new = dataset(&args, &name, &doing)?;
+    let new = dataset(call, &args, &name, &doing)?;
     if args.has('n') {
         let says = if args.has('P') { "create\t" } else { "would create " };
-        println!("{says}{name}");
+        say!(call, "{says}{name}");
         return Ok(0);
     }
-    target::open(&args, &name)?.with(async |engine| {
+    target::open(call, &args, &name)?.with(async |engine| {
         if args.has('p') {
             if dsl(engine, &Request::internal("create")).await?.dir_named(&name).is_some() {
                 return Ok(());
             }
-            make_parents(engine, &name, &doing).await?;
+            make_parents(call, engine, &name, &doing).await?;
         }
         let new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
-        target::run(engine, &doing, Operation::Create(new)).await
+        target::run(call, engine, &doing, Operation::Create(new)).await
     })?;
     if args.has('v') || args.has('P') {
-        println!("{}{name}", if args.has('P') { "create\t" } else { "create " });
+        say!(call, "{}{name}", if args.has('P') { "create\t" } else { "create " });
     }
     Ok(0)
 }
 
 /// What the command line says of the new dataset.
-fn dataset(args: &Args, name: &str, doing: &str) -> Result<NewDataset, Failure> {
+fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<NewDataset, Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let kind = if args.has('V') { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let mut properties = properties(args, kind, doing)?;
@@ -71,7 +72,7 @@ fn dataset(args: &Args, name: &str, doing: &str) -> Result<NewDataset, Failure> 
         return Err(wrong("new encrypted datasets are not made; existing ones are read and written".into()));
     }
     let kind = match args.value('V') {
-        None => Kind::FileSystem(file_system(&mut properties)),
+        None => Kind::FileSystem(file_system(call.caller.ids, &mut properties)),
         Some(text) => {
             let size_bytes = size::parse(&text).ok_or_else(|| wrong(format!("bad volume size '{text}'")))?;
             let block = match args.value('b') {
@@ -102,8 +103,8 @@ fn take(properties: &mut Vec<(String, Value)>, name: &str) -> Option<u64> {
     }
 }
 
-/// What is fixed when a file system is made, taken out of its properties.
-pub fn file_system(properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
+/// What is fixed when a file system is made for that user and group, taken out of its properties.
+pub fn file_system((uid, gid): (u32, u32), properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
     let normalization = take(properties, "normalization").unwrap_or(0);
     let slots = match properties.iter().find(|(name, _)| name == "dnodesize") {
         Some((_, Value::Number(bytes @ 1024..))) => (bytes / 512).min(32) as u8,
@@ -116,8 +117,8 @@ pub fn file_system(properties: &mut Vec<(String, Value)>) -> FileSystemSpec {
         utf8only: take(properties, "utf8only").unwrap_or(0) != 0 || normalization != 0,
         casesensitivity: take(properties, "casesensitivity").unwrap_or(0),
         projects: false,
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
+        uid,
+        gid,
         now: now(),
         slots,
     }
@@ -203,23 +204,22 @@ fn raidz_bytes(&(devices, parity, ashift): &Raidz, bytes: u64) -> u64 {
 }
 
 /// Makes the file systems above a name that are not there.
-async fn make_parents(engine: &Engine, name: &str, doing: &str) -> Result<(), Failure> {
+async fn make_parents(call: &Call, engine: &Engine, name: &str, doing: &str) -> Result<(), Failure> {
     let rq = Request::internal("create");
-    let there = dsl(engine, &rq).await?;
     for (at, _) in name.match_indices('/') {
         let parent = name.get(..at).unwrap_or_default();
-        if there.dir_named(parent).is_some() {
+        if dsl(engine, &rq).await?.dir_named(parent).is_some() {
             continue;
         }
-        let kind = Kind::FileSystem(file_system(&mut Vec::new()));
+        let kind = Kind::FileSystem(file_system(call.caller.ids, &mut Vec::new()));
         let new = NewDataset { name: parent.to_owned(), kind, properties: Vec::new() };
-        target::run(engine, doing, Operation::Create(with_projects(engine, new).await?)).await?;
+        target::run(call, engine, doing, Operation::Create(with_projects(engine, new).await?)).await?;
     }
     Ok(())
 }
 
 /// Runs `zfs clone`.
-pub fn clone(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn clone(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = CLONE.parse(line)?;
     let mut words = words(&CLONE, &args, 2..=2, "missing source or target dataset argument")?.into_iter();
     let (Some(origin), Some(name)) = (words.next(), words.next()) else {
@@ -234,11 +234,11 @@ pub fn clone(line: Vec<OsString>) -> Result<u8, Failure> {
     }
     let properties = properties(&args, DatasetKind::Filesystem, &doing)?;
     if !args.has('p') {
-        return once(&args, &name, &doing, Operation::Clone(origin, name.clone(), properties));
+        return once(call, &args, &name, &doing, Operation::Clone(origin, name.clone(), properties));
     }
-    target::open(&args, &name)?.with(async |engine| {
-        make_parents(engine, &name, &doing).await?;
-        target::run(engine, &doing, Operation::Clone(origin, name.clone(), properties)).await
+    target::open(call, &args, &name)?.with(async |engine| {
+        make_parents(call, engine, &name, &doing).await?;
+        target::run(call, engine, &doing, Operation::Clone(origin, name.clone(), properties)).await
     })?;
     Ok(0)
 }
@@ -262,7 +262,8 @@ mod tests {
     fn what_is_fixed_at_creation_leaves_the_properties() {
         let number = |name: &str, n| (name.to_owned(), Value::Number(n));
         let mut properties = vec![number("normalization", 0x10), number("dnodesize", 2048), number("atime", 0)];
-        let spec = file_system(&mut properties);
+        let spec = file_system((1, 2), &mut properties);
+        assert_eq!((spec.uid, spec.gid), (1, 2));
         assert!(spec.utf8only && spec.normalization == 0x10 && spec.slots == 4);
         assert_eq!(properties, [number("dnodesize", 2048), number("atime", 0)]);
     }

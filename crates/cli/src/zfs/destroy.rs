@@ -2,6 +2,7 @@
 
 use super::target::{self, PLACES, below, words};
 use crate::args::{Args, Spec};
+use crate::call::{Call, say};
 use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::written::dsl;
@@ -27,7 +28,7 @@ const SPEC: Spec = Spec {
 struct Doomed(Vec<(Vec<String>, Option<String>)>);
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let name = words(&SPEC, &args, 1..=1, "missing dataset argument")?.remove(0);
     let doing = format!("cannot destroy '{name}'");
@@ -38,41 +39,50 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
         )));
     }
     if name.contains('#') {
-        return target::once(&args, &name, &doing, Operation::DestroyBookmarks(vec![name.clone()]));
+        return target::once(call, &args, &name, &doing, Operation::DestroyBookmarks(vec![name.clone()]));
     }
-    target::open(&args, &name)?.with(async |engine| {
+    target::open(call, &args, &name)?.with(async |engine| {
         let rq = Request::internal("destroy");
-        let dsl = dsl(engine, &rq).await?;
-        let doomed = match name.split_once('@') {
-            Some((of, list)) => named_snapshots(&rq, &dsl, (of, list), args.has('r') || args.has('R')).await?,
-            None => tree(&rq, &dsl, &name, &args, &doing).await?,
+        let doomed = {
+            let dsl = dsl(engine, &rq).await?;
+            match name.split_once('@') {
+                Some((of, list)) => named_snapshots(&rq, &dsl, (of, list), args.has('r') || args.has('R')).await?,
+                None => tree(&rq, &dsl, &name, &args, &doing).await?,
+            }
         };
-        show(&doomed, &args);
-        if args.has('n') { Ok(()) } else { carry_out(engine, doomed, &doing, args.has('d')).await }
+        show(call, &doomed, &args);
+        if args.has('n') { Ok(()) } else { carry_out(call, engine, doomed, &doing, args.has('d')).await }
     })?;
     Ok(0)
 }
 
-fn show(doomed: &Doomed, args: &Args) {
+fn show(call: &Call, doomed: &Doomed, args: &Args) {
     if !args.has('v') && !args.has('n') {
         return;
     }
     for name in doomed.0.iter().flat_map(|(snapshots, head)| snapshots.iter().chain(head)) {
         match (args.has('p'), args.has('n')) {
-            (true, _) => println!("destroy\t{name}"),
-            (false, true) => println!("would destroy {name}"),
-            (false, false) => println!("will destroy {name}"),
+            (true, _) => say!(call, "destroy\t{name}"),
+            (false, true) => say!(call, "would destroy {name}"),
+            (false, false) => say!(call, "will destroy {name}"),
         }
     }
 }
 
-async fn carry_out(engine: &Engine, doomed: Doomed, doing: &str, defer: bool) -> Result<(), Failure> {
+async fn carry_out(call: &Call, engine: &Engine, doomed: Doomed, doing: &str, defer: bool) -> Result<(), Failure> {
+    let rq = &Request::internal("destroy");
+    for head in doomed.0.iter().filter_map(|(_, head)| head.as_ref()) {
+        // Before anything of it is gone.
+        if engine.is_used(rq, head).await? {
+            return Err(Failure::failed(format!("{doing}: '{head}' is busy: clients use it")));
+        }
+    }
     for (snapshots, head) in doomed.0 {
         if !snapshots.is_empty() {
-            target::run(engine, doing, Operation::DestroySnapshots(snapshots, defer)).await?;
+            target::run(call, engine, doing, Operation::DestroySnapshots(snapshots, defer)).await?;
         }
         if let Some(head) = head {
-            target::run(engine, doing, Operation::Destroy(head)).await?;
+            target::run(call, engine, doing, Operation::Destroy(head)).await?;
         }
     }
     Ok(())

@@ -2,12 +2,13 @@
 
 use super::select::{Selected, Selection, all_properties, json_frame, properties};
 use crate::args::{Args, Spec};
+use crate::call::{Call, complain};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
 use serde_json::{Map, Value as Json};
 use std::ffi::OsString;
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_objects::dsl::PoolFacts;
 use weir_objects::props::{Property, native_named};
 use weir_pool::{Pool, PoolError};
@@ -24,7 +25,7 @@ const FIELDS: [&str; 5] = ["name", "property", "value", "received", "source"];
 const SOURCES: [&str; 6] = ["local", "default", "inherited", "temporary", "received", "none"];
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let Some(wanted) = args.word(0) else { return Err(SPEC.misused("missing property argument")) };
     let wanted = wanted_properties(&wanted)?;
@@ -32,16 +33,16 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     let sources = sources(&args)?;
     let mut args = args;
     args.words.remove(0);
-    let selection = Selection::new(&SPEC, &args, 0)?;
-    let machine = Machine::production()?;
+    let selection = Selection::new(call, &SPEC, &args, 0)?;
+    let machine = call.machine()?;
     let mut lines = Vec::new();
-    for (pool, selected) in selection.open(&machine)? {
+    for (pool, selected) in selection.open(call)? {
         let facts = selection.facts(&pool);
         for of in selected {
             let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), args.words.is_empty(), &facts));
             match found {
                 Ok(found) => lines.push((of, found)),
-                Err(error) => eprintln!("{}: {error}", of.name()),
+                Err(error) => complain!(call, "{}: {error}", of.name()),
             }
         }
     }
@@ -49,9 +50,9 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
         found.retain(|(_, p)| p.as_ref().is_none_or(|p| sources.iter().any(|s| s == p.source.word())));
     }
     if args.has('j') {
-        print_json(&lines, &args);
+        print_json(call, &lines, &args);
     } else {
-        print_table(&lines, &fields, &args);
+        print_table(call, &lines, &fields, &args);
     }
     Ok(0)
 }
@@ -121,7 +122,7 @@ fn value(property: Option<&Property>, exact: bool) -> String {
     property.map_or_else(|| "-".to_owned(), |p| p.text(exact))
 }
 
-fn print_table(lines: &[(Selected, Found)], fields: &[String], args: &Args) {
+fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args: &Args) {
     let heads = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
     let mut table = Table::new(heads, args.has('H'));
     for (of, found) in lines {
@@ -139,10 +140,10 @@ fn print_table(lines: &[(Selected, Found)], fields: &[String], args: &Args) {
     if table.is_empty() && !args.has('H') {
         return;
     }
-    print!("{}", table.text());
+    call.say(format_args!("{}", table.text()));
 }
 
-fn print_json(lines: &[(Selected, Found)], args: &Args) {
+fn print_json(call: &Call, lines: &[(Selected, Found)], args: &Args) {
     let numbers = if args.has('J') { Numbers::Integers } else { Numbers::Text };
     let mut datasets = Map::new();
     for (of, found) in lines {
@@ -158,5 +159,5 @@ fn print_json(lines: &[(Selected, Found)], args: &Args) {
     }
     let mut answer = json::frame("zfs get");
     answer.insert("datasets".into(), Json::Object(datasets));
-    json::print(answer);
+    json::print(call, answer);
 }

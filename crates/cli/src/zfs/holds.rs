@@ -2,12 +2,13 @@
 
 use super::target::{self, PLACES, below, words};
 use crate::args::{Args, Spec};
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::table::{Align, Table};
 use crate::written::dsl;
 use std::ffi::OsString;
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_objects::dsl::Dsl;
 use weir_objects::props::human_time;
 use weir_objects::zap::Zap;
@@ -23,18 +24,19 @@ const HOLDS: Spec =
 const MOST: usize = 1 << 20;
 
 /// Runs `zfs hold`.
-pub fn hold(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn hold(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = HOLD.parse(line)?;
-    change(&HOLD, &args, "cannot hold", Operation::Hold)
+    change(call, &HOLD, &args, "cannot hold", Operation::Hold)
 }
 
 /// Runs `zfs release`.
-pub fn release(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn release(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = RELEASE.parse(line)?;
-    change(&RELEASE, &args, "cannot release hold from", Operation::Release)
+    change(call, &RELEASE, &args, "cannot release hold from", Operation::Release)
 }
 
 fn change(
+    call: &Call,
     spec: &Spec,
     args: &Args,
     doing: &str,
@@ -47,11 +49,11 @@ fn change(
             return Err(Failure::failed(format!("'{name}' is not a snapshot")));
         }
         let doing = format!("{doing} snapshot '{name}'");
-        target::open(args, name)?.with(async |engine| {
-            let dsl = dsl(engine, &Request::internal("hold")).await?;
-            let snapshots = meant(&Request::internal("hold"), &dsl, name, args.has('r')).await?;
+        target::open(call, args, name)?.with(async |engine| {
+            let rq = &Request::internal("hold");
+            let snapshots = meant(rq, &*dsl(engine, rq).await?, name, args.has('r')).await?;
             let pairs = snapshots.into_iter().map(|snapshot| (snapshot, tag.clone())).collect();
-            target::run(engine, &doing, operation(pairs)).await
+            target::run(call, engine, &doing, operation(pairs)).await
         })?;
     }
     Ok(0)
@@ -73,19 +75,19 @@ async fn meant(rq: &Request, dsl: &Dsl, name: &str, recursive: bool) -> Result<V
 }
 
 /// Runs `zfs holds`.
-pub fn holds(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn holds(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = HOLDS.parse(line)?;
     let names = words(&HOLDS, &args, 1..=usize::MAX, "missing snapshot argument")?;
-    let machine = Machine::production()?;
+    let machine = call.machine()?;
     let columns = ["NAME", "TAG", "TIMESTAMP"].map(|title| (title.to_owned(), Align::Left));
     let mut table = Table::new(columns, args.has('H'));
     for name in names {
-        let search = crate::pools::search_paths(args.values('D'))?;
-        let pool = crate::pools::open(&machine, &OpenOptions::new(search, target::pool_of(&name)))?;
+        let search = crate::pools::search(call, args.values('D'))?;
+        let pool = crate::pools::open(call, &OpenOptions::new(search, target::pool_of(&name)))?;
         let rows = machine.block_on(rows(&pool.dsl, &name, &args))?;
         rows.into_iter().for_each(|row| table.row(row));
     }
-    print!("{}", table.text());
+    call.say(format_args!("{}", table.text()));
     Ok(0)
 }
 

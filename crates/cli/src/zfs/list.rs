@@ -2,13 +2,14 @@
 
 use super::select::{Selected, Selection, json_frame, properties};
 use crate::args::{Args, Spec};
+use crate::call::{Call, complain, say};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
 use serde_json::{Map, Value as Json};
 use std::cmp::Ordering;
 use std::ffi::OsString;
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_objects::props::{Property, Value, column_title, native_named};
 
 const SPEC: Spec = Spec {
@@ -26,15 +27,15 @@ struct Row {
 }
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let columns = columns(&args)?;
     let sort = sort_keys(&args)?;
-    let selection = Selection::new(&SPEC, &args, 0)?;
-    let machine = Machine::production()?;
+    let selection = Selection::new(call, &SPEC, &args, 0)?;
+    let machine = call.machine()?;
     let mut rows = Vec::new();
     let keys: Vec<String> = sort.iter().map(|(name, _)| name.clone()).collect();
-    for (pool, selected) in selection.open(&machine)? {
+    for (pool, selected) in selection.open(call)? {
         let rq = Request::internal("list");
         let facts = selection.facts(&pool);
         for of in selected {
@@ -45,15 +46,15 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
                 Ok::<_, weir_pool::PoolError>((cells, keys))
             }) {
                 Ok((cells, keys)) => rows.push(Row { of, cells, keys }),
-                Err(error) => eprintln!("{}: {error}", of.name()),
+                Err(error) => complain!(call, "{}: {error}", of.name()),
             }
         }
     }
     rows.sort_by(|a, b| order(a, b, &sort));
     if args.has('j') {
-        print_json(&rows, &columns, &args);
+        print_json(call, &rows, &columns, &args);
     } else {
-        print_table(&rows, &columns, &args);
+        print_table(call, &rows, &columns, &args);
     }
     Ok(0)
 }
@@ -118,7 +119,7 @@ fn cell(property: Option<&Property>, exact: bool) -> String {
     property.map_or_else(|| "-".to_owned(), |p| p.text(exact))
 }
 
-fn print_table(rows: &[Row], columns: &[String], args: &Args) {
+fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &Args) {
     let numbers = |name: &str| {
         !matches!(name, "name" | "mountpoint" | "type" | "origin" | "clones" | "creation") && !name.contains(':')
     };
@@ -131,13 +132,13 @@ fn print_table(rows: &[Row], columns: &[String], args: &Args) {
         table.row(row.cells.iter().map(|c| cell(c.as_ref(), args.has('p'))).collect());
     }
     if rows.is_empty() && !args.has('H') {
-        println!("no datasets available");
+        say!(call, "no datasets available");
         return;
     }
-    print!("{}", table.text());
+    call.say(format_args!("{}", table.text()));
 }
 
-fn print_json(rows: &[Row], columns: &[String], args: &Args) {
+fn print_json(call: &Call, rows: &[Row], columns: &[String], args: &Args) {
     let numbers = if args.has('J') { Numbers::Integers } else { Numbers::Text };
     let mut datasets = Map::new();
     for row in rows {
@@ -153,5 +154,5 @@ fn print_json(rows: &[Row], columns: &[String], args: &Args) {
     }
     let mut answer = json::frame("zfs list");
     answer.insert("datasets".into(), Json::Object(datasets));
-    json::print(answer);
+    json::print(call, answer);
 }

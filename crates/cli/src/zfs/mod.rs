@@ -14,6 +14,7 @@ mod values;
 pub use create::file_system;
 pub use values::{When, parse as parse_property};
 
+use crate::call::{Call, say};
 use crate::failure::Failure;
 use std::ffi::OsString;
 
@@ -23,29 +24,29 @@ usage: zfs list | get [-d DIR]… [options] [DATASET]…
        zfs set | inherit | hold | release | holds [--dir DIR]… [options] NAME…";
 
 /// Runs the command.
-pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
     if line.is_empty() {
         return Err(Failure::usage(format!("missing command\n{USAGE}")));
     }
     let command = line.remove(0);
     match command.to_str().unwrap_or_default() {
-        "list" => list::run(line),
-        "get" => get::run(line),
-        "create" => create::run(line),
-        "clone" => create::clone(line),
-        "destroy" => destroy::run(line),
-        "snapshot" | "snap" => snapshot::run(line),
-        "rollback" => snapshot::rollback(line),
-        "promote" => snapshot::promote(line),
-        "rename" => snapshot::rename(line),
-        "bookmark" => snapshot::bookmark(line),
-        "set" => set::run(line),
-        "inherit" => set::inherit(line),
-        "hold" => holds::hold(line),
-        "release" => holds::release(line),
-        "holds" => holds::holds(line),
+        "list" => list::run(call, line),
+        "get" => get::run(call, line),
+        "create" => create::run(call, line),
+        "clone" => create::clone(call, line),
+        "destroy" => destroy::run(call, line),
+        "snapshot" | "snap" => snapshot::run(call, line),
+        "rollback" => snapshot::rollback(call, line),
+        "promote" => snapshot::promote(call, line),
+        "rename" => snapshot::rename(call, line),
+        "bookmark" => snapshot::bookmark(call, line),
+        "set" => set::run(call, line),
+        "inherit" => set::inherit(call, line),
+        "hold" => holds::hold(call, line),
+        "release" => holds::release(call, line),
+        "holds" => holds::holds(call, line),
         "version" | "-V" | "--version" => {
-            println!("weir {}", env!("CARGO_PKG_VERSION"));
+            say!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
         }
         other => Err(Failure::usage(format!("unrecognized command '{other}'\n{USAGE}"))),

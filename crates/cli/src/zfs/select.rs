@@ -1,13 +1,14 @@
 //! Which datasets a command is about: names, depth, types; and their properties.
 
 use crate::args::{Args, Spec};
+use crate::call::{Call, complain};
 use crate::failure::Failure;
-use crate::pools;
+use crate::pools::{self, Seen};
 use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_format::dsl::Bookmark;
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_objects::dsl::{Dataset, Dir, NamedBookmark, PoolFacts};
 use weir_objects::props::{DatasetKind, Property, Source, Value, native_named};
 use weir_pool::{OpenOptions, Pool, PoolError};
@@ -59,7 +60,7 @@ fn depth_and_dirs(args: &Args) -> (Option<usize>, Vec<OsString>) {
 
 impl Selection {
     /// From the command line; the first `skip` words are no names.
-    pub fn new(spec: &Spec, args: &Args, skip: usize) -> Result<Self, Failure> {
+    pub fn new(call: &Call, spec: &Spec, args: &Args, skip: usize) -> Result<Self, Failure> {
         if args.has('J') && !args.has('j') {
             return Err(spec.misused("'--json-int' only works with '-j'"));
         }
@@ -92,7 +93,7 @@ impl Selection {
             None if kinds.iter().all(|k| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark)) => 1,
             None => 0,
         };
-        let (search, keys) = (pools::search_paths(dirs)?, pools::keys(args.values('K'))?);
+        let (search, keys) = (pools::search(call, dirs)?, pools::keys_of(call, args.values('K'))?);
         let altroot = args.value('R').unwrap_or_default();
         Ok(Selection { search, keys, kinds, depth, names, altroot })
     }
@@ -103,10 +104,11 @@ impl Selection {
     }
 
     /// Opens the pools concerned and gives each with what is selected of it.
-    pub fn open(&self, machine: &Machine) -> Result<Vec<(Pool, Vec<Selected>)>, Failure> {
+    pub fn open(&self, call: &Call) -> Result<Vec<(Seen, Vec<Selected>)>, Failure> {
+        let machine = call.machine()?;
         let mut by_pool: Vec<(String, Vec<&str>)> = Vec::new();
         if self.names.is_empty() {
-            by_pool = pools::names(machine, &self.search)?.into_iter().map(|n| (n, Vec::new())).collect();
+            by_pool = pools::names(call, &self.search)?.into_iter().map(|n| (n, Vec::new())).collect();
         }
         for name in &self.names {
             let pool = name.split(['/', '@', '#']).next().unwrap_or(name);
@@ -119,29 +121,29 @@ impl Selection {
         for (pool, names) in by_pool {
             let mut options = OpenOptions::new(self.search.clone(), pool.clone());
             options.keys = self.keys.iter().filter(|(d, _)| d.split('/').next() == Some(&pool)).cloned().collect();
-            let opened = match pools::open(machine, &options) {
-                Err(_) if !names.is_empty() && self.is_absent(machine, &pool)? => {
+            let opened = match pools::open(call, &options) {
+                Err(ref failure) if !names.is_empty() && !failure.is_busy() && self.is_absent(call, &pool)? => {
                     let name = names.first().copied().unwrap_or_default();
                     return Err(Failure::failed(format!("cannot open '{name}': dataset does not exist")));
                 }
                 other => other?,
             };
-            let selected = machine.block_on(self.select(&opened, &names))?;
+            let selected = machine.block_on(self.select(call, &opened, &names))?;
             out.push((opened, selected));
         }
         Ok(out)
     }
 
-    fn is_absent(&self, machine: &Machine, pool: &str) -> Result<bool, Failure> {
-        Ok(!pools::names(machine, &self.search)?.iter().any(|n| n == pool))
+    fn is_absent(&self, call: &Call, pool: &str) -> Result<bool, Failure> {
+        Ok(!pools::names(call, &self.search)?.iter().any(|n| n == pool))
     }
 
-    async fn select(&self, pool: &Pool, names: &[&str]) -> Result<Vec<Selected>, Failure> {
+    async fn select(&self, call: &Call, pool: &Pool, names: &[&str]) -> Result<Vec<Selected>, Failure> {
         let rq = &Request::internal("list");
         let mut out = Vec::new();
         if names.is_empty() {
             let root = pool.name().to_owned();
-            self.below(rq, pool, &root, &mut out).await?;
+            self.below(call, pool, &root, &mut out).await?;
         }
         for name in names {
             let absent = |_| Failure::failed(format!("cannot open '{name}': dataset does not exist"));
@@ -149,13 +151,13 @@ impl Selection {
             if dataset.is_snapshot() {
                 out.push(Selected::dataset(dataset, DatasetKind::Snapshot));
             } else {
-                self.below(rq, pool, name, &mut out).await?;
+                self.below(call, pool, name, &mut out).await?;
             }
         }
         Ok(out)
     }
 
-    async fn below(&self, rq: &Request, pool: &Pool, top: &str, out: &mut Vec<Selected>) -> Result<(), Failure> {
+    async fn below(&self, call: &Call, pool: &Pool, top: &str, out: &mut Vec<Selected>) -> Result<(), Failure> {
         let slashes = |name: &str| name.matches('/').count();
         for dir in pool.dsl.dirs() {
             let inside = dir.name == top || dir.name.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
@@ -163,22 +165,23 @@ impl Selection {
             if !inside || depth > self.depth {
                 continue;
             }
-            self.of_dir(rq, pool, dir, depth, out).await.map_err(PoolError::from)?;
+            self.of_dir(call, pool, dir, depth, out).await.map_err(PoolError::from)?;
         }
         for (name, error) in pool.dsl.damaged() {
-            eprintln!("{name}: {error}");
+            complain!(call, "{name}: {error}");
         }
         Ok(())
     }
 
     async fn of_dir(
         &self,
-        rq: &Request,
+        call: &Call,
         pool: &Pool,
         dir: &Dir,
         depth: usize,
         out: &mut Vec<Selected>,
     ) -> Result<(), weir_objects::ObjectError> {
+        let rq = &Request::internal("list");
         let wants_heads = self.kinds.contains(&DatasetKind::Filesystem) || self.kinds.contains(&DatasetKind::Volume);
         if wants_heads {
             let kind = match pool.dsl.kind(rq, dir).await? {
@@ -192,7 +195,7 @@ impl Selection {
         if self.kinds.contains(&DatasetKind::Snapshot) && depth < self.depth {
             let list = pool.dsl.snapshots(rq, dir).await?;
             for (name, error) in &list.damaged {
-                eprintln!("{name}: {error}");
+                complain!(call, "{name}: {error}");
             }
             out.extend(list.snapshots.iter().map(|s| Selected::dataset(s.clone(), DatasetKind::Snapshot)));
         }

@@ -3,6 +3,7 @@
 use super::target::{self, PLACES, below, words};
 use super::values::{self, When};
 use crate::args::Spec;
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::written::dsl;
@@ -29,7 +30,7 @@ const INHERIT: Spec = Spec {
 };
 
 /// Runs `zfs set`.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SET.parse(line)?;
     let words = words(&SET, &args, 2..=usize::MAX, "missing property=value or dataset argument")?;
     let (pairs, names): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| word.contains('='));
@@ -41,15 +42,14 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     }
     for name in names {
         let doing = format!("cannot set property for '{name}'");
-        target::open(&args, &name)?.with(async |engine| set(engine, &name, &pairs, &doing).await)?;
+        target::open(call, &args, &name)?.with(async |engine| set(call, engine, &name, &pairs, &doing).await)?;
     }
     Ok(0)
 }
 
-async fn set(engine: &Engine, name: &str, pairs: &[String], doing: &str) -> Result<(), Failure> {
+async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: &str) -> Result<(), Failure> {
     let rq = Request::internal("set");
-    let dsl = dsl(engine, &rq).await?;
-    let kind = kind_of(&rq, &dsl, name).await?;
+    let kind = kind_of(&rq, &*dsl(engine, &rq).await?, name).await?;
     let mut settings = Vec::new();
     for pair in pairs {
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
@@ -60,13 +60,13 @@ async fn set(engine: &Engine, name: &str, pairs: &[String], doing: &str) -> Resu
     }
     let volsize = settings.iter().position(|(property, _)| property == "volsize").map(|at| settings.remove(at).1);
     if let Some(Value::Number(bytes)) = volsize {
-        target::run(engine, doing, Operation::Resize(name.to_owned(), bytes)).await?;
+        target::run(call, engine, doing, Operation::Resize(name.to_owned(), bytes)).await?;
     }
     if settings.is_empty() {
         return Ok(());
     }
     let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
-    target::run(engine, doing, Operation::Set(name.to_owned(), settings)).await
+    target::run(call, engine, doing, Operation::Set(name.to_owned(), settings)).await
 }
 
 /// What a dataset is.
@@ -84,7 +84,7 @@ async fn kind_of(rq: &Request, dsl: &Dsl, name: &str) -> Result<DatasetKind, Fai
 }
 
 /// Runs `zfs inherit`.
-pub fn inherit(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn inherit(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = INHERIT.parse(line)?;
     let words = words(&INHERIT, &args, 2..=usize::MAX, "missing property or dataset argument")?;
     let Some((property, names)) = words.split_first() else { return Err(INHERIT.misused("missing property argument")) };
@@ -92,15 +92,15 @@ pub fn inherit(line: Vec<OsString>) -> Result<u8, Failure> {
     let setting = if args.has('S') { Setting::Revert } else { Setting::Inherit };
     for name in names {
         let doing = format!("cannot inherit {property} for '{name}'");
-        target::open(&args, name)?.with(async |engine| {
-            let dsl = dsl(engine, &Request::internal("inherit")).await?;
+        target::open(call, &args, name)?.with(async |engine| {
+            let rq = Request::internal("inherit");
             let all: Vec<String> = match args.has('r') {
-                true => below(&dsl, name).iter().map(|dir| dir.name.clone()).collect(),
+                true => below(&*dsl(engine, &rq).await?, name).iter().map(|dir| dir.name.clone()).collect(),
                 false => vec![name.clone()],
             };
             for one in all {
                 let settings = vec![(property.clone(), setting.clone())];
-                target::run(engine, &doing, Operation::Set(one, settings)).await?;
+                target::run(call, engine, &doing, Operation::Set(one, settings)).await?;
             }
             Ok(())
         })?;

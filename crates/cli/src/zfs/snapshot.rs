@@ -3,6 +3,7 @@
 use super::target::{self, PLACES, below, must_exist, once, words};
 use super::values;
 use crate::args::Spec;
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::written::dsl;
@@ -33,7 +34,7 @@ const BOOKMARK: Spec = Spec {
 };
 
 /// Runs `zfs snapshot`.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SNAPSHOT.parse(line)?;
     let names = words(&SNAPSHOT, &args, 1..=usize::MAX, "missing snapshot argument")?;
     for name in &names {
@@ -52,7 +53,7 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
         [one] => format!("cannot create snapshot '{one}'"),
         _ => "cannot create snapshots".to_owned(),
     };
-    target::open(&args, &pool)?.with(async |engine| {
+    target::open(call, &args, &pool)?.with(async |engine| {
         let mut all = names.clone();
         if args.has('r') {
             let dsl = dsl(engine, &Request::internal("snapshot")).await?;
@@ -63,7 +64,7 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
                 all.extend(below(&dsl, of).iter().map(|dir| format!("{}@{snapshot}", dir.name)));
             }
         }
-        target::run(engine, &doing, Operation::Snapshot(all, properties)).await
+        target::run(call, engine, &doing, Operation::Snapshot(all, properties)).await
     })?;
     Ok(0)
 }
@@ -83,14 +84,14 @@ fn user_properties(given: Vec<OsString>) -> Result<Vec<(String, Value)>, Failure
 }
 
 /// Runs `zfs rollback`.
-pub fn rollback(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn rollback(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = ROLLBACK.parse(line)?;
     let name = words(&ROLLBACK, &args, 1..=1, "missing dataset argument")?.remove(0);
     let doing = format!("cannot rollback to '{name}'");
     let Some((of, snapshot)) = name.split_once('@') else {
         return Err(Failure::failed(format!("{doing}: not a snapshot")));
     };
-    target::open(&args, of)?.with(async |engine| {
+    target::open(call, &args, of)?.with(async |engine| {
         let rq = Request::internal("rollback");
         let dsl = dsl(engine, &rq).await?;
         let absent = || Failure::failed(format!("{doing}: dataset does not exist"));
@@ -111,26 +112,28 @@ pub fn rollback(line: Vec<OsString>) -> Result<u8, Failure> {
                  and bookmarks:\n{all}"
             )));
         }
+        // What changes them waits for a group.
+        drop(dsl);
         if !later.is_empty() {
-            target::run(engine, &doing, Operation::DestroyBookmarks(later)).await?;
+            target::run(call, engine, &doing, Operation::DestroyBookmarks(later)).await?;
         }
         if !newer.is_empty() {
-            target::run(engine, &doing, Operation::DestroySnapshots(newer, false)).await?;
+            target::run(call, engine, &doing, Operation::DestroySnapshots(newer, false)).await?;
         }
-        target::run(engine, &doing, Operation::Rollback(of.to_owned(), name.clone())).await
+        target::run(call, engine, &doing, Operation::Rollback(of.to_owned(), name.clone())).await
     })?;
     Ok(0)
 }
 
 /// Runs `zfs promote`.
-pub fn promote(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn promote(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = PROMOTE.parse(line)?;
     let name = words(&PROMOTE, &args, 1..=1, "missing clone filesystem argument")?.remove(0);
-    once(&args, &name, &format!("cannot promote '{name}'"), Operation::Promote(name.clone()))
+    once(call, &args, &name, &format!("cannot promote '{name}'"), Operation::Promote(name.clone()))
 }
 
 /// Runs `zfs rename`.
-pub fn rename(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn rename(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = RENAME.parse(line)?;
     let words = words(&RENAME, &args, 2..=2, "missing source or target dataset argument")?;
     let [from, to] = words.as_slice() else { return Err(RENAME.misused("missing target dataset argument")) };
@@ -146,15 +149,15 @@ pub fn rename(line: Vec<OsString>) -> Result<u8, Failure> {
     }
     match (from.split_once('@'), to.split_once('@')) {
         (None, None) if args.has('r') => Err(RENAME.misused("-r renames snapshots")),
-        (None, None) => once(&args, from, &doing, Operation::Rename(from.clone(), to.clone())),
+        (None, None) => once(call, &args, from, &doing, Operation::Rename(from.clone(), to.clone())),
         (Some((of, _)), Some((other, _))) if of != other => {
             Err(Failure::failed(format!("{doing}: snapshots must be part of same dataset")))
         }
         (Some(_), Some((_, new))) if !args.has('r') => {
-            once(&args, from, &doing, Operation::RenameSnapshots(vec![(from.clone(), new.to_owned())]))
+            once(call, &args, from, &doing, Operation::RenameSnapshots(vec![(from.clone(), new.to_owned())]))
         }
         (Some((of, old)), Some((_, new))) => {
-            target::open(&args, of)?.with(async |engine| {
+            target::open(call, &args, of)?.with(async |engine| {
                 let rq = Request::internal("rename");
                 let dsl = dsl(engine, &rq).await?;
                 must_exist(&dsl, &doing, of).await?;
@@ -164,7 +167,8 @@ pub fn rename(line: Vec<OsString>) -> Result<u8, Failure> {
                         all.push((format!("{}@{old}", dir.name), new.to_owned()));
                     }
                 }
-                target::run(engine, &doing, Operation::RenameSnapshots(all)).await
+                drop(dsl);
+                target::run(call, engine, &doing, Operation::RenameSnapshots(all)).await
             })?;
             Ok(0)
         }
@@ -173,7 +177,7 @@ pub fn rename(line: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 /// Runs `zfs bookmark`.
-pub fn bookmark(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn bookmark(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = BOOKMARK.parse(line)?;
     let words = words(&BOOKMARK, &args, 2..=2, "missing snapshot or bookmark argument")?;
     let [source, name] = words.as_slice() else { return Err(BOOKMARK.misused("missing bookmark argument")) };
@@ -186,5 +190,5 @@ pub fn bookmark(line: Vec<OsString>) -> Result<u8, Failure> {
     };
     let name = whole(name);
     let doing = format!("cannot create bookmark '{name}'");
-    once(&args, &source, &doing, Operation::Bookmark(vec![(name.clone(), source.clone())]))
+    once(call, &args, &source, &doing, Operation::Bookmark(vec![(name.clone(), source.clone())]))
 }

@@ -1,12 +1,12 @@
 //! The pool that a command changes: where it is, and the names in it.
 
 use crate::args::{Args, Spec};
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
-use crate::pools::{keys, search_paths};
-use crate::written::{Wish, Written, command_line, refused};
-use std::sync::atomic::{AtomicBool, Ordering};
-use weir_machine::{Machine, Request};
+use crate::pools::{keys_of, search};
+use crate::written::{Wish, Written, refused};
+use weir_machine::Request;
 use weir_objects::dsl::{Dir, Dsl};
 use weir_pool::engine::Engine;
 
@@ -19,28 +19,27 @@ pub fn pool_of(name: &str) -> &str {
 }
 
 /// Opens the pool of a name for changes.
-pub fn open(args: &Args, name: &str) -> Result<Written, Failure> {
+pub fn open(call: &Call, args: &Args, name: &str) -> Result<Written, Failure> {
     let wish = Wish {
-        search: search_paths(args.values('D'))?,
+        search: search(call, args.values('D'))?,
         pool: pool_of(name).to_owned(),
-        keys: keys(args.values('K'))?,
+        keys: keys_of(call, args.values('K'))?,
         ..Wish::default()
     };
-    Written::open(Machine::production()?, &wish)
+    Written::of_call(call, &wish)
 }
 
 /// Opens the pool of a name, does one thing in it, and closes it.
-pub fn once(args: &Args, name: &str, doing: &str, operation: Operation) -> Result<u8, Failure> {
-    open(args, name)?.with(async |engine| run(engine, doing, operation).await)?;
+pub fn once(call: &Call, args: &Args, name: &str, doing: &str, operation: Operation) -> Result<u8, Failure> {
+    open(call, args, name)?.with(async |engine| run(call, engine, doing, operation).await)?;
     Ok(0)
 }
 
 /// Does one thing. The first one of a command leaves its line in the pool's history.
-pub async fn run(engine: &Engine, doing: &str, operation: Operation) -> Result<(), Failure> {
-    static NOTED: AtomicBool = AtomicBool::new(false);
-    let line = if NOTED.load(Ordering::Relaxed) { String::new() } else { command_line() };
-    operation.run(engine, &line).await.map_err(|error| refused(doing, error))?;
-    NOTED.store(true, Ordering::Relaxed);
+pub async fn run(call: &Call, engine: &Engine, doing: &str, operation: Operation) -> Result<(), Failure> {
+    let (line, uid) = (call.note(), call.caller.ids.0);
+    operation.run(engine, &line, uid).await.map_err(|error| refused(doing, error))?;
+    call.noted();
     Ok(())
 }
 

@@ -3,13 +3,13 @@
 use super::devices::{self, Vdevs};
 use super::features;
 use crate::args::{Args, Spec};
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::size;
-use crate::written::{command_line, host};
+use crate::written::host;
 use crate::zfs::{When, file_system, parse_property};
 use std::ffi::OsString;
-use weir_machine::Machine;
 use weir_objects::props::{DatasetKind, Value};
 use weir_pool::create::{CreateOptions, PoolValue, check_pool_name};
 use weir_pool::engine::Engine;
@@ -23,7 +23,7 @@ const SPEC: Spec = Spec {
 };
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let words = super::opened::words(&args);
     let Some((name, rest)) = words.split_first() else { return Err(SPEC.misused("missing pool name argument")) };
@@ -32,34 +32,35 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     }
     let doing = format!("cannot create '{name}'");
     check_pool_name(name).map_err(|error| Failure::failed(format!("{doing}: {error}")))?;
-    let vdevs = devices::parse(rest)?;
+    let vdevs = devices::parse(&call.caller.folder, rest)?;
     if let Some(mismatch) = vdevs.mismatch(&[]).filter(|_| !args.has('f')) {
         return Err(Failure::failed(format!(
             "invalid vdev specification\nuse '-f' to override the following errors:\n{mismatch}"
         )));
     }
-    let options = options(&args, name, &vdevs, &doing)?;
+    let options = options(call, &args, name, &vdevs, &doing)?;
     if args.has('n') {
-        print!("would create '{name}' with the following layout:\n\n{}", devices::shown(name, &vdevs));
+        call.say(format_args!("would create '{name}' with the following layout:\n\n{}", devices::shown(name, &vdevs)));
         return Ok(0);
     }
     let _locks = lock(name, vdevs.paths())?;
-    let machine = Machine::production()?;
+    call.begin();
+    let machine = call.machine()?;
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));
-    let engine = machine.block_on(Engine::create(&machine, &options)).map_err(failed)?;
+    let engine = machine.block_on(Engine::create(machine, &options)).map_err(failed)?;
     machine.block_on(engine.stop()).map_err(failed)?;
     Ok(0)
 }
 
 /// What the command line asks for.
-fn options(args: &Args, name: &str, vdevs: &Vdevs, doing: &str) -> Result<CreateOptions, Failure> {
+fn options(call: &Call, args: &Args, name: &str, vdevs: &Vdevs, doing: &str) -> Result<CreateOptions, Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let mut options = CreateOptions::new(name, vdevs.tops.clone());
     options.caches = vdevs.caches.clone();
     options.spares = vdevs.spares.clone();
     options.force = args.has('f');
     options.host = host();
-    options.command = command_line();
+    options.command = call.line();
     if args.has('d') {
         options.features.clear();
     }
@@ -89,7 +90,7 @@ fn options(args: &Args, name: &str, vdevs: &Vdevs, doing: &str) -> Result<Create
     if root.iter().any(|(name, _)| ["encryption", "keyformat", "pbkdf2iters", "keylocation"].contains(&name.as_str())) {
         return Err(wrong("new encrypted datasets are not made; existing ones are read and written".into()));
     }
-    options.root = file_system(&mut root);
+    options.root = file_system(call.caller.ids, &mut root);
     options.root_properties = root;
     Ok(options)
 }
@@ -165,7 +166,7 @@ mod tests {
 
     fn options_of(line: &[&str]) -> Result<CreateOptions, Failure> {
         let args = SPEC.parse(line.iter().map(OsString::from).collect())?;
-        options(&args, "p", &Vdevs::default(), "cannot create 'p'")
+        options(&Call::own("zpool", Vec::new()), &args, "p", &Vdevs::default(), "cannot create 'p'")
     }
 
     #[test]

@@ -54,8 +54,8 @@ enum Shelf {
     Spares,
 }
 
-/// Sorts the words of a command line.
-pub fn parse(words: &[String]) -> Result<Vdevs, Failure> {
+/// Sorts the words of a command line that was typed in that folder.
+pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
     let mut out = Vdevs::default();
     let mut shelf = Shelf::Tops(Class::Normal);
     let mut grouped = false;
@@ -73,7 +73,7 @@ pub fn parse(words: &[String]) -> Result<Vdevs, Failure> {
                 grouped = true;
             }
             Word::Device => {
-                let leaf = leaf(text)?;
+                let leaf = leaf(folder, text)?;
                 match (shelf, grouped, out.tops.last_mut()) {
                     (Shelf::Caches, ..) => out.caches.push(leaf),
                     (Shelf::Spares, ..) => out.spares.push(leaf),
@@ -94,16 +94,14 @@ pub fn parse(words: &[String]) -> Result<Vdevs, Failure> {
     Ok(out)
 }
 
-/// A device by its path, or by its name in `/dev`.
-fn leaf(text: &str) -> Result<NewLeaf, Failure> {
+/// A device by its path, as seen from that folder, or by its name in `/dev`.
+fn leaf(folder: &Path, text: &str) -> Result<NewLeaf, Failure> {
     let given = Path::new(text);
     let in_dev = Path::new("/dev").join(given);
     let path = match given.is_absolute() {
         true => given.to_path_buf(),
         false if is_block_device(&in_dev) => in_dev,
-        false => {
-            std::path::absolute(given).map_err(|error| Failure::failed(format!("cannot use '{text}': {error}")))?
-        }
+        false => folder.join(given),
     };
     let cannot = |why: &dyn std::fmt::Display| Failure::failed(format!("cannot open '{text}': {why}"));
     let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
@@ -220,7 +218,7 @@ mod tests {
         let number = |word: &str| word.parse::<u32>().is_ok();
         let path = |word: &str| dir.path().join(word).display().to_string();
         let words = line.split(' ').map(|word| if number(word) { path(word) } else { word.to_owned() });
-        parse(&words.collect::<Vec<_>>())
+        parse(dir.path(), &words.collect::<Vec<_>>())
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use super::opened::words;
 use crate::args::{Args, Spec};
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::lock;
-use crate::pools::{names, search_paths};
+use crate::pools::{names, search};
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
 use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use weir_machine::Machine;
+use std::path::Path;
 use weir_pool::assemble::state;
 
 const EXPORT: Spec =
@@ -23,62 +23,63 @@ const LABELCLEAR: Spec =
 const LABEL_BYTES: u64 = 256 << 10;
 
 /// Opens a pool for changes.
-fn open(args: &Args, pool: &str) -> Result<Written, Failure> {
-    let wish = Wish { search: search_paths(args.values('d'))?, pool: pool.to_owned(), ..Wish::default() };
-    Written::open(Machine::production()?, &wish)
+fn open(call: &Call, args: &Args, pool: &str) -> Result<Written, Failure> {
+    let wish = Wish { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..Wish::default() };
+    Written::of_call(call, &wish)
 }
 
 /// Runs `zpool export`.
-pub fn export(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn export(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = EXPORT.parse(line)?;
     let mut pools = words(&args);
     if args.has('a') {
         if !pools.is_empty() {
             return Err(EXPORT.misused("too many arguments"));
         }
-        pools = names(&Machine::production()?, &search_paths(args.values('d'))?)?;
+        pools = names(call, &search(call, args.values('d'))?)?;
     } else if pools.is_empty() {
         return Err(EXPORT.misused("missing pool argument"));
     }
     for pool in pools {
-        let written = open(&args, &pool)?;
-        let done = written.machine.block_on(written.engine.export());
-        done.map_err(|error| Failure::failed(format!("cannot export '{pool}': {error}")))?;
+        let written = open(call, &args, &pool)?;
+        let done = written.end(false, args.has('f'));
+        done.map_err(|why| Failure::failed(format!("cannot export '{pool}': {why}")))?;
     }
     Ok(0)
 }
 
 /// Runs `zpool destroy`.
-pub fn destroy(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn destroy(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = DESTROY.parse(line)?;
     let [pool] = words(&args).try_into().map_err(|_| DESTROY.misused("missing pool argument"))?;
-    let written = open(&args, &pool)?;
-    let done = written.machine.block_on(written.engine.destroy());
-    done.map_err(|error| Failure::failed(format!("cannot destroy '{pool}': {error}")))?;
+    let written = open(call, &args, &pool)?;
+    let done = written.end(true, args.has('f'));
+    done.map_err(|why| Failure::failed(format!("cannot destroy '{pool}': {why}")))?;
     Ok(0)
 }
 
-/// Runs `zpool sync`: a pool that no process has open is on stable storage already; opening and closing it proves it.
-pub fn sync(line: Vec<OsString>) -> Result<u8, Failure> {
+/// Runs `zpool sync`: what was changed is on stable storage. A pool that no process has open is already; opening and
+/// closing it proves it.
+pub fn sync(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SYNC.parse(line)?;
     let mut pools = words(&args);
     if pools.is_empty() {
-        pools = names(&Machine::production()?, &search_paths(args.values('d'))?)?;
+        pools = names(call, &search(call, args.values('d'))?)?;
     }
     for pool in pools {
-        open(&args, &pool)?.with(async |engine| Ok(engine.sync().await?))?;
+        open(call, &args, &pool)?.with(async |engine| Ok(engine.sync().await?))?;
     }
     Ok(0)
 }
 
 /// Runs `zpool labelclear`.
-pub fn labelclear(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn labelclear(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = LABELCLEAR.parse(line)?;
     let [device] = words(&args).try_into().map_err(|_| LABELCLEAR.misused("name one device"))?;
-    let path = PathBuf::from(&device);
-    let machine = Machine::production()?;
+    let path = call.path(&device);
+    let machine = call.machine()?;
     let failed = |why: String| Failure::failed(format!("failed to clear label for {device}: {why}"));
-    let found = machine.block_on(weir_pool::scan::probe(&machine, &path)).map_err(|error| failed(error.to_string()))?;
+    let found = machine.block_on(weir_pool::scan::probe(machine, &path)).map_err(|error| failed(error.to_string()))?;
     let config = found.iter().find_map(|device| device.config());
     if found.is_empty() && !args.has('f') {
         return Err(failed("no label found".into()));

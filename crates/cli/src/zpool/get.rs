@@ -2,12 +2,13 @@
 
 use super::opened::{OpenedPools, words};
 use crate::args::{Args, Spec};
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_pool::Pool;
 use weir_pool::properties::{self, PoolProperty};
 
@@ -20,15 +21,15 @@ const SPEC: Spec = Spec {
 const FIELDS: [&str; 4] = ["name", "property", "value", "source"];
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let numbers = numbers(&args, &SPEC)?;
     let words = words(&args);
     let Some((wanted, pools)) = words.split_first() else { return Err(SPEC.misused("missing property argument")) };
     let wanted = wanted_names(wanted)?;
     let fields = fields(args.value('o').as_deref().unwrap_or("name,property,value,source"))?;
-    let machine = Machine::production()?;
-    let opened = OpenedPools::open(&machine, &args, pools)?;
+    let machine = call.machine()?;
+    let opened = OpenedPools::open(call, &args, pools)?;
     let mut found = Vec::new();
     for pool in &opened.pools {
         let all = machine.block_on(all(pool, args.value('R').as_deref()))?;
@@ -43,7 +44,7 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
         }
         let mut answer = json::frame("zpool get");
         answer.insert("pools".into(), Value::Object(pools));
-        json::print(answer);
+        json::print(call, answer);
     } else {
         let columns = fields.iter().map(|f| (f.to_uppercase(), Align::Left));
         let mut table = Table::new(columns, args.has('H'));
@@ -58,9 +59,9 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
                 table.row(fields.iter().map(cell).collect());
             }
         }
-        print!("{}", table.text());
+        call.say(format_args!("{}", table.text()));
     }
-    Ok(opened.close())
+    Ok(opened.close(call))
 }
 
 /// How numbers appear in JSON.

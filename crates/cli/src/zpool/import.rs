@@ -1,15 +1,15 @@
 //! `zpool import`: the pools that the given folders hold; with a pool's name, that pool is taken over by this machine.
 //!
-//! No pool is held open between two commands, so "imported" means that its labels say that this machine uses it: every
+//! Between two commands a pool is open only in a process that serves it, so "imported" means that its labels say that this machine uses it: every
 //! other command then opens it without `-f`, and another machine does not.
 
 use super::tree;
 use crate::args::{Args, Spec};
+use crate::call::{Call, complain, say};
 use crate::failure::Failure;
-use crate::pools::search_paths;
+use crate::pools::search;
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
-use weir_machine::Machine;
 use weir_pool::assemble::state;
 use weir_pool::status::{VdevState, lacking, states};
 use weir_pool::{Assembly, FoundPool, OpenOptions, Rewind, assemble, scan};
@@ -23,7 +23,7 @@ const SPEC: Spec = Spec {
 };
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     if args.words.len() > 2 {
         return Err(SPEC.misused("too many arguments"));
@@ -35,19 +35,18 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(SPEC.misused("too many arguments"));
     }
     match args.word(0) {
-        Some(pool) => take(&args, &pool, args.word(1)),
-        None if args.has('a') => take_all(&args),
-        None => list(&args),
+        Some(pool) => take(call, &args, &pool, args.word(1)),
+        None if args.has('a') => take_all(call, &args),
+        None => list(call, &args),
     }
 }
 
 /// Lists what there is.
-fn list(args: &Args) -> Result<u8, Failure> {
-    let machine = Machine::production()?;
-    let (assembly, looked_at) = look(&machine, args)?;
+fn list(call: &Call, args: &Args) -> Result<u8, Failure> {
+    let (assembly, looked_at) = look(call, args)?;
     let mut shown = 0;
     for pool in assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.has('D')) {
-        print!("{}", describe(pool, &assembly)?);
+        call.say(format_args!("{}", describe(pool, &assembly)?));
         shown += 1;
     }
     if shown == 0 {
@@ -58,30 +57,30 @@ fn list(args: &Args) -> Result<u8, Failure> {
 }
 
 /// Looks around, and says what cannot be read.
-fn look(machine: &Machine, args: &Args) -> Result<(Assembly, usize), Failure> {
-    let scanned = machine.block_on(scan(machine, &search_paths(args.values('d'))?))?;
+fn look(call: &Call, args: &Args) -> Result<(Assembly, usize), Failure> {
+    let machine = call.machine()?;
+    let scanned = machine.block_on(scan(machine, &search(call, args.values('d'))?))?;
     for (path, fault) in &scanned.faults {
-        eprintln!("{}: {fault}", path.display());
+        complain!(call, "{}: {fault}", path.display());
     }
     let looked_at = scanned.looked_at;
     let assembly = assemble(scanned);
     for (device, why) in &assembly.unclear {
-        eprintln!("{}: {why}", device.name());
+        complain!(call, "{}: {why}", device.name());
     }
     Ok((assembly, looked_at))
 }
 
 /// Takes all pools over that are there and not another machine's.
-fn take_all(args: &Args) -> Result<u8, Failure> {
-    let machine = Machine::production()?;
-    let (assembly, _) = look(&machine, args)?;
+fn take_all(call: &Call, args: &Args) -> Result<u8, Failure> {
+    let (assembly, _) = look(call, args)?;
     let alive = assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.has('D'));
     let pools: Vec<String> = alive.map(|pool| pool.config.guid.to_string()).collect();
     drop(assembly);
     let mut code = 0;
     for pool in pools {
-        if let Err(failure) = take(args, &pool, None) {
-            eprintln!("{failure}");
+        if let Err(failure) = take(call, args, &pool, None) {
+            complain!(call, "{failure}");
             code = failure.code;
         }
     }
@@ -89,10 +88,9 @@ fn take_all(args: &Args) -> Result<u8, Failure> {
 }
 
 /// Takes one pool over.
-fn take(args: &Args, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
+fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
     let doing = format!("cannot import '{pool}'");
-    let machine = Machine::production()?;
-    let (assembly, _) = look(&machine, args)?;
+    let (assembly, _) = look(call, args)?;
     let named = |p: &&FoundPool| p.config.name == pool || p.config.guid.to_string() == pool;
     let destroyed = |p: &&FoundPool| p.config.state == state::DESTROYED;
     let mut found = assembly.pools.values().filter(named).filter(|p| destroyed(p) == args.has('D'));
@@ -105,19 +103,19 @@ fn take(args: &Args, pool: &str, new_name: Option<String>) -> Result<u8, Failure
     let guid = one.config.guid.to_string();
     drop(assembly);
     let read_only = read_only(args)?;
-    let search = search_paths(args.values('d'))?;
+    let search = search(call, args.values('d'))?;
     if args.has('n') || read_only {
         let rewind = if args.has('F') { Rewind::Auto } else { Rewind::No };
         let options = OpenOptions { rewind, ..OpenOptions::new(search, guid) };
-        let opened = crate::pools::open(&machine, &options)?;
+        let opened = crate::pools::open(call, &options)?;
         if args.has('n') {
-            println!("Would be able to return {} to its state as of txg {}.", opened.name(), opened.uberblock.txg);
+            say!(call, "Would be able to return {} to its state as of txg {}.", opened.name(), opened.uberblock.txg);
         }
         return Ok(0);
     }
     let force = args.has('f') || args.has('D');
     let wish = Wish { search, pool: guid, force, rewind: args.has('F'), new_name, ..Wish::default() };
-    Written::open(machine, &wish)?.stays().close()?;
+    Written::open(call.machine()?.clone(), &wish)?.stays().close()?;
     Ok(0)
 }
 

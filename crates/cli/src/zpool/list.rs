@@ -3,13 +3,13 @@
 use super::get::{all, header, numbers, object};
 use super::opened::{OpenedPools, words};
 use crate::args::Spec;
+use crate::call::{Call, say};
 use crate::failure::Failure;
 use crate::json;
 use crate::table::{Align, Table};
 use crate::units::human;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
-use weir_machine::Machine;
 use weir_pool::properties::{self, PoolProperty};
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig, capacity};
@@ -23,12 +23,12 @@ const SPEC: Spec = Spec {
 const DEFAULT: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let numbers = numbers(&args, &SPEC)?;
     let columns = columns(args.value('o').as_deref().unwrap_or(DEFAULT))?;
-    let machine = Machine::production()?;
-    let opened = OpenedPools::open(&machine, &args, &words(&args))?;
+    let machine = call.machine()?;
+    let opened = OpenedPools::open(call, &args, &words(&args))?;
     let parsable = args.has('p') || args.has('I');
     let titles = columns.iter().map(|c| (title(c), align(c)));
     let mut table = Table::new(titles, args.has('H'));
@@ -53,13 +53,13 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     if args.has('j') {
         let mut answer = json::frame("zpool list");
         answer.insert("pools".into(), Value::Object(found));
-        json::print(answer);
+        json::print(call, answer);
     } else if opened.pools.is_empty() && opened.failures.is_empty() {
-        println!("no pools available");
+        say!(call, "no pools available");
     } else if !opened.pools.is_empty() {
-        print!("{}", table.text());
+        call.say(format_args!("{}", table.text()));
     }
-    Ok(opened.close())
+    Ok(opened.close(call))
 }
 
 fn columns(text: &str) -> Result<Vec<String>, Failure> {

@@ -1,6 +1,7 @@
 //! `weir zpool`: what pools there are, how they stand, and what is done to them as a whole.
 //!
-//! No pool is held open between two commands, so every one of them looks for its pools in the folders given.
+//! Every command looks for its pools in the folders given. One that a process has open is that process's to work on
+//! ([`crate::admin`]); otherwise no pool is held open between two commands.
 
 mod create;
 mod devices;
@@ -16,6 +17,7 @@ mod status;
 mod tree;
 mod vdevs;
 
+use crate::call::{Call, say};
 use crate::failure::Failure;
 use std::ffi::OsString;
 
@@ -27,27 +29,27 @@ usage: zpool create [options] POOL VDEV…
        zpool labelclear [-f] DEVICE";
 
 /// Runs the command.
-pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
     if line.is_empty() {
         return Err(Failure::usage(format!("missing command\n{USAGE}")));
     }
     let command = line.remove(0);
     match command.to_str().unwrap_or_default() {
-        "create" => create::run(line),
-        "destroy" => ends::destroy(line),
-        "export" => ends::export(line),
-        "sync" => ends::sync(line),
-        "labelclear" => ends::labelclear(line),
-        "set" => set::run(line),
-        "history" => set::history(line),
-        "import" => import::run(line),
-        "get" => get::run(line),
-        "list" => list::run(line),
-        "scrub" => scrub::run(line),
-        "status" => status::run(line),
-        "trim" => scrub::trim(line),
+        "create" => create::run(call, line),
+        "destroy" => ends::destroy(call, line),
+        "export" => ends::export(call, line),
+        "sync" => ends::sync(call, line),
+        "labelclear" => ends::labelclear(call, line),
+        "set" => set::run(call, line),
+        "history" => set::history(call, line),
+        "import" => import::run(call, line),
+        "get" => get::run(call, line),
+        "list" => list::run(call, line),
+        "scrub" => scrub::run(call, line),
+        "status" => status::run(call, line),
+        "trim" => scrub::trim(call, line),
         "version" | "-V" | "--version" => {
-            println!("weir {}", env!("CARGO_PKG_VERSION"));
+            say!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
         }
         other => Err(Failure::usage(format!("unrecognized command '{other}'\n{USAGE}"))),

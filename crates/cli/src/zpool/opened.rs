@@ -1,11 +1,11 @@
-//! The pools that a command is about: all that the given folders hold, or those named, each opened read-only.
+//! The pools that a command is about: all that the given folders hold, or those named, each opened for reading, or seen as this process has it open.
 
 use crate::args::Args;
+use crate::call::{Call, complain};
 use crate::failure::Failure;
-use crate::pools::search_paths;
-use weir_machine::Machine;
+use crate::pools::{self, Seen, search};
 use weir_pool::assemble::state;
-use weir_pool::{OpenOptions, Pool, assemble, scan};
+use weir_pool::{OpenOptions, assemble, scan};
 
 /// Memory for each pool's cache: only metadata is read.
 const ARC_BYTES: u64 = 64 << 20;
@@ -13,15 +13,16 @@ const ARC_BYTES: u64 = 64 << 20;
 /// Pools opened, and whether some could not be.
 pub struct OpenedPools {
     /// Those that could be opened, by name.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<Seen>,
     /// One line for each that could not.
     pub failures: Vec<String>,
 }
 
 impl OpenedPools {
     /// Opens the pools `named`, or all.
-    pub fn open(machine: &Machine, args: &Args, named: &[String]) -> Result<Self, Failure> {
-        let paths = search_paths(args.values('d'))?;
+    pub fn open(call: &Call, args: &Args, named: &[String]) -> Result<Self, Failure> {
+        let machine = call.machine()?;
+        let paths = search(call, args.values('d'))?;
         let assembly = assemble(machine.block_on(scan(machine, &paths))?);
         let mut wanted = Vec::new();
         let mut failures = Vec::new();
@@ -42,18 +43,21 @@ impl OpenedPools {
         for (name, guid) in wanted {
             let mut options = OpenOptions::new(paths.clone(), guid.to_string());
             options.arc_bytes = ARC_BYTES;
-            match machine.block_on(Pool::open(machine, &options)) {
+            match pools::look(call, &options) {
                 Ok(pool) => pools.push(pool),
-                Err(error) => failures.push(format!("cannot open '{name}': {error}")),
+                Err(mut failure) => match failure.take_elsewhere() {
+                    Some(elsewhere) => return Err(Failure::elsewhere(&name, elsewhere)),
+                    None => failures.push(format!("cannot open '{name}': {failure}")),
+                },
             }
         }
         Ok(OpenedPools { pools, failures })
     }
 
     /// Tells what could not be opened; the exit code.
-    pub fn close(&self) -> u8 {
+    pub fn close(&self, call: &Call) -> u8 {
         for line in &self.failures {
-            eprintln!("{line}");
+            complain!(call, "{line}");
         }
         u8::from(!self.failures.is_empty())
     }

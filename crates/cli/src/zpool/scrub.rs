@@ -2,28 +2,35 @@
 
 use super::opened::words;
 use crate::args::{Args, Spec};
+use crate::call::{Call, say};
 use crate::failure::Failure;
-use crate::pools::search_paths;
+use crate::pools::search;
 use crate::units::{human_bytes, percent};
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
-use weir_machine::Machine;
+use std::time::Duration;
+use weir_machine::Request;
 use weir_objects::props::human_size;
 use weir_pool::engine::scrub::{Pace, Progress};
+use weir_pool::{Engine, PoolError};
 
 const SCRUB: Spec =
-    Spec { command: "zpool scrub", letters: "psd:", long: &[], usage: "zpool scrub [-p | -s] [-d DIR]… POOL…" };
+    Spec {
+        command: "zpool scrub", letters: "pswd:", long: &[], usage: "zpool scrub [-p | -s] [-w] [-d DIR]… POOL…"
+    };
+/// How often a scrub is looked at.
+const LOOK: Duration = Duration::from_millis(500);
 const TRIM: Spec = Spec { command: "zpool trim", letters: "d:", long: &[], usage: "zpool trim [-d DIR]… POOL…" };
 
-fn open(args: &Args, pool: &str) -> Result<Written, Failure> {
-    let wish = Wish { search: search_paths(args.values('d'))?, pool: pool.to_owned(), ..Wish::default() };
-    Written::open(Machine::production()?, &wish)
+fn open(call: &Call, args: &Args, pool: &str) -> Result<Written, Failure> {
+    let wish = Wish { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..Wish::default() };
+    Written::of_call(call, &wish)
 }
 
-/// Runs `zpool scrub`: begins a scrub, or goes on with one that was left off, and stays with it until it ends. With `-p` it
-/// is halted instead, with `-s` stopped: for the time after, as no other process has the pool open now.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+/// Runs `zpool scrub`: begins a scrub, or goes on with one that was halted or left off. A process that has the pool open
+/// scrubs it beside its other work, and the command ends, with `-w` when the scrub does; otherwise the command itself stays
+/// with it until it ends. With `-p` it is halted instead, with `-s` stopped.
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SCRUB.parse(line)?;
     let pools = words(&args);
     if pools.is_empty() {
@@ -33,36 +40,55 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(SCRUB.misused("-p and -s do not go together"));
     }
     for pool in pools {
-        let failed = |what: &str, why: String| Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"));
-        let (halt, stop) = (args.has('p'), args.has('s'));
-        open(&args, &pool)?.with(async |engine| {
-            if halt {
-                return engine.scrub_pause().await.map_err(|e| failed("pause", e.to_string()));
+        let written = open(call, &args, &pool)?;
+        let held = written.held().cloned();
+        written.with(async |engine| {
+            let failed = |what: &str, why: PoolError| Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"));
+            match (args.has('p'), args.has('s')) {
+                (true, _) => return engine.scrub_pause().await.map_err(|e| failed("pause", e)),
+                (_, true) => return engine.scrub_stop().await.map_err(|e| failed("cancel", e)),
+                _ => engine.scrub_start().await.map_err(|e| failed("start", e))?,
             }
-            if stop {
-                return engine.scrub_stop().await.map_err(|e| failed("cancel", e.to_string()));
-            }
-            engine.scrub_start().await.map_err(|e| failed("start", e.to_string()))?;
-            let live = std::io::stderr().is_terminal();
-            let mut show = |progress: &Progress| {
-                if live {
-                    eprint!("\r\x1b[K{pool}: {}", told(progress));
-                    // A progress line that cannot be shown is no reason to end.
-                    let _ = std::io::stderr().flush();
+            let done = match held {
+                None => engine.scrub_on(&Pace::default(), &mut |progress| show(call, &pool, progress)).await,
+                Some(held) => {
+                    held.go_on_scrubbing();
+                    if !args.has('w') {
+                        return Ok(());
+                    }
+                    follow(call, engine, &pool).await
                 }
-                true
             };
-            let done = engine.scrub_on(&Pace::default(), &mut show).await;
-            if live {
-                eprintln!();
+            if call.caller.terminal {
+                call.complain(format_args!("\n"));
             }
-            if let Some(progress) = done.map_err(|e| failed("go on", e.to_string()))? {
-                println!("{pool}: {}", told(&progress));
+            if let Some(progress) = done.map_err(|e| failed("go on", e))? {
+                say!(call, "{pool}: {}", told(&progress));
             }
             Ok(())
         })?;
     }
     Ok(0)
+}
+
+/// Shows how far it is, where somebody looks on.
+fn show(call: &Call, pool: &str, progress: &Progress) -> bool {
+    if call.caller.terminal {
+        call.complain(format_args!("\r\x1b[K{pool}: {}", told(progress)));
+    }
+    true
+}
+
+/// Looks on while another task scrubs, until that ends or the caller left.
+async fn follow(call: &Call, engine: &Engine, pool: &str) -> Result<Option<Progress>, PoolError> {
+    loop {
+        let progress = engine.scrub(&Request::internal("scrub")).await?;
+        let Some(now) = progress.as_ref().filter(|p| p.is_open() && !p.is_paused() && !call.is_gone()) else {
+            return Ok(progress);
+        };
+        show(call, pool, now);
+        engine.machine.clock.sleep(LOOK).await;
+    }
 }
 
 /// How a scrub stands, in one line.
@@ -84,7 +110,7 @@ pub fn time(seconds: u64) -> String {
 }
 
 /// Runs `zpool trim`: tells the devices of all free space, and what they took note of.
-pub fn trim(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn trim(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = TRIM.parse(line)?;
     let pools = words(&args);
     if pools.is_empty() {
@@ -92,8 +118,9 @@ pub fn trim(line: Vec<OsString>) -> Result<u8, Failure> {
     }
     for pool in pools {
         let failed = |why: String| Failure::failed(format!("cannot trim {pool}: {why}"));
-        let bytes = open(&args, &pool)?.with(async |engine| engine.trim().await.map_err(|e| failed(e.to_string())))?;
-        println!("{pool}: {} trimmed", human_bytes(bytes));
+        let bytes =
+            open(call, &args, &pool)?.with(async |engine| engine.trim().await.map_err(|e| failed(e.to_string())))?;
+        say!(call, "{pool}: {} trimmed", human_bytes(bytes));
     }
     Ok(0)
 }

@@ -3,14 +3,15 @@
 use super::create::{comment, stored};
 use super::opened::{OpenedPools, words};
 use crate::args::Spec;
+use crate::call::{Call, say};
 use crate::failure::Failure;
-use crate::pools::search_paths;
-use crate::written::{Wish, Written, command_line};
+use crate::pools::search;
+use crate::written::{Wish, Written};
 use crate::zdb::stamp;
 use std::ffi::OsString;
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId, ObjectType, features};
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_objects::dsl::change::Change;
 use weir_objects::zap::{self, NewZap};
 use weir_pool::PoolError;
@@ -31,7 +32,7 @@ enum Wanted {
 }
 
 /// Runs `zpool set`.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SET.parse(line)?;
     let [pair, pool]: [String; 2] =
         words(&args).try_into().map_err(|_| SET.misused("missing property=value or pool argument"))?;
@@ -39,9 +40,9 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     let (property, value) =
         pair.split_once('=').ok_or_else(|| SET.misused("missing value in property=value argument"))?;
     let wanted = wanted(property, value).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-    let wish = Wish { search: search_paths(args.values('d'))?, pool, ..Wish::default() };
-    let (command, uid) = (command_line(), rustix::process::getuid().as_raw());
-    Written::open(Machine::production()?, &wish)?.with(async |engine| {
+    let wish = Wish { search: search(call, args.values('d'))?, pool, ..Wish::default() };
+    let (command, uid) = (call.line(), call.caller.ids.0);
+    Written::of_call(call, &wish)?.with(async |engine| {
         let done = engine.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {
                 apply(syncing, wanted).await?;
@@ -101,21 +102,21 @@ async fn store(change: &Change<'_>, name: &str, number: u64) -> Result<(), PoolE
 }
 
 /// Runs `zpool history`.
-pub fn history(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn history(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = HISTORY.parse(line)?;
-    let machine = Machine::production()?;
-    let opened = OpenedPools::open(&machine, &args, &words(&args))?;
+    let machine = call.machine()?;
+    let opened = OpenedPools::open(call, &args, &words(&args))?;
     for pool in &opened.pools {
-        println!("History for '{}':", pool.name());
+        say!(call, "History for '{}':", pool.name());
         let records = machine.block_on(pool.dsl.history(&Request::internal("history"))).map_err(PoolError::from)?;
         for record in &records {
             if let Some(text) = shown(record, args.has('i'), args.has('l')) {
-                println!("{text}");
+                say!(call, "{text}");
             }
         }
-        println!();
+        say!(call);
     }
-    Ok(opened.close())
+    Ok(opened.close(call))
 }
 
 /// A record: commands always, what the pool did by itself with `-i`, who it was with `-l`.

@@ -9,12 +9,13 @@ use super::opened::{OpenedPools, words};
 use super::vdevs::{self, Style};
 use super::{tree, tree::Line};
 use crate::args::Spec;
+use crate::call::{Call, say};
 use crate::failure::Failure;
 use crate::json;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_objects::props::{human_size, human_time};
 use weir_pool::activity::{Checkpoint, Expansion, Removal, Scan, Stage};
 use weir_pool::errlog::Errors;
@@ -34,12 +35,12 @@ const CLASSES: [(Class, &str); 3] = [(Class::Dedup, "dedup"), (Class::Special, "
 const NEVER_UPGRADED: [&str; 1] = ["dynamic_gang_header"];
 
 /// Runs the command.
-pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let style = Style { numbers: numbers(&args, &SPEC)?, parsable: args.has('p') };
-    let machine = Machine::production()?;
+    let machine = call.machine()?;
     let named = words(&args);
-    let opened = OpenedPools::open(&machine, &args, &named)?;
+    let opened = OpenedPools::open(call, &args, &named)?;
     let mut found = Map::new();
     let mut texts = Vec::new();
     for pool in &opened.pools {
@@ -56,13 +57,13 @@ pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     if args.has('j') {
         let mut answer = json::frame("zpool status");
         answer.insert("pools".into(), Value::Object(found));
-        json::print(answer);
+        json::print(call, answer);
     } else if !texts.is_empty() {
-        print!("{}", texts.join("\n"));
+        call.say(format_args!("{}", texts.join("\n")));
     } else if opened.failures.is_empty() {
-        println!("{}", if args.has('x') { "all pools are healthy" } else { "no pools available" });
+        say!(call, "{}", if args.has('x') { "all pools are healthy" } else { "no pools available" });
     }
-    Ok(opened.close())
+    Ok(opened.close(call))
 }
 
 /// What is the matter with a pool, and what can be done.

@@ -34,6 +34,10 @@ pub trait Files: Send + Sync {
     fn name_max(&self) -> usize;
     fn is_case_insensitive(&self) -> bool;
     fn is_snapdir_visible(&self) -> bool;
+    /// Whether it was closed for good: everything else fails then.
+    fn is_closed(&self) -> bool {
+        false
+    }
     fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes>;
     fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes>;
     fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ObjectId>;
@@ -176,6 +180,10 @@ impl Files for FileSystem {
 
     fn is_snapdir_visible(&self) -> bool {
         FileSystem::is_snapdir_visible(self)
+    }
+
+    fn is_closed(&self) -> bool {
+        FileSystem::is_closed(self)
     }
 
     fn is_case_insensitive(&self) -> bool {

@@ -154,3 +154,31 @@ fn changes_go_to_the_file_system_of_the_node_and_stay_in_it() {
     wait(tree.remove_dir(&rq, &cred, root, b"d")).unwrap();
     assert_eq!(wait(tree.attributes(&rq, root)).unwrap().size_bytes, 3);
 }
+
+#[test]
+fn members_come_and_go_and_the_others_keep_their_nodes() {
+    let mut opener = MemoryOpener::default();
+    for name in ["p", "p/a", "p/b", "p/new", "p/b@s"] {
+        let mut files = MemoryFiles::new(3);
+        files.add(34, name.as_bytes().rsplit(|b| *b == b'/').next().unwrap(), FileKind::Regular, 0o644, b"x");
+        opener.0.insert(name.into(), Arc::new(files));
+    }
+    let tree = Tree::new(Arc::new(opener), vec![member("p", 1), member("p/a", 2)]);
+    let (a, file) = (walk(&tree, "a").unwrap(), walk(&tree, "a/a").unwrap());
+    // `p/a` is called `p/b` now, and has a snapshot; `p/new` came.
+    tree.renew(vec![member("p", 1), member("p/new", 3), member("p/b", 2), member("p/b@s", 4)]);
+    assert_eq!(names(&tree, "", 10), [".", "..", "b", "new", "p"]);
+    assert_eq!((walk(&tree, "b").unwrap(), walk(&tree, "b/a").unwrap()), (a, file));
+    assert_eq!(tree.member(a), Some(member("p/b", 2)));
+    let new = walk(&tree, "new").unwrap();
+    assert_eq!(names(&tree, "b/.zfs/snapshot", 10), [".", "..", "s"]);
+    // Both go; one comes back under another number.
+    tree.renew(vec![member("p", 1), member("p/b", 5)]);
+    let rq = Request::internal("test");
+    assert!(matches!(wait(tree.attributes(&rq, file)), Err(FileError::Stale { .. })));
+    assert!(matches!(wait(tree.attributes(&rq, new)), Err(FileError::Stale { .. })));
+    assert_eq!(tree.branch_by_id(2), None);
+    let again = walk(&tree, "b").unwrap();
+    assert!(again.branch != a.branch && again.branch != new.branch);
+    assert_eq!(tree.members().len(), 2);
+}

@@ -53,6 +53,16 @@ impl FileSystem {
         if last { self.reap_unless_held(rq, object).await } else { Ok(()) }
     }
 
+    /// How many files are held open.
+    pub fn held_count(&self) -> usize {
+        self.writing.as_ref().map_or(0, |writing| lock(&writing.holds).len())
+    }
+
+    /// Whether it was closed for good.
+    pub fn is_closed(&self) -> bool {
+        self.objects().is_closed()
+    }
+
     fn is_held(&self, object: ObjectId) -> bool {
         self.writing.as_ref().is_some_and(|writing| lock(&writing.holds).contains_key(&object))
     }

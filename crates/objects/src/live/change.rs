@@ -8,6 +8,7 @@ use crate::object_set::{ObjectSet, Opening};
 use crate::txg::{Tx, TxGroups};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use weir_cache::Cache;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
@@ -97,9 +98,25 @@ impl ObjectSet {
     /// A transaction that will change up to `bytes` bytes. Waits while too much waits in memory.
     ///
     /// # Errors
-    /// [`ObjectError::ReadOnly`], [`ObjectError::NoSpace`], [`ObjectError::Quota`], [`ObjectError::Suspended`].
+    /// [`ObjectError::ReadOnly`], [`ObjectError::NoSpace`], [`ObjectError::Quota`], [`ObjectError::Suspended`];
+    /// [`ObjectError::Closed`] after [`ObjectSet::close`].
     pub async fn begin(&self, rq: &Request, bytes: u64, purpose: Purpose) -> Result<Tx, ObjectError> {
-        self.must_be_live()?.gate.admit(rq, self.id(), bytes, purpose).await
+        let tx = self.must_be_live()?.gate.admit(rq, self.id(), bytes, purpose).await?;
+        // Looked at with the transaction in hand: what was closed before it has none.
+        if self.is_closed() { Err(ObjectError::Closed { objset: self.id() }) } else { Ok(tx) }
+    }
+
+    /// Lets no transaction begin from now on, or again. Those that have begun are in the group that is open now, or
+    /// older ones.
+    pub fn close(&self, closed: bool) {
+        if let Some(live) = self.live() {
+            live.closed.store(closed, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.live().is_some_and(|live| live.closed.load(Ordering::SeqCst))
     }
 
     /// Changes the node of object `id`: under the lock, on the newest state.

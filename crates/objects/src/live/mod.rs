@@ -49,6 +49,7 @@ use futures_util::future::BoxFuture;
 use node::Node;
 use numbers::Numbers;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::compress::ZstdLevel;
 use weir_format::zil::ZilHeader;
@@ -205,13 +206,15 @@ pub(crate) struct State {
 /// What makes an object set live.
 pub(crate) struct Live {
     pub gate: Arc<dyn Gate>,
+    /// Nothing may change any more.
+    pub closed: AtomicBool,
     state: Mutex<State>,
 }
 
 impl Live {
     pub fn new(gate: Arc<dyn Gate>, policy: Policy, first_block: u64) -> Self {
         let state = State { nodes: BTreeMap::new(), version: 0, numbers: Numbers::new(first_block), policy, zil: None };
-        Live { gate, state: Mutex::new(state) }
+        Live { gate, closed: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
     /// The overlay. Held for a look or a change, never across an await.

@@ -61,6 +61,8 @@ pub(super) struct State {
     pub gone: std::collections::BTreeSet<ObjectId>,
     /// The record being replayed: what is logged now is in the log already.
     pub replaying: Option<u64>,
+    /// No block is written any more: commits wait for their group.
+    pub shut: bool,
 }
 
 /// A dataset's intent log. See the [module](super).
@@ -209,9 +211,13 @@ impl Zil {
             if state.policy.sync == SyncMode::Disabled {
                 return Ok(());
             }
-            let unsaid = state.lists.unsaid(object);
-            state.lists.promote(object);
-            (unsaid, self.join(&mut state))
+            if state.shut {
+                (Some(self.groups.open()), None)
+            } else {
+                let unsaid = state.lists.unsaid(object);
+                state.lists.promote(object);
+                (unsaid, self.join(&mut state))
+            }
         };
         self.flush_in_background();
         if let Some(written) = written
@@ -240,6 +246,33 @@ impl Zil {
             self.machine.tasks.spawn(async move { zil.write_turns().await });
         }
         Some(told)
+    }
+
+    /// Writes no block any more, and returns when none is on its way: the header of the next group leads to all there
+    /// are. Commits wait for their group from now on.
+    pub async fn shut(self: &Arc<Self>) {
+        loop {
+            let waiting = {
+                let mut state = self.state();
+                state.shut = true;
+                match (state.writing, state.chain.last_in_flight()) {
+                    (false, None) => return,
+                    (false, Some(last)) => state.wait_for(last),
+                    (true, _) => {
+                        let (tell, told) = oneshot::channel();
+                        state.joining.push(tell);
+                        told
+                    }
+                }
+            };
+            self.flush_in_background();
+            let _ = waiting.await;
+        }
+    }
+
+    /// Writes blocks again.
+    pub fn reopen(&self) {
+        self.state().shut = false;
     }
 
     /// What the sync of `txg` does to the log: to be called once for each group, when nothing is logged in it any more

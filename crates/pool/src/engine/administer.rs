@@ -1,11 +1,13 @@
 //! What administrators do to data sets, each as one sync task: checked and done in one group, and stable on return.
 //!
-//! A data set that clients use is not destroyed, renamed away under them or rolled back: it is busy. One that is merely
-//! open (nobody holds it) is closed in the task itself, so that no group writes to what is gone.
+//! A data set that clients use (they have files of it open, or are attached to the volume) is not destroyed or rolled back:
+//! it is busy. One that is merely open is closed first: no change of it begins any more, its intent log writes no block
+//! any more; the task then takes it out of the sets, so that no group writes to what is gone. If the task finds that it
+//! cannot be done, the data set opens again.
 
 use super::Engine;
 use super::datasets::policy_for;
-use super::sets::Door;
+use super::sets::OpenSet;
 use super::syncing::Syncing;
 use crate::error::PoolError;
 use std::sync::Arc;
@@ -92,7 +94,8 @@ impl Engine {
     /// # Errors
     /// Those of [`Change::destroy`]; busy while clients use it.
     pub async fn destroy_dataset(&self, name: String) -> Result<(), PoolError> {
-        self.sync_task(move |syncing: &mut Syncing<'_>| {
+        let closing = self.closing(&name).await?;
+        let done = self.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {
                 syncing.change.check_destroy(&name).await?;
                 let id = close(syncing, &name).await?;
@@ -100,8 +103,8 @@ impl Engine {
                 tracing::debug!("object set {id} destroyed");
                 Ok(done?)
             })
-        })
-        .await
+        });
+        closing.end(done.await)
     }
 
     /// Takes a data set back to its last snapshot, which is `to` if that is named.
@@ -109,15 +112,16 @@ impl Engine {
     /// # Errors
     /// Those of [`Change::rollback`]; busy while clients use it.
     pub async fn rollback(&self, name: String, to: Option<String>) -> Result<(), PoolError> {
-        self.sync_task(move |syncing: &mut Syncing<'_>| {
+        let closing = self.closing(&name).await?;
+        let done = self.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {
                 syncing.change.check_rollback(&name, to.as_deref()).await?;
                 let id = close(syncing, &name).await?;
                 syncing.change.rollback(&name, to.as_deref()).await?;
                 clear_log(syncing, id).await
             })
-        })
-        .await?;
+        });
+        closing.end(done.await)?;
         self.renew_settings(&Request::internal("rollback")).await
     }
 
@@ -236,19 +240,70 @@ impl Engine {
     }
 }
 
-/// Closes a data set that nobody uses, in syncing context. Gives its number.
+/// A data set that is being closed; it opens again unless that is brought to an end.
+struct Closing(Option<OpenSet>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(open) = self.0.take() {
+            open.set.close(false);
+            open.zil.iter().for_each(|zil| zil.reopen());
+        }
+    }
+}
+
+impl Closing {
+    /// What became of it.
+    fn end<T>(mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
+        if done.is_ok() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl Engine {
+    /// Whether clients use a data set: they have files of it open, or are attached to the volume.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
+        let id = self.dsl(rq).await?.find(rq, name).await?.objset();
+        Ok(self.sets.get(id).and_then(|open| open.door).is_some_and(|door| door.is_used()))
+    }
+
+    /// Closes a data set: changes of it that have begun are in the group that is open now.
+    async fn closing(&self, name: &str) -> Result<Closing, PoolError> {
+        let busy = || Err(ChangeError::Busy { name: name.to_owned(), why: "clients use it" }.into());
+        // Nobody opens it meanwhile.
+        let _one_at_a_time = self.opening.lock().await;
+        let id = {
+            let rq = Request::internal("close");
+            let found = self.dsl(&rq).await?.find(&rq, name).await;
+            // That it is not there is the task's to say.
+            let Ok(dataset) = found else { return Ok(Closing(None)) };
+            dataset.objset()
+        };
+        let Some(open) = self.sets.get(id) else { return Ok(Closing(None)) };
+        open.set.close(true);
+        let closing = Closing(Some(open.clone()));
+        if open.door.is_some_and(|door| door.is_used()) {
+            return busy();
+        }
+        if let Some(zil) = &open.zil {
+            zil.shut().await;
+        }
+        Ok(closing)
+    }
+}
+
+/// Takes a data set that is closed, or was never open, out of the sets, in syncing context. Gives its number.
 async fn close(syncing: &mut Syncing<'_>, name: &str) -> Result<ObjectId, PoolError> {
     let rq = syncing.change.rq;
-    let dsl = syncing.engine.dsl(rq).await?;
+    let dsl = syncing.engine.dsl_now(rq).await?;
     let dataset = dsl.find(rq, name).await?;
-    let used = match syncing.engine.sets.get(dataset.objset()).and_then(|open| open.door) {
-        // One reference is the table's, one is the copy here.
-        Some(Door::Files(files)) => Arc::strong_count(&files) > 2,
-        Some(Door::Volume(volume)) => Arc::strong_count(&volume) > 2,
-        None => false,
-    };
-    if used {
-        return Err(ChangeError::Busy { name: name.to_owned(), why: "clients use it" }.into());
+    if syncing.engine.sets.get(dataset.objset()).is_some_and(|open| !open.set.is_closed()) {
+        return Err(ChangeError::Busy { name: name.to_owned(), why: "clients have just opened it" }.into());
     }
     // Its intent log goes with it: nobody commits any more, so that its header leads to all of it.
     let engine = syncing.engine;

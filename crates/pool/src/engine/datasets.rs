@@ -50,7 +50,7 @@ impl Engine {
         let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
         let steady = self.steady.lock().await;
-        let dsl = self.dsl(rq).await?;
+        let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         let identity = self.identity(rq, &dsl, &dataset).await?;
         if dataset.is_snapshot() {
@@ -81,7 +81,7 @@ impl Engine {
         let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
         let steady = self.steady.lock().await;
-        let dsl = self.dsl(rq).await?;
+        let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, None).await?;
@@ -130,7 +130,7 @@ impl Engine {
     /// What reading the properties meets.
     pub async fn renew_settings(&self, rq: &Request) -> Result<(), PoolError> {
         let _steady = self.steady.lock().await;
-        let dsl = self.dsl(rq).await?;
+        let dsl = self.dsl_now(rq).await?;
         for dir in dsl.dirs() {
             let dataset = dsl.head(rq, dir).await?;
             let Some(open) = self.sets.get(dataset.objset()) else { continue };

@@ -32,6 +32,7 @@ pub mod syncing;
 pub mod tasks;
 mod trim;
 mod unflushed;
+pub mod view;
 
 pub use add::Additions;
 pub use config::{Config, Host};
@@ -39,6 +40,7 @@ pub use gate::{DirtyLimits, PoolGate, PoolSpace};
 pub use open::ImportOptions;
 pub use syncing::{Core, Syncing};
 pub use tasks::Task;
+pub use view::{Datasets, View};
 
 use crate::assemble::state;
 use crate::error::PoolError;
@@ -87,7 +89,7 @@ pub struct Engine {
     opening: AsyncMutex<()>,
     /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
     /// nobody sees a change half done. Nothing else is waited for while it is held.
-    pub(crate) steady: AsyncMutex<()>,
+    pub(crate) steady: Arc<AsyncMutex<()>>,
     pub(crate) queue: Queue,
     shown: Mutex<Shown>,
     syncer: Mutex<Option<JoinHandle<Core>>>,
@@ -119,7 +121,7 @@ impl Engine {
             gate,
             sets: Sets::default(),
             opening: AsyncMutex::new(()),
-            steady: AsyncMutex::new(()),
+            steady: Arc::default(),
             queue: Queue::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
@@ -157,11 +159,8 @@ impl Engine {
         PoolError::Suspended { pool: self.name(), why: why.to_string() }
     }
 
-    /// The datasets, as they are now.
-    ///
-    /// # Errors
-    /// What reading the MOS meets.
-    pub async fn dsl(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
+    /// The datasets, for who is in the syncer or holds `steady`.
+    pub(crate) async fn dsl_now(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
         Ok(Dsl::open(rq, self.mos.clone(), &self.name()).await?)
     }
 

@@ -32,7 +32,7 @@ impl Engine {
     /// # Errors
     /// If there is none of that name, or it cannot be read.
     pub async fn open_set(&self, rq: &Request, name: &str, key: Option<SetKey>) -> Result<Arc<ObjectSet>, PoolError> {
-        let dsl = self.dsl(rq).await?;
+        let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         if dataset.is_snapshot() {
             return Ok(dsl.open_set(rq, &dataset, key).await?);
@@ -59,7 +59,7 @@ impl Engine {
     /// # Errors
     /// What reading the properties meets.
     pub async fn renew_policy(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
-        let dsl = self.dsl(rq).await?;
+        let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         if let Some(open) = self.sets.get(ObjsetId(dataset.id.0)) {
             let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;

@@ -17,6 +17,16 @@ pub enum Door {
     Volume(Arc<Volume>),
 }
 
+impl Door {
+    /// Whether clients use it now: they have files open, or are attached.
+    pub fn is_used(&self) -> bool {
+        match self {
+            Door::Files(files) => files.held_count() > 0,
+            Door::Volume(volume) => volume.users() > 0,
+        }
+    }
+}
+
 /// A data set that is open for changes.
 #[derive(Clone)]
 pub struct OpenSet {

@@ -43,7 +43,7 @@ pub(super) async fn first_group(syncing: &mut Syncing<'_>) -> Result<(), PoolErr
 
 /// Clones' lists of their own blocks are not kept up here: they go, and a clone that is destroyed is walked through.
 async fn drop_livelists(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
-    let dsl = syncing.engine.dsl(syncing.change.rq).await?;
+    let dsl = syncing.engine.dsl_now(syncing.change.rq).await?;
     for dir in dsl.dirs() {
         syncing.change.drop_livelist(dir.id).await?;
     }
@@ -56,7 +56,7 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
     // What was allocated from here on, the space maps do not know.
     let unknown = Txg(syncing.core.uberblock.txg.0 + 1);
     let blocks = engine.cache.blocks().clone();
-    let dsl = engine.dsl(rq).await?;
+    let dsl = engine.dsl_now(rq).await?;
     for dir in dsl.dirs() {
         let head = dsl.head(rq, dir).await?;
         let opening = || Opening { id: head.objset(), ..Opening::default() };

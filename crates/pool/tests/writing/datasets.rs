@@ -9,9 +9,9 @@ use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::{Change, ChangeError, FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_objects::live::{Gate, Policy, Purpose};
 use weir_objects::props::Value;
-use weir_objects::{Dsl, ObjectError, ObjectSet};
+use weir_objects::{ObjectError, ObjectSet};
 use weir_pool::config::Class;
-use weir_pool::engine::{ImportOptions, Syncing};
+use weir_pool::engine::{Datasets, ImportOptions, Syncing};
 use weir_pool::{CreateOptions, Engine, Layout, OpenOptions, PoolError};
 
 /// A small generator of numbers, so that a seed is a history.
@@ -82,7 +82,7 @@ impl History {
         dsl.dirs().into_iter().filter(|dir| dir.crypto_key().is_none()).map(|dir| dir.name.clone()).collect()
     }
 
-    async fn dsl(&self) -> Arc<Dsl> {
+    async fn dsl(&self) -> Datasets {
         self.engine.dsl(&self.rq).await.unwrap()
     }
 

@@ -70,7 +70,10 @@ fn judge(name: &str, layout: Layout, count: usize) {
         engine.clone_snapshot("tank/home@one".into(), "tank/clone".into(), Vec::new()).await.unwrap();
         let clone = engine.file_system(rq, "tank/clone").await.unwrap();
         fill(&clone, rq, 3).await;
-        assert!(engine.destroy_dataset("tank/clone".into()).await.is_err(), "clients use it");
+        clone.hold(clone.root());
+        assert!(engine.destroy_dataset("tank/clone".into()).await.is_err(), "a client has a file open");
+        fill(&clone, rq, 4).await;
+        clone.release(rq, clone.root()).await.unwrap();
         engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
     });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use weir_format::{ObjectType, ObjsetId};
 use weir_machine::{Machine, Request};
 use weir_objects::ObjectSet;
+use weir_objects::dsl::Dir;
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset};
 use weir_objects::live::{Gate, NewObject, Policy, Purpose};
 use weir_pool::engine::Syncing;
@@ -91,12 +92,11 @@ pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result
 /// Removes every other file of all file systems below the root, and destroys what can be destroyed.
 pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
     let rq = &Request::internal("test");
-    let dsl = engine.dsl(rq).await?;
-    for dir in dsl.dirs() {
-        if dir.fields.contains_key("com.datto:crypto_key_obj") {
-            continue;
-        }
-        let set = engine.open_set(rq, &dir.name, None).await?;
+    let is_plain = |dir: &&Dir| !dir.fields.contains_key("com.datto:crypto_key_obj");
+    let names: Vec<String> =
+        engine.dsl(rq).await?.dirs().into_iter().filter(is_plain).map(|dir| dir.name.clone()).collect();
+    for name in names {
+        let set = engine.open_set(rq, &name, None).await?;
         let (mut at, mut odd) = (8, false);
         while let Some(id) = set.next_object(rq, weir_format::ObjectId(at)).await? {
             at = id.0 + 1;

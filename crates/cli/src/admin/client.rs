@@ -1,0 +1,43 @@
+//! The side that was called: asks the process that has the pool, and shows what that says.
+
+use super::Elsewhere;
+use super::server::{read_frame, write_frame};
+use crate::call::{Call, Said, secret, show};
+use crate::failure::Failure;
+use std::io;
+use tokio::net::UnixStream;
+use weir_daemon::admin::Frame;
+
+/// Has a command done elsewhere; gives its exit code.
+///
+/// # Errors
+/// If nobody answers there, or somebody else than that process.
+pub fn ask(call: &Call, elsewhere: &Elsewhere) -> Result<u8, Failure> {
+    let (pid, socket) = (elsewhere.pid, elsewhere.socket.display());
+    let failed = |error: io::Error| {
+        Failure::failed(format!("process {pid} has the pool open and does not answer on {socket}: {error}"))
+    };
+    call.machine()?.block_on(converse(call, elsewhere)).map_err(failed)
+}
+
+async fn converse(call: &Call, elsewhere: &Elsewhere) -> io::Result<u8> {
+    let mut stream = UnixStream::connect(&elsewhere.socket).await?;
+    let peer = stream.peer_cred()?.pid();
+    if peer != i32::try_from(elsewhere.pid).ok() {
+        return Err(io::Error::other("another process listens there"));
+    }
+    write_frame(&mut stream, &Frame::Call(call.caller.clone())).await?;
+    loop {
+        match read_frame(&mut stream).await? {
+            Frame::Out(bytes) => show(&Said::Out(bytes)),
+            Frame::Err(bytes) => show(&Said::Err(bytes)),
+            Frame::Ask(prompt) => {
+                let prompt = String::from_utf8_lossy(&prompt).into_owned();
+                let line = tokio::task::spawn_blocking(move || secret(&prompt)).await.unwrap_or_default();
+                write_frame(&mut stream, &Frame::Input(line)).await?;
+            }
+            Frame::End(code) => return Ok(code),
+            _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The side that has the pool open.
+//!
+//! Bounds: [`MOST`] connections at a time; [`PATIENCE`] for a call to arrive and for a client to take what it is told. A
+//! command whose client left goes on to its end, or to where it looks whether anybody listens ([`Call::is_gone`]).
+
+use super::{Held, own_socket};
+use crate::call::{Call, Said};
+use crate::failure::Failure;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+use weir_daemon::admin::{Caller, Frame, HEADER_BYTES};
+
+/// Connections at a time; further ones wait.
+const MOST: usize = 32;
+/// How long a client may take to call, and to read.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A socket that is listened on. Dropped, it is gone.
+pub struct Door {
+    path: PathBuf,
+    stop: watch::Sender<bool>,
+    room: Arc<Semaphore>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        // What cannot be removed leads to a process that does not answer, and is passed over.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Door {
+    /// Listens for commands about a pool. Inside a tokio runtime.
+    ///
+    /// # Errors
+    /// If there is no place for the socket.
+    pub fn open(held: &Arc<Held>) -> Result<Self, Failure> {
+        let nowhere = || Failure::failed("there is no folder for a socket: set XDG_RUNTIME_DIR");
+        let path = own_socket().ok_or_else(nowhere)?;
+        // One of a process that had our number.
+        let _ = std::fs::remove_file(&path);
+        let failed = |error: io::Error| Failure::failed(format!("cannot listen on {}: {error}", path.display()));
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).map_err(failed)?;
+        let (stop, stopped) = watch::channel(false);
+        let room = Arc::new(Semaphore::new(MOST));
+        drop(held.machine.tasks.spawn(accept(listener, held.clone(), room.clone(), stopped)));
+        Ok(Door { path, stop, room })
+    }
+
+    /// Takes no more commands, and returns when those under way have been answered.
+    pub async fn close(self) {
+        let _ = self.stop.send(true);
+        // Whoever does not read is not waited for.
+        let _ = timeout(PATIENCE, self.room.acquire_many(MOST as u32)).await;
+    }
+}
+
+async fn accept(listener: UnixListener, held: Arc<Held>, room: Arc<Semaphore>, mut stopped: watch::Receiver<bool>) {
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|stop| *stop) => return,
+        };
+        let stream = match stream {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an administrator");
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let (held, machine) = (held.clone(), held.machine.clone());
+        drop(machine.tasks.spawn(async move {
+            if let Err(error) = connection(stream, held).await {
+                tracing::debug!(%error, "an administrator's connection ended");
+            }
+            drop(permit);
+        }));
+    }
+}
+
+async fn connection(stream: UnixStream, held: Arc<Held>) -> io::Result<()> {
+    let peer = stream.peer_cred()?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid() != own && peer.uid() != 0 {
+        return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    }
+    let (mut read, mut write) = stream.into_split();
+    let caller = match timeout(PATIENCE, read_frame(&mut read)).await? {
+        Ok(Frame::Call(caller)) => Caller { ids: (peer.uid(), peer.gid()), ..caller },
+        Ok(_) => return Err(io::Error::from(io::ErrorKind::InvalidData)),
+        Err(error) => {
+            write_frame(&mut write, &Frame::Err(format!("{error}\n").into_bytes())).await?;
+            return write_frame(&mut write, &Frame::End(1)).await;
+        }
+    };
+    let gone = Arc::new(AtomicBool::new(false));
+    let (to, mut from) = mpsc::unbounded_channel();
+    let call = Call::of_client(caller, held, to, gone.clone());
+    let done = tokio::task::spawn_blocking(move || crate::carry_out(&call));
+    tokio::pin!(done);
+    let told = tell(&mut read, &mut write, &mut from).await;
+    if told.is_err() {
+        gone.store(true, Ordering::Relaxed);
+    }
+    let code = done.await.unwrap_or(1);
+    told?;
+    write_frame(&mut write, &Frame::End(code)).await
+}
+
+/// Hands on what the command says, until it says no more.
+async fn tell(
+    read: &mut OwnedReadHalf,
+    write: &mut OwnedWriteHalf,
+    from: &mut mpsc::UnboundedReceiver<Said>,
+) -> io::Result<()> {
+    loop {
+        let said = tokio::select! {
+            said = from.recv() => said,
+            // Nobody asked: this is how a client leaves.
+            unasked = read_frame(read) => return Err(unasked.err().unwrap_or(io::ErrorKind::InvalidData.into())),
+        };
+        let (bytes, make): (_, fn(Vec<u8>) -> Frame) = match said {
+            None => return Ok(()),
+            Some(Said::Out(bytes)) => (bytes, Frame::Out),
+            Some(Said::Err(bytes)) => (bytes, Frame::Err),
+            Some(Said::Ask(prompt, to)) => {
+                write_frame(write, &Frame::Ask(prompt.into_bytes())).await?;
+                match read_frame(read).await? {
+                    // Whoever asked may have ended.
+                    Frame::Input(line) => drop(to.send(line)),
+                    _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
+                }
+                continue;
+            }
+        };
+        for frame in Frame::cut(&bytes, make) {
+            write_frame(write, &frame).await?;
+        }
+    }
+}
+
+/// Reads one frame.
+pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
+    let mut header = [0; HEADER_BYTES];
+    from.read_exact(&mut header).await?;
+    let length = Frame::length(header).map_err(io::Error::other)?;
+    let mut contents = vec![0; length];
+    from.read_exact(&mut contents).await?;
+    let [kind, ..] = header;
+    Frame::decode(kind, &contents).map_err(io::Error::other)
+}
+
+/// Writes one frame, to somebody who takes it in time.
+pub async fn write_frame(to: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
+    timeout(PATIENCE, to.write_all(&frame.encode())).await?
+}

@@ -1,0 +1,236 @@
+//! A command as it was called: its words, and the place where they were typed. The same command runs in the process that
+//! was called, or in one that has the pool open ([`crate::admin`]): what it needs of the world it gets from here.
+
+use crate::admin::Held;
+use crate::failure::Failure;
+use crate::locks;
+use std::ffi::OsString;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tokio::sync::mpsc::UnboundedSender;
+use weir_daemon::admin::Caller;
+use weir_machine::Machine;
+use weir_pool::FoundPool;
+
+/// What a command tells whoever called it.
+pub enum Said {
+    /// To standard output.
+    Out(Vec<u8>),
+    /// To standard error.
+    Err(Vec<u8>),
+    /// A line is wanted from standard input, after this prompt; where it goes.
+    Ask(String, Sender<Vec<u8>>),
+}
+
+/// Where output goes.
+enum Outlet {
+    /// This process's own; kept back until it is sure that the command is done here.
+    Own(Mutex<Option<Vec<Said>>>),
+    /// A client's.
+    Client(UnboundedSender<Said>),
+}
+
+/// A command that is carried out.
+pub struct Call {
+    /// Who called.
+    pub caller: Caller,
+    outlet: Outlet,
+    machine: OnceLock<Machine>,
+    held: Option<Arc<Held>>,
+    gone: Arc<AtomicBool>,
+    noted: AtomicBool,
+}
+
+/// Says a line on the caller's standard output.
+macro_rules! say {
+    ($call:expr) => { $call.say(format_args!("\n")) };
+    ($call:expr, $($text:tt)*) => { $call.say(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// Says a line on the caller's standard error.
+macro_rules! complain {
+    ($call:expr, $($text:tt)*) => { $call.complain(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+pub(crate) use {complain, say};
+
+/// Whose a pool is now.
+pub enum Whose {
+    /// Nobody's, or that of somebody who cannot be asked.
+    Free,
+    /// This process's.
+    Ours(Arc<Held>),
+    /// Another process's, which can be asked.
+    Theirs(crate::admin::Elsewhere),
+}
+
+impl Call {
+    /// A command that was called as this process.
+    pub fn own(program: &str, words: Vec<OsString>) -> Self {
+        let caller = Caller {
+            program: program.to_owned(),
+            words,
+            folder: std::env::current_dir().unwrap_or_default(),
+            dirs: std::env::var_os(crate::pools::DIRS_VARIABLE),
+            ids: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+            terminal: std::io::IsTerminal::is_terminal(&std::io::stderr()),
+        };
+        Call {
+            caller,
+            outlet: Outlet::Own(Mutex::new(Some(Vec::new()))),
+            machine: OnceLock::new(),
+            held: None,
+            gone: Arc::default(),
+            noted: AtomicBool::new(false),
+        }
+    }
+
+    /// A client's command, to be carried out in this process. `gone` says that the client left.
+    pub fn of_client(caller: Caller, held: Arc<Held>, to: UnboundedSender<Said>, gone: Arc<AtomicBool>) -> Self {
+        let machine = OnceLock::from(held.machine.clone());
+        Call { caller, outlet: Outlet::Client(to), machine, held: Some(held), gone, noted: AtomicBool::new(false) }
+    }
+
+    /// What it runs on.
+    pub fn machine(&self) -> Result<&Machine, Failure> {
+        if self.machine.get().is_none() {
+            // Another thread cannot be there: a call is one thread's.
+            let _ = self.machine.set(Machine::production()?);
+        }
+        self.machine.get().ok_or_else(|| Failure::failed("no machine"))
+    }
+
+    /// The pool that this process has open, if it has one.
+    pub fn held(&self) -> Option<&Arc<Held>> {
+        self.held.as_ref()
+    }
+
+    /// Whether the client left: what goes on for long ends then.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// The command line, for the pool's history; empty after it was noted once.
+    pub fn note(&self) -> String {
+        if self.noted.load(Ordering::Relaxed) { String::new() } else { self.line() }
+    }
+
+    /// The line is in the history now.
+    pub fn noted(&self) {
+        self.noted.store(true, Ordering::Relaxed);
+    }
+
+    /// The command line.
+    pub fn line(&self) -> String {
+        let words = self.caller.words.iter().map(|word| word.to_string_lossy().into_owned());
+        std::iter::once(self.caller.program.clone()).chain(words).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A path, as the caller means it.
+    pub fn path(&self, given: impl AsRef<Path>) -> PathBuf {
+        self.caller.folder.join(given)
+    }
+
+    /// Writes to the caller's standard output.
+    pub fn say(&self, text: std::fmt::Arguments<'_>) {
+        self.tell(Said::Out(text.to_string().into_bytes()));
+    }
+
+    /// Writes to the caller's standard error.
+    pub fn complain(&self, text: std::fmt::Arguments<'_>) {
+        self.tell(Said::Err(text.to_string().into_bytes()));
+    }
+
+    /// Asks the caller for a secret line, without showing it where it is typed.
+    ///
+    /// # Errors
+    /// If there is no such line.
+    pub fn ask(&self, prompt: &str) -> Result<Vec<u8>, Failure> {
+        let (to, from) = channel();
+        self.tell(Said::Ask(prompt.to_owned(), to));
+        from.recv().ok().filter(|line| !line.is_empty()).ok_or_else(|| Failure::failed("no key was given"))
+    }
+
+    fn tell(&self, said: Said) {
+        match &self.outlet {
+            // A client that left hears nothing more.
+            Outlet::Client(to) => drop(to.send(said)),
+            Outlet::Own(kept) => match &mut *kept.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(kept) if !matches!(said, Said::Ask(..)) => kept.push(said),
+                _ => show(&said),
+            },
+        }
+    }
+
+    /// From here on the command is done in this process: what was kept back is shown, and all that follows at once.
+    pub fn begin(&self) {
+        if let Outlet::Own(kept) = &self.outlet {
+            let kept = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+            kept.into_iter().flatten().for_each(|said| show(&said));
+        }
+    }
+
+    /// Whether something was done already.
+    pub fn has_begun(&self) -> bool {
+        match &self.outlet {
+            Outlet::Own(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
+            Outlet::Client(_) => true,
+        }
+    }
+
+    /// Whose a pool is that was found.
+    pub fn whose(&self, found: &FoundPool) -> Whose {
+        if let Some(held) = &self.held {
+            return if held.has(found) { Whose::Ours(held.clone()) } else { Whose::Free };
+        }
+        let holder = found.leaves().find_map(|device| locks::holder_of(&device.path));
+        match holder.and_then(crate::admin::elsewhere) {
+            Some(elsewhere) if !self.has_begun() => Whose::Theirs(elsewhere),
+            _ => Whose::Free,
+        }
+    }
+}
+
+/// Shows what was said as this process's own.
+pub fn show(said: &Said) {
+    match said {
+        Said::Out(bytes) => match std::io::stdout().write_all(bytes) {
+            // As other programs end when their reader did.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
+            _ => drop(std::io::stdout().flush()),
+        },
+        Said::Err(bytes) => drop(std::io::stderr().write_all(bytes)),
+        // Whoever asked may have ended.
+        Said::Ask(prompt, to) => drop(to.send(secret(prompt))),
+    }
+}
+
+/// A line of standard input without its end; nothing of it is shown where it is typed. Empty if there is none.
+pub fn secret(prompt: &str) -> Vec<u8> {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+    let input = std::io::stdin();
+    let before = if input.is_terminal() { tcgetattr(&input).ok() } else { None };
+    if let Some(before) = &before {
+        eprint!("{prompt}");
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        // A terminal that cannot be quiet is told the key all the same.
+        let _ = tcsetattr(&input, OptionalActions::Flush, &quiet);
+    }
+    let mut line = Vec::new();
+    let read = input.lock().read_until(b'\n', &mut line);
+    if let Some(before) = &before {
+        let _ = tcsetattr(&input, OptionalActions::Flush, before);
+        eprintln!();
+    }
+    if read.is_err() {
+        return Vec::new();
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    line
+}

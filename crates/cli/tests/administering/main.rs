@@ -1,0 +1,156 @@
+//! Commands about a pool that another process has open: that process does them, and its clients see the outcome at once.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A folder with a pool `p`, a mirror of two files.
+struct Lab(tempfile::TempDir);
+
+impl Lab {
+    fn new() -> Lab {
+        let lab = Lab(tempfile::tempdir().unwrap());
+        let disks: Vec<String> = (0..2).map(|i| lab.path(&format!("d{i}")).display().to_string()).collect();
+        for disk in &disks {
+            std::fs::File::create(disk).unwrap().set_len(256 << 20).unwrap();
+        }
+        lab.ok(&format!("zpool create p mirror {} {}", disks[0], disks[1]));
+        lab
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn weir(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(line.split_whitespace()).stdin(Stdio::null()).current_dir(self.0.path());
+        command.env("WEIR_POOL_DIRS", self.0.path()).env("XDG_RUNTIME_DIR", self.0.path());
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.weir(line).output().unwrap()
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let out = self.run(line);
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// The error of a command that fails.
+    fn fails(&self, line: &str) -> String {
+        let out = self.run(line);
+        assert_eq!(out.status.code(), Some(1), "{line}");
+        String::from_utf8(out.stderr).unwrap()
+    }
+
+    /// A process that has the pool open, once it is ready.
+    fn start(&self, line: &str) -> Child {
+        let mut child = self.weir(line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == "ready"), "{line} ended");
+        child
+    }
+
+    fn serve(&self) -> Child {
+        self.start("serve --nfs-port 0 --nbd-port 0 p")
+    }
+}
+
+fn wait_ms(ms: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(ms));
+}
+
+/// Lets OpenZFS count every block of a pool, if it is there (`WEIR_ZFS_TOOLS`).
+fn check(folder: &Path) {
+    let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else { return };
+    let mut zdb = Command::new(tools.join("sbin/zdb"));
+    zdb.env("LD_LIBRARY_PATH", tools.join("lib/x86_64-linux-gnu"));
+    let out = zdb.args(["-e", "-p"]).arg(folder).args(["p", "-bcc"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("No leaks"), "zdb: {text}{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn a_server_does_what_administrators_ask() {
+    let lab = Lab::new();
+    let mut server = lab.serve();
+    let socket = lab.path(&format!("weir/{}.sock", server.id()));
+    assert!(socket.exists());
+    lab.ok("zfs create -p p/a/b");
+    lab.ok("zfs create -V 32M p/v");
+    lab.ok("zfs snapshot -r p@one");
+    lab.ok("zfs clone p/a@one p/c");
+    lab.ok("zfs promote p/c");
+    lab.ok("zfs rename p/c p/d");
+    lab.ok("zfs set compression=zstd recordsize=1M p/d");
+    lab.ok("zfs hold keep p@one");
+    assert!(lab.fails("zfs destroy p@one").contains("dataset is busy"));
+    assert!(lab.ok("zfs holds -H p@one").contains("keep"));
+    lab.ok("zfs release keep p@one");
+    lab.ok("zfs bookmark p@one p#mark");
+    lab.ok("zfs rollback p/v@one");
+    let names = "p\np@one\np#mark\np/a\np/a/b\np/a/b@one\np/d\np/d@one\np/v\np/v@one\n";
+    assert_eq!(lab.ok("zfs list -H -o name -t all"), names);
+    assert_eq!(lab.ok("zfs get -H -o value compression p/d"), "zstd\n");
+    lab.ok("zpool set comment=here p");
+    assert_eq!(lab.ok("zpool get -H -o value comment p"), "here\n");
+    assert!(lab.ok("zpool scrub -w p").contains("0 errors"));
+    assert!(lab.ok("zpool status p").contains("scrub"), "{}", lab.ok("zpool status p"));
+    assert!(lab.ok("zpool trim p").contains("trimmed"));
+    lab.ok("zpool sync");
+    assert!(lab.ok("zpool history p").contains("zfs rename p/c p/d\n"));
+    assert_eq!(lab.run("zfs create").status.code(), Some(2));
+    assert!(lab.fails("zfs destroy p/none").contains("does not exist"));
+    lab.ok("zpool export p");
+    assert!(server.wait().unwrap().success());
+    assert!(!socket.exists());
+    check(lab.0.path());
+    assert_eq!(lab.ok("zfs list -H -o name -t all"), names);
+}
+
+#[test]
+fn a_mount_shows_what_comes_and_goes() {
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("skipped: no /dev/fuse");
+        return;
+    }
+    let lab = Lab::new();
+    let top = lab.path("mnt");
+    std::fs::create_dir(&top).unwrap();
+    let mut mount = lab.start(&format!("mount p {}", top.display()));
+    lab.ok("zfs create p/a");
+    std::fs::write(top.join("a/file"), "one").unwrap();
+    lab.ok("zfs snapshot p/a@s");
+    assert_eq!(std::fs::read(top.join("a/.zfs/snapshot/s/file")).unwrap(), b"one");
+    std::fs::write(top.join("a/file"), "two").unwrap();
+    let open = std::fs::File::open(top.join("a/file")).unwrap();
+    for line in ["zfs destroy -r p/a", "zfs rollback p/a@s", "zpool export p"] {
+        assert!(lab.fails(line).contains("busy"), "{line}");
+    }
+    assert_eq!(lab.ok("zfs list -H -o name -t snapshot"), "p/a@s\n");
+    drop(open);
+    // The kernel says a moment later that nobody has it open, and believes names for a second.
+    let rolled = (0..50).any(|_| {
+        wait_ms(100);
+        lab.run("zfs rollback p/a@s").status.success()
+    });
+    wait_ms(1100);
+    assert!(rolled && std::fs::read(top.join("a/file")).unwrap() == b"one");
+    lab.ok("zfs rename p/a p/b");
+    lab.ok("zfs destroy p/b@s");
+    wait_ms(1100);
+    assert!(!top.join("a").exists());
+    assert_eq!(std::fs::read(top.join("b/file")).unwrap(), b"one");
+    lab.ok("zfs destroy p/b");
+    wait_ms(1100);
+    assert!(!top.join("b").exists());
+    lab.ok("zpool export p");
+    assert!(mount.wait().unwrap().success());
+    check(lab.0.path());
+}

@@ -1,0 +1,276 @@
+//! What is said over an administrator's socket: frames of a kind, a length and bytes.
+//!
+//! ```text
+//!   kind u8 │ length u32, little-endian │ bytes        length at most MAX_BYTES, and less for most kinds
+//!
+//!   client ─► Call (once, first) · Input
+//!   holder ─► Out · Err · Ask · End (once, last)
+//! ```
+//!
+//! In a call, texts are a length (u32) and bytes.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Bytes of a frame before its contents.
+pub const HEADER_BYTES: usize = 5;
+/// Longest contents of a call.
+pub const MAX_CALL_BYTES: usize = 1 << 20;
+/// Longest contents of any other frame.
+pub const MAX_BYTES: usize = 64 << 10;
+/// Most words of a command line.
+const MAX_WORDS: usize = 16_384;
+/// What a call begins with: it changes when the protocol does.
+const VERSION: u32 = 1;
+
+/// Why a frame is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// A kind that there is not.
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    /// Longer than its kind may be.
+    #[error("a frame of {0} bytes")]
+    TooLong(usize),
+    /// Contents that are none of its kind.
+    #[error("a frame with contents that make no sense")]
+    Contents,
+    /// Another version of the protocol.
+    #[error("the other side speaks version {0} of the protocol, this one {VERSION}: use the same weir for both")]
+    Version(u32),
+}
+
+/// Who called a command, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The program's name: `zpool`, `zfs`.
+    pub program: String,
+    /// The words behind it.
+    pub words: Vec<OsString>,
+    /// The working folder.
+    pub folder: PathBuf,
+    /// Where pools are looked for if no word says it.
+    pub dirs: Option<OsString>,
+    /// User and group. Not sent: the kernel says who is at the other end.
+    pub ids: (u32, u32),
+    /// Whether standard error is a terminal.
+    pub terminal: bool,
+}
+
+/// One frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A command.
+    Call(Caller),
+    /// What the client read; the end of its input if empty.
+    Input(Vec<u8>),
+    /// For its standard output.
+    Out(Vec<u8>),
+    /// For its standard error.
+    Err(Vec<u8>),
+    /// The command needs one line from the client's standard input; shown is this prompt.
+    Ask(Vec<u8>),
+    /// The command ended with this exit code.
+    End(u8),
+}
+
+/// Takes bytes apart.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(WireError::Contents)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        let bytes = self.take(4)?.first_chunk::<4>().ok_or(WireError::Contents)?;
+        Ok(u32::from_le_bytes(*bytes))
+    }
+
+    fn text(&mut self) -> Result<OsString, WireError> {
+        let len = self.u32()? as usize;
+        Ok(OsString::from_vec(self.take(len)?.to_vec()))
+    }
+}
+
+fn put(out: &mut Vec<u8>, text: &OsStr) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn call(caller: &Caller) -> Vec<u8> {
+    let mut out = VERSION.to_le_bytes().to_vec();
+    out.push(u8::from(caller.terminal));
+    put(&mut out, OsStr::new(&caller.program));
+    put(&mut out, caller.folder.as_os_str());
+    out.push(u8::from(caller.dirs.is_some()));
+    put(&mut out, caller.dirs.as_deref().unwrap_or_default());
+    out.extend_from_slice(&(caller.words.len() as u32).to_le_bytes());
+    caller.words.iter().for_each(|word| put(&mut out, word));
+    out
+}
+
+fn read_call(bytes: &[u8]) -> Result<Caller, WireError> {
+    let mut reader = Reader(bytes);
+    match reader.u32()? {
+        VERSION => {}
+        other => return Err(WireError::Version(other)),
+    }
+    let flag = |byte: &[u8]| match byte {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        _ => Err(WireError::Contents),
+    };
+    let terminal = flag(reader.take(1)?)?;
+    let program = reader.text()?.into_string().map_err(|_| WireError::Contents)?;
+    let folder = PathBuf::from(reader.text()?);
+    let has_dirs = flag(reader.take(1)?)?;
+    let dirs = Some(reader.text()?).filter(|_| has_dirs);
+    let count = reader.u32()? as usize;
+    if count > MAX_WORDS {
+        return Err(WireError::Contents);
+    }
+    let mut words = Vec::new();
+    for _ in 0..count {
+        words.push(reader.text()?);
+    }
+    let caller = Caller { program, words, folder, dirs, ids: (0, 0), terminal };
+    if reader.0.is_empty() { Ok(caller) } else { Err(WireError::Contents) }
+}
+
+impl Frame {
+    /// Its bytes. Output of any length goes through [`Frame::cut`] first.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, contents) = match self {
+            Frame::Call(caller) => (1, call(caller)),
+            Frame::Input(bytes) => (2, bytes.clone()),
+            Frame::Out(bytes) => (3, bytes.clone()),
+            Frame::Err(bytes) => (4, bytes.clone()),
+            Frame::Ask(bytes) => (5, bytes.clone()),
+            Frame::End(code) => (6, vec![*code]),
+        };
+        let mut out = vec![kind];
+        out.extend_from_slice(&(contents.len() as u32).to_le_bytes());
+        out.extend(contents);
+        out
+    }
+
+    /// Output of any length as frames.
+    pub fn cut(bytes: &[u8], make: fn(Vec<u8>) -> Frame) -> impl Iterator<Item = Frame> {
+        bytes.chunks(MAX_BYTES).map(move |piece| make(piece.to_vec()))
+    }
+
+    /// The length of the contents that follow a header.
+    ///
+    /// # Errors
+    /// If there is no such kind, or they are too long for it.
+    pub fn length(header: [u8; HEADER_BYTES]) -> Result<usize, WireError> {
+        let [kind, length @ ..] = header;
+        let length = u32::from_le_bytes(length) as usize;
+        let most = match kind {
+            1 => MAX_CALL_BYTES,
+            2..=5 => MAX_BYTES,
+            6 => 1,
+            other => return Err(WireError::Kind(other)),
+        };
+        if length > most { Err(WireError::TooLong(length)) } else { Ok(length) }
+    }
+
+    /// The frame of a kind with these contents.
+    ///
+    /// # Errors
+    /// If they make no sense.
+    pub fn decode(kind: u8, contents: &[u8]) -> Result<Frame, WireError> {
+        Ok(match kind {
+            1 => Frame::Call(read_call(contents)?),
+            2 => Frame::Input(contents.to_vec()),
+            3 => Frame::Out(contents.to_vec()),
+            4 => Frame::Err(contents.to_vec()),
+            5 => Frame::Ask(contents.to_vec()),
+            6 => match contents {
+                [code] => Frame::End(*code),
+                _ => return Err(WireError::Contents),
+            },
+            other => return Err(WireError::Kind(other)),
+        })
+    }
+}
+
+/// A fuzz target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Name and body of each fuzz target: each returns, whatever the input, in time and memory bounded by its length.
+pub const TARGETS: &[Target] = &[("admin_frame", frame_target)];
+
+fn frame_target(data: &[u8]) {
+    let Some((header, rest)) = data.split_first_chunk::<HEADER_BYTES>() else { return };
+    let Ok(length) = Frame::length(*header) else { return };
+    assert!(length <= MAX_CALL_BYTES);
+    let [kind, ..] = *header;
+    let contents = rest.get(..length).unwrap_or(rest);
+    if let Ok(frame) = Frame::decode(kind, contents) {
+        let bytes = frame.encode();
+        let again = bytes.split_first_chunk::<HEADER_BYTES>().map(|(_, contents)| Frame::decode(kind, contents));
+        assert_eq!(again, Some(Ok(frame)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller() -> Caller {
+        Caller {
+            program: "zfs".into(),
+            words: vec!["set".into(), OsString::from_vec(vec![0xff, 0]), OsString::new()],
+            folder: "/somewhere".into(),
+            dirs: Some("/a:/b".into()),
+            ids: (0, 0),
+            terminal: true,
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Frame, WireError> {
+        let (header, contents) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
+        assert_eq!(Frame::length(*header)?, contents.len());
+        Frame::decode(header[0], contents)
+    }
+
+    #[test]
+    fn frames_come_back_as_they_were() {
+        let without = Caller { dirs: None, terminal: false, ..caller() };
+        for frame in [
+            Frame::Call(caller()),
+            Frame::Call(without),
+            Frame::Input(b"key\n".to_vec()),
+            Frame::Out(Vec::new()),
+            Frame::Err(vec![0; MAX_BYTES]),
+            Frame::Ask(b"Enter passphrase: ".to_vec()),
+            Frame::End(2),
+        ] {
+            assert_eq!(decode(&frame.encode()), Ok(frame));
+        }
+        assert_eq!(Frame::cut(&[1; MAX_BYTES + 1], Frame::Out).count(), 2);
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused() {
+        assert_eq!(Frame::length([9, 0, 0, 0, 0]), Err(WireError::Kind(9)));
+        assert_eq!(Frame::length([3, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
+        assert_eq!(Frame::decode(6, &[]), Err(WireError::Contents));
+        let whole = call(&caller());
+        assert_eq!(Frame::decode(1, &whole), Ok(Frame::Call(caller())));
+        for len in 0..whole.len() {
+            assert!(Frame::decode(1, &whole[..len]).is_err(), "{len}");
+        }
+        let mut other = whole.clone();
+        other[0] = 9;
+        assert_eq!(Frame::decode(1, &other), Err(WireError::Version(9)));
+        let longer = [&whole[..], b"x"].concat();
+        assert_eq!(Frame::decode(1, &longer), Err(WireError::Contents));
+    }
+}
