@@ -136,9 +136,12 @@ impl Leaf {
         !self.present() || !(self.stale || missed)
     }
 
-    /// Reads under way and waiting.
-    pub fn load(&self) -> usize {
-        self.line.as_ref().map_or(0, |line| line.lock().load())
+    /// Reads under way and waiting, and whether one at `offset` would go on where the last one ended.
+    pub fn load(&self, offset: u64) -> (usize, bool) {
+        self.line.as_ref().map_or((0, false), |line| {
+            let queue = line.lock();
+            (queue.load(), queue.goes_on(offset))
+        })
     }
 
     pub fn reluctance(&self, birth: Txg) -> u8 {
@@ -240,6 +243,7 @@ impl Line {
         let waiter = Waiter { tell, buf: into.unwrap_or_else(|| self.disk.buffer(len as usize)) };
         let starts = {
             let mut queue = self.lock();
+            queue.asked(offset, len);
             if queue.try_start(class, len) {
                 Some(waiter)
             } else {

@@ -1,7 +1,9 @@
 //! Mirrors: every child holds the same range.
 //!
-//! Fresh children first, and of those the least busy one; when its bytes do not pass, the next, until one does. A scrub
-//! asks all of them. Those that gave wrong bytes, or an error, are given the right ones, if the pool is open for writing.
+//! Fresh children first, and of those the least busy one. One that was just asked for what comes before may be a little
+//! busier: so a stream goes to each child in stretches, whose reads can be joined. When its bytes do not pass, the next,
+//! until one does. A scrub asks all of them. Those that gave wrong bytes, or an error, are given the right ones, if the
+//! pool is open for writing.
 
 use super::{Job, Place, Proof, Tree, Vdev, WriteJob};
 use crate::error::{BlockError, note};
@@ -29,7 +31,7 @@ pub(super) async fn read(
     let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
     // Neighbouring ranges go to the same child as long as nobody is busy, so that its disk can read on sequentially.
     let turn = (offset >> 20) as usize;
-    for i in order(children.len(), turn, |i| (children[i].reluctance(job.birth), children[i].load())) {
+    for i in order(children.len(), turn, |i| (children[i].reluctance(job.birth), children[i].load(offset))) {
         match children[i].read(tree, job, place, offset, len, proof).await {
             Ok(buf) if proof.is_some() && job.tests_every_copy() => right = Some(buf),
             Ok(buf) => {

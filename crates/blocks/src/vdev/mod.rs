@@ -50,6 +50,10 @@ use weir_machine::{Buf, BufPool, Clock, Priority, Request};
 /// The largest range that is ever read at once: the largest block of the format.
 pub const MAX_BLOCK_BYTES: u64 = 16 << 20;
 
+/// So many reads may wait at a side of a mirror before one that would go on there goes elsewhere: a stretch of blocks that
+/// is long enough to be read in few operations, and short enough that all sides work for one stream.
+const GOING_ON_READS: usize = 8;
+
 /// The test that the bytes of a read must pass.
 pub(crate) type Proof<'a> = &'a (dyn Fn(&[u8]) -> Result<(), CodecError> + Sync);
 
@@ -423,11 +427,15 @@ impl Vdev {
         }
     }
 
-    /// Reads under way at this vdev's least busy leaf.
-    pub(crate) fn load(&self) -> usize {
+    /// What a read at `offset` costs at this vdev's cheapest leaf: the reads that are before it. One that goes on where
+    /// the leaf's last one ended will be joined with it, which is worth [`GOING_ON_READS`].
+    pub(crate) fn load(&self, offset: u64) -> usize {
         match &self.body {
-            Body::Leaf(leaf) => leaf.load(),
-            Body::Mirror(children) => children.iter().map(Vdev::load).min().unwrap_or(0),
+            Body::Leaf(leaf) => match leaf.load(offset) {
+                (reads, true) => reads,
+                (reads, false) => reads + GOING_ON_READS,
+            },
+            Body::Mirror(children) => children.iter().map(|child| child.load(offset)).min().unwrap_or(0),
             _ => 0,
         }
     }

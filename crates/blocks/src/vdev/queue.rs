@@ -69,12 +69,14 @@ pub struct Queue<T> {
     under_way: [UnderWay; 3],
     /// Where the last start ended: the direction of travel is upwards from here.
     head: u64,
+    /// Where the last read that anybody asked for ended.
+    asked_to: u64,
     count: u64,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Queue { waiting: Default::default(), under_way: Default::default(), head: 0, count: 0 }
+        Queue { waiting: Default::default(), under_way: Default::default(), head: 0, asked_to: 0, count: 0 }
     }
 }
 
@@ -112,6 +114,16 @@ impl<T> Queue<T> {
     pub fn wait(&mut self, class: Priority, offset: u64, len: u64, token: T) {
         self.count += 1;
         self.waiting[slot(class)].insert((offset, self.count), Member { offset, len, token });
+    }
+
+    /// Takes note of a read that somebody asks for, whether it starts or waits.
+    pub fn asked(&mut self, offset: u64, len: u64) {
+        self.asked_to = offset.saturating_add(len);
+    }
+
+    /// Whether a read at `offset` goes on where the last one ended.
+    pub fn goes_on(&self, offset: u64) -> bool {
+        self.asked_to == offset
     }
 
     /// Takes note that a read (or a batch) of `len` bytes is over, and gives the one to start next.

@@ -1,6 +1,7 @@
 use crate::store::*;
 use futures_util::future::{Either, join_all, select};
 use std::time::Duration;
+use weir_blocks::VdevKind;
 use weir_machine::{Priority, Request};
 use weir_sim::{Fault, Timing, doubled};
 
@@ -71,4 +72,26 @@ fn a_bad_sector_spoils_nobody_elses_read() {
     });
     bench.world.run(join_all(readers)).unwrap();
     assert_eq!(blocks.tree().health()[0].counts.read_errors, 1);
+}
+
+/// A stream that is fetched ahead goes to the sides of a mirror in stretches, which can be joined, and to both.
+#[test]
+fn a_stream_goes_to_each_side_of_a_mirror_in_stretches() {
+    const BLOCK: u64 = 64 << 10;
+    let bench = Bench::new(11, 2, Timing::Nvme);
+    let data = pattern(16 << 20, 11);
+    (0..2).for_each(|disk| bench.write(disk, 0, &data));
+    let blocks = bench.blocks(vec![top(0, VdevKind::Mirror, 9, bench.leaves(0..2, &[]))]);
+    let before: Vec<u64> = bench.disks.iter().map(|disk| disk.stats().reads).collect();
+    let readers = (0..(data.len() as u64 / BLOCK)).map(|i| {
+        let (blocks, want) = (blocks.clone(), &data[(i * BLOCK) as usize..][..BLOCK as usize]);
+        async move {
+            let request = Request::internal("stream").with_priority(Priority::Async);
+            let pointer = pointer(&[(0, i * BLOCK, BLOCK)], false, want);
+            assert_eq!(blocks.read(&request, &pointer, &Default::default()).await.unwrap(), want);
+        }
+    });
+    bench.world.run(join_all(readers)).unwrap();
+    let reads: Vec<u64> = bench.disks.iter().zip(before).map(|(disk, before)| disk.stats().reads - before).collect();
+    assert!(reads.iter().all(|reads| (8..=90).contains(reads)), "{reads:?} operations for 256 reads");
 }

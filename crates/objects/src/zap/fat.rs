@@ -9,7 +9,7 @@ use weir_format::{Cursor, Endian};
 use weir_machine::Request;
 
 /// Leaves that a walk asks for ahead of itself.
-const LEAVES_AHEAD: u64 = 16;
+const LEAVES_AHEAD: u64 = 64;
 
 /// How often a look-up begins anew because the ZAP changed under it, before it takes what it finds for what is there.
 const READS_MAX: usize = 100;
