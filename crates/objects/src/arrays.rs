@@ -9,7 +9,7 @@ use weir_format::{Endian, ObjectId};
 use weir_machine::Request;
 
 /// Writes integers from the `first`th on. Blocks that were written in the other byte order are turned.
-pub(crate) async fn write_words(
+pub async fn write_words(
     rq: &Request,
     set: &Arc<ObjectSet>,
     tx: &Tx,

@@ -34,6 +34,7 @@ pub mod txg;
 pub mod zap;
 pub mod zil;
 
+pub use arrays::write_words;
 pub use dsl::{Dataset, Dir, Dsl};
 pub use error::{ObjectError, Place};
 pub use live::{Gate, NewObject, Policy, Purpose};

@@ -11,20 +11,18 @@
 use crate::config::{VdevConfig, VdevKind};
 use crate::mos::Mos;
 use crate::ranges::Ranges;
+use crate::space_log::{LOG_SHIFT, Log, SpaceLog, UNFLUSHED, Unflushed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceEntries, SpaceEntry, SpaceKind, SpaceMapHeader, SpaceSegment};
-use weir_format::{DecodeError, ObjectId};
+use weir_format::{DecodeError, ObjectId, Txg};
 use weir_machine::Request;
 use weir_objects::{Object, ObjectError, Place, zap};
 
-/// Shift of log space maps: their segments are in units of 512 bytes.
-const LOG_SHIFT: u32 = 9;
 /// More metaslabs than any vdev has (OpenZFS makes about 200, at most 2^17).
 const MAX_METASLABS: u64 = 1 << 20;
-/// Names in a top-level vdev's ZAP.
-const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
+/// Name in a top-level vdev's ZAP.
 const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 
 /// The allocated space of a pool.
@@ -36,6 +34,8 @@ pub struct Allocated {
     pub bytes: BTreeMap<u32, u64>,
     /// Bytes kept for a checkpoint.
     pub checkpoint_bytes: u64,
+    /// The logs of space maps, and what the metaslabs' own maps do not say yet.
+    pub log: SpaceLog,
     /// Space maps that contradict themselves or cannot be read.
     pub faults: Vec<MapFault>,
 }
@@ -78,14 +78,15 @@ impl MapFault {
 /// Reads the space maps of all top-level vdevs. A map that cannot be read is a fault; the others count.
 pub async fn allocated(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Allocated, ObjectError> {
     let mut out = Allocated::default();
-    let mut unflushed = BTreeMap::new();
+    let mut shifts = BTreeMap::new();
     for top in tops.iter().filter(|t| has_space(t)) {
         let vdev = top.id as u32;
         let ranges = metaslabs(rq, mos, top, &mut out.faults).await?;
         out.vdevs.insert(vdev, ranges);
-        unflushed.insert(vdev, (top.metaslab_shift, unflushed_txgs(rq, mos, top).await?));
+        shifts.insert(vdev, top.metaslab_shift as u32);
+        unflushed_txgs(rq, mos, top, &mut out.log).await?;
     }
-    logs(rq, mos, &unflushed, &mut out).await?;
+    logs(rq, mos, &shifts, &mut out).await?;
     for (vdev, ranges) in &out.vdevs {
         out.bytes.insert(*vdev, ranges.bytes());
     }
@@ -162,20 +163,21 @@ fn change(
     (bytes > 0).then_some(MapFault::Twice { vdev, object, what, offset, bytes })
 }
 
-/// Calls `each` with every segment of a space map's log, block by block in the byte order of each.
+/// Calls `each` with every segment of a space map's log, block by block in the byte order of each. Gives its blocks.
 pub async fn each_segment(
     rq: &Request,
     mos: &Mos,
     id: ObjectId,
     shift: u32,
     each: &mut (dyn FnMut(SpaceSegment) + Send),
-) -> Result<(), ObjectError> {
+) -> Result<u64, ObjectError> {
     let object: Arc<Object> = mos.set.object(rq, id).await?;
     let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
     let bad = |place: Place| move |error: DecodeError| ObjectError::Decode { place, error };
     let header = SpaceMapHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad(place))?;
     let size = object.block_bytes();
-    for block in 0..header.length_bytes.min(object.span_bytes()).div_ceil(size) {
+    let blocks = header.length_bytes.min(object.span_bytes()).div_ceil(size);
+    for block in 0..blocks {
         let place = Place { block, ..place };
         let Some(pointer) = mos.set.pointer_at(rq, &object, 0, block).await? else { continue };
         let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
@@ -186,47 +188,52 @@ pub async fn each_segment(
             }
         }
     }
-    Ok(())
+    Ok(blocks)
 }
 
 /// The txg from which each metaslab's changes are in the log space maps only.
-async fn unflushed_txgs(rq: &Request, mos: &Mos, top: &VdevConfig) -> Result<Vec<u64>, ObjectError> {
+async fn unflushed_txgs(rq: &Request, mos: &Mos, top: &VdevConfig, log: &mut SpaceLog) -> Result<(), ObjectError> {
     if top.top_zap == 0 {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    match zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), UNFLUSHED).await? {
-        Some(object) if object != 0 => mos.words(rq, ObjectId(object), MAX_METASLABS).await,
-        _ => Ok(Vec::new()),
+    let found = zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), UNFLUSHED).await?;
+    let Some(array) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(()) };
+    let vdev = top.id as u32;
+    log.arrays.insert(vdev, array);
+    for (metaslab, since) in mos.words(rq, array, MAX_METASLABS).await?.into_iter().enumerate() {
+        if since != 0 {
+            let unflushed = Unflushed { since: Txg(since), ..Unflushed::default() };
+            log.metaslabs.insert((vdev, metaslab as u64), unflushed);
+        }
     }
+    Ok(())
 }
 
-async fn logs(
-    rq: &Request,
-    mos: &Mos,
-    unflushed: &BTreeMap<u32, (u64, Vec<u64>)>,
-    out: &mut Allocated,
-) -> Result<(), ObjectError> {
-    let Some(zap) = mos.named(rq, names::LOG_SPACEMAP).await? else { return Ok(()) };
+async fn logs(rq: &Request, mos: &Mos, shifts: &BTreeMap<u32, u32>, out: &mut Allocated) -> Result<(), ObjectError> {
+    out.log.zap = mos.named(rq, names::LOG_SPACEMAP).await?;
+    let Some(zap) = out.log.zap else { return Ok(()) };
     let by_name = mos.numbers(rq, zap).await?;
     let by_txg: BTreeMap<u64, u64> =
         by_name.into_iter().filter_map(|(name, map)| Some((u64::from_str_radix(&name, 16).ok()?, map))).collect();
     for (txg, map) in by_txg {
-        let object = ObjectId(map);
-        let Allocated { vdevs, faults, .. } = &mut *out;
+        let (txg, object) = (Txg(txg), ObjectId(map));
+        let Allocated { vdevs, faults, log, .. } = &mut *out;
         let mut apply = |segment: SpaceSegment| {
             let Some(vdev) = segment.vdev else { return };
-            let Some((shift, txgs)) = unflushed.get(&vdev) else { return };
-            let metaslab = segment.offset_bytes.checked_shr(*shift as u32).unwrap_or(0);
-            let flushed_to = txgs.get(metaslab as usize).copied().unwrap_or(0);
-            if txg < flushed_to {
+            let Some(shift) = shifts.get(&vdev) else { return };
+            let id = (vdev, segment.offset_bytes.checked_shr(*shift).unwrap_or(0));
+            if log.metaslabs.get(&id).is_some_and(|m| txg < m.since) {
                 return;
             }
             if let Some(ranges) = vdevs.get_mut(&vdev) {
                 faults.extend(change(ranges, vdev, object, segment.kind, segment.offset_bytes, segment.length_bytes));
             }
+            let end = segment.offset_bytes.saturating_add(segment.length_bytes);
+            log.note(id, txg, segment.kind, segment.offset_bytes..end);
         };
-        if let Err(error) = each_segment(rq, mos, object, LOG_SHIFT, &mut apply).await {
-            out.faults.push(MapFault::unreadable(u32::MAX, object)(error));
+        match each_segment(rq, mos, object, LOG_SHIFT, &mut apply).await {
+            Ok(blocks) => drop(out.log.logs.insert(txg, Log { object, blocks })),
+            Err(error) => out.faults.push(MapFault::unreadable(u32::MAX, object)(error)),
         }
     }
     Ok(())

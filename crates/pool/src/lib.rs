@@ -33,6 +33,7 @@ pub mod roots;
 pub mod scan;
 pub mod sizes;
 pub mod space;
+pub mod space_log;
 pub mod spec;
 pub mod status;
 pub mod uberblocks;

@@ -4,17 +4,15 @@
 use crate::allocated::{self, each_segment};
 use crate::config::{Class, VdevConfig};
 use crate::mos::Mos;
+use crate::space_log::{LOG_SHIFT, UNFLUSHED};
 use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_machine::Request;
 use weir_objects::{ObjectError, Place};
 
-/// Log space maps speak of all vdevs, so their unit is the smallest sector.
-const LOG_SHIFT: u32 = 9;
-/// Names in a top-level vdev's ZAP (`include/sys/dmu.h`, `VDEV_TOP_ZAP_*`).
+/// Name in a top-level vdev's ZAP (`include/sys/dmu.h`, `VDEV_TOP_ZAP_POOL_CHECKPOINT_SM`).
 const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
-const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// More metaslabs than any vdev has.
 const MAX_METASLABS: u64 = 1 << 22;
 
@@ -102,7 +100,7 @@ pub async fn load(rq: &Request, mos: &Mos, tree: &VdevConfig) -> Result<Space, O
 async fn load_vdev(rq: &Request, mos: &Mos, top: &VdevConfig, space: &mut VdevSpace) -> Result<(), ObjectError> {
     let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0).min(MAX_METASLABS);
     let objects = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
-    let txgs = match top_zap(rq, mos, top, UNFLUSHED_TXGS).await? {
+    let txgs = match top_zap(rq, mos, top, UNFLUSHED).await? {
         Some(id) => mos.words(rq, id, count).await?,
         None => Vec::new(),
     };

@@ -310,15 +310,20 @@ impl Blocks {
         }
     }
 
-    /// The physical size that `data` will have: 0 for what becomes a hole or part of its pointer.
+    /// The physical size that `data` will have, before it is padded to whole sectors: 0 for what becomes a hole or part of
+    /// its pointer. A compressed block that ends in zeros may need a few bytes more.
     ///
     /// # Errors
     /// As [`Blocks::write`].
     pub async fn compressed_bytes(&self, data: Bytes, options: &WriteOptions) -> Result<u64, BlockError> {
-        let writer = self.writer()?;
+        let (writer, len) = (self.writer()?, data.len());
         Ok(match self.encode(writer, data, options, None).await? {
             Encoded::Pointer(_) => 0,
-            Encoded::Stored(stored) => stored.bytes.len() as u64,
+            Encoded::Stored(stored) if stored.bytes.len() < len => {
+                let zeros = stored.bytes.iter().rev().take_while(|byte| **byte == 0).count();
+                (stored.bytes.len() - zeros) as u64
+            }
+            Encoded::Stored(_) => len as u64,
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Pool::open, its disks for writing ─► may it be written here? ─► free space from the space maps ─► MOS, live
-//!      ─► first group: logs of space maps played into the maps, deferred frees given back, labels with the new host
+//!      ─► first group: deferred frees given back, labels with the new host
 //! ```
 //!
 //! What may not be written is refused by name before anything is changed: a pool that another machine uses, one that
@@ -214,8 +214,7 @@ async fn assemble(
     }
     let blocks = pool.blocks.clone();
     allocation::set_known(&blocks, &pool.tree, &known)?;
-    drop(known);
-    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children).await?;
+    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, known.log).await?;
     // After a rewind the states that were given up must not count again.
     let groups = TxGroups::new(pool.newest_txg.max(pool.uberblock.txg));
     let open = Arc::new(OpenGate(groups.clone()));

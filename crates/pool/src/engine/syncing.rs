@@ -19,6 +19,7 @@ use super::labels::{self, Leaf};
 use super::missed::Missed;
 use super::space::SpaceMaps;
 use super::tasks::Answer;
+use crate::assemble::state;
 use crate::config::VdevConfig;
 use crate::error::PoolError;
 use std::collections::VecDeque;
@@ -244,11 +245,12 @@ impl Syncing<'_> {
     async fn sync_mos(&mut self, changes: Vec<SpaceChange>) -> Result<Option<(MosPlan, MosRoot)>, PoolError> {
         let txg = self.txg();
         let blocks = self.engine.cache.blocks().clone();
-        self.core.maps.begin();
         let mut plan = MosPlan::new(self.engine.mos.clone(), txg);
         if changes.is_empty() && !plan.is_needed() {
             return Ok(None);
         }
+        let exported = self.core.ended && self.core.config.state == state::EXPORTED;
+        self.core.maps.begin(&mut self.change, &blocks, &changes, exported).await?;
         self.core.maps.append(&mut self.change, &blocks, &changes).await?;
         let mut booked = MosDelta::default();
         for _ in 0..MAX_ROUNDS {

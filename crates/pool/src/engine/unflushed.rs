@@ -1,42 +1,28 @@
 //! The first group after a pool was opened: what the last writer left to be done later is done now.
 //!
-//! *Logs of space maps.* OpenZFS writes the changes of all metaslabs of a group into one log, and brings each metaslab's
-//! own map up to date once in a while (`feature@log_spacemap`). Here every map that a log still speaks of is written anew
-//! from the free space that was loaded, and the logs go; the feature stays enabled, with nothing in use.
-//!
 //! *Lists of clones' own blocks* (`feature@livelist`) are removed: they would have to be kept up with each write.
 //!
 //! *Deferred frees.* Blocks whose freeing was put off to the next group are freed.
 //!
-//! Source: OpenZFS `module/zfs/spa_log_spacemap.c` (theory at its top), `module/zfs/spa.c` (`spa_sync_deferred_frees`).
+//! Source: OpenZFS `module/zfs/spa.c` (`spa_sync_deferred_frees`).
 
 use super::datasets::policy_for;
 use super::syncing::Syncing;
-use crate::config::VdevConfig;
 use crate::error::PoolError;
 use crate::mos::Mos;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_blocks::ReadOptions;
+use weir_format::Txg;
 use weir_format::dsl::pool as names;
-use weir_format::{ObjectId, Txg};
-use weir_objects::dsl::change::Change;
 use weir_objects::live::{Gate, Policy};
 use weir_objects::zil::claim;
-use weir_objects::{ObjectError, ObjectSet, Opening, Place, bpobj, zap};
-
-/// Name in a top-level vdev's ZAP: the array of each metaslab's last flush.
-const UNFLUSHED: &str = "com.delphix:ms_unflushed_phys_txgs";
-const FEATURE: &str = "log_spacemap";
-/// Units of log space maps, as log2 of bytes.
-const LOG_SHIFT: u32 = 9;
+use weir_objects::{ObjectError, ObjectSet, Opening, Place, bpobj};
 
 /// Does what was left to do, and has the configuration written.
 pub(super) async fn first_group(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
     syncing.core.config_dirty = true;
     // Before anything is allocated: what these logs lead to may look free.
     claim_logs(syncing).await?;
-    flush_logs(syncing).await?;
     drop_livelists(syncing).await?;
     free_deferred(syncing).await
 }
@@ -76,56 +62,6 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
         live.set_policy(policy_for(live.kind(), Policy::usual()));
         live.set_zil_header(claim.header);
         syncing.add_set(live);
-    }
-    Ok(())
-}
-
-/// Brings the maps that the logs speak of up to date, and removes the logs.
-async fn flush_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
-    let mos = Mos { set: syncing.engine.mos.clone() };
-    let rq = syncing.change.rq;
-    let Some(logs) = mos.named(rq, names::LOG_SPACEMAP).await? else { return Ok(()) };
-    let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
-    let tree = VdevConfig::parse(&syncing.core.config.root).map_err(bad)?;
-    let maps: Vec<ObjectId> = mos.numbers(rq, logs).await?.into_values().map(ObjectId).collect();
-    let mut touched: BTreeSet<(u32, u64)> = BTreeSet::new();
-    for map in &maps {
-        let mut note = |segment: weir_format::space_map::SpaceSegment| {
-            let top = segment.vdev.and_then(|v| tree.children.get(v as usize));
-            if let (Some(vdev), Some(top)) = (segment.vdev, top) {
-                let metaslab = segment.offset_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0);
-                touched.insert((vdev, metaslab));
-            }
-        };
-        crate::allocated::each_segment(rq, &mos, *map, LOG_SHIFT, &mut note).await?;
-    }
-    let blocks = syncing.engine.cache.blocks().clone();
-    for (vdev, metaslab) in touched {
-        syncing.core.maps.rewrite(&mut syncing.change, &blocks, vdev, metaslab).await?;
-    }
-    for map in &maps {
-        syncing.change.mos.remove(rq, syncing.change.tx, *map).await?;
-    }
-    let count = i64::try_from(maps.len()).unwrap_or(0);
-    if count > 0 && syncing.change.is_enabled("spacemap_histogram").await? {
-        syncing.change.count_feature("spacemap_histogram", -count).await?;
-    }
-    remove_named(&syncing.change, ObjectId(names::DIRECTORY_OBJECT), names::LOG_SPACEMAP).await?;
-    for top in tree.children.iter().filter(|t| t.top_zap != 0) {
-        remove_named(&syncing.change, ObjectId(top.top_zap), UNFLUSHED).await?;
-    }
-    if let Some(count) = syncing.change.feature_count(FEATURE).await?.filter(|n| *n > 0) {
-        syncing.change.count_feature(FEATURE, -i64::try_from(count).unwrap_or(0)).await?;
-    }
-    Ok(())
-}
-
-/// Removes an entry of a ZAP and the object that it leads to.
-async fn remove_named(change: &Change<'_>, zap: ObjectId, name: &str) -> Result<(), PoolError> {
-    let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
-    if let Some(object) = zap::lookup_word(rq, mos, zap, name).await? {
-        mos.remove(rq, tx, ObjectId(object)).await?;
-        zap::remove_name(rq, mos, tx, zap, name).await?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ mod gangs;
 mod goldens;
 mod real;
 mod scrub;
+mod space_log;
 mod work;
 mod zaps;
 mod zdb;
