@@ -6,6 +6,7 @@
 //! a process whose closing line `N passed, N failed, N skipped` is read back.
 
 mod bench;
+mod bench_kernels;
 mod check;
 mod demo;
 mod fuzz;
@@ -30,6 +31,7 @@ cargo xtask CHORE
   bench scan [--prepare]    long directories and lists of snapshots, and how their cost grows
   bench read [--prepare] [--only CASE] reads beside fio, zdb and zfs-fuse, as ratios
   bench write [--rounds N] [--only ROW] writes beside fio and other file systems, as ratios
+  bench kernels             RAID-Z parity beside raidz_test -B, one core each
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
   judge JUDGE [ARGS]        golden | old-pools | bcc | kill | suites | streams | readers (see `judge help`)
 ";
