@@ -141,7 +141,7 @@ impl Blocks {
             request.book(Source::Disk, buf.len() as u64);
             return Ok(freeze(buf));
         }
-        if pointer.is_encrypted() && options.keys.is_none() {
+        if pointer.is_encrypted() && options.keys.as_ref().is_none_or(|keys| keys.is_revoked()) {
             return Err(BlockError::NoKey { objset: options.objset });
         }
         let corrupt = |fault| corrupt(pointer, fault);

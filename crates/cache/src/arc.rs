@@ -224,6 +224,11 @@ impl<K: Ord + Clone, V: Clone> Arc<K, V> {
         self.make_room(0);
     }
 
+    /// The budget.
+    pub fn budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
     /// Resident bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.chains[..4].iter().map(|c| c.bytes).sum()

@@ -204,6 +204,14 @@ impl Cache {
         }
     }
 
+    /// Forgets all blocks: some were decrypted with a key that is no longer loaded.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        let budget_bytes = state.policy.budget_bytes();
+        state.policy.set_budget(0);
+        state.policy.set_budget(budget_bytes);
+    }
+
     /// Changes the budget; a smaller one evicts at once.
     pub fn set_budget(&self, budget_bytes: u64) {
         self.lock().policy.set_budget(budget_bytes);
@@ -292,8 +300,12 @@ fn kind_of(bp: &BlockPointer) -> Kind {
     if bp.level() > 0 || bp.object_type().is_metadata() { Kind::Metadata } else { Kind::Data }
 }
 
-/// The key of a block that may be kept; `None` for blocks without storage and those that `primarycache` keeps out.
+/// The key of a block that may be kept; `None` for blocks without storage, those that `primarycache` keeps out, and
+/// encrypted ones to be read without their key: what was read with it is not theirs to see.
 fn key_of(bp: &BlockPointer, opts: &ReadOptions) -> Option<Key> {
+    if bp.is_encrypted() && !opts.raw && opts.keys.as_ref().is_none_or(|keys| keys.is_revoked()) {
+        return None;
+    }
     let wanted = match opts.cache {
         CacheClass::All => true,
         CacheClass::Metadata => kind_of(bp) == Kind::Metadata,

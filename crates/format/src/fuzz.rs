@@ -266,6 +266,11 @@ fn zil_target(data: &[u8]) {
     if let Ok(block) = zil::ZilBlock::decode(bytes, kind, endian) {
         for record in block.records().flatten() {
             let Ok(body) = record.body() else { continue };
+            match &body {
+                zil::LogBody::Write(write) => assert_eq!(record.pointers().as_deref(), Ok(&[write.pointer][..])),
+                zil::LogBody::CloneRange { pointers, .. } => assert_eq!(record.pointers().as_ref(), Ok(pointers)),
+                _ => assert_eq!(record.pointers(), Ok(Vec::new())),
+            }
             // Lengths that are no multiple of eight are filled up the first time.
             let (ignore_case, txg, seq) = (record.ignore_case, record.txg, record.seq);
             let once = zil::NewRecord { body: &body, ignore_case, txg, seq }.encode(endian);

@@ -19,6 +19,7 @@ use crate::assemble::state;
 use crate::config::{Class, VdevConfig};
 use crate::engine::clones::Clones;
 use crate::engine::gate::{DirtyLimits, PoolGate};
+use crate::engine::keys::{Crypt, Encryption, KeyError, KeyStore};
 use crate::engine::labels::{self, Leaf};
 use crate::engine::missed::Missed;
 use crate::engine::space::SpaceMaps;
@@ -115,6 +116,8 @@ pub struct CreateOptions {
     pub root_properties: Vec<(String, props::Value)>,
     /// What is fixed when the root file system is made.
     pub root: FileSystemSpec,
+    /// How the root file system is encrypted.
+    pub encryption: Encryption,
     /// Take devices that seem to be in use.
     pub force: bool,
     /// Who makes it.
@@ -150,6 +153,7 @@ impl CreateOptions {
             properties: Vec::new(),
             root_properties: Vec::new(),
             root: FileSystemSpec::default(),
+            encryption: Encryption::default(),
             force: false,
             host: Host::default(),
             command: String::new(),
@@ -177,6 +181,14 @@ impl CreateOptions {
         let classes = self.tops.iter().any(|t| matches!(t.class, Class::Special | Class::Dedup));
         if classes && !enabled("allocation_classes") {
             return Err(refused("special and dedup vdevs need feature@allocation_classes"));
+        }
+        match (self.encryption.crypt, &self.encryption.root) {
+            (Crypt::With(_), None) => return Err(KeyError::NoFormat.into()),
+            (Crypt::With(_), _) if !enabled("encryption") || !enabled("bookmark_v2") => {
+                return Err(KeyError::NoFeature.into());
+            }
+            (Crypt::Inherit | Crypt::Off, Some(_)) => return Err(KeyError::Off.into()),
+            _ => {}
         }
         let mut paths: Vec<_> = self.leaves().map(|l| &l.path).collect();
         paths.sort();
@@ -364,6 +376,6 @@ fn assemble(
         ended: false,
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };
-    let engine = Engine::start(Parts { machine: machine.clone(), cache, mos, gate }, core);
+    let engine = Engine::start(Parts { machine: machine.clone(), cache, mos, gate, keys: KeyStore::default() }, core);
     Ok((engine, contents))
 }

@@ -106,7 +106,7 @@ impl Pool {
 
     /// What datasets need to know of their pool.
     pub fn facts(&self) -> PoolFacts {
-        let loaded_keys: BTreeSet<_> = self.loaded.keys().copied().collect();
+        let loaded_keys: BTreeSet<_> = self.loaded.keys().filter_map(|dir| self.dsl.dir(*dir)?.crypto_key()).collect();
         PoolFacts { usable_bytes: self.capacity.usable_bytes, altroot: String::new(), loaded_keys }
     }
 }

@@ -114,6 +114,9 @@ pub enum PoolError {
         /// Why not.
         source: Box<weir_volumes::VolumeError>,
     },
+    /// A key is missing, wrong or in use.
+    #[error(transparent)]
+    Key(#[from] crate::engine::KeyError),
     /// It is not done, and nothing was changed.
     #[error("{what}")]
     Refused {

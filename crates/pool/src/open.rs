@@ -30,6 +30,7 @@ use weir_blocks::unproven::Forger;
 use weir_blocks::{Blocks, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
+use weir_codec::crypt::WrappingKey;
 use weir_format::dsl::pool as names;
 use weir_format::{Endian, ObjectId, Txg, Uberblock};
 use weir_machine::{Access, Machine, Request};
@@ -122,6 +123,8 @@ pub struct Pool {
     pub dsl: Arc<Dsl>,
     /// Keys opened, by the directory of their dataset.
     pub loaded: BTreeMap<ObjectId, SetKey>,
+    /// The wrapping keys that were given, by the directory of their encryption root.
+    pub(crate) wrapping: BTreeMap<ObjectId, Arc<WrappingKey>>,
     /// Its space maps' sums.
     pub space: Space,
     /// How much it holds.
@@ -184,7 +187,7 @@ impl Pool {
         let (state, states) = opened.states;
         let rq = &Request::internal("open");
         let dsl = Dsl::open(rq, opened.mos.set.clone(), &opened.config.name).await?;
-        let loaded = load_keys(rq, &dsl, &options.keys).await?;
+        let (wrapping, loaded) = load_keys(rq, &dsl, &options.keys).await?;
         let space = space::load(rq, &opened.mos, &opened.tree).await?;
         let capacity = capacity::reckon(rq, &opened.mos, &opened.tree, &space).await?;
         Ok(Pool {
@@ -205,6 +208,7 @@ impl Pool {
             warnings,
             dsl,
             loaded,
+            wrapping,
             space,
             capacity,
         })
@@ -221,14 +225,16 @@ pub(crate) async fn load_keys(
     rq: &Request,
     dsl: &Dsl,
     keys: &[(String, Vec<u8>)],
-) -> Result<BTreeMap<ObjectId, SetKey>, PoolError> {
-    let mut out = BTreeMap::new();
+) -> Result<(BTreeMap<ObjectId, Arc<WrappingKey>>, BTreeMap<ObjectId, SetKey>), PoolError> {
+    let (mut roots, mut out) = (BTreeMap::new(), BTreeMap::new());
     for (name, secret) in keys {
         let missing = || ObjectError::NoName { what: "dataset", name: name.clone() };
         let root = dsl.dir_named(name).ok_or_else(missing)?;
-        out.extend(dsl.load_keys(rq, root, secret).await?);
+        let wrapping = dsl.wrapping_key(rq, root, secret).await?;
+        out.extend(dsl.load_keys_with(rq, root, &wrapping).await?);
+        roots.insert(root.id, Arc::new(wrapping));
     }
-    Ok(out)
+    Ok((roots, out))
 }
 
 /// The pool that was asked for.

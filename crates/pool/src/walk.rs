@@ -25,7 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 use weir_blocks::{BlockError, Blocks, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
-use weir_format::zil::{LogBody, ZilBlock, ZilHeader};
+use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
 use weir_machine::{Machine, Priority, Request};
 
@@ -464,13 +464,19 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
             if record.seq > last_record {
                 return out;
             }
-            if claimed
-                && let Ok(LogBody::Write(write)) = record.body()
-                && !write.pointer.is_hole()
-                && write.pointer.birth() >= claim_txg
-            {
-                let block = write.offset.checked_div(write.pointer.lsize_bytes()).unwrap_or(0);
-                push(&mut out, write.object.0, block, write.pointer);
+            if !claimed || record.tx_type != TxType::Write {
+                continue;
+            }
+            let old = |p: &BlockPointer| p.is_hole() || p.birth() < claim_txg;
+            for pointer in record.pointers().unwrap_or_default().into_iter().filter(|p| !old(p)) {
+                // Where the data belongs is not known without the key.
+                let (object, block) = match record.body() {
+                    Ok(LogBody::Write(w)) if !next.uses_crypt() => {
+                        (w.object.0, w.offset / pointer.lsize_bytes().max(1))
+                    }
+                    _ => (0, 0),
+                };
+                push(&mut out, object, block, pointer);
             }
         }
         if !block.continues(&next) || claimed && seq == last_block {

@@ -60,7 +60,7 @@ pub(super) fn encode(how: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockEr
         && how.room_bytes.is_none()
         && payload.len() <= BlockPointer::EMBEDDED_BYTES
         && options.embed
-        && options.keys.is_none()
+        && !is_crypt(options)
         && options.level == 0
         && !matches!(options.object_type, ObjectType::DNODE | ObjectType::OBJSET)
     {
@@ -79,12 +79,17 @@ fn compression_of(options: &WriteOptions) -> CompressionKind {
     let stays_readable = matches!(options.object_type, ObjectType::DNODE | ObjectType::OBJSET);
     match options.compression {
         // Dnodes and object sets of encrypted datasets are read without the key, and so not compressed.
-        kind if kind != CompressionKind::Off && options.keys.is_some() && options.level == 0 && stays_readable => {
+        kind if kind != CompressionKind::Off && is_crypt(options) && options.level == 0 && stays_readable => {
             CompressionKind::Empty
         }
         CompressionKind::On | CompressionKind::Inherit => CompressionKind::Lz4,
         kind => kind,
     }
+}
+
+/// Whether the pointer gets the X bit.
+fn is_crypt(options: &WriteOptions) -> bool {
+    options.keys.is_some() || options.sealed
 }
 
 /// Whether all bytes are 0: in strides, which the processor can compare at once, but no longer than to the first other.
@@ -178,6 +183,9 @@ fn seal(how: &Encoding<'_>, mut words: [u64; 16], logical: &[u8], bytes: Bytes) 
         Some(_) => protect(how, &mut words, logical, bytes).map_err(unencodable)?,
         None => bytes,
     };
+    if how.options.sealed {
+        words[6] |= CRYPT;
+    }
     let pointer = BlockPointer::from_words(words);
     let sums = pointer_checksum(&pointer, how.salt, &bytes).map_err(unencodable)?;
     words[12..].copy_from_slice(&sums);

@@ -68,6 +68,8 @@ pub struct WriteOptions {
     pub class: Class,
     /// The dataset's key, if it is encrypted.
     pub keys: Option<Arc<DatasetKey>>,
+    /// The bytes are an encrypted object set that carries its MACs already: it is stored as it is, its key not at hand.
+    pub sealed: bool,
     /// Whether payloads of at most 112 bytes may go into the pointer (feature `embedded_data`).
     pub embed: bool,
     /// Whether holes tell when they were born (feature `hole_birth`).
@@ -92,6 +94,7 @@ impl WriteOptions {
             copies: 1,
             class: Class::Normal,
             keys: None,
+            sealed: false,
             embed: true,
             hole_birth: true,
             fill: 1,

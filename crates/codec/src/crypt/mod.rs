@@ -19,7 +19,7 @@
 //!
 //! Without the key, everything in the table but the first three kinds can be read, and the last be proven.
 //!
-//! Keys are wiped when dropped. A [`DatasetKey`] remembers the block keys of the last few salts behind a mutex that is
+//! Keys are wiped when dropped, and open nothing once they are revoked. A [`DatasetKey`] remembers the block keys of the last few salts behind a mutex that is
 //! held for the look-up alone: OpenZFS uses one salt for hundreds of millions of blocks, and deriving a key costs as
 //! much as decrypting some ten kilobytes.
 
@@ -30,6 +30,7 @@ pub mod mac;
 
 use crate::error::CodecError;
 use cipher::BlockKey;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_format::{BlockPointer, Endian, ObjectType};
 
@@ -78,6 +79,7 @@ pub struct DatasetKey {
     master: keys::Secret<32>,
     hmac: keys::HmacKey,
     block_keys: Mutex<Vec<([u8; SALT_BYTES], Arc<BlockKey>)>>,
+    revoked: AtomicBool,
 }
 
 impl std::fmt::Debug for DatasetKey {
@@ -101,6 +103,7 @@ impl DatasetKey {
             master,
             hmac: keys::HmacKey::new(hmac.bytes()),
             block_keys: Mutex::default(),
+            revoked: AtomicBool::new(false),
         })
     }
 
@@ -112,6 +115,17 @@ impl DatasetKey {
     /// The key's GUID, by which a clone's or a received dataset's key is recognised.
     pub fn guid(&self) -> u64 {
         self.guid
+    }
+
+    /// Lets it open and seal nothing any more, whoever still holds it; it is wiped when the last holder drops it.
+    pub fn revoke(&self) {
+        self.revoked.store(true, Ordering::SeqCst);
+        self.block_keys.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Whether it was revoked.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::SeqCst)
     }
 
     /// Turns a block as stored into what the writer gave to the encryption (still compressed, if `pointer` says so),
@@ -144,7 +158,7 @@ impl DatasetKey {
     /// # Errors
     /// As [`Self::open_block`].
     pub fn decrypt(&self, block: &BlockCrypt, mac: &[u8; MAC_BYTES], data: &mut [u8]) -> Result<(), CodecError> {
-        let key = self.block_key(block.salt);
+        let key = self.block_key(block.salt)?;
         let layout = layout::Layout::of(block, self.version, data)?;
         layout.with_secret_bytes(data, |aad, secret| key.open(&block.iv, aad, secret, mac))?;
         layout.finish(data);
@@ -157,7 +171,7 @@ impl DatasetKey {
     /// # Errors
     /// [`CodecError::Structure`] if a dnode or log block does not hold together.
     pub fn encrypt(&self, block: &BlockCrypt, data: &mut [u8]) -> Result<[u8; MAC_BYTES], CodecError> {
-        let key = self.block_key(block.salt);
+        let key = self.block_key(block.salt)?;
         let layout = layout::Layout::of(block, self.version, data)?;
         let mac = layout.with_secret_bytes(data, |aad, secret| key.seal(&block.iv, aad, secret))?;
         layout.finish(data);
@@ -196,17 +210,20 @@ impl DatasetKey {
         mac::indirect(self.version, endian, logical)
     }
 
-    fn block_key(&self, salt: [u8; SALT_BYTES]) -> Arc<BlockKey> {
+    fn block_key(&self, salt: [u8; SALT_BYTES]) -> Result<Arc<BlockKey>, CodecError> {
+        if self.is_revoked() {
+            return Err(CodecError::WrongKey);
+        }
         let mut known = self.block_keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = known.iter().position(|(s, _)| *s == salt) {
-            return known[at].1.clone();
+            return Ok(known[at].1.clone());
         }
         let key = Arc::new(BlockKey::derive(self.suite, &self.master, &salt));
         if known.len() >= REMEMBERED {
             known.remove(0);
         }
         known.push((salt, key.clone()));
-        key
+        Ok(key)
     }
 }
 

@@ -173,6 +173,29 @@ impl<'a> LogRecord<'a> {
         Ok(LogRecord { tx_type, ignore_case: kind >> 63 != 0, length: length_bytes, txg: Txg(txg), seq, raw, endian })
     }
 
+    /// The blocks that it leads to: that of a write's data (a hole if it carries them), or those of a cloned range. They
+    /// stand in the clear in encrypted object sets too.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the record is too short for them.
+    pub fn pointers(&self) -> Result<Vec<BlockPointer>> {
+        /// Object, offset, length, and the offset or size of blocks.
+        const WORDS: usize = 4 * 8;
+        let mut c = Cursor::new(self.raw, self.endian, WHAT);
+        match self.tx_type {
+            TxType::Write => {
+                c.skip(Self::HEADER + WORDS)?;
+                Ok(vec![BlockPointer::decode(&mut c)?])
+            }
+            TxType::CloneRange => {
+                c.skip(Self::HEADER + WORDS)?;
+                let count = c.u64()?;
+                (0..count).map(|_| BlockPointer::decode(&mut c)).collect()
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// Decodes the body. In an encrypted object set it must have been decrypted first.
     pub fn body(&self) -> Result<LogBody<'a>> {
         use TxType::*;

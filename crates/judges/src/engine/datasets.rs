@@ -36,7 +36,7 @@ pub fn compare(opened: &Opened, state: &Manifest) -> Findings {
 fn properties(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
     let facts = PoolFacts {
         altroot: "/mnt".to_string(),
-        loaded_keys: opened.keys.iter().map(|(dir, _)| *dir).collect(),
+        loaded_keys: opened.keys.iter().filter_map(|(dir, _)| opened.dsl.dir(*dir)?.crypto_key()).collect(),
         ..PoolFacts::default()
     };
     let found = opened.find(&dataset.name).and_then(|found| {

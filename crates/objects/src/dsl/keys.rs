@@ -13,6 +13,7 @@ use crate::error::ObjectError;
 use crate::zap::{Value, Zap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_codec::CodecError;
 use weir_codec::crypt::{DatasetKey, WrappedKey, WrappingKey};
 use weir_format::dsl::crypto_key;
 use weir_format::{DecodeError, ObjectId};
@@ -37,6 +38,20 @@ impl KeyFormat {
             2 => Some(KeyFormat::Hex),
             3 => Some(KeyFormat::Passphrase),
             _ => None,
+        }
+    }
+
+    /// The wrapping key that a user's `secret` gives: a passphrase or hexadecimal digits (a line end behind them does
+    /// not count), or 32 raw bytes. Salt and iterations are a passphrase's.
+    ///
+    /// # Errors
+    /// [`CodecError::KeyMaterial`] if it cannot be one.
+    pub fn wrapping_key(self, secret: &[u8], salt: u64, iterations: u64) -> Result<WrappingKey, CodecError> {
+        let line = secret.strip_suffix(b"\n").unwrap_or(secret);
+        match self {
+            KeyFormat::Raw => WrappingKey::from_raw(secret),
+            KeyFormat::Hex => WrappingKey::from_hex(line),
+            KeyFormat::Passphrase => WrappingKey::from_passphrase(line, salt, iterations),
         }
     }
 }
@@ -86,16 +101,10 @@ impl KeySpec {
         })
     }
 
-    /// The wrapping key that a user's `secret` gives: a passphrase or hexadecimal digits (a line end behind them does
-    /// not count), or 32 raw bytes.
+    /// The wrapping key that a user's `secret` gives: see [`KeyFormat::wrapping_key`].
     pub fn wrapping_key(&self, dataset: &str, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
-        let line = secret.strip_suffix(b"\n").unwrap_or(secret);
-        let key = match self.format {
-            Some(KeyFormat::Raw) => WrappingKey::from_raw(secret),
-            Some(KeyFormat::Hex) => WrappingKey::from_hex(line),
-            Some(KeyFormat::Passphrase) => WrappingKey::from_passphrase(line, self.salt, self.iterations),
-            None => return Err(ObjectError::Unsupported { what: "a key of unknown format" }),
-        };
+        let format = self.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
+        let key = format.wrapping_key(secret, self.salt, self.iterations);
         key.map_err(|error| ObjectError::Key { dataset: dataset.to_owned(), error })
     }
 }
@@ -143,16 +152,37 @@ impl Dsl {
         root: &Dir,
         secret: &[u8],
     ) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
+        let wrapping = self.wrapping_key(rq, root, secret).await?;
+        self.load_keys_with(rq, root, &wrapping).await
+    }
+
+    /// The wrapping key that the user's `secret` gives for an encryption root.
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`] if the secret can be none; [`ObjectError::NoName`] if `root` is no encryption root.
+    pub async fn wrapping_key(&self, rq: &Request, root: &Dir, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
         let none = || ObjectError::NoName { what: "encryption root", name: root.name.clone() };
         let spec = self.key_spec(rq, root).await?.filter(|spec| spec.root == root.id).ok_or_else(none)?;
-        let wrapping = spec.wrapping_key(&root.name, secret)?;
+        spec.wrapping_key(&root.name, secret)
+    }
+
+    /// Opens every dataset that has `root` as its encryption root with its wrapping key: directory and key.
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`] if the key is the wrong one.
+    pub async fn load_keys_with(
+        &self,
+        rq: &Request,
+        root: &Dir,
+        wrapping: &WrappingKey,
+    ) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
         let mut out = Vec::new();
         for dir in self.dirs().into_iter().filter(|dir| dir.crypto_key().is_some()) {
             let Some(spec) = self.key_spec(rq, dir).await? else { continue };
             if spec.root != root.id {
                 continue;
             }
-            out.extend(self.load_key(rq, dir, &wrapping).await?.map(|key| (dir.id, key)));
+            out.extend(self.load_key(rq, dir, wrapping).await?.map(|key| (dir.id, key)));
         }
         Ok(out)
     }

@@ -26,7 +26,7 @@ pub struct PoolFacts {
     pub usable_bytes: u64,
     /// `altroot`.
     pub altroot: String,
-    /// Directories whose key is loaded.
+    /// Key objects whose key is loaded.
     pub loaded_keys: BTreeSet<ObjectId>,
 }
 
@@ -223,7 +223,7 @@ impl Dsl {
         computed.insert("encryption", Value::Number(spec.wrapped.suite));
         computed.insert("keyformat", Value::Number(spec.format_number));
         computed.insert("pbkdf2iters", Value::Number(spec.iterations));
-        let available = pool.loaded_keys.contains(&dir.id);
+        let available = dir.crypto_key().is_some_and(|key| pool.loaded_keys.contains(&key));
         computed.insert("keystatus", Value::Number(if available { 2 } else { 1 }));
         if let Some(root) = self.encryption_root(rq, dir).await? {
             computed.insert("encryptionroot", Value::Text(root));

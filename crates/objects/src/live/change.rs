@@ -114,9 +114,10 @@ impl ObjectSet {
         }
     }
 
-    /// Whether it is closed.
+    /// Whether it is closed, or the key that opens it was taken away.
     pub fn is_closed(&self) -> bool {
-        self.live().is_some_and(|live| live.closed.load(Ordering::SeqCst))
+        self.options().keys.as_ref().is_some_and(|keys| keys.is_revoked())
+            || self.live().is_some_and(|live| live.closed.load(Ordering::SeqCst))
     }
 
     /// Changes the node of object `id`: under the lock, on the newest state.

@@ -107,6 +107,9 @@ impl ObjectSet {
         if self.pointer().endian() == Endian::Big && !self.pointer().is_hole() {
             return Err(ObjectError::Unsupported { what: "writing to a set of the other byte order" });
         }
+        if self.is_locked() && !live.dirty(txg).is_empty() {
+            return Err(ObjectError::NoKey { objset: self.id() });
+        }
         let policy = live.state().policy;
         let writer = Writer { set: self, rq, txg, policy, outcome: Mutex::default() };
         let mut synced: Vec<Synced> = Vec::new();
@@ -196,7 +199,8 @@ impl Writer<'_> {
         let bytes = Bytes::from(header.encode(Objset::SIZE_V3, Endian::Little));
         let fill = header.meta_dnode.iter().flat_map(|m| &m.block_pointers).map(BlockPointer::fill).sum();
         let options = self.options(ObjectId(0), ObjectType::OBJSET, 0, 0, bytes.len());
-        let options = WriteOptions { fill, embed: false, ..options };
+        // Without the key, only what no MAC covers can have changed: the log's header.
+        let options = WriteOptions { fill, embed: false, sealed: self.set.is_locked(), ..options };
         let place = self.set.place(ObjectId(0), 0, 0);
         let written = self.set.cache().blocks().write(self.rq, bytes, &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;

@@ -9,7 +9,7 @@ use crate::error::ObjectError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_blocks::{Blocks, ReadOptions};
-use weir_format::zil::{LogBody, LogRecord, ZilHeader};
+use weir_format::zil::{LogRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::Request;
 
@@ -96,30 +96,28 @@ async fn claim_record(
     if !leads_on(record) {
         return Ok(true);
     }
-    match record.body() {
-        Ok(LogBody::Write(write)) => {
-            let raw = ReadOptions { raw: true, ..options.clone() };
-            let written = !write.pointer.is_hole() && write.pointer.birth() >= first;
-            if written && blocks.read(rq, &write.pointer, &raw).await.is_err() {
-                return Ok(false);
-            }
-            take(&mut found.blocks, taken, write.pointer, first);
-            Ok(true)
+    let Ok(pointers) = record.pointers() else { return Ok(false) };
+    if record.tx_type == TxType::CloneRange {
+        let shared = |p: &&BlockPointer| !p.is_hole() && !p.is_embedded();
+        if pointers.iter().filter(shared).any(|p| p.physical_birth() >= first) {
+            return Ok(false);
         }
-        Ok(LogBody::CloneRange { pointers, .. }) => {
-            let shared = |p: &&BlockPointer| !p.is_hole() && !p.is_embedded();
-            if pointers.iter().filter(shared).any(|p| p.physical_birth() >= first) {
-                return Ok(false);
-            }
-            found.clones.extend(pointers.iter().filter(shared));
-            Ok(true)
-        }
-        _ => Ok(false),
+        found.clones.extend(pointers.iter().filter(shared));
+        return Ok(true);
     }
+    for pointer in pointers {
+        let raw = ReadOptions { raw: true, ..options.clone() };
+        let written = !pointer.is_hole() && pointer.birth() >= first;
+        if written && blocks.read(rq, &pointer, &raw).await.is_err() {
+            return Ok(false);
+        }
+        take(&mut found.blocks, taken, pointer, first);
+    }
+    Ok(true)
 }
 
 fn leads_on(record: &LogRecord<'_>) -> bool {
-    matches!(record.tx_type, weir_format::zil::TxType::Write | weir_format::zil::TxType::CloneRange)
+    matches!(record.tx_type, TxType::Write | TxType::CloneRange)
 }
 
 /// All blocks that go when a log does: its own, if it was claimed also those that its records of writes lead to and
@@ -145,13 +143,12 @@ pub async fn blocks(
         }
         let Ok(records) = block.records() else { break };
         for record in records.iter().filter(|r| leads_on(r)) {
-            match record.body() {
-                Ok(LogBody::Write(write)) => take(&mut out, &mut seen, write.pointer, claimed),
-                Ok(LogBody::CloneRange { pointers, .. }) => {
-                    out.extend(pointers.iter().filter(|p| !p.is_hole() && !p.is_embedded()));
-                }
-                _ => {}
+            let pointers = record.pointers().unwrap_or_default();
+            if record.tx_type == TxType::CloneRange {
+                out.extend(pointers.iter().filter(|p| !p.is_hole() && !p.is_embedded()));
+                continue;
             }
+            pointers.into_iter().for_each(|pointer| take(&mut out, &mut seen, pointer, claimed));
         }
     }
     Ok(out)

@@ -299,7 +299,7 @@ impl Zil {
     }
 
     /// Takes over a log without records for a chain of this program's own: it keeps the claimed block, if that is in
-    /// this program's byte order and form. To be called once, in `tx`, for a log that needs no replay.
+    /// this program's byte order and form, and not encrypted. To be called once, in `tx`, for a log that needs no replay.
     pub fn adopt(&self, tx: &Tx) {
         let mut state = self.state();
         let first = state.chain.header().log;
@@ -308,7 +308,9 @@ impl Zil {
         }
         let usable = first.endian() == ENDIAN
             && first.checksum_kind() == Some(weir_format::ChecksumKind::Zilog2)
-            && !first.is_gang();
+            && !first.is_gang()
+            // What was written there, if anything was, had the vector in the pointer: it must not encrypt twice.
+            && !first.uses_crypt();
         if usable {
             let keep = with_checksum(first, self.first_checksum());
             state.chain.destroy(tx.txg(), Some(keep), Vec::new());

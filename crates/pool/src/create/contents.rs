@@ -16,6 +16,7 @@ use super::{Aux, CreateOptions, PoolValue};
 use crate::config::{Class, VdevConfig};
 use crate::engine::config::visit;
 use crate::engine::datasets::policy_for;
+use crate::engine::keys;
 use crate::engine::syncing::{CONFIG_BLOCK_BYTES, Syncing};
 use crate::error::PoolError;
 use weir_codec::Salt;
@@ -25,7 +26,7 @@ use weir_format::{NvList, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_objects::dsl::change::{Change, FileSystemSpec, Setting, ZAP_METADATA};
 use weir_objects::live::{Gate, NewObject, Policy};
 use weir_objects::zap::{self, Key, NewZap, Value};
-use weir_objects::{ObjectSet, bpobj};
+use weir_objects::{ObjectSet, Opening, bpobj};
 
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
 /// Names of ZAPs in a vdev's configuration, and of what stands in them.
@@ -62,12 +63,17 @@ impl Contents {
     }
 
     async fn root_file_system(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let plan = keys::plan(syncing, &self.options.name, &self.options.encryption).await?;
         let created = syncing.change.create_root_dataset().await?;
+        let key = match plan {
+            Some(plan) => Some(keys::encrypt(syncing, created, &plan).await?),
+            None => None,
+        };
         let engine = syncing.engine;
         let gate: std::sync::Arc<dyn Gate> = engine.gate.clone();
-        let id = ObjsetId(created.dataset.0);
+        let opening = Opening { id: ObjsetId(created.dataset.0), key, ..Opening::default() };
         let policy = policy_for(ObjsetKind::Zfs, Policy::usual());
-        let set = ObjectSet::make(engine.cache.clone(), id, ObjsetKind::Zfs, gate, policy);
+        let set = ObjectSet::make_with(engine.cache.clone(), opening, ObjsetKind::Zfs, gate, policy);
         let projects = syncing.change.is_enabled("project_quota").await?;
         let now = match self.options.root.now {
             said if said != Timestamp::default() => said,

@@ -7,6 +7,7 @@
 
 use super::Engine;
 use super::datasets::policy_for;
+use super::keys::{self, Encryption};
 use super::sets::OpenSet;
 use super::syncing::Syncing;
 use crate::error::PoolError;
@@ -31,14 +32,28 @@ impl Engine {
     /// # Errors
     /// Those of [`Change::create`].
     pub async fn create_dataset(&self, new: NewDataset) -> Result<(), PoolError> {
+        self.create_encrypted(new, Encryption::default()).await
+    }
+
+    /// Makes a file system or volume, encrypted as asked.
+    ///
+    /// # Errors
+    /// Those of [`Change::create`], and each [`super::KeyError`] that says why not.
+    pub async fn create_encrypted(&self, new: NewDataset, encryption: Encryption) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {
+                syncing.change.check_create(&new).await?;
+                let plan = keys::plan(syncing, &new.name, &encryption).await?;
                 let created = syncing.change.create(&new).await?;
+                let key = match plan {
+                    Some(plan) => Some(keys::encrypt(syncing, created, &plan).await?),
+                    None => None,
+                };
                 let engine = syncing.engine;
                 let gate: Arc<dyn Gate> = engine.gate.clone();
                 let policy = policy_for(new.kind.objset(), Policy::usual());
-                let id = ObjsetId(created.dataset.0);
-                let set = ObjectSet::make(engine.cache.clone(), id, new.kind.objset(), gate, policy);
+                let opening = Opening { id: ObjsetId(created.dataset.0), key, ..Opening::default() };
+                let set = ObjectSet::make_with(engine.cache.clone(), opening, new.kind.objset(), gate, policy);
                 let Change { rq, tx, .. } = &syncing.change;
                 match &new.kind {
                     Kind::FileSystem(spec) => spec.create(rq, &set, tx).await.map(drop)?,
@@ -101,7 +116,8 @@ impl Engine {
                 let id = close(syncing, &name).await?;
                 let done = syncing.change.destroy(&name).await;
                 tracing::debug!("object set {id} destroyed");
-                Ok(done?)
+                done?;
+                settle_keys(syncing).await
             })
         });
         closing.end(done.await)
@@ -131,7 +147,10 @@ impl Engine {
     /// Those of [`Change::promote`].
     pub async fn promote(&self, name: String) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut Syncing<'_>| {
-            Box::pin(async move { Ok(syncing.change.promote(&name).await?) })
+            Box::pin(async move {
+                syncing.change.promote(&name).await?;
+                settle_keys(syncing).await
+            })
         })
         .await
     }
@@ -240,8 +259,17 @@ impl Engine {
     }
 }
 
+/// Roots of keys may have moved, or gone.
+async fn settle_keys(syncing: &Syncing<'_>) -> Result<(), PoolError> {
+    let engine = syncing.engine;
+    if engine.keys.is_empty() {
+        return Ok(());
+    }
+    engine.keys.settle(syncing.change.rq, &*engine.dsl_now(syncing.change.rq).await?).await
+}
+
 /// A data set that is being closed; it opens again unless that is brought to an end.
-struct Closing(Option<OpenSet>);
+pub(crate) struct Closing(Option<OpenSet>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -254,7 +282,7 @@ impl Drop for Closing {
 
 impl Closing {
     /// What became of it.
-    fn end<T>(mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
+    pub(crate) fn end<T>(mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
         if done.is_ok() {
             self.0 = None;
         }
@@ -273,7 +301,7 @@ impl Engine {
     }
 
     /// Closes a data set: changes of it that have begun are in the group that is open now.
-    async fn closing(&self, name: &str) -> Result<Closing, PoolError> {
+    pub(crate) async fn closing(&self, name: &str) -> Result<Closing, PoolError> {
         let busy = || Err(ChangeError::Busy { name: name.to_owned(), why: "clients use it" }.into());
         // Nobody opens it meanwhile.
         let _one_at_a_time = self.opening.lock().await;
@@ -298,7 +326,7 @@ impl Engine {
 }
 
 /// Takes a data set that is closed, or was never open, out of the sets, in syncing context. Gives its number.
-async fn close(syncing: &mut Syncing<'_>, name: &str) -> Result<ObjectId, PoolError> {
+pub(crate) async fn close(syncing: &mut Syncing<'_>, name: &str) -> Result<ObjectId, PoolError> {
     let rq = syncing.change.rq;
     let dsl = syncing.engine.dsl_now(rq).await?;
     let dataset = dsl.find(rq, name).await?;
@@ -318,10 +346,15 @@ async fn close(syncing: &mut Syncing<'_>, name: &str) -> Result<ObjectId, PoolEr
 }
 
 /// Takes the intent log out of the header of a set that begins with a snapshot's contents: the log was its origin's.
-async fn clear_log(syncing: &mut Syncing<'_>, dataset: ObjectId) -> Result<(), PoolError> {
+pub(crate) async fn clear_log(syncing: &mut Syncing<'_>, dataset: ObjectId) -> Result<(), PoolError> {
     let engine = syncing.engine;
-    let pointer = syncing.change.dataset(dataset).await?.pointer;
-    let opening = Opening { id: ObjsetId(dataset.0), ..Opening::default() };
+    let phys = syncing.change.dataset(dataset).await?;
+    let pointer = phys.pointer;
+    let key = match engine.keys.is_empty() {
+        true => None,
+        false => engine.keys.of(engine.dsl_now(syncing.change.rq).await?.dir(phys.dir)),
+    };
+    let opening = Opening { id: ObjsetId(dataset.0), key, ..Opening::default() };
     let gate: Arc<dyn Gate> = engine.gate.clone();
     let rq = syncing.change.rq;
     let set = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening, gate, Policy::usual()).await?;

@@ -38,7 +38,7 @@ impl Engine {
         PoolFacts {
             usable_bytes: self.gate.space().capacity_bytes(),
             altroot: String::new(),
-            loaded_keys: Default::default(),
+            loaded_keys: self.keys.key_objects(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Engine {
         let dataset = dsl.find(rq, name).await?;
         let identity = self.identity(rq, &dsl, &dataset).await?;
         if dataset.is_snapshot() {
-            let set = dsl.open_set(rq, &dataset, None).await?;
+            let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             return FileSystem::open(rq, set, identity).await.map_err(failed);
         }
         if let Some(Door::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
@@ -84,7 +84,7 @@ impl Engine {
         let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         if dataset.is_snapshot() {
-            let set = dsl.open_set(rq, &dataset, None).await?;
+            let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             return Volume::open(rq, set, name).await.map_err(failed);
         }
         if let Some(Door::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
@@ -107,7 +107,11 @@ impl Engine {
             machine: self.machine.clone(),
             set: set.id(),
             groups: self.groups().clone(),
-            store: Arc::new(BlockLog { blocks: self.cache.blocks().clone(), keys: None, set: set.id() }),
+            store: Arc::new(BlockLog {
+                blocks: self.cache.blocks().clone(),
+                keys: set.options().keys.clone(),
+                set: set.id(),
+            }),
             data: Arc::new(Arc::downgrade(&set)),
             policy: self.log_policy(rq, dsl, dataset).await?,
             header: set.root().header.zil.clone(),

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The parts: the *machine*; the *cache* with the blocks below it; the *MOS*, live; the *gate*; the *sets* that are open for
-//! changes; the *queue*; what is *shown* to those who ask how the pool stands. What the syncer alone needs is its own
+//! changes; the *keys* that are loaded; the *queue*; what is *shown* to those who ask how the pool stands. What the syncer alone needs is its own
 //! ([`syncing::Core`]) and nobody else's.
 //!
 //! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
@@ -21,6 +21,7 @@ pub mod clones;
 pub mod config;
 pub mod datasets;
 pub mod gate;
+pub mod keys;
 pub mod labels;
 pub mod missed;
 pub mod open;
@@ -37,6 +38,7 @@ pub mod view;
 pub use add::Additions;
 pub use config::{Config, Host};
 pub use gate::{DirtyLimits, PoolGate, PoolSpace};
+pub use keys::{Crypt, Encryption, KeyChange, KeyError, KeyStore, NewRoot};
 pub use open::ImportOptions;
 pub use syncing::{Core, Syncing};
 pub use tasks::Task;
@@ -85,6 +87,8 @@ pub struct Engine {
     pub gate: Arc<PoolGate>,
     /// The sets that are open for changes.
     pub sets: Sets,
+    /// The keys of encrypted data sets that are loaded.
+    pub keys: KeyStore,
     /// Held while a data set is opened: each is opened once.
     opening: AsyncMutex<()>,
     /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
@@ -107,12 +111,13 @@ pub(crate) struct Parts {
     pub cache: Arc<Cache>,
     pub mos: Arc<ObjectSet>,
     pub gate: Arc<PoolGate>,
+    pub keys: KeyStore,
 }
 
 impl Engine {
     /// Puts the parts together and starts the syncer.
     pub(crate) fn start(parts: Parts, core: Core) -> Arc<Engine> {
-        let Parts { machine, cache, mos, gate } = parts;
+        let Parts { machine, cache, mos, gate, keys } = parts;
         let shown = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
         let engine = Arc::new(Engine {
             machine,
@@ -120,6 +125,7 @@ impl Engine {
             mos,
             gate,
             sets: Sets::default(),
+            keys,
             opening: AsyncMutex::new(()),
             steady: Arc::default(),
             queue: Queue::default(),

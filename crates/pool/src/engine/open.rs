@@ -15,6 +15,7 @@ use super::add::Additions;
 use super::clones::Clones;
 use super::config::Config;
 use super::gate::{DirtyLimits, PoolGate};
+use super::keys::KeyStore;
 use super::labels::Leaf;
 use super::missed::Missed;
 use super::space::SpaceMaps;
@@ -243,5 +244,7 @@ async fn assemble(
         limits: None,
         ended: false,
     };
-    Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate }, core))
+    let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));
+    let keys = KeyStore::new(pool.wrapping, opened.collect());
+    Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate, keys }, core))
 }

@@ -27,13 +27,14 @@ const DEDUP_VERIFY: u64 = 1 << 8;
 const NO_MORE: u64 = 3;
 
 impl Engine {
-    /// Opens the objects of a file system or volume for changes; a snapshot's for reading.
+    /// Opens the objects of a file system or volume for changes; a snapshot's for reading. `key`: another than the loaded one.
     ///
     /// # Errors
     /// If there is none of that name, or it cannot be read.
     pub async fn open_set(&self, rq: &Request, name: &str, key: Option<SetKey>) -> Result<Arc<ObjectSet>, PoolError> {
         let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
+        let key = key.or_else(|| self.keys.of(dsl.dir(dataset.dir)));
         if dataset.is_snapshot() {
             return Ok(dsl.open_set(rq, &dataset, key).await?);
         }

@@ -144,7 +144,7 @@ impl Syncing<'_> {
     }
 
     /// Writes the trees of all sets that changed, and books what that means.
-    async fn sync_sets(&mut self) -> Result<(), PoolError> {
+    pub(crate) async fn sync_sets(&mut self) -> Result<(), PoolError> {
         let txg = self.txg();
         for open in self.engine.sets.all() {
             let set = open.set;

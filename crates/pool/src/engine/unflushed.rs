@@ -45,7 +45,7 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
     let dsl = engine.dsl_now(rq).await?;
     for dir in dsl.dirs() {
         let head = dsl.head(rq, dir).await?;
-        let opening = || Opening { id: head.objset(), ..Opening::default() };
+        let opening = || Opening { id: head.objset(), key: engine.keys.of(Some(dir)), ..Opening::default() };
         let pointer = head.phys.pointer;
         let set = ObjectSet::open(rq, engine.cache.clone(), pointer, opening()).await?;
         let options = ReadOptions { raw: true, ..set.options().clone() };

@@ -88,7 +88,8 @@ impl Engine {
         classes(rq, &mos, &mut tree).await;
         let (state, states) = status::states(&tree, &|guid| found.devices.contains_key(&guid));
         let dsl = self.dsl_now(rq).await?;
-        let loaded = load_keys(rq, &dsl, &options.keys).await?;
+        let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
+        loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.keys.of(Some(dir))?))));
         let space = space::load(rq, &mos, &tree).await?;
         let capacity = capacity::reckon(rq, &mos, &tree, &space).await?;
         let uberblock = self.shown().uberblock;
@@ -110,6 +111,7 @@ impl Engine {
             warnings: Vec::new(),
             dsl,
             loaded,
+            wrapping,
             space,
             capacity,
         };

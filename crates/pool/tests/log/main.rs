@@ -6,5 +6,6 @@
 mod client;
 mod cuts;
 mod goldens;
+mod keys;
 mod lives;
 mod world;

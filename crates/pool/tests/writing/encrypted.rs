@@ -34,7 +34,7 @@ async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> 
                 let new = NewDataset { name, kind: Kind::FileSystem(spec), properties: Vec::new() };
                 let created = syncing.change.create(&new).await?;
                 let wrapping = WrappingKey::from_raw(&secret(n)).unwrap();
-                let key = syncing.change.encrypt_new(created, suite, &key, &wrapping).await?;
+                let (_, _, key) = syncing.change.encrypt_new(created, suite, &key, &wrapping).await?;
                 let gate: Arc<dyn Gate> = syncing.engine.gate.clone();
                 let opening = Opening { id: ObjsetId(created.dataset.0), key: Some(key.clone()), ..Opening::default() };
                 let cache = syncing.engine.cache.clone();

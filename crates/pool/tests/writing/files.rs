@@ -14,13 +14,13 @@ use weir_pool::{Engine, Layout, OpenOptions, Pool};
 
 const FILES: u64 = 40;
 
-fn body(n: u64) -> Bytes {
+pub fn body(n: u64) -> Bytes {
     let len = (n * 7919 % 300_000) as usize;
     let soft = (0..len).map(|i| if i % 3 == 0 { ((i as u64 * n) >> 3) as u8 } else { n as u8 });
     Bytes::from_iter(soft)
 }
 
-async fn fill(files: &FileSystem, rq: &Request, generation: u64) {
+pub async fn fill(files: &FileSystem, rq: &Request, generation: u64) {
     let root = Cred::root();
     let dir = match files.lookup(rq, files.root(), b"dir").await {
         Ok(dir) => dir,
@@ -39,7 +39,7 @@ async fn fill(files: &FileSystem, rq: &Request, generation: u64) {
     }
 }
 
-async fn check(files: &FileSystem, rq: &Request, generation: u64) {
+pub async fn check(files: &FileSystem, rq: &Request, generation: u64) {
     let dir = files.lookup(rq, files.root(), b"dir").await.unwrap();
     for n in 0..FILES {
         let file: ObjectId = files.lookup(rq, dir, format!("file-{generation}-{n}").as_bytes()).await.unwrap();

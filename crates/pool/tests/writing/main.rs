@@ -11,6 +11,7 @@ mod files;
 mod full;
 mod gangs;
 mod goldens;
+mod keys;
 mod real;
 mod scrub;
 mod space_log;

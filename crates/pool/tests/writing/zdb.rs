@@ -36,6 +36,25 @@ pub fn demand_clean(dir: &Path, pool: &str) {
     assert!(code == 0, "zdb -dddd {pool}: exit {code}\n{}", &text[text.len().saturating_sub(4000)..]);
 }
 
+/// Demands that zdb, with the key as it was given by the user, finds nothing wrong in an encrypted data set.
+pub fn demand_opened(dir: &Path, key: &str, dataset: &str) {
+    let Some(tools) = tools() else { return };
+    let (code, text) = zdb(&tools, dir, &["-K", key, "-dddd", dataset]);
+    let wrong = ["error", "couldn't", "failed"].iter().any(|word| text.contains(word));
+    assert!(code == 0 && !wrong, "zdb -K … -dddd {dataset}: exit {code}\n{}", &text[text.len().saturating_sub(4000)..]);
+}
+
+/// What zdb finds, with the key, in a file of an encrypted file system; `None` if zdb is not there.
+pub fn file_with_key(dir: &Path, key: &str, dataset: &str, path: &str) -> Option<Vec<u8>> {
+    let tools = tools()?;
+    let copy = dir.join("copied-by-zdb");
+    let (code, text) = zdb(&tools, dir, &["-K", key, "-r", dataset, path, copy.to_str().unwrap()]);
+    assert!(code == 0, "zdb -K … -r {dataset} {path}: exit {code}\n{text}");
+    let bytes = std::fs::read(&copy).unwrap();
+    std::fs::remove_file(&copy).unwrap();
+    Some(bytes)
+}
+
 /// Whether zdb finds nothing wrong; true if it is not there.
 pub fn is_clean(dir: &Path, pool: &str) -> bool {
     tools().is_none_or(|tools| {

@@ -98,7 +98,8 @@ pub enum ChangeError {
 }
 
 impl ChangeError {
-    pub(crate) fn missing(name: &str) -> Self {
+    /// There is no dataset of that name.
+    pub fn missing(name: &str) -> Self {
         ChangeError::Missing { name: name.to_owned() }
     }
 
@@ -106,7 +107,8 @@ impl ChangeError {
         ChangeError::Exists { name: name.to_owned() }
     }
 
-    pub(crate) fn busy(name: &str, why: &'static str) -> Self {
+    /// Something still needs it.
+    pub fn busy(name: &str, why: &'static str) -> Self {
         ChangeError::Busy { name: name.to_owned(), why }
     }
 

@@ -75,6 +75,15 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// Whether a directory's dataset began as a clone and still is one.
+    ///
+    /// # Errors
+    /// What reading the MOS meets.
+    pub async fn is_clone(&mut self, dir: ObjectId) -> Result<bool, ChangeError> {
+        let origin = self.dir(dir).await?.origin;
+        Ok(origin.0 != 0 && Some(origin) != self.empty_origin().await?)
+    }
+
     /// What stands in the key object of a directory; `None` if it is not encrypted.
     pub(super) async fn key_of(&self, dir: ObjectId) -> Result<Option<(ObjectId, KeySpec)>, ChangeError> {
         let Some(id) = self.dir_word(dir, dir_field::CRYPTO_KEY_OBJ).await?.map(ObjectId) else { return Ok(None) };
@@ -83,7 +92,8 @@ impl Change<'_> {
         Ok(Some((id, spec.map_err(|e| ObjectError::decode(self.mos.place(id, 0, 0), e))?)))
     }
 
-    /// Encrypts a dataset that was just made and has no objects yet. Gives the key that its set is opened with.
+    /// Encrypts a dataset that was just made and has no objects yet. Gives its key object, the directory of its encryption
+    /// root, and the key that its set is opened with.
     ///
     /// # Errors
     /// Those of [`Change::check_new_key`]; [`ChangeError::Object`] if the wrapping key is not that of the root above.
@@ -93,7 +103,7 @@ impl Change<'_> {
         suite: Suite,
         key: &NewKey,
         wrapping: &WrappingKey,
-    ) -> Result<SetKey, ChangeError> {
+    ) -> Result<(ObjectId, ObjectId, SetKey), ChangeError> {
         let name = self.dir_name(created.dir).await?;
         self.check_new_key(&name, key).await?;
         let (root, source) = match key {
@@ -113,7 +123,7 @@ impl Change<'_> {
         if root == created.dir {
             self.put_location(root, &source.location).await?;
         }
-        Ok(Arc::new(opened))
+        Ok((id, root, Arc::new(opened)))
     }
 
     /// The root of the dataset above, and how its key comes about; the wrapping key must be that root's.

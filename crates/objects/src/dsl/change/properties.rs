@@ -148,6 +148,13 @@ impl Change<'_> {
         if matches!(property, "filesystem_limit" | "snapshot_limit") && !self.is_enabled("filesystem_limits").await? {
             return Err(ChangeError::Feature { name: name.to_owned(), feature: "filesystem_limits" });
         }
+        if property == "keylocation" && matches!(setting, Setting::Set(_)) {
+            let key = self.key_of(found.at.id).await?;
+            if key.is_none_or(|(_, spec)| spec.root != found.at.id) {
+                let why = "may only be set on encryption roots".to_owned();
+                return Err(ChangeError::Property { name: name.to_owned(), property: property.to_owned(), why });
+            }
+        }
         Ok(())
     }
 
