@@ -6,6 +6,8 @@
 #   zfs-fuse.sh TOOLS DIR make-scan         pool b-scan: directories of 10,000, 100,000 and 1,000,000 entries (hard links of
 #                                           one file), and 1,000, 3,000 and 10,000 snapshots below s1000, s3000, s10000
 #   zfs-fuse.sh TOOLS DIR read POOL FILE    seconds and bytes of one cold sequential read of POOL/FILE, after a fresh import
+#   zfs-fuse.sh TOOLS DIR write POOL IMAGE COMMAND...
+#                                           makes a new pool on IMAGE and runs COMMAND, with the mountpoint behind it
 #
 # TOOLS is the folder of fetch-zfs-tools.sh --peer. zfs-fuse talks through a socket at a fixed place, keeps a list of
 # pools and mounts its file systems by itself: everything runs in a mount namespace of its own over an empty /run and a
@@ -118,8 +120,16 @@ read)
     zpool export "$pool"
     awk -v start="$start" -v end="$end" -v bytes="$bytes" 'BEGIN { printf "%.3f %d\n", end - start, bytes }'
     ;;
+write)
+    pool=$4
+    image=$5
+    shift 5
+    zpool create -f -m "/run/weir-mnt/$pool" "$pool" "$image"
+    # The pool ends with the daemon.
+    "$@" "/run/weir-mnt/$pool"
+    ;;
 *)
-    echo "zfs-fuse.sh TOOLS DIR make | make-scan | read POOL FILE" >&2
+    echo "zfs-fuse.sh TOOLS DIR make | make-scan | read POOL FILE | write POOL IMAGE COMMAND..." >&2
     exit 2
     ;;
 esac

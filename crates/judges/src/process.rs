@@ -182,6 +182,11 @@ impl Mounted {
         self.mountpoint.path().join(below_pool)
     }
 
+    /// The process that serves it.
+    pub fn id(&self) -> Option<u32> {
+        self.running.as_ref().map(Running::id)
+    }
+
     /// Unmounts and waits for the end.
     ///
     /// # Errors

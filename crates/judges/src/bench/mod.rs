@@ -7,10 +7,12 @@
 //! ```text
 //!   read, scan ──► read_child                  the engine opens a pool that zfs-fuse made
 //!   write ───────► write_child                 the engine makes a pool on files that were written through before
+//!         ───────► mounted                     the same files under any file system that can be mounted
 //!   all ─────────► fio, zfs-fuse.sh            what the disks give, what others make of them
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
+pub mod mounted;
 pub mod read;
 pub mod read_child;
 pub mod scan;
@@ -73,6 +75,9 @@ impl Measured {
         })
     }
 }
+
+/// This process, where the kernel tells of processes.
+const SELF: &str = "self";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench")
@@ -139,17 +144,17 @@ fn fio(direction: &str, files: &[PathBuf], arguments: &[String]) -> Result<Measu
     })
 }
 
-/// Processor time that all threads took so far: ticks of 10 ms, as the kernel tells.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+/// Processor time that all threads of a process took so far: ticks of 10 ms, as the kernel tells.
+fn cpu_seconds(process: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let behind_the_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     behind_the_name.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
         / 100.0
 }
 
-/// The most memory that this process ever held, as the kernel tells.
-fn peak_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+/// The most memory that a process ever held, as the kernel tells.
+fn peak_bytes(process: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }

@@ -12,7 +12,7 @@ use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::OpenOptions;
 
-use super::{ARC_BYTES, Measured, cpu_seconds, peak_bytes};
+use super::{ARC_BYTES, Measured, SELF, cpu_seconds, peak_bytes};
 use crate::JudgeError;
 use crate::engine::Opened;
 use crate::fuzz::Chance;
@@ -80,7 +80,7 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
         // Warmed up outside of the measurement.
         machine.block_on(sequential(&request, &file, HOT_BYTES, 1)).map_err(failed)?;
     }
-    let (begun, cpu_begun) = (Instant::now(), cpu_seconds());
+    let (begun, cpu_begun) = (Instant::now(), cpu_seconds(SELF));
     let (bytes, operations) = match what {
         "sequential" => machine.block_on(sequential(&request, &file, file.size_bytes, AHEAD)),
         "random" => machine.block_on(random(&request, &file)),
@@ -89,11 +89,11 @@ fn measure(what: &str, devices: &Path, pool: &str) -> Result<Measured, JudgeErro
         other => return Err(failed(format!("no measurement is called {other}"))),
     }
     .map_err(failed)?;
-    let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu_begun);
+    let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cpu_seconds(SELF) - cpu_begun);
     for leaf in opened.pool().blocks.tree().health() {
         line(&format!("leaf {} {}", leaf.counts.read_bytes, leaf.name));
     }
-    Ok(Measured { bytes, operations, seconds, peak_bytes: peak_bytes(), cpu_seconds })
+    Ok(Measured { bytes, operations, seconds, peak_bytes: peak_bytes(SELF), cpu_seconds })
 }
 
 /// Pieces one after the other, some of them asked for ahead, as a door does for a client that reads a file through.

@@ -12,12 +12,20 @@
 //!   mirror   the same; everything is written twice                …
 //!   synced   4 KiB, fsync, over and over; then by 32 at once      fio, 4 KiB, O_DSYNC; ourselves with one writer
 //!   random   8 KiB anywhere in a file of 8 KiB records, fsync     fio, 8 KiB anywhere, 32 at once, fsync
-//!   lz4      words, compressed                                    ourselves, not compressing
+//!   lz4      as single: source text; pages half noise, half zeros ourselves, not compressing
+//!   small    100,000 files of 4 KiB by 8 clients: make, write,    zfs-fuse, btrfs, xfs, through their mounts as through ours
+//!            fsync each; remove all, fsync the directories
+//!   mounted  single and synced (one writer) through a mount       zfs-fuse, btrfs, xfs
 //! ```
+//!
+//! Where other programs run on the same cores, who waits for a core waits for whole slices of theirs, and every figure is
+//! about them: `chrt -r 5 target/release/weir-judge write-bench` has all contestants go before them.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::mounted::{self, Whose};
 use super::write_child::{RANDOM_TIME, budget_bytes};
 use super::{Measured, folder, line_of, measuring};
 use crate::JudgeError;
@@ -29,6 +37,9 @@ const ROUNDS: usize = 5;
 const MEMORY_SLACK: f64 = 1.2;
 /// Least gain of 32 writers that sync over one.
 const GROUP_COMMIT: f64 = 6.0;
+
+/// Least gain over zfs-fuse with small files.
+const SMALL_FILES_GAIN: f64 = 3.0;
 
 /// Disks that are written.
 struct Disks {
@@ -87,7 +98,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     let rounds = value("--rounds").and_then(|n| n.parse().ok()).unwrap_or(ROUNDS).max(1);
     let only = value("--only");
     let wanted = |row: &str| only.is_none_or(|only| only == row);
-    let mut bench = Bench { home: folder().join("write"), rounds, peak_bytes: 0, report };
+    let mut bench = Bench { home: folder().join("write"), rounds, report };
     line(&format!("{:<36} {:>30} {:>30} {:>6} {:>6}", "", "Weir", "beside", "ratio", "target"));
     for disks in [&SINGLE, &RAIDZ2, &MIRROR] {
         if wanted(disks.name) {
@@ -101,7 +112,15 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
         bench.random()?;
     }
     if wanted("lz4") {
-        bench.lz4()?;
+        bench.lz4("half", "half zeros")?;
+        bench.lz4("text", "source text")?;
+    }
+    if wanted("small") {
+        bench.small()?;
+    }
+    if wanted("mounted") {
+        bench.mounted("sequential", "mounted, sequential", "MB/s", Measured::mb_per_second)?;
+        bench.mounted("synced-1", "mounted, 4K and fsync", "op/s", Measured::per_second)?;
     }
     Ok(())
 }
@@ -109,13 +128,18 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
 struct Bench<'a> {
     home: PathBuf,
     rounds: usize,
-    /// Most memory that the row measured last took.
-    peak_bytes: u64,
     report: &'a mut Report,
 }
 
 /// What one contestant got in each round.
 type Rounds = Vec<Measured>;
+
+/// What Weir got, by its doors.
+#[derive(Default)]
+struct Ours {
+    engine: Rounds,
+    mounted: Rounds,
+}
 
 impl Bench<'_> {
     /// The files of these disks, written through.
@@ -134,11 +158,10 @@ impl Bench<'_> {
         Ok(images)
     }
 
-    fn ours(&mut self, what: &str, disks: &Disks, mib: u64) -> Result<(Measured, String), JudgeError> {
+    fn ours(&self, what: &str, disks: &Disks, mib: u64) -> Result<(Measured, String), JudgeError> {
         let folder = self.home.join(disks.name);
         let told = measuring(&["write-bench-child", what, &path(&folder)?, disks.name, &mib.to_string()])?;
         let measured = line_of(&told)?;
-        self.peak_bytes = self.peak_bytes.max(measured.peak_bytes);
         Ok((measured, told))
     }
 
@@ -199,17 +222,84 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn lz4(&mut self) -> Result<(), JudgeError> {
+    fn lz4(&mut self, data: &str, about: &str) -> Result<(), JudgeError> {
         self.images(&SINGLE)?;
         let (mut packed, mut plain) = (Rounds::new(), Rounds::new());
         for _ in 0..self.rounds {
-            plain.push(self.ours("plain", &SINGLE, SINGLE.payload_mib)?.0);
-            packed.push(self.ours("lz4", &SINGLE, SINGLE.payload_mib)?.0);
+            plain.push(self.ours(&format!("plain-{data}"), &SINGLE, SINGLE.payload_mib)?.0);
+            packed.push(self.ours(&format!("lz4-{data}"), &SINGLE, SINGLE.payload_mib)?.0);
         }
         let rate = Measured::mb_per_second;
-        self.row("words, lz4 / not compressed", "MB/s", (&packed, rate), (&plain, rate), Some(1.0));
-        self.costs("words, lz4", &packed);
+        self.row(&format!("{about}, lz4 / off"), "MB/s", (&packed, rate), (&plain, rate), Some(1.0));
+        self.costs(&format!("{about}, lz4"), &packed);
         Ok(())
+    }
+
+    /// Small files; the engine alone has a row without a target, since its peers go through the kernel.
+    fn small(&mut self) -> Result<(), JudgeError> {
+        self.images(&SINGLE)?;
+        let (ours, peers) = self.by_mount("small", &mut |bench| Ok(bench.ours("small", &SINGLE, 0)?.0))?;
+        let per_second = Measured::per_second;
+        for (whose, rounds) in &peers {
+            let target = (*whose == Whose::ZfsFuse).then_some(SMALL_FILES_GAIN);
+            let row = format!("small files, mounted / {}", whose.name());
+            self.row(&row, "/s  ", (&ours.mounted, per_second), (rounds, per_second), target);
+            if *whose == Whose::ZfsFuse {
+                self.row(
+                    "small files, in the engine / zfs-fuse",
+                    "/s  ",
+                    (&ours.engine, per_second),
+                    (rounds, per_second),
+                    None,
+                );
+            }
+        }
+        self.costs("small files, in the engine", &ours.engine);
+        self.costs("small files, mounted", &ours.mounted);
+        Ok(())
+    }
+
+    fn mounted(
+        &mut self,
+        what: &str,
+        name: &str,
+        unit: &str,
+        value: impl Fn(&Measured) -> f64 + Copy,
+    ) -> Result<(), JudgeError> {
+        self.images(&SINGLE)?;
+        let (ours, peers) = self.by_mount(what, &mut |_| Ok(Measured::default()))?;
+        for (whose, rounds) in &peers {
+            self.row(&format!("{name} / {}", whose.name()), unit, (&ours.mounted, value), (rounds, value), None);
+        }
+        self.costs(name, &ours.mounted);
+        Ok(())
+    }
+
+    /// Lets Weir and its peers write through their mounts, in turns; whoever is not here is left out, and named.
+    fn by_mount(
+        &mut self,
+        what: &str,
+        in_the_engine: &mut dyn FnMut(&mut Self) -> Result<Measured, JudgeError>,
+    ) -> Result<(Ours, BTreeMap<Whose, Rounds>), JudgeError> {
+        let image = self.images(&SINGLE)?.swap_remove(0);
+        let mut ours = Ours::default();
+        let mut peers: BTreeMap<Whose, Rounds> = Whose::PEERS.into_iter().map(|whose| (whose, Rounds::new())).collect();
+        for _ in 0..self.rounds {
+            for whose in peers.keys().copied().collect::<Vec<_>>() {
+                match mounted::measure(whose, &image, what, SINGLE.payload_mib) {
+                    Ok(measured) => peers.entry(whose).or_default().push(measured),
+                    Err(JudgeError::Missing { what }) => {
+                        self.report.skip(whose.name(), &what);
+                        peers.remove(&whose);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let measured = mounted::measure(Whose::Weir, &image, what, SINGLE.payload_mib)?;
+            ours.mounted.push(measured);
+            ours.engine.push(in_the_engine(self)?);
+        }
+        Ok((ours, peers))
     }
 
     /// Prints a row and books whether the target is met.
@@ -258,7 +348,7 @@ impl Bench<'_> {
             format!("  {name}: processor")
         ));
         let budget = budget_bytes() as f64;
-        let peak = std::mem::take(&mut self.peak_bytes) as f64;
+        let peak = ours.iter().map(|m| m.peak_bytes).max().unwrap_or_default() as f64;
         let met = peak <= budget * MEMORY_SLACK;
         line(&format!(
             "{:<36} {:.0} MB, {:.2} of cache and dirty limit ({:.0} MB), at most {MEMORY_SLACK}: {}",

@@ -19,25 +19,33 @@ use weir_objects::props::Value;
 use weir_pool::config::Class;
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
 
-use super::{ARC_BYTES, Measured, cpu_seconds, peak_bytes};
+use super::{ARC_BYTES, Measured, SELF, cpu_seconds, peak_bytes};
 use crate::JudgeError;
 use crate::fuzz::Chance;
 use crate::report::line;
 
-const POOL: &str = "b-write";
+/// The pool of all measurements.
+pub(super) const POOL: &str = "b-write";
 /// The file system that is written to: its properties are those of the measurement.
 const FILES: &str = "b-write/files";
 
 /// A sequential writer hands over this much at once.
-const PIECE_BYTES: usize = 1 << 20;
+pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// What synced writes write, and for how long.
-const SYNCED_BYTES: usize = 4 << 10;
-const SYNCED_TIME: Duration = Duration::from_secs(4);
+pub(super) const SYNCED_BYTES: usize = 4 << 10;
+pub(super) const SYNCED_TIME: Duration = Duration::from_secs(4);
 /// Random writes: their size, which is their file's record size, and how many at once.
 const RANDOM_BYTES: usize = 8 << 10;
 const RANDOM_DEPTH: usize = 32;
 /// How long random writes go on.
 pub const RANDOM_TIME: Duration = Duration::from_secs(10);
+/// Small files: how many, of which size, how many of them in a directory, and how many clients make them at once.
+const SMALL_FILES: u64 = 100_000;
+pub(super) const SMALL_BYTES: usize = 4 << 10;
+const SMALL_IN_A_DIRECTORY: u64 = 1000;
+pub(super) const SMALL_CLIENTS: u64 = 8;
+/// After so long no more are made, and the rate is that of those which were.
+pub(super) const SMALL_TIME: Duration = Duration::from_secs(45);
 /// `compression`, as it is stored.
 const UNCOMPRESSED: u64 = 2;
 const LZ4: u64 = 15;
@@ -76,7 +84,11 @@ pub fn budget_bytes() -> u64 {
     ARC_BYTES + weir_pool::engine::DirtyLimits::default().max_bytes
 }
 
-async fn make(machine: &Machine, what: &str, folder: &Path, layout: &str) -> Result<Target, JudgeError> {
+/// Makes a pool on the images of a folder.
+///
+/// # Errors
+/// What the engine says.
+pub(super) async fn make_pool(machine: &Machine, folder: &Path, layout: &str) -> Result<Arc<Engine>, JudgeError> {
     let mut images: Vec<_> = std::fs::read_dir(folder)
         .map_err(|source| JudgeError::Io { what: folder.display().to_string(), source })?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -93,11 +105,15 @@ async fn make(machine: &Machine, what: &str, folder: &Path, layout: &str) -> Res
     let mut options = CreateOptions::new(POOL, vec![NewTop { class: Class::Normal, layout, leaves }]);
     options.arc_bytes = ARC_BYTES;
     options.force = true;
-    let engine = Engine::create(machine, &options).await.map_err(failed)?;
+    Engine::create(machine, &options).await.map_err(failed)
+}
+
+async fn make(machine: &Machine, what: &str, folder: &Path, layout: &str) -> Result<Target, JudgeError> {
+    let engine = make_pool(machine, folder, layout).await?;
     let properties = match what {
         "random" => vec![("recordsize", RANDOM_BYTES as u64)],
-        "plain" => vec![("compression", UNCOMPRESSED)],
-        "lz4" => vec![("compression", LZ4)],
+        "plain-text" | "plain-half" => vec![("compression", UNCOMPRESSED)],
+        "lz4-text" | "lz4-half" => vec![("compression", LZ4)],
         _ => Vec::new(),
     };
     let properties = properties.into_iter().map(|(name, value)| (name.to_string(), Value::Number(value))).collect();
@@ -117,19 +133,21 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
             target.sequential(&noise(7, 8 * PIECE_BYTES), bytes).await?;
             target.engine.sync().await.map_err(failed)?;
         }
-        let (begun, cpu_begun, group) = (Instant::now(), cpu_seconds(), target.engine.groups().last_synced());
+        let (begun, cpu_begun, group) = (Instant::now(), cpu_seconds(SELF), target.engine.groups().last_synced());
         let (bytes, operations) = match what {
             "sequential" => target.sequential(&noise(7, 8 * PIECE_BYTES), bytes).await?,
-            "plain" | "lz4" => target.sequential(&compressible(8 * PIECE_BYTES), bytes).await?,
+            "plain-text" | "lz4-text" => target.sequential(&sources(8 * PIECE_BYTES)?, bytes).await?,
+            "plain-half" | "lz4-half" => target.sequential(&half_noise(8 * PIECE_BYTES), bytes).await?,
             "random" => target.random(bytes).await?,
+            "small" => target.small().await?,
             _ => match what.strip_prefix("synced-").and_then(|writers| writers.parse().ok()) {
                 Some(writers) => target.synced(writers).await?,
                 None => return Err(failed(format!("no measurement is called {what}"))),
             },
         };
-        let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu_begun);
+        let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cpu_seconds(SELF) - cpu_begun);
         line(&format!("groups {}", target.engine.groups().last_synced().0 - group.0));
-        let measured = Measured { bytes, operations, seconds, peak_bytes: peak_bytes(), cpu_seconds };
+        let measured = Measured { bytes, operations, seconds, peak_bytes: peak_bytes(SELF), cpu_seconds };
         target.engine.export().await.map_err(failed)?;
         Ok(measured)
     })
@@ -195,6 +213,21 @@ impl Target {
         }
         Ok((operations * SYNCED_BYTES as u64, operations))
     }
+
+    async fn small(&self) -> Result<(u64, u64), JudgeError> {
+        let data = Bytes::from(noise(11, SMALL_BYTES));
+        let clients: Vec<_> = (0..SMALL_CLIENTS)
+            .map(|client| {
+                let (files, data) = (self.files.clone(), data.clone());
+                self.machine.tasks.spawn(async move { small_client(&files, client, &data).await })
+            })
+            .collect();
+        let mut made = 0;
+        for client in clients {
+            made += client.await.map_err(|_| failed("a client was lost"))??;
+        }
+        Ok((made * SMALL_BYTES as u64, made))
+    }
 }
 
 async fn synced_writer(files: &FileSystem, writer: u64, data: &[u8]) -> Result<u64, JudgeError> {
@@ -210,27 +243,69 @@ async fn synced_writer(files: &FileSystem, writer: u64, data: &[u8]) -> Result<u
     Ok(operations)
 }
 
+/// Many small files in directories of their own client: each made and stable; all gone, and that stable too.
+async fn small_client(files: &FileSystem, client: u64, data: &[u8]) -> Result<u64, JudgeError> {
+    let (rq, cred) = (&Request::internal("bench"), &Cred::root());
+    let (mut dirs, begun) = (Vec::new(), Instant::now());
+    for (dir, mut names) in small_names(client) {
+        let made = files.create(rq, cred, files.root(), dir.as_bytes(), &New::of(NewKind::Directory, 0o755)).await;
+        let made = made.map_err(failed)?.object;
+        names.truncate(if begun.elapsed() < SMALL_TIME { names.len() } else { 0 });
+        for name in &names {
+            let file = files.create(rq, cred, made, name.as_bytes(), &New::of(NewKind::Regular, 0o644)).await;
+            let file = file.map_err(failed)?.object;
+            let data = Bytes::copy_from_slice(data);
+            files.write(rq, cred, file, WriteAt::Offset(0), data).await.map_err(failed)?;
+            files.sync(rq, Some(file)).await.map_err(failed)?;
+        }
+        dirs.push((made, names));
+    }
+    let mut gone = 0;
+    for (dir, names) in dirs {
+        gone += names.len() as u64;
+        for name in names {
+            files.remove(rq, cred, dir, name.as_bytes()).await.map_err(failed)?;
+        }
+        files.sync(rq, Some(dir)).await.map_err(failed)?;
+    }
+    Ok(gone)
+}
+
+/// The directories of a client with the names of their files.
+pub(super) fn small_names(client: u64) -> impl Iterator<Item = (String, Vec<String>)> {
+    let dirs = (client..SMALL_FILES / SMALL_IN_A_DIRECTORY).step_by(SMALL_CLIENTS as usize);
+    dirs.map(|dir| (format!("d{dir}"), (0..SMALL_IN_A_DIRECTORY).map(|file| format!("file-{file:04}")).collect()))
+}
+
 /// Bytes that no compression makes smaller.
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut chance = Chance::new(seed);
     (0..bytes / 8).flat_map(|_| chance.draw().to_le_bytes()).collect()
 }
 
-/// Bytes that lz4 makes two to three times smaller, as text is: words of a small vocabulary.
-fn compressible(bytes: usize) -> Vec<u8> {
-    let mut chance = Chance::new(10);
-    let words: Vec<Vec<u8>> = (0..2000)
-        .map(|_| {
-            let length = 3 + chance.below(9);
-            (0..length).map(|_| b'a' + chance.below(26) as u8).chain([b' ']).collect()
-        })
-        .collect();
-    let mut out = Vec::with_capacity(bytes + 16);
-    while out.len() < bytes {
-        // Some words are said more often than others.
-        let rare = chance.below(words.len());
-        out.extend_from_slice(words.get(chance.below(rare + 1)).map_or(b" ", Vec::as_slice));
+/// Pages of which one half is noise and the other zeros, as fio makes data that is to be compressed by half.
+fn half_noise(bytes: usize) -> Vec<u8> {
+    let mut out = noise(10, bytes);
+    for page in out.chunks_mut(4 << 10) {
+        let half = page.len() / 2;
+        page.iter_mut().skip(half).for_each(|byte| *byte = 0);
     }
-    out.truncate(bytes);
     out
+}
+
+/// Text: the sources of this workspace, one after the other, over and over.
+fn sources(bytes: usize) -> Result<Vec<u8>, JudgeError> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
+    let (mut text, io) = (Vec::new(), |source| JudgeError::Io { what: "the workspace's sources".to_string(), source });
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text.extend(std::fs::read(&path).map_err(io)?);
+            }
+        }
+    }
+    Ok(text.into_iter().cycle().take(bytes).collect())
 }

@@ -38,6 +38,11 @@ fn main() -> ExitCode {
     {
         return bench::write_child::main(what, folder, layout, mib);
     }
+    if let [judge, what, mib, folder] = arguments.as_slice()
+        && judge == "mounted-bench-child"
+    {
+        return bench::mounted::main(what, mib, folder);
+    }
     if let [judge, folder, life] = arguments.as_slice()
         && judge == "kill-child"
     {
