@@ -1,6 +1,7 @@
 //! What administrators ask for: each done by the syncer in one transaction group, then noted in the pool's history.
 
 use weir_objects::dsl::change::{NewDataset, Setting};
+use weir_objects::dsl::{Counted, Who};
 use weir_objects::props::Value;
 use weir_pool::PoolError;
 use weir_pool::engine::Engine;
@@ -36,6 +37,8 @@ pub enum Operation {
     Bookmark(Vec<(String, String)>),
     /// Properties change.
     Set(String, Vec<(String, Setting)>),
+    /// How much a user, group or project may use in a file system; 0: no limit.
+    SetQuota(String, Who, Counted, u64, u64),
     /// A volume gets another size, in bytes.
     Resize(String, u64),
 }
@@ -74,6 +77,7 @@ impl Operation {
             Operation::Release(holds) => engine.release(holds).await,
             Operation::Bookmark(bookmarks) => engine.bookmark(bookmarks).await,
             Operation::Set(name, settings) => engine.set_properties(name, settings).await,
+            Operation::SetQuota(name, who, what, id, limit) => engine.set_quota(name, who, what, id, limit).await,
             Operation::Resize(name, size_bytes) => engine.set_volume_size(name, size_bytes).await,
         }
     }

@@ -1,5 +1,6 @@
 //! `zfs get`.
 
+use super::identity;
 use super::select::{Selected, Selection, all_properties, json_frame, properties};
 use crate::args::{Args, Spec};
 use crate::call::{Call, complain};
@@ -10,7 +11,7 @@ use serde_json::{Map, Value as Json};
 use std::ffi::OsString;
 use weir_machine::Request;
 use weir_objects::dsl::PoolFacts;
-use weir_objects::props::{Property, native_named};
+use weir_objects::props::{DatasetKind, Property, Value, native_named};
 use weir_pool::{Pool, PoolError};
 
 const SPEC: Spec = Spec {
@@ -111,7 +112,15 @@ async fn of_dataset(
             Ok(found.into_iter().map(|p| (p.name.clone(), Some(p))).collect())
         }
         Some(wanted) => {
-            let found = properties(rq, pool, of, wanted, facts).await?;
+            let mut found = properties(rq, pool, of, wanted, facts).await?;
+            for (name, place) in wanted.iter().zip(&mut found) {
+                if let (Some(Ok(identity)), DatasetKind::Filesystem | DatasetKind::Snapshot) =
+                    (identity::parse(name), of.kind)
+                {
+                    let files = pool.file_system(rq, of.name()).await?;
+                    *place = Some(identity::value(rq, files.objects(), name, identity).await?);
+                }
+            }
             let found = wanted.iter().cloned().zip(found);
             Ok(found.filter(|(_, p)| p.is_some() || !all).collect())
         }
@@ -119,7 +128,11 @@ async fn of_dataset(
 }
 
 fn value(property: Option<&Property>, exact: bool) -> String {
-    property.map_or_else(|| "-".to_owned(), |p| p.text(exact))
+    let text = |p: &Property| match (identity::parse(&p.name), &p.value) {
+        (Some(Ok(of)), Value::Number(n)) => identity::text(*n, of.what, of.is_quota, exact),
+        _ => p.text(exact),
+    };
+    property.map_or_else(|| "-".to_owned(), text)
 }
 
 fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args: &Args) {

@@ -4,11 +4,13 @@ mod create;
 mod destroy;
 mod get;
 mod holds;
+mod identity;
 mod list;
 mod select;
 mod set;
 mod snapshot;
 mod target;
+mod userspace;
 mod values;
 
 pub use create::file_system;
@@ -17,10 +19,12 @@ pub use values::{When, parse as parse_property};
 use crate::call::{Call, say};
 use crate::failure::Failure;
 use std::ffi::OsString;
+use weir_objects::dsl::Who;
 
 const USAGE: &str = "\
 usage: zfs list | get [-d DIR]… [options] [DATASET]…
        zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark [--dir DIR]… [options] NAME…
+       zfs userspace | groupspace | projectspace [--dir DIR]… [options] FILESYSTEM|SNAPSHOT
        zfs set | inherit | hold | release | holds [--dir DIR]… [options] NAME…";
 
 /// Runs the command.
@@ -42,6 +46,9 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "bookmark" => snapshot::bookmark(call, line),
         "set" => set::run(call, line),
         "inherit" => set::inherit(call, line),
+        "userspace" => userspace::run(call, Who::User, line),
+        "groupspace" => userspace::run(call, Who::Group, line),
+        "projectspace" => userspace::run(call, Who::Project, line),
         "hold" => holds::hold(call, line),
         "release" => holds::release(call, line),
         "holds" => holds::holds(call, line),

@@ -1,5 +1,6 @@
 //! `zfs set` and `zfs inherit`: properties of datasets.
 
+use super::identity::{self, Of};
 use super::target::{self, PLACES, below, words};
 use super::values::{self, When};
 use crate::args::Spec;
@@ -52,6 +53,11 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     let kind = kind_of(&rq, &*dsl(engine, &rq).await?, name).await?;
     let mut settings = Vec::new();
     for pair in pairs {
+        if let Some(quota) = quota(pair) {
+            let (of, limit) = quota.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+            target::run(call, engine, doing, Operation::SetQuota(name.to_owned(), of.who, of.what, of.id, limit)).await?;
+            continue;
+        }
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
         let as_kind = if user { DatasetKind::Filesystem } else { kind };
         let (property, value) =
@@ -67,6 +73,16 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     }
     let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
     target::run(call, engine, doing, Operation::Set(name.to_owned(), settings)).await
+}
+
+/// The limit of a user, group or project; `None` if it is none that is to be set.
+fn quota(pair: &str) -> Option<Result<(Of, u64), String>> {
+    let (property, value) = pair.split_once('=')?;
+    Some(match identity::parse(property)? {
+        Ok(of) if !of.is_quota => Err(format!("'{property}' is readonly")),
+        Ok(of) => identity::limit(value).map(|limit| (of, limit)),
+        Err(why) => Err(why),
+    })
 }
 
 /// What a dataset is.

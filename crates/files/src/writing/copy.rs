@@ -14,6 +14,7 @@ use super::data::PIECE_BYTES;
 use super::locks::HeldSet;
 use super::may;
 use super::node::Node;
+use super::quota::owners;
 use crate::change::Cred;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
@@ -194,6 +195,7 @@ impl FileSystem {
         let (from, to) = copying.at;
         let block_bytes = copying.block_bytes;
         let most = copying.left.min(SHARED_AT_ONCE * block_bytes);
+        self.may_grow(rq, &owners(node)).await?;
         let tx = self.begin(rq, most, Purpose::Write).await?;
         let failed = |e| FileError::at(e, copying.source, from);
         let mut pointers = Vec::new();

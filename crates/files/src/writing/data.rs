@@ -6,6 +6,7 @@
 use super::make::NAME_BYTES;
 use super::may;
 use super::node::Node;
+use super::quota::owners;
 use crate::attributes::Attributes;
 use crate::change::{Cred, Space, WriteAt};
 use crate::error::FileError;
@@ -82,6 +83,7 @@ impl FileSystem {
         (at, end): (u64, u64),
         piece: &Bytes,
     ) -> Result<(), FileError> {
+        self.may_grow(rq, &owners(node)).await?;
         let tx = self.begin(rq, piece.len() as u64, Purpose::Write).await?;
         self.grow_block(rq, &tx, node, end).await?;
         self.write_piece(rq, &tx, node, at, piece).await?;

@@ -3,6 +3,7 @@
 
 use super::acls::{self, Listed};
 use super::node::Node;
+use super::quota::owners_of;
 use super::{may, posix_acl};
 use crate::attributes::{Attributes, FileKind};
 use crate::change::{Cred, New, NewKind};
@@ -102,6 +103,8 @@ impl FileSystem {
         }
         may::add(cred, &parent)?;
         let birth = self.birth(rq, cred, &parent, new).await?;
+        let project = self.project_of_new(&parent)?.unwrap_or(0);
+        self.may_own(rq, &owners_of(birth.uid, birth.gid, project)).await?;
         let heirloom = self.heirloom(&parent, new, &birth)?;
         let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
         let node = self.make_in(rq, &tx, parent, name, birth, |node| heirloom.give(node)).await?;
@@ -220,6 +223,13 @@ impl FileSystem {
         Ok(node)
     }
 
+    /// The project of a new file in a directory; `None` if the pool does not count by project.
+    fn project_of_new(&self, parent: &Node) -> Result<Option<u64>, FileError> {
+        let inherits = parent.has_flag(flag::PROJINHERIT);
+        let project = if inherits { parent.word(index::PROJID) } else { 0 };
+        Ok(self.writing()?.settings().projects.then_some(project))
+    }
+
     /// Gives a new file its attributes, in the order of `zfs_mknode`.
     pub(super) async fn dress(
         &self,
@@ -230,7 +240,7 @@ impl FileSystem {
         birth: &Birth,
     ) -> Result<(), FileError> {
         let is_dir = birth.kind() == FileKind::Directory;
-        let projects = self.writing()?.settings().projects;
+        let project = self.project_of_new(parent)?;
         let mut flags = flag::ARCHIVE | flag::AV_MODIFIED | birth.listed.flags;
         if birth.xattr_dir || parent.is_xattr() {
             flags |= flag::XATTR;
@@ -239,7 +249,7 @@ impl FileSystem {
         if heir && parent.has_flag(flag::PROJINHERIT) {
             flags |= flag::PROJINHERIT;
         }
-        if projects {
+        if project.is_some() {
             flags |= flag::PROJID;
             self.know(rq, tx, index::PROJID).await?;
             node.numbers = self.numbers();
@@ -255,9 +265,8 @@ impl FileSystem {
             node.set_time(time, birth.time)?;
         }
         node.set_word(index::LINKS, if is_dir { 2 } else { 1 })?;
-        if projects {
-            let inherits = parent.has_flag(flag::PROJINHERIT);
-            node.set_word(index::PROJID, if inherits { parent.word(index::PROJID) } else { 0 })?;
+        if let Some(project) = project {
+            node.set_word(index::PROJID, project)?;
         }
         if matches!(birth.kind(), FileKind::BlockDevice | FileKind::CharDevice) {
             node.set_word(index::RDEV, birth.rdev)?;

@@ -37,6 +37,7 @@ mod names;
 mod node;
 mod owner;
 mod posix_acl;
+mod quota;
 mod rename;
 mod replay;
 mod row;
@@ -149,6 +150,8 @@ pub(crate) struct Writing {
     holds: Mutex<BTreeMap<ObjectId, u64>>,
     /// When files were read, as far as that is not stored.
     accessed: access::Noted,
+    /// Limits of users, groups and projects, once they were asked for.
+    quotas: Mutex<Option<Arc<quota::Quotas>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -167,6 +170,7 @@ impl Writing {
             unlinked,
             holds: Mutex::default(),
             accessed: Mutex::default(),
+            quotas: Mutex::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use super::acls::{self, Listed};
 use super::log::Set;
 use super::make::NAME_BYTES;
 use super::node::Node;
+use super::quota::owners;
 use super::{may, posix_acl, xattrs};
 use crate::attributes::Attributes;
 use crate::change::{Cred, SetAttributes, SetTime};
@@ -13,6 +14,7 @@ use crate::metadata::index;
 use weir_format::ObjectId;
 use weir_format::znode::{Timestamp, flag};
 use weir_machine::Request;
+use weir_objects::dsl::Who;
 use weir_objects::live::Purpose;
 use weir_objects::txg::Tx;
 
@@ -80,6 +82,16 @@ impl FileSystem {
             Self::check_size(size_bytes)?;
         }
         may::set(cred, &node, set)?;
+        let mut gainers = Vec::new();
+        for (who, now) in owners(&node) {
+            let new = match who {
+                Who::User => set.uid,
+                Who::Group => set.gid,
+                Who::Project => None,
+            };
+            gainers.extend(new.map(u64::from).filter(|new| *new != now).map(|new| (who, new)));
+        }
+        self.may_own(rq, &gainers).await?;
         let shrinks = set.size_bytes.is_some_and(|size| size <= node.size_bytes());
         let purpose = if shrinks { Purpose::Free } else { Purpose::Names };
         let tx = self.begin(rq, NAME_BYTES, purpose).await?;

@@ -33,11 +33,34 @@ pub enum Who {
 }
 
 impl Who {
+    /// All of them.
+    pub const ALL: [Who; 3] = [Who::User, Who::Group, Who::Project];
+
     fn object(self) -> u64 {
         match self {
             Who::User => Objset::USERUSED_OBJECT,
             Who::Group => Objset::GROUPUSED_OBJECT,
             Who::Project => Objset::PROJECTUSED_OBJECT,
+        }
+    }
+
+    /// The name in the master node of the ZAP of such limits.
+    pub fn quota_name(self, what: Counted) -> &'static str {
+        match what {
+            Counted::Bytes => self.quota_names().0,
+            Counted::Objects => self.quota_names().1,
+        }
+    }
+
+    /// The name in the master node of the limit of those that have none of their own.
+    pub fn default_name(self, what: Counted) -> &'static str {
+        match (self, what) {
+            (Who::User, Counted::Bytes) => "defaultuserquota",
+            (Who::User, Counted::Objects) => "defaultuserobjquota",
+            (Who::Group, Counted::Bytes) => "defaultgroupquota",
+            (Who::Group, Counted::Objects) => "defaultgroupobjquota",
+            (Who::Project, Counted::Bytes) => "defaultprojectquota",
+            (Who::Project, Counted::Objects) => "defaultprojectobjquota",
         }
     }
 
@@ -48,6 +71,20 @@ impl Who {
             Who::Project => ("projectquota@", "projectobjquota@"),
         }
     }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counted {
+    /// Space in bytes.
+    Bytes,
+    /// Files, directories and all else that has an object.
+    Objects,
+}
+
+impl Counted {
+    /// Both.
+    pub const ALL: [Counted; 2] = [Counted::Bytes, Counted::Objects];
 }
 
 /// What one user, group or project uses, and may use (0: no limit).
@@ -93,6 +130,36 @@ impl ObjectSet {
             account(&mut out, &name, |a| a.quota_objects = value);
         }
         Ok(out)
+    }
+
+    /// What one user, group or project uses, as of the last group.
+    ///
+    /// # Errors
+    /// What reading the sums meets.
+    pub async fn used_by(self: &Arc<Self>, rq: &Request, who: Who, what: Counted, id: u64) -> Result<u64, ObjectError> {
+        let name = match what {
+            Counted::Bytes => format!("{id:x}"),
+            Counted::Objects => format!("obj-{id:x}"),
+        };
+        match zap::lookup_word(rq, self, ObjectId(who.object()), &name).await {
+            Ok(found) => Ok(found.unwrap_or(0)),
+            Err(error) if error.is_absent() => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The limits of a file system, by identity.
+    ///
+    /// # Errors
+    /// What reading them meets.
+    pub async fn limits_of(
+        self: &Arc<Self>,
+        rq: &Request,
+        who: Who,
+        what: Counted,
+    ) -> Result<BTreeMap<u64, u64>, ObjectError> {
+        let all = self.quotas(rq, who.quota_name(what)).await?;
+        Ok(all.into_iter().filter_map(|(id, limit)| Some((u64::from_str_radix(&id, 16).ok()?, limit))).collect())
     }
 
     async fn quotas(self: &Arc<Self>, rq: &Request, name: &str) -> Result<Vec<(String, u64)>, ObjectError> {

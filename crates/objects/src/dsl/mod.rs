@@ -25,7 +25,7 @@ mod properties;
 mod snapshots;
 mod space;
 
-pub use accounting::{Accounts, Domains, Who};
+pub use accounting::{Account, Accounts, Counted, Domains, Who};
 pub use bookmarks::NamedBookmark;
 pub use history::HistoryRecord;
 pub use keys::{KeyFormat, KeySpec, SetKey};

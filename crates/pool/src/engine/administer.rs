@@ -17,6 +17,7 @@ use weir_format::zil::ZilHeader;
 use weir_format::{ObjectId, ObjsetId};
 use weir_machine::Request;
 use weir_objects::dsl::change::{Change, ChangeError, Kind, NewDataset, Setting, VolumeSpec};
+use weir_objects::dsl::{Counted, Who};
 use weir_objects::live::{Gate, Policy};
 use weir_objects::props::Value;
 use weir_objects::{ObjectSet, Opening, zil};
@@ -231,6 +232,18 @@ impl Engine {
         })
         .await?;
         self.renew_settings(&Request::internal("set")).await
+    }
+
+    /// Sets how many bytes or objects a user, group or project may use in a file system; 0: as many as it likes.
+    ///
+    /// # Errors
+    /// If there is no such file system, or it is read-only.
+    pub async fn set_quota(&self, name: String, who: Who, what: Counted, id: u64, limit: u64) -> Result<(), PoolError> {
+        let rq = &Request::internal("set");
+        let files = self.file_system(rq, &name).await?;
+        let failed = |source| PoolError::File { name: name.clone(), source: Box::new(source) };
+        files.set_quota(rq, who, what, id, limit).await.map_err(failed)?;
+        self.sync().await
     }
 
     /// Gives a volume another size, in bytes.

@@ -3,9 +3,10 @@
 use crate::world::{HOME, Shape, create, demand_whole, import, world};
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt};
 use weir_machine::Request;
 use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
+use weir_objects::dsl::{Counted, Who};
 use weir_objects::zil::needs_replay;
 use weir_pool::Layout;
 
@@ -214,4 +215,103 @@ fn access_times_last() {
         assert!(read.1 - read.0 >= 20_000_000_000);
     });
     run.unwrap();
+}
+
+/// What users and groups use, counted file by file, must be what the sums say.
+async fn demand_counted(files: &Arc<FileSystem>) {
+    use std::collections::BTreeMap;
+    use weir_format::znode::Fuid;
+    let rq = Request::internal("test");
+    let (set, mut id) = (files.objects(), weir_format::ObjectId(0));
+    let (mut users, mut groups) = (BTreeMap::<Fuid, (u64, u64)>::new(), BTreeMap::<Fuid, (u64, u64)>::new());
+    while let Some(next) = set.next_object(&rq, weir_format::ObjectId(id.0 + 1)).await.unwrap() {
+        id = next;
+        let Ok(found) = files.attributes(&rq, id).await else { continue };
+        let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
+        for (counts, owner) in [(&mut users, found.uid), (&mut groups, found.gid)] {
+            let sum = counts.entry(Fuid(owner.into())).or_default();
+            *sum = (sum.0 + bytes, sum.1 + 1);
+        }
+    }
+    for (who, counted) in [(Who::User, users), (Who::Group, groups)] {
+        let said = set.accounts(&rq, who).await.unwrap().into_iter();
+        let said: BTreeMap<_, _> = said.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).collect();
+        let said: BTreeMap<_, _> = said.into_iter().filter(|(_, sums)| *sums != (0, 0)).collect();
+        assert_eq!(said, counted, "{who:?}");
+    }
+}
+
+/// Limits of users, groups and objects bind; what they are held against is right also after a replay.
+#[test]
+fn quotas_bind() {
+    let world = world(9, SHAPE);
+    let machine = world.machine();
+    let mut data = vec![0; 1 << 20];
+    weir_sim::Rng::new(9).fill(&mut data);
+    let data = Bytes::from(data);
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let (alice, bob) = (Cred::new(1000, 100, &[]), Cred::new(1001, 100, &[]));
+        files.set_attributes(&rq, &root, files.root(), &SetAttributes::mode(0o777)).await.unwrap();
+        let set = async |who, what, id, limit| {
+            engine.set_quota(HOME.into(), who, what, id, limit).await.unwrap();
+        };
+        set(Who::User, Counted::Bytes, 1000, 2 << 20).await;
+        set(Who::Group, Counted::Objects, 100, 6).await;
+        let new = New::of(NewKind::Regular, 0o600);
+        let file = files.create(&rq, &alice, files.root(), b"alice", &new).await.unwrap().object;
+        for n in 0..2 {
+            files.write(&rq, &alice, file, WriteAt::Offset(n << 20), data.clone()).await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        let over = |done: Result<_, FileError>| assert_eq!(done.map(drop).unwrap_err(), FileError::Quota);
+        over(files.write(&rq, &alice, file, WriteAt::End, data.clone()).await);
+        over(files.write(&rq, &root, file, WriteAt::End, data.clone()).await);
+        over(files.create(&rq, &alice, files.root(), b"more", &new).await);
+        let other = files.create(&rq, &bob, files.root(), b"bob", &new).await.unwrap().object;
+        files.write(&rq, &bob, other, WriteAt::End, data.clone()).await.unwrap();
+        let give = SetAttributes { uid: Some(1000), ..SetAttributes::default() };
+        over(files.set_attributes(&rq, &root, other, &give).await);
+        let copied = files.copy_range(&rq, &root, (&files, other, 0), (file, 4 << 20), 1 << 20).await;
+        assert_eq!(copied, Err(FileError::Quota));
+        for n in 0..4 {
+            files.create(&rq, &bob, files.root(), format!("bob-{n}").as_bytes(), &new).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        over(files.create(&rq, &bob, files.root(), b"seventh", &new).await);
+        set(Who::Group, Counted::Objects, 100, 0).await;
+        files.create(&rq, &bob, files.root(), b"seventh", &new).await.unwrap();
+        set(Who::User, Counted::Bytes, 1000, 3 << 20).await;
+        files.write(&rq, &alice, file, WriteAt::End, data.clone()).await.unwrap();
+        demand_counted_after(&engine, &files).await;
+        // For the replay: files of others grow, shrink, change hands and go.
+        files.set_attributes(&rq, &root, other, &SetAttributes { uid: Some(7), gid: Some(8), ..give }).await.unwrap();
+        files.write(&rq, &root, other, WriteAt::End, data.slice(..100_000)).await.unwrap();
+        files.set_attributes(&rq, &root, file, &SetAttributes::size(100)).await.unwrap();
+        files.remove(&rq, &root, files.root(), b"bob-1").await.unwrap();
+        files.create(&rq, &bob, files.root(), b"eighth", &new).await.unwrap();
+        files.sync(&rq, None).await.unwrap();
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        demand_counted_after(&engine, &files).await;
+        let limits = files.objects().limits_of(&rq, Who::User, Counted::Bytes).await.unwrap();
+        assert_eq!(limits.into_iter().collect::<Vec<_>>(), [(1000, 3 << 20)]);
+        let owner = files.objects().accounts(&rq, Who::User).await.unwrap();
+        assert_eq!(owner[&weir_format::znode::Fuid(7)].used_objects, 1);
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}
+
+async fn demand_counted_after(engine: &weir_pool::Engine, files: &Arc<FileSystem>) {
+    engine.sync().await.unwrap();
+    demand_counted(files).await;
 }

@@ -1,0 +1,129 @@
+//! Users, groups and projects in property names: `userquota@alice`, `groupused@100`, `projectobjquota@7`.
+
+use std::fs::read_to_string;
+use std::sync::Arc;
+use weir_format::znode::Fuid;
+use weir_machine::Request;
+use weir_objects::ObjectError;
+use weir_objects::ObjectSet;
+use weir_objects::dsl::{Counted, Who};
+use weir_objects::props::{Property, Source, Value, human_size};
+
+/// What a property of that kind says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Of {
+    /// Whose.
+    pub who: Who,
+    /// What is counted.
+    pub what: Counted,
+    /// The limit, not the use.
+    pub is_quota: bool,
+    /// The number of the user, group or project.
+    pub id: u64,
+}
+
+const KINDS: [(&str, Who); 3] = [("user", Who::User), ("group", Who::Group), ("project", Who::Project)];
+const SAYS: [(&str, Counted, bool); 4] = [
+    ("used", Counted::Bytes, false),
+    ("quota", Counted::Bytes, true),
+    ("objused", Counted::Objects, false),
+    ("objquota", Counted::Objects, true),
+];
+
+/// The number of a name in a file like `/etc/passwd`.
+fn number_in(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
+    line.split(':').nth(2)?.parse().ok()
+}
+
+fn name_in(text: &str, id: u64) -> Option<String> {
+    let id = id.to_string();
+    let line = text.lines().find(|line| line.split(':').nth(2) == Some(&id))?;
+    line.split(':').next().map(str::to_owned)
+}
+
+fn list(who: Who) -> String {
+    // A machine without such a list knows no names.
+    match who {
+        Who::User => read_to_string("/etc/passwd").unwrap_or_default(),
+        Who::Group => read_to_string("/etc/group").unwrap_or_default(),
+        Who::Project => String::new(),
+    }
+}
+
+/// What a property name means; `None` if it is none of these.
+///
+/// # Errors
+/// A user or group that nobody knows.
+pub fn parse(property: &str) -> Option<Result<Of, String>> {
+    let (kind, name) = property.split_once('@')?;
+    let (rest, who) = KINDS.iter().find_map(|(prefix, who)| Some((kind.strip_prefix(prefix)?, *who)))?;
+    let (_, what, is_quota) = SAYS.iter().find(|(says, ..)| *says == rest).copied()?;
+    let id = name.parse::<u32>().map(u64::from).ok().or_else(|| number_in(&list(who), name));
+    let unknown = || format!("invalid {} '{name}'", if who == Who::Project { "project" } else { "user or group" });
+    Some(id.map(|id| Of { who, what, is_quota, id }).ok_or_else(unknown))
+}
+
+/// A limit as it is written: a size or a count, or `none`.
+///
+/// # Errors
+/// What is neither.
+pub fn limit(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        text => crate::size::parse(text).ok_or_else(|| format!("bad numeric value '{text}'")),
+    }
+}
+
+/// How a user, group or project is called.
+pub fn name(id: Fuid, numeric: bool, names: &str) -> String {
+    let known = if numeric || id.domain() != 0 { None } else { name_in(names, id.0) };
+    known.unwrap_or_else(|| id.0.to_string())
+}
+
+/// The list of names of users or groups of this machine.
+pub fn names(who: Who) -> String {
+    list(who)
+}
+
+/// The value of such a property of a file system.
+///
+/// # Errors
+/// What reading the accounts meets.
+pub async fn value(rq: &Request, set: &Arc<ObjectSet>, property: &str, of: Of) -> Result<Property, ObjectError> {
+    let account = set.accounts(rq, of.who).await?.remove(&Fuid(of.id)).unwrap_or_default();
+    let number = match (of.what, of.is_quota) {
+        (Counted::Bytes, false) => account.used_bytes,
+        (Counted::Bytes, true) => account.quota_bytes,
+        (Counted::Objects, false) => account.used_objects,
+        (Counted::Objects, true) => account.quota_objects,
+    };
+    Ok(Property { name: property.to_owned(), value: Value::Number(number), source: Source::Local })
+}
+
+/// A use or limit as text.
+pub fn text(number: u64, what: Counted, is_quota: bool, exact: bool) -> String {
+    match what {
+        _ if is_quota && number == 0 => if exact { "0" } else { "none" }.to_owned(),
+        Counted::Bytes if !exact => human_size(number),
+        _ => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_properties() {
+        let of = |who, what, is_quota, id| Some(Ok(Of { who, what, is_quota, id }));
+        assert_eq!(parse("userquota@0"), of(Who::User, Counted::Bytes, true, 0));
+        assert_eq!(parse("userused@root"), of(Who::User, Counted::Bytes, false, 0));
+        assert_eq!(parse("groupobjquota@12"), of(Who::Group, Counted::Objects, true, 12));
+        assert_eq!(parse("projectobjused@7"), of(Who::Project, Counted::Objects, false, 7));
+        assert!(matches!(parse("userquota@nobody-of-that-name"), Some(Err(_))));
+        assert_eq!((parse("written@a"), parse("userquota"), parse("usersize@1")), (None, None, None));
+        assert_eq!((limit("none"), limit("1K")), (Ok(0), Ok(1024)));
+        assert!(limit("much").is_err());
+    }
+}

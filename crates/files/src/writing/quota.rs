@@ -1,0 +1,140 @@
+//! How much users, groups and projects may use (OpenZFS `module/zfs/zfs_quota.c`).
+//!
+//! Limits stand in ZAPs that the master node names; they are read once and kept. What is used is what the last group that
+//! synced has counted ([`weir_objects::dsl::Who`]): so a limit is overstepped by what a few seconds bring, as in OpenZFS,
+//! and never by more. It binds everybody, the superuser too: the space counts for the owner, whoever writes.
+//!
+//! Replay of the intent log asks nobody: what is in it was allowed.
+
+use super::lock;
+use super::make::NAME_BYTES;
+use super::node::Node;
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use crate::metadata::index;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_format::znode::{flag, master};
+use weir_format::{ObjectId, ObjectType};
+use weir_machine::Request;
+use weir_objects::dsl::{Counted, Who};
+use weir_objects::live::Purpose;
+use weir_objects::zap::{self, NewZap};
+
+/// The limits of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Kind {
+    /// Of those that have none of their own; 0: none.
+    usual: u64,
+    own: BTreeMap<u64, u64>,
+}
+
+/// The limits of a file system. Kinds without any are not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Quotas(BTreeMap<(Who, Counted), Kind>);
+
+/// Whose a file is: each owner by number.
+pub(super) type Owners = [(Who, u64); 3];
+
+/// The owners of a file.
+pub(super) fn owners(node: &Node) -> Owners {
+    let project = if node.has_flag(flag::PROJID) { node.word(index::PROJID) } else { 0 };
+    owners_of(node.word(index::UID), node.word(index::GID), project)
+}
+
+/// Owners by their numbers; project 0 is none.
+pub(super) fn owners_of(user: u64, group: u64, project: u64) -> Owners {
+    [(Who::User, user), (Who::Group, group), (Who::Project, project)]
+}
+
+impl FileSystem {
+    async fn quotas(&self, rq: &Request) -> Result<Arc<Quotas>, FileError> {
+        let writing = self.writing()?;
+        if let Some(quotas) = lock(&writing.quotas).clone() {
+            return Ok(quotas);
+        }
+        let failed = |e| FileError::at(e, ObjectId(master::OBJECT), 0);
+        let mut read = Quotas::default();
+        for (who, what) in Who::ALL.into_iter().flat_map(|who| Counted::ALL.map(|what| (who, what))) {
+            let name = who.default_name(what);
+            let usual = zap::lookup_word(rq, self.objects(), ObjectId(master::OBJECT), name).await.map_err(failed)?;
+            let own = self.objects().limits_of(rq, who, what).await.map_err(failed)?;
+            let kind = Kind { usual: usual.unwrap_or(0), own };
+            if kind != Kind::default() {
+                read.0.insert((who, what), kind);
+            }
+        }
+        let read = Arc::new(read);
+        *lock(&writing.quotas) = Some(read.clone());
+        Ok(read)
+    }
+
+    async fn check(&self, rq: &Request, owners: &[(Who, u64)], counted: &[Counted]) -> Result<(), FileError> {
+        let quotas = self.quotas(rq).await?;
+        if quotas.0.is_empty() {
+            return Ok(());
+        }
+        for (who, id) in owners.iter().copied() {
+            for what in counted.iter().filter(|_| who != Who::Project || id != 0) {
+                let Some(kind) = quotas.0.get(&(who, *what)) else { continue };
+                let most = kind.own.get(&id).copied().unwrap_or(kind.usual);
+                if most == 0 {
+                    continue;
+                }
+                let used = self.objects().used_by(rq, who, *what, id).await;
+                if used.map_err(|e| FileError::at(e, ObjectId(master::OBJECT), 0))? >= most {
+                    return Err(FileError::Quota);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file of those owners may grow.
+    ///
+    /// # Errors
+    /// [`FileError::Quota`].
+    pub(super) async fn may_grow(&self, rq: &Request, owners: &[(Who, u64)]) -> Result<(), FileError> {
+        self.check(rq, owners, &[Counted::Bytes]).await
+    }
+
+    /// Whether there may be a further file of those owners.
+    ///
+    /// # Errors
+    /// [`FileError::Quota`].
+    pub(super) async fn may_own(&self, rq: &Request, owners: &[(Who, u64)]) -> Result<(), FileError> {
+        self.check(rq, owners, &Counted::ALL).await
+    }
+
+    /// Sets how many bytes or objects a user, group or project may use; 0 takes the limit away. Stable with its group.
+    ///
+    /// # Errors
+    /// [`FileError::ReadOnly`]; [`FileError::NoSpace`]; what reading the master node meets.
+    pub async fn set_quota(&self, rq: &Request, who: Who, what: Counted, id: u64, limit: u64) -> Result<(), FileError> {
+        let writing = self.writing()?;
+        let master = ObjectId(master::OBJECT);
+        let failed = |e| FileError::at(e, master, 0);
+        let _alone = writing.locks.one(master).await;
+        let set = self.objects();
+        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let name = who.quota_name(what);
+        let zap = match zap::lookup_word(rq, set, master, name).await.map_err(failed)? {
+            Some(id) => ObjectId(id),
+            None if limit == 0 => return Ok(()),
+            None => {
+                let zap = zap::create(rq, set, &tx, &NewZap::new(ObjectType::USERGROUP_QUOTA)).await.map_err(failed)?;
+                zap::put_word(rq, set, &tx, master, name, zap.0).await.map_err(failed)?;
+                zap
+            }
+        };
+        let key = format!("{id:x}");
+        let known = zap::lookup_word(rq, set, zap, &key).await.map_err(failed)?;
+        match (limit, known) {
+            (0, Some(_)) => zap::remove_name(rq, set, &tx, zap, &key).await.map(drop).map_err(failed)?,
+            (0, None) => {}
+            (limit, _) => zap::put_word(rq, set, &tx, zap, &key, limit).await.map_err(failed)?,
+        }
+        *lock(&writing.quotas) = None;
+        Ok(())
+    }
+}
