@@ -53,6 +53,8 @@ pub struct Outcome {
     pub killed: Vec<Killed>,
     /// Of those born, blocks that others have too: each counts as one more reference.
     pub cloned: Vec<BlockPointer>,
+    /// A dnode of more than one slot was written (`feature@large_dnode`).
+    pub large_dnodes: bool,
 }
 
 /// Tells user, group and project of a file from its dnode and spill block; `None` for what belongs to nobody.
@@ -127,6 +129,7 @@ impl ObjectSet {
         let root = writer.root(&synced, zil).await?;
         let mut outcome = writer.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         outcome.root = root.pointer;
+        outcome.large_dnodes = synced.iter().any(|(_, dnode)| dnode.as_ref().is_some_and(|d| d.extra_slots > 0));
         let adopted = |(id, dnode): Synced| (id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))));
         self.adopt(live, txg, root, synced.into_iter().map(adopted).collect());
         Ok(Some(outcome))

@@ -32,6 +32,16 @@ pub(crate) fn policy_for(kind: ObjsetKind, policy: Policy) -> Policy {
     Policy { owner_of: (kind == ObjsetKind::Zfs).then_some(owners), ..policy }
 }
 
+/// Slots of new dnodes by `dnodesize` (`dnodesize_changed_cb`).
+fn dnode_slots(property: u64) -> u8 {
+    match property {
+        0 => 1,
+        // The size for files that have some attributes more than usual.
+        1 => 2,
+        bytes => (bytes >> 9).clamp(1, 32) as u8,
+    }
+}
+
 impl Engine {
     /// What data sets need to know of their pool.
     pub fn facts(&self) -> PoolFacts {
@@ -169,7 +179,8 @@ impl Engine {
             2 => SyncMode::Disabled,
             _ => SyncMode::Standard,
         };
-        Ok(LogPolicy { sync, sa_xattr: false })
+        let sa_xattr = self.feature_count(rq, "org.openzfs:zilsaxattr").await?.is_some();
+        Ok(LogPolicy { sync, sa_xattr })
     }
 
     async fn settings(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Settings, PoolError> {
@@ -182,11 +193,12 @@ impl Engine {
             (true, false) => AccessTimes::On,
         };
         let record_bytes = number("recordsize").await?;
-        let projects = self.is_feature_active(rq, "org.zfsonlinux:project_quota").await?;
+        let projects = self.feature_count(rq, "org.zfsonlinux:project_quota").await?.is_some_and(|count| count > 0);
+        let large_dnodes = self.feature_count(rq, "org.zfsonlinux:large_dnode").await?.is_some();
         Ok(Settings {
             read_only: number("readonly").await? != 0,
             record_bytes: u32::try_from(record_bytes).ok().filter(|n| n.is_power_of_two()).unwrap_or(128 << 10),
-            dnode_slots: 1,
+            dnode_slots: if large_dnodes { dnode_slots(number("dnodesize").await?) } else { 1 },
             xattr_in_sa: xattr == 2,
             xattrs: xattr != 0,
             acl_type: match number("acltype").await? {
@@ -201,10 +213,10 @@ impl Engine {
         })
     }
 
-    async fn is_feature_active(&self, rq: &Request, guid: &str) -> Result<bool, PoolError> {
+    /// How often a feature is in use; `None` if it is not enabled.
+    async fn feature_count(&self, rq: &Request, guid: &str) -> Result<Option<u64>, PoolError> {
         let mos = crate::mos::Mos { set: self.mos.clone() };
-        let features = crate::features::Features::read(rq, &mos).await?;
-        Ok(features.count(guid).is_some_and(|count| count > 0))
+        Ok(crate::features::Features::read(rq, &mos).await?.count(guid))
     }
 
     async fn identity(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Identity, PoolError> {

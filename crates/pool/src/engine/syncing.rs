@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 use weir_blocks::SpaceChange;
 use weir_format::uberblock::Mmp;
-use weir_format::{BlockPointer, Endian, NvList, ObjectId, Txg, Uberblock};
+use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
 use weir_machine::{Priority, Request};
 use weir_objects::dsl::change::space::Delta;
 use weir_objects::dsl::change::{Change, Limits, PoolContext, SyncedSet};
@@ -99,7 +99,7 @@ impl Syncing<'_> {
     }
 
     async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
-        self.sync_logs().await;
+        self.sync_logs().await?;
         self.sync_sets().await?;
         for job in self.engine.queue.take(self.txg()) {
             answers.extend(job(self).await);
@@ -131,16 +131,24 @@ impl Syncing<'_> {
     }
 
     /// Lets the intent logs go on: records of this group are obsolete with it, and so are the blocks that held no others.
-    async fn sync_logs(&mut self) {
+    ///
+    /// A file system's log may have records of extended attributes from its first block on: the feature says so with the
+    /// header that leads to it (`zil_create`).
+    async fn sync_logs(&mut self) -> Result<(), PoolError> {
         let txg = self.txg();
         for open in self.engine.sets.all() {
             let Some(zil) = &open.zil else { continue };
             let log = zil.sync(txg).await;
             if log.changed {
+                let (set, has_blocks) = (open.set.id(), !log.header.log.is_hole());
                 open.set.set_zil_header(log.header);
+                if has_blocks && open.set.kind() == ObjsetKind::Zfs && self.change.is_enabled("zilsaxattr").await? {
+                    self.change.activate(ObjectId(set.0), "zilsaxattr").await?;
+                }
             }
             log.frees.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
         }
+        Ok(())
     }
 
     /// Writes the trees of all sets that changed, and books what that means.
@@ -153,6 +161,9 @@ impl Syncing<'_> {
                 let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
                 self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
                 self.add_clones(&outcome.cloned).await?;
+                if outcome.large_dnodes {
+                    self.change.activate(ObjectId(set.id().0), "large_dnode").await?;
+                }
             }
         }
         Ok(())

@@ -3,10 +3,11 @@
 use crate::world::{HOME, Shape, create, demand_whole, import, world};
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt, XattrMode};
 use weir_machine::Request;
-use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
+use weir_objects::dsl::change::{Kind, NewDataset, Setting, VolumeSpec};
 use weir_objects::dsl::{Counted, Who};
+use weir_objects::props::Value;
 use weir_objects::zil::needs_replay;
 use weir_pool::Layout;
 
@@ -314,4 +315,88 @@ fn quotas_bind() {
 async fn demand_counted_after(engine: &weir_pool::Engine, files: &Arc<FileSystem>) {
     engine.sync().await.unwrap();
     demand_counted(files).await;
+}
+
+/// Attributes that were made stable come back from the log's own records of them, without a group.
+#[test]
+fn attributes_are_replayed() {
+    let world = world(10, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "begun").await;
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        files.set_xattr(&rq, &root, file, b"user.old", b"gone", XattrMode::Any).await.unwrap();
+        engine.sync().await.unwrap();
+        let synced = engine.groups().last_synced();
+        files.set_xattr(&rq, &root, file, b"user.new", &[7; 300], XattrMode::Any).await.unwrap();
+        files.remove_xattr(&rq, &root, file, b"user.old").await.unwrap();
+        files.sync(&rq, Some(file)).await.unwrap();
+        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        demand_whole(&machine, "with a log").await;
+        let pool = crate::world::open(&machine).await;
+        assert_eq!(pool.features.count("org.openzfs:zilsaxattr"), Some(1));
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        assert_eq!(files.xattr_names(&rq, file).await.unwrap(), [b"user.new".to_vec()]);
+        assert_eq!(files.xattr(&rq, file, b"user.new").await.unwrap().unwrap(), vec![7; 300]);
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}
+
+/// With large dnodes, attributes need no block of their own; the feature counts the file systems that have some.
+#[test]
+fn attributes_fit_large_dnodes() {
+    let world = world(11, SHAPE);
+    let machine = world.machine();
+    let run = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        for (size, slots) in [(0, 1), (1, 2), (4096, 8), (16384, 32)] {
+            let value = Setting::Set(Value::Number(size));
+            engine.set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
+            for n in 0..20 {
+                let name = format!("file-{size}-{n}");
+                make(&files, &name).await;
+                let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+                files.set_xattr(&rq, &root, file, b"user.note", &[n; 300], XattrMode::Any).await.unwrap();
+                engine.sync().await.unwrap();
+                let dnode = files.objects().object(&rq, file).await.unwrap().dnode.clone();
+                assert_eq!((dnode.slots(), dnode.spill.is_some()), (slots, slots == 1));
+                if n % 3 == 0 {
+                    files.remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
+                }
+            }
+        }
+        files.sync(&rq, None).await.unwrap();
+    });
+    run.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        for (size, n) in [(0, 1), (1, 2), (4096, 4), (16384, 19)] {
+            let name = format!("file-{size}-{n}");
+            demand(&files, &name).await;
+            let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+            assert_eq!(files.xattr(&rq, file, b"user.note").await.unwrap().unwrap(), vec![n; 300]);
+        }
+        demand_counted_after(&engine, &files).await;
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after").await;
+        assert_eq!(crate::world::open(&machine).await.features.count("org.zfsonlinux:large_dnode"), Some(1));
+    });
+    second.unwrap();
 }
