@@ -107,7 +107,7 @@ impl Volume {
             let tx = self.objects.begin(rq, piece.len() as u64, Purpose::Write).await.map_err(self.changing(at))?;
             self.put_piece(rq, &tx, at, &piece).await.map_err(self.changing(at))?;
             if let Some(zil) = self.zil() {
-                zil.log_write(&tx, DATA, at, &piece);
+                zil.log_write(&tx, DATA, at, &piece, self.block_bytes.into());
             }
             at += piece.len() as u64;
         }

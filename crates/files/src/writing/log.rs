@@ -136,7 +136,7 @@ impl FileSystem {
         if node.links() > 0
             && let Some(zil) = self.zil()
         {
-            zil.log_write(tx, node.id, offset, data);
+            zil.log_write(tx, node.id, offset, data, node.object.block_bytes());
         }
     }
 

@@ -355,6 +355,7 @@ impl ObjectSet {
                 return Err(ObjectError::Unsupported { what: "sharing a block that is not as long as the object's" });
             }
             let changes = node.changes(tx.txg());
+            changes.displace(block..block.saturating_add(1));
             changes.blocks.remove(&block);
             changes.shared.insert(block, pointer);
             reach(node, tx.txg(), id, block);
@@ -367,6 +368,7 @@ impl ObjectSet {
     fn put(&self, node: &mut Node, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, booked: bool) {
         let len = bytes.len() as u64;
         let changes = node.changes(txg);
+        changes.displace(block..block.saturating_add(1));
         changes.shared.remove(&block);
         let known = changes.blocks.insert(block, bytes).is_some() || booked;
         if let (false, Some(live)) = (known, self.live()) {
@@ -446,6 +448,7 @@ impl ObjectSet {
         self.change_image(rq, tx, id, |image, changes| {
             let keep = changes.blocks.split_off(&first);
             changes.blocks.extend(keep.into_iter().filter(|(n, _)| *n >= last));
+            changes.displace(first..last);
             changes.shared.retain(|n, _| !(first..last).contains(n));
             changes.freed.add(first..last);
             if last > image.max_block_id {

@@ -29,6 +29,7 @@
 mod change;
 pub(crate) mod node;
 mod numbers;
+mod place;
 mod seek;
 mod share;
 pub mod spans;

@@ -14,6 +14,7 @@ use crate::object::Object;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
 
@@ -30,11 +31,21 @@ pub(crate) struct Changes {
     pub blocks: BTreeMap<u64, Bytes>,
     /// Blocks that are not written but shared: the blocks on the devices that they are. None of them is in `blocks`.
     pub shared: BTreeMap<u64, BlockPointer>,
+    /// Blocks of `blocks` that are in their final place already: the intent log needed them.
+    pub placed: BTreeMap<u64, BlockPointer>,
+    /// Blocks that were placed and changed again: their places are to be given back.
+    pub orphans: Vec<BlockPointer>,
     /// The spill block: written, or taken away.
     pub spill: Option<Option<Bytes>>,
 }
 
 impl Changes {
+    /// Blocks of this range are others now, or none: what was placed of them counts no more.
+    pub fn displace(&mut self, range: Range<u64>) {
+        let gone: Vec<u64> = self.placed.range(range).map(|(n, _)| *n).collect();
+        self.orphans.extend(gone.iter().filter_map(|n| self.placed.remove(n)));
+    }
+
     /// Whether it has blocks that are not in the synced tree.
     pub fn writes(&self) -> bool {
         !self.blocks.is_empty() || !self.shared.is_empty()
@@ -155,7 +166,9 @@ impl Node {
     /// The object is gone from `txg` on.
     pub fn remove(&mut self, txg: Txg) {
         let changes = self.changes(txg);
-        *changes = Changes { removed: true, ..Changes::default() };
+        changes.displace(0..u64::MAX);
+        let orphans = std::mem::take(&mut changes.orphans);
+        *changes = Changes { removed: true, orphans, ..Changes::default() };
         self.current = None;
     }
 

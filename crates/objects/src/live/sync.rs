@@ -53,6 +53,8 @@ pub struct Outcome {
     pub killed: Vec<Killed>,
     /// Of those born, blocks that others have too: each counts as one more reference.
     pub cloned: Vec<BlockPointer>,
+    /// Blocks that are in no tree, nor in any account: their places are to be given back.
+    pub orphans: Vec<BlockPointer>,
     /// A dnode of more than one slot was written (`feature@large_dnode`).
     pub large_dnodes: bool,
 }
@@ -178,6 +180,10 @@ fn is_accounting(id: ObjectId) -> bool {
 
 impl Writer<'_> {
     async fn sync_object(&self, dirty: &Dirty) -> Result<Option<Dnode>, ObjectError> {
+        if !dirty.changes.orphans.is_empty() {
+            let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            outcome.orphans.extend(&dirty.changes.orphans);
+        }
         let base = dirty.base.as_ref().map(|object| &object.dnode);
         self.object(dirty.id, base, &dirty.changes, &|_| 1).await
     }

@@ -210,14 +210,20 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// Writes the data blocks that are not shared, and takes over those that are.
+    /// Writes the data blocks that lie nowhere yet, and takes over those that are shared or placed.
     async fn share_data(
         &self,
         tree: &Tree<'_>,
         changes: &Changes,
         fill: Fill<'_>,
     ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
-        let mut edits = self.write_data(tree, &changes.blocks, fill).await?;
+        let mut blocks = changes.blocks.clone();
+        blocks.retain(|n, _| !changes.placed.contains_key(n));
+        let mut edits = self.write_data(tree, &blocks, fill).await?;
+        for (n, pointer) in &changes.placed {
+            self.born(tree, *pointer);
+            edits.insert(*n, *pointer);
+        }
         for (n, pointer) in &changes.shared {
             let pointer = reborn(pointer, self.txg);
             self.born(tree, pointer);
@@ -273,7 +279,7 @@ impl Writer<'_> {
         let mut dnode = image.clone();
         adopt(&mut dnode, base);
         let mut tree = Tree { freed: &changes.freed, ..bare(dnode.indirect_shift) };
-        if changes.shared.is_empty() {
+        if changes.shared.is_empty() && changes.placed.is_empty() {
             tree.edits = self.write_data(&tree, &changes.blocks, fill).await?;
         } else {
             tree.edits = self.share_data(&tree, changes, fill).await?;

@@ -23,6 +23,8 @@ pub(crate) enum Said {
         length: u64,
         /// The data; read from the object when it is committed, if not kept.
         data: Option<Bytes>,
+        /// The bytes of the object's blocks, if they are to go to their final place.
+        in_place: Option<u64>,
     },
 }
 
@@ -42,6 +44,12 @@ impl Entry {
             Said::Write { length, .. } => (WriteBody::RECORD_BYTES as u64, *length),
         }
     }
+}
+
+/// The record of a write to one block that lies in its final place; without its number.
+pub(crate) fn placed_record(object: ObjectId, txg: Txg, offset: u64, length: u64, pointer: BlockPointer) -> Vec<u8> {
+    let body = LogBody::Write(WriteBody { object, offset, length, block_offset: 0, pointer, data: None });
+    NewRecord { body: &body, ignore_case: false, txg, seq: 0 }.encode(ENDIAN)
 }
 
 /// The record of a part of a write.

@@ -16,6 +16,9 @@ use weir_machine::{Machine, Request};
 /// Data of a write up to this is kept with its record; more is read from the object when it is committed.
 const KEPT_DATA_BYTES: usize = 32 << 10;
 
+/// Writes from this on may go to their final place (`zfs_immediate_write_sz`).
+const IN_PLACE_BYTES: u64 = 32 << 10;
+
 /// What a dataset promises of its changes (`sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncMode {
@@ -28,6 +31,30 @@ pub enum SyncMode {
     Disabled,
 }
 
+/// Which writes go to their final place at once, so that their records need no data (`logbias`; OpenZFS
+/// `zil_write_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InPlace {
+    /// None: the log has a device of its own, which is faster.
+    #[default]
+    Never,
+    /// Large ones, that are at least half of their block.
+    Large,
+    /// All.
+    Always,
+}
+
+impl InPlace {
+    /// Whether a write of `length` bytes does, in an object with such blocks.
+    fn takes(self, length: u64, block_bytes: u64) -> bool {
+        match self {
+            InPlace::Never => false,
+            InPlace::Large => length >= IN_PLACE_BYTES && length >= block_bytes / 2,
+            InPlace::Always => true,
+        }
+    }
+}
+
 /// How a dataset's log is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -36,6 +63,8 @@ pub struct Policy {
     /// The feature `zilsaxattr` is active for the dataset: records may set extended attributes. Until then a commit of
     /// such a change waits for its group.
     pub sa_xattr: bool,
+    /// Which writes go to their final place.
+    pub in_place: InPlace,
 }
 
 /// Somebody who waits for a block: told whether it is stable.
@@ -162,15 +191,17 @@ impl Zil {
         state.lists.push_common(entry);
     }
 
-    /// Logs a write made in `tx`.
-    pub fn log_write(&self, tx: &Tx, object: ObjectId, offset: u64, data: &Bytes) {
+    /// Logs a write made in `tx` to an object with blocks of `block_bytes`.
+    pub fn log_write(&self, tx: &Tx, object: ObjectId, offset: u64, data: &Bytes, block_bytes: u64) {
         let txg = tx.txg();
         let mut state = self.state();
         if data.is_empty() || state.is_unlogged(txg) {
             return;
         }
         let kept = (data.len() <= KEPT_DATA_BYTES).then(|| data.clone());
-        let said = Said::Write { offset, length: data.len() as u64, data: kept };
+        let length = data.len() as u64;
+        let in_place = Some(block_bytes).filter(|bytes| *bytes > 0 && state.policy.in_place.takes(length, *bytes));
+        let said = Said::Write { offset, length, data: kept, in_place };
         state.lists.push_of_object(Entry { txg, object, said });
     }
 

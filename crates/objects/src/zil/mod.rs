@@ -24,14 +24,15 @@
 //! What fails: see the writer. A log that cannot be written, or has no room, is slow, not wrong: commits wait for their
 //! group.
 //!
-//! Not done: blocks of large writes are not written in place with their record leading to them (`logbias=throughput`):
-//! a record carries its data always.
+//! Data of large writes goes to its final place, and the record leads there, unless the log has a device of its own
+//! ([`place`]).
 
 mod chain;
 pub mod claim;
 mod entry;
 mod log;
 pub mod pack;
+mod place;
 mod replay;
 mod store;
 #[cfg(test)]
@@ -41,7 +42,7 @@ mod write;
 
 pub use chain::LogSync;
 pub use claim::{Claim, claim, needs_replay};
-pub use log::{LogOpening, Policy, SyncMode, Zil};
+pub use log::{InPlace, LogOpening, Policy, SyncMode, Zil};
 pub use replay::{Replayed, Replayer, object_of};
 pub use store::{BlockLog, LogData, LogStore};
 pub use walk::{LogBlock, LogWalk};

@@ -2,6 +2,7 @@
 
 use crate::error::{ObjectError, Place};
 use crate::object_set::ObjectSet;
+use crate::txg::Tx;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Weak};
@@ -102,6 +103,21 @@ pub trait LogData: Send + Sync {
         offset: u64,
         length: u64,
     ) -> BoxFuture<'a, Result<Option<Bytes>, ObjectError>>;
+
+    /// Writes a block that was changed in `tx`'s group to its final place and gives the pointer to it; `None` if that cannot
+    /// be.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn place<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _tx: &'a Tx,
+        _object: ObjectId,
+        _block: u64,
+    ) -> BoxFuture<'a, Result<Option<BlockPointer>, ObjectError>> {
+        Box::pin(async { Ok(None) })
+    }
 }
 
 impl LogData for Weak<ObjectSet> {
@@ -121,6 +137,19 @@ impl LogData for Weak<ObjectSet> {
             };
             let end = offset.saturating_add(length);
             Ok(Some(set.read(rq, &object, offset, length as usize, end).await?))
+        })
+    }
+
+    fn place<'a>(
+        &'a self,
+        rq: &'a Request,
+        tx: &'a Tx,
+        object: ObjectId,
+        block: u64,
+    ) -> BoxFuture<'a, Result<Option<BlockPointer>, ObjectError>> {
+        Box::pin(async move {
+            let Some(set) = self.upgrade() else { return Ok(None) };
+            set.place_block(rq, tx, object, block).await
         })
     }
 }

@@ -82,6 +82,13 @@ impl Zil {
     pub(super) async fn write_turns(self: Arc<Self>) {
         let rq = request();
         while let Some((entries, joining)) = self.next_turn().await {
+            let entries = self.place_large(entries).await;
+            {
+                let mut state = self.state();
+                for (record, data) in entries.iter().map(Entry::sizes) {
+                    state.sizes.expect(record, data);
+                }
+            }
             let mut turn = Turn { zil: &self, rq: &rq, filling: None };
             let stopped = turn.write(entries).await.is_err();
             self.end_turn(joining, stopped);
@@ -100,10 +107,6 @@ impl Zil {
                 if state.waiters.len() < TURNS {
                     state.gone.clear();
                     let entries = state.lists.take();
-                    for entry in &entries {
-                        let (record, data) = entry.sizes();
-                        state.sizes.expect(record, data);
-                    }
                     return Some((entries, std::mem::take(&mut state.joining)));
                 }
                 state.wait_for_room()

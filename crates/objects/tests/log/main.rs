@@ -344,14 +344,14 @@ fn policies() {
     let run = world.run(async move {
         let zil = pool.log(ZilHeader::default());
         let rq = Request::internal("client");
-        zil.set_policy(Policy { sync: SyncMode::Disabled, sa_xattr: false });
+        zil.set_policy(Policy { sync: SyncMode::Disabled, ..Policy::default() });
         {
             let tx = pool.groups.hold().unwrap();
             pool.change(&zil, &tx, 0, Op::Create);
         }
         zil.commit(&rq, None).await.unwrap();
         assert_eq!((pool.known().writes, pool.groups.last_synced()), (0, Txg(9)));
-        zil.set_policy(Policy { sync: SyncMode::Always, sa_xattr: false });
+        zil.set_policy(Policy { sync: SyncMode::Always, ..Policy::default() });
         assert!(zil.commits_each());
         // The change is in no record: now that something is promised, its group must sync.
         pool.machine.tasks.spawn(pool.clone().syncer(zil.clone()));

@@ -130,7 +130,7 @@ impl Pool {
             groups: self.groups.clone(),
             store: Arc::new(Store(self.clone())),
             data: Arc::new(Store(self.clone())),
-            policy: Policy { sync: SyncMode::Standard, sa_xattr: false },
+            policy: Policy { sync: SyncMode::Standard, ..Policy::default() },
             header,
         })
     }
@@ -149,7 +149,7 @@ impl Pool {
                 zil.log(tx, ObjectId(client), &body);
             }
             Op::Write { object, bytes } => {
-                zil.log_write(tx, ObjectId(object), offset_of(number), &contents(number, 0, bytes));
+                zil.log_write(tx, ObjectId(object), offset_of(number), &contents(number, 0, bytes), 128 << 10);
             }
         }
         number

@@ -9,6 +9,7 @@
 
 use super::Engine;
 use super::sets::{Door, OpenSet};
+use crate::config::{Class, VdevConfig};
 use crate::error::PoolError;
 use std::sync::Arc;
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
@@ -18,7 +19,7 @@ use weir_machine::Request;
 use weir_objects::dsl::{Dataset, Dsl, PoolFacts};
 use weir_objects::live::Policy;
 use weir_objects::props::Value;
-use weir_objects::zil::{BlockLog, LogOpening, Policy as LogPolicy, Replayer, SyncMode, Zil};
+use weir_objects::zil::{BlockLog, InPlace, LogOpening, Policy as LogPolicy, Replayer, SyncMode, Zil};
 use weir_volumes::{Opening as VolumeOpening, Volume};
 
 /// Whose an object is, for the accounting that each sync does.
@@ -180,7 +181,15 @@ impl Engine {
             _ => SyncMode::Standard,
         };
         let sa_xattr = self.feature_count(rq, "org.openzfs:zilsaxattr").await?.is_some();
-        Ok(LogPolicy { sync, sa_xattr })
+        // `logbias`: latency 0, throughput 1.
+        let in_place = match (self.number(rq, dsl, dataset, "logbias").await?, self.has_class(Class::Log)) {
+            (1, _) => InPlace::Always,
+            (_, true) => InPlace::Never,
+            // A fast class takes the log, too: only what would lie there anyway could go to its place.
+            (_, false) if self.has_class(Class::Special) => InPlace::Never,
+            (_, false) => InPlace::Large,
+        };
+        Ok(LogPolicy { sync, sa_xattr, in_place })
     }
 
     async fn settings(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Settings, PoolError> {
@@ -211,6 +220,12 @@ impl Engine {
             access_times,
             projects,
         })
+    }
+
+    /// Whether a top-level vdev is of that class.
+    fn has_class(&self, class: Class) -> bool {
+        let tree = VdevConfig::parse(&self.shown().config.root);
+        tree.is_ok_and(|tree| tree.children.iter().any(|top| top.is_concrete() && top.class == class))
     }
 
     /// How often a feature is in use; `None` if it is not enabled.

@@ -161,6 +161,7 @@ impl Syncing<'_> {
                 let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
                 self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
                 self.add_clones(&outcome.cloned).await?;
+                outcome.orphans.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
                 if outcome.large_dnodes {
                     self.change.activate(ObjectId(set.id().0), "large_dnode").await?;
                 }

@@ -400,3 +400,99 @@ fn attributes_fit_large_dnodes() {
     });
     second.unwrap();
 }
+
+/// Records of writes in the log that lead to a block, and those that carry their data.
+async fn written_in_place(machine: &weir_machine::Machine) -> (usize, usize) {
+    let rq = Request::internal("test");
+    let pool = crate::world::open(machine).await;
+    let files = pool.file_system(&rq, HOME).await.unwrap();
+    let mut walk = weir_objects::zil::LogWalk::new(files.objects());
+    let (mut placed, mut carried) = (0, 0);
+    while let Some(block) = walk.next(&rq).await.unwrap() {
+        for record in block.records().unwrap().iter().filter(|r| r.txg > pool.uberblock.txg) {
+            if let weir_format::zil::LogBody::Write(write) = record.body().unwrap() {
+                *if write.data.is_none() { &mut placed } else { &mut carried } += 1;
+            }
+        }
+    }
+    (placed, carried)
+}
+
+fn noise(len: usize, seed: u64) -> Bytes {
+    let mut data = vec![0; len];
+    weir_sim::Rng::new(seed).fill(&mut data);
+    Bytes::from(data)
+}
+
+/// Large writes go to their final place: the log leads there, a sync writes them no more, and what is changed again in
+/// the same group gives its place back.
+fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
+    let world = world(seed, shape);
+    let machine = world.machine();
+    let long = noise((1 << 20) + 5000, seed);
+    let (wanted, small) = (long.clone(), noise(3000, 1));
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, shape).await.unwrap();
+        if throughput {
+            let value = Setting::Set(Value::Number(1));
+            engine.set_properties(HOME.into(), vec![("logbias".into(), value)]).await.unwrap();
+        }
+        make(&files, "begun").await;
+        engine.sync().await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let mut made = Vec::new();
+        for name in ["long", "small", "gone", "cut"] {
+            made.push(files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object);
+        }
+        let write = async |file, at, data: &Bytes| {
+            files.write(&rq, &root, file, WriteAt::Offset(at), data.clone()).await.unwrap();
+            files.sync(&rq, Some(file)).await.unwrap();
+        };
+        // Over and over, whole and in part.
+        write(made[0], 0, &noise(1 << 20, 77)).await;
+        write(made[0], 0, &long).await;
+        write(made[1], 0, &small).await;
+        write(made[2], 0, &long).await;
+        write(made[3], 0, &long).await;
+        files.set_attributes(&rq, &root, made[3], &SetAttributes::size(200_000)).await.unwrap();
+        files.remove(&rq, &root, files.root(), b"gone").await.unwrap();
+        files.sync(&rq, None).await.unwrap();
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        demand_whole(&machine, "with a log").await;
+        let counts = written_in_place(&machine).await;
+        for turn in ["replayed", "again"] {
+            let engine = import(&machine).await.unwrap();
+            let files = engine.file_system(&rq, HOME).await.unwrap();
+            for (name, data) in [("long", &wanted), ("small", &small), ("cut", &wanted.slice(..200_000))] {
+                let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+                assert!(files.read(&rq, file, 0, 2 << 20).await.unwrap() == data, "{name} {turn}");
+            }
+            // Placed, changed again, and synced.
+            let file = files.lookup(&rq, files.root(), b"long").await.unwrap();
+            for _ in 0..3 {
+                files.write(&rq, &Cred::root(), file, WriteAt::Offset(0), wanted.slice(..300_000)).await.unwrap();
+                files.sync(&rq, Some(file)).await.unwrap();
+            }
+            engine.export().await.unwrap();
+            demand_whole(&machine, turn).await;
+        }
+        counts
+    });
+    second.unwrap()
+}
+
+#[test]
+fn large_writes_are_written_once() {
+    let (placed, carried) = judge_in_place(12, SHAPE, false);
+    assert!(placed >= 27 && carried >= 1, "{placed} in place, {carried} in the log");
+    let (placed, carried) = judge_in_place(13, SHAPE, true);
+    assert!(placed >= 28 && carried == 0, "throughput: {placed} in place, {carried} in the log");
+    let (placed, carried) = judge_in_place(14, Shape { layout: Layout::Single, devices: 1, log: true }, false);
+    assert!(placed == 0 && carried > 28, "log device: {placed} in place, {carried} in the log");
+}

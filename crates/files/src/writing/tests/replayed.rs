@@ -93,7 +93,7 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
             groups: set.groups().unwrap(),
             store,
             data: Arc::new(Arc::downgrade(set)),
-            policy: Policy { sync: SyncMode::Standard, sa_xattr: true },
+            policy: Policy { sync: SyncMode::Standard, sa_xattr: true, ..Policy::default() },
             header: ZilHeader::default(),
         }))
     };

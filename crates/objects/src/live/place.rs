@@ -1,0 +1,83 @@
+//! Blocks that are written to their final place before their group syncs, because the intent log needs them there
+//! (OpenZFS `dmu_sync`): large synchronous writes are not written twice.
+//!
+//! ```text
+//!   overlay of the open txg: block n ──place──► devices      the log's record leads there
+//!   changed again in the txg        ──► the place is an orphan: given back with the group
+//!   sync of the txg                 ──► the tree leads to the place; nothing is written
+//! ```
+//!
+//! Who places holds a [`Tx`] of the group: it cannot close meanwhile. A block that was changed while it was on its way is
+//! an orphan at once; it holds what was to be logged all the same.
+
+use super::node::Seen;
+use super::tree::Writer;
+use crate::error::{ObjectError, Place};
+use crate::object_set::ObjectSet;
+use crate::txg::Tx;
+use std::sync::{Arc, Mutex};
+use weir_blocks::WriteOptions;
+use weir_format::{BlockPointer, ObjectId};
+use weir_machine::Request;
+
+impl ObjectSet {
+    /// Writes a data block that was changed in `tx`'s group to its final place and gives the pointer to it; `None` if that
+    /// cannot be: the group did not change it, or it may be kept elsewhere (deduplicated), or it is encrypted.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn place_block(
+        self: &Arc<Self>,
+        rq: &Request,
+        tx: &Tx,
+        id: ObjectId,
+        block: u64,
+    ) -> Result<Option<BlockPointer>, ObjectError> {
+        let Some(live) = self.live().filter(|_| self.options().keys.is_none()) else { return Ok(None) };
+        let (bytes, kind, policy) = {
+            let state = live.state();
+            let Some(node) = state.nodes.get(&id) else { return Ok(None) };
+            let Some(changes) = node.txgs.get(&tx.txg().0) else { return Ok(None) };
+            if let Some(pointer) = changes.placed.get(&block) {
+                return Ok(Some(*pointer));
+            }
+            let (Some(bytes), Some(object)) = (changes.blocks.get(&block).cloned(), node.current.clone()) else {
+                return Ok(None);
+            };
+            if state.policy.dedup.is_some() {
+                return Ok(None);
+            }
+            (bytes, object.dnode.object_type, state.policy)
+        };
+        let writer = Writer { set: self, rq, txg: tx.txg(), policy, outcome: Mutex::default() };
+        let options = writer.options(id, kind, 0, block, bytes.len());
+        let options = WriteOptions { fill: 1, embed: false, ..options };
+        let place = Place { objset: self.id(), object: id, level: 0, block };
+        let written = self.cache().blocks().write(rq, bytes.clone(), &options).await;
+        let pointer = written.map_err(|e| ObjectError::block(place, e))?;
+        if pointer.is_hole() || pointer.is_embedded() {
+            return Ok(None);
+        }
+        let mut state = live.state();
+        let unchanged = |found: &Seen| matches!(found, Seen::Data(now) if now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len());
+        let Some(node) = state.nodes.get_mut(&id) else { return self.lost(place) };
+        let same = unchanged(&node.see(block));
+        let changes = node.changes(tx.txg());
+        if same && changes.blocks.contains_key(&block) {
+            // Two that were at it at the same time: the first one stays.
+            if let Some(first) = changes.placed.insert(block, pointer) {
+                changes.orphans.push(first);
+            }
+            drop(state);
+            self.cache().keep(&pointer, self.options(), bytes);
+        } else {
+            changes.orphans.push(pointer);
+        }
+        Ok(Some(pointer))
+    }
+
+    /// A node with changes of a group that cannot close does not go.
+    fn lost<T>(&self, place: Place) -> Result<T, ObjectError> {
+        Err(ObjectError::Corrupt { place, why: "an object's changes went while one of its blocks was written" })
+    }
+}
