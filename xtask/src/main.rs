@@ -25,7 +25,9 @@ cargo xtask CHORE
   tidy                      layering table, file and function lengths, leftovers, module theory
   check                     format, clippy with warnings denied, licences, tidy
   test [--fast] [TEST-ARGS] unit, integration and documentation tests, then the golden pools; closes with the sums
-  sim [SIM-ARGS]            the simulator: seeds, doubled runs, the canary; power cuts of whole pools
+  sim [--long] [--cuts N] [--seed S] [--at MOMENT] [--zdb EVERY] [--state FILE] [SIM-ARGS]
+                            the simulator: seeds, doubled runs, the canary; power cuts of whole pools: 20,000, or a
+                            million that may be stopped and go on (--long); zdb judges one of EVERY
   fuzz [--seconds S] [--target NAME]   every decoder's fuzz body on mutated seeds, S seconds each (stable compiler)
   fuzz --long NAME [-- ARGS]           the same target under cargo-fuzz (nightly compiler)
   bench scan [--prepare]    long directories and lists of snapshots, and how their cost grows
@@ -33,7 +35,7 @@ cargo xtask CHORE
   bench write [--rounds N] [--only ROW] writes beside fio and other file systems, as ratios
   bench kernels             RAID-Z parity beside raidz_test -B, one core each
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | old-pools | bcc | kill | suites | streams | readers (see `judge help`)
+  judge JUDGE [ARGS]        golden | old-pools | bcc | kill | kill-serve | suites | streams | readers (see `judge help`)
 ";
 
 fn main() -> ExitCode {

@@ -5,7 +5,7 @@
 //! counted as skipped with one line that says why. The last line is `N passed, N failed, N skipped`.
 
 use crate::judge;
-use crate::process::{Outcome, Tally, cargo, golden, watch};
+use crate::process::{Outcome, Tally, cargo, golden, target, watch};
 
 /// The judges that belong to every test run, with what each needs.
 const JUDGES: &[(&[&str], Needs)] = &[
@@ -17,6 +17,7 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["bcc"], Needs::Both),
     (&["old-pools"], Needs::Tools),
     (&["kill", "5"], Needs::Nothing),
+    (&["kill-serve", "3"], Needs::Nothing),
     (&["suites"], Needs::Nothing),
 ];
 
@@ -72,21 +73,58 @@ pub fn run(arguments: &[String]) -> Outcome {
     if broken.is_empty() && tally.failed == 0 { Ok(()) } else { Err(format!("failed: {}", broken.join(", "))) }
 }
 
-/// Power cuts of recorded histories when nobody says how many (`WEIR_SIM_CUTS`).
+/// Power cuts of recorded histories when nobody says how many.
 const CUTS: &str = "20000";
+/// And in the long form.
+const LONG_CUTS: &str = "1000000";
 
-/// `cargo xtask sim`: seeds through the simulator, optimised, with what follows handed to it; then power cuts of recorded
-/// histories of pools. `WEIR_SIM_CUTS` says how many, `WEIR_SIM_SEED` from which seed on.
+/// The words of `cargo xtask sim` that are about power cuts, with the variable that the test reads for each.
+const CUT_WORDS: &[(&str, &str)] = &[
+    ("--cuts", "WEIR_SIM_CUTS"),
+    ("--seed", "WEIR_SIM_SEED"),
+    ("--at", "WEIR_SIM_AT"),
+    ("--zdb", "WEIR_SIM_ZDB"),
+    ("--state", "WEIR_SIM_STATE"),
+];
+
+/// What `arguments` and the environment say of power cuts, and the arguments that are left.
+fn cut_settings(arguments: &[String]) -> Result<(Vec<(&'static str, String)>, Vec<String>), String> {
+    let long = arguments.iter().any(|word| word == "--long");
+    let mut settings = vec![("WEIR_SIM_CUTS", if long { LONG_CUTS } else { CUTS }.to_owned())];
+    // zdb is slow: now and then will do.
+    settings.push(("WEIR_SIM_ZDB", if long { "500" } else { "2000" }.to_owned()));
+    if long {
+        settings.push(("WEIR_SIM_STATE", target().join("sim-state").display().to_string()));
+    }
+    settings.retain(|(name, _)| std::env::var_os(name).is_none());
+    let (mut rest, mut words) = (Vec::new(), arguments.iter().filter(|word| *word != "--long"));
+    while let Some(word) = words.next() {
+        match CUT_WORDS.iter().find(|(known, _)| known == word) {
+            Some((_, variable)) => {
+                let value = words.next().ok_or_else(|| format!("sim: {word} needs a value"))?;
+                settings.retain(|(name, _)| name != variable);
+                settings.push((variable, value.clone()));
+            }
+            None => rest.push(word.clone()),
+        }
+    }
+    Ok((settings, rest))
+}
+
+/// `cargo xtask sim`: seeds through the simulator, optimised, with what is not about power cuts handed to it; then power
+/// cuts of recorded histories of pools. A run with `--state FILE`, or `--long`, goes on where the last one was stopped.
 pub fn sim(arguments: &[String]) -> Outcome {
+    let (settings, rest) = cut_settings(arguments)?;
     let mut command = cargo(&["run", "--quiet", "--release", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
-    command.args(arguments);
+    command.args(rest);
     if !watch("simulator", &mut command, |_| {})? {
         return Err("the simulator found a failure".to_string());
     }
     let mut command =
         cargo(&["test", "--quiet", "--release", "-p", "weir-pool", "--test", "cuts", "--", "--nocapture"]);
-    if std::env::var_os("WEIR_SIM_CUTS").is_none() {
-        command.env("WEIR_SIM_CUTS", CUTS);
+    command.envs(settings);
+    if let Some(tools) = judge::tools() {
+        command.env("WEIR_ZFS_TOOLS", tools);
     }
     if watch("power cuts of pools", &mut command, |_| {})? {
         Ok(())
@@ -103,4 +141,20 @@ fn missing(needs: Needs) -> Option<&'static str> {
         return Some("OpenZFS's tools are not here (cargo xtask judge --fetch)");
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_about_power_cuts_are_told_from_others() {
+        let words = ["--seeds", "5", "--long", "--cuts", "77"].map(ToString::to_string);
+        let (settings, rest) = cut_settings(&words).unwrap();
+        assert_eq!(rest, ["--seeds", "5"]);
+        assert!(settings.contains(&("WEIR_SIM_CUTS", "77".to_owned())));
+        assert_eq!(settings.iter().filter(|(name, _)| *name == "WEIR_SIM_CUTS").count(), 1);
+        assert!(settings.iter().any(|(name, _)| *name == "WEIR_SIM_STATE"));
+        assert!(cut_settings(&["--cuts".to_owned()]).is_err());
+    }
 }

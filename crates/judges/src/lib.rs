@@ -13,6 +13,7 @@ pub mod fuzz;
 pub mod golden;
 pub mod hash;
 pub mod kill;
+pub mod kill_serve;
 pub mod manifest;
 pub mod nbd;
 pub mod nfs;

@@ -1,4 +1,5 @@
-//! A Network Block Device client for judging the server: fixed newstyle handshake, `NBD_OPT_GO`, simple reads.
+//! A Network Block Device client for judging the server: fixed newstyle handshake, `NBD_OPT_GO`, simple
+//! reads, writes and flushes.
 //! The protocol is the one of the NBD project's `doc/proto.md`.
 
 use std::io::{Read, Write};
@@ -122,19 +123,25 @@ impl NbdDevice {
     }
 }
 
-impl BlockDevice for NbdDevice {
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
+/// Commands.
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+/// Stable when answered.
+const FUA: u16 = 1;
 
-    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
+impl NbdDevice {
+    /// Sends a request, and waits for the head of its answer.
+    fn ask(&mut self, (flags, command): (u16, u16), offset: u64, length: u32, data: &[u8]) -> Result<(), TreeError> {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
-        request.extend_from_slice(&[0; 4]);
+        request.extend_from_slice(&flags.to_be_bytes());
+        request.extend_from_slice(&command.to_be_bytes());
         request.extend_from_slice(&cookie.to_be_bytes());
         request.extend_from_slice(&offset.to_be_bytes());
-        request.extend_from_slice(&u32::try_from(length).map_err(broken)?.to_be_bytes());
+        request.extend_from_slice(&length.to_be_bytes());
+        request.extend_from_slice(data);
         self.stream.write_all(&request).map_err(broken)?;
         if u32::from_be_bytes(fixed(&mut self.stream)?) != SIMPLE_REPLY_MAGIC {
             return Err(broken("a reply without its magic"));
@@ -144,13 +151,39 @@ impl BlockDevice for NbdDevice {
             return Err(broken("a reply to another request"));
         }
         match error {
-            0 => {
-                let mut bytes = vec![0; length];
-                self.stream.read_exact(&mut bytes).map_err(broken)?;
-                Ok(bytes)
-            }
-            5 => Err(TreeError::Input(format!("NBD read at {offset}"))),
-            other => Err(broken(format!("read at {offset}: error {other}"))),
+            0 => Ok(()),
+            5 => Err(TreeError::Input(format!("NBD command {command} at {offset}"))),
+            other => Err(broken(format!("command {command} at {offset}: error {other}"))),
         }
+    }
+
+    /// Writes bytes; `stable` asks that they be so when this returns.
+    ///
+    /// # Errors
+    /// If the server refuses or is gone.
+    pub fn write(&mut self, offset: u64, data: &[u8], stable: bool) -> Result<(), TreeError> {
+        let length = u32::try_from(data.len()).map_err(broken)?;
+        self.ask((if stable { FUA } else { 0 }, WRITE), offset, length, data)
+    }
+
+    /// Asks that all writes that were answered be stable.
+    ///
+    /// # Errors
+    /// If the server refuses or is gone.
+    pub fn flush(&mut self) -> Result<(), TreeError> {
+        self.ask((0, FLUSH), 0, 0, &[])
+    }
+}
+
+impl BlockDevice for NbdDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, TreeError> {
+        self.ask((0, READ), offset, u32::try_from(length).map_err(broken)?, &[])?;
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).map_err(broken)?;
+        Ok(bytes)
     }
 }

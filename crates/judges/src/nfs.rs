@@ -1,4 +1,5 @@
-//! An NFSv3 client (RFC 1813) for judging the server: MOUNT, GETATTR, LOOKUP, READLINK, READ, READDIRPLUS.
+//! An NFSv3 client (RFC 1813) for judging the server: MOUNT, GETATTR, LOOKUP, READLINK, READ, READDIRPLUS, and CREATE,
+//! WRITE, COMMIT.
 //!
 //! Listings are asked for in small pieces, so that cookies are resumed many times over in every directory of size.
 
@@ -72,6 +73,65 @@ impl NfsTree {
         Ok(self)
     }
 
+    /// The handle of a name in the root, made as an empty file if it is not there.
+    ///
+    /// # Errors
+    /// If the server refuses.
+    pub fn made(&mut self, name: &[u8]) -> Result<Handle, TreeError> {
+        let root = self.root.clone();
+        let mut answer = self.call(8, &root, |arguments| {
+            // Unchecked; mode 0644, nothing else set.
+            arguments.opaque(name).u32(0).u32(1).u32(0o644).u32(0).u32(0).u32(0).u32(0).u32(0);
+        })?;
+        status(answer.u32()?, &format!("create {}", String::from_utf8_lossy(name)))?;
+        if answer.u32()? == 0 { self.lookup(&root, name) } else { answer.opaque() }
+    }
+
+    /// The handle of a name in the root, if it is there.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub fn named(&mut self, name: &[u8]) -> Result<Option<Handle>, TreeError> {
+        let mut arguments = Writer::default();
+        arguments.opaque(&self.root).opaque(name);
+        let mut answer = self.rpc.call(NFS, 3, 3, &arguments)?;
+        match answer.u32()? {
+            2 => Ok(None),
+            code => status(code, "lookup").and_then(|()| answer.opaque()).map(Some),
+        }
+    }
+
+    /// Writes bytes, stable at once or when a commit says so. Gives the server's verifier.
+    ///
+    /// # Errors
+    /// If the server refuses, writes a part only, or promises less than it was asked for.
+    pub fn write(&mut self, handle: &Handle, offset: u64, data: &[u8], stable: bool) -> Result<u64, TreeError> {
+        let count = u32::try_from(data.len()).map_err(|e| TreeError::Other(e.to_string()))?;
+        let mut answer = self.call(7, handle, |arguments| {
+            arguments.u64(offset).u32(count).u32(if stable { 2 } else { 0 }).opaque(data);
+        })?;
+        status(answer.u32()?, "write")?;
+        wcc_data(&mut answer)?;
+        let (written, committed) = (answer.u32()?, answer.u32()?);
+        if written != count || (stable && committed != 2) {
+            return Err(TreeError::Other(format!("write of {count}: {written} written, committed {committed}")));
+        }
+        answer.u64()
+    }
+
+    /// Asks that all of a file be stable. Gives the server's verifier.
+    ///
+    /// # Errors
+    /// If the server refuses.
+    pub fn commit(&mut self, handle: &Handle) -> Result<u64, TreeError> {
+        let mut answer = self.call(21, handle, |arguments| {
+            arguments.u64(0).u32(0);
+        })?;
+        status(answer.u32()?, "commit")?;
+        wcc_data(&mut answer)?;
+        answer.u64()
+    }
+
     fn lookup(&mut self, directory: &Handle, name: &[u8]) -> Result<Handle, TreeError> {
         let mut arguments = Writer::default();
         arguments.opaque(directory).opaque(name);
@@ -125,6 +185,14 @@ fn attributes(answer: &mut Reader) -> Result<Attributes, TreeError> {
         blksize: None,
         rdev,
     })
+}
+
+/// Attributes before and after a change, either of which an answer may carry along.
+fn wcc_data(answer: &mut Reader) -> Result<(), TreeError> {
+    if answer.u32()? != 0 {
+        answer.fixed(24)?;
+    }
+    maybe_attributes(answer).map(|_| ())
 }
 
 /// Attributes that an answer may carry along.

@@ -223,8 +223,21 @@ impl Serving {
     /// # Errors
     /// If Weir does not get ready or prints no mount line.
     pub fn new(devices: &Path, pool: &str, keys: &[(String, PathBuf)]) -> Result<Serving, JudgeError> {
+        Self::with(devices, pool, keys, &["--ro"])
+    }
+
+    /// Serves for reading and writing.
+    ///
+    /// # Errors
+    /// As [`Serving::new`].
+    pub fn writable(devices: &Path, pool: &str) -> Result<Serving, JudgeError> {
+        Self::with(devices, pool, &[], &[])
+    }
+
+    fn with(devices: &Path, pool: &str, keys: &[(String, PathBuf)], how: &[&str]) -> Result<Serving, JudgeError> {
         let mut command = Command::new(weir()?);
-        command.args(["serve", "--ro", "--no-root-squash", "--nfs-port", "0", "--nbd-port", "0", "-d"]).arg(devices);
+        command.arg("serve").args(how);
+        command.args(["--no-root-squash", "--nfs-port", "0", "--nbd-port", "0", "-d"]).arg(devices);
         add_keys(&mut command, keys);
         let mut running = Running::start(command.arg(pool))?;
         let lines = running.wait_for(|line| line.trim() == "ready")?;
@@ -245,6 +258,18 @@ impl Serving {
         Ok(Serving { running: Some(running), nfs: local(nfs), mount: local(mount), nbd })
     }
 
+    /// Kills it (SIGKILL). Tells how much memory it had held at most, in bytes.
+    ///
+    /// # Errors
+    /// If it had ended by itself.
+    pub fn kill(mut self) -> Result<u64, JudgeError> {
+        let Some(mut running) = self.running.take() else { return Ok(0) };
+        if !matches!(running.child.try_wait(), Ok(None)) {
+            return Err(running.failure("ended by itself", &running.lines.try_iter().collect::<Vec<_>>()));
+        }
+        Ok(peak_bytes(running.id()))
+    }
+
     /// Ends the service.
     ///
     /// # Errors
@@ -252,6 +277,14 @@ impl Serving {
     pub fn stop(mut self) -> Result<(), JudgeError> {
         self.running.take().map_or(Ok(()), Running::stop)
     }
+}
+
+/// The most memory that a process has held so far, in bytes.
+pub fn peak_bytes(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = peak.and_then(|rest| rest.split_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 fn add_keys(command: &mut Command, keys: &[(String, PathBuf)]) {

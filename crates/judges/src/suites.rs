@@ -85,7 +85,7 @@ const STRESSORS: [&str; 24] = [
 const WITH_BYTES: [&str; 5] = ["fallocate", "hdd", "iomix", "revio", "sync-file"];
 
 /// A program by the variable that names it, or in the search path.
-fn program(variable: &str, name: &str) -> Result<PathBuf, JudgeError> {
+pub(crate) fn program(variable: &str, name: &str) -> Result<PathBuf, JudgeError> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let searched = || {
         let path = std::env::var_os("PATH")?;

@@ -50,7 +50,7 @@ pub mod world;
 
 pub use disk::{SimDisk, Stats};
 pub use fault::{Fault, FaultId};
-pub use record::{Moment, Recording, Replay, Start};
+pub use record::{Cut, Moment, Recording, Replay, Start};
 pub use rng::Rng;
 pub use runs::{Diverged, doubled};
 pub use timing::Timing;

@@ -11,6 +11,7 @@
 
 use crate::fault::{Fault, FaultId};
 use crate::rng::Rng;
+use crate::trace::{hash_bytes, mix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,42 +26,47 @@ struct Cached {
     data: Arc<[u8]>,
 }
 
-/// One sector's bytes: those of the write that they came with, from this byte on.
-#[derive(Clone)]
-struct Sector {
-    write: Arc<[u8]>,
-    at: usize,
-    len: usize,
-}
+/// Bytes of a page: what copies share or have apart.
+const PAGE: usize = 4096;
+/// Pages of a chunk.
+const PAGES: usize = 256;
+const CHUNK: u64 = (PAGE * PAGES) as u64;
 
-impl Sector {
-    fn bytes(&self) -> &[u8] {
-        &self.write[self.at..self.at + self.len]
-    }
-}
+/// Pages that were written; the others are as in the image.
+type Chunk = Vec<Option<Arc<[u8; PAGE]>>>;
 
-/// What is durable, sector by sector. A copy shares all but the youngest sectors.
+/// What is durable over the image. Copies share chunks and pages until one of them writes there.
 #[derive(Clone, Default)]
-struct Durable {
-    base: Arc<BTreeMap<u64, Sector>>,
-    young: BTreeMap<u64, Sector>,
-}
+struct Durable(BTreeMap<u64, Arc<Chunk>>);
 
 impl Durable {
-    /// Young sectors before they join the others.
-    const YOUNG: usize = 4096;
-
-    fn insert(&mut self, sector: u64, bytes: Sector) {
-        self.young.insert(sector, bytes);
-        if self.young.len() >= Self::YOUNG {
-            let young = std::mem::take(&mut self.young);
-            Arc::make_mut(&mut self.base).extend(young);
+    /// Lays the pages that were written over what `into` holds of the place `offset`.
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let end = offset + into.len() as u64;
+        for (number, chunk) in self.0.range(offset / CHUNK..end.div_ceil(CHUNK)) {
+            let start = number * CHUNK;
+            let first = (offset.max(start) - start) as usize / PAGE;
+            let last = ((end.min(start + CHUNK) - start) as usize).div_ceil(PAGE);
+            for (n, page) in chunk.iter().enumerate().take(last).skip(first) {
+                if let Some(page) = page {
+                    overlay(offset, into, start + (n * PAGE) as u64, page.as_slice());
+                }
+            }
         }
     }
 
-    /// The sectors of a range, the older ones first.
-    fn range(&self, sectors: std::ops::Range<u64>) -> impl Iterator<Item = (&u64, &Sector)> {
-        self.base.range(sectors.clone()).chain(self.young.range(sectors))
+    /// Writes bytes that lie in one page; `fill` gives what a page holds that was not written before.
+    fn write(&mut self, offset: u64, bytes: &[u8], fill: impl FnOnce(u64, &mut [u8])) {
+        let chunk = self.0.entry(offset / CHUNK).or_insert_with(|| Arc::new(vec![None; PAGES]));
+        let within = (offset % CHUNK) as usize;
+        let page = Arc::make_mut(chunk)[within / PAGE].get_or_insert_with(|| {
+            let mut page = [0; PAGE];
+            if bytes.len() < PAGE {
+                fill(offset - (within % PAGE) as u64, &mut page);
+            }
+            Arc::new(page)
+        });
+        Arc::make_mut(page)[within % PAGE..][..bytes.len()].copy_from_slice(bytes);
     }
 }
 
@@ -86,6 +92,8 @@ pub struct Medium {
     in_flight: BTreeMap<u64, (u64, Arc<[u8]>)>,
     order: u64,
     marks: BTreeMap<FaultId, Marks>,
+    /// Of what is durable, if it is kept.
+    fingerprint: Option<u64>,
 }
 
 impl Medium {
@@ -100,7 +108,19 @@ impl Medium {
             in_flight: BTreeMap::new(),
             order: 0,
             marks: BTreeMap::new(),
+            fingerprint: None,
         }
+    }
+
+    /// Keeps a fingerprint of what is durable from now on, or no longer. Two media that began alike and have the same
+    /// fingerprint hold the same bytes, but for a chance of one in 2^64.
+    pub fn keep_fingerprint(&mut self, keep: bool) {
+        self.fingerprint = keep.then_some(self.fingerprint.unwrap_or(0));
+    }
+
+    /// The fingerprint, if it is kept.
+    pub fn fingerprint(&self) -> Option<u64> {
+        self.fingerprint
     }
 
     fn sectors(&self, offset: u64, len: usize) -> std::ops::Range<u64> {
@@ -130,18 +150,9 @@ impl Medium {
     pub fn read_true(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
         if let Some(image) = &self.image {
-            let mut done = 0;
-            while done < into.len() {
-                match image.read_at(&mut into[done..], offset + done as u64) {
-                    Ok(0) => break,
-                    Ok(count) => done += count,
-                    Err(error) => panic!("the image under a simulated disk cannot be read: {error}"),
-                }
-            }
+            read_image(image, offset, into);
         }
-        for (sector, data) in self.durable.range(self.sectors(offset, into.len())) {
-            overlay(offset, into, sector * self.sector, data.bytes());
-        }
+        self.durable.read(offset, into);
         for write in &self.cached {
             overlay(offset, into, write.offset, &write.data);
         }
@@ -160,10 +171,10 @@ impl Medium {
     /// A write completes: it is in the cache. `misdirected`: the fault and the place where it lands in truth.
     pub fn complete_write(&mut self, id: u64, misdirected: Option<(FaultId, u64)>) {
         let Some((offset, data)) = self.in_flight.remove(&id) else { return };
-        let mut old = vec![0; data.len()];
-        self.read_true(offset, &mut old);
-        self.mend(offset, data.len());
         if let Some((fault, to)) = misdirected {
+            let mut old = vec![0; data.len()];
+            self.read_true(offset, &mut old);
+            self.mend(offset, data.len());
             let to = to.min(self.size.saturating_sub(data.len() as u64)) / self.sector * self.sector;
             self.mend(to, data.len());
             let (sector, lies) = (self.sector, &mut self.marks.entry(fault).or_default().lies);
@@ -172,6 +183,8 @@ impl Medium {
                     lies.insert(place / sector + n as u64, chunk.to_vec());
                 }
             }
+        } else {
+            self.mend(offset, data.len());
         }
         self.order += 1;
         self.cached.push(Cached { order: self.order, offset, data });
@@ -186,17 +199,29 @@ impl Medium {
     pub fn make_durable(&mut self, watermark: u64) {
         let keep = self.cached.iter().position(|w| w.order > watermark).unwrap_or(self.cached.len());
         for write in self.cached.drain(..keep).collect::<Vec<_>>() {
-            self.store(write.offset, &write.data, |_| true);
+            self.store(write.offset, &write.data, || true);
         }
     }
 
     /// Stores the sectors of a write for which `survives` says so.
-    fn store(&mut self, offset: u64, data: &Arc<[u8]>, mut survives: impl FnMut(u64) -> bool) {
-        for (n, chunk) in data.chunks(self.sector as usize).enumerate() {
-            let sector = offset / self.sector + n as u64;
-            if survives(sector) {
-                let at = n * self.sector as usize;
-                self.durable.insert(sector, Sector { write: data.clone(), at, len: chunk.len() });
+    fn store(&mut self, offset: u64, data: &[u8], mut survives: impl FnMut() -> bool) {
+        let image = self.image.as_deref();
+        let mut old = vec![0; if self.fingerprint.is_some() { self.sector as usize } else { 0 }];
+        for (n, bytes) in data.chunks(self.sector as usize).enumerate() {
+            if !survives() {
+                continue;
+            }
+            let at = offset + n as u64 * self.sector;
+            if let Some(fingerprint) = &mut self.fingerprint {
+                // What was there goes out of the sum as it came in.
+                old.fill(0);
+                image.into_iter().for_each(|image| read_image(image, at, &mut old));
+                self.durable.read(at, &mut old);
+                *fingerprint ^= mix(hash_bytes(&old), at) ^ mix(hash_bytes(bytes), at);
+            }
+            for (n, piece) in bytes.chunks(PAGE).enumerate() {
+                let fill = |at, page: &mut [u8]| image.into_iter().for_each(|image| read_image(image, at, page));
+                self.durable.write(at + (n * PAGE) as u64, piece, fill);
             }
         }
     }
@@ -209,10 +234,10 @@ impl Medium {
         let cached = std::mem::take(&mut self.cached).into_iter().map(|w| (w.offset, w.data));
         for (offset, data) in cached.chain(unfinished) {
             if rng.chance(kindness, 4) {
-                self.store(offset, &data, |_| true);
+                self.store(offset, &data, || true);
             } else if rng.chance(1, 3) {
                 let part = 1 + rng.below(3);
-                self.store(offset, &data, |_| rng.chance(part, 4));
+                self.store(offset, &data, || rng.chance(part, 4));
             }
         }
     }
@@ -250,6 +275,17 @@ impl Medium {
             marks.rot.retain(|at, _| !(offset..offset + len as u64).contains(at));
             marks.unreadable.retain(|s| !sectors.contains(s));
             marks.lies.retain(|s, _| !sectors.contains(s));
+        }
+    }
+}
+
+fn read_image(image: &File, offset: u64, into: &mut [u8]) {
+    let mut done = 0;
+    while done < into.len() {
+        match image.read_at(&mut into[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) => panic!("the image under a simulated disk cannot be read: {error}"),
         }
     }
 }

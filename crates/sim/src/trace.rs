@@ -10,7 +10,8 @@ pub struct Trace {
     events: u64,
 }
 
-fn mix(state: u64, word: u64) -> u64 {
+/// Mixes two words into one that depends on all of their bits.
+pub(crate) fn mix(state: u64, word: u64) -> u64 {
     let wide = u128::from(state ^ word ^ 0x2d35_8dcc_aa6c_78a5) * 0x8bb8_4b93_962e_acc9;
     (wide as u64) ^ ((wide >> 64) as u64)
 }

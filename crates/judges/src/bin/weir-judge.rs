@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{JudgeError, bench, golden, kill, old_pools, properties, readers, streams, suites, zdb};
+use weir_judges::{JudgeError, bench, golden, kill, kill_serve, old_pools, properties, readers, streams, suites, zdb};
 
 const USAGE: &str = "\
 weir-judge JUDGE
@@ -16,6 +16,7 @@ weir-judge JUDGE
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
   old-pools [POOL...]                       the pools of OpenZFS's test package
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
+  kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
@@ -89,6 +90,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         }
         "bcc" => zdb::run(&folder()?, rest, report)?,
         "kill" => kill::run(rest, report)?,
+        "kill-serve" => kill_serve::run(rest, report)?,
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,

@@ -150,24 +150,26 @@ impl Client {
     }
 }
 
-/// Holds the file systems and snapshots after a cut at `cut` against what is known.
-pub async fn judge(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<(), String> {
-    let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
+/// Which of all names that could be there after a cut at `cut` or earlier are there.
+pub async fn look(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<Names, String> {
     let rq = Request::internal("judge");
     let dsl = engine.dsl(&rq).await.map_err(|e| e.to_string())?;
-    let mut wrong = String::new();
-    for state in names.allowed(cut) {
-        // The names of all allowed states: those of this one are there, the others are not.
-        let mut right = true;
-        for name in names.allowed(cut).flatten() {
-            if dsl.find(&rq, name).await.is_ok() != state.contains(name) {
-                right = false;
-                wrong = name.clone();
-            }
-        }
-        if right {
-            return Ok(());
+    let possible: BTreeSet<&String> = known.names.iter().flat_map(|names| names.begun(cut)).flatten().collect();
+    let mut found = Names::new();
+    for name in possible {
+        if dsl.find(&rq, name).await.is_ok() {
+            found.insert(name.clone());
         }
     }
-    Err(format!("no state that was allowed: {wrong} should or should not be there"))
+    Ok(found)
+}
+
+/// Holds what was found after a cut at `cut` against what is known.
+pub fn judge(found: &Names, known: &Known, cut: When) -> Result<(), String> {
+    let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
+    if names.allowed(cut).any(|state| state == found) {
+        return Ok(());
+    }
+    let newest: Vec<_> = names.allowed(cut).next().map(|names| names.iter().collect()).unwrap_or_default();
+    Err(format!("{HOME}: {found:?} is no state that was allowed, such as {newest:?}"))
 }

@@ -1,16 +1,20 @@
 //! Histories, recorded, cut and judged.
 
+use crate::ledger::Ledger;
 use crate::states::{Moments, Shared, When};
-use crate::world::{Shape, create, dump, import, make_files, make_volume, whole, world};
+use crate::world::{Shape, create, import, make_files, make_volume, whole, world};
+use crate::zdb::Zdb;
 use crate::{datasets, files, volume};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use weir_machine::Machine;
-use weir_sim::{Moment, Recording, Replay, Rng, SimWorld};
+use weir_sim::{Cut, Moment, Recording, Replay, Rng, SimWorld};
 
 const FILE_CLIENTS: usize = 2;
+/// Changes of each client in a history.
+const CHANGES: u64 = 24;
 /// Bytes at each end of a device that hold labels, in which uberblocks lie.
 const LABELS: u64 = 512 << 10;
 const DEVICE: u64 = 64 << 20;
@@ -39,7 +43,7 @@ impl Known {
 }
 
 /// The same, once the history is over.
-struct Judged {
+pub struct Judged {
     files: Vec<files::Known>,
     volume: volume::Known,
     datasets: datasets::Known,
@@ -105,22 +109,33 @@ fn record(seed: u64, changes: u64) -> History {
     History { seed, shape, known: known.close(), recording: world.recording(start), promises, made }
 }
 
-/// What is wrong after a cut, if anything. Half of the pools are walked as the cut has left them, the others after what
-/// was in their logs has been written.
-fn judge(known: &Judged, world: &SimWorld, cut: When) -> Result<(), String> {
+/// When a pool is walked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Walked {
+    /// As the cut has left it.
+    BeforeImport,
+    /// After what was in its logs has been written, and after an export.
+    Exported,
+}
+
+/// What is wrong after a cut, if anything, held against what was known at each of these moments.
+pub fn judge(known: &Judged, world: &SimWorld, cuts: &[When], walked: Walked) -> Result<(), String> {
+    let Some(last) = cuts.last() else { return Ok(()) };
     let machine = world.machine();
     let judged = world.run(async {
-        let before = cut.is_multiple_of(2);
-        if before {
+        if walked == Walked::BeforeImport {
             whole(&machine).await.map_err(|e| format!("before import: {e}"))?;
         }
         let engine = import(&machine).await.map_err(|e| format!("import: {e}"))?;
         for known in &known.files {
-            files::judge(&engine, known, cut).await?;
+            let found = files::look(&engine, known, *last).await?;
+            cuts.iter().try_for_each(|cut| files::judge(&found, known, *cut))?;
         }
-        volume::judge(&engine, &known.volume, cut).await?;
-        datasets::judge(&engine, &known.datasets, cut).await?;
-        if before {
+        let found = volume::look(&engine).await?;
+        cuts.iter().try_for_each(|cut| volume::judge(&found, &known.volume, *cut))?;
+        let found = datasets::look(&engine, &known.datasets, *last).await?;
+        cuts.iter().try_for_each(|cut| datasets::judge(&found, &known.datasets, *cut))?;
+        if walked == Walked::BeforeImport {
             return Ok(());
         }
         engine.export().await.map_err(|e| format!("export: {e}"))?;
@@ -131,28 +146,77 @@ fn judge(known: &Judged, world: &SimWorld, cut: When) -> Result<(), String> {
     judged.unwrap_or_else(|e| Err(e.to_string()))
 }
 
-/// Cuts at these moments, which ascend, on all processors. The first failure of each processor.
-fn cut_all(history: &History, cuts: &[When]) -> Vec<(When, String)> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = cuts.len().div_ceil(processors).max(1);
-    let one = |cuts: &[When]| {
-        let mut replay = Replay::new(&history.recording);
-        for cut in cuts {
-            replay.advance(*cut);
-            let world = replay.cut(history.seed.wrapping_mul(1_000_003).wrapping_add(*cut));
-            if let Err(why) = judge(&history.known, &world, *cut) {
-                return Some((*cut, why));
-            }
-        }
-        None
-    };
-    std::thread::scope(|scope| {
-        let running: Vec<_> = cuts.chunks(share).map(|cuts| scope.spawn(move || one(cuts))).collect();
-        running.into_iter().filter_map(|thread| thread.join().expect("a cut panicked")).collect()
-    })
+/// Cuts at moments of a history, in pieces that any processor may take.
+struct Cutter<'a> {
+    history: &'a History,
+    /// The walk, and how many of the moments it has passed.
+    walk: Mutex<(Replay<'a>, usize)>,
+    cuts: &'a [When],
+    zdb: Option<&'a Zdb>,
+    failures: Mutex<Vec<(When, String)>>,
+    /// States that were opened: cuts that left the same bytes are one.
+    states: AtomicU64,
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
+/// Cuts of one piece: neighbours, of which some leave the same bytes.
+const PIECE: usize = 64;
+
+impl<'a> Cutter<'a> {
+    fn new(history: &'a History, cuts: &'a [When], zdb: Option<&'a Zdb>) -> Self {
+        let walk = Mutex::new((Replay::new(&history.recording), 0));
+        Cutter { history, walk, cuts, zdb, failures: Mutex::new(Vec::new()), states: AtomicU64::new(0) }
+    }
+
+    /// The next piece: disks as cuts leave them, each with its moments; none when all are done.
+    fn piece(&self) -> Vec<(Cut, Vec<When>)> {
+        let (replay, done) = &mut *self.walk.lock().unwrap();
+        let mut states: BTreeMap<Vec<u64>, (Cut, Vec<When>)> = BTreeMap::new();
+        for moment in self.cuts.iter().skip(*done).take(PIECE) {
+            replay.advance(*moment);
+            let cut = replay.cut(self.history.seed.wrapping_mul(1_000_003).wrapping_add(*moment));
+            states.entry(cut.fingerprint()).or_insert((cut, Vec::new())).1.push(*moment);
+            *done += 1;
+        }
+        states.into_values().collect()
+    }
+
+    /// Judges pieces until there are no more, or one failed.
+    fn work(&self) {
+        while self.failures.lock().unwrap().is_empty() {
+            let piece = self.piece();
+            if piece.is_empty() {
+                return;
+            }
+            for (cut, moments) in piece {
+                self.states.fetch_add(1, Ordering::Relaxed);
+                let walked = if moments[0].is_multiple_of(2) { Walked::BeforeImport } else { Walked::Exported };
+                let mut judged = judge(&self.history.known, &cut.world(), &moments, walked);
+                if let Some(zdb) = self.zdb.filter(|zdb| zdb.is_due()) {
+                    judged = judged.and_then(|()| zdb.judge(&cut.world(), &self.history.known, moments[0]));
+                }
+                if let Err(why) = judged {
+                    self.failures.lock().unwrap().push((moments[0], why));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Judges all cuts on all processors, while `beside` runs, too.
+    fn run<T: Send>(&self, beside: impl FnOnce() -> T + Send) -> T {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(beside);
+            let working: Vec<_> = (0..processors).map(|_| scope.spawn(|| self.work())).collect();
+            for thread in working {
+                thread.join().expect("a cut panicked");
+            }
+            beside.join().expect("a history panicked")
+        })
+    }
+}
+
+pub fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|said| said.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -164,23 +228,39 @@ fn moments(history: &History, most: u64) -> Vec<When> {
     (0..count).map(|n| first + 1 + n * all / count).collect()
 }
 
+/// The first failure says how to see it again.
+fn demand_none(history: &History, cutter: &Cutter<'_>) {
+    let failures = cutter.failures.lock().unwrap();
+    let Some((moment, why)) = failures.first() else { return };
+    let History { seed, shape, .. } = history;
+    panic!("WEIR_SIM_SEED={seed} WEIR_SIM_AT={moment} ({shape:?}): {why}");
+}
+
 #[test]
 fn any_cut_keeps_what_was_promised() {
-    let (all, first) = (number("WEIR_SIM_CUTS", 48), number("WEIR_SIM_SEED", 1));
-    let (begin, mut done, mut promises, mut seed) = (Instant::now(), 0, 0, first);
-    while done < all {
+    let (mut ledger, all) = (Ledger::open(), number("WEIR_SIM_CUTS", 48));
+    let zdb = number("WEIR_SIM_ZDB", 0);
+    let zdb = if zdb == 0 { None } else { Zdb::find(zdb) };
+    let at: Option<When> = std::env::var("WEIR_SIM_AT").ok().and_then(|said| said.parse().ok());
+    let mut next = (ledger.cuts < all).then(|| record(ledger.next_seed(), CHANGES));
+    while let Some(history) = next.take() {
         // Few cuts are spread over some histories.
-        let history = record(seed, 24);
-        let cuts = moments(&history, (all - done).min(all.div_ceil(4).max(1)));
-        promises += history.promises;
-        let failures = cut_all(&history, &cuts);
-        assert!(failures.is_empty(), "WEIR_SIM_SEED={seed} ({:?}): {failures:#?}", history.shape);
-        done += cuts.len() as u64;
-        seed += 1;
-        let rate = done as f64 / begin.elapsed().as_secs_f64();
-        println!("seeds {first} to {}: {done} cuts ({rate:.0}/s), {promises} promises", seed - 1);
+        let most = (all - ledger.cuts).min(all.div_ceil(4).max(1));
+        let cuts = at.map_or_else(|| moments(&history, most), |at| vec![at]);
+        let cutter = Cutter::new(&history, &cuts, zdb.as_ref());
+        let more = at.is_none() && ledger.cuts + (cuts.len() as u64) < all;
+        let (begun, seed) = (Instant::now(), history.seed + 1);
+        next = cutter.run(|| more.then(|| record(seed, CHANGES)));
+        demand_none(&history, &cutter);
+        ledger.cuts += cuts.len() as u64;
+        ledger.states += cutter.states.load(Ordering::Relaxed);
+        ledger.promises += history.promises;
+        ledger.histories += 1;
+        ledger.zdb += zdb.as_ref().map_or(0, Zdb::take_count);
+        ledger.busy += begun.elapsed();
+        ledger.save_and_tell(all);
     }
-    assert!(promises > 0);
+    assert!(ledger.promises > 0);
 }
 
 #[test]
@@ -210,45 +290,24 @@ fn a_flush_left_out_before_the_uberblock_is_caught() {
     assert!(!flushes.is_empty());
     history.recording.drop_flushes(&flushes);
     let cuts = moments(&history, 400);
-    let caught = AtomicU64::new(0);
-    // A pool that is torn may be torn in a way that ends this program's own checks.
-    for cut in cuts.chunks(8) {
-        caught.fetch_add(cut_all(&history, cut).len() as u64, Ordering::Relaxed);
-        if caught.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-    }
-    panic!("pools written without a flush before the uberblock pass: nothing here proves anything");
+    let cutter = Cutter::new(&history, &cuts, None);
+    cutter.run(|| ());
+    let caught = cutter.failures.lock().unwrap();
+    assert!(
+        !caught.is_empty(),
+        "pools written without a flush before the uberblock pass: nothing here proves anything"
+    );
 }
 
 #[test]
 fn zdb_finds_no_leak_after_a_cut() {
-    let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else {
+    let Some(zdb) = Zdb::find(1) else {
         return eprintln!("skipped: WEIR_ZFS_TOOLS does not name a folder with OpenZFS's programs");
     };
-    let history = record(number("WEIR_SIM_SEED", 1), 24);
+    let history = record(number("WEIR_SIM_SEED", 1), CHANGES);
     let mut replay = Replay::new(&history.recording);
-    // Odd numbers: these are exported in the end.
-    for cut in moments(&history, 3).into_iter().map(|cut| cut | 1).filter(|cut| *cut <= history.recording.len()) {
-        replay.advance(cut);
-        let world = replay.cut(cut);
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cut-{cut}"));
-        std::fs::create_dir_all(&dir).unwrap();
-        for when in ["as it was cut", "after import"] {
-            dump(&world, &dir);
-            let output = std::process::Command::new(tools.join("sbin/zdb"))
-                .env("LD_LIBRARY_PATH", tools.join("lib/x86_64-linux-gnu"))
-                .args(["-e", "-p"])
-                .arg(&dir)
-                .args(["-bcc", "tank"])
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
-            let said = String::from_utf8_lossy(&output.stderr);
-            let clean = output.status.success() && text.contains("No leaks");
-            assert!(clean, "seed {}, cut {cut}, {when}: {text}{said}", history.seed);
-            judge(&history.known, &world, cut).unwrap();
-        }
-        std::fs::remove_dir_all(&dir).unwrap();
+    for moment in moments(&history, 3) {
+        replay.advance(moment);
+        zdb.judge(&replay.cut(moment).world(), &history.known, moment).unwrap();
     }
 }

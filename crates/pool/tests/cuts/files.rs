@@ -8,7 +8,7 @@ use crate::world::patiently;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_files::{Cred, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
+use weir_files::{Cred, FileKind, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
 use weir_pool::Engine;
@@ -260,70 +260,82 @@ impl Client {
     }
 }
 
-/// The names in the root of a file system, with their objects.
-async fn listed(files: &FileSystem) -> Result<BTreeMap<String, ObjectId>, String> {
+/// What a file system or snapshot holds: names, and the contents of files; directories have none.
+pub type Holds = BTreeMap<String, Option<Bytes>>;
+
+/// What there is after a cut.
+pub struct Found {
+    now: Holds,
+    /// As the client counts its snapshots; none, and why, if one is not there.
+    snapshots: Vec<Result<Holds, String>>,
+}
+
+/// Looks at the file system, and at all of its snapshots that there could be after a cut at `cut` or earlier.
+pub async fn look(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<Found, String> {
     let rq = Request::internal("judge");
-    let entries = files.read_dir(&rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())?;
-    Ok(entries.into_iter().map(|e| (String::from_utf8_lossy(&e.name).into_owned(), e.object)).collect())
+    let dataset = &known.dataset;
+    let files = engine.file_system(&rq, dataset).await.map_err(|e| format!("{dataset}: {e}"))?;
+    let mut found = Found { now: holds(&files, dataset).await?, snapshots: Vec::new() };
+    for snapshot in known.snapshots.iter().take_while(|snapshot| snapshot.began <= cut) {
+        let full = format!("{dataset}@{}", snapshot.name);
+        found.snapshots.push(match engine.file_system(&rq, &full).await {
+            Ok(files) => Ok(holds(&files, &full).await?),
+            Err(missing) => Err(missing.to_string()),
+        });
+    }
+    Ok(found)
 }
 
-async fn contents(files: &FileSystem, object: ObjectId) -> Result<Contents, String> {
-    let bytes = files.read(&Request::internal("judge"), object, 0, 1 << 20).await.map_err(|e| e.to_string())?;
-    Ok(bytes.to_vec())
+async fn holds(files: &FileSystem, dataset: &str) -> Result<Holds, String> {
+    let (rq, mut holds) = (Request::internal("judge"), Holds::new());
+    let bad = |e| format!("{dataset}: {e}");
+    for entry in files.read_dir(&rq, files.root(), 0, 10_000).await.map_err(bad)? {
+        let bytes = match entry.kind {
+            Some(FileKind::Directory) => None,
+            _ => Some(files.read(&rq, entry.object, 0, 1 << 20).await.map_err(bad)?),
+        };
+        holds.insert(String::from_utf8_lossy(&entry.name).into_owned(), bytes);
+    }
+    Ok(holds)
 }
 
-/// Holds the file system and its snapshots after a cut at `cut` against what is known.
-pub async fn judge(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<(), String> {
+/// Holds what was found after a cut at `cut` against what is known.
+pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
     let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
-    let rq = Request::internal("judge");
-    let files = engine.file_system(&rq, &known.dataset).await.map_err(|e| format!("{}: {e}", known.dataset))?;
-    let found = listed(&files).await?;
-    let alike = |state: &&Names| state.keys().eq(found.keys());
+    let alike = |state: &&Names| state.keys().eq(found.now.keys());
     let states: Vec<&Names> = names.allowed(cut).filter(alike).collect();
     if states.is_empty() {
         let newest: Vec<_> = names.allowed(cut).next().map(|n| n.keys().collect()).unwrap_or_default();
-        return Err(format!(
-            "{}: names {:?} are none of those allowed, such as {newest:?}",
-            known.dataset,
-            found.keys()
-        ));
+        let names = found.now.keys();
+        return Err(format!("{}: names {names:?} are none of those allowed, such as {newest:?}", known.dataset));
     }
-    let mut right = false;
-    let mut wrong = String::new();
     // Names that were exchanged leave several states alike: one of them must explain all files.
-    for state in states {
-        match explained(&files, &found, state, known, cut).await? {
-            None => right = true,
-            Some(name) => wrong = name,
+    let mut wrong = String::new();
+    let explained = states.into_iter().any(|state| match unexplained(&found.now, state, known, cut) {
+        None => true,
+        Some(name) => {
+            wrong = name;
+            false
         }
-    }
-    if !right {
+    });
+    if !explained {
         return Err(format!("{}: the contents of {wrong} are none of those allowed", known.dataset));
     }
-    for snapshot in &known.snapshots {
-        judge_snapshot(engine, known, snapshot, cut).await?;
-    }
-    Ok(())
+    known.snapshots.iter().zip(&found.snapshots).try_for_each(|(known, found)| judge_snapshot(found, known, cut))
 }
 
 /// The name of a file whose contents this state does not explain.
-async fn explained(
-    files: &FileSystem,
-    found: &BTreeMap<String, ObjectId>,
-    state: &Names,
-    known: &Known,
-    cut: When,
-) -> Result<Option<String>, String> {
-    for (name, object) in found {
-        let Some(file) = state.get(name).copied().flatten() else { continue };
-        let bytes = contents(files, *object).await?;
-        let allowed: Vec<&Contents> = known.files[file].allowed(cut).collect();
-        let whole = allowed.iter().any(|state| **state == bytes);
-        if !whole && !allowed.windows(2).any(|pair| partly_written(pair[1], pair[0], &bytes)) {
-            return Ok(Some(format!("{name} ({} bytes)", bytes.len())));
+fn unexplained(found: &Holds, state: &Names, known: &Known, cut: When) -> Option<String> {
+    let wrong = found.iter().find(|(name, bytes)| match (state.get(*name).copied().flatten(), bytes) {
+        (None, None) => false,
+        (Some(file), Some(bytes)) => {
+            let allowed: Vec<&Contents> = known.files[file].allowed(cut).collect();
+            let whole = allowed.iter().any(|state| **state == *bytes);
+            !whole && !allowed.windows(2).any(|pair| partly_written(pair[1], pair[0], bytes))
         }
-    }
-    Ok(None)
+        _ => true,
+    });
+    wrong.map(|(name, bytes)| format!("{name} ({:?} bytes)", bytes.as_ref().map(Bytes::len)))
 }
 
 /// Whether `found` is what a write that led from `older` to `newer` leaves when its last part is missing: the log splits
@@ -333,30 +345,27 @@ fn partly_written(older: &[u8], newer: &[u8], found: &[u8]) -> bool {
     found.len() == new.max(older.len()) && found.get(new..) == older.get(new.min(older.len())..)
 }
 
-async fn judge_snapshot(engine: &Arc<Engine>, known: &Known, snapshot: &Snapshot, cut: When) -> Result<(), String> {
-    let rq = Request::internal("judge");
-    let full = format!("{}@{}", known.dataset, snapshot.name);
+fn judge_snapshot(found: &Result<Holds, String>, known: &Snapshot, cut: When) -> Result<(), String> {
     let reached = |when: Option<When>| when.is_some_and(|when| when <= cut);
-    let (must, may) = (
-        reached(snapshot.done) && !reached(snapshot.destroy_began),
-        snapshot.began <= cut && !reached(snapshot.destroy_done),
-    );
-    let files = match engine.file_system(&rq, &full).await {
-        Ok(_) if !may => return Err(format!("{full} is there")),
-        Err(e) if must => return Err(format!("{full}: {e}")),
+    let (must, may) =
+        (reached(known.done) && !reached(known.destroy_began), known.began <= cut && !reached(known.destroy_done));
+    let name = &known.name;
+    let found = match found {
+        Ok(_) if !may => return Err(format!("snapshot {name} is there")),
+        Err(e) if must => return Err(format!("snapshot {name}: {e}")),
         Err(_) => return Ok(()),
-        Ok(files) => files,
+        Ok(found) => found,
     };
-    let found = listed(&files).await?;
-    if !found.keys().eq(snapshot.names.keys()) {
-        return Err(format!("{full} has {:?}, not {:?}", found.keys(), snapshot.names.keys()));
+    if !found.keys().eq(known.names.keys()) {
+        return Err(format!("snapshot {name} has {:?}, not {:?}", found.keys(), known.names.keys()));
     }
-    for (name, object) in found {
-        if let Some(file) = snapshot.names[&name]
-            && contents(&files, object).await? != snapshot.contents[file]
-        {
-            return Err(format!("{full}: {name} is not as it was"));
-        }
+    let as_it_was = |(file, bytes): (&Option<usize>, &Option<Bytes>)| match (file, bytes) {
+        (None, None) => true,
+        (Some(file), Some(bytes)) => known.contents[*file] == *bytes,
+        _ => false,
+    };
+    match known.names.values().zip(found.values()).position(|pair| !as_it_was(pair)) {
+        Some(nth) => Err(format!("snapshot {name}: the {nth}th name is not as it was")),
+        None => Ok(()),
     }
-    Ok(())
 }

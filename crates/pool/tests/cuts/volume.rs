@@ -81,22 +81,27 @@ impl Client {
     }
 }
 
-/// Holds the volume after a cut at `cut` against what is known.
-pub async fn judge(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<(), String> {
+/// What the volume holds.
+pub async fn look(engine: &Arc<Engine>) -> Result<Bytes, String> {
+    let rq = Request::internal("judge");
+    let volume = engine.volume(&rq, NAME).await.map_err(|e| e.to_string())?;
+    volume.read(&rq, 0, BYTES as usize).await.map_err(|e| e.to_string())
+}
+
+/// Holds what was found after a cut at `cut` against what is known.
+pub fn judge(found: &[u8], known: &Known, cut: When) -> Result<(), String> {
     if known.units.first().is_none_or(|unit| !unit.is_promised(cut)) {
         return Ok(());
     }
-    let rq = Request::internal("judge");
-    let volume = engine.volume(&rq, NAME).await.map_err(|e| e.to_string())?;
-    let bytes = volume.read(&rq, 0, BYTES as usize).await.map_err(|e| e.to_string())?;
-    for (n, (unit, found)) in known.units.iter().zip(bytes.chunks(UNIT as usize)).enumerate() {
+    for (n, (unit, found)) in known.units.iter().zip(found.chunks(UNIT as usize)).enumerate() {
+        let allowed: Vec<u8> = unit.allowed(cut).copied().collect();
+        let full_of = |bytes: &[u8]| allowed.iter().any(|byte| bytes.iter().all(|b| b == byte));
+        if full_of(found) {
+            continue;
+        }
         // A write that no flush had promised may be there in part.
-        for (at, word) in found.chunks(TOGETHER).enumerate() {
-            let is = |byte: &u8| word.iter().all(|b| b == byte);
-            if !unit.allowed(cut).any(is) {
-                let allowed: Vec<&u8> = unit.allowed(cut).collect();
-                return Err(format!("{NAME}: word {at} of unit {n} is {}…, allowed {allowed:?}", word[0]));
-            }
+        if let Some(at) = found.chunks(TOGETHER).position(|word| !full_of(word)) {
+            return Err(format!("{NAME}: word {at} of unit {n} is {}…, allowed {allowed:?}", found[at * TOGETHER]));
         }
     }
     Ok(())

@@ -1,0 +1,58 @@
+//! OpenZFS's zdb as a judge of cut pools, now and then: it is slow.
+
+use crate::drive::{Judged, Walked, judge};
+use crate::states::When;
+use crate::world::dump;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use weir_sim::SimWorld;
+
+/// zdb, and when it is asked.
+pub struct Zdb {
+    tools: PathBuf,
+    every: u64,
+    seen: AtomicU64,
+    judged: AtomicU64,
+}
+
+impl Zdb {
+    /// If `WEIR_ZFS_TOOLS` names a folder with it: to judge one of `every` states.
+    pub fn find(every: u64) -> Option<Self> {
+        let tools = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from)?;
+        let is_there = tools.join("sbin/zdb").is_file();
+        is_there.then(|| Zdb { tools, every, seen: AtomicU64::new(0), judged: AtomicU64::new(0) })
+    }
+
+    /// Whether it is time.
+    pub fn is_due(&self) -> bool {
+        self.seen.fetch_add(1, Ordering::Relaxed) % self.every == self.every / 2
+    }
+
+    /// How many it has judged since this was asked.
+    pub fn take_count(&self) -> u64 {
+        self.judged.swap(0, Ordering::Relaxed)
+    }
+
+    /// Judges a pool as a cut has left it, and once more after it was imported and exported.
+    pub fn judge(&self, world: &SimWorld, known: &Judged, cut: When) -> Result<(), String> {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|e| e.to_string())?;
+        dump(world, dir.path());
+        self.demand_clean(dir.path()).map_err(|e| format!("zdb, as it was cut: {e}"))?;
+        judge(known, world, &[cut], Walked::Exported)?;
+        dump(world, dir.path());
+        self.demand_clean(dir.path()).map_err(|e| format!("zdb, after import: {e}"))?;
+        self.judged.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn demand_clean(&self, dir: &Path) -> Result<(), String> {
+        let mut command = std::process::Command::new(self.tools.join("sbin/zdb"));
+        command.env("LD_LIBRARY_PATH", self.tools.join("lib/x86_64-linux-gnu"));
+        let output = command.args(["-e", "-p"]).arg(dir).args(["-bcc", "tank"]).output().map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        if output.status.success() && text.contains("No leaks") {
+            return Ok(());
+        }
+        Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+    }
+}
