@@ -11,7 +11,7 @@
 //! is fresh. A chain whose block could not be written, or could get no successor, has *ended*: nothing is added to it,
 //! and when all its records have synced the log starts anew.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque, vec_deque};
 use weir_format::zil::ZilHeader;
 use weir_format::{BlockPointer, Txg};
 
@@ -73,6 +73,9 @@ pub struct LogSync {
 pub(crate) struct Chain {
     header: ZilHeader,
     blocks: VecDeque<Held>,
+    /// So many of the first `blocks` are stable. A group's log may have ten thousands of them, and every commit asks for
+    /// those behind: nothing but a sync looks at these again.
+    stable: usize,
     /// The number of the first of `blocks`, counted from the log's opening over all its chains.
     first: u64,
     ended: bool,
@@ -150,32 +153,43 @@ impl Chain {
         self.blocks.iter_mut().skip(from).filter(|b| b.in_flight()).for_each(|b| b.step = Step::Failed);
     }
 
+    /// The blocks that are not yet stable.
+    fn unstable(&self) -> vec_deque::Iter<'_, Held> {
+        self.blocks.range(self.stable.min(self.blocks.len())..)
+    }
+
+    /// The number of the last block that is not yet stable and of which `is` holds.
+    fn last(&self, is: impl Fn(&Held) -> bool) -> Option<u64> {
+        self.unstable().rposition(is).map(|at| self.first + (self.stable + at) as u64)
+    }
+
     /// One more than the number of the last block that a flush would make stable: all before it are written.
     pub fn written_up_to(&self) -> u64 {
-        let done = self.blocks.iter().take_while(|b| matches!(b.step, Step::Stable | Step::Written));
-        self.first + done.count() as u64
+        let written = self.unstable().take_while(|b| b.step == Step::Written).count();
+        self.first + (self.stable + written) as u64
     }
 
     /// A flush is done that began when all blocks before `end` were written.
     pub fn flushed(&mut self, end: u64) {
-        let count = end.saturating_sub(self.first) as usize;
-        self.blocks.iter_mut().take(count).filter(|b| b.step == Step::Written).for_each(|b| b.step = Step::Stable);
+        let end = (end.saturating_sub(self.first) as usize).min(self.blocks.len());
+        let flushed = self.blocks.range_mut(self.stable.min(end)..end);
+        self.stable += flushed.take_while(|b| b.step == Step::Written).map(|b| b.step = Step::Stable).count();
     }
 
     /// The number of the last block that went to the device and is not yet stable.
     pub fn last_in_flight(&self) -> Option<u64> {
-        self.blocks.iter().rposition(Held::in_flight).map(|at| self.first + at as u64)
+        self.last(Held::in_flight)
     }
 
     /// Blocks that are being written.
     pub fn being_written(&self) -> usize {
-        self.blocks.iter().filter(|b| b.step == Step::Issued).count()
+        self.unstable().filter(|b| b.step == Step::Issued).count()
     }
 
     /// The number of the last block in flight whose successor was allocated in `txg` or before: were it lost, and `txg`
     /// synced, nothing would lead to that successor any more.
     pub fn holds_back(&self, txg: Txg) -> Option<u64> {
-        self.blocks.iter().rposition(|b| b.in_flight() && b.issued <= txg).map(|at| self.first + at as u64)
+        self.last(|b| b.in_flight() && b.issued <= txg)
     }
 
     /// The log goes away in `txg`: all `frees` are freed, and `keep` is the first block of the next chain.
@@ -210,6 +224,7 @@ impl Chain {
         let over = self.blocks.iter().take_while(|b| b.is_over(txg, self.ended)).count();
         frees.extend(self.blocks.drain(..over).map(|b| b.pointer));
         self.first += over as u64;
+        self.stable = self.stable.saturating_sub(over);
         if let Some(block) = self.blocks.front() {
             self.header.log = block.pointer;
         } else if had_blocks {

@@ -1,8 +1,10 @@
 //! Tests of the log's pure parts.
 
+use super::chain::Chain;
 use super::pack::{self, Fit, MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Sizes};
 use proptest::prelude::*;
-use weir_format::zil::ZilChain;
+use weir_format::zil::{ZilChain, ZilHeader};
+use weir_format::{BlockPointer, Txg};
 
 const CHAIN: u64 = ZilChain::SIZE as u64;
 
@@ -109,4 +111,28 @@ fn sizes_follow_the_bursts() {
     }
     assert_eq!(burst(&mut sizes, 60_000), MIN_BLOCK_BYTES, "one large burst among eight is none to plan for");
     assert_eq!(burst(&mut sizes, 60_000), 61_440);
+}
+
+#[test]
+fn blocks_keep_their_numbers_while_stable_ones_go() {
+    let mut chain = Chain::new(ZilHeader::default());
+    chain.begin(BlockPointer::HOLE, Txg(1));
+    for number in 0..6 {
+        // Two blocks with records of each group.
+        assert_eq!(chain.issue(Txg(2 + number / 2), Txg(2), Some(BlockPointer::HOLE)), Some(number));
+        assert_eq!((chain.last_in_flight(), chain.being_written()), (Some(number), number as usize + 1));
+    }
+    [0, 1, 3].into_iter().for_each(|number| chain.written(number));
+    assert_eq!((chain.written_up_to(), chain.being_written()), (2, 3));
+    chain.flushed(2);
+    assert_eq!((chain.written_up_to(), chain.holds_back(Txg(2))), (2, Some(5)));
+    chain.written(2);
+    assert_eq!(chain.written_up_to(), 4);
+    assert_eq!(chain.sync(Txg(2)).frees.len(), 2);
+    assert_eq!((chain.written_up_to(), chain.last_in_flight(), chain.being_written()), (4, Some(5), 2));
+    chain.flushed(4);
+    assert_eq!(chain.sync(Txg(3)).frees.len(), 2);
+    [4, 5].into_iter().for_each(|number| chain.written(number));
+    chain.flushed(chain.written_up_to());
+    assert_eq!((chain.written_up_to(), chain.last_in_flight()), (6, None));
 }
