@@ -131,6 +131,7 @@ impl OpenedPool {
             None => served.written.close(),
             Some(ending) => {
                 let done = served.written.end(ending.destroyed, true);
+                served.held.let_go();
                 // Whoever wished it may be gone.
                 let _ = ending.tell.send(done.clone());
                 done.map_err(Failure::failed)

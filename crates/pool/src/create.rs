@@ -359,7 +359,8 @@ fn assemble(
     let groups = TxGroups::new(uberblock.txg);
     let open = Arc::new(OpenGate(groups.clone()));
     let mos = ObjectSet::make(cache.clone(), ObjsetId::MOS, ObjsetKind::Meta, open, Policy::of_mos());
-    let space = allocation::source(&blocks, tree);
+    let tops = allocation::Tops::of(tree);
+    let space = allocation::source(&blocks, &tops);
     let context = allocation::context(machine, &config, &blocks, (space)());
     let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, Dedup::new(mos.clone()));
     let core = Core {
@@ -372,10 +373,12 @@ fn assemble(
         context,
         clones: Clones::default(),
         missed: Missed::default(),
+        scrub_began: None,
         limits: None,
         ended: false,
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };
-    let engine = Engine::start(Parts { machine: machine.clone(), cache, mos, gate, keys: KeyStore::default() }, core);
+    let engine =
+        Engine::start(Parts { machine: machine.clone(), cache, mos, gate, keys: KeyStore::default(), tops }, core);
     Ok((engine, contents))
 }

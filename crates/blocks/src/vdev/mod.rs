@@ -40,8 +40,8 @@ use crate::raidz::{Map, Reflowed};
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
 use leaf::Leaf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use weir_codec::CodecError;
 use weir_format::Txg;
 use weir_format::indirect::MappingEntry;
@@ -162,6 +162,13 @@ struct Top {
     vdev: Vdev,
 }
 
+impl Top {
+    fn build(spec: VdevSpec) -> Result<Top, TreeError> {
+        let (ashift, asize_bytes) = (spec.ashift, spec.asize_bytes);
+        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0)? })
+    }
+}
+
 /// What a leaf is and how it fared.
 #[derive(Clone, Debug)]
 pub struct LeafHealth {
@@ -175,9 +182,13 @@ pub struct LeafHealth {
     pub counts: leaf::Counts,
 }
 
+/// How many vdevs can be added to a tree.
+const ROOM: usize = 64;
+
 /// The pool's devices.
 pub struct Tree {
-    tops: Vec<Top>,
+    /// By index, from the first on; those behind the last are room for vdevs that are added later.
+    tops: Box<[OnceLock<Top>]>,
     /// Whether anything may be written.
     writable: AtomicBool,
 }
@@ -188,14 +199,33 @@ impl Tree {
     /// # Errors
     /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
     pub fn new(specs: Vec<VdevSpec>) -> Result<Arc<Tree>, TreeError> {
-        let tops = spec::sorted(specs)?
-            .into_iter()
-            .map(|s| {
-                let (ashift, asize_bytes) = (s.ashift, s.asize_bytes);
-                Ok(Top { ashift, asize_bytes, vdev: Vdev::build(s, ashift, 0)? })
-            })
-            .collect::<Result<_, TreeError>>()?;
-        Ok(Arc::new(Tree { tops, writable: AtomicBool::new(false) }))
+        let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec)?)));
+        let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
+        tops.resize_with(tops.len() + ROOM, OnceLock::new);
+        Ok(Arc::new(Tree { tops: tops.into(), writable: AtomicBool::new(false) }))
+    }
+
+    /// Adds a top-level vdev behind the last one. Nothing of it is used until somebody takes space there.
+    ///
+    /// # Errors
+    /// [`TreeError`] as for a new tree; also if its index is not the next, or there is no room: at most 64 can be added.
+    pub fn add(&self, spec: VdevSpec) -> Result<(), TreeError> {
+        let (vdev, value) = (spec.name.clone(), spec.id);
+        let index = || TreeError::Field { vdev: vdev.clone(), field: "id", value };
+        if value != self.len() as u64 {
+            return Err(index());
+        }
+        let top = Top::build(spec)?;
+        let slot = self.tops.get(self.len()).ok_or_else(index)?;
+        slot.set(top).map_err(|_| index())
+    }
+
+    fn tops(&self) -> impl Iterator<Item = &Top> {
+        self.tops.iter().map_while(OnceLock::get)
+    }
+
+    fn top_at(&self, index: u32) -> Option<&Top> {
+        self.tops.get(index as usize)?.get()
     }
 
     /// Allows or forbids writing; a new tree forbids it. Disks that were opened read-only refuse in any case.
@@ -243,18 +273,18 @@ impl Tree {
 
     /// Number of top-level vdevs.
     pub fn len(&self) -> usize {
-        self.tops.len()
+        self.tops().count()
     }
 
     /// Whether there are no vdevs.
     pub fn is_empty(&self) -> bool {
-        self.tops.is_empty()
+        self.len() == 0
     }
 
     /// Every leaf with its counters, in the order of the tree.
     pub fn health(&self) -> Vec<LeafHealth> {
         let mut out = Vec::new();
-        for top in &self.tops {
+        for top in self.tops() {
             top.vdev.health(&mut out);
         }
         out
@@ -263,7 +293,7 @@ impl Tree {
     /// The child of dRAID vdev `top` that holds `offset` of its distributed spare.
     fn spare_child(&self, top: u32, spare: u64, offset: u64, place: Place) -> Result<&Vdev, BlockError> {
         let Place { vdev, offset: at, hops } = place;
-        let child = match self.tops.get(top as usize).map(|t| &t.vdev.body) {
+        let child = match self.top_at(top).map(|t| &t.vdev.body) {
             Some(Body::Draid { map, children }) if hops < MAX_HOPS => {
                 map.spare_child(spare, offset).and_then(|i| children.get(i))
             }
@@ -275,12 +305,12 @@ impl Tree {
     fn top(&self, place: Place) -> Result<&Top, BlockError> {
         let Place { vdev, offset, .. } = place;
         let forged = BlockError::Forged { vdev, offset, field: "vdev", value: vdev.into() };
-        self.tops.get(vdev as usize).ok_or(forged)
+        self.top_at(vdev).ok_or(forged)
     }
 
     /// log2 of the sector size of top-level vdev `vdev`, if there is one.
     pub fn ashift(&self, vdev: u32) -> Option<u32> {
-        self.tops.get(vdev as usize).map(|t| t.ashift)
+        self.top_at(vdev).map(|t| t.ashift)
     }
 
     /// Reads `len` bytes at `place`, proven by `proof`: whole sectors are read, `len` bytes are tested and returned.
@@ -314,7 +344,7 @@ impl Tree {
     /// Tells where the blocks of removed vdev `vdev` lie now. The first map given counts: false if there was one, or the
     /// vdev is not a removed one.
     pub fn set_mapping(&self, vdev: u32, map: Vec<MappingEntry>) -> bool {
-        match self.tops.get(vdev as usize).map(|t| &t.vdev.body) {
+        match self.top_at(vdev).map(|t| &t.vdev.body) {
             Some(Body::Indirect(indirect)) => indirect.set(map),
             _ => false,
         }
@@ -322,7 +352,7 @@ impl Tree {
 
     /// Bytes of the largest gang header on `vdev`: its smallest allocation.
     pub(crate) fn gang_header_bytes(&self, vdev: u32) -> Option<u64> {
-        let top = self.tops.get(vdev as usize)?;
+        let top = self.top_at(vdev)?;
         Some(match &top.vdev.body {
             Body::Draid { map, .. } => map.layout().ndata << top.ashift,
             _ => 1 << top.ashift,

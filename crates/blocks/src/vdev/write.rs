@@ -143,7 +143,7 @@ impl Tree {
     pub(crate) async fn flush_if(&self, wanted: impl Fn(u32) -> bool) -> Result<(), BlockError> {
         self.check_writable()?;
         let mut worst = None;
-        let tops = self.tops.iter().enumerate().filter(|(i, _)| wanted(*i as u32));
+        let tops = self.tops().enumerate().filter(|(i, _)| wanted(*i as u32));
         let flushes = tops.map(|(i, top)| top.vdev.flush(Place::new(i as u32, 0)));
         for error in join_all(flushes).await.into_iter().filter_map(Result::err) {
             note(&mut worst, error);
@@ -175,7 +175,7 @@ impl Tree {
     }
 
     fn disk_of(&self, guid: u64) -> Result<(&Vdev, &Leaf, &Arc<dyn Disk>), BlockError> {
-        let vdev = self.tops.iter().find_map(|t| t.vdev.find_leaf(guid));
+        let vdev = self.tops().find_map(|t| t.vdev.find_leaf(guid));
         let found = vdev.and_then(|vdev| match &vdev.body {
             Body::Leaf(leaf) => leaf.disk().map(|disk| (vdev, leaf, disk)),
             _ => None,
@@ -193,18 +193,18 @@ impl Tree {
 
     /// Whether no device of a top-level vdev has missed anything since group `birth`.
     pub(super) fn has_all_since(&self, vdev: u32, birth: Txg) -> bool {
-        self.tops.get(vdev as usize).is_some_and(|t| t.vdev.has_all_since(birth))
+        self.top_at(vdev).is_some_and(|t| t.vdev.has_all_since(birth))
     }
 
     /// Whether enough devices of a top-level vdev are there to keep what is written to it.
     pub fn can_keep(&self, vdev: u32) -> bool {
-        self.tops.get(vdev as usize).is_some_and(|t| t.vdev.can_keep())
+        self.top_at(vdev).is_some_and(|t| t.vdev.can_keep())
     }
 
     /// The leaves that missed writes since the pool was opened, by GUID, and in which transaction groups.
     pub fn missed(&self) -> Vec<(u64, Missed)> {
         let mut out = Vec::new();
-        for top in &self.tops {
+        for top in self.tops() {
             top.vdev.collect_missed(&mut out);
         }
         out

@@ -1,10 +1,10 @@
 //! A pool that this process has open, as commands from elsewhere use it.
 
 use crate::failure::Failure;
-use crate::locks::Identity;
+use crate::locks::{Identity, Locks};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use weir_daemon::Front;
 use weir_machine::{Machine, Request};
@@ -26,6 +26,8 @@ pub struct Held {
     /// The pool.
     pub engine: Arc<Engine>,
     devices: BTreeSet<Identity>,
+    /// Of devices that were added later; none once it is closed.
+    added: Mutex<Vec<Locks>>,
     front: OnceLock<Arc<Front>>,
     ending: mpsc::Sender<Ending>,
     scrub: Mutex<Scrub>,
@@ -46,13 +48,30 @@ impl Held {
         devices: BTreeSet<Identity>,
         ending: mpsc::Sender<Ending>,
     ) -> Arc<Self> {
-        Arc::new(Held { machine, engine, devices, front: OnceLock::new(), ending, scrub: Mutex::default() })
+        let (added, scrub) = Default::default();
+        Arc::new(Held { machine, engine, devices, added, front: OnceLock::new(), ending, scrub })
     }
 
     /// Whether a pool that was found is this one.
     pub fn has(&self, found: &FoundPool) -> bool {
-        let is_ours = |path| Identity::of(path).is_some_and(|identity| self.devices.contains(&identity));
+        let added: BTreeSet<Identity> = self.added().iter().flat_map(Locks::identities).collect();
+        let has = |identity| self.devices.contains(&identity) || added.contains(&identity);
+        let is_ours = |path| Identity::of(path).is_some_and(has);
         found.config.guid == self.engine.shown().config.guid && found.leaves().any(|device| is_ours(&device.path))
+    }
+
+    fn added(&self) -> MutexGuard<'_, Vec<Locks>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has these devices, too, until it is closed.
+    pub fn also_has(&self, locks: Locks) {
+        self.added().push(locks);
+    }
+
+    /// It is closed: others may have the devices that were added.
+    pub fn let_go(&self) {
+        self.added().clear();
     }
 
     /// Where its devices are.

@@ -3,6 +3,7 @@
 //! Every command looks for its pools in the folders given. One that a process has open is that process's to work on
 //! ([`crate::admin`]); otherwise no pool is held open between two commands.
 
+mod add;
 mod create;
 mod devices;
 mod ends;
@@ -22,7 +23,7 @@ use crate::failure::Failure;
 use std::ffi::OsString;
 
 const USAGE: &str = "\
-usage: zpool create [options] POOL VDEV…
+usage: zpool create | add [options] POOL VDEV…
        zpool import | export | destroy | sync | set | history [-d DIR]… [options] [POOL]…
        zpool scrub [-p | -s] | trim [-d DIR]… POOL…
        zpool status | list | get [-d DIR]… [options] [POOL]…
@@ -35,6 +36,7 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
     }
     let command = line.remove(0);
     match command.to_str().unwrap_or_default() {
+        "add" => add::run(call, line),
         "create" => create::run(call, line),
         "destroy" => ends::destroy(call, line),
         "export" => ends::export(call, line),

@@ -104,6 +104,15 @@ fn a_server_does_what_administrators_ask() {
     assert!(lab.ok("zpool status p").contains("scrub"), "{}", lab.ok("zpool status p"));
     assert!(lab.ok("zpool trim p").contains("trimmed"));
     lab.ok("zpool sync");
+    for disk in ["d2", "d3"] {
+        std::fs::File::create(lab.path(disk)).unwrap().set_len(256 << 20).unwrap();
+    }
+    assert!(lab.fails("zpool add p d2").contains("mismatched replication level"));
+    let size = |lab: &Lab| lab.ok("zpool list -Hp -o size p").trim().parse::<u64>().unwrap();
+    let before = size(&lab);
+    lab.ok("zpool add p mirror d2 d3");
+    assert_eq!(size(&lab), 2 * before);
+    assert!(lab.ok("zpool status p").contains("mirror-1"));
     assert!(lab.ok("zpool history p").contains("zfs rename p/c p/d\n"));
     assert_eq!(lab.run("zfs create").status.code(), Some(2));
     assert!(lab.fails("zfs destroy p/none").contains("does not exist"));

@@ -1,23 +1,26 @@
-//! Adding vdevs to a pool, as part of opening it.
+//! Adding vdevs to a pool: while it is open, or as part of opening it.
 //!
-//! The tree of devices is fixed while a pool is open. So what is added joins between reading the pool and writing it: the
-//! new devices get blank labels, which say by txg 0 that they belong to nobody yet; the tree is built again with them; the
-//! first group makes their objects in the MOS, and its uberblock makes it true.
+//! The new devices get blank labels, which say by txg 0 that they belong to nobody yet, and a place in the tree of devices,
+//! where nobody takes space yet; a group makes their objects in the MOS, and its uberblock makes it true. Only then is their
+//! space given out: else a block of an intent log could lie on a vdev that, after a crash, there never was.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_add`).
 
 use super::config::Config;
 use super::labels::{self, Leaf};
 use super::syncing::Syncing;
+use super::{Engine, allocation};
 use crate::assemble::state;
-use crate::config::VdevConfig;
+use crate::config::{Class, VdevConfig};
 use crate::create::devices::{self, Opened};
 use crate::create::{NewLeaf, NewTop, contents, layout};
 use crate::dtl;
 use crate::error::PoolError;
 use crate::mos::Mos;
 use crate::open::Pool;
+use crate::scan::Device;
 use crate::spec::{Facts, specs};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_blocks::{Blocks, Tree};
 use weir_cache::Cache;
@@ -51,6 +54,70 @@ pub(super) struct Added {
     spares: Vec<NvList>,
 }
 
+/// New top-level vdevs that joined: what is known of them.
+#[derive(Default)]
+struct Joined {
+    tops: Vec<VdevConfig>,
+    devices: BTreeMap<u64, Device>,
+    leaves: Vec<Leaf>,
+}
+
+impl Engine {
+    /// Adds vdevs to the pool. When this returns they are part of it, and in use.
+    ///
+    /// # Errors
+    /// Those of [`Engine::create`] for the devices; [`PoolError::Suspended`].
+    pub async fn add_vdevs(&self, more: &Additions) -> Result<(), PoolError> {
+        let _one_at_a_time = self.adding.lock().await;
+        let (mut config, blocks) = (self.shown().config, self.cache.blocks().clone());
+        let first = blocks.tree().len();
+        let ashift = more.ashift.or(blocks.tree().ashift(0).map(u64::from)).unwrap_or(12);
+        let place = NewPlace { first, ashift, txg: self.groups().open().0 };
+        let mut joined = Joined::default();
+        let added = more.prepare(&self.machine, &mut config, place, &mut joined).await?;
+        let uberblock = self.shown().uberblock;
+        let facts = Facts { devices: &joined.devices, dtls: &BTreeMap::new(), uberblock: &uberblock };
+        let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name(), what: e.to_string() };
+        let unreadable = |source| PoolError::Decode { what: "the vdevs".into(), source };
+        let mut root = VdevConfig::parse(&config.root).map_err(unreadable)?;
+        root.children = joined.tops.clone();
+        for spec in specs(&root, &facts) {
+            blocks.tree().add(spec).map_err(bad)?;
+        }
+        let (new, leaves) = (config.tops().get(first..).unwrap_or_default().to_vec(), joined.leaves);
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let tops = syncing.core.config.tops().iter().cloned().chain(new).collect();
+                syncing.core.config.set_tops(tops);
+                syncing.core.leaves.extend(leaves);
+                added.make(syncing).await
+            })
+        })
+        .await?;
+        for top in &joined.tops {
+            allocation::set_empty_top(&blocks, top)?;
+        }
+        self.tops.add(&joined.tops);
+        let capacity_bytes = self.gate.space().capacity_bytes();
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                syncing.core.context.capacity_bytes = capacity_bytes;
+                syncing.core.limits = None;
+                Ok(())
+            })
+        })
+        .await
+    }
+}
+
+/// Where new vdevs go: the index of the first, log2 of the sector size, the group that makes them.
+#[derive(Clone, Copy)]
+struct NewPlace {
+    first: usize,
+    ashift: u64,
+    txg: u64,
+}
+
 impl Additions {
     fn leaves(&self) -> impl Iterator<Item = &NewLeaf> {
         self.tops.iter().flat_map(|t| &t.leaves).chain(&self.caches).chain(&self.spares)
@@ -63,13 +130,34 @@ impl Additions {
         pool: &mut Pool,
         config: &mut Config,
     ) -> Result<Added, PoolError> {
+        let place = NewPlace {
+            first: pool.tree.children.len(),
+            ashift: self.ashift.or(pool.tree.children.first().map(|t| t.ashift)).unwrap_or(12),
+            txg: pool.newest_txg.max(pool.uberblock.txg).0 + 1,
+        };
+        let mut joined = Joined::default();
+        let added = self.prepare(machine, config, place, &mut joined).await?;
+        pool.devices.extend(joined.devices);
+        pool.tree.children.extend(joined.tops);
+        if !self.tops.is_empty() {
+            rebuild(machine, pool).await?;
+        }
+        Ok(added)
+    }
+
+    /// Labels the devices and puts the new vdevs into the configuration.
+    async fn prepare(
+        &self,
+        machine: &Machine,
+        config: &mut Config,
+        place: NewPlace,
+        joined: &mut Joined,
+    ) -> Result<Added, PoolError> {
         for top in &self.tops {
             top.check()?;
         }
+        let NewPlace { first, ashift, txg } = place;
         let opened = devices::open_leaves(machine, self.leaves(), self.force).await?;
-        let first = pool.tree.children.len();
-        let txg = pool.newest_txg.max(pool.uberblock.txg).0 + 1;
-        let ashift = self.ashift.or(pool.tree.children.first().map(|t| t.ashift)).unwrap_or(12);
         let mut rest = opened.as_slice();
         let mut lists = config.tops().to_vec();
         for (index, top) in self.tops.iter().enumerate() {
@@ -78,7 +166,7 @@ impl Additions {
             let list = top.list((first + index) as u64, &sizes, ashift, txg, &machine.entropy)?;
             lists.push(list.clone());
             config.set_tops(lists.clone());
-            self.join_top(pool, config, &list, top, own, txg).await?;
+            join_top(joined, config, &list, top, own, txg).await?;
             rest = others;
         }
         let mut added = Added { tops: self.tops.clone(), first, ..Added::default() };
@@ -90,35 +178,32 @@ impl Additions {
             labels::initialize_aux(&device, config.version, &list, kind).await?;
             if is_cache { added.caches.push(list) } else { added.spares.push(list) }
         }
-        if !self.tops.is_empty() {
-            rebuild(machine, pool).await?;
-        }
         Ok(added)
     }
+}
 
-    async fn join_top(
-        &self,
-        pool: &mut Pool,
-        config: &Config,
-        list: &NvList,
-        top: &NewTop,
-        opened: &[Opened],
-        txg: u64,
-    ) -> Result<(), PoolError> {
-        let bad = |source| PoolError::Decode { what: "the new vdev".into(), source };
-        let mut vdev = VdevConfig::parse(list).map_err(bad)?;
-        vdev.class = top.class;
-        for (leaf, opened) in vdev.leaves().into_iter().zip(opened) {
-            let device: Leaf = opened.leaf(leaf.guid, vdev.id as usize, vdev.ashift, false);
-            let own = labels::find(list, leaf.guid).cloned().unwrap_or_default();
-            let mut label = config.label_list(list, &own, Txg(0));
-            label.set("create_txg", txg);
-            labels::initialize(&device, &label).await?;
-            pool.devices.insert(leaf.guid, devices::blank(&device));
-        }
-        pool.tree.children.push(vdev);
-        Ok(())
+async fn join_top(
+    joined: &mut Joined,
+    config: &Config,
+    list: &NvList,
+    top: &NewTop,
+    opened: &[Opened],
+    txg: u64,
+) -> Result<(), PoolError> {
+    let bad = |source| PoolError::Decode { what: "the new vdev".into(), source };
+    let mut vdev = VdevConfig::parse(list).map_err(bad)?;
+    vdev.class = top.class;
+    for (leaf, opened) in vdev.leaves().into_iter().zip(opened) {
+        let device: Leaf = opened.leaf(leaf.guid, vdev.id as usize, vdev.ashift, top.class == Class::Log);
+        let own = labels::find(list, leaf.guid).cloned().unwrap_or_default();
+        let mut label = config.label_list(list, &own, Txg(0));
+        label.set("create_txg", txg);
+        labels::initialize(&device, &label).await?;
+        joined.devices.insert(leaf.guid, devices::blank(&device));
+        joined.leaves.push(device);
     }
+    joined.tops.push(vdev);
+    Ok(())
 }
 
 /// Builds the tree of devices and what stands on it again.

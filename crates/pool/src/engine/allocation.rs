@@ -7,7 +7,7 @@ use crate::capacity;
 use crate::config::{Class, VdevConfig};
 use crate::error::PoolError;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{BlockError, Blocks, VdevGrid};
 use weir_machine::Machine;
 use weir_objects::dsl::change::PoolContext;
@@ -90,14 +90,35 @@ pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -
     Ok(())
 }
 
+/// The vdevs whose space is sold to data sets; more may be added.
+#[derive(Clone, Default)]
+pub(crate) struct Tops(Arc<Mutex<Vec<VdevConfig>>>);
+
+impl Tops {
+    /// Those of a pool.
+    pub fn of(root: &VdevConfig) -> Self {
+        let tops = Tops::default();
+        tops.add(&root.children);
+        tops
+    }
+
+    /// Adds those that hold data.
+    pub fn add(&self, more: &[VdevConfig]) {
+        let more = more.iter().filter(|top| top.is_concrete() && top.class == Class::Normal);
+        self.locked().extend(more.cloned());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<VdevConfig>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Tells how much space there is, at any time.
-pub(crate) fn source(blocks: &Arc<Blocks>, root: &VdevConfig) -> SpaceSource {
-    let blocks = blocks.clone();
-    let tops: Vec<VdevConfig> =
-        root.children.iter().filter(|t| t.is_concrete() && t.class == Class::Normal).cloned().collect();
+pub(crate) fn source(blocks: &Arc<Blocks>, tops: &Tops) -> SpaceSource {
+    let (blocks, tops) = (blocks.clone(), tops.clone());
     Arc::new(move || {
         let mut out = PoolSpace::default();
-        for top in &tops {
+        for top in tops.locked().iter() {
             let sums = blocks.vdev_space(top.id as u32);
             out.size_bytes += capacity::deflate(top, sums.size_bytes);
             out.used_bytes += capacity::deflate(top, sums.allocated_bytes);

@@ -3,6 +3,7 @@
 //! A leaf that is not there, or refused a write, misses the group's blocks. Its dirty-time log is a space map in the MOS
 //! whose segments are transaction groups; the configuration names it. It is written with the group itself: a group that
 //! counts has its gaps on record. What is missed only while the MOS is being written stands in the log of the next group.
+//! A scrub without errors, from its beginning in this program's hands, ends what it covered.
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`).
 
@@ -48,6 +49,21 @@ impl Missed {
         all.bytes() != before
     }
 
+    /// Forgets what leaves missed up to a group, but not those that are absent or in `but`. Gives those that are changed.
+    fn forget(&mut self, up_to: Txg, but: &[u64]) -> Vec<u64> {
+        let mut changed = Vec::new();
+        for (guid, ranges) in &mut self.by_leaf {
+            let before = ranges.bytes();
+            if !self.absent.contains(guid) && !but.contains(guid) {
+                ranges.remove(0, up_to.0.saturating_add(1));
+            }
+            if ranges.bytes() != before {
+                changed.push(*guid);
+            }
+        }
+        changed
+    }
+
     fn segments(&self, guid: u64) -> Vec<SpaceSegment> {
         let one = |(start, length): (u64, u64)| SpaceSegment {
             kind: SpaceKind::Alloc,
@@ -61,6 +77,16 @@ impl Missed {
 }
 
 impl Syncing<'_> {
+    /// A scrub went through all blocks up to group `up_to`, since this program opened the pool, and found right, or put
+    /// right, every copy: the leaves that were there all the time have missed nothing older.
+    pub(super) async fn forget_missed(&mut self, up_to: Txg) -> Result<(), PoolError> {
+        let failing: Vec<u64> = self.engine.cache.blocks().tree().missed().into_iter().map(|(guid, _)| guid).collect();
+        for guid in self.core.missed.forget(up_to, &failing) {
+            self.write_log(guid).await?;
+        }
+        Ok(())
+    }
+
     /// Writes down what devices missed up to this group.
     pub(super) async fn write_missed(&mut self) -> Result<(), PoolError> {
         let txg = self.change.txg();
@@ -123,5 +149,11 @@ mod tests {
         let segments = missed.segments(7);
         assert_eq!(segments.iter().map(|s| (s.offset_bytes, s.length_bytes)).collect::<Vec<_>>(), [(10, 4)]);
         assert_eq!(missed.segments(9), []);
+        // A scrub puts right what is there.
+        assert!(missed.add(6, &[(Txg(3), Txg(3))]));
+        assert_eq!(missed.forget(Txg(12), &[6]), [7]);
+        assert_eq!(missed.segments(7).iter().map(|s| (s.offset_bytes, s.length_bytes)).collect::<Vec<_>>(), [(13, 1)]);
+        assert_eq!(missed.segments(8).len() + missed.segments(6).len(), 2);
+        assert_eq!(missed.forget(Txg(12), &[6]), [0u64; 0]);
     }
 }

@@ -95,6 +95,10 @@ pub struct Engine {
     /// nobody sees a change half done. Nothing else is waited for while it is held.
     pub(crate) steady: Arc<AsyncMutex<()>>,
     pub(crate) queue: Queue,
+    /// The vdevs that are sold to data sets.
+    pub(crate) tops: allocation::Tops,
+    /// Held while vdevs are added.
+    adding: AsyncMutex<()>,
     shown: Mutex<Shown>,
     syncer: Mutex<Option<JoinHandle<Core>>>,
 }
@@ -112,12 +116,13 @@ pub(crate) struct Parts {
     pub mos: Arc<ObjectSet>,
     pub gate: Arc<PoolGate>,
     pub keys: KeyStore,
+    pub tops: allocation::Tops,
 }
 
 impl Engine {
     /// Puts the parts together and starts the syncer.
     pub(crate) fn start(parts: Parts, core: Core) -> Arc<Engine> {
-        let Parts { machine, cache, mos, gate, keys } = parts;
+        let Parts { machine, cache, mos, gate, keys, tops } = parts;
         let shown = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
         let engine = Arc::new(Engine {
             machine,
@@ -129,6 +134,8 @@ impl Engine {
             opening: AsyncMutex::new(()),
             steady: Arc::default(),
             queue: Queue::default(),
+            tops,
+            adding: AsyncMutex::new(()),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });

@@ -222,7 +222,8 @@ async fn assemble(
     let root = pool.uberblock.root;
     let mos = ObjectSet::open_live(rq, pool.cache.clone(), root, Opening::default(), open, Policy::of_mos()).await?;
     let dedup = Dedup::read(rq, mos.clone()).await?;
-    let space = allocation::source(&blocks, &pool.tree);
+    let tops = allocation::Tops::of(&pool.tree);
+    let space = allocation::source(&blocks, &tops);
     let context = allocation::context(machine, &config, &blocks, (space)());
     let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, dedup);
     let no_config = || refused(&pool, "its MOS has no configuration");
@@ -241,10 +242,11 @@ async fn assemble(
         context,
         clones,
         missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
+        scrub_began: None,
         limits: None,
         ended: false,
     };
     let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));
     let keys = KeyStore::new(pool.wrapping, opened.collect());
-    Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate, keys }, core))
+    Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate, keys, tops }, core))
 }

@@ -286,6 +286,7 @@ impl Syncing<'_> {
             ddt_class_max: 3,
             ..ScanPhys::default()
         };
+        self.core.scrub_began = Some(scan.max_txg);
         self.put_scrub(&Progress { scan, place: Position::default(), active_s: 0 }).await
     }
 
@@ -335,6 +336,10 @@ impl Syncing<'_> {
         progress.scan.flags &= !PAUSED;
         progress.scan.state = state;
         progress.scan.end_time_s = self.now_s();
+        let whole = self.core.scrub_began == Some(progress.scan.max_txg) && progress.scan.errors == 0;
+        if state == FINISHED && whole {
+            self.forget_missed(progress.scan.max_txg).await?;
+        }
         if state == FINISHED {
             let txg = progress.scan.max_txg.0;
             zap::put_word(rq, &mos, tx, DIRECTORY, names::LAST_SCRUBBED_TXG, txg).await?;

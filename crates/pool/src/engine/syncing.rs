@@ -63,6 +63,8 @@ pub struct Core {
     pub clones: Clones,
     /// What devices missed.
     pub missed: Missed,
+    /// The group in which the scrub began that runs, if it began since the pool was opened.
+    pub scrub_began: Option<Txg>,
     /// What limits writing, as of the last group; `None` before the first.
     pub limits: Option<Limits>,
     /// The group that is being synced is the last one.

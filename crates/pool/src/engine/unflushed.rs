@@ -23,6 +23,7 @@ pub(super) async fn first_group(syncing: &mut Syncing<'_>) -> Result<(), PoolErr
     syncing.core.config_dirty = true;
     // Before anything is allocated: what these logs lead to may look free.
     claim_logs(syncing).await?;
+    syncing.change.drop_temporary_holds().await?;
     drop_livelists(syncing).await?;
     free_deferred(syncing).await
 }

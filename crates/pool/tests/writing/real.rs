@@ -179,6 +179,21 @@ fn vdevs_are_added() {
         let import = ImportOptions::new(OpenOptions::new(vec![dir.clone()], "tank"));
         let engine = Engine::add(&machine, &import, &more).await.unwrap();
         work::write_object(&engine, "tank", 500, 9).await.unwrap();
+        // While it is in use.
+        let (before, file) = (engine.gate.space().size_bytes, work::write_object(&engine, "tank", 50, 10));
+        let tops =
+            vec![top(&dir, "c", Class::Normal, Layout::Mirror, 2), top(&dir, "m", Class::Log, Layout::Mirror, 2)];
+        let more = Additions { tops, spares: vec![device(&dir, "spare", 64 * MIB)], ..Additions::default() };
+        let (added, written) = futures_util::future::join(engine.add_vdevs(&more), file).await;
+        added.unwrap();
+        written.unwrap();
+        assert!(engine.gate.space().size_bytes > before);
+        work::write_object(&engine, "tank", 500, 11).await.unwrap();
+        engine.sync().await.unwrap();
+        let taken = engine.cache.blocks().vdev_space(4).allocated_bytes;
+        assert!(taken > 0, "nothing is on the new vdev");
+        let again = engine.add_vdevs(&more).await.unwrap_err();
+        assert!(matches!(again, weir_pool::PoolError::InUse { .. }), "{again}");
         engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
     });

@@ -57,6 +57,36 @@ fn a_scrub_puts_a_whole_device_right() {
     }
 }
 
+/// A device was away while the pool was written; a scrub brings it up to date, and what it missed is forgotten.
+#[test]
+fn a_scrub_ends_what_a_device_missed() {
+    let (dir, machine) = pool("missed", Layout::Mirror, 2);
+    let rq = &Request::internal("test");
+    let (there, away) = (dir.join("a1"), dir.with_extension("away"));
+    std::fs::rename(&there, &away).unwrap();
+    let missed = async || {
+        let pool = read_only(&machine, &dir).await;
+        weir_pool::dtl::read_all(rq, &pool.mos, &pool.tree).await.len()
+    };
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 300, 5).await.unwrap();
+        engine.export().await.unwrap();
+        std::fs::rename(&away, &there).unwrap();
+        assert_eq!(missed().await, 1);
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.scrub_start().await.unwrap();
+        let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        assert!(done.is_finished() && done.scan.errors == 0 && done.scan.processed_bytes > 100_000, "{done:?}");
+        engine.export().await.unwrap();
+        assert_eq!(missed().await, 0);
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_file(dir.join("a0")).unwrap();
+    machine.block_on(work::demand_whole(&machine, &dir, "tank"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 /// A scrub is left off in the middle again and again, by the end of a process or by a pause, and goes on where it was;
 /// together the parts examine as much as one that is never interrupted.
 #[test]

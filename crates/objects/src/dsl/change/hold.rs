@@ -2,11 +2,15 @@
 //! stand in a ZAP of the pool too, and go when the pool is next opened.
 
 use super::{Change, ChangeError};
+use crate::zap::Zap;
 use weir_format::dsl::pool;
 use weir_format::{DslDataset, ObjectId, ObjectType};
 
 /// Longest tag in bytes (`MAXNAMELEN` less the NUL).
 const LONGEST_TAG: usize = 255;
+
+/// Most temporary holds that are dropped at once.
+const MOST: usize = 1 << 20;
 
 /// What a temporary hold is called in the pool's ZAP: the snapshot and the tag.
 fn temporary_name(id: ObjectId, tag: &str) -> String {
@@ -31,7 +35,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Puts holds, all or none. OpenZFS drops `temporary` ones when it next opens the pool.
+    /// Puts holds, all or none. `temporary` ones are dropped when the pool is opened next.
     ///
     /// # Errors
     /// Those of [`Change::check_holds`], before anything was changed.
@@ -81,6 +85,29 @@ impl Change<'_> {
         for (name, tag) in holds {
             let found = self.find_snapshot(name).await?;
             self.release_one(name, found.id, tag).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases what was held only until the pool is opened next. To be called once, when it is opened.
+    ///
+    /// # Errors
+    /// What reading and writing the MOS meets.
+    pub async fn drop_temporary_holds(&mut self) -> Result<(), ChangeError> {
+        let Some(zap) = self.pool_object(pool::TMP_USERREFS).await? else { return Ok(()) };
+        let entries = Zap::open(self.rq, &self.mos, zap).await?.all(self.rq, MOST).await?;
+        for entry in entries {
+            let name = entry.key.text();
+            let held = name.split_once('-').and_then(|(id, tag)| Some((u64::from_str_radix(id, 16).ok()?, tag)));
+            let Some((id, tag)) = held else { continue };
+            let id = ObjectId(id);
+            match self.dataset(id).await {
+                Ok(phys) if phys.user_refs.0 != 0 && self.word(phys.user_refs, tag).await?.is_some() => {
+                    self.release_one(&format!("snapshot {id}"), id, tag).await?;
+                }
+                // Of a snapshot that is gone, or of which the hold is.
+                _ => drop(self.zap_remove(zap, &name).await?),
+            }
         }
         Ok(())
     }

@@ -160,7 +160,13 @@ fn objects_come_and_go_in_pairs() {
         change.snapshot(&["tank/a@1".into(), "tank@1".into()], &[]).await.unwrap();
         change.hold(&[("tank/a@1".into(), "keep".into())], false).await.unwrap();
         assert!(matches!(change.destroy_snapshots(&["tank/a@1".into()], false).await, Err(ChangeError::Busy { .. })));
+        change.hold(&[("tank/a@1".into(), "until-import".into())], true).await.unwrap();
         change.destroy_snapshots(&["tank/a@1".into()], true).await.unwrap();
+        // The last one keeps it.
+        change.drop_temporary_holds().await.unwrap();
+        let gone = change.release(&[("tank/a@1".into(), "until-import".into())]).await;
+        assert!(matches!(gone, Err(ChangeError::Missing { .. })));
+        change.drop_temporary_holds().await.unwrap();
         change.release(&[("tank/a@1".into(), "keep".into())]).await.unwrap();
         assert!(matches!(change.find("tank/a@1").await, Err(ChangeError::Missing { .. })));
         change.clone_snapshot("tank@1", "tank/c", &[]).await.unwrap();
@@ -178,6 +184,8 @@ fn objects_come_and_go_in_pairs() {
         *wanted.get_mut("DSL directory").unwrap() -= 1;
         *wanted.entry("zap").or_default() += 1;
         *wanted.entry("DSL dir clones").or_default() += 1;
+        // The list of temporary holds stays, empty.
+        *wanted.entry("snapshot refcount tags").or_default() += 1;
         assert_eq!(objects(&lab).await, wanted);
     });
 }
