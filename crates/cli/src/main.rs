@@ -14,6 +14,7 @@ mod locks;
 mod mount;
 mod operations;
 mod pools;
+mod secrets;
 mod serve;
 mod size;
 mod table;

@@ -6,6 +6,7 @@ use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::locks::Locks;
 use crate::pools::search_paths;
+use crate::secrets::ask_all;
 use crate::written::{Wish, Written};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,9 +20,9 @@ use weir_pool::{OpenOptions, Pool, Rewind};
 
 const SPEC: Spec = Spec {
     command: "weir mount",
-    letters: "o:d:k:T:r:F",
+    letters: "o:d:k:T:r:Fl",
     long: &[("key", 'k'), ("ready-fd", 'r')],
-    usage: "weir mount [-o ro|rw[,OPTION]...] [-d DIR]... [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
+    usage: "weir mount [-l] [-o ro|rw[,OPTION]...] [-d DIR]... [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
 };
 
 /// Threads that take requests from the kernel; what waits for disks does not occupy them.
@@ -156,10 +157,13 @@ pub async fn tell_of_unsynced(shown: &Shown) -> Result<(), Failure> {
 pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
     let ([pool, mountpoint], (options, access)) = (two_words(&args)?, mount_options(&args)?);
-    let open = open_options(&SPEC, &args, pool)?;
+    let mut open = open_options(&SPEC, &args, pool)?;
     let access = if open.rewind == Rewind::No || open.rewind == Rewind::Auto { access } else { Access::Read };
     let ready = ready(&args)?;
     let machine = Production::from_env().build()?;
+    if args.has('l') {
+        ask_all(&machine, &mut open)?;
+    }
     let opened = OpenedPool::open(&machine, &open, access)?;
     let done = machine.block_on(async {
         let shown = &opened.shown;

@@ -4,13 +4,13 @@ use weir_objects::dsl::change::{NewDataset, Setting};
 use weir_objects::dsl::{Counted, Who};
 use weir_objects::props::Value;
 use weir_pool::PoolError;
-use weir_pool::engine::Engine;
+use weir_pool::engine::{Encryption, Engine};
 
 /// A change of datasets.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// A new file system or volume.
-    Create(NewDataset),
+    /// A new file system or volume, encrypted so.
+    Create(NewDataset, Encryption),
     /// Snapshots, all of the same moment.
     Snapshot(Vec<String>, Vec<(String, Value)>),
     /// A clone: origin, name, properties.
@@ -58,7 +58,7 @@ impl Operation {
 
     async fn apply(self, engine: &Engine) -> Result<(), PoolError> {
         match self {
-            Operation::Create(new) => engine.create_dataset(new).await,
+            Operation::Create(new, encryption) => engine.create_encrypted(new, encryption).await,
             Operation::Snapshot(names, properties) => engine.snapshot(names, properties).await,
             Operation::Clone(origin, name, properties) => engine.clone_snapshot(origin, name, properties).await,
             Operation::Destroy(name) => engine.destroy_dataset(name).await,

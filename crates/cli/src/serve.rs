@@ -3,6 +3,7 @@
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::mount::{Access, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
+use crate::secrets::ask_all;
 use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
@@ -11,7 +12,7 @@ use weir_pool::Rewind;
 
 const SPEC: Spec = Spec {
     command: "weir serve",
-    letters: "d:k:T:r:L:N:B:w:SAu:g:FR",
+    letters: "d:k:T:r:L:N:B:w:SAu:g:FRl",
     long: &[
         ("key", 'k'),
         ("ready-fd", 'r'),
@@ -25,7 +26,7 @@ const SPEC: Spec = Spec {
         ("anonuid", 'u'),
         ("anongid", 'g'),
     ],
-    usage: "weir serve [-d DIR]... [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,...]]... \
+    usage: "weir serve [-l] [-d DIR]... [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,...]]... \
             [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL",
 };
 
@@ -39,8 +40,11 @@ impl From<ServiceError> for Failure {
 pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
     let pool = args.word(0).filter(|_| args.words.len() == 1).ok_or_else(|| SPEC.misused("name one pool"))?;
-    let (open, options, ready) = (open_options(&SPEC, &args, pool)?, service_options(&args)?, ready(&args)?);
+    let (mut open, options, ready) = (open_options(&SPEC, &args, pool)?, service_options(&args)?, ready(&args)?);
     let machine = Production::from_env().build()?;
+    if args.has('l') {
+        ask_all(&machine, &mut open)?;
+    }
     let access = match (args.has('R'), args.has('w'), open.rewind) {
         (true, true, _) => return Err(SPEC.misused("--ro and --rw exclude each other")),
         (true, ..) | (_, _, Rewind::Before(_)) => Access::Read,

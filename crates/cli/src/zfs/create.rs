@@ -6,6 +6,7 @@ use crate::args::{Args, Spec};
 use crate::call::{Call, say};
 use crate::failure::Failure;
 use crate::operations::Operation;
+use crate::secrets::{Asked, Wanted};
 use crate::size;
 use crate::written::dsl;
 use std::ffi::OsString;
@@ -14,7 +15,7 @@ use weir_machine::Request;
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_objects::props::{DatasetKind, Value};
 use weir_pool::PoolError;
-use weir_pool::engine::Engine;
+use weir_pool::engine::{Encryption, Engine};
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 
@@ -41,7 +42,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     if !name.contains('/') || name.contains(['@', '#']) {
         return Err(Failure::failed(format!("{doing}: missing dataset name")));
     }
-    let new = dataset(call, &args, &name, &doing)?;
+    let (new, wanted) = dataset(call, &args, &name, &doing)?;
     if args.has('n') {
         let says = if args.has('P') { "create\t" } else { "would create " };
         say!(call, "{says}{name}");
@@ -54,8 +55,10 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             }
             make_parents(call, engine, &name, &doing).await?;
         }
+        let encryption = wanted.encryption(Asked::Caller(call), call.machine()?, &name).await;
+        let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
         let new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
-        target::run(call, engine, &doing, Operation::Create(new)).await
+        target::run(call, engine, &doing, Operation::Create(new, encryption)).await
     })?;
     if args.has('v') || args.has('P') {
         say!(call, "{}{name}", if args.has('P') { "create\t" } else { "create " });
@@ -64,13 +67,11 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 /// What the command line says of the new dataset.
-fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<NewDataset, Failure> {
+fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewDataset, Wanted), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let kind = if args.has('V') { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let mut properties = properties(args, kind, doing)?;
-    if properties.iter().any(|(name, _)| ["encryption", "keyformat", "pbkdf2iters"].contains(&name.as_str())) {
-        return Err(wrong("new encrypted datasets are not made; existing ones are read and written".into()));
-    }
+    let wanted = Wanted::take(&mut properties);
     let kind = match args.value('V') {
         None => Kind::FileSystem(file_system(call.caller.ids, &mut properties)),
         Some(text) => {
@@ -85,7 +86,7 @@ fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<NewDatas
             Kind::Volume(VolumeSpec { size_bytes, block_bytes })
         }
     };
-    Ok(NewDataset { name: name.to_owned(), kind, properties })
+    Ok((NewDataset { name: name.to_owned(), kind, properties }, wanted))
 }
 
 /// What `-o` says.
@@ -213,7 +214,8 @@ async fn make_parents(call: &Call, engine: &Engine, name: &str, doing: &str) -> 
         }
         let kind = Kind::FileSystem(file_system(call.caller.ids, &mut Vec::new()));
         let new = NewDataset { name: parent.to_owned(), kind, properties: Vec::new() };
-        target::run(call, engine, doing, Operation::Create(with_projects(engine, new).await?)).await?;
+        target::run(call, engine, doing, Operation::Create(with_projects(engine, new).await?, Encryption::default()))
+            .await?;
     }
     Ok(())
 }
@@ -232,7 +234,11 @@ pub fn clone(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     if target::pool_of(&origin) != target::pool_of(&name) {
         return Err(Failure::failed(format!("{doing}: source and target pools differ")));
     }
-    let properties = properties(&args, DatasetKind::Filesystem, &doing)?;
+    let mut properties = properties(&args, DatasetKind::Filesystem, &doing)?;
+    if Wanted::take(&mut properties) != Wanted::default() {
+        let why = "Encryption properties must inherit from origin dataset.";
+        return Err(Failure::failed(format!("{doing}: {why}")));
+    }
     if !args.has('p') {
         return once(call, &args, &name, &doing, Operation::Clone(origin, name.clone(), properties));
     }

@@ -5,6 +5,7 @@ mod destroy;
 mod get;
 mod holds;
 mod identity;
+mod keys;
 mod list;
 mod select;
 mod set;
@@ -25,7 +26,8 @@ const USAGE: &str = "\
 usage: zfs list | get [-d DIR]… [options] [DATASET]…
        zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark [--dir DIR]… [options] NAME…
        zfs userspace | groupspace | projectspace [--dir DIR]… [options] FILESYSTEM|SNAPSHOT
-       zfs set | inherit | hold | release | holds [--dir DIR]… [options] NAME…";
+       zfs set | inherit | hold | release | holds [--dir DIR]… [options] NAME…
+       zfs load-key | unload-key | change-key [--dir DIR]… [options] NAME";
 
 /// Runs the command.
 pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
@@ -52,6 +54,9 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "hold" => holds::hold(call, line),
         "release" => holds::release(call, line),
         "holds" => holds::holds(call, line),
+        "load-key" => keys::load(call, line),
+        "unload-key" => keys::unload(call, line),
+        "change-key" => keys::change(call, line),
         "version" | "-V" | "--version" => {
             say!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)

@@ -6,6 +6,7 @@ use crate::args::{Args, Spec};
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::lock;
+use crate::secrets::{Asked, Wanted};
 use crate::size;
 use crate::written::host;
 use crate::zfs::{When, file_system, parse_property};
@@ -38,7 +39,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             "invalid vdev specification\nuse '-f' to override the following errors:\n{mismatch}"
         )));
     }
-    let options = options(call, &args, name, &vdevs, &doing)?;
+    let (mut options, wanted) = options(call, &args, name, &vdevs, &doing)?;
     if args.has('n') {
         call.say(format_args!("would create '{name}' with the following layout:\n\n{}", devices::shown(name, &vdevs)));
         return Ok(0);
@@ -46,14 +47,22 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let _locks = lock(name, vdevs.paths())?;
     call.begin();
     let machine = call.machine()?;
+    let encryption = machine.block_on(wanted.encryption(Asked::Caller(call), machine, name));
+    options.encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));
     let engine = machine.block_on(Engine::create(machine, &options)).map_err(failed)?;
     machine.block_on(engine.stop()).map_err(failed)?;
     Ok(0)
 }
 
-/// What the command line asks for.
-fn options(call: &Call, args: &Args, name: &str, vdevs: &Vdevs, doing: &str) -> Result<CreateOptions, Failure> {
+/// What the command line asks for, and of encryption.
+fn options(
+    call: &Call,
+    args: &Args,
+    name: &str,
+    vdevs: &Vdevs,
+    doing: &str,
+) -> Result<(CreateOptions, Wanted), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let mut options = CreateOptions::new(name, vdevs.tops.clone());
     options.caches = vdevs.caches.clone();
@@ -87,12 +96,10 @@ fn options(call: &Call, args: &Args, name: &str, vdevs: &Vdevs, doing: &str) -> 
                 .map_err(wrong)?,
         );
     }
-    if root.iter().any(|(name, _)| ["encryption", "keyformat", "pbkdf2iters", "keylocation"].contains(&name.as_str())) {
-        return Err(wrong("new encrypted datasets are not made; existing ones are read and written".into()));
-    }
+    let wanted = Wanted::take(&mut root);
     options.root = file_system(call.caller.ids, &mut root);
     options.root_properties = root;
-    Ok(options)
+    Ok((options, wanted))
 }
 
 fn pairs(given: Vec<OsString>, wrong: &impl Fn(String) -> Failure) -> Result<Vec<(String, String)>, Failure> {
@@ -166,7 +173,7 @@ mod tests {
 
     fn options_of(line: &[&str]) -> Result<CreateOptions, Failure> {
         let args = SPEC.parse(line.iter().map(OsString::from).collect())?;
-        options(&Call::own("zpool", Vec::new()), &args, "p", &Vdevs::default(), "cannot create 'p'")
+        Ok(options(&Call::own("zpool", Vec::new()), &args, "p", &Vdevs::default(), "cannot create 'p'")?.0)
     }
 
     #[test]

@@ -1,0 +1,345 @@
+//! Keys as users give them: typed at a prompt that does not show them, as a line of standard input where that is no
+//! terminal, or in a file (OpenZFS `lib/libzfs/libzfs_crypto.c`).
+
+use crate::call::{Call, secret};
+use crate::failure::Failure;
+use std::io::Read;
+use std::path::PathBuf;
+use weir_codec::CodecError;
+use weir_codec::crypt::{Suite, WrappingKey};
+use weir_machine::{Machine, Request};
+use weir_objects::ObjectError;
+use weir_objects::dsl::{Dsl, KeyFormat};
+use weir_objects::props::Value;
+use weir_pool::engine::{Crypt, Encryption, NewRoot};
+use weir_pool::{OpenOptions, Pool, PoolError};
+
+/// More than any key's bytes: what a file may hold at most.
+const MOST_BYTES: u64 = 4096;
+
+/// A key of a user, wiped when it is dropped.
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// The bytes, which from then on are the caller's to keep.
+    pub fn take(mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0)
+    }
+
+    fn text(&self) -> &[u8] {
+        self.0.strip_suffix(b"\n").unwrap_or(&self.0)
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Keeps the compiler from leaving out a write that nobody reads.
+        std::hint::black_box(&self.0);
+    }
+}
+
+/// Who is asked for keys.
+#[derive(Clone, Copy)]
+pub enum Asked<'a> {
+    /// Whoever called a command.
+    Caller(&'a Call),
+    /// Whoever started this process.
+    Own,
+}
+
+impl Asked<'_> {
+    fn line(self, prompt: &str) -> Result<Secret, Failure> {
+        match self {
+            Asked::Caller(call) => call.ask(prompt).map(Secret),
+            Asked::Own => Some(Secret(secret(prompt)))
+                .filter(|key| !key.0.is_empty())
+                .ok_or_else(|| Failure::failed("no key was given")),
+        }
+    }
+
+    fn path(self, given: &str) -> PathBuf {
+        match self {
+            Asked::Caller(call) => call.path(given),
+            Asked::Own => PathBuf::from(given),
+        }
+    }
+
+    /// Reads the key of `dataset` from where `location` (the property `keylocation`) says; a new one is typed twice, if
+    /// there is a second line.
+    pub fn read(self, format: KeyFormat, location: &str, dataset: &str, is_new: bool) -> Result<Secret, Failure> {
+        if location != "prompt" {
+            return self.file(location);
+        }
+        let what = match format {
+            KeyFormat::Raw => {
+                return Err(Failure::failed("raw keys are read from files alone: keylocation=file://PATH"));
+            }
+            KeyFormat::Hex => "hex key",
+            KeyFormat::Passphrase => "passphrase",
+        };
+        let new = if is_new { "new " } else { "" };
+        let first = self.line(&format!("Enter {new}{what} for '{dataset}': "))?;
+        check(format, &first)?;
+        if is_new
+            && let Ok(again) = self.line(&format!("Re-enter {new}{what} for '{dataset}': "))
+            && again.text() != first.text()
+        {
+            return Err(Failure::failed("Provided keys do not match."));
+        }
+        Ok(first)
+    }
+
+    fn file(self, location: &str) -> Result<Secret, Failure> {
+        let Some(path) = location.strip_prefix("file://") else {
+            let why = format!("keylocation '{location}': keys are read from 'prompt' or file://PATH alone");
+            return Err(Failure::failed(why));
+        };
+        let path = self.path(path);
+        let failed =
+            |why: String| Failure::failed(format!("Failed to open key material file {}: {why}", path.display()));
+        let file = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
+        let mut key = Secret(Vec::with_capacity(MOST_BYTES as usize + 1));
+        file.take(MOST_BYTES + 1).read_to_end(&mut key.0).map_err(|error| failed(error.to_string()))?;
+        if key.0.len() as u64 > MOST_BYTES {
+            return Err(failed("it is too large to be a key".into()));
+        }
+        Ok(key)
+    }
+}
+
+/// Whether it can be a key, worded as OpenZFS does.
+fn check(format: KeyFormat, key: &Secret) -> Result<(), Failure> {
+    let text = key.text();
+    let wrong = match format {
+        KeyFormat::Raw if key.0.len() < WrappingKey::BYTES => "Raw key too short (expected 32).",
+        KeyFormat::Raw if key.0.len() > WrappingKey::BYTES => "Raw key too long (expected 32).",
+        KeyFormat::Hex if text.len() < 2 * WrappingKey::BYTES => "Hex key too short (expected 64).",
+        KeyFormat::Hex if text.len() > 2 * WrappingKey::BYTES => "Hex key too long (expected 64).",
+        KeyFormat::Hex if !text.iter().all(u8::is_ascii_hexdigit) => "Invalid hex character detected.",
+        KeyFormat::Passphrase if text.len() < 8 => "Passphrase too short (min 8).",
+        KeyFormat::Passphrase if text.len() > 512 => "Passphrase too long (max 512).",
+        _ => return Ok(()),
+    };
+    Err(Failure::failed(wrong))
+}
+
+/// What a command line says of encryption, taken out of its properties.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    crypt: Crypt,
+    format: Option<KeyFormat>,
+    location: Option<String>,
+    iterations: Option<u64>,
+}
+
+impl Wanted {
+    /// Takes it out of the properties of a new dataset, or of a change of key.
+    pub fn take(properties: &mut Vec<(String, Value)>) -> Self {
+        /// `encryption`: inherit 0, on 1, off 2, then the ciphers.
+        const INHERIT: u64 = 0;
+        const ON: u64 = 1;
+        let mut wanted = Wanted::default();
+        properties.retain(|(name, value)| {
+            match (name.as_str(), value) {
+                ("encryption", Value::Number(INHERIT)) => wanted.crypt = Crypt::Inherit,
+                ("encryption", Value::Number(ON)) => wanted.crypt = Crypt::With(Suite::Aes256Gcm),
+                ("encryption", Value::Number(n)) => wanted.crypt = Suite::from_u64(*n).map_or(Crypt::Off, Crypt::With),
+                ("keyformat", Value::Number(n)) => wanted.format = KeyFormat::from_u64(*n),
+                ("keylocation", Value::Text(text)) => {
+                    wanted.location = Some(text.clone()).filter(|text| text != "none")
+                }
+                ("pbkdf2iters", Value::Number(n)) => wanted.iterations = Some(*n),
+                _ => return true,
+            }
+            false
+        });
+        wanted
+    }
+
+    /// The same for a change of key, which leaves the cipher as it is.
+    pub fn take_of_key(properties: &mut Vec<(String, Value)>) -> Self {
+        let mut of_key = Vec::new();
+        properties.retain(|property| {
+            let is_key = ["keyformat", "keylocation", "pbkdf2iters"].contains(&property.0.as_str());
+            of_key.extend(is_key.then(|| property.clone()));
+            !is_key
+        });
+        Self::take(&mut of_key)
+    }
+
+    /// Whether nothing is said of keys.
+    fn has_no_key(&self) -> bool {
+        self.format.is_none() && self.location.is_none() && self.iterations.is_none()
+    }
+
+    /// Checks all that needs nobody to be asked: the format of the key, if one is wanted.
+    fn check(&self) -> Result<Option<KeyFormat>, Failure> {
+        if self.crypt == Crypt::Off && !self.has_no_key() {
+            return Err(Failure::failed("Encryption must be turned on to set encryption properties."));
+        }
+        if self.has_no_key() {
+            return Ok(None);
+        }
+        let format = self.format.ok_or_else(|| Failure::failed("Keyformat required for new encryption root."))?;
+        if format != KeyFormat::Passphrase && self.iterations.is_some() {
+            return Err(Failure::failed("Cannot specify pbkdf2iters with a non-passphrase keyformat."));
+        }
+        if self.iterations.is_some_and(|n| n < WrappingKey::MIN_ITERATIONS) {
+            return Err(Failure::failed(format!("Minimum pbkdf2 iterations is {}.", WrappingKey::MIN_ITERATIONS)));
+        }
+        Ok(Some(format))
+    }
+
+    /// The key that is asked for, read from the user; `None` if none is.
+    pub async fn root(&self, asked: Asked<'_>, machine: &Machine, dataset: &str) -> Result<Option<NewRoot>, Failure> {
+        let Some(format) = self.check()? else { return Ok(None) };
+        let location = self.location.as_deref().unwrap_or("prompt");
+        let key = asked.read(format, location, dataset, true)?;
+        check(format, &key)?;
+        Ok(Some(NewRoot::new(machine, dataset, format, location, self.iterations, key.take()).await?))
+    }
+
+    /// The encryption of a new dataset.
+    pub async fn encryption(&self, asked: Asked<'_>, machine: &Machine, dataset: &str) -> Result<Encryption, Failure> {
+        Ok(Encryption { crypt: self.crypt, root: self.root(asked, machine, dataset).await? })
+    }
+
+    /// The same, where what is not said stays as an encryption root has it.
+    pub fn or(self, root: Option<Root>) -> Self {
+        let Some(root) = root else { return self };
+        Wanted { format: self.format.or(root.format), location: self.location.or(Some(root.location)), ..self }
+    }
+}
+
+/// An encryption root of a pool, and where its key is.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// Its name.
+    pub name: String,
+    /// How its key is given.
+    pub format: Option<KeyFormat>,
+    /// Where from.
+    pub location: String,
+}
+
+impl Root {
+    /// Reads its key.
+    pub fn key(&self, asked: Asked<'_>) -> Result<Secret, Failure> {
+        let format = self.format.ok_or_else(|| Failure::failed("its key is of unknown format"))?;
+        let key = asked.read(format, &self.location, &self.name, false)?;
+        check(format, &key).map(|()| key)
+    }
+}
+
+/// The encryption roots among the datasets whose names `wanted` takes.
+pub async fn roots(rq: &Request, dsl: &Dsl, wanted: impl Fn(&str) -> bool) -> Result<Vec<Root>, PoolError> {
+    let mut out = Vec::new();
+    for dir in dsl.dirs().into_iter().filter(|dir| wanted(&dir.name)) {
+        let Some(spec) = dsl.key_spec(rq, dir).await?.filter(|spec| spec.root == dir.id) else { continue };
+        let stored = dsl.stored(rq, dir).await?;
+        let location = match stored.get("keylocation") {
+            Some(Value::Text(text)) => text.clone(),
+            _ => "prompt".to_owned(),
+        };
+        out.push(Root { name: dir.name.clone(), format: spec.format, location });
+    }
+    Ok(out)
+}
+
+/// The key of an encryption root, proven to be the right one.
+pub async fn proven(asked: Asked<'_>, dsl: &Dsl, root: &Root) -> Result<Secret, Failure> {
+    let rq = Request::internal("load-key");
+    let name = &root.name;
+    let refused = |why: &dyn std::fmt::Display| Failure::failed(format!("Key load error: {why}"));
+    let dir = dsl.dir_named(name).ok_or_else(|| refused(&format!("'{name}' does not exist.")))?;
+    let key = root.key(asked).map_err(|failure| refused(&failure))?;
+    match dsl.load_keys(&rq, dir, &key.0).await {
+        Ok(_) => Ok(key),
+        Err(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
+            Err(refused(&format!("Incorrect key provided for '{name}'.")))
+        }
+        Err(other) => Err(refused(&other)),
+    }
+}
+
+/// Asks for the keys of all encryption roots of a pool that `options` does not have yet (`-l`), says how many it got, and
+/// adds them to `options`. What cannot be had stays locked.
+pub fn ask_all(machine: &Machine, options: &mut OpenOptions) -> Result<(), Failure> {
+    let pool = machine.block_on(Pool::open(machine, options))?;
+    let given = |name: &str| options.keys.iter().any(|(root, _)| root == name);
+    let wanted = machine.block_on(roots(&Request::internal("load-key"), &pool.dsl, |name| !given(name)))?;
+    let mut count = 0;
+    for root in &wanted {
+        match machine.block_on(proven(Asked::Own, &pool.dsl, root)) {
+            Ok(key) => {
+                options.keys.push((root.name.clone(), key.take()));
+                count += 1;
+            }
+            Err(failure) => eprintln!("{failure}"),
+        }
+    }
+    if !wanted.is_empty() {
+        eprintln!("{count} / {} keys successfully loaded", wanted.len());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_encryption_leaves_the_properties() {
+        let number = |name: &str, n| (name.to_owned(), Value::Number(n));
+        let location = ("keylocation".to_owned(), Value::Text("file:///k".into()));
+        let mut properties = vec![
+            number("encryption", 1),
+            number("keyformat", 3),
+            number("atime", 0),
+            number("pbkdf2iters", 7),
+            location,
+        ];
+        let wanted = Wanted::take(&mut properties);
+        assert_eq!(properties, [number("atime", 0)]);
+        let expected = Wanted {
+            crypt: Crypt::With(Suite::Aes256Gcm),
+            format: Some(KeyFormat::Passphrase),
+            location: Some("file:///k".into()),
+            iterations: Some(7),
+        };
+        assert_eq!(wanted, expected);
+        for (value, crypt) in [(2, Crypt::Off), (3, Crypt::With(Suite::Aes128Ccm)), (0, Crypt::Inherit)] {
+            assert_eq!(Wanted::take(&mut vec![number("encryption", value)]).crypt, crypt);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_key_is_named() {
+        for (format, key, why) in [
+            (KeyFormat::Passphrase, "seven77".to_owned(), Some("Passphrase too short (min 8).")),
+            (KeyFormat::Passphrase, "eight888\n".to_owned(), None),
+            (KeyFormat::Passphrase, "x".repeat(513), Some("Passphrase too long (max 512).")),
+            (KeyFormat::Hex, "2a".repeat(31), Some("Hex key too short (expected 64).")),
+            (KeyFormat::Hex, "2a".repeat(32), None),
+            (KeyFormat::Hex, "2x".repeat(32), Some("Invalid hex character detected.")),
+            (KeyFormat::Raw, "x".repeat(33), Some("Raw key too long (expected 32).")),
+        ] {
+            let checked = check(format, &Secret(key.into_bytes()));
+            assert_eq!(checked.err().map(|failure| failure.line).as_deref(), why);
+        }
+    }
+
+    #[test]
+    fn keys_that_make_no_sense_are_refused() {
+        let refused = |wanted: Wanted| wanted.check().unwrap_err().line;
+        let crypt = Crypt::With(Suite::Aes256Gcm);
+        let location = Some("prompt".to_owned());
+        assert!(refused(Wanted { crypt, location, ..Wanted::default() }).contains("Keyformat required"));
+        let (format, iterations) = (Some(KeyFormat::Hex), Some(200_000));
+        assert!(refused(Wanted { crypt, format, iterations, ..Wanted::default() }).contains("pbkdf2iters"));
+        let (format, iterations) = (Some(KeyFormat::Passphrase), Some(99_999));
+        assert!(refused(Wanted { crypt, format, iterations, ..Wanted::default() }).contains("100000"));
+        assert!(refused(Wanted { crypt: Crypt::Off, format, ..Wanted::default() }).contains("must be turned on"));
+    }
+}

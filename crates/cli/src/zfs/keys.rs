@@ -1,0 +1,238 @@
+//! `zfs load-key`, `unload-key`, `change-key`.
+//!
+//! A key stays loaded in the process that has the pool open (`weir serve`, `weir mount`), where these commands are carried
+//! out if there is one. Where there is none, a key is proven and no more: nobody would keep it.
+
+use super::target::{self, PLACES, below, words};
+use super::values::{self, When};
+use crate::args::{Args, Spec};
+use crate::call::{Call, complain, say};
+use crate::failure::Failure;
+use crate::pools::{self, Seen, keys_of, search};
+use crate::secrets::{Asked, Root, Wanted, proven, roots};
+use crate::written::{Wish, Written};
+use std::ffi::OsString;
+use weir_machine::Request;
+use weir_objects::dsl::Dsl;
+use weir_objects::props::DatasetKind;
+use weir_pool::engine::{Engine, KeyChange, KeyError};
+use weir_pool::{OpenOptions, PoolError};
+
+const LOAD: Spec = Spec {
+    command: "zfs load-key",
+    letters: "nraL:D:",
+    long: &[("dir", 'D')],
+    usage: "zfs load-key [-rn] [-L KEYLOCATION] -a | FILESYSTEM|VOLUME",
+};
+
+const UNLOAD: Spec = Spec {
+    command: "zfs unload-key",
+    letters: "raD:",
+    long: &[("dir", 'D')],
+    usage: "zfs unload-key [-r] -a | FILESYSTEM|VOLUME",
+};
+
+const CHANGE: Spec = Spec {
+    command: "zfs change-key",
+    letters: "lio:D:K:",
+    long: &PLACES,
+    usage: "zfs change-key [-l] [-o keyformat=…] [-o keylocation=…] [-o pbkdf2iters=…] FILESYSTEM|VOLUME\n       \
+            zfs change-key -i [-l] FILESYSTEM|VOLUME",
+};
+
+fn loading(why: impl std::fmt::Display) -> Failure {
+    Failure::failed(format!("Key load error: {why}"))
+}
+
+/// The pools that are meant, with the encryption roots that are meant in each.
+fn meant(spec: &Spec, call: &Call, args: &Args) -> Result<Vec<(Seen, Vec<Root>)>, Failure> {
+    let search = search(call, args.values('D'))?;
+    let names = match args.has('a') {
+        true if !args.words.is_empty() => return Err(spec.misused("cannot specify dataset with -a")),
+        true => pools::names(call, &search)?,
+        false => words(spec, args, 1..=1, "missing dataset argument(s)")?,
+    };
+    let (rq, machine) = (Request::internal("load-key"), call.machine()?);
+    let mut out = Vec::new();
+    for name in names {
+        let pool = pools::open(call, &OpenOptions::new(search.clone(), target::pool_of(&name)))?;
+        let found = match args.has('a') || args.has('r') {
+            true => {
+                let top = if args.has('a') { pool.name() } else { &name };
+                let inside: Vec<&str> = below(&pool.dsl, top).into_iter().map(|dir| dir.name.as_str()).collect();
+                machine.block_on(roots(&rq, &pool.dsl, |name| inside.contains(&name)))?
+            }
+            false => vec![machine.block_on(one(&rq, &pool.dsl, &name))?],
+        };
+        out.push((pool, found));
+    }
+    Ok(out)
+}
+
+/// The dataset of that name, which must be an encryption root.
+async fn one(rq: &Request, dsl: &Dsl, name: &str) -> Result<Root, Failure> {
+    let absent = || Failure::failed(format!("cannot open '{name}': dataset does not exist"));
+    let dir = dsl.dir_named(name).ok_or_else(absent)?;
+    let root = dsl.encryption_root(rq, dir).await.map_err(PoolError::from)?;
+    let name = name.to_owned();
+    match root {
+        None => Err(loading(KeyError::NotEncrypted { name })),
+        Some(root) if root != name => Err(loading(KeyError::NotRoot { name, root })),
+        Some(_) => {
+            let found = roots(rq, dsl, |other| other == name).await?.pop();
+            found.ok_or_else(|| loading(KeyError::NotEncrypted { name }))
+        }
+    }
+}
+
+/// Runs `zfs load-key`.
+pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = LOAD.parse(line)?;
+    let (machine, many) = (call.machine()?, args.has('a') || args.has('r'));
+    let (mut tried, mut right, mut kept) = (0, 0, true);
+    for (pool, found) in meant(&LOAD, call, &args)? {
+        // While an open pool is looked at, none of its groups syncs.
+        let (closed, held) = match pool {
+            open @ Seen::Open(_) => {
+                drop(open);
+                (None, call.held())
+            }
+            closed => (Some(closed), None),
+        };
+        kept &= closed.is_none();
+        for mut root in found {
+            root.location = args.value('L').unwrap_or(root.location);
+            tried += 1;
+            let done = machine.block_on(async {
+                match (&closed, held) {
+                    (Some(pool), _) => proven(Asked::Caller(call), &pool.dsl, &root).await.map(drop),
+                    (None, Some(held)) => load_one(call, &held.engine, &root, args.has('n')).await,
+                    (None, None) => Err(loading("nobody has the pool open")),
+                }
+            });
+            match done {
+                Ok(()) => right += 1,
+                Err(failure) => complain!(call, "{failure}"),
+            }
+        }
+    }
+    if many {
+        let what = if args.has('n') || !kept { "verified" } else { "loaded" };
+        say!(call, "{right} / {tried} key(s) successfully {what}");
+    }
+    match (right < tried, args.has('n') || kept || tried == 0) {
+        (true, _) => Ok(1),
+        (false, true) => Ok(0),
+        (false, false) => Err(Failure::failed(
+            "The key is right, but no process has the pool open to keep it loaded: 'weir serve -l' and 'weir mount -l' ask \
+             for keys",
+        )),
+    }
+}
+
+/// Loads a key in the process that has the pool open; with `only_check`, it is only proven.
+async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -> Result<(), Failure> {
+    let rq = &Request::internal("load-key");
+    let name = root.name.clone();
+    if !only_check && engine.is_key_loaded(rq, &name).await? == Some(true) {
+        return Err(loading(KeyError::Loaded { name }));
+    }
+    let key = root.key(Asked::Caller(call)).map_err(loading)?.take();
+    let done = if only_check { engine.check_key(rq, &name, key).await } else { engine.load_key(rq, &name, key).await };
+    done.map_err(loading)
+}
+
+/// Runs `zfs unload-key`.
+pub fn unload(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = UNLOAD.parse(line)?;
+    let (machine, many) = (call.machine()?, args.has('a') || args.has('r'));
+    let rq = &Request::internal("unload-key");
+    let mut failed = false;
+    for (pool, found) in meant(&UNLOAD, call, &args)? {
+        let held = matches!(pool, Seen::Open(_)).then(|| call.held()).flatten();
+        drop(pool);
+        for Root { name, .. } in found {
+            let loaded = match held {
+                Some(held) => machine.block_on(held.engine.is_key_loaded(rq, &name))? == Some(true),
+                None => false,
+            };
+            let done = match held {
+                _ if many && !loaded => Ok(()),
+                Some(held) => machine.block_on(held.engine.unload_key(rq, &name)),
+                None => Err(KeyError::Unloaded { name }.into()),
+            };
+            if let Err(error) = done {
+                complain!(call, "Key unload error: {error}");
+                failed = true;
+            }
+        }
+    }
+    Ok(u8::from(failed))
+}
+
+/// Runs `zfs change-key`.
+pub fn change(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = CHANGE.parse(line)?;
+    let name = words(&CHANGE, &args, 1..=1, "missing dataset argument")?.remove(0);
+    let parse = |text: OsString| values::parse(&text.to_string_lossy(), DatasetKind::Filesystem, When::Creation);
+    let parsed: Result<Vec<_>, String> = args.values('o').into_iter().map(parse).collect();
+    let mut properties = parsed.map_err(|why| CHANGE.misused(&why))?;
+    let wanted = Wanted::take_of_key(&mut properties);
+    if !properties.is_empty() {
+        let only = "Only keyformat, keylocation and pbkdf2iters may be set with this command.";
+        return Err(Failure::failed(format!("Key change error: {only}")));
+    }
+    if args.has('i') && wanted != Wanted::default() {
+        return Err(CHANGE.misused("Properties not allowed for inheriting"));
+    }
+    let wish = Wish {
+        search: search(call, args.values('D'))?,
+        pool: target::pool_of(&name).to_owned(),
+        keys: keys_of(call, args.values('K'))?,
+        ..Wish::default()
+    };
+    let machine = call.machine()?;
+    let changing = |why: &dyn std::fmt::Display| Failure::failed(format!("Key change error: {why}"));
+    Written::of_call(call, &wish)?.with(async |engine| {
+        if args.has('l') {
+            let above = name.rsplit_once('/').map(|(above, _)| above).filter(|_| args.has('i'));
+            for dataset in [Some(name.as_str()), above].into_iter().flatten() {
+                load_root_of(call, engine, dataset).await?;
+            }
+        }
+        let rq = &Request::internal("change-key");
+        match engine.is_key_loaded(rq, &name).await? {
+            None => return Err(changing(&KeyError::NotEncrypted { name: name.clone() })),
+            Some(false) => return Err(changing(&KeyError::NotLoaded)),
+            Some(true) => {}
+        }
+        let change = if args.has('i') {
+            KeyChange::Inherit
+        } else {
+            let found = roots(rq, &*engine.dsl(rq).await?, |other| other == name).await?.pop();
+            let root =
+                wanted.or(found).root(Asked::Caller(call), machine, &name).await.map_err(|why| changing(&why))?;
+            KeyChange::New(root.ok_or_else(|| changing(&KeyError::NoFormat))?)
+        };
+        engine.change_key(name.clone(), change).await.map_err(|why| changing(&why))?;
+        Ok(engine.log_command(call.note(), call.caller.ids.0).await?)
+    })?;
+    Ok(0)
+}
+
+/// Loads the key of a dataset's encryption root, if it is not loaded.
+async fn load_root_of(call: &Call, engine: &Engine, dataset: &str) -> Result<(), Failure> {
+    let rq = &Request::internal("change-key");
+    let root = {
+        let dsl = engine.dsl(rq).await?;
+        let Some(dir) = dsl.dir_named(dataset) else { return Ok(()) };
+        match dsl.encryption_root(rq, dir).await.map_err(PoolError::from)? {
+            Some(root) => one(rq, &dsl, &root).await?,
+            None => return Ok(()),
+        }
+    };
+    match engine.is_key_loaded(rq, &root.name).await? {
+        Some(true) => Ok(()),
+        _ => load_one(call, engine, &root, false).await,
+    }
+}
