@@ -30,6 +30,7 @@ mod change;
 pub(crate) mod node;
 mod numbers;
 mod place;
+mod room;
 mod seek;
 mod share;
 pub mod spans;

@@ -15,7 +15,7 @@ use super::tree::Writer;
 use crate::error::{ObjectError, Place};
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use weir_blocks::WriteOptions;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
@@ -49,7 +49,7 @@ impl ObjectSet {
             }
             (bytes, object.dnode.object_type, state.policy)
         };
-        let writer = Writer { set: self, rq, txg: tx.txg(), policy, outcome: Mutex::default() };
+        let writer = Writer::new(self, rq, tx.txg(), policy);
         let options = writer.options(id, kind, 0, block, bytes.len());
         let options = WriteOptions { fill: 1, embed: false, ..options };
         let place = Place { objset: self.id(), object: id, level: 0, block };

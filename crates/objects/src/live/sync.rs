@@ -15,13 +15,16 @@ use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::{ObjectSet, Root, empty_header};
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use weir_blocks::WriteOptions;
 use weir_format::zil::ZilHeader;
 use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 
+/// Objects of a set whose trees are being written at the same time: most have one block.
+const OBJECTS_AT_ONCE: usize = 64;
 /// Bytes of a block of dnodes (`DNODE_BLOCK_SHIFT`).
 const DNODE_BLOCK_BYTES: u32 = 16 << 10;
 /// Objects that a set can have (`DN_MAX_OBJECT`).
@@ -115,14 +118,18 @@ impl ObjectSet {
             return Err(ObjectError::NoKey { objset: self.id() });
         }
         let policy = live.state().policy;
-        let writer = Writer { set: self, rq, txg, policy, outcome: Mutex::default() };
+        let writer = Writer::new(self, rq, txg, policy);
         let mut synced: Vec<Synced> = Vec::new();
         let mut usage = Usage::default();
-        for dirty in live.dirty(txg).into_iter().filter(|d| !is_accounting(d.id)) {
-            let dnode = writer.sync_object(&dirty).await?;
+        let objects = live.dirty(txg).into_iter().filter(|d| !is_accounting(d.id));
+        let trees = objects.map(|dirty| writer.sync_counted(dirty));
+        let mut trees = stream::iter(trees).buffered(OBJECTS_AT_ONCE);
+        while let Some(tree) = trees.next().await {
+            let (dirty, dnode) = tree?;
             let dnode = usage.count(&writer, &dirty.base, dnode, &dirty.changes).await?;
             synced.push((dirty.id, dnode));
         }
+        drop(trees);
         usage.apply(self, rq, txg).await?;
         for dirty in live.dirty(txg).into_iter().filter(|d| is_accounting(d.id)) {
             synced.push((dirty.id, writer.sync_object(&dirty).await?));
@@ -179,6 +186,12 @@ fn is_accounting(id: ObjectId) -> bool {
 }
 
 impl Writer<'_> {
+    /// Writes one object's tree; who counts its owner's use wants to know what it was before.
+    async fn sync_counted(&self, dirty: Dirty) -> Result<(Dirty, Option<Dnode>), ObjectError> {
+        let dnode = self.sync_object(&dirty).await?;
+        Ok((dirty, dnode))
+    }
+
     async fn sync_object(&self, dirty: &Dirty) -> Result<Option<Dnode>, ObjectError> {
         if !dirty.changes.orphans.is_empty() {
             let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@
 //! edit are not looked at.
 
 use super::node::{Changes, bonus_room};
+use super::room::Room;
 use super::spans::Spans;
 use super::{Killed, Outcome, Policy};
 use crate::dedup::{Dedup, DedupPolicy};
@@ -26,8 +27,12 @@ use weir_blocks::{BlockError, Class, WriteOptions};
 use weir_format::{BlockPointer, CompressionKind, Dnode, Endian, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
-/// Blocks of one object that are being written at the same time.
+/// Blocks of one object that are being written at the same time, if there is [`Room`] for them.
 const AT_ONCE: usize = 64;
+/// Bytes of data blocks that are on their way to the devices at once.
+const ON_THE_WAY_BYTES: u64 = 32 << 20;
+/// Lowest indirect blocks of one object that are being changed at the same time.
+const INDIRECT_AT_ONCE: usize = 16;
 /// Most levels of a tree.
 const MAX_LEVELS: u8 = 12;
 
@@ -39,6 +44,8 @@ pub(super) struct Writer<'a> {
     pub policy: Policy,
     /// What was born and killed so far.
     pub outcome: Mutex<Outcome>,
+    /// What data blocks may be on their way at once.
+    pub room: Room,
 }
 
 /// One object's tree while it is written.
@@ -67,6 +74,12 @@ impl Tree<'_> {
 
     fn frees(&self, range: &std::ops::Range<u64>) -> bool {
         self.freed.at_or_after(range.start).is_some_and(|span| span.start < range.end)
+    }
+
+    /// Whether anything changes at or below the pointer `old` of `level` above the blocks from `first` on.
+    fn touches(&self, old: &BlockPointer, level: u8, first: u64) -> bool {
+        let range = self.covered(level, first);
+        self.carries_old_top(level, first) || self.has_edit(&range) || !old.is_hole() && self.frees(&range)
     }
 
     /// Whether the old top comes to stand below the block of `level` that begins at `first`.
@@ -100,6 +113,12 @@ fn reborn(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
     words[9] = pointer.physical_birth().0;
     words[10] = txg.0;
     BlockPointer::from_words(words)
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(set: &'a Arc<ObjectSet>, rq: &'a Request, txg: Txg, policy: Policy) -> Self {
+        Writer { set, rq, txg, policy, outcome: Mutex::default(), room: Room::new(ON_THE_WAY_BYTES) }
+    }
 }
 
 impl Writer<'_> {
@@ -183,7 +202,9 @@ impl Writer<'_> {
             let options = WriteOptions { fill: fill(bytes), ..self.options(tree.id, tree.kind, 0, *n, bytes.len()) };
             let (cache, bytes, read, n) = (self.set.cache().clone(), bytes.clone(), self.set.options().clone(), *n);
             let (place, dedup) = (self.place(tree.id, 0, n), dedup.clone());
+            let taken = self.room.take(bytes.len() as u64).await;
             let job = async move {
+                let _taken = taken;
                 let rq = Request::internal("sync");
                 let written = match dedup {
                     Some((dedup, policy)) => dedup.write(&rq, &bytes, &options, policy.verify, &read).await,
@@ -286,11 +307,7 @@ impl Writer<'_> {
         }
         grow(&mut tree, &mut dnode);
         let top = dnode.levels - 1;
-        for n in 0..dnode.block_pointers.len() {
-            let first = shift_left(n as u64, tree.fan_out_shift * u32::from(top));
-            let old = dnode.block_pointers[n];
-            dnode.block_pointers[n] = self.edit(&tree, old, top, first, dnode.data_block_bytes.into()).await?;
-        }
+        self.edit_all(&tree, &mut dnode.block_pointers, top, 0, dnode.data_block_bytes.into()).await?;
         self.spill(&tree, &mut dnode, changes).await?;
         // The old spill block's pointer may have stood where the bonus area is now.
         dnode.bonus.clone_from(&image.bonus);
@@ -327,37 +344,84 @@ impl Writer<'_> {
         block_bytes: u64,
     ) -> BoxFuture<'f, Result<BlockPointer, ObjectError>> {
         Box::pin(async move {
-            let range = tree.covered(level, first);
-            let carries = tree.carries_old_top(level, first);
-            if !carries && !tree.has_edit(&range) && (old.is_hole() || !tree.frees(&range)) {
+            if !tree.touches(&old, level, first) {
                 return Ok(old);
             }
-            let number = shift_right(first, tree.fan_out_shift * u32::from(level));
             if level == 0 {
-                self.killed(tree, old, 0, first);
-                let new = tree.edits.get(&first).copied();
-                return Ok(new.unwrap_or_else(|| hole(&old, tree.kind, 0, block_bytes, self.txg)));
+                return Ok(self.edit_data(tree, old, first, block_bytes));
             }
+            let number = shift_right(first, tree.fan_out_shift * u32::from(level));
+            let range = tree.covered(level, first);
             let indirect_bytes = 1u64 << (tree.fan_out_shift + 7);
-            if !carries && !tree.has_edit(&range) && tree.frees_all(&range) {
+            if !tree.carries_old_top(level, first) && !tree.has_edit(&range) && tree.frees_all(&range) {
                 self.free_below(tree, old, level, number).await?;
                 return Ok(hole(&old, tree.kind, level, indirect_bytes, self.txg));
             }
             let mut below = self.children(tree, &old, level, first).await?;
-            let mut start = first;
-            for child in &mut below {
-                *child = self.edit(tree, *child, level - 1, start, block_bytes).await?;
-                start = start.saturating_add(shift_left(1, tree.fan_out_shift * u32::from(level - 1)));
-            }
+            self.edit_all(tree, &mut below, level - 1, first, block_bytes).await?;
             self.killed(tree, old, level, number);
             if below.iter().all(BlockPointer::is_hole) {
                 return Ok(hole(&old, tree.kind, level, indirect_bytes, self.txg));
             }
-            let bytes: Vec<u8> = below.iter().flat_map(|p| p.encode(Endian::Little)).collect();
+            let mut bytes = Vec::with_capacity(below.len() * BlockPointer::SIZE);
+            below.iter().for_each(|pointer| bytes.extend_from_slice(&pointer.encode(Endian::Little)));
             let fill = below.iter().map(fill_of).fold(0, u64::saturating_add);
+            drop(below);
             let options = self.options(tree.id, tree.kind, level, number, bytes.len());
             self.write(tree, Bytes::from(bytes), WriteOptions { fill, embed: false, ..options }).await
         })
+    }
+
+    /// What stands in the place of the pointer to data block `n`, which changes.
+    fn edit_data(&self, tree: &Tree<'_>, old: BlockPointer, n: u64, block_bytes: u64) -> BlockPointer {
+        self.killed(tree, old, 0, n);
+        let new = tree.edits.get(&n).copied();
+        new.unwrap_or_else(|| hole(&old, tree.kind, 0, block_bytes, self.txg))
+    }
+
+    /// Brings the pointers of `level`, side by side above the blocks from `first` on, up to date. Of the lowest indirect
+    /// blocks several are on their way at once; what is above them is little.
+    async fn edit_all(
+        &self,
+        tree: &Tree<'_>,
+        pointers: &mut [BlockPointer],
+        level: u8,
+        first: u64,
+        block_bytes: u64,
+    ) -> Result<(), ObjectError> {
+        let step = shift_left(1, tree.fan_out_shift * u32::from(level));
+        let firsts = (0u64..).map(|n| first.saturating_add(n.saturating_mul(step)));
+        let touched = firsts.zip(pointers).filter(|(first, old)| tree.touches(old, level, *first));
+        let at_once = if level == 1 { INDIRECT_AT_ONCE } else { 1 };
+        let mut under_way = FuturesUnordered::new();
+        for (first, pointer) in touched.collect::<Vec<_>>() {
+            if level == 0 {
+                *pointer = self.edit_data(tree, *pointer, first, block_bytes);
+                continue;
+            }
+            under_way.push(self.edit_in_place(tree, pointer, level, first, block_bytes));
+            if under_way.len() >= at_once
+                && let Some(done) = under_way.next().await
+            {
+                done?;
+            }
+        }
+        while let Some(done) = under_way.next().await {
+            done?;
+        }
+        Ok(())
+    }
+
+    async fn edit_in_place(
+        &self,
+        tree: &Tree<'_>,
+        pointer: &mut BlockPointer,
+        level: u8,
+        first: u64,
+        block_bytes: u64,
+    ) -> Result<(), ObjectError> {
+        *pointer = self.edit(tree, *pointer, level, first, block_bytes).await?;
+        Ok(())
     }
 
     /// The pointers in the indirect block that `pointer` leads to; holes if it leads nowhere. When a tree has grown, the

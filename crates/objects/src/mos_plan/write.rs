@@ -1,22 +1,24 @@
 //! Writing what was planned: bottom up, each block once.
 
-use super::tree::Tree;
-use super::{META, MosPlan};
+use super::tree::{Slot, Tree};
+use super::{Look, META, MosPlan};
 use crate::error::ObjectError;
 use crate::live::sync::{Adopted, dnodes_in, put_dnode};
 use crate::object::Object;
 use crate::object_set::Root;
 use bytes::Bytes;
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{self, FuturesUnordered, StreamExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_blocks::BlockError;
 use weir_blocks::WriteOptions;
-use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectType, Objset};
+use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset};
 use weir_machine::Request;
 
-/// Blocks under way at the same time.
+/// Blocks of one object under way at the same time.
 const AT_ONCE: usize = 64;
+/// Objects that are being written at the same time.
+const TREES_AT_ONCE: usize = 32;
 
 /// The MOS as it was written.
 pub struct MosRoot {
@@ -25,6 +27,14 @@ pub struct MosRoot {
     pub(super) header: Objset,
     /// The changed objects as they are now; `None` for those that are gone.
     pub(super) objects: Vec<Adopted>,
+}
+
+/// What became of one object's tree.
+enum Written {
+    /// Its dnode; `None` if it is gone.
+    Tree(Option<Box<Dnode>>),
+    /// Some blocks of a level are larger than their places: each with its place's size in bytes.
+    Small(u8, Vec<(u64, u64)>),
 }
 
 /// New pointers, by level and block.
@@ -38,35 +48,62 @@ impl MosPlan {
     /// What reading the old trees and writing to the devices meets.
     pub async fn write(&mut self, rq: &Request) -> Result<Option<MosRoot>, ObjectError> {
         let mut objects = Vec::new();
-        let mut fits = true;
+        let mut small = Vec::new();
         let looks = self.look();
-        for look in &looks {
-            let Some(mut tree) = self.trees.remove(&look.id) else { continue };
-            let contents = |block: u64| look.changes.blocks.get(&block).map(|bytes| (bytes.clone(), 1));
-            let written = self.write_tree(rq, &mut tree, &contents).await;
-            let id = tree.id;
-            self.trees.insert(id, tree);
-            match written? {
-                Some(dnode) => objects.push((id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))))),
-                None => fits = false,
+        {
+            let this = &*self;
+            let trees = looks.iter().filter_map(|look| Some((look, this.trees.get(&look.id)?)));
+            let writes: Vec<_> = trees.map(|(look, tree)| this.write_look(rq, look, tree)).collect();
+            let mut writes = stream::iter(writes).buffered(TREES_AT_ONCE);
+            while let Some(written) = writes.next().await {
+                match written? {
+                    (id, Written::Tree(dnode)) => {
+                        objects.push((id, dnode.map(|dnode| Arc::new(Object::new(id, *dnode)))));
+                    }
+                    (id, Written::Small(level, blocks)) => small.push((id, level, blocks)),
+                }
             }
+        }
+        let fits = small.is_empty();
+        for (id, level, blocks) in small {
+            self.enlarge(id, level, blocks)?;
         }
         if !fits {
             return Ok(None);
         }
-        let Some(mut tree) = self.trees.remove(&META) else { return Ok(None) };
-        let written = self.write_meta(rq, &mut tree, &objects).await;
-        self.trees.insert(META, tree);
-        let Some(meta) = written? else { return Ok(None) };
-        self.write_header(rq, meta, objects).await
+        let Some(tree) = self.trees.get(&META) else { return Ok(None) };
+        match self.write_meta(rq, tree, &objects).await? {
+            Written::Tree(Some(meta)) => self.write_header(rq, *meta, objects).await,
+            Written::Tree(None) => Ok(None),
+            Written::Small(level, blocks) => {
+                self.enlarge(META, level, blocks)?;
+                Ok(None)
+            }
+        }
     }
 
-    async fn write_meta(
-        &mut self,
-        rq: &Request,
-        tree: &mut Tree,
-        objects: &[Adopted],
-    ) -> Result<Option<Dnode>, ObjectError> {
+    async fn write_look(&self, rq: &Request, look: &Look, tree: &Tree) -> Result<(ObjectId, Written), ObjectError> {
+        let contents = |block: u64| look.changes.blocks.get(&block).map(|bytes| (bytes.clone(), 1));
+        Ok((tree.id, self.write_tree(rq, tree, &contents).await?))
+    }
+
+    /// Gives back the places of blocks that did not fit into them, and takes note of how long they were.
+    fn enlarge(&mut self, id: ObjectId, level: u8, blocks: Vec<(u64, u64)>) -> Result<(), ObjectError> {
+        for (block, was) in blocks {
+            self.larger.insert((id, level, block), was + was / 8 + 512);
+            let slot = self.trees.get_mut(&id).and_then(|tree| {
+                let slot = tree.slots.remove(&(level, block))?;
+                tree.used -= slot.dsize_bytes as i64;
+                Some(slot)
+            });
+            if let Some(slot) = slot {
+                self.unreserve(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_meta(&self, rq: &Request, tree: &Tree, objects: &[Adopted]) -> Result<Written, ObjectError> {
         let per_block = (tree.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut by_block: BTreeMap<u64, Vec<&Adopted>> = BTreeMap::new();
         for object in objects {
@@ -86,8 +123,7 @@ impl MosPlan {
             let fill = dnodes_in(&bytes);
             contents.insert(block, (Bytes::from(bytes), fill));
         }
-        let written = self.write_tree(rq, tree, &|block| contents.get(&block).cloned()).await?;
-        Ok(written.flatten())
+        self.write_tree(rq, tree, &|block| contents.get(&block).cloned()).await
     }
 
     async fn write_header(
@@ -114,20 +150,18 @@ impl MosPlan {
         }
     }
 
-    /// Writes an object's blocks, level by level. The outer `None` says that some did not fit; the inner one that the
-    /// object is gone.
+    /// Writes an object's blocks, level by level.
     async fn write_tree(
-        &mut self,
+        &self,
         rq: &Request,
-        tree: &mut Tree,
+        tree: &Tree,
         contents: &(dyn Fn(u64) -> Option<(Bytes, u64)> + Sync),
-    ) -> Result<Option<Option<Dnode>>, ObjectError> {
-        let Some(mut dnode) = tree.image.clone() else { return Ok(Some(None)) };
+    ) -> Result<Written, ObjectError> {
+        let Some(mut dnode) = tree.image.clone() else { return Ok(Written::Tree(None)) };
         let mut pointers = Pointers::new();
         for level in 0..tree.levels() {
             let mut jobs = Vec::new();
-            let places: Vec<u64> = tree.slots.range((level, 0)..=(level, u64::MAX)).map(|((_, n), _)| *n).collect();
-            for block in places {
+            for (&(_, block), slot) in tree.slots.range((level, 0)..=(level, u64::MAX)) {
                 let (bytes, fill) = if level == 0 {
                     let missing = ObjectError::Corrupt { place: self.set.place(tree.id, 0, block), why: "no contents" };
                     contents(block).ok_or(missing)?
@@ -135,60 +169,46 @@ impl MosPlan {
                     self.indirect(rq, tree, &pointers, level, block).await?
                 };
                 let options = WriteOptions { fill, ..self.options(tree.id, tree.kind(), level, block) };
-                jobs.push((block, bytes, options));
+                jobs.push((slot, bytes, options));
             }
-            let written = self.fill_all(rq, tree, level, jobs).await?;
-            let Some(written) = written else { return Ok(None) };
-            pointers.extend(written.into_iter().map(|(block, pointer)| ((level, block), pointer)));
+            let small = self.fill_all(rq, jobs, &mut pointers).await?;
+            if !small.is_empty() {
+                return Ok(Written::Small(level, small));
+            }
         }
         self.set_tops(tree, &pointers, &mut dnode);
-        Ok(Some(Some(dnode)))
+        Ok(Written::Tree(Some(Box::new(dnode))))
     }
 
-    /// Fills all places of one level; `None` if some are too small: those are enlarged.
+    /// Fills all places of one level, and keeps in the cache what stands there now: the next group changes most of it
+    /// again. Gives the blocks whose places are too small, and how large those are.
     async fn fill_all(
-        &mut self,
+        &self,
         rq: &Request,
-        tree: &mut Tree,
-        level: u8,
-        jobs: Vec<(u64, Bytes, WriteOptions)>,
-    ) -> Result<Option<Vec<(u64, BlockPointer)>>, ObjectError> {
-        let mut out = Vec::new();
+        jobs: Vec<(&Slot, Bytes, WriteOptions)>,
+        pointers: &mut Pointers,
+    ) -> Result<Vec<(u64, u64)>, ObjectError> {
         let mut small = Vec::new();
-        {
-            let slot = |block: u64| tree.slots.get(&(level, block)).map(|s| &s.reserved);
-            let mut under_way = FuturesUnordered::new();
-            let mut done = Vec::new();
-            for (block, bytes, options) in jobs {
-                let Some(reserved) = slot(block) else { continue };
-                let blocks = &self.blocks;
-                under_way.push(async move { (block, blocks.fill(rq, reserved, bytes, &options).await) });
-                if under_way.len() >= AT_ONCE {
-                    done.extend(under_way.next().await);
+        let mut under_way = FuturesUnordered::new();
+        let mut jobs = jobs.into_iter();
+        loop {
+            for (slot, bytes, options) in jobs.by_ref().take(AT_ONCE - under_way.len()) {
+                under_way.push(async move {
+                    let filled = self.blocks.fill(rq, &slot.reserved, bytes.clone(), &options).await;
+                    (options, bytes, filled)
+                });
+            }
+            let Some((options, bytes, filled)) = under_way.next().await else { return Ok(small) };
+            let (level, block) = (options.level, options.block);
+            match filled {
+                Ok(pointer) => {
+                    self.set.cache().keep(&pointer, self.set.options(), bytes);
+                    pointers.insert((level, block), pointer);
                 }
-            }
-            while let Some(answer) = under_way.next().await {
-                done.push(answer);
-            }
-            for (block, answer) in done {
-                match answer {
-                    Ok(pointer) => out.push((block, pointer)),
-                    Err(BlockError::NoRoom { psize_bytes, .. }) => small.push((block, psize_bytes)),
-                    Err(error) => return Err(ObjectError::block(self.set.place(tree.id, level, block), error)),
-                }
+                Err(BlockError::NoRoom { psize_bytes, .. }) => small.push((block, psize_bytes)),
+                Err(error) => return Err(ObjectError::block(self.set.place(options.object, level, block), error)),
             }
         }
-        if small.is_empty() {
-            return Ok(Some(out));
-        }
-        for (block, was) in small {
-            self.larger.insert((tree.id, level, block), was + was / 8 + 512);
-            if let Some(slot) = tree.slots.remove(&(level, block)) {
-                tree.used -= slot.dsize_bytes as i64;
-                self.unreserve(slot)?;
-            }
-        }
-        Ok(None)
     }
 
     /// An indirect block as it will be, and the sum of what is below it.

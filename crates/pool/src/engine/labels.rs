@@ -77,8 +77,9 @@ impl Leaf {
         let Some(range) = label::uberblock_range(slot, self.ashift) else { return Ok(()) };
         let mut area = uberblock.encode();
         area.resize(range.len(), 0);
-        for index in 0..label::LABELS {
-            self.write(index, range.start, area.clone()).await?;
+        let writes = (0..label::LABELS).map(|index| self.write(index, range.start, area.clone()));
+        for written in join_all(writes).await {
+            written?;
         }
         self.disk.flush().await
     }
