@@ -115,6 +115,8 @@ pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 Err(failure) => complain!(call, "{failure}"),
             }
         }
+        // What was locked is shown now.
+        held.map_or(Ok(()), |held| machine.block_on(held.renew()))?;
     }
     if many {
         let what = if args.has('n') || !kept { "verified" } else { "loaded" };
@@ -166,6 +168,7 @@ pub fn unload(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 failed = true;
             }
         }
+        held.map_or(Ok(()), |held| machine.block_on(held.renew()))?;
     }
     Ok(u8::from(failed))
 }

@@ -55,7 +55,8 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     for pair in pairs {
         if let Some(quota) = quota(pair) {
             let (of, limit) = quota.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-            target::run(call, engine, doing, Operation::SetQuota(name.to_owned(), of.who, of.what, of.id, limit)).await?;
+            target::run(call, engine, doing, Operation::SetQuota(name.to_owned(), of.who, of.what, of.id, limit))
+                .await?;
             continue;
         }
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
