@@ -36,6 +36,8 @@ pub struct Allocated {
     pub checkpoint_bytes: u64,
     /// The logs of space maps, and what the metaslabs' own maps do not say yet.
     pub log: SpaceLog,
+    /// What is kept for it in each vdev that has any.
+    pub kept: BTreeMap<u32, Ranges>,
     /// Space maps that contradict themselves or cannot be read.
     pub faults: Vec<MapFault>,
 }
@@ -247,10 +249,12 @@ async fn checkpoint(rq: &Request, mos: &Mos, top: &VdevConfig, out: &mut Allocat
         return Ok(());
     };
     let (vdev, object) = (top.id as u32, ObjectId(map));
-    let Allocated { vdevs, faults, checkpoint_bytes, .. } = &mut *out;
+    let Allocated { vdevs, faults, checkpoint_bytes, kept, .. } = &mut *out;
     let Some(ranges) = vdevs.get_mut(&vdev) else { return Ok(()) };
+    let kept = kept.entry(vdev).or_default();
     let mut apply = |segment: SpaceSegment| {
         *checkpoint_bytes += segment.length_bytes;
+        kept.add(segment.offset_bytes, segment.length_bytes);
         let kind = SpaceKind::Free;
         faults.extend(change(ranges, vdev, object, kind, segment.offset_bytes, segment.length_bytes));
     };

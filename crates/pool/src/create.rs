@@ -17,6 +17,7 @@ pub use layout::{Layout, NewLeaf, NewTop};
 
 use crate::assemble::state;
 use crate::config::{Class, VdevConfig};
+use crate::engine::aside::AsideMaps;
 use crate::engine::clones::Clones;
 use crate::engine::gate::{DirtyLimits, PoolGate};
 use crate::engine::keys::{Crypt, Encryption, KeyError, KeyStore};
@@ -351,7 +352,7 @@ fn assemble(
         reflow: Default::default(),
     };
     let devices: BTreeMap<u64, Device> = leaves.iter().map(|leaf| (leaf.guid, devices::blank(leaf))).collect();
-    let facts = Facts { devices: &devices, dtls: &BTreeMap::new(), uberblock: &uberblock };
+    let facts = Facts { devices: &devices, dtls: &BTreeMap::new(), uberblock: &uberblock, writing: true };
     let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: config.name.clone(), what: e.to_string() };
     let blocks = Arc::new(Blocks::new(machine, Tree::new(specs(tree, &facts)).map_err(bad)?, Salt::new(salt)));
     allocation::set_empty(&blocks, tree)?;
@@ -372,6 +373,7 @@ fn assemble(
         config_object: ObjectId(0),
         context,
         clones: Clones::default(),
+        aside: AsideMaps::default(),
         missed: Missed::default(),
         scrub_began: None,
         limits: None,

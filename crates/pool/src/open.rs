@@ -143,6 +143,7 @@ struct Candidate<'a> {
     found: &'a FoundPool,
     arc_bytes: u64,
     forger: Option<Forger>,
+    writing: bool,
 }
 
 /// What one uberblock led to.
@@ -175,8 +176,8 @@ impl Pool {
         }
         let label = found.config.clone();
         features::check_label(&label)?;
-        let forger = options.forger.clone();
-        let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes, forger };
+        let (forger, writing) = (options.forger.clone(), access == Access::ReadWrite);
+        let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes, forger, writing };
         let mut opened = candidate.rewind(options.rewind).await?;
         if options.checkpoint {
             let uberblock = checkpoint(&opened).await?;
@@ -309,7 +310,7 @@ impl Candidate<'_> {
         dtls: &BTreeMap<u64, Vec<(Txg, Txg)>>,
         uberblock: &Uberblock,
     ) -> Result<Arc<Tree>, PoolError> {
-        let facts = Facts { devices: &self.found.devices, dtls, uberblock };
+        let facts = Facts { devices: &self.found.devices, dtls, uberblock, writing: self.writing };
         let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name().to_owned(), what: e.to_string() };
         Tree::new(specs(config, &facts)).map_err(bad)
     }

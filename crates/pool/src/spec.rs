@@ -15,6 +15,8 @@ pub struct Facts<'a> {
     pub dtls: &'a BTreeMap<u64, Vec<(Txg, Txg)>>,
     /// The uberblock in use.
     pub uberblock: &'a Uberblock,
+    /// The pool is to be written: who may not be written to is not read from either.
+    pub writing: bool,
 }
 
 /// The top-level vdevs.
@@ -32,9 +34,10 @@ fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) ->
     let children = vdev.children.iter().map(|c| spec(c, root, facts, newest)).collect();
     let mut out = VdevSpec::inner(vdev.id, vdev.guid, vdev.name(), kind(vdev, root, facts), children);
     if vdev.is_leaf() {
-        let device = facts.devices.get(&vdev.guid);
+        let is_off = vdev.offline || vdev.faulted;
+        let device = facts.devices.get(&vdev.guid).filter(|_| !(facts.writing && is_off));
         out.disk = device.map(|d| d.disk.clone());
-        out.stale = vdev.offline || vdev.faulted || device.is_some_and(|d| d.labels.txg() < newest);
+        out.stale = is_off || device.is_some_and(|d| d.labels.txg() < newest);
         out.dtl = facts.dtls.get(&vdev.guid).cloned().unwrap_or_default();
         if let Some(device) = device {
             out.name = device.name();

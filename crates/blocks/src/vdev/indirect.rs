@@ -6,8 +6,9 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev_indirect.c`, theory comment.
 
-use super::{Job, Place, Proof, Tree};
+use super::{Body, Job, Place, Proof, Tree};
 use crate::error::{BlockError, note};
+use std::ops::Range;
 use std::sync::OnceLock;
 use weir_format::indirect::MappingEntry;
 use weir_machine::Buf;
@@ -16,6 +17,36 @@ use weir_machine::Buf;
 const MAX_COMBINATIONS: usize = 4096;
 /// Deepest chain of removed vdevs (and of spares that stand in for each other).
 pub(super) const MAX_HOPS: u8 = 64;
+
+/// What a range of a top-level vdev is: what it takes on vdevs that are there, and what of removed ones leads there.
+#[derive(Debug, Default)]
+pub(crate) struct Remapped {
+    pub there: Vec<(u32, Range<u64>)>,
+    pub removed: Vec<(u32, Range<u64>)>,
+}
+
+impl Tree {
+    /// Follows a range over all removals (`vdev_indirect_remap`).
+    pub(crate) fn remap(&self, vdev: u32, range: Range<u64>) -> Result<Remapped, BlockError> {
+        let mut out = Remapped::default();
+        self.remap_at(Place::new(vdev, range.start), range, &mut out)?;
+        Ok(out)
+    }
+
+    fn remap_at(&self, place: Place, range: Range<u64>, out: &mut Remapped) -> Result<(), BlockError> {
+        let Body::Indirect(removed) = &self.top(place)?.vdev.body else {
+            out.there.push((place.vdev, range));
+            return Ok(());
+        };
+        let len = range.end.saturating_sub(range.start);
+        out.removed.push((place.vdev, range));
+        for piece in removed.find(place, place.offset, len)? {
+            let there = Place { vdev: piece.vdev, offset: piece.offset, hops: place.hops + 1 };
+            self.remap_at(there, piece.offset..piece.offset.saturating_add(piece.len), out)?;
+        }
+        Ok(())
+    }
+}
 
 /// A removed vdev.
 #[derive(Default)]
@@ -152,6 +183,7 @@ fn combinations(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vdev::{VdevKind, VdevSpec};
     use weir_format::Dva;
 
     fn entry(source_bytes: u64, len: u64, vdev: u32, offset_bytes: u64) -> MappingEntry {
@@ -169,6 +201,21 @@ mod tests {
         assert_eq!(pieces(&map, 0x5000, 0x100), None);
         assert_eq!(pieces(&map, u64::MAX, 2), None);
         assert_eq!(pieces(&[], 0, 1), None);
+    }
+
+    #[test]
+    fn a_range_is_followed_over_all_removals() {
+        let disk = |id| VdevSpec::leaf(id, id + 10, "d", None).top(9, 1 << 20);
+        let removed = |id| VdevSpec::inner(id, id + 10, "r", VdevKind::Indirect, Vec::new()).top(9, 1 << 20);
+        let tree = Tree::new(vec![disk(0), removed(1), removed(2)]).unwrap();
+        assert!(tree.set_mapping(1, vec![entry(0x1000, 0x1000, 2, 0x4000), entry(0x2000, 0x1000, 0, 0x9000)]));
+        assert!(tree.set_mapping(2, vec![entry(0x4000, 0x2000, 0, 0x100)]));
+        let remapped = tree.remap(1, 0x1800..0x2400).unwrap();
+        assert_eq!(remapped.there, [(0, 0x900..0x1100), (0, 0x9000..0x9400)]);
+        assert_eq!(remapped.removed, [(1, 0x1800..0x2400), (2, 0x4800..0x5000)]);
+        let there = tree.remap(0, 0x200..0x400).unwrap();
+        assert_eq!((there.there, there.removed), (vec![(0, 0x200..0x400)], vec![]));
+        assert!(tree.remap(1, 0x2800..0x3800).is_err(), "the map ends before the range does");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod wleaf;
 pub mod wqueue;
 mod write;
 
+pub(crate) use indirect::Remapped;
 pub use leaf::{Counters, Counts};
 pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
 pub use write::Missed;
@@ -261,6 +262,19 @@ impl Tree {
             Body::Unsupported(what) => return refused(what),
         };
         Ok(Sizing { ashift: top.ashift, raidz })
+    }
+
+    /// Bytes that a gang's header takes on `vdev`; of a removed one, as large as it was there.
+    ///
+    /// # Errors
+    /// As [`Tree::sizing`].
+    pub(crate) fn header_bytes(&self, vdev: u32, birth: u64) -> Result<u64, BlockError> {
+        let header = weir_format::gang::CLASSIC_BYTES as u64;
+        let top = self.top(Place::new(vdev, 0))?;
+        match &top.vdev.body {
+            Body::Indirect(_) => Ok(header.next_multiple_of(1 << top.ashift)),
+            _ => Ok(self.sizing(vdev)?.asize_bytes(header, birth)),
+        }
     }
 
     /// What 512 bytes of allocated space on `vdev` count as towards a dataset's use, if the vdev has space of its own.

@@ -24,7 +24,7 @@ mod space;
 mod trim;
 
 pub use reads::ReadHold;
-pub use space::VdevGrid;
+pub use space::{Aside, VdevGrid};
 
 use crate::alloc::{Allocator, Class, Standing};
 use crate::error::{BlockError, note};
@@ -35,6 +35,7 @@ use encode::{Encoded, Encoding};
 use futures_util::future::join_all;
 use place::Placed;
 use reads::Reads;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::compress::ZstdLevel;
 use weir_codec::crypt::{DatasetKey, IV_BYTES, SALT_BYTES};
@@ -117,6 +118,9 @@ pub(crate) struct Writer {
     entropy: Entropy,
     space: Mutex<Allocator>,
     reads: Arc<Reads>,
+    /// The group of the pool's checkpoint; 0 if it has none.
+    kept_to: AtomicU64,
+    aside: Mutex<Aside>,
     /// By a key's GUID, the salt in use and how often it was.
     salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>>,
 }
@@ -124,12 +128,18 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn new(machine: &Machine) -> Self {
         let (compute, entropy) = (machine.compute.clone(), machine.entropy.clone());
-        Writer { compute, entropy, space: Mutex::default(), reads: Arc::default(), salts: Mutex::default() }
+        let (space, reads, kept_to, aside, salts) = Default::default();
+        Writer { compute, entropy, space, reads, kept_to, aside, salts }
     }
 
     /// Held only for a few instructions, never while anything is waited for.
     fn space(&self) -> MutexGuard<'_, Allocator> {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Writer::space`].
+    fn aside(&self) -> MutexGuard<'_, Aside> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Salt and IV for one block: a pair that was never used before, but by a chance of 2⁻⁹⁶.

@@ -6,9 +6,11 @@ use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
 use crate::error::BlockError;
 use crate::gang;
 use crate::pipeline::{Blocks, Way};
+use crate::vdev::Remapped;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::{Buf, Request};
 
@@ -25,6 +27,15 @@ pub struct VdevGrid {
     pub metaslab_count: u64,
     /// Nothing new may go there, but blocks may be freed.
     pub closed: bool,
+}
+
+/// Freed space that metaslabs are not told of: ranges of top-level vdevs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Aside {
+    /// What stays taken because the checkpoint needs it.
+    pub kept: Vec<(u32, Range<u64>)>,
+    /// What of removed vdevs nothing leads to any more.
+    pub removed: Vec<(u32, Range<u64>)>,
 }
 
 fn space_fault(vdev: u32, offset: u64, len_bytes: u64) -> impl Fn(SpaceFault) -> BlockError {
@@ -135,18 +146,20 @@ impl Blocks {
         }
     }
 
-    /// Gives the space of a block back in `txg`: of a gang, header and pieces. Holes and embedded blocks have none.
+    /// Gives the space of a block back in `txg`: of a gang, header and pieces. Holes and embedded blocks have none. What
+    /// a checkpoint needs stays taken, and is told of by [`Blocks::take_aside`]; so is what removed vdevs had of it.
     ///
     /// # Errors
     /// [`BlockError::Space`] if any of it is free already; an error of reading if a gang's header cannot be read: then
     /// nothing is given back.
     pub async fn free(&self, request: &Request, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
-        self.writer()?;
+        let kept_to = self.writer()?.kept_to.load(Ordering::Relaxed);
+        let is_kept = pointer.physical_birth().0 <= kept_to && txg.0 > kept_to;
         let mut places = Vec::new();
         let _hold = self.hold();
         self.places(request, pointer, Way { depth: 0, prefetch: false }, &mut places).await?;
         for dva in places {
-            self.give_back_one(&dva, txg)?;
+            self.give_back_one(&dva, txg, is_kept)?;
         }
         Ok(())
     }
@@ -171,27 +184,49 @@ impl Blocks {
                 self.places(request, &piece, Way { depth: way.depth + 1, ..way }, out).await?;
             }
             for dva in pointer.dvas() {
-                let header = weir_format::gang::CLASSIC_BYTES as u64;
-                let sizing = self.tree().sizing(dva.vdev)?;
-                let asize_bytes = sizing.asize_bytes(header, pointer.physical_birth().0);
+                let asize_bytes = self.tree().header_bytes(dva.vdev, pointer.physical_birth().0)?;
                 out.push(Dva { asize_bytes, ..dva });
             }
             Ok(())
         })
     }
 
-    fn give_back_one(&self, dva: &Dva, txg: Txg) -> Result<(), BlockError> {
-        // Space on a kind of vdev that is not written to has no account here.
-        self.tree().sizing(dva.vdev)?;
+    fn give_back_one(&self, dva: &Dva, txg: Txg, is_kept: bool) -> Result<(), BlockError> {
+        let writer = self.writer()?;
         let range = dva.offset_bytes..dva.offset_bytes.saturating_add(dva.asize_bytes);
-        let given = self.writer()?.space().give_back(dva.vdev, range, txg);
-        given.map_err(space_fault(dva.vdev, dva.offset_bytes, dva.asize_bytes))
+        let Remapped { there, removed } = self.tree().remap(dva.vdev, range)?;
+        for (vdev, range) in &there {
+            // Space on a kind of vdev that is not written to has no account here.
+            self.tree().sizing(*vdev)?;
+            if !is_kept {
+                let fault = space_fault(*vdev, range.start, range.end - range.start);
+                writer.space().give_back(*vdev, range.clone(), txg).map_err(fault)?;
+            }
+        }
+        let mut aside = writer.aside();
+        aside.removed.extend(removed);
+        aside.kept.extend(there.into_iter().filter(|_| is_kept));
+        Ok(())
+    }
+
+    /// The pool has a checkpoint, which needs all blocks born up to that group; group 0: it has none.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn set_checkpoint(&self, txg: Txg) -> Result<(), BlockError> {
+        self.writer()?.kept_to.store(txg.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What was freed since the last call and has to be written down elsewhere than in the metaslabs' space maps.
+    pub fn take_aside(&self) -> Aside {
+        self.writer().map_or_else(|_| Aside::default(), |w| std::mem::take(&mut *w.aside()))
     }
 
     pub(super) fn give_back(&self, placed: &Placed, txg: Txg) -> Result<(), BlockError> {
         let mut outcome = Ok(());
         placed.each(&mut |dva| {
-            let given = self.give_back_one(dva, txg);
+            let given = self.give_back_one(dva, txg, false);
             if outcome.is_ok() {
                 outcome = given;
             }

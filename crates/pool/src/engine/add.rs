@@ -14,12 +14,12 @@ use crate::assemble::state;
 use crate::config::{Class, VdevConfig};
 use crate::create::devices::{self, Opened};
 use crate::create::{NewLeaf, NewTop, contents, layout};
-use crate::dtl;
 use crate::error::PoolError;
 use crate::mos::Mos;
 use crate::open::Pool;
 use crate::scan::Device;
 use crate::spec::{Facts, specs};
+use crate::{dtl, indirect};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_blocks::{Blocks, Tree};
@@ -76,7 +76,7 @@ impl Engine {
         let mut joined = Joined::default();
         let added = more.prepare(&self.machine, &mut config, place, &mut joined).await?;
         let uberblock = self.shown().uberblock;
-        let facts = Facts { devices: &joined.devices, dtls: &BTreeMap::new(), uberblock: &uberblock };
+        let facts = Facts { devices: &joined.devices, dtls: &BTreeMap::new(), uberblock: &uberblock, writing: true };
         let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name(), what: e.to_string() };
         let unreadable = |source| PoolError::Decode { what: "the vdevs".into(), source };
         let mut root = VdevConfig::parse(&config.root).map_err(unreadable)?;
@@ -210,9 +210,10 @@ async fn join_top(
 async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
     let rq = &Request::internal("add");
     let dtls = dtl::read_all(rq, &pool.mos, &pool.tree).await;
-    let facts = Facts { devices: &pool.devices, dtls: &dtls, uberblock: &pool.uberblock };
+    let facts = Facts { devices: &pool.devices, dtls: &dtls, uberblock: &pool.uberblock, writing: true };
     let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: pool.name().to_owned(), what: e.to_string() };
     let tree = Tree::new(specs(&pool.tree, &facts)).map_err(bad)?;
+    indirect::load(rq, &pool.mos, &pool.tree, &tree).await?;
     let salt = pool.mos.named_bytes(rq, names::CHECKSUM_SALT).await?;
     let salt = salt.and_then(|b| <[u8; Salt::BYTES]>::try_from(b).ok()).map_or_else(Salt::none, Salt::new);
     pool.blocks = Arc::new(Blocks::new(machine, tree, salt));

@@ -6,6 +6,7 @@ use crate::allocated::{self, Allocated};
 use crate::capacity;
 use crate::config::{Class, VdevConfig};
 use crate::error::PoolError;
+use crate::ranges::Ranges;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{BlockError, Blocks, VdevGrid};
@@ -57,13 +58,17 @@ pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), Poo
     Ok(())
 }
 
-/// Tells of an existing pool: what no space map says is allocated is free.
+/// Tells of an existing pool: what no space map says is allocated, and no checkpoint needs, is free.
 pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -> Result<(), PoolError> {
     blocks.tree().set_writable(true);
     for top in root.children.iter().filter(|t| t.is_concrete()) {
         add(blocks, top)?;
-        let taken = known.vdevs.get(&(top.id as u32));
-        let mut taken = taken.into_iter().flat_map(|ranges| ranges.iter()).peekable();
+        let vdev = top.id as u32;
+        let mut taken = known.vdevs.get(&vdev).cloned().unwrap_or_default();
+        for (start, len) in known.kept.get(&vdev).into_iter().flat_map(Ranges::iter) {
+            taken.add(start, len);
+        }
+        let mut taken = taken.iter().peekable();
         for metaslab in 0..metaslabs(top) {
             let whole = range(top, metaslab);
             let (mut at, mut free) = (whole.start, Vec::new());
@@ -84,7 +89,7 @@ pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -
             if at < whole.end {
                 free.push(at..whole.end);
             }
-            blocks.set_space(top.id as u32, metaslab, &free).map_err(failed(top))?;
+            blocks.set_space(vdev, metaslab, &free).map_err(failed(top))?;
         }
     }
     Ok(())

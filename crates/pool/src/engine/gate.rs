@@ -93,12 +93,15 @@ pub struct PoolSpace {
     pub slop_bytes: u64,
     /// What data sets refer to more than once: each is charged for it, and the devices hold it once.
     pub saved_bytes: u64,
+    /// What only the checkpoint needs.
+    pub kept_bytes: u64,
 }
 
 impl PoolSpace {
     /// What all data sets together may refer to (`spa_get_dspace` less the slop).
     pub fn capacity_bytes(&self) -> u64 {
-        self.size_bytes.saturating_sub(self.slop_bytes).saturating_add(self.saved_bytes)
+        let own = self.size_bytes.saturating_add(self.saved_bytes);
+        own.saturating_sub(self.slop_bytes).saturating_sub(self.kept_bytes)
     }
 
     /// What of the slop stays closed to that purpose.
@@ -139,6 +142,7 @@ pub struct PoolGate {
     last_wakeup: Mutex<Nanos>,
     /// What sharing of blocks saves, in bytes, as of the last group.
     saved_bytes: AtomicU64,
+    kept_bytes: AtomicU64,
 }
 
 impl PoolGate {
@@ -150,8 +154,8 @@ impl PoolGate {
         space: SpaceSource,
         dedup: Arc<Dedup>,
     ) -> Arc<Self> {
-        let (limits, last_wakeup, saved_bytes) = Default::default();
-        Arc::new(PoolGate { clock, groups, dirty, space, dedup, limits, last_wakeup, saved_bytes })
+        let (limits, last_wakeup, saved_bytes, kept_bytes) = Default::default();
+        Arc::new(PoolGate { clock, groups, dirty, space, dedup, limits, last_wakeup, saved_bytes, kept_bytes })
     }
 
     fn limits(&self) -> MutexGuard<'_, Option<Limits>> {
@@ -172,7 +176,13 @@ impl PoolGate {
 
     /// The pool's space now.
     pub fn space(&self) -> PoolSpace {
-        PoolSpace { saved_bytes: self.saved_bytes.load(Ordering::Relaxed), ..(self.space)() }
+        let [saved_bytes, kept_bytes] = [&self.saved_bytes, &self.kept_bytes].map(|n| n.load(Ordering::Relaxed));
+        PoolSpace { saved_bytes, kept_bytes, ..(self.space)() }
+    }
+
+    /// Lets it count what only the checkpoint needs.
+    pub(crate) fn set_kept(&self, bytes: u64) {
+        self.kept_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Lets it count what sharing of blocks saves.
@@ -288,7 +298,14 @@ mod tests {
 
     #[test]
     fn freeing_may_go_on_where_writing_stops() {
-        let space = PoolSpace { size_bytes: 1000, used_bytes: 960, deferred_bytes: 0, slop_bytes: 48, saved_bytes: 0 };
+        let space = PoolSpace {
+            size_bytes: 1000,
+            used_bytes: 960,
+            deferred_bytes: 0,
+            slop_bytes: 48,
+            saved_bytes: 0,
+            kept_bytes: 0,
+        };
         assert_eq!(space.available(Purpose::Write), 0);
         assert_eq!(space.available(Purpose::Names), 16);
         assert_eq!(space.available(Purpose::Free), 34);

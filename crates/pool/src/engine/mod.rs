@@ -17,6 +17,7 @@
 pub mod add;
 pub mod administer;
 pub(crate) mod allocation;
+pub mod aside;
 pub mod clones;
 pub mod config;
 pub mod datasets;

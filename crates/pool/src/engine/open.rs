@@ -12,6 +12,7 @@
 //! `cmd/zpool/zpool_main.c` (the checks of `zpool import`).
 
 use super::add::Additions;
+use super::aside::AsideMaps;
 use super::clones::Clones;
 use super::config::Config;
 use super::gate::{DirtyLimits, PoolGate};
@@ -28,7 +29,7 @@ use crate::open::{OpenOptions, Pool};
 use crate::{allocated, dtl};
 use std::sync::Arc;
 use weir_format::dsl::pool as names;
-use weir_format::{Endian, features};
+use weir_format::{Endian, Txg, features};
 use weir_machine::{Access, Machine, Request};
 use weir_objects::dedup::Dedup;
 use weir_objects::live::{OpenGate, Policy};
@@ -36,8 +37,7 @@ use weir_objects::txg::TxGroups;
 use weir_objects::{ObjectSet, Opening};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
-const NOT_WRITTEN: [&str; 6] =
-    ["zpool_checkpoint", "device_removal", "obsolete_counts", "draid", "draid_failure_domains", "dynamic_gang_header"];
+const NOT_WRITTEN: [&str; 2] = ["draid", "draid_failure_domains"];
 
 /// How a pool is opened for changes.
 #[derive(Clone, Debug)]
@@ -84,13 +84,20 @@ impl Engine {
         check_devices(&pool)?;
         check_features(&pool)?;
         let rq = &Request::internal("import");
-        if pool.mos.named(rq, names::CHECKPOINT).await?.is_some() {
-            return Err(refused(&pool, "it has a checkpoint"));
+        for (name, why) in UNDER_WAY {
+            if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_under_way(name, &words)) {
+                return Err(refused(&pool, why));
+            }
         }
         if let Some(clones) = pool.mos.named(rq, names::DELETED_CLONES).await?
             && !pool.mos.numbers(rq, clones).await?.is_empty()
         {
             return Err(refused(&pool, "a clone is being deleted from it by its list of blocks"));
+        }
+        // Who was taken out of service is not written to, and so misses what is written now.
+        let tree = pool.tree.clone();
+        for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline || leaf.faulted) {
+            pool.devices.remove(&leaf.guid);
         }
         let mut config = config_of(&pool, options)?;
         let added = more.join(machine, &mut pool, &mut config).await?;
@@ -140,13 +147,9 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     }
     for vdev in pool.tree.walk() {
         let odd = match vdev.kind {
-            VdevKind::Indirect => Some("a vdev was removed from it"),
+            _ if vdev.removing && vdev.kind != VdevKind::Indirect => Some("a vdev is being removed from it"),
             VdevKind::Draid { .. } | VdevKind::DraidSpare => Some("it has dRAID vdevs"),
-            VdevKind::Replacing | VdevKind::Spare => Some("a device is being replaced"),
             _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being widened"),
-            _ if (vdev.offline || vdev.faulted) && pool.devices.contains_key(&vdev.guid) => {
-                Some("a device that is there is offline or faulted")
-            }
             _ => None,
         };
         if let Some(odd) = odd {
@@ -154,6 +157,18 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
         }
     }
     Ok(())
+}
+
+/// What of an operation that was begun stands in the MOS directory, and why the pool cannot be written meanwhile.
+const UNDER_WAY: [(&str, &str); 2] = [
+    (names::REMOVING, "a vdev is being removed from it"),
+    (names::CONDENSING_INDIRECT, "the mapping of a removed vdev is being shortened"),
+];
+/// The state of a removal that goes on (`DSS_SCANNING`).
+const REMOVAL_GOES_ON: u64 = 1;
+
+fn is_under_way(name: &str, words: &[u64]) -> bool {
+    name != names::REMOVING || words.first() == Some(&REMOVAL_GOES_ON)
 }
 
 fn check_features(pool: &Pool) -> Result<(), PoolError> {
@@ -215,6 +230,10 @@ async fn assemble(
     }
     let blocks = pool.blocks.clone();
     allocation::set_known(&blocks, &pool.tree, &known)?;
+    // The uberblock that the checkpoint keeps; its third word is its group.
+    let checkpoint = pool.mos.named_words(rq, names::CHECKPOINT).await?.and_then(|words| words.get(2).copied());
+    let writable = blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0)));
+    writable.map_err(|error| refused(&pool, error))?;
     let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, known.log).await?;
     // After a rewind the states that were given up must not count again.
     let groups = TxGroups::new(pool.newest_txg.max(pool.uberblock.txg));
@@ -232,6 +251,8 @@ async fn assemble(
     let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
     let clones = Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
     gate.set_saved(clones.saved_bytes().saturating_add(gate.dedup.saved_bytes()));
+    let aside = AsideMaps::new(&pool.tree.children, pool.capacity.checkpoint_bytes);
+    gate.set_kept(aside.kept_bytes);
     let core = Core {
         config,
         config_dirty: true,
@@ -241,6 +262,7 @@ async fn assemble(
         config_object,
         context,
         clones,
+        aside,
         missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
         scrub_began: None,
         limits: None,

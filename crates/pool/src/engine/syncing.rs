@@ -13,6 +13,7 @@
 //! group, and all after it, then do not happen ([`weir_objects::txg::TxGroups::fail`]).
 
 use super::Engine;
+use super::aside::AsideMaps;
 use super::clones::Clones;
 use super::config::Config;
 use super::labels::{self, Leaf};
@@ -61,6 +62,8 @@ pub struct Core {
     pub context: PoolContext,
     /// Blocks that several files share.
     pub clones: Clones,
+    /// What is freed, but not given back.
+    pub aside: AsideMaps,
     /// What devices missed.
     pub missed: Missed,
     /// The group in which the scrub began that runs, if it began since the pool was opened.
@@ -116,6 +119,7 @@ impl Syncing<'_> {
         let saved_bytes = self.core.clones.saved_bytes().saturating_add(self.engine.gate.dedup.saved_bytes());
         self.engine.gate.set_saved(saved_bytes);
         self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
+        self.write_aside().await?;
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
         if anything && self.core.config_object.0 != 0 {
@@ -217,6 +221,14 @@ impl Syncing<'_> {
         self.free(&freed).await
     }
 
+    /// Writes down what was freed and is not given back to metaslabs; false if that is nothing.
+    async fn write_aside(&mut self) -> Result<bool, PoolError> {
+        let freed = self.engine.cache.blocks().take_aside();
+        let any = self.core.aside.append(&mut self.change, freed).await?;
+        self.engine.gate.set_kept(self.core.aside.kept_bytes);
+        Ok(any)
+    }
+
     /// Lets the gate know how much of quotas and of the pool is used now.
     async fn read_limits(&mut self) -> Result<(), PoolError> {
         match &mut self.core.limits {
@@ -269,6 +281,7 @@ impl Syncing<'_> {
         let mut booked = MosDelta::default();
         for _ in 0..MAX_ROUNDS {
             let mut settled = !plan.extend(self.change.rq).await?;
+            settled &= !self.write_aside().await?;
             let changes = blocks.take_changes(txg);
             if !changes.is_empty() {
                 self.core.maps.append(&mut self.change, &blocks, &changes).await?;

@@ -35,11 +35,24 @@ fn is_clean(machine: &Machine, dir: &Path) -> bool {
     report.is_ok_and(|report| report.is_clean())
 }
 
+/// Whether the pool has a checkpoint of which every block can be read.
+fn checkpoint_is_whole(machine: &Machine, dir: &Path, pool: &str) -> bool {
+    let rq = &Request::internal("test");
+    let mut options = OpenOptions::new(vec![dir.to_owned()], pool);
+    options.checkpoint = true;
+    let report =
+        machine.block_on(async { Pool::open(machine, &options).await?.verify(rq).await.map_err(PoolError::from) });
+    report.is_ok_and(|report| report.unreadable.is_empty())
+}
+
 /// Opens a golden for writing, works on it and exports it; `Err` with the reason why it may not be written.
 fn judge(from: &Path, name: &str) -> Result<(), String> {
     let dir = unpack(from, name);
     let machine = Machine::production().unwrap();
-    let was_clean = zdb::is_clean(&dir, &format!("g-{name}")) && is_clean(&machine, &dir);
+    let own_name = format!("g-{name}");
+    let was_clean = zdb::is_clean(&dir, &own_name) && is_clean(&machine, &dir);
+    let was_counted = zdb::is_counted(&dir, &own_name);
+    let had_checkpoint = checkpoint_is_whole(&machine, &dir, "");
     let done = machine.block_on(async {
         let mut options = ImportOptions::new(OpenOptions::new(vec![dir.clone()], ""));
         options.force = true;
@@ -73,6 +86,12 @@ fn judge(from: &Path, name: &str) -> Result<(), String> {
         }
         if was_clean && !(report.is_clean() && zdb::is_clean(&dir, &pool)) {
             return Err("error: it is not clean any more".into());
+        }
+        if was_counted && !zdb::is_counted(&dir, &pool) {
+            return Err("error: its objects or features are not counted right any more".into());
+        }
+        if had_checkpoint && !checkpoint_is_whole(&machine, &dir, &pool) {
+            return Err("error: what its checkpoint keeps was overwritten".into());
         }
         Ok(())
     });
