@@ -36,4 +36,4 @@ pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use vdev::{MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
-pub use write::{Aside, Prepared, ReadHold, Ready, Reserved, VdevGrid, WriteOptions};
+pub use write::{Aside, Formats, Prepared, ReadHold, Ready, Reserved, VdevGrid, WriteOptions};

@@ -32,7 +32,7 @@ use crate::spec::{Facts, specs};
 use devices::{Opened, open_all};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_blocks::{Blocks, Tree};
+use weir_blocks::{Blocks, Formats, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock, features};
@@ -356,6 +356,10 @@ fn assemble(
     let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: config.name.clone(), what: e.to_string() };
     let blocks = Arc::new(Blocks::new(machine, Tree::new(specs(tree, &facts)).map_err(bad)?, Salt::new(salt)));
     allocation::set_empty(&blocks, tree)?;
+    let has = |name: &str| options.features.iter().any(|f| f == name);
+    let formats =
+        Formats { lz4: has("lz4_compress"), embedded_data: has("embedded_data"), hole_birth: has("hole_birth") };
+    blocks.set_formats(formats).map_err(|error| PoolError::Refused { what: error.to_string() })?;
     let cache = Cache::new(machine.clone(), blocks.clone(), options.arc_bytes);
     let groups = TxGroups::new(uberblock.txg);
     let open = Arc::new(OpenGate(groups.clone()));

@@ -5,11 +5,11 @@
 pub struct Sizing {
     /// log2 of the sector size.
     pub ashift: u32,
-    /// RAID-Z alone.
+    /// RAID-Z and dRAID alone.
     pub raidz: Option<RaidzSizing>,
 }
 
-/// What RAID-Z adds.
+/// What RAID-Z adds; of dRAID, its groups are like such vdevs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaidzSizing {
     /// Parity columns, 1 to 3.
@@ -18,6 +18,8 @@ pub struct RaidzSizing {
     pub width: u64,
     /// Transaction groups in which the vdev was widened by one child each.
     pub widened: Vec<u64>,
+    /// Blocks take whole rows (dRAID).
+    pub whole_rows: bool,
 }
 
 impl Sizing {
@@ -28,7 +30,11 @@ impl Sizing {
         let Some(raidz) = &self.raidz else { return sectors << self.ashift };
         let later = raidz.widened.iter().filter(|&&t| t > txg).count() as u64;
         let width = raidz.width.saturating_sub(later).max(raidz.nparity + 1);
-        let total = sectors + raidz.nparity * sectors.div_ceil(width - raidz.nparity);
+        let rows = sectors.div_ceil(width - raidz.nparity);
+        if raidz.whole_rows {
+            return (rows * width) << self.ashift;
+        }
+        let total = sectors + raidz.nparity * rows;
         total.next_multiple_of(raidz.nparity + 1) << self.ashift
     }
 
@@ -44,7 +50,7 @@ mod tests {
     use super::*;
 
     fn raidz(ashift: u32, nparity: u64, width: u64, widened: &[u64]) -> Sizing {
-        Sizing { ashift, raidz: Some(RaidzSizing { nparity, width, widened: widened.to_vec() }) }
+        Sizing { ashift, raidz: Some(RaidzSizing { nparity, width, widened: widened.to_vec(), whole_rows: false }) }
     }
 
     #[test]
@@ -57,6 +63,9 @@ mod tests {
         assert_eq!(z1.asize_bytes(16384, 0), 6 << 12);
         assert_eq!(z1.asize_bytes(128 << 10, 0), 40 << 12);
         assert_eq!(z1.deflate(), (1 << 17) / (40 << 3));
+        let d2 = RaidzSizing { nparity: 2, width: 6, widened: vec![], whole_rows: true };
+        let d2 = Sizing { ashift: 12, raidz: Some(d2) };
+        assert_eq!((d2.asize_bytes(512, 0), d2.asize_bytes(5 << 12, 0)), (6 << 12, 12 << 12));
         let z3 = raidz(9, 3, 8, &[]);
         assert_eq!(z3.asize_bytes(512, 0), 4 << 9);
         assert_eq!(z3.asize_bytes(6 << 9, 0), 12 << 9);

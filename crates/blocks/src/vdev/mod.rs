@@ -255,9 +255,13 @@ impl Tree {
             Body::Raidz(v) if v.expansion.reflow.is_some() => return refused("a RAID-Z vdev that is being widened"),
             Body::Raidz(v) => {
                 let (width, widened) = (v.children.len() as u64, v.expansion.txgs.clone());
-                Some(RaidzSizing { nparity: v.nparity, width, widened })
+                Some(RaidzSizing { nparity: v.nparity, width, widened, whole_rows: false })
             }
-            Body::Draid { .. } | Body::DraidSpare { .. } => return refused("a dRAID vdev"),
+            Body::Draid { map, .. } => {
+                let draid::Layout { ndata, nparity, .. } = *map.layout();
+                Some(RaidzSizing { nparity, width: ndata + nparity, widened: Vec::new(), whole_rows: true })
+            }
+            Body::DraidSpare { .. } => return refused("a distributed spare"),
             Body::Indirect(_) => return refused("a removed vdev"),
             Body::Unsupported(what) => return refused(what),
         };

@@ -3,6 +3,7 @@
 //! ```text
 //!  mirror   every child that is there, at once     succeeds if one did that is not stale
 //!  raidz    parity, then all columns at once       succeeds unless more columns failed than there are parities
+//!  draid    the same, all columns filled up with zeros to whole rows
 //!  leaf     its queue ([`super::wleaf`]), its disk
 //! ```
 //!
@@ -18,7 +19,7 @@ use super::wflush::Flusher;
 use super::wleaf::Writers;
 use super::{Body, Job, Place, RaidzVdev, Tree, Vdev};
 use crate::error::{BlockError, note};
-use crate::raidz::Map;
+use crate::raidz::{Column, Map};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use std::ops::Range;
@@ -234,7 +235,15 @@ impl Vdev {
                 Body::Leaf(leaf) => leaf.write(self, job, place, offset, data).await,
                 Body::Mirror(children) => write_mirror(children, job, place, offset, data).await,
                 Body::Raidz(vdev) => vdev.write(job, place, offset, data).await,
-                Body::Draid { .. } | Body::DraidSpare { .. } => Err(refused(place, "a dRAID vdev")),
+                Body::Draid { map, children } => {
+                    let nparity = map.layout().nparity;
+                    let map = Map::of_draid(map, offset, data.len() as u64);
+                    if map.len != data.len() {
+                        return Err(refused(place, "a place beyond its dRAID group"));
+                    }
+                    borne(write_rows(children, job, place, &map, &data, true).await, nparity)
+                }
+                Body::DraidSpare { .. } => Err(refused(place, "a distributed spare")),
                 Body::Indirect(_) => Err(refused(place, "a removed vdev")),
                 Body::Unsupported(what) => Err(refused(place, what)),
             }
@@ -255,6 +264,9 @@ impl Vdev {
         match &self.body {
             Body::Leaf(_) | Body::Mirror(_) => self.is_fresh(),
             Body::Raidz(v) => v.children.iter().filter(|c| !c.can_keep()).count() as u64 <= v.nparity,
+            Body::Draid { map, children } => {
+                children.iter().filter(|c| !c.can_keep()).count() as u64 <= map.layout().nparity
+            }
             _ => false,
         }
     }
@@ -267,10 +279,8 @@ impl Vdev {
                 Body::Mirror(children) => {
                     (children, children.iter().filter(|c| c.is_fresh()).count().saturating_sub(1))
                 }
-                Body::Raidz(vdev) => {
-                    let absent = vdev.children.iter().filter(|c| c.reluctance(Txg(u64::MAX)) == 2).count();
-                    (&vdev.children, (vdev.nparity as usize).saturating_sub(absent))
-                }
+                Body::Raidz(vdev) => (&vdev.children, bears(&vdev.children, vdev.nparity)),
+                Body::Draid { map, children } => (children, bears(children, map.layout().nparity)),
                 _ => return Ok(()),
             };
             let answers = join_all(children.iter().map(|c| c.flush(place))).await;
@@ -288,7 +298,9 @@ impl Vdev {
     fn has_all_since(&self, birth: Txg) -> bool {
         match &self.body {
             Body::Leaf(leaf) => leaf.has_all_since(birth),
-            Body::Mirror(_) | Body::Raidz(_) => self.children().iter().all(|c| c.has_all_since(birth)),
+            Body::Mirror(_) | Body::Raidz(_) | Body::Draid { .. } => {
+                self.children().iter().all(|c| c.has_all_since(birth))
+            }
             _ => false,
         }
     }
@@ -356,14 +368,7 @@ impl RaidzVdev {
             return Err(refused(place, "a RAID-Z vdev that is being widened"));
         }
         let target = self.target(offset, data.len() as u64, job.txg);
-        let mut failed = 0;
-        let mut worst = None;
-        for answer in self.write_rows(job, place, &target.map, &data).await {
-            let Err(error) = answer else { continue };
-            failed += 1;
-            note(&mut worst, error);
-        }
-        worst.filter(|_| failed > self.nparity).map_or(Ok(()), Err)
+        borne(write_rows(&self.children, job, place, &target.map, &data, false).await, self.nparity)
     }
 
     /// The part of child `index` that holds its sectors of a range.
@@ -373,38 +378,64 @@ impl RaidzVdev {
         let row = |sector: u64| sector.saturating_sub(index).div_ceil(width) << self.ashift;
         row(range.start.div_ceil(1 << self.ashift))..row(range.end >> self.ashift)
     }
+}
 
-    /// Writes all columns of all rows at once; the answers are those of the columns.
-    async fn write_rows(
-        &self,
-        job: &WriteJob<'_>,
-        place: Place,
-        map: &Map,
-        data: &Bytes,
-    ) -> Vec<Result<(), BlockError>> {
-        let mut columns = Vec::new();
-        for row in &map.rows {
-            let data_columns = row.columns.iter().skip(map.nparity);
-            let pieces: Vec<Bytes> = data_columns.map(|c| data.slice(c.at..c.at + c.size_bytes)).collect();
-            let slices: Vec<&[u8]> = pieces.iter().map(|p| p.as_ref()).collect();
-            let mut parities: Vec<Vec<u8>> =
-                row.columns.iter().take(map.nparity).map(|c| vec![0; c.size_bytes]).collect();
-            let mut outs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
-            if let Err(fault) = parity::generate(&slices, &mut outs) {
-                let Place { vdev, offset, .. } = place;
-                return vec![Err(BlockError::Corrupt { vdev, offset, fault }); map.nparity + 1];
-            }
-            let all = parities.into_iter().map(Bytes::from).chain(pieces);
-            columns.extend(row.columns.iter().zip(all).filter(|(c, _)| c.size_bytes > 0));
-        }
-        let writes = columns.into_iter().map(|(column, bytes)| async move {
-            match self.children.get(column.child) {
-                Some(child) => child.write(job, place, column.offset_bytes, bytes).await,
-                None => Err(refused(place, "a child that is not there")),
-            }
-        });
-        join_all(writes).await
+/// How many failing children more a vdev bears.
+fn bears(children: &[Vdev], nparity: u64) -> usize {
+    let absent = children.iter().filter(|c| c.reluctance(Txg(u64::MAX)) == 2).count();
+    (nparity as usize).saturating_sub(absent)
+}
+
+/// What became of a block whose columns were answered so.
+fn borne(answers: Vec<Result<(), BlockError>>, nparity: u64) -> Result<(), BlockError> {
+    let (mut failed, mut worst) = (0, None);
+    for error in answers.into_iter().filter_map(Result::err) {
+        failed += 1;
+        note(&mut worst, error);
     }
+    worst.filter(|_| failed > nparity).map_or(Ok(()), Err)
+}
+
+/// Writes all columns of all rows at once; the answers are those of the columns. With `filled`, all columns of a row are
+/// as long as the longest.
+async fn write_rows(
+    children: &[Vdev],
+    job: &WriteJob<'_>,
+    place: Place,
+    map: &Map,
+    data: &Bytes,
+    filled: bool,
+) -> Vec<Result<(), BlockError>> {
+    let mut columns = Vec::new();
+    for row in &map.rows {
+        let longest = row.columns.iter().map(|c| c.size_bytes).max().unwrap_or(0);
+        let piece = |column: &Column| {
+            let bytes = data.slice(column.at..column.at + column.size_bytes);
+            if !filled || bytes.len() == longest {
+                return bytes;
+            }
+            let mut bytes = bytes.to_vec();
+            bytes.resize(longest, 0);
+            Bytes::from(bytes)
+        };
+        let pieces: Vec<Bytes> = row.columns.iter().skip(map.nparity).map(piece).collect();
+        let slices: Vec<&[u8]> = pieces.iter().map(|p| p.as_ref()).collect();
+        let mut parities: Vec<Vec<u8>> = row.columns.iter().take(map.nparity).map(|c| vec![0; c.size_bytes]).collect();
+        let mut outs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
+        if let Err(fault) = parity::generate(&slices, &mut outs) {
+            let Place { vdev, offset, .. } = place;
+            return vec![Err(BlockError::Corrupt { vdev, offset, fault }); map.nparity + 1];
+        }
+        let all = parities.into_iter().map(Bytes::from).chain(pieces);
+        columns.extend(row.columns.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty()));
+    }
+    let writes = columns.into_iter().map(|(column, bytes)| async move {
+        match children.get(column.child) {
+            Some(child) => child.write(job, place, column.offset_bytes, bytes).await,
+            None => Err(refused(place, "a child that is not there")),
+        }
+    });
+    join_all(writes).await
 }
 
 impl Leaf {

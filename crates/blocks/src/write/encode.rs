@@ -1,6 +1,6 @@
 //! From logical bytes to stored ones and a pointer that lacks only its addresses. Pure.
 
-use super::WriteOptions;
+use super::{Formats, WriteOptions};
 use crate::error::BlockError;
 use bytes::Bytes;
 use weir_codec::checksum::pointer_checksum;
@@ -18,6 +18,8 @@ const CRYPT: u64 = 1 << 61;
 pub(super) struct Encoding<'a> {
     pub options: &'a WriteOptions,
     pub salt: &'a Salt,
+    /// What the pool allows.
+    pub formats: Formats,
     /// Physical sizes are multiples of this.
     pub unit_bytes: u64,
     /// Of encrypted blocks.
@@ -48,9 +50,12 @@ pub(super) fn encode(how: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockEr
     if len == 0 || !len.is_multiple_of(SECTOR) || len > MAX_BLOCK_BYTES as u64 {
         return Err(BlockError::BadSize { len_bytes: len });
     }
-    let kind = compression_of(options);
+    let kind = match compression_of(options) {
+        CompressionKind::Lz4 if !how.formats.lz4 => CompressionKind::Lzjb,
+        kind => kind,
+    };
     if how.room_bytes.is_none() && kind != CompressionKind::Off && is_zero(&data) {
-        return Ok(Encoded::Pointer(hole(options, len)));
+        return Ok(Encoded::Pointer(hole(how, len)));
     }
     let compressed = match kind {
         CompressionKind::Off | CompressionKind::Empty => None,
@@ -61,6 +66,7 @@ pub(super) fn encode(how: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockEr
         && payload.len() <= BlockPointer::EMBEDDED_BYTES
         && options.embed
         && !is_crypt(options)
+        && how.formats.embedded_data
         && options.level == 0
         && !matches!(options.object_type, ObjectType::DNODE | ObjectType::OBJSET)
     {
@@ -97,9 +103,9 @@ fn is_zero(data: &[u8]) -> bool {
     data.chunks(256).all(|stride| stride.iter().fold(0, |sum, b| sum | b) == 0)
 }
 
-fn hole(options: &WriteOptions, lsize_bytes: u64) -> BlockPointer {
-    let mut words = [0; 16];
-    if options.hole_birth {
+fn hole(how: &Encoding<'_>, lsize_bytes: u64) -> BlockPointer {
+    let (options, mut words) = (how.options, [0; 16]);
+    if options.hole_birth && how.formats.hole_birth {
         words[6] = u64::from(options.level) << 56 | u64::from(options.object_type.0) << 48 | (lsize_bytes / SECTOR - 1);
         words[10] = options.txg.0;
     }

@@ -109,6 +109,22 @@ impl WriteOptions {
     }
 }
 
+/// Forms of blocks and pointers that a pool must allow by a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Formats {
+    /// `lz4_compress`; without it what would be lz4 is lzjb.
+    pub lz4: bool,
+    /// `embedded_data`: payloads in pointers.
+    pub embedded_data: bool,
+    /// `hole_birth`: holes tell when they were born.
+    pub hole_birth: bool,
+}
+
+impl Formats {
+    /// Those of a pool of today.
+    pub const ALL: Formats = Formats { lz4: true, embedded_data: true, hole_birth: true };
+}
+
 /// How many blocks are encrypted with one salt before another is drawn.
 const SALT_USES: u64 = 400_000_000;
 
@@ -118,6 +134,7 @@ pub(crate) struct Writer {
     entropy: Entropy,
     space: Mutex<Allocator>,
     reads: Arc<Reads>,
+    formats: Mutex<Formats>,
     /// The group of the pool's checkpoint; 0 if it has none.
     kept_to: AtomicU64,
     aside: Mutex<Aside>,
@@ -129,7 +146,7 @@ impl Writer {
     pub(crate) fn new(machine: &Machine) -> Self {
         let (compute, entropy) = (machine.compute.clone(), machine.entropy.clone());
         let (space, reads, kept_to, aside, salts) = Default::default();
-        Writer { compute, entropy, space, reads, kept_to, aside, salts }
+        Writer { compute, entropy, space, reads, formats: Mutex::new(Formats::ALL), kept_to, aside, salts }
     }
 
     /// Held only for a few instructions, never while anything is waited for.
@@ -233,6 +250,21 @@ impl Blocks {
 
     fn writer(&self) -> Result<&Writer, BlockError> {
         self.writing.as_ref().filter(|_| self.tree().is_writable()).ok_or(BlockError::ReadOnly)
+    }
+
+    /// What blocks and pointers may look like, from now on.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn set_formats(&self, formats: Formats) -> Result<(), BlockError> {
+        *self.writer()?.formats.lock().unwrap_or_else(PoisonError::into_inner) = formats;
+        Ok(())
+    }
+
+    /// What blocks and pointers may look like.
+    pub fn formats(&self) -> Formats {
+        let set = |w: &Writer| *w.formats.lock().unwrap_or_else(PoisonError::into_inner);
+        self.writer().map_or(Formats::ALL, set)
     }
 
     /// Writes a block, and gives the pointer that leads to it. A block of zeros becomes a hole, unless it is not to be
@@ -348,11 +380,12 @@ impl Blocks {
         room_bytes: Option<u64>,
     ) -> Result<Encoded, BlockError> {
         let salt_and_iv = options.keys.as_ref().map(|keys| writer.salt_and_iv(keys));
-        let unit_bytes = self.unit_bytes();
+        let (unit_bytes, formats) = (self.unit_bytes(), self.formats());
         let plain = options.compression == CompressionKind::Off && options.keys.is_none();
         let (options, salt, len) = (options.clone(), self.salt.clone(), data.len());
         let work = move || {
-            encode::encode(&Encoding { options: &options, salt: &salt, unit_bytes, salt_and_iv, room_bytes }, data)
+            let how = Encoding { options: &options, salt: &salt, formats, unit_bytes, salt_and_iv, room_bytes };
+            encode::encode(&how, data)
         };
         // A checksum alone is quick; compressing or encrypting as many bytes takes ten times as long.
         let cost_bytes = if plain { len } else { len.saturating_mul(10) };

@@ -158,6 +158,14 @@ impl Writer<'_> {
         Some((self.set.live()?.gate.dedup()?.clone(), policy))
     }
 
+    /// The hole that takes a block's place.
+    fn hole(&self, old: &BlockPointer, kind: ObjectType, level: u8, lsize_bytes: u64) -> BlockPointer {
+        if self.set.cache().blocks().formats().hole_birth {
+            return hole(old, kind, level, lsize_bytes, self.txg);
+        }
+        BlockPointer::HOLE
+    }
+
     fn dsize(&self, pointer: &BlockPointer) -> i64 {
         self.set.cache().blocks().dsize_bytes(pointer) as i64
     }
@@ -355,13 +363,13 @@ impl Writer<'_> {
             let indirect_bytes = 1u64 << (tree.fan_out_shift + 7);
             if !tree.carries_old_top(level, first) && !tree.has_edit(&range) && tree.frees_all(&range) {
                 self.free_below(tree, old, level, number).await?;
-                return Ok(hole(&old, tree.kind, level, indirect_bytes, self.txg));
+                return Ok(self.hole(&old, tree.kind, level, indirect_bytes));
             }
             let mut below = self.children(tree, &old, level, first).await?;
             self.edit_all(tree, &mut below, level - 1, first, block_bytes).await?;
             self.killed(tree, old, level, number);
             if below.iter().all(BlockPointer::is_hole) {
-                return Ok(hole(&old, tree.kind, level, indirect_bytes, self.txg));
+                return Ok(self.hole(&old, tree.kind, level, indirect_bytes));
             }
             let mut bytes = Vec::with_capacity(below.len() * BlockPointer::SIZE);
             below.iter().for_each(|pointer| bytes.extend_from_slice(&pointer.encode(Endian::Little)));
@@ -376,7 +384,7 @@ impl Writer<'_> {
     fn edit_data(&self, tree: &Tree<'_>, old: BlockPointer, n: u64, block_bytes: u64) -> BlockPointer {
         self.killed(tree, old, 0, n);
         let new = tree.edits.get(&n).copied();
-        new.unwrap_or_else(|| hole(&old, tree.kind, 0, block_bytes, self.txg))
+        new.unwrap_or_else(|| self.hole(&old, tree.kind, 0, block_bytes))
     }
 
     /// Brings the pointers of `level`, side by side above the blocks from `first` on, up to date. Of the lowest indirect

@@ -24,6 +24,8 @@ const MOS_ONLY: [&str; 4] = [
     "com.klarasystems:vdev_zap_root",
     "com.datto:resilver_defer",
 ];
+/// Vdevs have ZAPs of their own: pools that only old programs had have none.
+const VDEV_ZAPS: &str = "com.delphix:has_per_vdev_zaps";
 /// Names that a configuration in the MOS gets anew each time it is written; all others are kept as they were read.
 const GENERATED: [&str; 14] = [
     "version",
@@ -36,7 +38,7 @@ const GENERATED: [&str; 14] = [
     "compatibility",
     "hostid",
     "hostname",
-    "com.delphix:has_per_vdev_zaps",
+    VDEV_ZAPS,
     "hole_array",
     "vdev_children",
     "vdev_tree",
@@ -75,6 +77,8 @@ pub struct Config {
     pub root: NvList,
     /// Active features without which the MOS cannot be read, by their full names.
     pub label_features: BTreeSet<String>,
+    /// Vdevs have ZAPs of their own.
+    vdev_zaps: bool,
     /// What else the configuration says.
     rest: Vec<(Vec<u8>, NvValue)>,
 }
@@ -93,6 +97,7 @@ impl Config {
             host,
             root,
             label_features: BTreeSet::new(),
+            vdev_zaps: true,
             rest: Vec::new(),
         }
     }
@@ -115,6 +120,7 @@ impl Config {
             host,
             root: list.require_list("vdev_tree")?.clone(),
             label_features: config.features_for_read.iter().cloned().collect(),
+            vdev_zaps: list.contains(VDEV_ZAPS),
             rest: list.pairs().iter().filter(|p| kept(&p.name)).map(|p| (p.name.clone(), p.value.clone())).collect(),
         })
     }
@@ -160,7 +166,9 @@ impl Config {
         for (name, value) in &self.rest {
             list.set_bytes_name(name, value.clone());
         }
-        list.set("com.delphix:has_per_vdev_zaps", NvValue::Boolean);
+        if self.vdev_zaps {
+            list.set(VDEV_ZAPS, NvValue::Boolean);
+        }
         self.tree_facts(&mut list);
         list.set("vdev_tree", self.root.clone());
         list.set(FEATURES, self.features());

@@ -28,6 +28,7 @@ use crate::error::PoolError;
 use crate::open::{OpenOptions, Pool};
 use crate::{allocated, dtl};
 use std::sync::Arc;
+use weir_blocks::Formats;
 use weir_format::dsl::pool as names;
 use weir_format::{Endian, Txg, features};
 use weir_machine::{Access, Machine, Request};
@@ -37,7 +38,7 @@ use weir_objects::txg::TxGroups;
 use weir_objects::{ObjectSet, Opening};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
-const NOT_WRITTEN: [&str; 2] = ["draid", "draid_failure_domains"];
+const NOT_WRITTEN: [&str; 1] = ["draid_failure_domains"];
 
 /// How a pool is opened for changes.
 #[derive(Clone, Debug)]
@@ -142,13 +143,13 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     if pool.uberblock.endian != Endian::Little {
         return Err(refused(pool, "a machine of the other byte order wrote it"));
     }
-    if pool.config.version != features::VERSION_FEATURES {
-        return Err(refused(pool, format!("it has version {}, and no features", pool.config.version)));
+    if !VERSIONS.contains(&pool.config.version) {
+        return Err(refused(pool, format!("it has version {}", pool.config.version)));
     }
     for vdev in pool.tree.walk() {
         let odd = match vdev.kind {
             _ if vdev.removing && vdev.kind != VdevKind::Indirect => Some("a vdev is being removed from it"),
-            VdevKind::Draid { .. } | VdevKind::DraidSpare => Some("it has dRAID vdevs"),
+            VdevKind::DraidSpare => Some("a distributed spare of dRAID stands in for a device"),
             _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being widened"),
             _ => None,
         };
@@ -159,6 +160,8 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     Ok(())
 }
 
+/// The versions of pools that are written: the last that had a number of its own, and that of features.
+const VERSIONS: [u64; 2] = [28, features::VERSION_FEATURES];
 /// What of an operation that was begun stands in the MOS directory, and why the pool cannot be written meanwhile.
 const UNDER_WAY: [(&str, &str); 2] = [
     (names::REMOVING, "a vdev is being removed from it"),
@@ -230,6 +233,13 @@ async fn assemble(
     }
     let blocks = pool.blocks.clone();
     allocation::set_known(&blocks, &pool.tree, &known)?;
+    let has = |guid: &str| pool.features.count(guid).is_some();
+    let formats = Formats {
+        lz4: has("org.illumos:lz4_compress"),
+        embedded_data: has("com.delphix:embedded_data"),
+        hole_birth: has("com.delphix:hole_birth"),
+    };
+    blocks.set_formats(formats).map_err(|error| refused(&pool, error))?;
     // The uberblock that the checkpoint keeps; its third word is its group.
     let checkpoint = pool.mos.named_words(rq, names::CHECKPOINT).await?.and_then(|words| words.get(2).copied());
     let writable = blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0)));
