@@ -87,8 +87,11 @@ const CUT_WORDS: &[(&str, &str)] = &[
     ("--state", "WEIR_SIM_STATE"),
 ];
 
+/// Variables for the test of power cuts, with their values.
+type Settings = Vec<(&'static str, String)>;
+
 /// What `arguments` and the environment say of power cuts, and the arguments that are left.
-fn cut_settings(arguments: &[String]) -> Result<(Vec<(&'static str, String)>, Vec<String>), String> {
+fn cut_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String> {
     let long = arguments.iter().any(|word| word == "--long");
     let mut settings = vec![("WEIR_SIM_CUTS", if long { LONG_CUTS } else { CUTS }.to_owned())];
     // zdb is slow: now and then will do.
