@@ -321,6 +321,7 @@ fn history_with(
         history.engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
         account::demand_exact(&machine, &dir, "tank").await;
+        account::demand_as_zdb(&machine, &dir, "tank").await;
         history.done
     });
     zdb::demand_clean(&dir, "tank");
