@@ -333,7 +333,7 @@ fn history_with(
 #[test]
 fn datasets_on_one_device() {
     let mut done: BTreeMap<&str, u32> = BTreeMap::new();
-    for seed in 1..3 {
+    for seed in 1..4 {
         for (what, times) in history("single", seed, 60, Layout::Single, 1) {
             *done.entry(what).or_default() += times;
         }
