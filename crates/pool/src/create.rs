@@ -18,6 +18,7 @@ pub use layout::{Layout, NewLeaf, NewTop};
 use crate::assemble::state;
 use crate::config::{Class, VdevConfig};
 use crate::engine::aside::AsideMaps;
+use crate::engine::autotrim::AutoTrim;
 use crate::engine::clones::Clones;
 use crate::engine::gate::{DirtyLimits, PoolGate};
 use crate::engine::keys::{Crypt, Encryption, KeyError, KeyStore};
@@ -380,6 +381,7 @@ fn assemble(
         aside: AsideMaps::default(),
         missed: Missed::default(),
         scrub_began: None,
+        autotrim: AutoTrim::default(),
         limits: None,
         ended: false,
     };

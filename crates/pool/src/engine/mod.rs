@@ -18,6 +18,7 @@ pub mod add;
 pub mod administer;
 pub(crate) mod allocation;
 pub mod aside;
+pub mod autotrim;
 pub mod clones;
 pub mod config;
 pub mod datasets;
@@ -308,6 +309,7 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
             answer(done.as_ref().copied().map_err(|why| engine.suspended(why)));
         }
         if core.ended {
+            core.autotrim.end().await;
             engine.queue.close();
             return core;
         }

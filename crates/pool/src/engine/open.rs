@@ -13,6 +13,7 @@
 
 use super::add::Additions;
 use super::aside::AsideMaps;
+use super::autotrim::AutoTrim;
 use super::clones::Clones;
 use super::config::Config;
 use super::gate::{DirtyLimits, PoolGate};
@@ -275,6 +276,7 @@ async fn assemble(
         aside,
         missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
         scrub_began: None,
+        autotrim: AutoTrim::default(),
         limits: None,
         ended: false,
     };

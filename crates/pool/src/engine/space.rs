@@ -161,6 +161,11 @@ impl SpaceMaps {
         maps.maps.get(usize::try_from(metaslab).ok()?).copied().filter(|id| id.0 != 0)
     }
 
+    /// The metaslab of a place.
+    pub fn metaslab_at(&self, vdev: u32, offset_bytes: u64) -> u64 {
+        self.tops.get(&vdev).and_then(|maps| offset_bytes.checked_shr(maps.metaslab_shift)).unwrap_or(0)
+    }
+
     /// A group begins to be written down, of which `early` is known. In a pool with logs it gets one, the maps that are
     /// due (or `all`) are brought up to date with what was before it, and logs that nobody needs any more go.
     pub async fn begin(

@@ -14,6 +14,7 @@
 
 use super::Engine;
 use super::aside::AsideMaps;
+use super::autotrim::AutoTrim;
 use super::clones::Clones;
 use super::config::Config;
 use super::labels::{self, Leaf};
@@ -68,6 +69,8 @@ pub struct Core {
     pub missed: Missed,
     /// The group in which the scrub began that runs, if it began since the pool was opened.
     pub scrub_began: Option<Txg>,
+    /// What is to be trimmed in the background.
+    pub autotrim: AutoTrim,
     /// What limits writing, as of the last group; `None` before the first.
     pub limits: Option<Limits>,
     /// The group that is being synced is the last one.
@@ -132,8 +135,8 @@ impl Syncing<'_> {
             self.commit(root.pointer, now_s).await?;
             plan.finish(&root);
         }
-        self.engine.cache.blocks().synced(self.txg());
-        Ok(())
+        let freed = self.engine.cache.blocks().synced(self.txg());
+        self.auto_trim(freed).await
     }
 
     /// Lets the intent logs go on: records of this group are obsolete with it, and so are the blocks that held no others.

@@ -15,6 +15,7 @@ mod keys;
 mod real;
 mod scrub;
 mod space_log;
+mod trim;
 mod work;
 mod zaps;
 mod zdb;
