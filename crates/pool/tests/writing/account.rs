@@ -36,7 +36,7 @@ impl AddAssign for Size {
 
 impl Size {
     fn ratio(&self) -> u64 {
-        if self.compressed == 0 { 100 } else { self.uncompressed * 100 / self.compressed }
+        (self.uncompressed * 100).checked_div(self.compressed).unwrap_or(100)
     }
 }
 
