@@ -60,6 +60,12 @@ impl Labels {
     pub fn txg(&self) -> Txg {
         Txg(self.best().and_then(|c| c.get_u64("txg")).unwrap_or(0))
     }
+
+    /// The txg of the newest configuration that is not of a group after `last`; `None` if there is none.
+    pub fn txg_until(&self, last: Txg) -> Option<Txg> {
+        let good = self.configs.iter().filter_map(|c| c.as_ref().ok()?.get_u64("txg"));
+        good.filter(|txg| *txg <= last.0).max().map(Txg)
+    }
 }
 
 /// Reads all labels of a device.
@@ -120,4 +126,23 @@ fn slots(index: usize, at: u64, bytes: &[u8], ashift: Option<u64>) -> Vec<RingSl
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_of_a_group_that_never_was_does_not_count() {
+        let of = |txg: u64| {
+            let mut list = NvList::new();
+            list.set("txg", txg);
+            Ok(list)
+        };
+        let labels = Labels { configs: [of(9), of(7), of(9), Err(LabelFault::TooSmall)], ring: Vec::new() };
+        assert_eq!(labels.txg(), Txg(9));
+        assert_eq!(labels.txg_until(Txg(9)), Some(Txg(9)));
+        assert_eq!(labels.txg_until(Txg(8)), Some(Txg(7)));
+        assert_eq!(labels.txg_until(Txg(6)), None);
+    }
 }

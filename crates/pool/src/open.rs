@@ -406,7 +406,7 @@ fn warnings(found: &FoundPool, opened: &Opened) -> Vec<String> {
         out.push(format!("{} claims to be a device that is there already, and is older: left out", device.name()));
     }
     for top in &opened.tree.children {
-        let labels = |g: u64| found.devices.get(&g).map(|d| d.labels.txg());
+        let labels = |g: u64| found.devices.get(&g).and_then(|d| d.labels.txg_until(opened.uberblock.txg));
         let newest = top.leaves().iter().filter_map(|l| labels(l.guid)).max();
         for leaf in top.leaves() {
             if let (Some(txg), Some(newest)) = (labels(leaf.guid), newest)

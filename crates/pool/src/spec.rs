@@ -24,10 +24,12 @@ pub fn specs(root: &VdevConfig, facts: &Facts<'_>) -> Vec<VdevSpec> {
     root.children.iter().map(|top| spec(top, root, facts, newest_label(top, facts))).collect()
 }
 
-/// The newest label txg among a top-level vdev's leaves: they are rewritten together, so an older one was away.
+/// The newest label txg among a top-level vdev's leaves: they are rewritten together, so an older one was away. Labels are
+/// written before the uberblock that makes their group true, so that a power cut may leave them new on some leaves only:
+/// those of groups after the uberblock's tell nothing.
 fn newest_label(top: &VdevConfig, facts: &Facts<'_>) -> Txg {
-    let labels = top.leaves().into_iter().filter_map(|l| facts.devices.get(&l.guid)).map(|d| d.labels.txg());
-    labels.max().unwrap_or_default()
+    let devices = top.leaves().into_iter().filter_map(|l| facts.devices.get(&l.guid));
+    devices.filter_map(|d| d.labels.txg_until(facts.uberblock.txg)).max().unwrap_or_default()
 }
 
 fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) -> VdevSpec {
@@ -37,7 +39,8 @@ fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) ->
         let is_off = vdev.offline || vdev.faulted;
         let device = facts.devices.get(&vdev.guid).filter(|_| !(facts.writing && is_off));
         out.disk = device.map(|d| d.disk.clone());
-        out.stale = is_off || device.is_some_and(|d| d.labels.txg() < newest);
+        out.stale =
+            is_off || device.is_some_and(|d| d.labels.txg_until(facts.uberblock.txg).is_some_and(|txg| txg < newest));
         out.dtl = facts.dtls.get(&vdev.guid).cloned().unwrap_or_default();
         if let Some(device) = device {
             out.name = device.name();
