@@ -151,7 +151,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zpool create q D2 mirror D3 D4", 1, "mismatched replication level"),
     ("zpool create -o ashift=7 q D2", 1, "only values between 9 and 16"),
     ("zpool create -O compression=fast q D2", 1, "must be one of"),
-    ("zpool create -O encryption=on q D2", 1, "new encrypted datasets are not made"),
+    ("zpool create -O encryption=on q D2", 1, "Keyformat required for new encryption root"),
     ("zpool create q /nowhere/at/all", 1, "no such file or directory"),
     ("zpool destroy nothing", 1, "no such pool"),
     ("zpool export", 2, "missing pool argument"),
