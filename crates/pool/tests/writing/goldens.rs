@@ -51,7 +51,7 @@ fn judge(from: &Path, name: &str) -> Result<(), String> {
     let machine = Machine::production().unwrap();
     let own_name = format!("g-{name}");
     let was_clean = zdb::is_clean(&dir, &own_name) && is_clean(&machine, &dir);
-    let was_counted = zdb::is_counted(&dir, &own_name);
+    let was_counted = zdb::is_counted(&dir, &own_name) == Some(true);
     let had_checkpoint = checkpoint_is_whole(&machine, &dir, "");
     let done = machine.block_on(async {
         let mut options = ImportOptions::new(OpenOptions::new(vec![dir.clone()], ""));
@@ -87,7 +87,7 @@ fn judge(from: &Path, name: &str) -> Result<(), String> {
         if was_clean && !(report.is_clean() && zdb::is_clean(&dir, &pool)) {
             return Err("error: it is not clean any more".into());
         }
-        if was_counted && !zdb::is_counted(&dir, &pool) {
+        if was_counted && zdb::is_counted(&dir, &pool) == Some(false) {
             return Err("error: its objects or features are not counted right any more".into());
         }
         if had_checkpoint && !checkpoint_is_whole(&machine, &dir, &pool) {
