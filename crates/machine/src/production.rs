@@ -11,6 +11,7 @@
 use crate::compute::{Compute, Cores};
 use crate::crew::Crew;
 use crate::entropy::{Entropy, EntropySource};
+use crate::real::gather::Gathered;
 use crate::real::{Backend, RealDisks};
 use crate::tasks::{Spawner, Tasks};
 use crate::time::{Clock, ClockSource, Nanos};
@@ -139,11 +140,11 @@ struct TaskRuntime {
 impl Spawner for TaskRuntime {
     fn spawn(&self, place: &'static Location<'static>, task: BoxFuture<'static, ()>) {
         tracing::trace!(%place, "task");
-        drop(self.handle.spawn(task));
+        drop(self.handle.spawn(Gathered(task)));
     }
 
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>) {
-        self.handle.block_on(task);
+        self.handle.block_on(Gathered(task));
     }
 }
 

@@ -14,6 +14,7 @@
 //! two coherent for one file. A file system that opens files for direct access but then refuses the transfer (some
 //! FUSE servers) costs one retry, after which the target stays buffered.
 
+pub(crate) mod gather;
 mod ring;
 mod target;
 mod threads;

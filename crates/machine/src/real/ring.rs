@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   any thread: submit ─► table (lock: a slot, an entry on the submission queue) ─► io_uring_enter, outside the lock,
-//!                           │ no slot free: wait in the overflow queue                if the reaping thread sleeps
+//!                           │ no slot free: wait in the overflow queue                if the reaping thread sleeps,
+//!                                                                                     at the end of the task's turn
 //!   weir-ring thread:  io_uring_enter (submits what came meanwhile, sleeps until a completion) ─► slots emptied,
 //!                      overflow moved up ─► answers
 //! ```
@@ -23,6 +24,7 @@
 
 #![allow(unsafe_code, reason = "submission entries carry raw pointers into buffers that the slots own")]
 
+use super::gather;
 use super::target::{PUNCH_HOLE, Target};
 use crate::disk::{DiskError, Io, Op};
 use io_uring::{IoUring, Probe, opcode, squeue, types};
@@ -89,9 +91,22 @@ impl Ring {
         Ok(Ring(shared))
     }
 
-    /// Hands an operation to the kernel, or lets it wait for a slot.
-    pub fn submit(&self, target: Arc<Target>, io: Io) {
-        self.0.start(Letter { target, io, done: 0, parts: Vec::new() });
+    /// Hands an operation to the kernel, now or at the end of the task's turn that runs on this thread; or lets it wait
+    /// for a slot.
+    pub fn submit(self: &Arc<Self>, target: Arc<Target>, io: Io) {
+        if self.0.push(Letter { target, io, done: 0, parts: Vec::new() }) && !gather::keeps(self) {
+            self.0.enter();
+        }
+    }
+
+    /// Submits what a turn kept back.
+    pub fn flush(&self) {
+        let table = self.0.table();
+        let reaping = table.reaping;
+        drop(table);
+        if !reaping {
+            self.0.enter();
+        }
     }
 }
 
@@ -143,15 +158,12 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self, letter: Letter) {
+    /// Puts an operation before the kernel. Whether the caller has to submit it: the reaping thread does, while it is
+    /// awake.
+    fn push(&self, letter: Letter) -> bool {
         let mut table = self.table();
         table.waiting.push_back(letter);
-        let pushed = self.fill(&mut table);
-        let alone = !table.reaping;
-        drop(table);
-        if pushed > 0 && alone {
-            self.enter();
-        }
+        self.fill(&mut table) > 0 && !table.reaping
     }
 
     /// Puts waiting letters on the submission queue while there are slots. How many are to be submitted.
@@ -223,7 +235,8 @@ impl Shared {
             for (letter, direct, result) in done.drain(..) {
                 if let Some(rest) = settle(letter, direct, result) {
                     again = true;
-                    self.start(rest);
+                    // Submitted by this very thread, before it sleeps.
+                    self.push(rest);
                 }
             }
             if end && !again {

@@ -26,6 +26,7 @@ async fn body(machine: Machine, path: PathBuf) {
     assert!(geometry.sector_bytes.is_power_of_two() && (!geometry.rotational || path.starts_with("/dev")));
     zeros_then_what_was_written(&disk).await;
     many_at_once(&machine, &disk).await;
+    as_many_in_one_turn_as_somebody_likes(&machine, &disk).await;
     ranges_are_checked(&disk).await;
     a_dropped_wait_harms_nobody(&disk).await;
     disk.discard(1 << 20, 1 << 20).await.unwrap();
@@ -102,6 +103,25 @@ async fn many_at_once(machine: &Machine, disk: &Arc<dyn Disk>) {
     for reader in readers {
         for (at, read) in reader.await.unwrap() {
             assert_eq!(read.unwrap().as_ref(), pattern(at, SECTOR, 3), "at {at}");
+        }
+    }
+}
+
+/// What a task starts in one turn may be kept back for a moment, but is begun, however much or little it is, also by
+/// several tasks at once and while others keep the disk awake or let it sleep.
+async fn as_many_in_one_turn_as_somebody_likes(machine: &Machine, disk: &Arc<dyn Disk>) {
+    for count in [1u64, 2, 15, 16, 17, 31, 33, 257] {
+        let turns: Vec<_> = (0..2)
+            .map(|_| {
+                let disk = disk.clone();
+                machine.tasks.spawn(async move {
+                    let all = (0..count).map(|n| disk.read(n * SECTOR as u64, SECTOR));
+                    join_all(all).await.into_iter().filter(Result::is_ok).count()
+                })
+            })
+            .collect();
+        for turn in turns {
+            assert_eq!(turn.await.unwrap() as u64, count);
         }
     }
 }
