@@ -325,6 +325,12 @@ impl Buf {
     }
 }
 
+impl From<Buf> for Bytes {
+    fn from(buf: Buf) -> Bytes {
+        buf.into_bytes()
+    }
+}
+
 impl AsRef<[u8]> for Buf {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {

@@ -1,8 +1,13 @@
 //! The disk seam: one trait with two calls, and what goes through it.
 //!
-//! An [`Io`] is a letter that carries its own envelope: its buffers go down with it and come back through
-//! `io.done`. One range may fill (or come from) several buffers, one behind the other: reads of neighbours become one. Whoever waits may give up at any time (a dropped future); the disk still owns the memory it writes to,
-//! and its answer then goes nowhere. io_uring and DMA allow nothing less.
+//! An [`Io`] is a letter that carries its own envelope: the buffers of a read go down with it and come back through
+//! `io.done`. One range may fill several buffers, or come from several parts, one behind the other: neighbours become
+//! one operation. Whoever waits may give up at any time (a dropped future); the disk still owns the memory, and its
+//! answer then goes nowhere. io_uring and DMA allow nothing less.
+//!
+//! What is written is shared, not owned: nobody can change [`Bytes`], so the same memory is the client's, the cache's and
+//! the way to several disks at once, without a copy. A disk that needs its memory aligned copies what is not; memory of a
+//! [`crate::BufPool`] is.
 //!
 //! Order: operations that are under way at the same time may be done in any order. A [`Op::Flush`] covers the writes
 //! that were *completed* before it was submitted, no others.
@@ -11,6 +16,7 @@
 //! the range; the buffer of a failed operation is not given back.
 
 use crate::buf::Buf;
+use bytes::Bytes;
 use futures_channel::oneshot;
 use smallvec::{SmallVec, smallvec};
 use std::path::{Path, PathBuf};
@@ -33,7 +39,7 @@ pub struct Geometry {
 pub enum Op {
     /// Fill the buffer from the disk.
     Read,
-    /// Write the buffer.
+    /// Write the parts.
     Write,
     /// Make everything written and completed so far durable.
     Flush,
@@ -101,6 +107,9 @@ pub enum DiskError {
 /// The buffers of one operation, in the order of their bytes.
 pub type Bufs = SmallVec<[Buf; 1]>;
 
+/// What one operation writes, in the order of its bytes.
+pub type Parts = SmallVec<[Bytes; 1]>;
+
 /// What is done with an operation's answer, on the thread that has it: a few instructions, such as waking a task or
 /// starting the next operation. Never waits, never panics.
 pub type Done = Box<dyn FnOnce(Result<Bufs, DiskError>) + Send>;
@@ -111,10 +120,12 @@ pub struct Io {
     pub op: Op,
     /// Where, in bytes.
     pub offset: u64,
-    /// How much, in bytes (the buffers' length for reads and writes).
+    /// How much, in bytes (the length of all buffers of a read, of all parts of a write).
     pub len: u64,
-    /// The bytes (none for flush and discard).
+    /// What a read fills (none for others).
     pub bufs: Bufs,
+    /// What a write writes (none for others).
+    pub parts: Parts,
     /// Where the result goes, with the buffers.
     pub done: Done,
 }
@@ -134,36 +145,37 @@ pub trait Disk: Send + Sync {
 impl dyn Disk {
     /// Reads `len` bytes at `offset`, both multiples of the sector size.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf, DiskError> {
-        one(self.run(Op::Read, offset, len as u64, smallvec![self.buffer(len)]).await)
+        one(self.run(Op::Read, offset, len as u64, smallvec![self.buffer(len)], Parts::new()).await)
     }
 
     /// Fills the buffers one after the other from `offset` on, as one operation; each one's length is a multiple of the
     /// sector size.
     pub async fn read_into(&self, offset: u64, bufs: Bufs) -> Result<Bufs, DiskError> {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.run(Op::Read, offset, len, bufs).await
+        self.run(Op::Read, offset, len, bufs, Parts::new()).await
     }
 
-    /// Writes `buf` at `offset`.
-    pub async fn write(&self, offset: u64, buf: Buf) -> Result<Buf, DiskError> {
-        one(self.run(Op::Write, offset, buf.len() as u64, smallvec![buf]).await)
+    /// Writes `bytes` at `offset`.
+    pub async fn write(&self, offset: u64, bytes: impl Into<Bytes>) -> Result<(), DiskError> {
+        let bytes = bytes.into();
+        self.run(Op::Write, offset, bytes.len() as u64, Bufs::new(), smallvec![bytes]).await.map(drop)
     }
 
     /// Makes completed writes durable.
     pub async fn flush(&self) -> Result<(), DiskError> {
-        self.run(Op::Flush, 0, 0, Bufs::new()).await.map(drop)
+        self.run(Op::Flush, 0, 0, Bufs::new(), Parts::new()).await.map(drop)
     }
 
     /// Tells the disk that `len` bytes at `offset` are no longer needed. They read as anything afterwards.
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
-        self.run(Op::Discard, offset, len, Bufs::new()).await.map(drop)
+        self.run(Op::Discard, offset, len, Bufs::new(), Parts::new()).await.map(drop)
     }
 
-    async fn run(&self, op: Op, offset: u64, len: u64, bufs: Bufs) -> Result<Bufs, DiskError> {
+    async fn run(&self, op: Op, offset: u64, len: u64, bufs: Bufs, parts: Parts) -> Result<Bufs, DiskError> {
         let (tell, result) = oneshot::channel();
         // Nobody waits any more: the answer is not wanted.
         let done: Done = Box::new(move |answer| drop(tell.send(answer)));
-        self.submit(Io { op, offset, len, bufs, done });
+        self.submit(Io { op, offset, len, bufs, parts, done });
         result.await.unwrap_or(Err(DiskError::Refused { op, why: "the disk dropped the operation" }))
     }
 }
@@ -190,8 +202,8 @@ impl Io {
         self.fail(DiskError::Os { op, offset, len, errno });
     }
 
-    /// What is wrong with it before it starts: a range past the end, a change to what is read-only, buffers that are
-    /// not `len` bytes long.
+    /// What is wrong with it before it starts: a range past the end, a change to what is read-only, buffers or parts that
+    /// are not `len` bytes long.
     pub fn check(&self, geometry: &Geometry, access: Access) -> Result<(), DiskError> {
         let Io { op, offset, len, .. } = *self;
         if op != Op::Read && access == Access::ReadOnly {
@@ -200,7 +212,12 @@ impl Io {
         if offset.checked_add(len).is_none_or(|end| end > geometry.size_bytes) {
             return Err(DiskError::OutOfRange { op, offset, len, size_bytes: geometry.size_bytes });
         }
-        if matches!(op, Op::Read | Op::Write) && self.bufs.iter().map(|b| b.len() as u64).sum::<u64>() != len {
+        let memory: Option<usize> = match op {
+            Op::Read => Some(self.bufs.iter().map(Buf::len).sum()),
+            Op::Write => Some(self.parts.iter().map(Bytes::len).sum()),
+            Op::Flush | Op::Discard => None,
+        };
+        if memory.is_some_and(|bytes| bytes as u64 != len) {
             return Err(DiskError::Refused { op, why: "the buffers are not as long as the range" });
         }
         Ok(())

@@ -16,7 +16,7 @@
 //! The handles are concrete structs over a trait object, not type parameters: an engine that is generic over its
 //! runtime spreads the parameter over every signature and gains nothing that a virtual call per disk operation costs.
 //!
-//! Invariants: an [`Io`] owns its buffer and its completion, so that dropping the future that waits for it leaves
+//! Invariants: an [`Io`] owns its memory and its completion, so that dropping the future that waits for it leaves
 //! nothing dangling; a read that succeeds has filled its buffer; a disk opened [`Access::ReadOnly`] refuses to change.
 
 pub mod buf;
@@ -34,7 +34,7 @@ pub mod time;
 
 pub use buf::{Buf, BufPool};
 pub use compute::{Compute, ComputeLost};
-pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op};
+pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op, Parts};
 pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use production::{BuildError, Production};

@@ -171,7 +171,7 @@ impl SimDisk {
     }
 
     fn submit(self: &Arc<Self>, io: Io, access: Access) {
-        let Some(world) = self.world.upgrade() else { return };
+        let Some(world) = self.world.upgrade().filter(|world| world.has_power()) else { return };
         world.trace("submit", &[self.number, io.op as u64, io.offset, io.len]);
         let refusal = {
             let state = &mut *self.lock();
@@ -233,7 +233,7 @@ impl SimDisk {
             // A discarded range reads as anything: here as a pattern that no reader will take for its data.
             Op::Write | Op::Discard => {
                 let pattern = || vec![0xdd; len as usize];
-                let data: Arc<[u8]> = if op == Op::Write { joined(&io.bufs) } else { pattern() }.into();
+                let data: Arc<[u8]> = if op == Op::Write { io.parts.concat() } else { pattern() }.into();
                 world.record(|| Event::Begin { disk: self.number, id, offset, data: data.clone() });
                 state.medium.begin_write(id, offset, data);
             }
@@ -281,7 +281,8 @@ impl SimDisk {
             (io, result)
         };
         let bytes = if result.is_ok() && world.traces_bytes() {
-            io.bufs.iter().fold(0, |hash: u64, buf| hash.rotate_left(7) ^ hash_bytes(buf.as_ref()))
+            let memory = io.bufs.iter().map(AsRef::as_ref).chain(io.parts.iter().map(AsRef::as_ref));
+            memory.fold(0, |hash: u64, bytes: &[u8]| hash.rotate_left(7) ^ hash_bytes(bytes))
         } else {
             0
         };
@@ -304,11 +305,6 @@ fn read(medium: &Medium, offset: u64, bufs: &mut Bufs) -> bool {
         at += buf.len() as u64;
         medium.read(from, buf.as_mut())
     })
-}
-
-/// What a write writes.
-fn joined(bufs: &Bufs) -> Vec<u8> {
-    bufs.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat()
 }
 
 fn gone(op: Op) -> DiskError {

@@ -76,6 +76,8 @@ struct State {
     recorded: Option<Vec<record::Event>>,
     /// The trace counts the bytes that disks give and take, too.
     traces_bytes: bool,
+    /// The power is failing: disks take nothing any more.
+    dark: bool,
 }
 
 /// What tasks, timers and disks share. Locks are held for a few lines and never while foreign code runs.
@@ -110,6 +112,12 @@ impl Shared {
     /// Counts a point where a power cut can differ.
     pub(crate) fn count_change(&self) {
         self.lock().changes += 1;
+    }
+
+    /// Whether disks still take operations: while everything in memory is dropped, an operation that is dropped may pass
+    /// its turn on to the next.
+    pub(crate) fn has_power(&self) -> bool {
+        !self.lock().dark
     }
 
     /// Whether bytes belong to the trace.
@@ -207,6 +215,7 @@ impl SimWorld {
             cut_at: None,
             recorded: None,
             traces_bytes: true,
+            dark: false,
         };
         SimWorld { shared: Arc::new(Shared(Mutex::new(state))), disks: Arc::default() }
     }
@@ -314,6 +323,7 @@ impl SimWorld {
             let now_ns = state.now_ns;
             state.trace.add("cut", &[now_ns]);
             state.cut_at = None;
+            state.dark = true;
             state.ready.clear();
             (std::mem::take(&mut state.tasks), std::mem::take(&mut state.events))
         };
@@ -322,7 +332,9 @@ impl SimWorld {
             disk.power_cut();
         }
         // Dropped futures may have woken others, which are gone too.
-        self.shared.lock().ready.clear();
+        let mut state = self.shared.lock();
+        state.ready.clear();
+        state.dark = false;
     }
 
     /// Cuts the power when `changes` more writes or flushes have been submitted or completed: [`SimWorld::run`] then

@@ -18,7 +18,7 @@ use smallvec::smallvec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
-use weir_machine::{Buf, Bufs, Disk, DiskError, Io, Op, Priority};
+use weir_machine::{Buf, Bufs, Disk, DiskError, Io, Op, Parts, Priority};
 
 /// Two labels and the boot area stand before the allocatable space (`VDEV_LABEL_START_SIZE`).
 pub const FRONT_BYTES: u64 = 4 << 20;
@@ -306,7 +306,8 @@ impl Line {
                 member.token.tell(bufs.next().ok_or(dropped()));
             }
         });
-        self.disk.submit(Io { op: Op::Read, offset: start, len: at - offset, bufs, done });
+        let len = at - offset;
+        self.disk.submit(Io { op: Op::Read, offset: start, len, bufs, parts: Parts::new(), done });
     }
 
     fn one_by_one(self: &Arc<Self>, members: Vec<Member<Waiter>>, mut turn: Option<Turn>) {
@@ -345,7 +346,8 @@ impl Line {
             // A reader that no longer waits does not want its answer.
             drop(tell.send(answer));
         });
-        self.disk.submit(Io { op: Op::Read, offset: first, len: last - first, bufs: smallvec![buf], done });
+        let (len, bufs) = (last - first, smallvec![buf]);
+        self.disk.submit(Io { op: Op::Read, offset: first, len, bufs, parts: Parts::new(), done });
     }
 }
 

@@ -1,8 +1,14 @@
-//! A leaf's disk as writers see it: their turn, the batch, the answer.
+//! A leaf's disk as writers see it.
 //!
-//! As with reads, nobody owns the queue: the writer whose turn it is writes for its whole batch, and whoever ends a write
-//! passes the turn on. A writer that is dropped passes its turn on as well, and those that waited for its batch ask again;
-//! then their bytes may be written twice, which does no harm.
+//! ```text
+//!   write ─► room? ─► disk ─► answer (on the disk's thread): the next of the queue goes to the disk, then writers are told
+//!              │ no                                             ▲
+//!              └─► queue ───────────────────────────────────────┘
+//! ```
+//!
+//! As with reads ([`super::leaf`]), whoever has a disk's answer starts what comes next, before anybody is woken. Nothing is
+//! copied: the parts of a joined write are the writers' own bytes, one behind the other. A writer that is dropped leaves
+//! its write to end by itself; what still waits then is not begun.
 
 use super::leaf::FRONT_BYTES;
 use super::wqueue::{Batch, Member, WriteQueue};
@@ -10,24 +16,32 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_machine::{Disk, DiskError, Op, Priority};
-
-/// What a waiting writer is told.
-enum Verdict {
-    /// Its bytes were written, or not.
-    Done(Result<(), DiskError>),
-    /// It is its turn: it writes for itself and for the others of the batch.
-    Go(Batch<Waiter>, Turn),
-}
+use weir_machine::{Bufs, Disk, DiskError, Io, Op, Priority};
 
 struct Waiter {
-    answer: oneshot::Sender<Verdict>,
+    tell: oneshot::Sender<Result<(), DiskError>>,
     data: Bytes,
+}
+
+impl Waiter {
+    /// A writer that no longer waits does not want its answer.
+    fn tell(self, answer: Result<(), DiskError>) {
+        drop(self.tell.send(answer));
+    }
+}
+
+#[derive(Default)]
+struct State {
+    queue: WriteQueue<Waiter>,
+    /// Turns that ended and are not passed on yet.
+    ended: Vec<Priority>,
+    /// Somebody is passing turns on.
+    passing: bool,
 }
 
 /// The queue of one leaf, shared by its writers.
 #[derive(Clone, Default)]
-pub(super) struct Writers(Arc<Mutex<WriteQueue<Waiter>>>);
+pub(super) struct Writers(Arc<Mutex<State>>);
 
 impl fmt::Debug for Writers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,45 +49,26 @@ impl fmt::Debug for Writers {
     }
 }
 
-/// A place among the writes under way. Given up, also with the future (or the unread message) that holds it, it passes to
-/// the next that waits.
+/// A place among the writes under way. Given up, it passes to the next that waits, which begins.
 struct Turn {
-    queue: Writers,
+    writers: Writers,
+    disk: Arc<dyn Disk>,
     class: Priority,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        loop {
-            let Some(batch) = self.queue.lock().done(self.class) else { return };
-            self.class = batch.class;
-            if hand_over(&self.queue, batch) {
-                return;
-            }
-        }
+        self.writers.pass_on(&self.disk, self.class);
     }
-}
-
-/// Gives the turn to the first of the batch that still waits; false if none does.
-fn hand_over(queue: &Writers, mut batch: Batch<Waiter>) -> bool {
-    // What nobody waits for is not written.
-    batch.members.retain(|m| !m.token.answer.is_canceled());
-    let Some(first) = batch.members.first_mut() else { return false };
-    let (unused, _) = oneshot::channel();
-    let leader = std::mem::replace(&mut first.token.answer, unused);
-    let turn = Turn { queue: queue.clone(), class: batch.class };
-    // If it has gone this very moment, the message comes back, and dropping it passes the turn on.
-    drop(leader.send(Verdict::Go(batch, turn)));
-    true
 }
 
 impl Writers {
-    /// Held only for a few instructions, never while anything is waited for.
-    fn lock(&self) -> MutexGuard<'_, WriteQueue<Waiter>> {
+    /// Held only for a few instructions, never while anything is waited for or begun.
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a range of the allocatable space as soon as it is this write's turn, perhaps together with others.
+    /// Writes a range of the allocatable space as soon as there is room, perhaps together with others.
     pub async fn write(
         &self,
         disk: &Arc<dyn Disk>,
@@ -81,42 +76,57 @@ impl Writers {
         offset: u64,
         data: Bytes,
     ) -> Result<(), DiskError> {
+        let (tell, answer) = oneshot::channel();
+        let (len, token) = (data.len() as u64, Waiter { tell, data });
+        let starts = {
+            let queue = &mut self.lock().queue;
+            if queue.try_start(class) {
+                Some(Member { offset, len, token })
+            } else {
+                queue.wait(class, offset, len, token);
+                None
+            }
+        };
+        if let Some(member) = starts {
+            self.begin(disk, Batch { class, members: vec![member] });
+        }
+        answer.await.unwrap_or(Err(DiskError::Refused { op: Op::Write, why: "the disk dropped the operation" }))
+    }
+
+    /// A turn has ended: begins what comes next. A disk may answer while an operation is handed to it, which ends the next
+    /// turn before this call returns; so whoever is at it already does that as well.
+    fn pass_on(&self, disk: &Arc<dyn Disk>, class: Priority) {
+        {
+            let mut state = self.lock();
+            state.ended.push(class);
+            if std::mem::replace(&mut state.passing, true) {
+                return;
+            }
+        }
         loop {
-            let verdict = {
-                let mut queue = self.lock();
-                if queue.try_start(class) {
-                    None
-                } else {
-                    let (answer, verdict) = oneshot::channel();
-                    queue.wait(class, offset, data.len() as u64, Waiter { answer, data: data.clone() });
-                    Some(verdict)
-                }
+            let next = {
+                let mut state = self.lock();
+                let Some(class) = state.ended.pop() else {
+                    state.passing = false;
+                    return;
+                };
+                state.queue.done(class)
             };
-            let Some(verdict) = verdict else {
-                let _turn = Turn { queue: self.clone(), class };
-                return put(disk, offset, &[&data]).await;
-            };
-            match verdict.await {
-                Ok(Verdict::Done(answer)) => return answer,
-                Ok(Verdict::Go(batch, turn)) => return lead(disk, batch, turn).await,
-                // The writer that led the batch was dropped: ask again.
-                Err(oneshot::Canceled) => {}
+            if let Some(batch) = next {
+                self.begin(disk, batch);
             }
         }
     }
-}
 
-/// Writes a batch, tells each of the others how it went, and gives the answer of the first, whose turn it is.
-async fn lead(disk: &Arc<dyn Disk>, batch: Batch<Waiter>, _turn: Turn) -> Result<(), DiskError> {
-    let mut mine = Ok(());
-    let mut first = true;
-    for run in runs(batch.members) {
-        let answer = write_run(disk, run).await;
-        if std::mem::take(&mut first) {
-            mine = answer;
+    /// Starts a batch, whose turn it is.
+    fn begin(&self, disk: &Arc<dyn Disk>, mut batch: Batch<Waiter>) {
+        let turn = Arc::new(Turn { writers: self.clone(), disk: disk.clone(), class: batch.class });
+        // What nobody waits for is not written.
+        batch.members.retain(|m| !m.token.tell.is_canceled());
+        for run in runs(batch.members) {
+            start(disk, run, Some(turn.clone()));
         }
     }
-    mine
 }
 
 /// Members that touch each other, each run in one piece: those who left made gaps.
@@ -131,38 +141,114 @@ fn runs(members: Vec<Member<Waiter>>) -> Vec<Vec<Member<Waiter>>> {
     runs
 }
 
-/// Writes what lies in one piece, tells each how it went, and gives the answer of the first. One bad sector does not
-/// spoil its neighbours: then each is written alone.
-async fn write_run(disk: &Arc<dyn Disk>, run: Vec<Member<Waiter>>) -> Result<(), DiskError> {
-    let offset = run.first().map_or(0, |m| m.offset);
-    let parts: Vec<&[u8]> = run.iter().map(|m| m.token.data.as_ref()).collect();
-    let whole = put(disk, offset, &parts).await;
-    let alone = whole.is_err() && run.len() > 1;
-    let mut mine = None;
-    for Member { offset, token: Waiter { answer, data }, .. } in run {
-        let outcome = if alone { put(disk, offset, &[&data]).await } else { whole.clone() };
-        mine.get_or_insert(outcome.clone());
-        // A writer that no longer waits does not want its answer.
-        drop(answer.send(Verdict::Done(outcome)));
-    }
-    mine.unwrap_or(whole)
+/// Writes what lies in one piece to the allocatable space, and tells each how it went. One bad sector does not spoil its
+/// neighbours: then each is written alone.
+fn start(disk: &Arc<dyn Disk>, run: Vec<Member<Waiter>>, turn: Option<Arc<Turn>>) {
+    let offset = run.first().map_or(0, |m| m.offset).wrapping_add(FRONT_BYTES);
+    let (parts, len) = (run.iter().map(|m| m.token.data.clone()).collect(), run.iter().map(|m| m.len).sum());
+    let again = disk.clone();
+    let done = Box::new(move |answer: Result<Bufs, DiskError>| {
+        drop(turn);
+        let alone = answer.is_err() && run.len() > 1;
+        for member in run {
+            if alone {
+                start(&again, vec![member], None);
+            } else {
+                member.token.tell(answer.as_ref().map(drop).map_err(Clone::clone));
+            }
+        }
+    });
+    disk.submit(Io { op: Op::Write, offset, len, bufs: Bufs::new(), parts, done });
 }
 
-/// Writes parts that follow each other to the allocatable space.
-async fn put(disk: &Arc<dyn Disk>, offset: u64, parts: &[&[u8]]) -> Result<(), DiskError> {
-    let geometry = disk.geometry();
-    let start = offset.wrapping_add(FRONT_BYTES);
-    let len: usize = parts.iter().map(|p| p.len()).sum();
-    if start.checked_add(len as u64).is_none_or(|end| end > geometry.size_bytes) {
-        let size_bytes = geometry.size_bytes;
-        return Err(DiskError::OutOfRange { op: Op::Write, offset: start, len: len as u64, size_bytes });
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use weir_machine::Geometry;
+
+    /// A disk that holds the first operations back, and refuses all others if it is told to.
+    #[derive(Default)]
+    struct Holding(Mutex<(Vec<Io>, bool)>);
+
+    impl Holding {
+        fn take(&self, refuses: bool) -> Vec<Io> {
+            let mut state = self.0.lock().unwrap();
+            state.1 = refuses;
+            std::mem::take(&mut state.0)
+        }
     }
-    let mut buf = disk.buffer(len);
-    let mut rest = buf.as_mut();
-    for part in parts {
-        let (front, tail) = std::mem::take(&mut rest).split_at_mut(part.len());
-        front.copy_from_slice(part);
-        rest = tail;
+
+    impl Disk for Holding {
+        fn geometry(&self) -> Geometry {
+            Geometry { size_bytes: 1 << 40, sector_bytes: 512, rotational: false }
+        }
+
+        fn submit(&self, io: Io) {
+            {
+                let mut state = self.0.lock().unwrap();
+                if !state.1 {
+                    return state.0.push(io);
+                }
+            }
+            io.fail_errno(5);
+        }
     }
-    disk.write(start, buf).await.map(drop)
+
+    const BLOCK: u64 = 4096;
+
+    #[test]
+    fn neighbours_are_written_together_from_where_they_lie() {
+        let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
+        let disk: Arc<dyn Disk> = holding.clone();
+        let data: Vec<Bytes> = (0..200).map(|n| Bytes::from(vec![n as u8; BLOCK as usize])).collect();
+        let write = |n: usize| Box::pin(writers.write(&disk, Priority::Async, n as u64 * BLOCK, data[n].clone()));
+        let mut writes: Vec<_> = (0..data.len()).map(write).collect();
+        assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
+        let (mut at, mut joined) = (0, 0);
+        loop {
+            let under_way = holding.take(false);
+            if under_way.is_empty() {
+                break;
+            }
+            for io in under_way {
+                assert_eq!(io.offset, FRONT_BYTES + at as u64 * BLOCK);
+                assert!(io.parts.iter().zip(&data[at..]).all(|(part, data)| part.as_ptr() == data.as_ptr()));
+                (at, joined) = (at + io.parts.len(), joined.max(io.parts.len()));
+                io.succeed();
+            }
+        }
+        assert!(at == data.len() && joined > 100, "{joined}");
+        assert!(writes.iter_mut().all(|write| write.now_or_never() == Some(Ok(()))));
+    }
+
+    #[test]
+    fn a_disk_that_refuses_at_once_refuses_any_number_of_writes() {
+        let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
+        let disk: Arc<dyn Disk> = holding.clone();
+        let data = Bytes::from_static(&[7; 512]);
+        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, n * BLOCK, data.clone()));
+        let mut writes: Vec<_> = (0..100_000).map(write).collect();
+        assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
+        holding.take(true).into_iter().for_each(|io| io.fail_errno(5));
+        assert!(writes.iter_mut().all(|write| matches!(write.now_or_never(), Some(Err(_)))));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_begun() {
+        let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
+        let disk: Arc<dyn Disk> = holding.clone();
+        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, n * BLOCK, Bytes::from(vec![0; 4096])));
+        let mut writes: Vec<_> = (0..100).map(write).collect();
+        assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
+        let under_way = holding.take(false);
+        // Of those that wait, one in the middle stays.
+        let last = writes.swap_remove(under_way.len() + 20);
+        drop(writes);
+        under_way.into_iter().for_each(Io::succeed);
+        let under_way = holding.take(false);
+        assert_eq!(under_way.iter().map(|io| io.len).collect::<Vec<_>>(), [BLOCK]);
+        under_way.into_iter().for_each(Io::succeed);
+        assert_eq!(last.now_or_never(), Some(Ok(())));
+    }
 }

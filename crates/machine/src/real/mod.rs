@@ -12,7 +12,8 @@
 //! Direct transfers need aligned addresses, offsets and lengths. What is not aligned (a 512-byte label on a disk of
 //! 4 KiB sectors, the tail of a file of odd size) goes through the page cache instead, quietly: the kernel keeps the
 //! two coherent for one file. A file system that opens files for direct access but then refuses the transfer (some
-//! FUSE servers) costs one retry, after which the target stays buffered.
+//! FUSE servers) costs one retry, after which the target stays buffered. Only memory that is not aligned, of a write that
+//! is, is copied first.
 
 pub(crate) mod gather;
 mod ring;
@@ -22,7 +23,9 @@ mod threads;
 use crate::buf::{Buf, BufPool};
 use crate::crew::Crew;
 use crate::disk::{Access, Disk, DiskError, Disks, Geometry, Io, Op};
+use bytes::Bytes;
 use ring::Ring;
+use smallvec::smallvec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use target::Target;
@@ -121,14 +124,32 @@ struct RealDisk {
     pool: BufPool,
 }
 
+impl RealDisk {
+    /// A copy of all parts in one piece of aligned memory.
+    fn gathered(&self, parts: &[Bytes]) -> Bytes {
+        let mut buf = self.pool.take(parts.iter().map(Bytes::len).sum());
+        let mut rest = buf.as_mut();
+        for part in parts {
+            let (front, tail) = rest.split_at_mut(part.len());
+            front.copy_from_slice(part);
+            rest = tail;
+        }
+        buf.into_bytes()
+    }
+}
+
 impl Disk for RealDisk {
     fn geometry(&self) -> Geometry {
         self.target.geometry
     }
 
-    fn submit(&self, io: Io) {
+    fn submit(&self, mut io: Io) {
         if let Err(error) = io.check(&self.target.geometry, self.target.access) {
             return io.fail(error);
+        }
+        let memory = io.parts.iter().map(AsRef::as_ref);
+        if io.op == Op::Write && self.target.wants_aligned(io.offset, io.len, memory) {
+            io.parts = smallvec![self.gathered(&io.parts)];
         }
         match &self.engine {
             Engine::Ring(_, crew) if io.op == Op::Discard && self.target.device => {

@@ -16,7 +16,7 @@
 //!
 //! Invariants: the submission queue is touched only under the table's lock, the completion queue only by the reaping
 //! thread. At most [`DEPTH`] operations are with the kernel, half of what the completion queue holds, so that no
-//! completion is ever lost. A buffer and its open file live in their slot until the kernel has answered, whatever
+//! completion is ever lost. Memory and its open file live in their slot until the kernel has answered, whatever
 //! happens to those who wait: so the reaping thread never unwinds past the table; a panic there aborts the process.
 //!
 //! When a thread ends, the kernel cancels what that thread had submitted and not begun (ECANCELED): the reaping thread
@@ -265,17 +265,20 @@ fn entry_for(letter: &mut Letter) -> (squeue::Entry, bool) {
     let (at, reads) = (io.offset + *done as u64, io.op == Op::Read);
     parts.clear();
     let (mut skip, mut room) = (*done, MAX_TRANSFER);
-    for buf in &mut io.bufs {
-        let passed = skip.min(buf.len());
+    let mut add = |start: *mut u8, len: usize| {
+        let passed = skip.min(len);
         skip -= passed;
-        let rest = &mut buf.as_mut()[passed..];
-        let count = rest.len().min(room);
+        let count = (len - passed).min(room);
         room -= count;
         if count > 0 && parts.len() < MAX_PARTS {
-            parts.push(libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: count });
+            // `passed` is less than the length.
+            parts.push(libc::iovec { iov_base: start.wrapping_add(passed).cast(), iov_len: count });
         }
-    }
-    // SAFETY: made above of slices of buffers that are still borrowed.
+    };
+    io.bufs.iter_mut().for_each(|buf| add(buf.as_mut().as_mut_ptr(), buf.len()));
+    // The kernel only reads these.
+    io.parts.iter().for_each(|part| add(part.as_ptr().cast_mut(), part.len()));
+    // SAFETY: made above of buffers and parts that are still borrowed.
     let slices = parts.iter().map(|p| unsafe { std::slice::from_raw_parts(p.iov_base.cast::<u8>(), p.iov_len) });
     let (file, direct) = target.file(at, slices);
     let fd = types::Fd(file.as_raw_fd());

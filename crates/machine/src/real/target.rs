@@ -91,6 +91,12 @@ impl Target {
         }
     }
 
+    /// Whether a write could go around the page cache if only its memory were aligned.
+    pub fn wants_aligned<'a>(&self, offset: u64, len: u64, memory: impl Iterator<Item = &'a [u8]>) -> bool {
+        let fits = |direct: &Direct| (offset | len).is_multiple_of(direct.offset_align);
+        self.direct.as_ref().is_some_and(fits) && !self.file(offset, memory).1
+    }
+
     /// The descriptor for flushes and discards.
     pub fn plain_fd(&self) -> RawFd {
         self.buffered.as_raw_fd()

@@ -36,25 +36,42 @@ enum Failure {
 
 /// Moves the whole range, in as many calls as the kernel takes for it.
 fn transfer(target: &Target, io: &mut Io) -> Result<(), Failure> {
-    let (op, offset) = (io.op, io.offset);
-    let mut done = 0;
+    let (offset, mut done) = (io.offset, 0);
     for buf in &mut io.bufs {
-        let mut rest = buf.as_mut();
-        while !rest.is_empty() {
-            let at = offset + done;
-            let (file, direct) = target.file(at, std::iter::once(&*rest));
-            let result = if op == Op::Read { file.read_at(rest, at) } else { file.write_at(rest, at) };
-            match result {
-                Ok(0) => return Err(Failure::Short(done)),
-                Ok(count) => {
-                    done += count as u64;
-                    rest = &mut rest[count..];
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => target.give_up_direct(),
-                Err(error) => return Err(Failure::Os(error)),
-            }
-        }
+        let buf = buf.as_mut();
+        done = whole(target, done, buf.len(), |from| {
+            let rest = buf.get_mut(from..).unwrap_or_default();
+            let (file, direct) = target.file(offset + done + from as u64, std::iter::once(&*rest));
+            (file.read_at(rest, offset + done + from as u64), direct)
+        })?;
+    }
+    for part in &io.parts {
+        done = whole(target, done, part.len(), |from| {
+            let rest = part.get(from..).unwrap_or_default();
+            let (file, direct) = target.file(offset + done + from as u64, std::iter::once(rest));
+            (file.write_at(rest, offset + done + from as u64), direct)
+        })?;
     }
     Ok(())
+}
+
+/// Moves `len` bytes; `step` moves some of them, from those after the first so many on, and tells whether it went around
+/// the page cache. Gives the bytes done with them.
+fn whole(
+    target: &Target,
+    done: u64,
+    len: usize,
+    mut step: impl FnMut(usize) -> (io::Result<usize>, bool),
+) -> Result<u64, Failure> {
+    let mut moved = 0;
+    while moved < len {
+        match step(moved) {
+            (Ok(0), _) => return Err(Failure::Short(done + moved as u64)),
+            (Ok(count), _) => moved += count,
+            (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {}
+            (Err(error), true) if error.raw_os_error() == Some(libc::EINVAL) => target.give_up_direct(),
+            (Err(error), _) => return Err(Failure::Os(error)),
+        }
+    }
+    Ok(done + moved as u64)
 }

@@ -305,6 +305,30 @@ fn buffers_are_recycled_by_real_disks() {
 }
 
 #[test]
+fn one_write_takes_several_parts_in_their_order_wherever_they_lie() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(SIZE);
+        let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
+        let whole = bytes::Bytes::from(pattern(0, SIZE as usize, 3));
+        let mut aligned = disk.buffer(3 * SECTOR);
+        aligned.as_mut().copy_from_slice(&whole[SECTOR..4 * SECTOR]);
+        // At addresses and of lengths of every kind, whole sectors only together.
+        let odd = |from: usize, to: usize| bytes::Bytes::from([vec![0; from % 7], whole[from..to].to_vec()].concat());
+        let odd = |from: usize, to: usize| odd(from, to).slice(from % 7..);
+        let parts =
+            [odd(0, SECTOR), aligned.into_bytes(), odd(4 * SECTOR, 4 * SECTOR + 5), odd(4 * SECTOR + 5, 6 * SECTOR)];
+        let (done, answer) = futures_channel::oneshot::channel();
+        let done = Box::new(move |result| drop(done.send(result)));
+        let (offset, len, parts) = (0, 6 * SECTOR as u64, weir_machine::Parts::from_iter(parts));
+        let bufs = weir_machine::Bufs::new();
+        disk.submit(weir_machine::Io { op: Op::Write, offset, len, bufs, parts, done });
+        assert!(machine.block_on(answer).unwrap().is_ok(), "{name}");
+        let read = machine.block_on(disk.read(0, 6 * SECTOR)).unwrap();
+        assert!(read.as_ref() == &whole[..6 * SECTOR], "{name}");
+    }
+}
+
+#[test]
 fn one_read_fills_several_buffers_in_their_order() {
     for (name, machine) in real_machines() {
         let (_folder, path) = file_of(0);
@@ -338,7 +362,8 @@ fn operations_outlive_the_thread_that_submitted_them() {
             let (done, answer) = futures_channel::oneshot::channel();
             let (offset, bufs) = (*at, weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]));
             let done = Box::new(move |result| drop(done.send(result)));
-            disk.submit(weir_machine::Io { op: Op::Read, offset, len: SECTOR as u64, bufs, done });
+            let (len, parts) = (SECTOR as u64, weir_machine::Parts::new());
+            disk.submit(weir_machine::Io { op: Op::Read, offset, len, bufs, parts, done });
             answer
         };
         let answers: Vec<_> = std::thread::scope(|scope| {
