@@ -57,14 +57,14 @@ pub(crate) struct Way {
 }
 
 /// Buffers of the pipeline itself kept for reuse.
-const SPARE_BYTES: usize = 4 << 20;
+const SPARE_BYTES: usize = 16 << 20;
 
 /// The pool's blocks.
 pub struct Blocks {
     clock: Clock,
     tree: Arc<Tree>,
     pub(crate) salt: Salt,
-    pool: BufPool,
+    pub(crate) pool: BufPool,
     pub(crate) writing: Option<Writer>,
     /// Tests of hostile pools only: no block is proven, all are forged.
     forger: Option<Forger>,

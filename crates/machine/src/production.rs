@@ -107,6 +107,7 @@ impl Production {
         if let Some((name, value, expected)) = self.setting {
             return Err(BuildError::Setting { name, value, expected });
         }
+        keep_freed_memory();
         let runtime = match Handle::try_current() {
             Ok(handle) => TaskRuntime { handle, own: None },
             Err(_) => {
@@ -129,6 +130,19 @@ impl Production {
             entropy: Entropy::new(Arc::new(KernelEntropy)),
             disks: Arc::new(disks),
         })
+    }
+}
+
+/// Lets the C library's allocator keep freed memory for the next buffer of a client: by itself it maps each large one anew
+/// and gives memory at the heap's end back at once, so that every page is faulted in and cleared again and again. What is
+/// in use is bounded by the cache and the dirty limit.
+#[allow(unsafe_code, reason = "a call into the C library")]
+fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: numbers alone; the allocator takes its lock. If it refuses, it stays as it was.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 20);
     }
 }
 

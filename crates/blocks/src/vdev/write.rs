@@ -11,7 +11,6 @@
 //! it is asked last for the blocks born in it, and whoever keeps the pool's configuration can have it written down
 //! ([`super::Tree::missed`]).
 //!
-//!
 //! *Flush* ([`super::wflush`]) goes to the leaves that were written to since their last.
 
 use super::leaf::{FRONT_BYTES, Leaf};
@@ -27,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::parity;
 use weir_format::Txg;
-use weir_machine::{Buf, Clock, Disk, DiskError, Request};
+use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Request};
 
 /// Transaction groups (inclusive ranges) whose writes a leaf missed.
 pub type Missed = Vec<(Txg, Txg)>;
@@ -36,6 +35,7 @@ pub type Missed = Vec<(Txg, Txg)>;
 pub(crate) struct WriteJob<'a> {
     pub request: &'a Request,
     pub clock: &'a Clock,
+    pub pool: &'a BufPool,
     /// The transaction group that the block is allocated in.
     pub txg: Txg,
     /// A block that is there already is put right: failing is nobody's loss.
@@ -45,7 +45,8 @@ pub(crate) struct WriteJob<'a> {
 impl<'a> WriteJob<'a> {
     /// A write that puts right what this read found wrong.
     pub fn repairing(job: &Job<'a>) -> Self {
-        WriteJob { request: job.request, clock: job.clock, txg: job.birth, repair: true }
+        let Job { request, clock, pool, birth: txg, .. } = *job;
+        WriteJob { request, clock, pool, txg, repair: true }
     }
 }
 
@@ -420,13 +421,15 @@ async fn write_rows(
         };
         let pieces: Vec<Bytes> = row.columns.iter().skip(map.nparity).map(piece).collect();
         let slices: Vec<&[u8]> = pieces.iter().map(|p| p.as_ref()).collect();
-        let mut parities: Vec<Vec<u8>> = row.columns.iter().take(map.nparity).map(|c| vec![0; c.size_bytes]).collect();
-        let mut outs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
+        let sizes = row.columns.iter().take(map.nparity).map(|c| c.size_bytes);
+        let mut memory = job.pool.take(sizes.clone().sum());
+        let mut parities: Vec<Buf> = sizes.map(|size| memory.split_to(size)).collect();
+        let mut outs: Vec<&mut [u8]> = parities.iter_mut().map(AsMut::as_mut).collect();
         if let Err(fault) = parity::generate(&slices, &mut outs) {
             let Place { vdev, offset, .. } = place;
             return vec![Err(BlockError::Corrupt { vdev, offset, fault }); map.nparity + 1];
         }
-        let all = parities.into_iter().map(Bytes::from).chain(pieces);
+        let all = parities.into_iter().map(Buf::into_bytes).chain(pieces);
         columns.extend(row.columns.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty()));
     }
     let writes = columns.into_iter().map(|(column, bytes)| async move {

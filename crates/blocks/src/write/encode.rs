@@ -8,6 +8,7 @@ use weir_codec::compress::MAX_BLOCK_BYTES;
 use weir_codec::crypt::{BlockCrypt, IV_BYTES, MAC_BYTES, SALT_BYTES};
 use weir_codec::{CodecError, Salt, compress};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Endian, ObjectType};
+use weir_machine::{Buf, BufPool};
 
 /// Smallest unit of sizes in pointers.
 const SECTOR: u64 = 512;
@@ -18,6 +19,8 @@ const CRYPT: u64 = 1 << 61;
 pub(super) struct Encoding<'a> {
     pub options: &'a WriteOptions,
     pub salt: &'a Salt,
+    /// Where memory for what is stored comes from.
+    pub pool: &'a BufPool,
     /// What the pool allows.
     pub formats: Formats,
     /// Physical sizes are multiples of this.
@@ -57,11 +60,12 @@ pub(super) fn encode(how: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockEr
     if how.room_bytes.is_none() && kind != CompressionKind::Off && is_zero(&data) {
         return Ok(Encoded::Pointer(hole(how, len)));
     }
+    let mut room = Buf::empty();
     let compressed = match kind {
         CompressionKind::Off | CompressionKind::Empty => None,
-        kind => squeeze(how, kind, &data)?,
+        kind => squeeze(how, kind, &data, &mut room)?,
     };
-    if let Some(payload) = &compressed
+    if let Some(payload) = compressed.and_then(|bytes| room.as_ref().get(..bytes))
         && how.room_bytes.is_none()
         && payload.len() <= BlockPointer::EMBEDDED_BYTES
         && options.embed
@@ -72,7 +76,7 @@ pub(super) fn encode(how: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockEr
     {
         return Ok(Encoded::Pointer(embedded(options, kind, payload, len)));
     }
-    let (kind, bytes) = fit(how, kind, compressed, &data)?;
+    let (kind, bytes) = fit(how, kind, (room, compressed), &data)?;
     let mut words = [0; 16];
     words[6] = properties(options, kind, len, bytes.len() as u64);
     words[10] = options.txg.0;
@@ -127,8 +131,14 @@ fn embedded(options: &WriteOptions, kind: CompressionKind, payload: &[u8], lsize
     BlockPointer::from_words(words)
 }
 
-/// Compresses, if that saves an eighth and whole sectors, or makes it fit into a pointer (or the room that there is).
-fn squeeze(how: &Encoding<'_>, kind: CompressionKind, data: &[u8]) -> Result<Option<Vec<u8>>, BlockError> {
+/// Compresses into memory as long as the block, if that saves an eighth and whole sectors, or makes it fit into a pointer
+/// (or the place that there is); gives the compressed bytes' number.
+fn squeeze(
+    how: &Encoding<'_>,
+    kind: CompressionKind,
+    data: &[u8],
+    room: &mut Buf,
+) -> Result<Option<usize>, BlockError> {
     let len = data.len() as u64;
     let mut most = len - (len >> 3);
     if let Some(room) = how.room_bytes {
@@ -139,37 +149,55 @@ fn squeeze(how: &Encoding<'_>, kind: CompressionKind, data: &[u8]) -> Result<Opt
             most = BlockPointer::EMBEDDED_BYTES as u64;
         }
     }
-    let mut room = vec![0; most as usize];
-    let unencodable = |fault| BlockError::Unencodable { fault };
-    let bytes = compress(kind, how.options.compression_level, data, &mut room).map_err(unencodable)?;
-    Ok(bytes.map(|n| {
-        room.truncate(n);
-        room
-    }))
+    *room = how.pool.take(data.len());
+    let out = room.as_mut().get_mut(..most as usize).unwrap_or_default();
+    compress(kind, how.options.compression_level, data, out).map_err(|fault| BlockError::Unencodable { fault })
 }
 
-/// The bytes to be stored and how they are compressed.
+/// The bytes to be stored and how they are compressed: so many at the front of `room`, filled up with zeros, or all as
+/// they are.
 fn fit(
     how: &Encoding<'_>,
     kind: CompressionKind,
-    compressed: Option<Vec<u8>>,
+    (mut room, compressed): (Buf, Option<usize>),
     data: &Bytes,
 ) -> Result<(CompressionKind, Bytes), BlockError> {
     let len = data.len() as u64;
     let rounded = |n: usize| (n as u64).next_multiple_of(how.unit_bytes);
-    let size = match (how.room_bytes, &compressed) {
-        (Some(room), Some(bytes)) if room < len && bytes.len() as u64 <= room => Some(room),
+    let size = match (how.room_bytes, compressed) {
+        (Some(room), Some(bytes)) if room < len && bytes as u64 <= room => Some(room),
         (Some(room), _) if room < len => {
             return Err(BlockError::NoRoom { psize_bytes: room, needed_bytes: len });
         }
-        (None, Some(bytes)) => Some(rounded(bytes.len())).filter(|&n| n < len),
+        (None, Some(bytes)) => Some(rounded(bytes)).filter(|&n| n < len),
         _ => None,
     };
-    if let (Some(size), Some(mut bytes)) = (size, compressed) {
-        bytes.resize(size as usize, 0);
-        return Ok((kind, Bytes::from(bytes)));
+    if let (Some(size), Some(bytes)) = (size, compressed) {
+        room.truncate(size as usize);
+        room.as_mut().iter_mut().skip(bytes).for_each(|byte| *byte = 0);
+        return Ok((kind, room.into_bytes()));
     }
-    Ok((CompressionKind::Off, data.clone()))
+    Ok((CompressionKind::Off, aligned(how, room, data)))
+}
+
+/// The bytes where a device can take them from. What has to be copied for that is copied here, where the checksum has it at
+/// hand at once; encrypting copies anyway.
+fn aligned(how: &Encoding<'_>, mut room: Buf, data: &Bytes) -> Bytes {
+    if data.as_ptr().addr().is_multiple_of(Buf::ALIGN) || how.options.keys.is_some() {
+        return data.clone();
+    }
+    if room.is_empty() {
+        room = how.pool.take(data.len());
+    }
+    room.as_mut().copy_from_slice(data);
+    room.into_bytes()
+}
+
+/// A copy to be changed.
+fn copied(how: &Encoding<'_>, bytes: &[u8]) -> Buf {
+    let mut buf = how.pool.take(bytes.len());
+    buf.as_mut().copy_from_slice(bytes);
+    buf
 }
 
 fn properties(options: &WriteOptions, kind: CompressionKind, lsize_bytes: u64, psize_bytes: u64) -> u64 {
@@ -213,20 +241,20 @@ fn protect(how: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes: Byt
         return Ok(bytes);
     }
     if options.object_type == ObjectType::OBJSET {
-        let mut block = bytes.to_vec();
-        keys.object_set_macs(Endian::Little, &block)?.store(&mut block)?;
-        return Ok(Bytes::from(block));
+        let mut block = copied(how, &bytes);
+        keys.object_set_macs(Endian::Little, block.as_ref())?.store(block.as_mut())?;
+        return Ok(block.into_bytes());
     }
     if !options.object_type.is_encrypted() {
         put_mac(keys.authenticate(&bytes));
         return Ok(bytes);
     }
     let crypt = BlockCrypt { object_type: options.object_type, endian: Endian::Little, salt, iv };
-    let mut block = bytes.to_vec();
-    put_mac(keys.encrypt(&crypt, &mut block)?);
+    let mut block = copied(how, &bytes);
+    put_mac(keys.encrypt(&crypt, block.as_mut())?);
     words[4] = u64::from_le_bytes(salt);
     words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
     let tail = iv.last_chunk().map_or(0, |b| u32::from_le_bytes(*b));
     words[11] = u64::from(tail) << 32 | words[11] & 0xffff_ffff;
-    Ok(Bytes::from(block))
+    Ok(block.into_bytes())
 }

@@ -285,6 +285,37 @@ impl Blocks {
         }
     }
 
+    /// Writes several blocks, as [`Blocks::write`] does each: they go to a processor together and to the devices at once, so
+    /// that neighbours are joined. Gives the pointers in the same order.
+    ///
+    /// # Errors
+    /// As [`Blocks::write`], with the number of the first block that could not be written; the others may have been.
+    pub async fn write_all(
+        &self,
+        request: &Request,
+        blocks: Vec<(Bytes, WriteOptions)>,
+    ) -> Result<Vec<BlockPointer>, (usize, BlockError)> {
+        let writer = self.writer().map_err(|error| (0, error))?;
+        let (options, works): (Vec<_>, Vec<_>) = blocks
+            .into_iter()
+            .map(|(data, options)| {
+                let work = self.work(writer, data, &options, None);
+                (options, work)
+            })
+            .unzip();
+        let cost_bytes = works.iter().map(|(cost_bytes, _)| cost_bytes).sum();
+        let all = move || works.into_iter().map(|(_, work)| work()).collect::<Vec<_>>();
+        let encoded = writer.compute.run_sized(cost_bytes, all).await.map_err(|_| (0, BlockError::ComputeLost))?;
+        let writes = encoded.into_iter().zip(&options).map(|(encoded, options)| async move {
+            match encoded? {
+                Encoded::Pointer(pointer) => Ok(pointer),
+                Encoded::Stored(stored) => self.store(request, Ready(stored), options).await,
+            }
+        });
+        let answers = join_all(writes).await.into_iter().enumerate();
+        answers.map(|(n, answer)| answer.map_err(|error| (n, error))).collect()
+    }
+
     /// The first half of [`Blocks::write`]: everything but places. What looks for a block of the same contents needs its
     /// checksum before it knows whether one is written at all.
     ///
@@ -379,17 +410,30 @@ impl Blocks {
         options: &WriteOptions,
         room_bytes: Option<u64>,
     ) -> Result<Encoded, BlockError> {
+        let (cost_bytes, work) = self.work(writer, data, options, room_bytes);
+        writer.compute.run_sized(cost_bytes, work).await.map_err(|_| BlockError::ComputeLost)?
+    }
+
+    /// What a processor has to do for a block, and how much that is: as many bytes to be summed up would take as long.
+    fn work(
+        &self,
+        writer: &Writer,
+        data: Bytes,
+        options: &WriteOptions,
+        room_bytes: Option<u64>,
+    ) -> (usize, impl FnOnce() -> Result<Encoded, BlockError> + Send + use<>) {
         let salt_and_iv = options.keys.as_ref().map(|keys| writer.salt_and_iv(keys));
         let (unit_bytes, formats) = (self.unit_bytes(), self.formats());
         let plain = options.compression == CompressionKind::Off && options.keys.is_none();
-        let (options, salt, len) = (options.clone(), self.salt.clone(), data.len());
+        // A checksum alone is quick; compressing or encrypting as many bytes takes ten times as long.
+        let cost_bytes = if plain { data.len() } else { data.len().saturating_mul(10) };
+        let (options, salt, pool) = (options.clone(), self.salt.clone(), self.pool.clone());
         let work = move || {
-            let how = Encoding { options: &options, salt: &salt, formats, unit_bytes, salt_and_iv, room_bytes };
+            let (options, salt, pool) = (&options, &salt, &pool);
+            let how = Encoding { options, salt, pool, formats, unit_bytes, salt_and_iv, room_bytes };
             encode::encode(&how, data)
         };
-        // A checksum alone is quick; compressing or encrypting as many bytes takes ten times as long.
-        let cost_bytes = if plain { len } else { len.saturating_mul(10) };
-        writer.compute.run_sized(cost_bytes, work).await.map_err(|_| BlockError::ComputeLost)?
+        (cost_bytes, work)
     }
 
     fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {
@@ -416,7 +460,7 @@ impl Blocks {
         let unencodable = |fault| BlockError::Unencodable { fault };
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
-        let job = WriteJob { request, clock: self.clock(), txg, repair: false };
+        let job = WriteJob { request, clock: self.clock(), pool: &self.pool, txg, repair: false };
         let job = &job;
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);

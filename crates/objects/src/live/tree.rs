@@ -18,17 +18,21 @@ use crate::object::{shift_left, shift_right};
 use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use weir_blocks::{BlockError, Class, WriteOptions};
+use weir_blocks::{BlockError, Class, ReadOptions, WriteOptions};
+use weir_cache::Cache;
 use weir_format::{BlockPointer, CompressionKind, Dnode, Endian, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
-/// Blocks of one object that are being written at the same time, if there is [`Room`] for them.
-const AT_ONCE: usize = 64;
+/// Blocks that are handed on together, and their bytes: what a block costs beyond its bytes is shared by all of them.
+const TOGETHER: usize = 16;
+const TOGETHER_BYTES: usize = 1 << 20;
+/// So many times that of one object is being written at the same time, if there is [`Room`] for it.
+const AT_ONCE: usize = 16;
 /// Bytes of data blocks that are on their way to the devices at once.
 const ON_THE_WAY_BYTES: u64 = 32 << 20;
 /// Lowest indirect blocks of one object that are being changed at the same time.
@@ -196,7 +200,7 @@ impl Writer<'_> {
         Ok(pointer)
     }
 
-    /// Writes many data blocks at once, on all processors.
+    /// Writes many data blocks at once, on all processors, neighbours together.
     async fn write_data(
         &self,
         tree: &Tree<'_>,
@@ -206,35 +210,34 @@ impl Writer<'_> {
         let mut out = BTreeMap::new();
         let mut under_way = FuturesUnordered::new();
         let dedup = self.dedup(tree.kind);
-        for (n, bytes) in blocks {
-            let options = WriteOptions { fill: fill(bytes), ..self.options(tree.id, tree.kind, 0, *n, bytes.len()) };
-            let (cache, bytes, read, n) = (self.set.cache().clone(), bytes.clone(), self.set.options().clone(), *n);
-            let (place, dedup) = (self.place(tree.id, 0, n), dedup.clone());
-            let taken = self.room.take(bytes.len() as u64).await;
+        let block_bytes = blocks.values().next().map_or(1, Bytes::len).max(1);
+        let together = (TOGETHER_BYTES / block_bytes).clamp(1, TOGETHER);
+        let mut rest = blocks.iter();
+        loop {
+            let one = |(n, bytes): (&u64, &Bytes)| {
+                let options = self.options(tree.id, tree.kind, 0, *n, bytes.len());
+                (bytes.clone(), WriteOptions { fill: fill(bytes), ..options })
+            };
+            let batch: Vec<_> = rest.by_ref().take(together).map(one).collect();
+            let Some((_, first)) = batch.first() else { break };
+            let place = self.place(tree.id, 0, first.block);
+            let taken = self.room.take(batch.iter().map(|(bytes, _)| bytes.len() as u64).sum()).await;
+            let (cache, read, dedup) = (self.set.cache().clone(), self.set.options().clone(), dedup.clone());
             let job = async move {
                 let _taken = taken;
-                let rq = Request::internal("sync");
-                let written = match dedup {
-                    Some((dedup, policy)) => dedup.write(&rq, &bytes, &options, policy.verify, &read).await,
-                    None => cache
-                        .blocks()
-                        .write(&rq, bytes.clone(), &options)
-                        .await
-                        .map_err(|e| ObjectError::block(place, e)),
-                };
-                cache.keep(written.as_ref().map_err(Clone::clone)?, &read, bytes);
-                written
+                write_batch(&cache, batch, &read, dedup, place).await
             };
             let handle = self.set.cache().machine().tasks.spawn(job);
-            under_way.push(async move { (n, handle.await) });
+            under_way
+                .push(async move { handle.await.map_err(|_| ObjectError::block(place, BlockError::ComputeLost))? });
             if under_way.len() >= AT_ONCE
                 && let Some(done) = under_way.next().await
             {
-                self.landed(tree, &mut out, done)?;
+                self.landed(tree, &mut out, done?);
             }
         }
         while let Some(done) = under_way.next().await {
-            self.landed(tree, &mut out, done)?;
+            self.landed(tree, &mut out, done?);
         }
         Ok(out)
     }
@@ -262,17 +265,11 @@ impl Writer<'_> {
         Ok(edits)
     }
 
-    fn landed<E>(
-        &self,
-        tree: &Tree<'_>,
-        out: &mut BTreeMap<u64, BlockPointer>,
-        (n, done): (u64, Result<Result<BlockPointer, ObjectError>, E>),
-    ) -> Result<(), ObjectError> {
-        let lost = ObjectError::block(self.place(tree.id, 0, n), BlockError::ComputeLost);
-        let pointer = done.unwrap_or(Err(lost))?;
-        self.born(tree, pointer);
-        out.insert(n, pointer);
-        Ok(())
+    fn landed(&self, tree: &Tree<'_>, out: &mut BTreeMap<u64, BlockPointer>, written: Written) {
+        for (n, pointer) in written {
+            self.born(tree, pointer);
+            out.insert(n, pointer);
+        }
     }
 
     /// Writes what a txg did to one object, and gives its dnode; `None` if it is gone.
@@ -483,6 +480,37 @@ impl Writer<'_> {
             Ok(())
         })
     }
+}
+
+/// Data blocks that were written, by their numbers.
+type Written = Vec<(u64, BlockPointer)>;
+
+/// Writes data blocks of one object, of which the first is at `place`, and keeps them in the cache.
+async fn write_batch(
+    cache: &Cache,
+    batch: Vec<(Bytes, WriteOptions)>,
+    read: &ReadOptions,
+    dedup: Option<(Arc<Dedup>, DedupPolicy)>,
+    place: Place,
+) -> Result<Written, ObjectError> {
+    let rq = Request::internal("sync");
+    let blocks: Vec<(u64, Bytes)> = batch.iter().map(|(bytes, options)| (options.block, bytes.clone())).collect();
+    let number = |n: usize| blocks.get(n).map_or(place.block, |(block, _)| *block);
+    let pointers = match dedup {
+        Some((dedup, policy)) => {
+            let writes = batch.iter().map(|(bytes, options)| dedup.write(&rq, bytes, options, policy.verify, read));
+            try_join_all(writes).await?
+        }
+        None => {
+            let written = cache.blocks().write_all(&rq, batch).await;
+            written.map_err(|(n, e)| ObjectError::block(Place { block: number(n), ..place }, e))?
+        }
+    };
+    let written = blocks.into_iter().zip(pointers).map(|((n, bytes), pointer)| {
+        cache.keep(&pointer, read, bytes);
+        (n, pointer)
+    });
+    Ok(written.collect())
 }
 
 /// Adds levels until the last block is below the dnode's pointers.
