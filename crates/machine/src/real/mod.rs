@@ -18,6 +18,8 @@
 pub(crate) mod gather;
 mod ring;
 mod target;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 use crate::buf::{Buf, BufPool};
