@@ -124,7 +124,7 @@ impl Acl {
     }
 }
 
-fn decode(
+pub(crate) fn decode(
     object: ObjectId,
     bytes: &[u8],
     endian: weir_format::Endian,
@@ -135,7 +135,7 @@ fn decode(
 }
 
 impl Ace {
-    fn of(stored: &StoredAce) -> Self {
+    pub(crate) fn of(stored: &StoredAce) -> Self {
         let who = match stored.flags & StoredAce::WHO_FLAGS {
             f if f & StoredAce::OWNER != 0 => Who::Owner,
             f if f & StoredAce::GROUP != 0 => Who::OwningGroup,

@@ -22,6 +22,7 @@ mod change;
 mod directory;
 mod error;
 mod file_system;
+pub mod fuzz;
 mod metadata;
 pub mod tree;
 pub mod writing;

@@ -175,7 +175,7 @@ impl Metadata {
         Ok(metadata)
     }
 
-    fn of_znode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
+    pub(crate) fn of_znode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
         let znode = Znode::decode(bonus, endian)?;
         Ok(Metadata {
             times: [znode.atime, znode.mtime, znode.ctime, znode.crtime],
@@ -216,7 +216,7 @@ impl Metadata {
     }
 
     /// Takes over a row of system attributes. `shared` holds the same bytes, to be kept without a copy.
-    fn take_row(
+    pub(crate) fn take_row(
         &mut self,
         numbers: &Numbers,
         bytes: &[u8],

@@ -27,7 +27,7 @@ const MOST: usize = 1 << 20;
 const LONGEST: u64 = 1 << 20;
 
 /// The name under which Linux shows a stored name; `None` if it is not shown.
-fn shown(stored: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn shown(stored: &[u8]) -> Option<Vec<u8>> {
     if SHOWN.iter().any(|space| stored.starts_with(space)) {
         return Some(stored.to_vec());
     }
@@ -43,7 +43,7 @@ pub(crate) fn stored_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::once(name).chain(bare)
 }
 
-fn list_of(object: ObjectId, metadata: &Metadata) -> Result<Option<NvList>, FileError> {
+pub(crate) fn list_of(object: ObjectId, metadata: &Metadata) -> Result<Option<NvList>, FileError> {
     let Some(packed) = metadata.xattrs.as_ref().filter(|packed| !packed.is_empty()) else { return Ok(None) };
     NvList::decode(packed).map(Some).map_err(|e| lies(object, e))
 }

@@ -36,6 +36,8 @@ pub fn targets() -> Vec<Target> {
         weir_format::fuzz::TARGETS,
         weir_codec::fuzz::TARGETS,
         weir_blocks::fuzz::TARGETS,
+        weir_objects::fuzz::TARGETS,
+        weir_files::fuzz::TARGETS,
         weir_nfs::fuzz::TARGETS,
         weir_nbd::fuzz::TARGETS,
         weir_daemon::admin::TARGETS,

@@ -21,6 +21,7 @@
 use crate::error::{ObjectError, Place};
 use crate::live::Live;
 use crate::object::Object;
+use crate::read::{SEEK_DESCENTS, Seek};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{CacheClass, ReadOptions};
@@ -309,19 +310,26 @@ impl ObjectSet {
         Ok(out)
     }
 
-    /// The first object in use with a number of at least `from`. Regions without objects are skipped whole.
+    /// The first object in use with a number of at least `from`. Regions without objects are skipped whole. To list all of
+    /// them, see [`crate::Objects`].
+    ///
+    /// # Errors
+    /// What reading dnodes meets; [`ObjectError::Corrupt`] if fill counts promise objects that are not there.
     pub async fn next_object(self: &Arc<Self>, rq: &Request, from: ObjectId) -> Result<Option<ObjectId>, ObjectError> {
         let Some(meta) = self.meta() else { return Ok(None) };
         let per_block = meta.block_bytes() / Dnode::SLOT as u64;
         let mut block = from.0 / per_block;
-        while let Some(found) = self.next_data_block(rq, &meta, block).await? {
+        // The first block may have objects before `from` alone; every other has what its fill count promises.
+        for _ in 0..SEEK_DESCENTS {
+            let found = self.next_block(rq, &meta, block, Seek::Dnodes, None).await?;
+            let Some(found) = found else { return Ok(None) };
             let dnodes = self.dnodes_in_block(rq, found).await?;
             if let Some((id, _)) = dnodes.into_iter().find(|(id, _)| *id >= from) {
                 return Ok(Some(id));
             }
             block = found.saturating_add(1);
         }
-        Ok(None)
+        Err(ObjectError::Corrupt { place: self.place(ObjectId(0), 0, block), why: "fill counts lie" })
     }
 
     /// A block of dnodes. Locked sets give it with its bonus areas still encrypted.

@@ -7,6 +7,7 @@
 //! one shared page.
 
 use crate::error::ObjectError;
+use crate::listing::Entered;
 use crate::live::node::Seen;
 use crate::object::{Object, shift_left, shift_right};
 use crate::object_set::ObjectSet;
@@ -26,7 +27,7 @@ static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 const BLOCKS_AT_ONCE: usize = 32;
 /// Ways down the tree that one seek tries: a tree whose fill counts tell the truth needs no more than it has levels;
 /// forged ones could go on for ever.
-const SEEK_DESCENTS: u32 = 64;
+pub(crate) const SEEK_DESCENTS: u32 = 64;
 /// Bytes of the largest single read.
 pub const MAX_READ_BYTES: usize = 64 << 20;
 
@@ -40,6 +41,8 @@ pub enum Seek {
     Data,
     /// A byte in no block.
     Hole,
+    /// A block of dnodes with one in use: of the object that holds them, whose fill counts count these.
+    Dnodes,
 }
 
 impl Seek {
@@ -47,6 +50,7 @@ impl Seek {
     fn may_be_below(self, pointer: &BlockPointer, object: &Object, level: u8) -> bool {
         match self {
             Seek::Data => !pointer.is_hole(),
+            Seek::Dnodes => !pointer.is_hole() && pointer.fill() > 0,
             Seek::Hole => pointer.is_hole() || level > 0 && pointer.fill() != shift_left(1, object.cover(level)),
         }
     }
@@ -374,29 +378,34 @@ impl ObjectSet {
         self.cache().read(rq, pointer, self.options()).await.map_err(|e| ObjectError::block(place, e))
     }
 
-    /// A pointer must lead one level down: a forged one could lead back up.
+    /// A pointer must lead one level down: a forged one could lead back up. Only data are embedded in pointers; whole
+    /// levels of a forged tree could be.
     fn check_level(&self, object: &Object, pointer: &BlockPointer, level: u8, block: u64) -> Result<(), ObjectError> {
-        // Embedded pointers keep their level in the same bits.
-        if pointer.level() == level {
-            return Ok(());
-        }
+        let why = match (pointer.level() == level, level > 0 && pointer.is_embedded()) {
+            // Embedded pointers keep their level in the same bits.
+            (false, _) => "block pointer is of another level",
+            (true, true) => "a block of pointers is embedded in its pointer",
+            (true, false) => return Ok(()),
+        };
         let place = self.place(object.id, level, shift_right(block, object.fan_out_shift() * u32::from(level)));
-        Err(ObjectError::Corrupt { place, why: "block pointer is of another level" })
+        Err(ObjectError::Corrupt { place, why })
     }
 
     /// The first data block at or after `from` that is not a hole.
     pub async fn next_data_block(&self, rq: &Request, object: &Object, from: u64) -> Result<Option<u64>, ObjectError> {
-        self.next_block(rq, object, from, Seek::Data).await
+        self.next_block(rq, object, from, Seek::Data, None).await
     }
 
     /// The first data block at or after `from` that is data, or a hole. Skips whole subtrees: nothing below a null
-    /// pointer is read, and a subtree whose fill count says that all its blocks are data has no hole to look for.
+    /// pointer is read, and a subtree whose fill count says that all its blocks are data has no hole to look for. Blocks
+    /// of pointers are noted in `entered`.
     pub(crate) async fn next_block(
         &self,
         rq: &Request,
         object: &Object,
         from: u64,
         what: Seek,
+        mut entered: Option<&mut Entered>,
     ) -> Result<Option<u64>, ObjectError> {
         let top = object.dnode.levels.saturating_sub(1);
         let mut at = from;
@@ -413,7 +422,7 @@ impl ObjectSet {
                 return Ok((what == Seek::Hole).then_some(end.max(at)));
             };
             at = at.max(shift_left(index as u64, object.cover(top)));
-            match self.descend(rq, object, *pointer, &mut at, what).await? {
+            match self.descend(rq, object, *pointer, &mut at, what, entered.as_deref_mut()).await? {
                 Some(found) => return Ok(Some(found)),
                 None if at == u64::MAX => return Ok(None),
                 None => {}
@@ -431,12 +440,18 @@ impl ObjectSet {
         mut pointer: BlockPointer,
         at: &mut u64,
         what: Seek,
+        mut entered: Option<&mut Entered>,
     ) -> Result<Option<u64>, ObjectError> {
         for level in (1..object.dnode.levels).rev() {
             if pointer.is_hole() {
                 return Ok(Some(*at));
             }
             self.check_level(object, &pointer, level, *at)?;
+            let number = shift_right(*at, object.cover(level));
+            if entered.as_mut().is_some_and(|entered| !entered.note(&pointer, level, number)) {
+                let place = self.place(object.id, level, number);
+                return Err(ObjectError::Corrupt { place, why: "a block of pointers that stands in two places" });
+            }
             let bytes = self.read_indirect(rq, object, &pointer, level, *at).await?;
             let start = object.index_in(level, *at);
             let mut below = (start..1usize << object.fan_out_shift().min(32))
@@ -488,7 +503,7 @@ impl ObjectSet {
         let block_bytes = object.block_bytes();
         let found = match self.is_live() {
             true => self.next_block_live(rq, object.id, offset / block_bytes, end.div_ceil(block_bytes), what).await?,
-            false => self.next_block(rq, object, offset / block_bytes, what).await?,
+            false => self.next_block(rq, object, offset / block_bytes, what, None).await?,
         };
         Ok(found.map(|block| block.saturating_mul(block_bytes).max(offset)).filter(|at| *at < end))
     }

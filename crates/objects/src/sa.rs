@@ -65,6 +65,29 @@ impl SaTable {
         Ok(table)
     }
 
+    /// A table out of hostile bytes, and the bytes behind it: how many attributes, the word of each, how many of them are in
+    /// layout 2, which. For fuzzing.
+    #[doc(hidden)]
+    pub fn of_bytes(data: &[u8]) -> (Self, &[u8]) {
+        let mut table = SaTable::default();
+        let mut rest = data;
+        let mut take = |count: usize| {
+            let (now, later) = rest.split_at_checked(count).unwrap_or((rest, &[]));
+            rest = later;
+            now
+        };
+        let attributes = take(1).first().map_or(0, |n| usize::from(n % 32));
+        for (index, word) in take(8 * attributes).as_chunks::<8>().0.iter().enumerate() {
+            let name = ZPL_ATTRIBUTES.get(index).map_or(String::new(), |known| known.0.to_owned());
+            // A word that makes no sense is left out, as a table that is read would be refused.
+            let _ = table.register(name, u64::from_be_bytes(*word));
+        }
+        let members = take(1).first().map_or(0, |n| usize::from(n % 32));
+        let layout: Vec<u64> = take(members).iter().map(|n| u64::from(*n)).collect();
+        table.add_layout("2", &layout);
+        (table, rest)
+    }
+
     fn register(&mut self, name: String, word: u64) -> Result<(), DecodeError> {
         let attribute = SaAttribute::from_word(word)?;
         self.lengths.insert(attribute.number, attribute.length);

@@ -8,7 +8,7 @@ use crate::walk::Root;
 use weir_format::dsl::DslDataset;
 use weir_format::{ObjectType, ObjsetId, Txg};
 use weir_machine::Request;
-use weir_objects::ObjectError;
+use weir_objects::{ObjectError, Objects};
 
 /// The MOS and all datasets, in the order of their objects.
 ///
@@ -33,29 +33,25 @@ pub async fn datasets(
 ) -> Result<(Vec<Root>, u64), ObjectError> {
     let mut out = Vec::new();
     let mut bad = 0;
-    let Some(meta) = mos.set.meta() else { return Ok((out, bad)) };
-    let mut block = 0;
-    while let Some(found) = mos.set.next_data_block(rq, &meta, block).await? {
-        for (id, dnode) in mos.set.dnodes_in_block(rq, found).await? {
-            let Ok(dnode) = dnode else {
-                bad += 1;
-                continue;
-            };
-            if dnode.bonus_type != ObjectType::DSL_DATASET && dnode.object_type != ObjectType::DSL_DATASET {
-                continue;
-            }
-            match DslDataset::decode(dnode.bonus(), dnode.endian) {
-                Ok(dataset) if !wanted(&dataset) => {}
-                Ok(dataset) => out.push(Root {
-                    objset: ObjsetId(id.0),
-                    pointer: dataset.pointer,
-                    after: dataset.prev_snapshot_txg,
-                    log: !dataset.is_snapshot(),
-                }),
-                Err(_) => bad += 1,
-            }
+    let mut objects = Objects::of(&mos.set);
+    while let Some((id, dnode)) = objects.next(rq).await? {
+        let Ok(dnode) = dnode else {
+            bad += 1;
+            continue;
+        };
+        if dnode.bonus_type != ObjectType::DSL_DATASET && dnode.object_type != ObjectType::DSL_DATASET {
+            continue;
         }
-        block = found.saturating_add(1);
+        match DslDataset::decode(dnode.bonus(), dnode.endian) {
+            Ok(dataset) if !wanted(&dataset) => {}
+            Ok(dataset) => out.push(Root {
+                objset: ObjsetId(id.0),
+                pointer: dataset.pointer,
+                after: dataset.prev_snapshot_txg,
+                log: !dataset.is_snapshot(),
+            }),
+            Err(_) => bad += 1,
+        }
     }
     Ok((out, bad))
 }

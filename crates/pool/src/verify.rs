@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   space maps ─▶ allocated ranges ──────────┐
-//!   lists of frees still to be done ─▶ blocks ├─▶ each block takes its segments out
+//!   what waits to be freed ─────────▶ blocks ├─▶ each block takes its segments out
 //!   MOS and datasets ──walk──▶ blocks ────────┘        │
 //!                                  what cannot be taken: allocated twice, or used though free
 //!                                  what remains: leaked
@@ -19,7 +19,7 @@ use crate::counts::{Counts, DEFERRED, row_of};
 use crate::indirect;
 use crate::mos::Mos;
 use crate::open::Pool;
-use crate::walk::{At, Claim, Prove, Root, Visit, Walk};
+use crate::walk::{At, Claim, Prove, Root, Visit, Walk, gang_claims};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::BlockError;
 use weir_format::dsl::Bpobj;
@@ -27,13 +27,16 @@ use weir_format::dsl::pool as names;
 use weir_format::indirect::MappingEntry;
 use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, Txg, brt};
 use weir_machine::Request;
+use weir_objects::dsl::change::waiting_trees;
 use weir_objects::zap::Zap;
-use weir_objects::{ObjectError, Place};
+use weir_objects::{DataBlocks, ObjectError, Place};
 
 /// Findings of one kind that are kept; all are counted.
 const KEPT: usize = 1000;
 /// Longest chain of removed vdevs, and deepest nesting of lists of pointers.
 const MAX_DEPTH: u32 = 64;
+/// Blocks of a destroyed dataset's tree that are held at a time.
+const TREE_BLOCKS: u64 = 1 << 16;
 /// Most entries of a block reference table that are held.
 const MAX_CLONES: usize = 1 << 26;
 
@@ -248,51 +251,79 @@ async fn deferred(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
         let Some(list) = plan.mos.named(rq, name).await? else { continue };
         let mut lists = vec![(list, 0)];
         while let Some((list, depth)) = lists.pop() {
-            let below = pointers(rq, plan.mos, list, verifier).await?;
+            let below = pointers(rq, plan, list, verifier).await?;
             if depth < MAX_DEPTH {
                 lists.extend(below.into_iter().map(|l| (l, depth + 1)));
             }
         }
     }
+    trees(rq, plan, verifier).await?;
     verifier.row = None;
+    Ok(())
+}
+
+/// What is left of the trees of destroyed datasets.
+async fn trees(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
+    for (tree, number) in waiting_trees(rq, &plan.mos.set).await?.into_iter().zip(0u64..) {
+        let mut rest = Some(tree);
+        while let Some(tree) = rest {
+            let (blocks, more) = tree.look(rq, plan.mos.set.cache(), TREE_BLOCKS).await?;
+            rest = more;
+            for (bp, index) in blocks.iter().zip(0u64..) {
+                let at = At { objset: ObjsetId::MOS, object: number, level: bp.level() as i8, block: index };
+                freed(rq, plan, verifier, &at, bp).await;
+            }
+            // A forged tree may lead to the same blocks for ever.
+            if verifier.report.clash_count > KEPT as u64 {
+                break;
+            }
+        }
+    }
     Ok(())
 }
 
 /// Claims the pointers of one list; gives the lists below it.
 async fn pointers(
     rq: &Request,
-    mos: &Mos,
+    plan: &Plan<'_>,
     list: ObjectId,
     verifier: &mut Verifier<'_>,
 ) -> Result<Vec<ObjectId>, ObjectError> {
+    let mos = plan.mos;
     let object = mos.set.object(rq, list).await?;
     let place = Place { objset: mos.set.id(), object: list, level: 0, block: 0 };
     let bad = |error: DecodeError| ObjectError::Decode { place, error };
     let header = Bpobj::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad)?;
     let per_block = object.block_bytes() / BlockPointer::SIZE as u64;
-    let mut left = header.pointers;
-    for block in 0..header.pointers.div_ceil(per_block.max(1)).min(object.dnode.max_block_id + 1) {
-        let Some(pointer) = mos.set.pointer_at(rq, &object, 0, block).await? else { continue };
-        let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
-        let mut cursor = Cursor::new(&bytes, pointer.endian(), "list of block pointers");
-        for index in 0..left.min(per_block) {
+    let mut blocks = DataBlocks::of(&mos.set, &object);
+    while let Some(block) = blocks.next(rq).await? {
+        let left = header.pointers.saturating_sub(block.saturating_mul(per_block)).min(per_block);
+        let Some((bytes, endian)) = mos.set.read_ordered_block(rq, &object, block).await?.filter(|_| left > 0) else {
+            break;
+        };
+        let mut cursor = Cursor::new(&bytes, endian, "list of block pointers");
+        for index in 0..left {
             let bp = BlockPointer::decode(&mut cursor).map_err(bad)?;
             let at = At { objset: ObjsetId::MOS, object: list.0, level: 0, block: block * per_block + index };
-            if bp.is_hole() || !verifier.block(&at, &bp) {
-                continue;
-            }
-            for claim in plan_claims(&bp) {
-                verifier.claim(&at, &bp, claim);
-            }
+            freed(rq, plan, verifier, &at, &bp).await;
         }
-        left = left.saturating_sub(per_block);
     }
     let Some((lists, count)) = header.sub_objects else { return Ok(Vec::new()) };
     Ok(mos.words(rq, lists, count).await?.into_iter().filter(|l| *l != 0).map(ObjectId).collect())
 }
 
-fn plan_claims(bp: &BlockPointer) -> impl Iterator<Item = Claim> + '_ {
-    bp.dvas().map(|d| (d.vdev, d.offset_bytes, d.asize_bytes))
+/// Counts and claims a block that is still to be freed.
+async fn freed(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>, at: &At, bp: &BlockPointer) {
+    if bp.is_hole() || !verifier.block(at, bp) {
+        return;
+    }
+    let claims = match bp.is_gang() {
+        true => gang_claims(&plan.walk.blocks, rq, bp).await,
+        false => bp.dvas().map(|d| (d.vdev, d.offset_bytes, d.asize_bytes)).collect(),
+    };
+    for claim in claims {
+        verifier.claim(at, bp, claim);
+    }
 }
 
 /// Addresses of blocks that are shared by clones of file ranges.

@@ -276,12 +276,20 @@ impl<V: Visit> Run<'_, V> {
                 Prove::Everything => true,
             };
         let below = !log_block && leads_on(bp);
-        if below && !bp.is_embedded() && !self.entered.insert((bp.dva(0).vdev, bp.dva(0).offset_bytes)) {
+        if below && !self.enter(bp) {
             return;
         }
         if below || proven || ganged {
             self.start(item, below || proven, below, ganged);
         }
+    }
+
+    /// Notes a block of pointers; false if it was met before, or is none that a pool can have. (Every copy is noted: one
+    /// that is not there could hide one that is.)
+    fn enter(&mut self, bp: &BlockPointer) -> bool {
+        let entered = &mut self.entered;
+        let known = bp.dvas().filter(|d| !entered.insert((d.vdev, d.offset_bytes))).count();
+        !bp.is_embedded() && known == 0
     }
 
     fn start(&mut self, item: Item, read: bool, below: bool, ganged: bool) {
@@ -488,7 +496,7 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
 }
 
 /// The space of a ganged block: its header's copies and all its pieces, at every depth.
-async fn gang_claims(blocks: &Blocks, request: &Request, bp: &BlockPointer) -> Vec<Claim> {
+pub(crate) async fn gang_claims(blocks: &Blocks, request: &Request, bp: &BlockPointer) -> Vec<Claim> {
     let mut out = Vec::new();
     let mut queue = vec![(*bp, 0)];
     while let Some((bp, depth)) = queue.pop() {

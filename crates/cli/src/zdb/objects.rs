@@ -13,7 +13,7 @@ use crate::units::human;
 use weir_format::{Dnode, DnodeFlags, ObjectId, ObjsetKind};
 use weir_machine::{Machine, Request};
 use weir_objects::zap::{Shape, Zap};
-use weir_objects::{Object, ObjectError};
+use weir_objects::{DataBlocks, Object, ObjectError, Objects};
 use weir_pool::Pool;
 
 /// Most entries of a ZAP that are shown.
@@ -74,10 +74,9 @@ async fn one(rq: &Request, set: &Set, words: &[String], verbosity: usize) -> Res
     let mut heading = true;
     let mut code = 0;
     if words.is_empty() {
-        let mut next = objects.next_object(rq, ObjectId(1)).await.map_err(|e| failed(set, &e))?;
-        while let Some(id) = next {
+        let mut listing = Objects::of(objects);
+        while let Some((id, _)) = listing.next(rq).await.map_err(|e| failed(set, &e))? {
             code = code.max(object(rq, set, id, verbosity, &mut heading).await);
-            next = objects.next_object(rq, ObjectId(id.0 + 1)).await.map_err(|e| failed(set, &e))?;
         }
     }
     for word in words {
@@ -245,12 +244,11 @@ async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Res
     for bp in object.dnode.block_pointers.iter().filter(|bp| bp.level() > 0 && !bp.is_hole()) {
         println!("{:>16x} L{} {}", 0, bp.level(), text::block_pointer(bp));
     }
-    let mut next = set.objects.next_data_block(rq, object, 0).await?;
-    while let Some(block) = next {
+    let mut blocks = DataBlocks::of(&set.objects, object);
+    while let Some(block) = blocks.next(rq).await? {
         if let Some(bp) = set.objects.pointer_at(rq, object, 0, block).await? {
             println!("{:>16x} L0 {}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
         }
-        next = set.objects.next_data_block(rq, object, block.saturating_add(1)).await?;
     }
     if let Some(bp) = &object.dnode.spill {
         println!("Spill block: {}", text::block_pointer(bp));

@@ -36,11 +36,11 @@ pub(crate) mod may;
 mod names;
 mod node;
 mod owner;
-mod posix_acl;
+pub(crate) mod posix_acl;
 mod quota;
 mod rename;
 mod replay;
-mod row;
+pub(crate) mod row;
 mod set;
 mod set_acl;
 #[cfg(test)]

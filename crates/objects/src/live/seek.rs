@@ -107,9 +107,11 @@ impl ObjectSet {
                 None => return Ok(None),
             };
             match (seen, what) {
-                (Seen::Data(_) | Seen::Shared(_), Seek::Data) | (Seen::Hole, Seek::Hole) => return Ok(Some(at)),
+                (Seen::Data(_) | Seen::Shared(_), Seek::Data | Seek::Dnodes) | (Seen::Hole, Seek::Hole) => {
+                    return Ok(Some(at));
+                }
                 (Seen::Data(_) | Seen::Shared(_) | Seen::Hole, _) => at = run_end,
-                (Seen::Synced, _) => match self.next_block(rq, &object, at, what).await? {
+                (Seen::Synced, _) => match self.next_block(rq, &object, at, what, None).await? {
                     Some(found) if found < run_end => return Ok(Some(found)),
                     _ => at = run_end,
                 },

@@ -54,7 +54,7 @@ fn lower(c: char) -> char {
 }
 
 /// A name that is looked for.
-pub(super) struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     name: &'a [u8],
     normal: Cow<'a, [u8]>,
     flags: NormFlags,
@@ -63,7 +63,7 @@ pub(super) struct Wanted<'a> {
 
 impl<'a> Wanted<'a> {
     /// `None` if nothing can match.
-    pub(super) fn new(name: &'a [u8], norm: NormFlags, how: Match) -> Option<Self> {
+    pub(crate) fn new(name: &'a [u8], norm: NormFlags, how: Match) -> Option<Self> {
         let flags = match how {
             Match::NormalizedCase => NormFlags(norm.0 & !(NormFlags::TO_UPPER | NormFlags::TO_LOWER)),
             _ => norm,
@@ -74,7 +74,7 @@ impl<'a> Wanted<'a> {
     }
 
     /// Whether a name in the ZAP is the one.
-    pub(super) fn is(&self, candidate: &[u8]) -> bool {
+    pub(crate) fn is(&self, candidate: &[u8]) -> bool {
         candidate == self.name
             || !self.exact && normalize(candidate, self.flags).is_some_and(|normal| normal == self.normal)
     }

@@ -41,7 +41,7 @@ use weir_objects::{ObjectError, ObjectSet, Place};
 /// only so many.
 const MAX_ROUNDS: u32 = 1000;
 /// Blocks of destroyed datasets that one group gives back at most.
-const FREED_PER_GROUP: u64 = 100_000;
+pub(crate) const FREED_PER_GROUP: u64 = 100_000;
 /// Bytes of a block of the configuration's object.
 pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
 
@@ -73,6 +73,8 @@ pub struct Core {
     pub autotrim: AutoTrim,
     /// What limits writing, as of the last group; `None` before the first.
     pub limits: Option<Limits>,
+    /// Blocks of destroyed datasets that one group gives back at most.
+    pub freed_per_group: u64,
     /// The group that is being synced is the last one.
     pub ended: bool,
 }
@@ -114,7 +116,7 @@ impl Syncing<'_> {
         }
         self.sync_sets().await?;
         if self.core.config_object.0 != 0 {
-            self.change.free_in_background(FREED_PER_GROUP).await?;
+            self.change.free_in_background(self.core.freed_per_group).await?;
         }
         self.free_all().await?;
         self.sync_dedup().await?;

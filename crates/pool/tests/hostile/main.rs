@@ -18,6 +18,7 @@
 
 mod drive;
 mod forge;
+mod wide;
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

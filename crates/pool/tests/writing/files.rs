@@ -179,7 +179,7 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     holed
 }
 
-fn home() -> NewDataset {
+pub fn home() -> NewDataset {
     let kind = Kind::FileSystem(FileSystemSpec::default());
     NewDataset { name: "tank/home".into(), kind, properties: Vec::new() }
 }

@@ -16,6 +16,7 @@ mod real;
 mod scrub;
 mod space_log;
 mod trim;
+mod waiting;
 mod work;
 mod zaps;
 mod zdb;

@@ -59,6 +59,7 @@ pub use pool::PoolDirs;
 pub use properties::Setting;
 pub use synced::{Booked, SyncedSet};
 pub use trees::Freed;
+pub use trees::{Tree, waiting_trees};
 pub use volume::{VolumeSpec, check_volume_size, set_volume_size};
 
 use crate::error::ObjectError;

@@ -18,15 +18,20 @@ use crate::error::{ObjectError, Place};
 use crate::live::NewObject;
 use crate::object::Object;
 use crate::object_set::{ObjectSet, Opening};
+use crate::zap;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use weir_cache::Cache;
 use weir_format::dsl::pool;
 use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset, Txg};
+use weir_machine::Request;
 
 /// An array of words that describes itself as metadata (`DMU_OTN_UINT64_METADATA`).
 const WORDS_METADATA: ObjectType = ObjectType(0xc3);
 /// Bytes of a block of the object.
 const BLOCK_BYTES: u32 = 128 << 10;
+/// Most trees that are believed to wait.
+const TREES_MAX: u64 = 1 << 20;
 /// Bytes of an entry.
 const ENTRY_BYTES: u64 = 168;
 /// The object set of bookmarks in destroyed trees (`ZB_DESTROYED_OBJSET`).
@@ -61,6 +66,29 @@ impl Header {
     }
 }
 
+/// The trees that wait to be freed, for those who only look.
+///
+/// # Errors
+/// What reading them meets.
+pub async fn waiting_trees(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<Tree>, ObjectError> {
+    let found = zap::lookup_word(rq, mos, super::DIRECTORY, pool::BPTREE_OBJ).await?;
+    let Some(id) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(Vec::new()) };
+    let object = mos.object(rq, id).await?;
+    let wrong = |why| ObjectError::Corrupt { place: mos.place(id, 0, 0), why };
+    let header = Header::decode(object.dnode.bonus(), object.dnode.endian);
+    let header = header.map_err(|e| ObjectError::decode(mos.place(id, 0, 0), e))?;
+    if header.end.saturating_sub(header.begin) > TREES_MAX {
+        return Err(wrong("more trees to be freed than a pool has datasets"));
+    }
+    let mut trees = Vec::new();
+    for number in header.begin..header.end {
+        let first = number.saturating_mul(ENTRY_BYTES / 8);
+        let words = mos.read_words(rq, &object, first, ENTRY_BYTES / 8).await?;
+        trees.push(Tree::of_words(&words).ok_or(wrong("an entry that is no tree"))?);
+    }
+    Ok(trees)
+}
+
 /// A place in a walk: object, level, block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
@@ -69,16 +97,34 @@ struct Mark {
     block: u64,
 }
 
-/// One tree (`bptree_entry_phys_t`).
+/// One tree (`bptree_entry_phys_t`): a destroyed dataset, or what is left of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Tree {
+pub struct Tree {
     root: BlockPointer,
     after: Txg,
     mark: Option<Mark>,
 }
 
 impl Tree {
-    fn of_words(words: &[u64]) -> Option<Self> {
+    /// Up to `most` (and a few more) of the blocks that are to be freed, in the order of freeing, and the rest of the tree.
+    ///
+    /// # Errors
+    /// What reading the tree meets.
+    pub async fn look(
+        self,
+        rq: &Request,
+        cache: &Arc<Cache>,
+        most: u64,
+    ) -> Result<(Vec<BlockPointer>, Option<Tree>), ObjectError> {
+        if self.root.is_hole() || self.root.birth() <= self.after {
+            return Ok((Vec::new(), None));
+        }
+        let set = ObjectSet::open(rq, cache.clone(), self.root, Opening::default()).await?;
+        let freer = Freer::over(set, &self, most).run(rq, &self.root).await?;
+        Ok((freer.freed, freer.paused.map(|mark| Tree { mark: Some(mark), ..self })))
+    }
+
+    pub(crate) fn of_words(words: &[u64]) -> Option<Self> {
         let root = BlockPointer::from_words(words.get(..16)?.try_into().ok()?);
         let [after, objset, object, level, block]: [u64; 5] = words.get(16..21)?.try_into().ok()?;
         let none = [objset, object, level, block] == [0; 4];
@@ -86,7 +132,7 @@ impl Tree {
         Some(Tree { root, after: Txg(after), mark })
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut e = Encoder::new(Endian::Little);
         e.words(self.root.words());
         e.u64(self.after.0);
@@ -246,8 +292,7 @@ impl Change<'_> {
             return Ok((0, None));
         }
         let set = ObjectSet::open(self.rq, self.mos.cache().clone(), tree.root, Opening::default()).await?;
-        let freer = Freer { set, after: tree.after, resume: tree.mark, left: most, paused: None, freed: Vec::new() };
-        let freer = freer.run(self.rq, &tree.root).await?;
+        let freer = Freer::over(set, &tree, most).run(self.rq, &tree.root).await?;
         let (mut sum, sizes) = (Delta::default(), self.pool.sizes.clone());
         for pointer in &freer.freed {
             sum += Sums::of(pointer, &*sizes).into();
@@ -265,8 +310,12 @@ impl Change<'_> {
 }
 
 impl Freer {
+    fn over(set: Arc<ObjectSet>, tree: &Tree, most: u64) -> Self {
+        Freer { set, after: tree.after, resume: tree.mark, left: most, paused: None, freed: Vec::new() }
+    }
+
     /// Walks the whole set: its objects, the accounting, then its header.
-    async fn run(mut self, rq: &weir_machine::Request, root: &BlockPointer) -> Result<Self, ChangeError> {
+    async fn run(mut self, rq: &Request, root: &BlockPointer) -> Result<Self, ObjectError> {
         let header = self.set.root().header.clone();
         let dnodes = [
             (0, header.meta_dnode),
@@ -303,12 +352,7 @@ impl Freer {
         u64::from(level) >= mark_level && mark_block.checked_shr(shift).unwrap_or(0) == block
     }
 
-    fn dnode<'a>(
-        &'a mut self,
-        rq: &'a weir_machine::Request,
-        number: u64,
-        dnode: Dnode,
-    ) -> BoxFuture<'a, Result<(), ChangeError>> {
+    fn dnode<'a>(&'a mut self, rq: &'a Request, number: u64, dnode: Dnode) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
             let top = dnode.levels.saturating_sub(1);
             let (pointers, spill) = (dnode.block_pointers.clone(), dnode.spill);
@@ -326,12 +370,12 @@ impl Freer {
     /// Frees what is below a block, then the block.
     fn block<'a>(
         &'a mut self,
-        rq: &'a weir_machine::Request,
+        rq: &'a Request,
         object: &'a Arc<Object>,
         level: u8,
         block: u64,
         pointer: BlockPointer,
-    ) -> BoxFuture<'a, Result<(), ChangeError>> {
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
             let shared = pointer.is_hole() || pointer.is_redacted() || pointer.birth() <= self.after;
             if self.paused.is_some() || shared || !self.is_ahead(object, level, block) {
@@ -361,12 +405,12 @@ impl Freer {
 
     async fn below(
         &mut self,
-        rq: &weir_machine::Request,
+        rq: &Request,
         object: &Arc<Object>,
         level: u8,
         block: u64,
         pointer: &BlockPointer,
-    ) -> Result<(), ChangeError> {
+    ) -> Result<(), ObjectError> {
         let shift = object.fan_out_shift();
         let data_block = block.checked_shl(shift.saturating_mul(level.into())).unwrap_or(0);
         let bytes = self.set.read_indirect(rq, object, pointer, level, data_block).await?;
@@ -382,11 +426,11 @@ impl Freer {
 
     async fn dnodes(
         &mut self,
-        rq: &weir_machine::Request,
+        rq: &Request,
         meta: &Arc<Object>,
         block: u64,
         pointer: &BlockPointer,
-    ) -> Result<(), ChangeError> {
+    ) -> Result<(), ObjectError> {
         let bytes = self.set.read_pointer(rq, meta, block, pointer).await?;
         let place = self.set.place(meta.id, 0, block);
         let slots = bytes.len() / Dnode::SLOT;

@@ -1,0 +1,127 @@
+//! The entry points for hostile bytes: what this crate decodes itself, beyond the structures of `weir_format`. Each returns,
+//! whatever the input, in time and memory bounded by its length.
+
+use crate::acl::{Ace, decode};
+use crate::metadata::{Metadata, Numbers, StoredAcl};
+use crate::writing::posix_acl::List;
+use crate::writing::row::{Row, encode, layout};
+use crate::writing::{Naming, owner_of};
+use crate::xattr::{list_of, shown, stored_names, value_of};
+use bytes::Bytes;
+use weir_format::{Endian, ObjectId, ObjectType};
+use weir_objects::sa::SaTable;
+
+/// A target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Runs the target of that name; false if there is none.
+pub fn run(name: &str, data: &[u8]) -> bool {
+    let target = TARGETS.iter().find(|t| t.0 == name);
+    if let Some((_, body)) = target {
+        body(data);
+    }
+    target.is_some()
+}
+
+/// Name and body of each target.
+pub const TARGETS: &[Target] = &[
+    ("file_acl", file_acl_target),
+    ("file_row", file_row_target),
+    ("file_xattrs", file_xattrs_target),
+    ("posix_acl", posix_acl_target),
+];
+
+const OBJECT: ObjectId = ObjectId(7);
+
+fn endian_of(first: u8) -> Endian {
+    if first & 1 == 1 { Endian::Big } else { Endian::Little }
+}
+
+fn file_acl_target(data: &[u8]) {
+    let Some(([first, count], bytes)) = data.split_first_chunk::<2>() else { return };
+    if let Ok(aces) = decode(OBJECT, bytes, endian_of(*first), u64::from(*count), first & 2 != 0) {
+        assert!(aces.len() <= usize::from(*count));
+        assert_eq!(aces.iter().map(Ace::of).count(), aces.len());
+    }
+}
+
+/// A table of attributes, and a file's row after it: as `stat` reads it, and as a change takes it and puts it back.
+fn file_row_target(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    let endian = endian_of(*first);
+    let (table, row) = SaTable::of_bytes(rest);
+    let numbers = Numbers::new(table);
+    let mut metadata = Metadata::default();
+    let whole = Bytes::copy_from_slice(row);
+    if metadata.take_row(&numbers, &whole, endian, Some(&whole)).is_ok() {
+        let _ = metadata.kind();
+        if let StoredAcl::Aces(bytes, count, endian) = &metadata.acl {
+            let _ = decode(OBJECT, bytes, *endian, *count, true);
+        }
+    }
+    let _ = Metadata::of_znode(row, endian);
+    for kind in [ObjectType::ZNODE, ObjectType::SA] {
+        let _ = owner_of(kind, row, endian);
+    }
+    let Ok(pieces) = numbers.table().row(row, endian) else { return };
+    let mut list = Row::default();
+    if list.take(&numbers, &pieces, endian).is_err() {
+        return;
+    }
+    let _ = list.aces(&numbers);
+    for room in [0, 64, 320, 8192] {
+        let Some(parts) = list.parts(&numbers, room) else { continue };
+        for part in [parts.bonus, parts.spill] {
+            let lengths = part.iter().filter_map(|a| numbers.length(a.number)).count();
+            assert_eq!((lengths, layout(part).len()), (part.len(), part.len()));
+            let _ = encode(&numbers, part, 2, endian);
+        }
+    }
+}
+
+fn file_xattrs_target(data: &[u8]) {
+    let mut metadata = Metadata::default();
+    metadata.xattrs = Some(Bytes::copy_from_slice(data));
+    if let Ok(Some(list)) = list_of(OBJECT, &metadata) {
+        for pair in list.pairs() {
+            let _ = value_of(&pair.value);
+            if let Some(name) = shown(&pair.name) {
+                assert!(stored_names(&name).any(|stored| stored == &pair.name[..]), "what is listed is found");
+            }
+        }
+    }
+}
+
+fn posix_acl_target(data: &[u8]) {
+    if let Some(list) = List::decode(data) {
+        let bytes = list.encode();
+        assert_eq!(List::decode(&bytes).map(|again| again.encode()), Some(bytes), "what is written is read again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_panics() {
+        let mut x = 0x2545_f491_4f6c_dd1du64;
+        let mut next = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
+        for (name, body) in TARGETS {
+            for round in 0..2000u64 {
+                let len = (next() % if round % 2 == 0 { 40 } else { 1500 }) as usize;
+                let mut data: Vec<u8> = (0..len).map(|_| next() as u8).collect();
+                for word in data.chunks_mut(8).skip((next() % 8) as usize).step_by(3) {
+                    word.iter_mut().skip(2).for_each(|b| *b = 0);
+                }
+                body(&data);
+            }
+            assert!(run(name, &[]));
+        }
+    }
+}
