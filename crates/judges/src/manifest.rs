@@ -114,12 +114,15 @@ pub struct Dataset {
     /// A volume's contents.
     #[serde(default)]
     pub volume: Option<VolumeContents>,
-    /// Space by user: (kind, name or number, bytes).
+    /// Space by user: kind, number, bytes, their limit, objects, their limit. Absent where it was not asked for.
     #[serde(default)]
-    pub userspace: Vec<Vec<String>>,
+    pub userspace: Option<Vec<[String; 6]>>,
     /// Space by group, likewise.
     #[serde(default)]
-    pub groupspace: Vec<Vec<String>>,
+    pub groupspace: Option<Vec<[String; 6]>>,
+    /// The tags that hold a snapshot.
+    #[serde(default)]
+    pub holds: Vec<String>,
 }
 
 /// The kinds of dataset.

@@ -1,5 +1,5 @@
-//! What pools and datasets say of themselves: every property with its source, and the tree of `zpool status`, as Weir's
-//! commands print them in JSON, against what OpenZFS printed (in each golden's manifest).
+//! What pools and datasets say of themselves: every property with its source, the tree of `zpool status`, and the history, as
+//! Weir's commands print them in JSON, against what OpenZFS printed (in each golden's manifest).
 //!
 //! The manifests were taken from pools imported read-only with another root (`-R /mnt`). A few values cannot be the same;
 //! they are left out by name, each with its reason: [`NOT_OF_THE_POOL`], [`NOT_IN_STATUS`], ….
@@ -72,6 +72,7 @@ fn case(folder: &Path, name: &str) -> Result<Findings, JudgeError> {
     let ours = only(&answer, "pools").unwrap_or(&Value::Null);
     pool_properties(&weir, manifest, &mut findings)?;
     dataset_properties(&weir, manifest, special_bytes(ours), &mut findings)?;
+    history(&weir, manifest, &mut findings)?;
     let theirs = manifest.get("status").unwrap_or(&Value::Null);
     if OTHER_DISK_THERE.contains(&name) {
         for field in ["name", "state", "pool_guid", "error_count"] {
@@ -90,6 +91,13 @@ struct Weir<'a> {
 impl Weir<'_> {
     /// The JSON that `before DEVICES after` prints.
     fn ask(&self, before: &[&str], after: &[&str]) -> Result<Value, JudgeError> {
+        let out = self.say(before, after)?;
+        let command = format!("weir {}", before.join(" "));
+        serde_json::from_slice(&out).map_err(|e| JudgeError::Process { command, why: e.to_string() })
+    }
+
+    /// What `before DEVICES after` prints.
+    fn say(&self, before: &[&str], after: &[&str]) -> Result<Vec<u8>, JudgeError> {
         let binary = weir()?;
         let command = format!("weir {}", before.join(" "));
         let failed = |why: String| JudgeError::Process { command: command.clone(), why };
@@ -98,7 +106,7 @@ impl Weir<'_> {
         if !out.status.success() {
             return Err(failed(String::from_utf8_lossy(&out.stderr).trim().to_string()));
         }
-        serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
+        Ok(out.stdout)
     }
 }
 
@@ -118,6 +126,22 @@ fn told(property: &Value) -> (String, String) {
         other => other.to_lowercase(),
     };
     (text(property.get("value")), source)
+}
+
+/// The pool's history, line by line.
+fn history(weir: &Weir<'_>, manifest: &Value, findings: &mut Findings) -> Result<(), JudgeError> {
+    let text = weir.say(&["zpool", "history", "-d"], &[])?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let found: Vec<&str> = text.lines().skip(1).filter(|line| !line.is_empty()).collect();
+    let expected = manifest.get("history").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let expected: Vec<&str> = expected.iter().filter_map(Value::as_str).collect();
+    findings.facts += expected.len() as u64;
+    for n in 0..expected.len().max(found.len()) {
+        if expected.get(n) != found.get(n) {
+            findings.differs(format!("history {n}: expected {:?}, found {:?}", expected.get(n), found.get(n)));
+        }
+    }
+    Ok(())
 }
 
 fn pool_properties(weir: &Weir<'_>, manifest: &Value, findings: &mut Findings) -> Result<(), JudgeError> {

@@ -62,7 +62,7 @@ pub fn run(call: &Call, who: Who, line: Vec<OsString>) -> Result<u8, Failure> {
     let found = machine.block_on(async {
         let rq = Request::internal("userspace");
         let files = pool.file_system(&rq, of).await?;
-        files.objects().accounts(&rq, who).await.map_err(PoolError::from)
+        files.objects().bound_accounts(&rq, who).await.map_err(PoolError::from)
     });
     let found = found.map_err(|why| Failure::failed(format!("cannot get used/quota for {of}: {why}")))?;
     let known = identity::names(who);

@@ -1,9 +1,11 @@
-//! Datasets and their properties against a manifest: every name, every kind, every property's value and source.
+//! Datasets and their properties against a manifest: every name, every kind, every property's value and source, what holds
+//! snapshots, and what users and groups have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_format::ObjsetKind;
-use weir_objects::dsl::PoolFacts;
+use weir_format::znode::Fuid;
+use weir_objects::dsl::{Account, PoolFacts, Who};
 use weir_objects::props::Source;
 
 use crate::compare::Findings;
@@ -29,8 +31,54 @@ pub fn compare(opened: &Opened, state: &Manifest) -> Findings {
     }
     for dataset in state.datasets.iter().filter(kept) {
         properties(opened, dataset, &mut findings);
+        holds(opened, dataset, &mut findings);
+        let spaces = [(Who::User, &dataset.userspace), (Who::Group, &dataset.groupspace)];
+        for (who, expected) in spaces.into_iter().filter_map(|(who, space)| Some((who, space.as_ref()?))) {
+            accounts(opened, dataset, who, expected, &mut findings);
+        }
     }
     findings
+}
+
+/// What holds a snapshot.
+fn holds(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
+    if dataset.kind != DatasetKind::Snapshot {
+        return;
+    }
+    findings.facts += 1;
+    let found = opened.find(&dataset.name).and_then(|found| {
+        let found = opened.machine.block_on(opened.dsl.holds(&opened.request, &found));
+        found.map_err(|error| error.to_string())
+    });
+    let found: Result<Vec<String>, String> = found.map(|holds| holds.into_iter().map(|(tag, _)| tag).collect());
+    let mut expected = dataset.holds.clone();
+    expected.sort_unstable();
+    if found.as_ref() != Ok(&expected) {
+        findings.differs(format!("{}: held by {found:?}, must be {expected:?}", dataset.name));
+    }
+}
+
+/// Who has how much, and may.
+fn accounts(opened: &Opened, dataset: &Dataset, who: Who, expected: &[[String; 6]], findings: &mut Findings) {
+    findings.facts += expected.len() as u64;
+    let found = opened.objects(&dataset.name).and_then(|set| {
+        let found = opened.machine.block_on(set.bound_accounts(&opened.request, who));
+        found.map_err(|error| error.to_string())
+    });
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return findings.differs(format!("{}: accounts: {error}", dataset.name)),
+    };
+    let row = |(id, a): (&Fuid, &Account)| {
+        [id.0, a.used_bytes, a.quota_bytes, a.used_objects, a.quota_objects].map(|number| number.to_string())
+    };
+    let found: BTreeSet<[String; 5]> = found.iter().map(row).collect();
+    let expected = expected.iter().map(|[_, id, used, quota, objects, limit]| [id, used, quota, objects, limit]);
+    let expected: BTreeSet<[String; 5]> = expected.map(|row| row.map(Clone::clone)).collect();
+    for row in expected.symmetric_difference(&found) {
+        let where_ = if found.contains(row) { "is not known to OpenZFS" } else { "is missing" };
+        findings.differs(format!("{}: account of {who:?} {row:?} {where_}", dataset.name));
+    }
 }
 
 fn properties(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {

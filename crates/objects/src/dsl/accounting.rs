@@ -106,7 +106,7 @@ pub type Accounts = BTreeMap<Fuid, Account>;
 pub type Domains = BTreeMap<u64, String>;
 
 impl ObjectSet {
-    /// What each user, group or project of a file system uses and may use.
+    /// What each user, group or project of a file system uses, and the limit of its own.
     pub async fn accounts(self: &Arc<Self>, rq: &Request, who: Who) -> Result<Accounts, ObjectError> {
         let mut out = Accounts::new();
         match self.object(rq, ObjectId(who.object())).await {
@@ -128,6 +128,25 @@ impl ObjectSet {
         }
         for (name, value) in self.quotas(rq, names.1).await? {
             account(&mut out, &name, |a| a.quota_objects = value);
+        }
+        Ok(out)
+    }
+
+    /// The same, where who has no limit of its own has the usual one (`defaultuserquota` and so on): what binds it.
+    ///
+    /// # Errors
+    /// What reading the accounts meets.
+    pub async fn bound_accounts(self: &Arc<Self>, rq: &Request, who: Who) -> Result<Accounts, ObjectError> {
+        let mut out = self.accounts(rq, who).await?;
+        for what in Counted::ALL {
+            let usual = zap::lookup_word(rq, self, ObjectId(master::OBJECT), who.default_name(what)).await?;
+            for account in out.values_mut() {
+                let limit = match what {
+                    Counted::Bytes => &mut account.quota_bytes,
+                    Counted::Objects => &mut account.quota_objects,
+                };
+                *limit = if *limit == 0 { usual.unwrap_or(0) } else { *limit };
+            }
         }
         Ok(out)
     }
