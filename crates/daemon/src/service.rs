@@ -105,23 +105,21 @@ impl Service {
         Ok(Service { nfs_address, nbd_address, front: front.clone(), nfs, nbd, stop, running })
     }
 
-    /// Lines ready to paste, one for each file system and volume.
+    /// Lines ready to paste into a shell, for each file system and volume. `port=` and `mountport=` spare a client the
+    /// question to a port mapper (port 111), which nobody answers here.
     pub fn lines(&self) -> Vec<String> {
         let (host, port) = (self.nfs_address.ip(), self.nfs_address.port());
         let (how, flag) = if self.front.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
         let exports = self.front.tree.members().into_iter().map(|member| member.name);
         let mounts = exports.filter(|name| !name.contains('@')).map(|name| {
-            let path = name.replace(' ', "\\040");
-            format!(
-                "mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {}:/{path} /mnt",
-                bracketed(host)
-            )
+            let source = quoted(&format!("{}:/{name}", bracketed(host)));
+            format!("mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {source} /mnt")
         });
         let volumes = self.nbd_address.into_iter().flat_map(|address| {
             let port = address.port();
             self.front.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
                 let uri = format!("nbd://{address}/{}", escaped(&name));
-                let attach = format!("nbd-client {flag}-N {name} {} {port} /dev/nbd0", address.ip());
+                let attach = format!("nbd-client {flag}-N {} {} {port} /dev/nbd0", quoted(&name), address.ip());
                 [format!("qemu-img info {uri}"), attach]
             })
         });
@@ -184,6 +182,12 @@ fn bracketed(host: IpAddr) -> String {
     }
 }
 
+/// A word of a shell's line: names of datasets may have spaces.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.:".contains(c);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
 /// A name as a part of a URI: what has a meaning there is written as `%` and two digits.
 fn escaped(name: &str) -> String {
     let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.:".contains(byte);
@@ -193,6 +197,14 @@ fn escaped(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_become_words_of_a_shell() {
+        assert_eq!(quoted("127.0.0.1:/p/v-1.x"), "127.0.0.1:/p/v-1.x");
+        assert_eq!(quoted("[::1]:/p"), "'[::1]:/p'");
+        assert_eq!(quoted("127.0.0.1:/p/a b"), "'127.0.0.1:/p/a b'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
 
     #[test]
     fn names_become_uris() {

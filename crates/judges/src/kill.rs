@@ -5,7 +5,9 @@
 //! replays the intent logs, and looks: every name is in a state that its client brought about at or after the last one
 //! that was said. Now and then OpenZFS's zdb judges the pool as it was left, and after it was exported.
 //!
-//! The clients' changes follow from a seed, so the parent knows each state; their files hold a version each, whole.
+//! Most children are killed some time after they have opened the pool, so that they have written; one in four at any moment,
+//! while it opens the pool and replays too. The clients' changes follow from a seed, so the parent knows each state; their
+//! files hold a version each, whole.
 #![allow(clippy::disallowed_methods, reason = "a judge kills other programs in real time")]
 
 use std::collections::BTreeMap;
@@ -34,6 +36,12 @@ const NAMES: u64 = 6;
 /// Changes that a client makes at most in one life.
 const CHANGES: u64 = 100_000;
 const LONGEST: u64 = 150_000;
+/// What a child says when it has opened the pool.
+const OPENED: &str = "opened";
+/// How long a child may take to open the pool on a busy machine.
+const OPENS_WITHIN: Duration = Duration::from_secs(60);
+/// One life in so many is ended at any moment, while the pool is opened too; the others some time after that.
+const AT_ANY_MOMENT: u64 = 4;
 
 /// A change of one name: to a version, or away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +103,7 @@ pub fn child(folder: &str, life: &str) -> ExitCode {
     let life = life.parse().unwrap_or(0);
     let done = machine.block_on(async {
         let (_engine, files) = opened(&machine, Path::new(folder)).await?;
+        println!("{OPENED}");
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let files = files.clone();
@@ -219,9 +228,14 @@ fn life(folder: &Path, life: u64) -> Result<BTreeMap<u64, u64>, JudgeError> {
         .spawn()
         .map_err(io)?;
     let Some(stdout) = child.stdout.take() else { return Err(failed("the child", "no output")) };
+    let (opened, is_open) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut said = BTreeMap::new();
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if line == OPENED {
+                // Who does not wait for it is gone.
+                let _ = opened.send(());
+            }
             let mut words = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
             if let (Some(client), Some(n)) = (words.next(), words.next()) {
                 said.insert(client, n);
@@ -229,6 +243,8 @@ fn life(folder: &Path, life: u64) -> Result<BTreeMap<u64, u64>, JudgeError> {
         }
         said
     });
+    // If it ends before it has opened the pool, that is seen below.
+    let _ = (!life.is_multiple_of(AT_ANY_MOMENT)).then(|| is_open.recv_timeout(OPENS_WITHIN));
     std::thread::sleep(Duration::from_millis(300 + mixed(life) % 2500));
     let early = child.try_wait().map_err(io)?;
     child.kill().map_err(io)?;

@@ -13,12 +13,12 @@
 //! and the server's memory stays within its budget.
 #![allow(clippy::disallowed_methods, reason = "a judge kills other programs in real time")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_machine::Machine;
 use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
@@ -43,6 +43,10 @@ const UNITS: u64 = 256;
 const UNIT: usize = 4 << 10;
 const VOLUME_BYTES: u64 = 16 << 20;
 const FIO_BLOCK: u64 = 8 << 10;
+/// fio's log is written in pieces: with the first of them it is at work.
+const FIO_BEGUN_BYTES: u64 = 1 << 10;
+/// How long clients may take to begin.
+const BEGINS_WITHIN: Duration = Duration::from_secs(60);
 /// ARC and dirty limit of a server that nobody told otherwise, and a fifth.
 const MOST_MEMORY: u64 = (OpenOptions::ARC_BYTES + (256 << 20)) / 5 * 6;
 
@@ -136,7 +140,7 @@ fn own_file(client: u64) -> Vec<u8> {
 }
 
 /// Writes over NFS until the server is gone. Gives the verifier that it saw last.
-fn nfs_client(mut tree: NfsTree, file: &Handle, units: &mut Units) -> Result<u64, JudgeError> {
+fn nfs_client(mut tree: NfsTree, file: &Handle, units: &mut Units, begun: &AtomicBool) -> Result<u64, JudgeError> {
     let mut verifier = None;
     let mut same = |now: u64| match verifier.replace(now) {
         Some(before) if before != now => Err(failed("NFS", "the verifier changed while the server ran")),
@@ -145,6 +149,7 @@ fn nfs_client(mut tree: NfsTree, file: &Handle, units: &mut Units) -> Result<u64
     loop {
         let (unit, version, stable) = units.begin();
         let Ok(now) = tree.write(file, (unit * UNIT) as u64, &content(version), stable) else { break };
+        begun.store(true, Ordering::Relaxed);
         same(now)?;
         if stable {
             units.promise(Some(unit));
@@ -211,7 +216,7 @@ fn copies(nfs_cp: &Path, source: &Path, serving: (u16, u16), life: u64, gone: &A
 /// Runs fio until the server is gone. Gives the blocks that it wrote, with whether a flush had covered each.
 fn fio(program: &Path, folder: &Path, port: u16, life: u64, gone: &AtomicBool) -> Result<Vec<(u64, bool)>, JudgeError> {
     // fio appends: each life has a log of its own.
-    let log = folder.join(format!("fio-{life}.log"));
+    let log = fio_log(folder, life);
     let mut command = Command::new(program);
     command.args(["--name=killed", "--ioengine=nbd", "--rw=randwrite", "--iodepth=1", "--fsync=8", "--do_verify=0"]);
     command.args(["--verify=pattern", &format!("--verify_pattern=%o0x{:016x}", life.swap_bytes())]);
@@ -227,6 +232,22 @@ fn fio(program: &Path, folder: &Path, port: u16, life: u64, gone: &AtomicBool) -
         return Err(failed("fio", format!("wrote nothing: {}", String::from_utf8_lossy(&output.stderr))));
     }
     Ok(blocks)
+}
+
+fn fio_log(folder: &Path, life: u64) -> PathBuf {
+    folder.join(format!("fio-{life}.log"))
+}
+
+/// Waits until every NFS client has had an answer and fio has flushed now and then; on a very busy machine, not for ever.
+fn until_begun(clients: &[Arc<AtomicBool>], log: Option<&Path>) {
+    let until = Instant::now() + BEGINS_WITHIN;
+    let size = |log: &Path| std::fs::metadata(log).map_or(0, |about| about.len());
+    let begun = || {
+        clients.iter().all(|begun| begun.load(Ordering::Relaxed)) && log.is_none_or(|log| size(log) >= FIO_BEGUN_BYTES)
+    };
+    while !begun() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Reads fio's log of operations, which names each when it begins. One is at work at a time: a flush was answered well
@@ -292,8 +313,8 @@ struct Known {
 
 /// Programs of others that are here.
 struct Others {
-    nfs_cp: Option<std::path::PathBuf>,
-    fio: Option<std::path::PathBuf>,
+    nfs_cp: Option<PathBuf>,
+    fio: Option<PathBuf>,
 }
 
 type Client<T> = JoinHandle<Result<T, JudgeError>>;
@@ -317,10 +338,13 @@ fn life(
     let serving = Serving::writable(folder, POOL)?;
     let nbd_at = serving.nbd.ok_or_else(|| failed("weir serve", "no NBD"))?;
     let mut nfs_clients: Vec<Client<(Units, u64)>> = Vec::new();
+    let mut begun = Vec::new();
     for (client, mut units) in (0..).zip(std::mem::take(&mut known.nfs)) {
         let mut tree = nfs(&serving).map_err(bad)?;
         let file = tree.made(&own_file(client)).map_err(bad)?;
-        nfs_clients.push(std::thread::spawn(move || nfs_client(tree, &file, &mut units).map(|v| (units, v))));
+        let first = Arc::new(AtomicBool::new(false));
+        begun.push(first.clone());
+        nfs_clients.push(std::thread::spawn(move || nfs_client(tree, &file, &mut units, &first).map(|v| (units, v))));
     }
     let device = NbdDevice::open(nbd_at, &format!("{POOL}/own")).map_err(bad)?;
     let mut units = std::mem::replace(&mut known.nbd, Units::new(0));
@@ -338,7 +362,9 @@ fn life(
         let gone = gone.clone();
         std::thread::spawn(move || copies(&program, &source, ports, life, &gone))
     });
-    std::thread::sleep(Duration::from_millis(3000 + mixed(life) % 3000));
+    let log = others.fio.as_ref().map(|_| fio_log(scratch, life));
+    until_begun(&begun, log.as_deref());
+    std::thread::sleep(Duration::from_millis(1000 + mixed(life) % 3000));
     // A client that fails from now on may have lost its server.
     gone.store(true, Ordering::Relaxed);
     let peak = serving.kill()?;

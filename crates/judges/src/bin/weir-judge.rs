@@ -17,7 +17,7 @@ weir-judge JUDGE
   old-pools [POOL...]                       the pools of OpenZFS's test package
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
-  suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng
+  suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
