@@ -131,6 +131,12 @@ impl Engine {
     /// # Errors
     /// What reading the MOS meets.
     pub async fn scrub(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
+        let _steady = self.steady.lock().await;
+        self.scrub_now(rq).await
+    }
+
+    /// The same, for who is in the syncer.
+    async fn scrub_now(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
         let mos = Mos { set: self.mos.clone() };
         let Some(words) = mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
         let Some(scan) = ScanPhys::from_words(&words) else { return Ok(None) };
@@ -237,7 +243,10 @@ impl Engine {
         let blocks = self.cache.blocks().clone();
         let _hold = blocks.hold();
         let mos = Mos { set: self.mos.clone() };
-        let (mut roots, _) = roots::roots(rq, &mos).await?;
+        let (mut roots, _) = {
+            let _steady = self.steady.lock().await;
+            roots::roots(rq, &mos).await?
+        };
         roots.retain(|root| root.objset >= progress.place.objset);
         let walk = Walk { machine: self.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
         let next = walk.run_from(roots, progress.place, stretch).await;
@@ -246,7 +255,10 @@ impl Engine {
             (stretch.until, stretch.most_bytes) = (Nanos(u64::MAX), u64::MAX);
             let start = progress.scan.max_txg;
             let late = |d: &weir_format::dsl::DslDataset| d.is_snapshot() && d.creation_txg > start;
-            let (late, _) = roots::datasets(rq, &mos, &late).await?;
+            let (late, _) = {
+                let _steady = self.steady.lock().await;
+                roots::datasets(rq, &mos, &late).await?
+            };
             walk.run(late, stretch).await;
         }
         Ok(next)
@@ -265,7 +277,7 @@ impl Syncing<'_> {
     async fn start_scrub(&mut self) -> Result<(), PoolError> {
         let refused = |what: &str| PoolError::Refused { what: what.to_owned() };
         let rq = self.change.rq;
-        let last = self.engine.scrub(rq).await?;
+        let last = self.engine.scrub_now(rq).await?;
         if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
             open.scan.flags &= !PAUSED;
             return self.put_scrub(&open).await;
@@ -296,7 +308,7 @@ impl Syncing<'_> {
 
     async fn open_scrub(&self) -> Result<Progress, PoolError> {
         let none = PoolError::Refused { what: "there is no active scrub".into() };
-        self.engine.scrub(self.change.rq).await?.filter(Progress::is_open).ok_or(none)
+        self.engine.scrub_now(self.change.rq).await?.filter(Progress::is_open).ok_or(none)
     }
 
     async fn put_scrub(&self, progress: &Progress) -> Result<(), PoolError> {

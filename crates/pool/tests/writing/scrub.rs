@@ -3,6 +3,7 @@
 use crate::gangs::spoil;
 use crate::real::{folder, import, top};
 use crate::{work, zdb};
+use futures_util::FutureExt;
 use std::path::Path;
 use std::time::Duration;
 use weir_machine::{Machine, Request};
@@ -97,6 +98,10 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
         let engine = import(&machine, &dir).await.unwrap();
         assert!(matches!(engine.scrub_pause().await, Err(PoolError::Refused { .. })));
         assert!(engine.scrub(rq).await.unwrap().is_none());
+        // Who looks sees no change half done: it waits for whoever has the MOS.
+        let datasets = engine.dsl(rq).await.unwrap();
+        assert!(engine.scrub(rq).now_or_never().is_none());
+        drop(datasets);
         engine.scrub_start().await.unwrap();
         let whole = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
         engine.scrub_start().await.unwrap();
