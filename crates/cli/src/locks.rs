@@ -77,15 +77,29 @@ fn in_the_way(path: &Path) -> String {
 
 /// The process that holds a lock on a file, as the kernel lists it: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
 pub fn holder_of(path: &Path) -> Option<u32> {
-    let Identity { device, inode } = Identity::of(path)?;
-    let wanted = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
-    let all = std::fs::read_to_string("/proc/locks").ok()?;
-    all.lines().find_map(|line| {
+    let wanted = Identity::of(path)?;
+    locked().into_iter().find(|(_, identity)| *identity == wanted).map(|(pid, _)| pid)
+}
+
+/// What a process holds locks on.
+pub fn held_by(pid: u32) -> BTreeSet<Identity> {
+    locked().into_iter().filter(|(holder, _)| *holder == pid).map(|(_, identity)| identity).collect()
+}
+
+/// All locks with their holders.
+fn locked() -> Vec<(u32, Identity)> {
+    let all = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let parse = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
         let is_flock = words.next() == Some("FLOCK");
-        let pid = words.nth(2)?;
-        (is_flock && words.next() == Some(&wanted)).then(|| pid.parse().ok()).flatten()
-    })
+        let pid = words.nth(2)?.parse().ok()?;
+        let mut place = words.next()?.split(':');
+        let mut number = |radix| u64::from_str_radix(place.next()?, radix).ok();
+        let (major, minor, inode) = (number(16)?, number(16)?, number(10)?);
+        let device = rustix::fs::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
+        is_flock.then_some((pid, Identity { device, inode }))
+    };
+    all.lines().filter_map(parse).collect()
 }
 
 #[cfg(test)]

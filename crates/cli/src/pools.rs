@@ -42,8 +42,8 @@ impl Deref for Seen {
     }
 }
 
-/// The folders and devices where the caller wants pools to be looked for; those of the pool that this process has open
-/// if it does not say.
+/// The folders and devices where the caller wants pools to be looked for; if it does not say, the devices of the pool that
+/// this process has open, or of those that others have open and can be asked about.
 pub fn search(call: &Call, given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure> {
     let mut paths: Vec<PathBuf> = given.into_iter().map(|path| call.path(path)).collect();
     if paths.is_empty()
@@ -52,9 +52,9 @@ pub fn search(call: &Call, given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure
         paths = std::env::split_paths(value).filter(|p| !p.as_os_str().is_empty()).map(|p| call.path(p)).collect();
     }
     match call.held() {
-        Some(held) if paths.is_empty() => Ok(held.paths()),
-        _ if paths.is_empty() => Err(nowhere()),
-        _ => Ok(paths),
+        _ if !paths.is_empty() => Ok(paths),
+        Some(held) => Ok(held.paths()),
+        None => Some(crate::admin::devices()).filter(|devices| !devices.is_empty()).ok_or_else(nowhere),
     }
 }
 
@@ -75,16 +75,20 @@ pub fn open(call: &Call, options: &OpenOptions) -> Result<Seen, Failure> {
 /// [`Failure::elsewhere`] if another process is to be asked.
 pub fn look(call: &Call, options: &OpenOptions) -> Result<Seen, Failure> {
     let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, &options.search))?);
-    let alive = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
-    let mut named = alive.filter(|p| p.config.name == options.pool || p.config.guid.to_string() == options.pool);
-    let whose = named.next().map_or(Whose::Free, |found| call.whose(found));
-    drop(assembly);
-    match whose {
+    match whose(call, &options.search, &options.pool)? {
         Whose::Theirs(elsewhere) => Err(Failure::elsewhere(&options.pool, elsewhere)),
         Whose::Ours(held) => Ok(Seen::Open(Box::new(machine.block_on(held.engine.view(options))?))),
         Whose::Free => Ok(Seen::Closed(Box::new(machine.block_on(Pool::open(machine, options))?))),
     }
+}
+
+/// Whose the pool of that name or number is now.
+fn whose(call: &Call, search: &[PathBuf], pool: &str) -> Result<Whose, Failure> {
+    let machine = call.machine()?;
+    let assembly = assemble(machine.block_on(scan(machine, search))?);
+    let alive = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
+    let mut named = alive.filter(|p| p.config.name == pool || p.config.guid.to_string() == pool);
+    Ok(named.next().map_or(Whose::Free, |found| call.whose(found)))
 }
 
 /// The names of the pools in these places, sorted; destroyed ones are left out.
@@ -99,10 +103,19 @@ pub fn names(call: &Call, search: &[PathBuf]) -> Result<Vec<String>, Failure> {
     Ok(named.iter().map(|(n, g)| if twice(n) { g.to_string() } else { n.clone() }).collect())
 }
 
-/// `--key DATASET=SOURCE` of a command: as [`keys`] takes it, or `prompt` for a line that the caller types.
-pub fn keys_of(call: &Call, given: Vec<OsString>) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+/// `--key DATASET=SOURCE` of a command about a pool: as [`keys`] takes it, or `prompt` for a line that the caller types.
+///
+/// # Errors
+/// [`Failure::elsewhere`] if a line is to be typed and another process has the pool: that one asks for it.
+pub fn keys_of(call: &Call, search: &[PathBuf], given: Vec<OsString>) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let one = |given: OsString| match given.to_str().and_then(|text| text.strip_suffix("=prompt")) {
-        Some(dataset) => Ok((dataset.to_owned(), call.ask(&format!("Enter key for '{dataset}': "))?)),
+        Some(dataset) => {
+            let pool = dataset.split('/').next().unwrap_or(dataset);
+            if let Whose::Theirs(elsewhere) = whose(call, search, pool)? {
+                return Err(Failure::elsewhere(pool, elsewhere));
+            }
+            Ok((dataset.to_owned(), call.ask(&format!("Enter key for '{dataset}': "))?))
+        }
         None => key(&call.caller.folder, &given.to_string_lossy()),
     };
     given.into_iter().map(one).collect()

@@ -26,7 +26,12 @@ async fn converse(call: &Call, elsewhere: &Elsewhere) -> io::Result<u8> {
     if peer != i32::try_from(elsewhere.pid).ok() {
         return Err(io::Error::other("another process listens there"));
     }
-    write_frame(&mut stream, &Frame::Call(call.caller.clone())).await?;
+    let mut caller = call.caller.clone();
+    if caller.dirs.is_none() {
+        // Where this process found the pool, and others that somebody has open.
+        caller.dirs = std::env::join_paths(super::devices()).ok().filter(|dirs| !dirs.is_empty());
+    }
+    write_frame(&mut stream, &Frame::Call(caller)).await?;
     loop {
         match read_frame(&mut stream).await? {
             Frame::Out(bytes) => show(&Said::Out(bytes)),

@@ -22,6 +22,9 @@ pub use client::ask;
 pub use held::{Ending, Held};
 pub use server::Door;
 
+use crate::locks::{self, Identity};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -59,6 +62,8 @@ fn is_private(folder: &Path, uid: u32) -> bool {
 /// Where this process's socket goes: a folder that is its user's alone, made if need be.
 fn own_socket() -> Option<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
+    // So that what killed processes left does not gather.
+    listeners();
     folders(uid).into_iter().find_map(|folder| {
         // What cannot be made may be there already.
         let _made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
@@ -75,6 +80,39 @@ pub fn elsewhere(pid: u32) -> Option<Elsewhere> {
     let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
     let sockets = folders(uid).into_iter().filter(|folder| is_private(folder, uid)).map(|f| socket_in(&f, pid));
     sockets.into_iter().find(|socket| socket.exists()).map(|socket| Elsewhere { pid, socket })
+}
+
+/// The processes that listen for this user, by their sockets. A socket that its process left behind is removed.
+fn listeners() -> Vec<u32> {
+    let uid = rustix::process::geteuid().as_raw();
+    let mut out = BTreeSet::new();
+    for folder in folders(uid).into_iter().filter(|folder| is_private(folder, uid)) {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some("sock".as_ref()))
+        {
+            let Some(pid) = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok()) else { continue };
+            match std::os::unix::net::UnixStream::connect(&path) {
+                Ok(_) => drop(out.insert(pid)),
+                // What cannot be removed is passed over.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => drop(std::fs::remove_file(&path)),
+                Err(_) => {}
+            }
+        }
+    }
+    out.into_iter().collect()
+}
+
+/// The devices of the pools that other processes have open and can be asked about.
+pub fn devices() -> Vec<PathBuf> {
+    let own = std::process::id();
+    let mut out = BTreeSet::new();
+    for pid in listeners().into_iter().filter(|pid| *pid != own) {
+        let locked = locks::held_by(pid);
+        let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let paths = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+        out.extend(paths.filter(|path| Identity::of(path).is_some_and(|identity| locked.contains(&identity))));
+    }
+    out.into_iter().collect()
 }
 
 #[cfg(test)]

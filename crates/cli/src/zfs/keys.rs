@@ -188,12 +188,9 @@ pub fn change(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     if args.has('i') && wanted != Wanted::default() {
         return Err(CHANGE.misused("Properties not allowed for inheriting"));
     }
-    let wish = Wish {
-        search: search(call, args.values('D'))?,
-        pool: target::pool_of(&name).to_owned(),
-        keys: keys_of(call, args.values('K'))?,
-        ..Wish::default()
-    };
+    let (search, pool) = (search(call, args.values('D'))?, target::pool_of(&name).to_owned());
+    let keys = keys_of(call, &search, args.values('K'))?;
+    let wish = Wish { search, pool, keys, ..Wish::default() };
     let machine = call.machine()?;
     let changing = |why: &dyn std::fmt::Display| Failure::failed(format!("Key change error: {why}"));
     Written::of_call(call, &wish)?.with(async |engine| {

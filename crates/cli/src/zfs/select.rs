@@ -93,7 +93,8 @@ impl Selection {
             None if kinds.iter().all(|k| matches!(k, DatasetKind::Snapshot | DatasetKind::Bookmark)) => 1,
             None => 0,
         };
-        let (search, keys) = (pools::search(call, dirs)?, pools::keys_of(call, args.values('K'))?);
+        let search = pools::search(call, dirs)?;
+        let keys = pools::keys_of(call, &search, args.values('K'))?;
         let altroot = args.value('R').unwrap_or_default();
         Ok(Selection { search, keys, kinds, depth, names, altroot })
     }

@@ -20,12 +20,9 @@ pub fn pool_of(name: &str) -> &str {
 
 /// Opens the pool of a name for changes.
 pub fn open(call: &Call, args: &Args, name: &str) -> Result<Written, Failure> {
-    let wish = Wish {
-        search: search(call, args.values('D'))?,
-        pool: pool_of(name).to_owned(),
-        keys: keys_of(call, args.values('K'))?,
-        ..Wish::default()
-    };
+    let (search, pool) = (search(call, args.values('D'))?, pool_of(name).to_owned());
+    let keys = keys_of(call, &search, args.values('K'))?;
+    let wish = Wish { search, pool, keys, ..Wish::default() };
     Written::of_call(call, &wish)
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "it waits for the kernel")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -121,6 +121,40 @@ fn a_server_does_what_administrators_ask() {
     assert!(!socket.exists());
     check(lab.0.path());
     assert_eq!(lab.ok("zfs list -H -o name -t all"), names);
+}
+
+#[test]
+fn whoever_has_a_pool_says_where_it_is() {
+    let lab = Lab::new();
+    let nowhere = |line: &str| {
+        let mut command = lab.weir(line);
+        command.env_remove("WEIR_POOL_DIRS");
+        let out = command.output().unwrap();
+        (out.status.code(), String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap())
+    };
+    // Others of this user may have other pools open.
+    let unknown = |line: &str| nowhere(line).0.is_some_and(|code| code != 0);
+    assert!(unknown("zpool list -H -o name p"));
+    let mut server = lab.serve();
+    assert_eq!(nowhere("zpool list -H -o name p"), (Some(0), "p\n".into()));
+    assert_eq!(nowhere("zfs create p/a"), (Some(0), String::new()));
+    assert_eq!(nowhere("zfs list -r -H -o name p"), (Some(0), "p\np/a\n".into()));
+    // A key is typed once, for whoever has the pool.
+    std::fs::write(lab.path("key"), "long enough").unwrap();
+    let location = lab.path("key").display().to_string();
+    lab.ok(&format!("zfs create -o encryption=on -o keyformat=passphrase -o keylocation=file://{location} p/e"));
+    let mut get = lab.weir("zfs get --key p/e=prompt -H -o value keystatus p/e");
+    let mut get = get.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    get.stdin.take().unwrap().write_all(b"long enough\n").unwrap();
+    assert_eq!(String::from_utf8(get.wait_with_output().unwrap().stdout).unwrap(), "available\n");
+    // Killed, it leaves its socket behind; who looks next takes it away.
+    let socket = lab.path(&format!("weir/{}.sock", server.id()));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(socket.exists());
+    assert!(unknown("zpool list -H -o name p"));
+    assert!(!socket.exists());
+    assert_eq!(lab.ok("zfs list -H -o name"), "p\np/a\np/e\n");
 }
 
 #[test]
