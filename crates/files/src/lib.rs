@@ -24,6 +24,7 @@ mod error;
 mod file_system;
 pub mod fuzz;
 mod metadata;
+pub mod permission;
 pub mod tree;
 pub mod writing;
 mod xattr;

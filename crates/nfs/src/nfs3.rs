@@ -22,13 +22,13 @@ mod weak;
 
 pub(crate) use weak::Changes;
 
-use crate::access::{self, Caller};
 use crate::handle::{FileId, HandleError, Handles};
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder};
 use bytes::Bytes;
+use weir_files::permission::{Guarded, POSIX_ACCESS, granted, is_decided_by_mode};
 use weir_files::tree::{Node, Tree};
-use weir_files::{Attributes, FileError, FileFlags, FileKind};
+use weir_files::{Attributes, Cred, FileError, FileFlags, FileKind};
 use weir_machine::Request;
 
 /// The program's number.
@@ -148,7 +148,7 @@ pub(crate) fn changes_something(procedure: u32) -> bool {
 pub(crate) struct Context<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) handles: &'a Handles,
-    pub(crate) caller: Caller,
+    pub(crate) caller: Cred,
     pub(crate) rq: &'a Request,
     /// Whether this client may change anything.
     pub(crate) may_write: bool,
@@ -254,18 +254,17 @@ impl Context<'_> {
     /// What the caller may do with a file, as bits of read, write and execute.
     pub(crate) async fn granted(&self, found: &Found) -> Result<u32, Status> {
         let attributes = &found.attributes;
-        if self.caller.is_decided_by_mode(attributes) || found.node.is_synthetic() {
-            return Ok(access::granted(&self.caller, attributes, None, None));
+        let by_mode = Guarded::by_mode(attributes);
+        if is_decided_by_mode(&self.caller, attributes) || found.node.is_synthetic() {
+            return Ok(granted(&self.caller, &by_mode));
         }
-        let posix = self.tree.xattr(self.rq, found.node, b"system.posix_acl_access").await;
+        let posix = self.tree.xattr(self.rq, found.node, POSIX_ACCESS).await;
         let posix = posix.map_err(|e| self.report(&e))?;
-        let acl = match posix {
-            None if !attributes.flags.has(FileFlags::ACL_TRIVIAL) => {
-                self.tree.acl(self.rq, found.node).await.map_err(|e| self.report(&e))?
-            }
-            _ => None,
+        let acl = match attributes.flags.has(FileFlags::ACL_TRIVIAL) {
+            true => None,
+            false => self.tree.acl(self.rq, found.node).await.map_err(|e| self.report(&e))?,
         };
-        Ok(access::granted(&self.caller, attributes, posix.as_deref(), acl.as_ref()))
+        Ok(granted(&self.caller, &Guarded { posix: posix.as_deref(), acl: acl.as_ref(), ..by_mode }))
     }
 
     /// An error unless the caller has one of these permissions.

@@ -1,6 +1,6 @@
 //! The session: one message in, at most one reply out. No socket, no clock; what it waits for are the file systems.
 
-use crate::access::{Caller, NOBODY, Squash};
+use crate::access::{NOBODY, Squash, caller};
 use crate::duplicates::{self, Duplicates, Key, Turn};
 use crate::handle::Handles;
 use crate::mount;
@@ -127,7 +127,7 @@ impl Server {
         let context = nfs3::Context {
             tree: &self.tree,
             handles: &self.handles,
-            caller: Caller::new(&call.credential, &self.options),
+            caller: caller(&call.credential, &self.options),
             rq,
             may_write: peer.may_write,
             changes: &self.changes,

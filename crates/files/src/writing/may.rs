@@ -1,77 +1,35 @@
-//! Who may change what: the one place where permissions are decided.
+//! Who may change what. What rights a caller has is decided in [`crate::permission`]; here, which rights a change needs, and
+//! what else forbids it:
 //!
 //! ```text
 //!  the file's own flags     immutable, append-only, read-only, not to be unlinked     bind everyone
-//!  uid 0                    everything else
-//!  POSIX list               owner · named users · groups · others, masked             if the file has one
-//!  list that isn't trivial  the first entry that speaks of a right decides it
-//!  otherwise                the mode
+//!  the owner                may read and write the contents whatever the mode says
 //! ```
 //!
 //! A caller whose permissions were checked before (`Cred::checked`: the kernel does for a mount) is not checked again,
 //! but for the flags.
 
 use super::node::Node;
-use super::posix_acl;
+use crate::acl::{Ace, Acl};
 use crate::attributes::FileKind;
 use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
-use weir_format::acl::Ace;
+use crate::permission::{self, EXECUTE, Guarded, READ, WRITE};
 use weir_format::znode::flag;
-
-/// Permission to read, in the mode's order of bits.
-pub const READ: u32 = 4;
-/// Permission to write.
-pub const WRITE: u32 = 2;
-/// Permission to execute or to pass through.
-pub const EXECUTE: u32 = 1;
 
 /// The rights that a caller has to a file, as bits of [`READ`], [`WRITE`] and [`EXECUTE`].
 pub(crate) fn granted(cred: &Cred, node: &Node) -> Result<u32, FileError> {
     let (uid, gid) = node.owner();
-    let mode = node.mode() as u32;
+    let file = Guarded { is_dir: node.is_dir(), mode: node.mode() as u32, uid, gid, posix: None, acl: None };
     if cred.uid == 0 {
-        let passable = node.is_dir() || mode & 0o111 != 0;
-        return Ok(READ | WRITE | if passable { EXECUTE } else { 0 });
+        return Ok(permission::granted(cred, &file));
     }
-    if let Some(list) = super::xattrs::listed(node, posix_acl::ACCESS)?
-        && let Some(list) = posix_acl::List::decode(&list)
-    {
-        return Ok(list.granted(cred, uid, gid));
-    }
-    if !node.has_flag(flag::ACL_TRIVIAL) {
-        return Ok(by_list(cred, &node.aces()?, uid, gid));
-    }
-    let shift = match () {
-        () if cred.uid == uid => 6,
-        () if cred.in_group(gid) => 3,
-        () => 0,
+    let posix = super::xattrs::listed(node, permission::POSIX_ACCESS)?;
+    let acl = match node.has_flag(flag::ACL_TRIVIAL) {
+        true => None,
+        false => Some(Acl { entries: node.aces()?.iter().map(Ace::of).collect(), trivial: false }),
     };
-    Ok(mode >> shift & 7)
-}
-
-fn by_list(cred: &Cred, aces: &[Ace], uid: u32, gid: u32) -> u32 {
-    const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
-    let bits = |mask: u32| {
-        let part = |right, bit| if mask & right != 0 { bit } else { 0 };
-        part(crate::acl::READ_DATA, READ) | part(crate::acl::WRITE_DATA, WRITE) | part(crate::acl::EXECUTE, EXECUTE)
-    };
-    let (mut allowed, mut denied) = (0, 0);
-    for ace in aces.iter().filter(|ace| ace.flags & Ace::INHERIT_ONLY == 0) {
-        let meant = match ace.flags & Ace::WHO_FLAGS {
-            Ace::OWNER => cred.uid == uid,
-            OWNING_GROUP => cred.in_group(gid),
-            Ace::EVERYONE => true,
-            Ace::IDENTIFIER_GROUP => u32::try_from(ace.who).is_ok_and(|gid| cred.in_group(gid)),
-            _ => u64::from(cred.uid) == ace.who,
-        };
-        match ace.kind {
-            Ace::ALLOW if meant => allowed |= bits(ace.mask) & !denied,
-            Ace::DENY if meant => denied |= bits(ace.mask) & !allowed,
-            _ => {}
-        }
-    }
-    allowed
+    Ok(permission::granted(cred, &Guarded { posix: posix.as_deref(), acl: acl.as_ref(), ..file }))
 }
 
 fn need(cred: &Cred, node: &Node, rights: u32) -> Result<(), FileError> {

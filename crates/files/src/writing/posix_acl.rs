@@ -1,11 +1,11 @@
 //! POSIX access control lists, in the layout of Linux's extended attributes (`include/uapi/linux/posix_acl_xattr.h`):
 //! version 2, then entries of tag, permissions and number, little-endian. The rules are those of POSIX 1003.1e draft 17.
 
-use super::may::{EXECUTE, READ, WRITE};
 use crate::change::Cred;
+use crate::permission::{EXECUTE, READ, WRITE};
 
 /// The attribute with the list that counts for the file itself.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACCESS: &[u8] = crate::permission::POSIX_ACCESS;
 /// The attribute with the list that a directory's new files get.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 

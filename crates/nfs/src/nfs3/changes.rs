@@ -11,9 +11,9 @@
 use super::arguments::{self, Stable};
 use super::weak::{Change, Weak};
 use super::{Context, Found, Status, WRITE_MAX_BYTES, handle_argument, nfs_time};
-use crate::access::WRITE;
 use crate::reply::Results;
 use crate::wire::Decoder;
+use weir_files::permission::WRITE;
 use weir_files::{Cred, FileKind, SetAttributes, SetTime, WriteAt};
 
 impl Context<'_> {
@@ -44,8 +44,7 @@ impl Context<'_> {
 
     /// Who acts, as file systems know it.
     pub(super) fn cred(&self) -> Cred {
-        let (gid, groups) = self.caller.groups.split_first().unwrap_or((&crate::access::NOBODY, &[]));
-        Cred::new(self.caller.uid, *gid, groups)
+        self.caller.clone()
     }
 
     pub(super) async fn setattr(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {

@@ -1,12 +1,12 @@
 //! One file: GETATTR, LOOKUP, ACCESS, READLINK, READ.
 
 use super::{Context, Failed, Found, READ_MAX_BYTES, Status, attributes, handle_argument, name_argument, post_op};
-use crate::access::{EXECUTE, READ, WRITE};
 use crate::reply::Results;
 use crate::wire::Decoder;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use weir_files::FileKind;
+use weir_files::permission::{EXECUTE, READ, WRITE};
 
 /// ACCESS: read a file, list a directory.
 const ACCESS_READ: u32 = 0x01;

@@ -8,12 +8,12 @@
 //! cookie is good for ever, unless it comes from another pool: the verifier is the pool's GUID.
 
 use super::{Context, FATTR_BYTES, Failed, Found, LIST_MAX_BYTES, Status, attributes, handle_argument, post_op};
-use crate::access::READ;
 use crate::handle::HANDLE_BYTES;
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder, opaque_bytes};
 use futures_util::future::join_all;
 use weir_files::FileError;
+use weir_files::permission::READ;
 use weir_files::tree::TreeEntry;
 
 /// Entries fetched at once.
