@@ -7,9 +7,10 @@ use crate::locks;
 use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use weir_daemon::admin::Caller;
 use weir_machine::Machine;
@@ -25,13 +26,28 @@ pub enum Said {
     Ask(String, Sender<Vec<u8>>),
 }
 
+impl Said {
+    /// Bytes of output.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Said::Out(bytes) | Said::Err(bytes) => bytes.len(),
+            Said::Ask(..) => 0,
+        }
+    }
+}
+
 /// Where output goes.
 enum Outlet {
     /// This process's own; kept back until it is sure that the command is done here.
     Own(Mutex<Option<Vec<Said>>>),
-    /// A client's.
-    Client(UnboundedSender<Said>),
+    /// A client's, and how many bytes wait to be sent to it.
+    Client(UnboundedSender<Said>, Arc<AtomicUsize>),
 }
+
+/// Bytes that may wait for a client before a command with much to say waits itself.
+const MOST_WAITING: usize = 1 << 20;
+/// How often it looks whether they still do.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A command that is carried out.
 pub struct Call {
@@ -89,9 +105,23 @@ impl Call {
     }
 
     /// A client's command, to be carried out in this process. `gone` says that the client left.
-    pub fn of_client(caller: Caller, held: Arc<Held>, to: UnboundedSender<Said>, gone: Arc<AtomicBool>) -> Self {
+    /// `waiting` counts the bytes that it said: whoever sends them on takes them off again.
+    pub fn of_client(
+        caller: Caller,
+        held: Arc<Held>,
+        to: UnboundedSender<Said>,
+        gone: Arc<AtomicBool>,
+        waiting: Arc<AtomicUsize>,
+    ) -> Self {
         let machine = OnceLock::from(held.machine.clone());
-        Call { caller, outlet: Outlet::Client(to), machine, held: Some(held), gone, noted: AtomicBool::new(false) }
+        Call {
+            caller,
+            outlet: Outlet::Client(to, waiting),
+            machine,
+            held: Some(held),
+            gone,
+            noted: AtomicBool::new(false),
+        }
     }
 
     /// What it runs on.
@@ -144,6 +174,19 @@ impl Call {
         self.tell(Said::Err(text.to_string().into_bytes()));
     }
 
+    /// Writes bytes to the caller's standard output.
+    pub fn write(&self, bytes: Vec<u8>) {
+        self.tell(Said::Out(bytes));
+    }
+
+    /// Waits until the caller has taken most of what was said, or left: for commands whose output has no bound.
+    pub async fn room(&self) {
+        let (Outlet::Client(_, waiting), Some(machine)) = (&self.outlet, self.machine.get()) else { return };
+        while waiting.load(Ordering::Relaxed) > MOST_WAITING && !self.is_gone() {
+            machine.clock.sleep(LOOK).await;
+        }
+    }
+
     /// Asks the caller for a secret line, without showing it where it is typed.
     ///
     /// # Errors
@@ -157,7 +200,10 @@ impl Call {
     fn tell(&self, said: Said) {
         match &self.outlet {
             // A client that left hears nothing more.
-            Outlet::Client(to) => drop(to.send(said)),
+            Outlet::Client(to, waiting) => {
+                waiting.fetch_add(said.bytes(), Ordering::Relaxed);
+                drop(to.send(said));
+            }
             Outlet::Own(kept) => match &mut *kept.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(kept) if !matches!(said, Said::Ask(..)) => kept.push(said),
                 _ => show(&said),
@@ -177,7 +223,7 @@ impl Call {
     pub fn has_begun(&self) -> bool {
         match &self.outlet {
             Outlet::Own(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
-            Outlet::Client(_) => true,
+            Outlet::Client(..) => true,
         }
     }
 

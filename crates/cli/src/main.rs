@@ -41,6 +41,7 @@ usage: weir COMMAND ...
   weir zpool status | list | get            [-d DIR] …                pools
   weir zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark | hold | release | holds
   weir zfs set | inherit | list | get       [--dir DIR] …             datasets
+  weir zfs diff SNAPSHOT [SNAPSHOT|FILESYSTEM]                        what changed since a snapshot
   weir zstream dump FILE                                              show a send stream
   weir demo [--once] [--dir FOLDER]                                   a pool in a folder, served and measured
   weir mount [-o ro] [-d DIR] POOL MOUNTPOINT                         mount a pool's file systems (FUSE)

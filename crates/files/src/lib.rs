@@ -19,6 +19,7 @@
 mod acl;
 mod attributes;
 mod change;
+pub mod diff;
 mod directory;
 mod error;
 mod file_system;

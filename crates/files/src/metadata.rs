@@ -269,6 +269,12 @@ impl Metadata {
         };
     }
 
+    /// When it changed last.
+    pub(crate) fn ctime(&self) -> Timestamp {
+        let [_, _, ctime, _] = self.times;
+        ctime
+    }
+
     /// What the file is.
     pub(crate) fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode as u32)

@@ -17,6 +17,7 @@
 
 mod arrays;
 pub mod bpobj;
+mod changed;
 pub mod deadlist;
 pub mod dedup;
 pub mod dsl;

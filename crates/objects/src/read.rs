@@ -380,7 +380,13 @@ impl ObjectSet {
 
     /// A pointer must lead one level down: a forged one could lead back up. Only data are embedded in pointers; whole
     /// levels of a forged tree could be.
-    fn check_level(&self, object: &Object, pointer: &BlockPointer, level: u8, block: u64) -> Result<(), ObjectError> {
+    pub(crate) fn check_level(
+        &self,
+        object: &Object,
+        pointer: &BlockPointer,
+        level: u8,
+        block: u64,
+    ) -> Result<(), ObjectError> {
         let why = match (pointer.level() == level, level > 0 && pointer.is_embedded()) {
             // Embedded pointers keep their level in the same bits.
             (false, _) => "block pointer is of another level",

@@ -16,6 +16,7 @@ pub mod counts;
 pub mod create;
 pub mod datasets;
 pub mod dedup;
+pub mod diff;
 pub mod dtl;
 pub mod engine;
 pub mod errlog;

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -107,10 +107,11 @@ async fn connection(stream: UnixStream, held: Arc<Held>) -> io::Result<()> {
     };
     let gone = Arc::new(AtomicBool::new(false));
     let (to, mut from) = mpsc::unbounded_channel();
-    let call = Call::of_client(caller, held, to, gone.clone());
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let call = Call::of_client(caller, held, to, gone.clone(), waiting.clone());
     let done = tokio::task::spawn_blocking(move || crate::carry_out(&call));
     tokio::pin!(done);
-    let told = tell(&mut read, &mut write, &mut from).await;
+    let told = tell(&mut read, &mut write, &mut from, &waiting).await;
     if told.is_err() {
         gone.store(true, Ordering::Relaxed);
     }
@@ -124,6 +125,7 @@ async fn tell(
     read: &mut OwnedReadHalf,
     write: &mut OwnedWriteHalf,
     from: &mut mpsc::UnboundedReceiver<Said>,
+    waiting: &AtomicUsize,
 ) -> io::Result<()> {
     loop {
         let said = tokio::select! {
@@ -131,6 +133,7 @@ async fn tell(
             // Nobody asked: this is how a client leaves.
             unasked = read_frame(read) => return Err(unasked.err().unwrap_or(io::ErrorKind::InvalidData.into())),
         };
+        let sent = said.as_ref().map_or(0, Said::bytes);
         let (bytes, make): (_, fn(Vec<u8>) -> Frame) = match said {
             None => return Ok(()),
             Some(Said::Out(bytes)) => (bytes, Frame::Out),
@@ -148,6 +151,7 @@ async fn tell(
         for frame in Frame::cut(&bytes, make) {
             write_frame(write, &frame).await?;
         }
+        waiting.fetch_sub(sent, Ordering::Relaxed);
     }
 }
 

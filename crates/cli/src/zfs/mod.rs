@@ -2,6 +2,7 @@
 
 mod create;
 mod destroy;
+mod diff;
 mod get;
 mod holds;
 mod identity;
@@ -25,6 +26,7 @@ use weir_objects::dsl::Who;
 const USAGE: &str = "\
 usage: zfs list | get [-d DIR]… [options] [DATASET]…
        zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark [--dir DIR]… [options] NAME…
+       zfs diff [-FHth] [--dir DIR]… SNAPSHOT [SNAPSHOT|FILESYSTEM]
        zfs userspace | groupspace | projectspace [--dir DIR]… [options] FILESYSTEM|SNAPSHOT
        zfs set | inherit | hold | release | holds [--dir DIR]… [options] NAME…
        zfs load-key | unload-key | change-key [--dir DIR]… [options] NAME";
@@ -41,6 +43,7 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "create" => create::run(call, line),
         "clone" => create::clone(call, line),
         "destroy" => destroy::run(call, line),
+        "diff" => diff::run(call, line),
         "snapshot" | "snap" => snapshot::run(call, line),
         "rollback" => snapshot::rollback(call, line),
         "promote" => snapshot::promote(call, line),

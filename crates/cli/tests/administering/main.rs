@@ -95,6 +95,8 @@ fn a_server_does_what_administrators_ask() {
     lab.ok("zfs release keep p@one");
     lab.ok("zfs bookmark p@one p#mark");
     lab.ok("zfs rollback p/v@one");
+    assert!(lab.fails("zfs diff p/v@one p/d").contains("is not an earlier snapshot"));
+    assert_eq!(lab.ok("zfs diff p/d@one p/d"), "");
     let names = "p\np@one\np#mark\np/a\np/a/b\np/a/b@one\np/d\np/d@one\np/v\np/v@one\n";
     assert_eq!(lab.ok("zfs list -H -o name -t all"), names);
     assert_eq!(lab.ok("zfs get -H -o value compression p/d"), "zstd\n");
@@ -172,6 +174,12 @@ fn a_mount_shows_what_comes_and_goes() {
     lab.ok("zfs snapshot p/a@s");
     assert_eq!(std::fs::read(top.join("a/.zfs/snapshot/s/file")).unwrap(), b"one");
     std::fs::write(top.join("a/file"), "two").unwrap();
+    std::fs::write(top.join("a/new one"), "").unwrap();
+    let changed = "M\t/\t/p/a/\nM\tF\t/p/a/file\n+\tF\t/p/a/new\\0040one\n";
+    let sorted = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(sorted(&lab.ok("zfs diff -F p/a@s p/a")), sorted(changed));
+    assert_eq!(sorted(&lab.ok("zfs diff -F p/a@s")), sorted(changed));
+    std::fs::remove_file(top.join("a/new one")).unwrap();
     let open = std::fs::File::open(top.join("a/file")).unwrap();
     for line in ["zfs destroy -r p/a", "zfs rollback p/a@s", "zpool export p"] {
         assert!(lab.fails(line).contains("busy"), "{line}");

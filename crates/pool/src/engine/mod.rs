@@ -28,6 +28,7 @@ pub mod labels;
 pub mod missed;
 pub mod open;
 pub mod open_set;
+pub mod reading;
 pub mod scrub;
 pub mod sets;
 pub mod space;
@@ -42,6 +43,7 @@ pub use config::{Config, Host};
 pub use gate::{DirtyLimits, PoolGate, PoolSpace};
 pub use keys::{Crypt, Encryption, KeyChange, KeyError, KeyStore, NewRoot};
 pub use open::ImportOptions;
+pub use reading::{Comparison, Reading};
 pub use syncing::{Core, Syncing};
 pub use tasks::Task;
 pub use view::{Datasets, View};
@@ -101,6 +103,8 @@ pub struct Engine {
     pub(crate) tops: allocation::Tops,
     /// Held while vdevs are added.
     adding: AsyncMutex<()>,
+    /// The snapshots that somebody reads.
+    pub(crate) reading: Reading,
     shown: Mutex<Shown>,
     syncer: Mutex<Option<JoinHandle<Core>>>,
 }
@@ -138,6 +142,7 @@ impl Engine {
             queue: Queue::default(),
             tops,
             adding: AsyncMutex::new(()),
+            reading: Reading::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });

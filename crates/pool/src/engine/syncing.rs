@@ -97,7 +97,9 @@ pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<
     let tx = Tx::of_syncing(txg);
     let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     core.context.capacity_bytes = engine.gate.space().capacity_bytes();
-    let change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
+    let mut change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
+    // Who begins to read one waits for this group.
+    change.reading = engine.reading.objects();
     let mut syncing = Syncing { change, core, engine };
     let mut answers = VecDeque::new();
     (syncing.run(&mut answers, now_s).await, answers)

@@ -6,6 +6,7 @@ mod account;
 mod cuts;
 mod datasets;
 mod dedup;
+mod diff;
 mod encrypted;
 mod files;
 mod full;

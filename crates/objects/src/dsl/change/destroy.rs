@@ -24,6 +24,9 @@ impl Change<'_> {
     /// [`ChangeError::Missing`], [`ChangeError::Busy`] (held), [`ChangeError::HasDependents`] (clones).
     pub async fn check_destroy_snapshot(&mut self, name: &str, defer: bool) -> Result<(), ChangeError> {
         let found = self.find_snapshot(name).await?;
+        if self.reading.contains(&found.id) {
+            return Err(ChangeError::busy(name, "it is being read"));
+        }
         if defer {
             return Ok(());
         }

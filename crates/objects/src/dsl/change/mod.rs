@@ -123,6 +123,8 @@ pub struct Change<'a> {
     pub pool: PoolContext,
     /// Seconds since 1970.
     pub now_s: u64,
+    /// Snapshots that are being read: they are not destroyed.
+    pub reading: BTreeSet<ObjectId>,
     frees: Vec<BlockPointer>,
     label_features: BTreeMap<&'static str, bool>,
     pool_objects: BTreeMap<&'static str, ObjectId>,
@@ -133,8 +135,8 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     /// A context for the group of `tx`.
     pub fn new(rq: &'a Request, mos: Arc<ObjectSet>, tx: &'a Tx, pool: PoolContext, now_s: u64) -> Self {
-        let (frees, label_features, pool_objects, touched) = Default::default();
-        Change { rq, mos, tx, pool, now_s, frees, label_features, pool_objects, touched }
+        let (reading, frees, label_features, pool_objects, touched) = Default::default();
+        Change { rq, mos, tx, pool, now_s, reading, frees, label_features, pool_objects, touched }
     }
 
     /// The syncing group.

@@ -1,0 +1,367 @@
+//! What changed between a snapshot and a later state of a file system: `zfs diff`.
+//!
+//! ```text
+//!   newer set's tree of dnodes ─► ranges of object numbers that may have changed   (weir_objects::changed)
+//!        ─► the objects there in either set, by number ─► attributes in both ─► differ?
+//!        ─► names, through the parents that files name ([`paths`]) ─► what is told
+//! ```
+//!
+//! A file is told of by its object number: so a name that was taken over by another file shows as one file that went and
+//! one that came. Files whose generation and time of change (`ctime`) are the same in both are taken to be the same, as
+//! OpenZFS does; that time is the file system's own and no user can set it.
+//!
+//! The order is that of the object numbers. Memory is bounded: objects are compared [`BATCH`] at a time.
+//!
+//! Source: OpenZFS `lib/libzfs/libzfs_diff.c`, `module/zfs/dmu_diff.c`, `module/zfs/zfs_znode.c` (`zfs_obj_to_stats`).
+
+mod paths;
+
+use crate::error::FileError;
+use crate::file_system::FileSystem;
+use crate::metadata::{Extent, Metadata};
+use paths::{Path, Paths};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use weir_format::znode::{Timestamp, master};
+use weir_format::{ObjectId, Txg};
+use weir_machine::Request;
+use weir_objects::zap;
+
+/// Objects that are compared, and named, at a time.
+const BATCH: usize = 32 << 10;
+/// The bits of a mode that say what a file is.
+const KIND: u64 = 0o170_000;
+/// A directory.
+const DIRECTORY: u64 = 0o040_000;
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It came.
+    Added,
+    /// It went.
+    Removed,
+    /// It is there under the same name, with other contents or attributes.
+    Modified,
+    /// It has so many links more, or fewer.
+    Links(i64),
+    /// It is there under another name, as bytes.
+    Renamed(Vec<u8>),
+}
+
+/// A file that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The object.
+    pub object: ObjectId,
+    /// What became of it.
+    pub change: Change,
+    /// Its path from the root of the file system on, with a slash in front: bytes, as names are. Of a file that has no
+    /// name any more but is open, `(on_delete_queue)`.
+    pub path: Vec<u8>,
+    /// What it is: the `S_IFMT` bits of its mode, as they are stored.
+    pub kind: u64,
+    /// When it changed last.
+    pub ctime: Timestamp,
+}
+
+/// A file of which it cannot be said what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// The object.
+    pub object: ObjectId,
+    /// The snapshot or file system in which it cannot be looked at.
+    pub name: String,
+    /// Why.
+    pub why: FileError,
+}
+
+/// What is known of a file in one of the two states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stat {
+    mode: u64,
+    generation: u64,
+    links: u64,
+    ctime: Timestamp,
+    parent: ObjectId,
+    is_xattr: bool,
+}
+
+impl Stat {
+    /// `None` if the number is free, or its object is no file.
+    async fn of(rq: &Request, files: &FileSystem, id: ObjectId) -> Result<Option<Stat>, FileError> {
+        let load = async {
+            let object = files.object(rq, id).await?;
+            Metadata::load(rq, files.objects(), &files.numbers(), &object, Extent::Basics).await
+        };
+        match load.await {
+            Ok(metadata) => Ok(Some(Stat {
+                mode: metadata.mode,
+                generation: metadata.generation,
+                links: metadata.links,
+                ctime: metadata.ctime(),
+                parent: metadata.parent,
+                is_xattr: metadata.flags.has(crate::FileFlags::XATTR),
+            })),
+            Err(FileError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_dir(&self) -> bool {
+        self.mode & KIND == DIRECTORY
+    }
+}
+
+/// The objects of a set with numbers in a range, block by block.
+struct Cursor {
+    files: Arc<FileSystem>,
+    found: VecDeque<ObjectId>,
+    rest: Range<ObjectId>,
+}
+
+impl Cursor {
+    fn new(files: &Arc<FileSystem>, rest: Range<ObjectId>) -> Self {
+        Cursor { files: files.clone(), found: VecDeque::new(), rest }
+    }
+
+    async fn peek(&mut self, rq: &Request) -> Result<Option<ObjectId>, FileError> {
+        if self.found.is_empty() {
+            let found = self.files.objects().objects_in(rq, self.rest.clone()).await;
+            let found = found.map_err(|e| FileError::at(e, self.rest.start, 0))?;
+            let (ids, next) = found.unwrap_or_else(|| (Vec::new(), self.rest.end));
+            self.found.extend(ids);
+            self.rest.start = next;
+        }
+        Ok(self.found.front().copied())
+    }
+
+    /// Whether the next one is this; if so, it is passed.
+    fn pass(&mut self, id: ObjectId) -> bool {
+        let is_next = self.found.front() == Some(&id);
+        if is_next {
+            self.found.pop_front();
+        }
+        is_next
+    }
+}
+
+/// An object that may have changed.
+struct Candidate {
+    id: ObjectId,
+    /// It is in use in the newer state.
+    in_newer: bool,
+    older: Result<Option<Stat>, FileError>,
+    newer: Result<Option<Stat>, FileError>,
+}
+
+impl Candidate {
+    /// Whether the file is seen to be the same in both.
+    fn is_same(&self) -> bool {
+        let (Ok(older), Ok(newer)) = (&self.older, &self.newer) else { return false };
+        match (older, newer) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.generation == b.generation && a.ctime == b.ctime && (a.mode ^ b.mode) & KIND == 0,
+            _ => false,
+        }
+    }
+}
+
+/// A comparison under way.
+pub struct Diff {
+    older: Arc<FileSystem>,
+    newer: Arc<FileSystem>,
+    after: Txg,
+    /// Where the directory for shares over SMB is: it is told of by nobody.
+    shares: Option<ObjectId>,
+    next: ObjectId,
+    range: Option<(Cursor, Cursor)>,
+}
+
+impl Diff {
+    /// Compares a snapshot, taken in group `after`, with a later state: a snapshot of the same file system or of a clone
+    /// that came from it, or such a file system itself if it does not change meanwhile.
+    ///
+    /// # Errors
+    /// If the master node cannot be read.
+    pub async fn new(
+        rq: &Request,
+        older: Arc<FileSystem>,
+        newer: Arc<FileSystem>,
+        after: Txg,
+    ) -> Result<Self, FileError> {
+        let shares = master_word(rq, &newer, master::SHARES).await?;
+        Ok(Diff { older, newer, after, shares, next: ObjectId(1), range: None })
+    }
+
+    /// The next ones, in the order of their objects; none at the end.
+    ///
+    /// # Errors
+    /// If a block of dnodes, or one that leads to some, cannot be read: nothing can be told of what was in it.
+    pub async fn next(&mut self, rq: &Request) -> Result<Option<Vec<Result<Difference, Unknown>>>, FileError> {
+        loop {
+            let candidates = self.candidates(rq).await?;
+            if candidates.is_empty() {
+                return Ok(None);
+            }
+            let told = self.tell(rq, candidates).await?;
+            if !told.is_empty() {
+                return Ok(Some(told));
+            }
+        }
+    }
+
+    /// The next objects that are not seen to be the same.
+    async fn candidates(&mut self, rq: &Request) -> Result<Vec<Candidate>, FileError> {
+        let mut out = Vec::new();
+        while out.len() < BATCH {
+            let Some((id, in_newer)) = self.next_object(rq).await? else { break };
+            if Some(id) == self.shares {
+                continue;
+            }
+            let older = Stat::of(rq, &self.older, id).await;
+            let newer = if in_newer { Stat::of(rq, &self.newer, id).await } else { Ok(None) };
+            let candidate = Candidate { id, in_newer, older, newer };
+            if !candidate.is_same() {
+                out.push(candidate);
+            }
+        }
+        Ok(out)
+    }
+
+    /// The next object in a block that may have changed, and whether it is in use in the newer state.
+    async fn next_object(&mut self, rq: &Request) -> Result<Option<(ObjectId, bool)>, FileError> {
+        loop {
+            if let Some((older, newer)) = &mut self.range {
+                let first = [older.peek(rq).await?, newer.peek(rq).await?].into_iter().flatten().min();
+                if let Some(id) = first {
+                    older.pass(id);
+                    return Ok(Some((id, newer.pass(id))));
+                }
+            }
+            let found = self.newer.objects().next_changed(rq, self.next, self.after).await;
+            let Some(range) = found.map_err(|e| FileError::at(e, self.next, 0))? else { return Ok(None) };
+            self.next = range.end;
+            self.range = Some((Cursor::new(&self.older, range.clone()), Cursor::new(&self.newer, range)));
+        }
+    }
+
+    /// Names candidates in both states, and says what became of them.
+    async fn tell(
+        &self,
+        rq: &Request,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<Result<Difference, Unknown>>, FileError> {
+        let of = |side: fn(&Candidate) -> &Result<Option<Stat>, FileError>| {
+            candidates.iter().filter_map(move |c| Some((c.id, side(c).as_ref().ok().copied().flatten()?)))
+        };
+        let mut older = Paths::learn(rq, &self.older, of(|c| &c.older).collect()).await?;
+        let mut newer = Paths::learn(rq, &self.newer, of(|c| &c.newer).collect()).await?;
+        // Who lost a link may name a directory where it no longer is: perhaps it is where the other state has it.
+        let pairs =
+            candidates.iter().filter_map(|c| Some((c.id, c.older.as_ref().ok()?.zip(*c.newer.as_ref().ok()?)?)));
+        let lost = |paths: &Paths<'_>, id, stat: &Stat| stat.links > 0 && paths.of(id) == Path::None;
+        let (mut of_older, mut of_newer) = (Vec::new(), Vec::new());
+        for (id, (a, b)) in pairs.filter(|(_, (a, b))| a.generation == b.generation && a.parent != b.parent) {
+            if lost(&older, id, &a) {
+                of_older.push((id, Stat { parent: b.parent, ..a }));
+            } else if lost(&newer, id, &b) {
+                of_newer.push((id, Stat { parent: a.parent, ..b }));
+            }
+        }
+        older.learn_more(rq, of_older).await?;
+        newer.learn_more(rq, of_newer).await?;
+        let mut out = Vec::new();
+        for candidate in candidates {
+            let Candidate { id, in_newer, older: a, newer: b } = candidate;
+            let a = Side { name: self.older.name(), path: path_of(&older, id, &a), stat: a.unwrap_or_default() };
+            let b = Side { name: self.newer.name(), path: path_of(&newer, id, &b), stat: b.unwrap_or_default() };
+            judge(id, in_newer, &a, &b, &mut out);
+        }
+        Ok(out)
+    }
+}
+
+/// A file in one of the two states.
+struct Side<'a> {
+    name: &'a str,
+    stat: Option<Stat>,
+    path: Path,
+}
+
+impl Side<'_> {
+    fn unknown(&self, object: ObjectId) -> Option<Unknown> {
+        match &self.path {
+            Path::Failed(why) => Some(Unknown { object, name: self.name.to_owned(), why: why.clone() }),
+            _ => None,
+        }
+    }
+
+    fn path(&self) -> Option<&[u8]> {
+        match &self.path {
+            Path::At(path) => Some(path),
+            Path::Queued => Some(b"(on_delete_queue)"),
+            Path::None | Path::Failed(_) => None,
+        }
+    }
+}
+
+fn path_of(paths: &Paths<'_>, id: ObjectId, stat: &Result<Option<Stat>, FileError>) -> Path {
+    match stat {
+        Ok(Some(_)) => paths.of(id),
+        Ok(None) => Path::None,
+        Err(why) => Path::Failed(why.clone()),
+    }
+}
+
+/// Says what became of a file.
+fn judge(object: ObjectId, in_newer: bool, a: &Side<'_>, b: &Side<'_>, out: &mut Vec<Result<Difference, Unknown>>) {
+    // What cannot be looked at in both is said once.
+    out.extend(a.unknown(object).or_else(|| b.unknown(object)).map(Err));
+    let mut tell = |change, path: &[u8], stat: Option<Stat>| {
+        let Stat { mode, ctime, .. } = stat.unwrap_or_default();
+        out.push(Ok(Difference { object, change, path: path.to_owned(), kind: mode & KIND, ctime }));
+    };
+    if !in_newer {
+        // What had no name before either was told of when it lost it.
+        if let Path::At(path) = &a.path {
+            tell(Change::Removed, path, a.stat);
+        }
+        return;
+    }
+    let (before, after) = (a.stat.unwrap_or_default(), b.stat.unwrap_or_default());
+    let links = match before.is_dir() || after.is_dir() || before.links == 0 || after.links == 0 {
+        true => 0,
+        false => (after.links as i64).wrapping_sub(before.links as i64),
+    };
+    let or_links = |change| if links == 0 { change } else { Change::Links(links) };
+    match (a.path(), b.path()) {
+        (None, None) => {}
+        (None, Some(path)) => tell(or_links(Change::Added), path, b.stat),
+        (Some(path), None) => tell(or_links(Change::Removed), path, a.stat),
+        (Some(from), Some(to)) => {
+            if before.generation != after.generation || (before.mode ^ after.mode) & KIND != 0 {
+                // Another file has the number now.
+                tell(Change::Removed, from, a.stat);
+                tell(Change::Added, to, b.stat);
+            } else if links != 0 {
+                tell(Change::Links(links), if links > 0 { from } else { to }, b.stat);
+            } else if from == to {
+                tell(Change::Modified, from, b.stat);
+            } else {
+                tell(Change::Renamed(to.to_owned()), from, b.stat);
+            }
+        }
+    }
+}
+
+/// An object that the master node names.
+async fn master_word(rq: &Request, files: &FileSystem, name: &str) -> Result<Option<ObjectId>, FileError> {
+    let master = ObjectId(master::OBJECT);
+    let found = zap::lookup_word(rq, files.objects(), master, name).await;
+    Ok(found.map_err(|e| FileError::at(e, master, 0))?.map(ObjectId))
+}
+
+#[cfg(test)]
+mod tests;

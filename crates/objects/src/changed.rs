@@ -1,0 +1,136 @@
+//! Which dnodes of an object set may have changed since a group: those in blocks that were written after it, and those that
+//! are no more (OpenZFS `module/zfs/dmu_diff.c`).
+//!
+//! A block is written anew with all blocks that lead to it, so a pointer that is old enough says that nothing below it has
+//! changed. A hole does not say when it came to be in every pool: what was there before is looked up in the older set.
+
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::object_set::ObjectSet;
+use crate::read::pointer_in;
+use std::ops::Range;
+use std::sync::Arc;
+use weir_format::{BlockPointer, Dnode, ObjectId, Txg};
+use weir_machine::Request;
+
+/// Object numbers behind which there are none: they have 48 bits.
+const END: u64 = 1 << 48;
+
+/// Blocks of dnodes from `at` on, found on the way down: all below one pointer.
+enum Step {
+    /// They may have changed.
+    Changed(Range<u64>),
+    /// They have not; look on from here.
+    SkipTo(u64),
+}
+
+impl ObjectSet {
+    /// The first object numbers, from `from` on, whose dnodes lie in blocks written after group `after`, or in no block at
+    /// all; `None` behind the last. Nothing is read below pointers that are older.
+    ///
+    /// # Errors
+    /// If a block of pointers cannot be read.
+    pub async fn next_changed(
+        self: &Arc<Self>,
+        rq: &Request,
+        from: ObjectId,
+        after: Txg,
+    ) -> Result<Option<Range<ObjectId>>, ObjectError> {
+        if from.0 >= END {
+            return Ok(None);
+        }
+        let Some(meta) = self.meta() else { return Ok(Some(from..ObjectId(END))) };
+        let per_block = (meta.block_bytes() / Dnode::SLOT as u64).max(1);
+        let mut at = from.0 / per_block;
+        loop {
+            let first = at.saturating_mul(per_block);
+            if first >= END {
+                return Ok(None);
+            }
+            match self.changed_step(rq, &meta, at, after).await? {
+                Step::SkipTo(next) => at = next,
+                Step::Changed(blocks) => {
+                    let end = blocks.end.saturating_mul(per_block).min(END);
+                    return Ok(Some(ObjectId(first.max(from.0))..ObjectId(end)));
+                }
+            }
+        }
+    }
+
+    /// Looks below the pointer of the dnode that leads to block `at`.
+    async fn changed_step(
+        self: &Arc<Self>,
+        rq: &Request,
+        meta: &Arc<Object>,
+        at: u64,
+        after: Txg,
+    ) -> Result<Step, ObjectError> {
+        let is_old = |p: &BlockPointer| !p.is_hole() && p.birth() <= after;
+        let mut level = meta.dnode.levels.saturating_sub(1);
+        // Blocks from `at` on that a pointer of this level, in the row of those that lead to `at` and on, covers.
+        let covered = |level: u8, at: u64| at..end_of(meta, level, at);
+        let Some(mut pointer) = meta.top_pointer(at).copied() else { return Ok(Step::Changed(at..u64::MAX)) };
+        if is_old(&pointer) {
+            return Ok(Step::SkipTo(end_of(meta, level, at)));
+        }
+        while level > 0 && !pointer.is_hole() {
+            self.check_level(meta, &pointer, level, at)?;
+            let bytes = self.read_indirect(rq, meta, &pointer, level, at).await?;
+            let start = meta.index_in(level, at);
+            let below =
+                |i: usize| pointer_in(&bytes, &pointer, i).filter(|_| i < 1usize << meta.fan_out_shift().min(32));
+            level -= 1;
+            let Some(first) = below(start) else { return Ok(Step::Changed(covered(level + 1, at))) };
+            if is_old(&first) || first.is_hole() {
+                // Neighbours of the same kind go together.
+                let alike = |i: &usize| {
+                    below(*i).is_some_and(|p| is_old(&p) == is_old(&first) && p.is_hole() == first.is_hole())
+                };
+                let last = (start..).take_while(alike).last().unwrap_or(start);
+                let mut end = at;
+                for _ in start..=last {
+                    end = end_of(meta, level, end);
+                }
+                return Ok(if first.is_hole() { Step::Changed(at..end) } else { Step::SkipTo(end) });
+            }
+            pointer = first;
+        }
+        if !pointer.is_hole() {
+            self.check_level(meta, &pointer, level, at)?;
+        }
+        Ok(Step::Changed(covered(level, at)))
+    }
+
+    /// The objects in use with numbers in `range`, as far as they lie in one block of dnodes, and where to go on; `None` if
+    /// there are none.
+    ///
+    /// # Errors
+    /// If a block cannot be read.
+    pub async fn objects_in(
+        self: &Arc<Self>,
+        rq: &Request,
+        range: Range<ObjectId>,
+    ) -> Result<Option<(Vec<ObjectId>, ObjectId)>, ObjectError> {
+        let Some(meta) = self.meta() else { return Ok(None) };
+        let per_block = (meta.block_bytes() / Dnode::SLOT as u64).max(1);
+        let mut from = range.start;
+        while from < range.end {
+            let found = self.next_data_block(rq, &meta, from.0 / per_block).await?;
+            let Some(block) = found.filter(|block| block.saturating_mul(per_block) < range.end.0) else { break };
+            let dnodes = self.dnodes_in_block(rq, block).await?;
+            from = ObjectId(block.saturating_add(1).saturating_mul(per_block));
+            let ids: Vec<ObjectId> = dnodes.into_iter().map(|(id, _)| id).filter(|id| range.contains(id)).collect();
+            if !ids.is_empty() {
+                return Ok(Some((ids, from)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The first block behind those that the pointer of `level` which leads to `at` covers.
+fn end_of(meta: &Object, level: u8, at: u64) -> u64 {
+    let shift = meta.cover(level);
+    let next = at.checked_shr(shift).unwrap_or(0).saturating_add(1);
+    if shift >= next.leading_zeros() { u64::MAX } else { next << shift }
+}

@@ -1,0 +1,79 @@
+//! Which states of file systems can be compared, and what to compare them from: what was born later than the older of the
+//! two, a snapshot, is all that can differ.
+//!
+//! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_is_before`), `lib/libzfs/libzfs_diff.c`.
+
+use crate::error::PoolError;
+use weir_format::{ObjsetId, Txg};
+use weir_machine::Request;
+use weir_objects::dsl::{Dataset, Dsl, PoolFacts};
+use weir_objects::props::Value;
+
+/// Two states that can be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The older one, a snapshot.
+    pub older: ObjsetId,
+    /// The newer one.
+    pub newer: ObjsetId,
+    /// The group of the older one.
+    pub after: Txg,
+    /// Where the newer one's file system is mounted: an absolute path, empty if its property says that it is not.
+    pub mountpoint: String,
+}
+
+impl Pair {
+    /// Finds two states by name: a snapshot, and a later snapshot or the state now of the same file system, or of a clone
+    /// that came from it.
+    ///
+    /// # Errors
+    /// If there are none of these names; [`PoolError::Refused`] if they cannot be compared.
+    pub async fn find(rq: &Request, dsl: &Dsl, facts: &PoolFacts, older: &str, newer: &str) -> Result<Pair, PoolError> {
+        let (a, b) = (dsl.find(rq, older).await?, dsl.find(rq, newer).await?);
+        if !a.is_snapshot() || !is_before(rq, dsl, &b, &a).await? {
+            let what = format!("'{older}' is not an earlier snapshot of the file system of '{newer}'");
+            return Err(PoolError::Refused { what });
+        }
+        let mountpoint =
+            match dsl.property(rq, &head_of(rq, dsl, &b).await?, facts, "mountpoint").await?.map(|p| p.value) {
+                // The root of the tree brings its slash with each path.
+                Some(Value::Text(path)) if path.starts_with('/') => path.trim_end_matches('/').to_owned(),
+                _ => String::new(),
+            };
+        Ok(Pair { older: a.objset(), newer: b.objset(), after: a.phys.creation_txg, mountpoint })
+    }
+}
+
+async fn head_of(rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Dataset, PoolError> {
+    match dsl.dir(dataset.dir) {
+        Some(dir) => Ok(dsl.head(rq, dir).await?),
+        None => Ok(dataset.clone()),
+    }
+}
+
+/// Whether `earlier` is a snapshot from which `later` came.
+async fn is_before(rq: &Request, dsl: &Dsl, later: &Dataset, earlier: &Dataset) -> Result<bool, PoolError> {
+    let mut later = later.clone();
+    let born = earlier.phys.creation_txg;
+    // Each step goes to an origin, which is older: forged ones that are not end it.
+    loop {
+        if later.is_snapshot() && born >= later.phys.creation_txg {
+            return Ok(false);
+        }
+        if later.dir == earlier.dir {
+            return Ok(true);
+        }
+        let origin = dsl.dir(later.dir).map_or(later.phys.prev_snapshot, |dir| dir.phys.origin);
+        if origin.0 == 0 {
+            return Ok(false);
+        }
+        if origin == earlier.id {
+            return Ok(true);
+        }
+        let limit = later.phys.creation_txg;
+        later = dsl.dataset(rq, origin, "origin@".to_owned()).await?;
+        if later.phys.creation_txg >= limit {
+            return Ok(false);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Snapshots that somebody reads for long: they cannot be destroyed meanwhile.
+//!
+//! What a head file system holds now is read from a snapshot as well, one that nobody asked to keep: it is made with a
+//! temporary hold and marked to go with that hold, so that it goes when the pool is opened next, if its reader could not
+//! take it away.
+//!
+//! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_long_hold`), `zfs_ioctl.c` (`zfs_ioc_tmp_snapshot`).
+
+use super::{Engine, Syncing};
+use crate::diff::Pair;
+use crate::error::PoolError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_files::diff::Diff;
+use weir_format::{ObjectId, ObjsetId};
+use weir_machine::Request;
+use weir_objects::dsl::change::ChangeError;
+
+/// The tag of temporary holds.
+const TAG: &str = "zfs-diff";
+/// Names that are tried for a temporary snapshot.
+const MOST_NAMES: u32 = 1000;
+
+/// The snapshots that are read, and by how many.
+#[derive(Clone, Default)]
+pub struct Reading(Arc<Mutex<BTreeMap<ObjsetId, usize>>>);
+
+impl Reading {
+    fn all_of(&self) -> MutexGuard<'_, BTreeMap<ObjsetId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Their objects.
+    pub(crate) fn objects(&self) -> BTreeSet<ObjectId> {
+        self.all_of().keys().map(|id| ObjectId(id.0)).collect()
+    }
+
+    fn begin(&self, id: ObjsetId) -> Reader {
+        *self.all_of().entry(id).or_default() += 1;
+        Reader { reading: self.clone(), id }
+    }
+}
+
+/// Somebody reads a snapshot until this is dropped.
+struct Reader {
+    reading: Reading,
+    id: ObjsetId,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut all = self.reading.all_of();
+        if let Some(count) = all.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.id);
+            }
+        }
+    }
+}
+
+/// A comparison of two states of a file system of a pool that changes.
+pub struct Comparison {
+    /// The comparison.
+    pub diff: Diff,
+    /// The states.
+    pub pair: Pair,
+    _readers: [Reader; 2],
+    temporary: Option<String>,
+}
+
+impl Engine {
+    /// Compares a snapshot with a later one, or with what its file system holds now. Whoever has it ends it with
+    /// [`Engine::end_comparison`].
+    ///
+    /// # Errors
+    /// Those of [`Pair::find`]; if no temporary snapshot can be made; what opening them meets.
+    pub async fn compare(&self, rq: &Request, older: &str, newer: &str) -> Result<Comparison, PoolError> {
+        // Said before a snapshot is made for nothing.
+        let dsl = self.dsl(rq).await?;
+        Pair::find(rq, &dsl, &self.facts(), older, newer).await?;
+        drop(dsl);
+        let temporary = if newer.contains('@') { None } else { Some(self.temporary_snapshot(newer).await?) };
+        let opened = self.open_pair(rq, older, temporary.as_deref().unwrap_or(newer)).await;
+        match opened {
+            Ok((diff, pair, _readers)) => Ok(Comparison { diff, pair, _readers, temporary }),
+            Err(error) => {
+                if let Some(name) = temporary {
+                    self.drop_temporary(name).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a comparison: what was made for it goes.
+    ///
+    /// # Errors
+    /// If the pool cannot be written.
+    pub async fn end_comparison(&self, comparison: Comparison) -> Result<(), PoolError> {
+        let Comparison { _readers, temporary, diff, .. } = comparison;
+        drop((diff, _readers));
+        match temporary {
+            Some(name) => self.drop_temporary(name).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn open_pair(&self, rq: &Request, older: &str, newer: &str) -> Result<(Diff, Pair, [Reader; 2]), PoolError> {
+        let dsl = self.dsl(rq).await?;
+        let pair = Pair::find(rq, &dsl, &self.facts(), older, newer).await?;
+        // While `dsl` is held nobody destroys anything; and then, nobody destroys these.
+        let readers = [pair.older, pair.newer].map(|id| self.reading.begin(id));
+        drop(dsl);
+        let (a, b) = (self.file_system(rq, older).await?, self.file_system(rq, newer).await?);
+        // Another may have got the name meanwhile.
+        if [a.objects().id(), b.objects().id()] != [pair.older, pair.newer] {
+            return Err(ChangeError::Busy { name: newer.to_owned(), why: "its snapshots are being renamed" }.into());
+        }
+        let failed = |source| PoolError::File { name: older.to_owned(), source: Box::new(source) };
+        Ok((Diff::new(rq, a, b, pair.after).await.map_err(failed)?, pair, readers))
+    }
+
+    /// Makes a snapshot that goes with the pool's being closed at the latest; gives its name.
+    async fn temporary_snapshot(&self, of: &str) -> Result<String, PoolError> {
+        for number in 0..MOST_NAMES {
+            let name = format!("{of}@{TAG}-{number}");
+            let made = name.clone();
+            let done = self.sync_task(move |syncing: &mut Syncing<'_>| {
+                Box::pin(async move {
+                    syncing.change.snapshot(std::slice::from_ref(&made), &[]).await?;
+                    syncing.change.hold(&[(made.clone(), TAG.to_owned())], true).await?;
+                    Ok(syncing.change.destroy_snapshots(&[made], true).await?)
+                })
+            });
+            match done.await {
+                Err(PoolError::Change(ChangeError::Exists { .. })) => {}
+                done => return done.map(|()| name),
+            }
+        }
+        let what = format!("'{of}' has too many snapshots of the name {TAG}");
+        Err(PoolError::Refused { what })
+    }
+
+    async fn drop_temporary(&self, name: String) -> Result<(), PoolError> {
+        self.release(vec![(name, TAG.to_owned())]).await
+    }
+}
