@@ -31,6 +31,7 @@ mod write;
 pub(crate) use indirect::Remapped;
 pub use leaf::{Counters, Counts};
 pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
+pub(crate) use wleaf::Plug;
 pub use write::Missed;
 pub(crate) use write::WriteJob;
 

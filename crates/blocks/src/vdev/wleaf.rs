@@ -9,6 +9,9 @@
 //! As with reads ([`super::leaf`]), whoever has a disk's answer starts what comes next, before anybody is woken. Nothing is
 //! copied: the parts of a joined write are the writers' own bytes, one behind the other. A writer that is dropped leaves
 //! its write to end by itself; what still waits then is not begun.
+//!
+//! Writes that come together ([`Plug`]) all go into the queue first: of blocks that lie side by side, each disk then gets
+//! one operation.
 
 use super::leaf::FRONT_BYTES;
 use super::wqueue::{Batch, Member, WriteQueue};
@@ -62,25 +65,57 @@ impl Drop for Turn {
     }
 }
 
+/// Holds writes back until all that come together are in their queues.
+#[derive(Default)]
+pub(crate) struct Plug(Mutex<Vec<(Writers, Arc<dyn Disk>)>>);
+
+impl Plug {
+    fn held(&self) -> MutexGuard<'_, Vec<(Writers, Arc<dyn Disk>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, writers: &Writers, disk: &Arc<dyn Disk>) {
+        let mut held = self.held();
+        if !held.iter().any(|(other, _)| Arc::ptr_eq(&other.0, &writers.0)) {
+            held.push((writers.clone(), disk.clone()));
+        }
+    }
+
+    /// Lets them begin. To be called whenever those who write have been polled.
+    pub fn pull(&self) {
+        let held = std::mem::take(&mut *self.held());
+        for (writers, disk) in held {
+            writers.begin_all(&disk);
+        }
+    }
+}
+
+impl Drop for Plug {
+    fn drop(&mut self) {
+        // Nobody else would begin what is left, not even for others that come to wait behind it.
+        self.pull();
+    }
+}
+
 impl Writers {
     /// Held only for a few instructions, never while anything is waited for or begun.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a range of the allocatable space as soon as there is room, perhaps together with others.
+    /// Writes a range of the allocatable space as soon as there is room and no plug, perhaps together with others.
     pub async fn write(
         &self,
         disk: &Arc<dyn Disk>,
         class: Priority,
-        offset: u64,
-        data: Bytes,
+        (offset, data): (u64, Bytes),
+        plug: Option<&Plug>,
     ) -> Result<(), DiskError> {
         let (tell, answer) = oneshot::channel();
         let (len, token) = (data.len() as u64, Waiter { tell, data });
         let starts = {
             let queue = &mut self.lock().queue;
-            if queue.try_start(class) {
+            if plug.is_none() && queue.try_start(class) {
                 Some(Member { offset, len, token })
             } else {
                 queue.wait(class, offset, len, token);
@@ -89,8 +124,19 @@ impl Writers {
         };
         if let Some(member) = starts {
             self.begin(disk, Batch { class, members: vec![member] });
+        } else if let Some(plug) = plug {
+            plug.hold(self, disk);
         }
         answer.await.unwrap_or(Err(DiskError::Refused { op: Op::Write, why: "the disk dropped the operation" }))
+    }
+
+    /// Begins whatever may begin now.
+    fn begin_all(&self, disk: &Arc<dyn Disk>) {
+        loop {
+            let next = self.lock().queue.start_next();
+            let Some(batch) = next else { return };
+            self.begin(disk, batch);
+        }
     }
 
     /// A turn has ended: begins what comes next. A disk may answer while an operation is handed to it, which ends the next
@@ -202,7 +248,8 @@ mod tests {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
         let data: Vec<Bytes> = (0..200).map(|n| Bytes::from(vec![n as u8; BLOCK as usize])).collect();
-        let write = |n: usize| Box::pin(writers.write(&disk, Priority::Async, n as u64 * BLOCK, data[n].clone()));
+        let write =
+            |n: usize| Box::pin(writers.write(&disk, Priority::Async, (n as u64 * BLOCK, data[n].clone()), None));
         let mut writes: Vec<_> = (0..data.len()).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         let (mut at, mut joined) = (0, 0);
@@ -223,11 +270,41 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_together_is_one_operation_and_does_not_wait_for_ever() {
+        let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
+        let disk: Arc<dyn Disk> = holding.clone();
+        let (write, class) = (|n: u64| (n * BLOCK, Bytes::from(vec![7; BLOCK as usize])), Priority::Async);
+        let plug = Plug::default();
+        let mut together: Vec<_> =
+            (0..8).map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug)))).collect();
+        assert!(together.iter_mut().all(|write| write.now_or_never().is_none()) && holding.take(false).is_empty());
+        // One without a plug stands behind them.
+        let mut later = Box::pin(writers.write(&disk, class, write(9), None));
+        assert!((&mut later).now_or_never().is_none() && holding.take(false).is_empty());
+        plug.pull();
+        let under_way = holding.take(false);
+        assert_eq!(under_way.iter().map(|io| io.len).collect::<Vec<_>>(), [8 * BLOCK, BLOCK]);
+        under_way.into_iter().for_each(Io::succeed);
+        assert!(together.iter_mut().all(|write| write.now_or_never() == Some(Ok(()))));
+        assert_eq!(later.now_or_never(), Some(Ok(())));
+        // Whoever leaves with the plug in hand leaves the way free.
+        let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug)));
+        let mut later = Box::pin(writers.write(&disk, class, write(1), None));
+        assert!((&mut left).now_or_never().is_none() && (&mut later).now_or_never().is_none());
+        drop((left, together));
+        drop(plug);
+        let under_way = holding.take(false);
+        assert_eq!(under_way.iter().map(|io| io.offset).collect::<Vec<_>>(), [FRONT_BYTES + BLOCK]);
+        under_way.into_iter().for_each(Io::succeed);
+        assert_eq!(later.now_or_never(), Some(Ok(())));
+    }
+
+    #[test]
     fn a_disk_that_refuses_at_once_refuses_any_number_of_writes() {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
         let data = Bytes::from_static(&[7; 512]);
-        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, n * BLOCK, data.clone()));
+        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, data.clone()), None));
         let mut writes: Vec<_> = (0..100_000).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         holding.take(true).into_iter().for_each(|io| io.fail_errno(5));
@@ -238,7 +315,8 @@ mod tests {
     fn what_nobody_waits_for_is_not_begun() {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
-        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, n * BLOCK, Bytes::from(vec![0; 4096])));
+        let write =
+            |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None));
         let mut writes: Vec<_> = (0..100).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         let under_way = holding.take(false);

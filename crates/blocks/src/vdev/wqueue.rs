@@ -1,6 +1,6 @@
 //! The queue before a leaf's disk for writes: which are under way, and which wait to be joined with their neighbours. Pure.
 //!
-//! As with reads ([`super::queue`]), nothing waits as long as the disk keeps up. When it does not, what waits is sorted by
+//! As with reads ([`super::queue`]), nothing waits as long as the disk keeps up, but for those that come together. When it does not, what waits is sorted by
 //! place, and writes that touch become one: a transaction group's blocks were allocated side by side, so most do. Nothing
 //! is written but what was asked for: gaps are not filled.
 //!
@@ -72,6 +72,11 @@ impl<T> WriteQueue<T> {
     pub fn done(&mut self, class: Priority) -> Option<Batch<T>> {
         let slot = class as usize;
         self.under_way[slot] = self.under_way[slot].saturating_sub(1);
+        self.start_next()
+    }
+
+    /// Gives what may start now, if anything that waits may.
+    pub fn start_next(&mut self) -> Option<Batch<T>> {
         let idle = (0..3).find(|&s| self.under_way[s] == 0 && !self.waiting[s].is_empty());
         let open = (0..3).find(|&s| self.under_way[s] < LIMITS[s] && !self.waiting[s].is_empty());
         idle.or(open).and_then(|s| self.start(s))
@@ -140,6 +145,18 @@ mod tests {
         q.wait(Async, 0, 16 << 20, 7);
         q.wait(Async, 16 << 20, 512, 8);
         assert_eq!(tokens(q.done(Async)), [7]);
+    }
+
+    #[test]
+    fn what_was_put_in_the_queue_together_starts_together() {
+        let mut q = WriteQueue::default();
+        for i in [2, 0, 1, 7] {
+            q.wait(Async, u64::from(i) << 15, 1 << 15, i);
+        }
+        assert_eq!(tokens(q.start_next()), [0, 1, 2]);
+        assert_eq!(tokens(q.start_next()), [7]);
+        assert_eq!(tokens(q.start_next()), [0; 0]);
+        assert_eq!(q.under_way, [0, 2, 0]);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 
 use super::leaf::{FRONT_BYTES, Leaf};
 use super::wflush::Flusher;
-use super::wleaf::Writers;
+use super::wleaf::{Plug, Writers};
 use super::{Body, Job, Place, RaidzVdev, Tree, Vdev};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map};
@@ -40,13 +40,15 @@ pub(crate) struct WriteJob<'a> {
     pub txg: Txg,
     /// A block that is there already is put right: failing is nobody's loss.
     pub repair: bool,
+    /// What it comes together with.
+    pub plug: Option<&'a Plug>,
 }
 
 impl<'a> WriteJob<'a> {
     /// A write that puts right what this read found wrong.
     pub fn repairing(job: &Job<'a>) -> Self {
         let Job { request, clock, pool, birth: txg, .. } = *job;
-        WriteJob { request, clock, pool, txg, repair: true }
+        WriteJob { request, clock, pool, txg, repair: true, plug: None }
     }
 }
 
@@ -458,7 +460,7 @@ impl Leaf {
         };
         let len = data.len() as u64;
         let started = job.clock.now();
-        let answer = self.writes().writers.write(disk, job.request.priority, offset, data).await;
+        let answer = self.writes().writers.write(disk, job.request.priority, (offset, data), job.plug).await;
         job.request.book_device(job.clock.now().ns_since(started));
         self.writes().book(len, answer.is_ok(), Some(job.txg));
         if job.repair && answer.is_ok() {

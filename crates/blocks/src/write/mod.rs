@@ -29,10 +29,11 @@ pub use space::{Aside, VdevGrid};
 use crate::alloc::{Allocator, Class, Standing};
 use crate::error::{BlockError, note};
 use crate::pipeline::Blocks;
-use crate::vdev::{Place, Umpire, WriteJob};
+use crate::vdev::{Place, Plug, Umpire, WriteJob};
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{join_all, poll_fn};
 use place::Placed;
 use reads::Reads;
 use std::sync::atomic::AtomicU64;
@@ -306,13 +307,20 @@ impl Blocks {
         let cost_bytes = works.iter().map(|(cost_bytes, _)| cost_bytes).sum();
         let all = move || works.into_iter().map(|(_, work)| work()).collect::<Vec<_>>();
         let encoded = writer.compute.run_sized(cost_bytes, all).await.map_err(|_| (0, BlockError::ComputeLost))?;
+        let plug = &Plug::default();
         let writes = encoded.into_iter().zip(&options).map(|(encoded, options)| async move {
             match encoded? {
                 Encoded::Pointer(pointer) => Ok(pointer),
-                Encoded::Stored(stored) => self.store(request, Ready(stored), options).await,
+                Encoded::Stored(stored) => self.store_with(request, Ready(stored), options, Some(plug)).await,
             }
         });
-        let answers = join_all(writes).await.into_iter().enumerate();
+        let mut writes = join_all(writes);
+        let answers = poll_fn(|cx| {
+            let answers = writes.poll_unpin(cx);
+            plug.pull();
+            answers
+        });
+        let answers = answers.await.into_iter().enumerate();
         answers.map(|(n, answer)| answer.map_err(|error| (n, error))).collect()
     }
 
@@ -338,11 +346,21 @@ impl Blocks {
         ready: Ready,
         options: &WriteOptions,
     ) -> Result<BlockPointer, BlockError> {
+        self.store_with(request, ready, options, None).await
+    }
+
+    async fn store_with(
+        &self,
+        request: &Request,
+        ready: Ready,
+        options: &WriteOptions,
+        plug: Option<&Plug>,
+    ) -> Result<BlockPointer, BlockError> {
         let Ready(stored) = ready;
         let psize_bytes = stored.bytes.len() as u64;
         let placed = self.place(self.writer()?, psize_bytes, options)?;
         let guard = Guard { blocks: self, placed: Some(placed), txg: options.txg };
-        let pointer = self.issue(request, guard.placed(), stored, options.txg).await?;
+        let pointer = self.issue(request, guard.placed(), stored, options.txg, plug).await?;
         guard.keep();
         Ok(pointer)
     }
@@ -382,7 +400,7 @@ impl Blocks {
         let writer = self.writer()?;
         match self.encode(writer, data, options, Some(reserved.psize_bytes)).await? {
             Encoded::Pointer(_) => Err(BlockError::BadSize { len_bytes: 0 }),
-            Encoded::Stored(stored) => self.issue(request, &reserved.placed, stored, reserved.txg).await,
+            Encoded::Stored(stored) => self.issue(request, &reserved.placed, stored, reserved.txg, None).await,
         }
     }
 
@@ -455,12 +473,13 @@ impl Blocks {
         placed: &Placed,
         stored: encode::Stored,
         txg: Txg,
+        plug: Option<&Plug>,
     ) -> Result<BlockPointer, BlockError> {
         let mut writes = Vec::new();
         let unencodable = |fault| BlockError::Unencodable { fault };
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
-        let job = WriteJob { request, clock: self.clock(), pool: &self.pool, txg, repair: false };
+        let job = WriteJob { request, clock: self.clock(), pool: &self.pool, txg, repair: false, plug };
         let job = &job;
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);
