@@ -1,4 +1,5 @@
-//! A client that makes, snapshots, clones, renames, promotes and destroys file systems. Each call promises what it did.
+//! A client that makes, snapshots, bookmarks, clones, renames, promotes, limits and destroys file systems. Each call promises
+//! what it did.
 
 use crate::states::{Moments, Shared, States, When};
 use crate::world::{make_files, patiently};
@@ -6,14 +7,37 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_files::{Cred, New, NewKind, WriteAt};
 use weir_machine::{Clock, Request};
+use weir_objects::dsl::change::Setting;
+use weir_objects::props::Value;
 use weir_pool::Engine;
+use weir_pool::engine::Datasets;
 use weir_sim::Rng;
 
 pub const HOME: &str = "tank/many";
 
+/// What is there: file systems, their snapshots (`…@`, the number of the change that took it), their bookmarks (`…#`, the
+/// number of the snapshot, and their own), and their quotas (`…=`, bytes).
 type Names = BTreeSet<String>;
 
-/// File systems and snapshots that are there.
+const MARKS: [char; 3] = ['@', '#', '='];
+
+fn is_dataset(name: &str) -> bool {
+    !name.contains(MARKS)
+}
+
+/// The name as it is when `dataset`, to which it may belong, is called `to`.
+fn renamed(name: &str, dataset: &str, to: &str) -> Option<String> {
+    let rest = name.strip_prefix(dataset).filter(|rest| rest.is_empty() || rest.starts_with(MARKS))?;
+    Some(format!("{to}{rest}"))
+}
+
+/// The number of the snapshot that a name of a snapshot or bookmark is about.
+fn snapshot_of(name: &str) -> Option<u64> {
+    let (_, rest) = name.split_once(['@', '#'])?;
+    rest.split('-').next()?.parse().ok()
+}
+
+/// File systems, snapshots, bookmarks and quotas that are there.
 pub struct Known {
     names: Option<States<Names>>,
     pub promises: u64,
@@ -65,14 +89,19 @@ impl Client {
         for n in 0..changes {
             self.clock.sleep(std::time::Duration::from_micros(self.rng.below(30_000))).await;
             let names = self.now();
-            let dataset = self.pick(&names, |name| !name.contains('@'));
+            let dataset = self.pick(&names, |name| is_dataset(name));
             let snapshot = self.pick(&names, |name| name.contains('@'));
-            match (self.rng.below(8), dataset, snapshot) {
-                (0 | 1, Some(dataset), _) => self.snapshot(names, format!("{dataset}@{n}")).await,
-                (2, _, Some(origin)) => self.clone_it(names, origin, n).await,
-                (3, _, Some(snapshot)) => self.destroy_snapshot(names, snapshot).await,
-                (4, Some(dataset), _) => self.destroy(names, dataset).await,
-                (5, Some(dataset), _) => self.rename(names, dataset, n).await,
+            let bookmark = self.pick(&names, |name| name.contains('#'));
+            match (self.rng.below(14), dataset, snapshot, bookmark) {
+                (0..3, Some(dataset), _, _) => self.snapshot(names, format!("{dataset}@{n}")).await,
+                (3 | 4, _, Some(origin), _) => self.clone_it(names, origin, n).await,
+                (5, _, Some(snapshot), _) => self.destroy_snapshot(names, snapshot).await,
+                (6, Some(dataset), _, _) => self.destroy(names, dataset).await,
+                (7, Some(dataset), _, _) => self.rename(names, dataset, n).await,
+                (8 | 9, _, _, _) => self.promote(names).await,
+                (10, _, Some(snapshot), _) => self.bookmark(names, snapshot, n).await,
+                (11, _, _, Some(bookmark)) => self.destroy_bookmark(names, bookmark).await,
+                (12, Some(dataset), _, _) => self.limit(names, dataset, n).await,
                 _ => self.make(names, n).await,
             }
         }
@@ -131,7 +160,8 @@ impl Client {
             }
             self.done();
         }
-        names.remove(&name);
+        // Bookmarks and a quota go with it.
+        names.retain(|other| renamed(other, &name, "").is_none());
         self.begin(names);
         patiently(&self.clock, || self.engine.destroy_dataset(name.clone())).await;
         self.done();
@@ -139,29 +169,84 @@ impl Client {
 
     async fn rename(&mut self, names: Names, name: String, n: u64) {
         let to = format!("{HOME}/r{n}");
-        let renamed =
-            |old: &String| match old.strip_prefix(&name).filter(|rest| rest.is_empty() || rest.starts_with('@')) {
-                Some(rest) => format!("{to}{rest}"),
-                None => old.clone(),
-            };
-        self.begin(names.iter().map(renamed).collect());
+        self.begin(names.into_iter().map(|old| renamed(&old, &name, &to).unwrap_or(old)).collect());
         self.engine.rename(name.clone(), to.clone()).await.unwrap();
+        self.done();
+    }
+
+    /// A clone, if there is one, gets the snapshots up to its origin, and their bookmarks.
+    async fn promote(&mut self, names: Names) {
+        let rq = Request::internal("client");
+        let dsl = self.engine.dsl(&rq).await.unwrap();
+        let mut clones = Vec::new();
+        for dir in dsl.dirs().into_iter().filter(|dir| names.contains(&dir.name) && dir.phys.origin.0 != 0) {
+            // The origin of what is no clone has no name among these.
+            let origin = dsl.snapshot_name(&rq, dir.phys.origin).await.unwrap();
+            clones.extend(origin.filter(|origin| names.contains(origin)).map(|origin| (dir.name.clone(), origin)));
+        }
+        drop(dsl);
+        let at = self.rng.below(clones.len() as u64) as usize;
+        let Some((clone, origin)) = clones.into_iter().nth(at) else { return };
+        let (from, last) = (origin.split('@').next().unwrap().to_owned(), snapshot_of(&origin).unwrap());
+        let promoted = |old: String| match snapshot_of(&old).filter(|number| *number <= last) {
+            Some(_) => renamed(&old, &from, &clone).unwrap_or(old),
+            None => old,
+        };
+        self.begin(names.into_iter().map(promoted).collect());
+        self.engine.promote(clone).await.unwrap();
+        self.done();
+    }
+
+    async fn bookmark(&mut self, mut names: Names, snapshot: String, n: u64) {
+        let name = format!("{}-{n}", snapshot.replace('@', "#"));
+        names.insert(name.clone());
+        self.begin(names);
+        self.engine.bookmark(vec![(name, snapshot)]).await.unwrap();
+        self.done();
+    }
+
+    async fn destroy_bookmark(&mut self, mut names: Names, name: String) {
+        names.remove(&name);
+        self.begin(names);
+        self.engine.destroy_bookmarks(vec![name]).await.unwrap();
+        self.done();
+    }
+
+    async fn limit(&mut self, mut names: Names, name: String, n: u64) {
+        let bytes = (1 << 30) + n;
+        names.retain(|other| !other.starts_with(&format!("{name}=")));
+        names.insert(format!("{name}={bytes}"));
+        self.begin(names);
+        let quota = ("quota".to_owned(), Setting::Set(Value::Number(bytes)));
+        self.engine.set_properties(name, vec![quota]).await.unwrap();
         self.done();
     }
 }
 
 /// Which of all names that could be there after a cut at `cut` or earlier are there.
 pub async fn look(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<Names, String> {
-    let rq = Request::internal("judge");
-    let dsl = engine.dsl(&rq).await.map_err(|e| e.to_string())?;
+    let dsl = engine.dsl(&Request::internal("judge")).await.map_err(|e| e.to_string())?;
     let possible: BTreeSet<&String> = known.names.iter().flat_map(|names| names.begun(cut)).flatten().collect();
     let mut found = Names::new();
     for name in possible {
-        if dsl.find(&rq, name).await.is_ok() {
+        if is_there(engine, &dsl, name).await {
             found.insert(name.clone());
         }
     }
     Ok(found)
+}
+
+async fn is_there(engine: &Engine, dsl: &Datasets, name: &str) -> bool {
+    let rq = &Request::internal("judge");
+    let of = name.split(['#', '=']).next().unwrap_or(name);
+    let Ok(dataset) = dsl.find(rq, of).await else { return false };
+    if name.contains('#') {
+        let bookmarks = dsl.bookmarks(rq, &dataset).await;
+        return bookmarks.is_ok_and(|all| all.iter().any(|bookmark| bookmark.name == name));
+    }
+    let Some((_, bytes)) = name.split_once('=') else { return true };
+    let quota = dsl.property(rq, &dataset, &engine.facts(), "quota").await;
+    quota.is_ok_and(|quota| quota.is_some_and(|quota| bytes.parse().is_ok_and(|n| quota.value == Value::Number(n))))
 }
 
 /// Holds what was found after a cut at `cut` against what is known.

@@ -2,14 +2,14 @@
 
 use crate::ledger::Ledger;
 use crate::states::{Moments, Shared, When};
-use crate::world::{Shape, create, import, make_files, make_volume, whole, world};
+use crate::world::{Home, Shape, create, import, make_home, whole, world};
 use crate::zdb::Zdb;
 use crate::{datasets, files, volume};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use weir_machine::Machine;
+use weir_machine::{Machine, Request};
 use weir_sim::{Cut, Moment, Recording, Replay, Rng, SimWorld};
 
 const FILE_CLIENTS: usize = 2;
@@ -44,15 +44,17 @@ impl Known {
 
 /// The same, once the history is over.
 pub struct Judged {
+    shape: Shape,
     files: Vec<files::Known>,
     volume: volume::Known,
     datasets: datasets::Known,
 }
 
 impl Known {
-    fn close(self) -> Judged {
+    fn close(self, shape: Shape) -> Judged {
         let files = self.files.iter().map(|k| std::mem::replace(&mut *k.lock().unwrap(), files::Known::new("")));
         Judged {
+            shape,
             files: files.collect(),
             volume: std::mem::replace(&mut *self.volume.lock().unwrap(), volume::Known::new()),
             datasets: std::mem::replace(&mut *self.datasets.lock().unwrap(), datasets::Known::new()),
@@ -60,10 +62,18 @@ impl Known {
     }
 }
 
+impl Judged {
+    /// The data sets that have a key.
+    fn encrypted(&self) -> Vec<&str> {
+        let files = self.files.iter().map(|known| known.dataset.as_str());
+        let all = files.chain([volume::NAME, datasets::HOME]);
+        all.filter(|name| self.shape.suite_of(name).is_some()).collect()
+    }
+}
+
 /// A history, run once.
 struct History {
     seed: u64,
-    shape: Shape,
     known: Judged,
     recording: Recording,
     promises: u64,
@@ -73,11 +83,14 @@ struct History {
 
 async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, known: &Known, changes: u64) -> When {
     let engine = create(&machine, shape).await.unwrap();
-    for n in 0..FILE_CLIENTS {
-        make_files(&engine, &format!("tank/f{n}")).await;
+    let records = [128 << 10, 16 << 10];
+    for (known, record_bytes) in known.files.iter().zip(records) {
+        let name = known.lock().unwrap().dataset.clone();
+        make_home(&engine, &machine, &name, Home::Files { record_bytes }, shape.suite_of(&name)).await;
     }
-    make_volume(&engine, volume::NAME, volume::BYTES).await;
-    make_files(&engine, datasets::HOME).await;
+    let (of_volume, of_sets) = (shape.suite_of(volume::NAME), shape.suite_of(datasets::HOME));
+    make_home(&engine, &machine, volume::NAME, Home::Volume { size_bytes: volume::BYTES }, of_volume).await;
+    make_home(&engine, &machine, datasets::HOME, Home::Files { record_bytes: records[0] }, of_sets).await;
     let made = moments.now();
     let (mut rng, clock) = (Rng::new(seed), machine.clock.clone());
     let mut tasks = Vec::new();
@@ -106,27 +119,43 @@ fn record(seed: u64, changes: u64) -> History {
     let run = world.run(clients(world.machine(), Moments(world.clone()), seed, shape, &known, changes));
     let made = run.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let promises = known.promises();
-    History { seed, shape, known: known.close(), recording: world.recording(start), promises, made }
+    History { seed, known: known.close(shape), recording: world.recording(start), promises, made }
 }
 
-/// When a pool is walked.
+/// When a pool is walked, and how it is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Walked {
-    /// As the cut has left it.
+pub enum Way {
+    /// Walked as the cut has left it.
     BeforeImport,
-    /// After what was in its logs has been written, and after an export.
+    /// Walked after what was in its logs has been written, and after an export.
     Exported,
+    /// First opened without keys: what is encrypted has to stay shut, its logs untouched, while the rest goes on.
+    Locked,
+}
+
+impl Way {
+    /// One of them, by the moment of the cut.
+    fn of(known: &Judged, cut: When) -> Self {
+        match cut % 8 {
+            5 if known.shape.suite.is_some() => Way::Locked,
+            1 | 3 | 5 | 7 => Way::Exported,
+            _ => Way::BeforeImport,
+        }
+    }
 }
 
 /// What is wrong after a cut, if anything, held against what was known at each of these moments.
-pub fn judge(known: &Judged, world: &SimWorld, cuts: &[When], walked: Walked) -> Result<(), String> {
+pub fn judge(known: &Judged, world: &SimWorld, cuts: &[When], way: Way) -> Result<(), String> {
     let Some(last) = cuts.last() else { return Ok(()) };
     let machine = world.machine();
     let judged = world.run(async {
-        if walked == Walked::BeforeImport {
+        if way == Way::BeforeImport {
             whole(&machine).await.map_err(|e| format!("before import: {e}"))?;
         }
-        let engine = import(&machine).await.map_err(|e| format!("import: {e}"))?;
+        if way == Way::Locked {
+            judge_locked(&machine, known, cuts).await.map_err(|e| format!("without keys: {e}"))?;
+        }
+        let engine = import(&machine, &known.encrypted()).await.map_err(|e| format!("import: {e}"))?;
         for known in &known.files {
             let found = files::look(&engine, known, *last).await?;
             cuts.iter().try_for_each(|cut| files::judge(&found, known, *cut))?;
@@ -135,7 +164,7 @@ pub fn judge(known: &Judged, world: &SimWorld, cuts: &[When], walked: Walked) ->
         cuts.iter().try_for_each(|cut| volume::judge(&found, &known.volume, *cut))?;
         let found = datasets::look(&engine, &known.datasets, *last).await?;
         cuts.iter().try_for_each(|cut| datasets::judge(&found, &known.datasets, *cut))?;
-        if walked == Walked::BeforeImport {
+        if way == Way::BeforeImport {
             return Ok(());
         }
         engine.export().await.map_err(|e| format!("export: {e}"))?;
@@ -144,6 +173,23 @@ pub fn judge(known: &Judged, world: &SimWorld, cuts: &[When], walked: Walked) ->
     // What still runs holds the world that it runs in.
     world.power_failure();
     judged.unwrap_or_else(|e| Err(e.to_string()))
+}
+
+/// Opens the pool without keys, and closes it again.
+async fn judge_locked(machine: &Machine, known: &Judged, cuts: &[When]) -> Result<(), String> {
+    let (rq, encrypted) = (&Request::internal("judge"), known.encrypted());
+    let engine = import(machine, &[]).await.map_err(|e| format!("import: {e}"))?;
+    for known in &known.files {
+        if encrypted.contains(&known.dataset.as_str()) {
+            let shut = engine.file_system(rq, &known.dataset).await.is_err();
+            shut.then_some(()).ok_or_else(|| format!("{} is open", known.dataset))?;
+            continue;
+        }
+        let found = files::look(&engine, known, cuts[cuts.len() - 1]).await?;
+        cuts.iter().try_for_each(|cut| files::judge(&found, known, *cut))?;
+    }
+    engine.export().await.map_err(|e| format!("export: {e}"))?;
+    whole(machine).await
 }
 
 /// Cuts at moments of a history, in pieces that any processor may take.
@@ -189,10 +235,10 @@ impl<'a> Cutter<'a> {
             }
             for (cut, moments) in piece {
                 self.states.fetch_add(1, Ordering::Relaxed);
-                let walked = if moments[0].is_multiple_of(2) { Walked::BeforeImport } else { Walked::Exported };
-                let mut judged = judge(&self.history.known, &cut.world(), &moments, walked);
+                let known = &self.history.known;
+                let mut judged = judge(known, &cut.world(), &moments, Way::of(known, moments[0]));
                 if let Some(zdb) = self.zdb.filter(|zdb| zdb.is_due()) {
-                    judged = judged.and_then(|()| zdb.judge(&cut.world(), &self.history.known, moments[0]));
+                    judged = judged.and_then(|()| zdb.judge(&cut.world(), known, moments[0]));
                 }
                 if let Err(why) = judged {
                     self.failures.lock().unwrap().push((moments[0], why));
@@ -232,7 +278,7 @@ fn moments(history: &History, most: u64) -> Vec<When> {
 fn demand_none(history: &History, cutter: &Cutter<'_>) {
     let failures = cutter.failures.lock().unwrap();
     let Some((moment, why)) = failures.first() else { return };
-    let History { seed, shape, .. } = history;
+    let (seed, shape) = (history.seed, history.known.shape);
     panic!("WEIR_SIM_SEED={seed} WEIR_SIM_AT={moment} ({shape:?}): {why}");
 }
 

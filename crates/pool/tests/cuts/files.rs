@@ -1,22 +1,49 @@
 //! A client of a file system of its own: names and contents, what it committed, snapshots, roll-backs.
 //!
-//! Names and the contents of each file are judged apart: a commit of one file promises that file and all names; what was
-//! written to others may be missing.
+//! Names and what belongs to each file (contents, attributes) are judged apart: a commit of one file promises that file
+//! and all names; what was written to others may be missing. A file may have several names: then they lead to one object.
 
 use crate::states::{Moments, Shared, States, When};
 use crate::world::patiently;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_files::{Cred, FileKind, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
+use weir_files::{
+    Cred, FileError, FileKind, FileSystem, New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode,
+};
 use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
+use weir_objects::dsl::{Counted, Who};
 use weir_pool::Engine;
 use weir_sim::Rng;
 
 /// What the names lead to: numbers of files as the client counts them; directories have none.
-type Names = BTreeMap<String, Option<usize>>;
-type Contents = Vec<u8>;
+#[derive(Clone, Debug, Default)]
+struct Names {
+    entries: BTreeMap<String, Option<usize>>,
+    /// The quota of the user [`LIMITED`], in bytes; 0: none.
+    quota_bytes: u64,
+}
+
+/// What belongs to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Contents {
+    bytes: Vec<u8>,
+    mode: u32,
+    uid: u32,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Contents {
+    fn new() -> Self {
+        Contents { bytes: Vec::new(), mode: 0o644, uid: 0, xattrs: BTreeMap::new() }
+    }
+}
+
+/// The user with a quota.
+const LIMITED: u64 = 3;
+/// Ranges that are shared between files begin and end at multiples of this, if chance wants it so.
+const BLOCK: u64 = 16 << 10;
 
 /// A snapshot: what it holds, and when it was taken and taken away.
 struct Snapshot {
@@ -30,7 +57,7 @@ struct Snapshot {
 }
 
 pub struct Known {
-    dataset: String,
+    pub dataset: String,
     names: Option<States<Names>>,
     files: Vec<States<Contents>>,
     snapshots: Vec<Snapshot>,
@@ -97,15 +124,16 @@ impl Client {
         let mut files = self.open(&rq).await;
         let begun = self.moments.now();
         self.know(|k| {
-            let mut names = States::new(begun, Names::new());
+            let mut names = States::new(begun, Names::default());
             names.promise(begun, 0);
             k.names = Some(names);
         });
         for n in 0..changes {
             self.clock.sleep(std::time::Duration::from_micros(self.rng.below(15_000))).await;
-            match self.rng.below(24) {
+            match self.rng.below(25) {
                 0 | 1 => self.snapshot().await,
                 2 => self.destroy_snapshot().await,
+                4 => self.limit(n).await,
                 3 => {
                     drop(files);
                     self.roll_back().await;
@@ -127,7 +155,7 @@ impl Client {
     async fn commit(&mut self, rq: &Request, files: &FileSystem, file: Option<usize>) {
         let due = self.know(|k| k.due());
         // A file without a name is nobody's promise.
-        if file.is_some_and(|n| !self.know(|k| k.now().values().any(|of| *of == Some(n)))) {
+        if file.is_some_and(|n| !self.know(|k| k.now().entries.values().any(|of| *of == Some(n)))) {
             return;
         }
         files.sync(rq, file.map(|n| self.objects[n])).await.unwrap();
@@ -152,6 +180,18 @@ impl Client {
             k.promise(now, due, None);
             k.snapshots.iter_mut().find(|s| s.name == name).unwrap().done = Some(now);
         });
+    }
+
+    async fn limit(&mut self, n: u64) {
+        let (began, quota_bytes) = (self.moments.now(), (1 << 30) + n);
+        let dataset = self.know(|k| {
+            k.rename(began, |names| names.quota_bytes = quota_bytes);
+            k.dataset.clone()
+        });
+        let due = self.know(|k| k.due());
+        self.engine.set_quota(dataset, Who::User, Counted::Bytes, LIMITED, quota_bytes).await.unwrap();
+        let now = self.moments.now();
+        self.know(|k| k.promise(now, due, None));
     }
 
     /// One that is there; the newest, or any.
@@ -193,7 +233,8 @@ impl Client {
     }
 
     fn pick(&mut self) -> Option<(String, usize)> {
-        let files: Vec<_> = self.know(|k| k.now().into_iter().filter_map(|(name, n)| Some((name, n?))).collect());
+        let files: Vec<_> =
+            self.know(|k| k.now().entries.into_iter().filter_map(|(name, n)| Some((name, n?))).collect());
         let at = self.rng.below(files.len() as u64) as usize;
         files.into_iter().nth(at)
     }
@@ -201,67 +242,160 @@ impl Client {
     async fn change(&mut self, rq: &Request, files: &FileSystem, n: u64) {
         let (root, dir, began) = (Cred::root(), files.root(), self.moments.now());
         let name = format!("name-{n}");
-        match (self.rng.below(12), self.pick()) {
-            (0..3, _) | (_, None) => {
+        match (self.rng.below(20), self.pick()) {
+            (0..4, _) | (_, None) => {
                 let file = self.objects.len();
                 self.know(|k| {
                     k.files.push(States::new(began, Contents::new()));
-                    k.rename(began, |names| _ = names.insert(name.clone(), Some(file)));
+                    k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file)));
                 });
                 let new = New::of(NewKind::Regular, 0o644);
                 let made = files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
                 self.objects.push(made.object);
             }
-            (3, Some(_)) => {
-                self.know(|k| k.rename(began, |names| _ = names.insert(name.clone(), None)));
+            (4, Some(_)) => {
+                self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), None)));
                 files.create(rq, &root, dir, name.as_bytes(), &New::of(NewKind::Directory, 0o755)).await.unwrap();
             }
-            (4, Some((old, _))) => {
-                self.know(|k| k.rename(began, |names| _ = names.remove(&old)));
+            (5 | 6, Some((old, _))) => {
+                self.know(|k| k.rename(began, |names| _ = names.entries.remove(&old)));
                 files.remove(rq, &root, dir, old.as_bytes()).await.unwrap();
             }
-            (5, Some((old, file))) => {
-                // Every other renaming replaces a file.
-                let target = self.pick().filter(|(target, _)| *target != old).map_or(name, |(target, _)| target);
-                self.know(|k| {
-                    k.rename(began, |names| {
-                        names.remove(&old);
-                        names.insert(target.clone(), Some(file));
-                    });
-                });
-                let (from, to) = ((dir, old.as_bytes()), (dir, target.as_bytes()));
-                files.rename(rq, &root, from, to, RenameMode::Replace).await.unwrap();
+            (7, Some(old)) => self.rename(rq, files, old, name).await,
+            (8 | 9, Some((_, file))) => {
+                self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file))));
+                files.link(rq, &root, self.objects[file], dir, name.as_bytes()).await.unwrap();
             }
-            (6, Some((_, file))) => {
-                let size = self.rng.below(70_000);
-                self.contents(began, file, |bytes| bytes.resize(size as usize, 0));
-                files.set_attributes(rq, &root, self.objects[file], &SetAttributes::size(size)).await.unwrap();
-            }
-            (_, Some((_, file))) => {
-                let (at, len) = (self.rng.below(40_000) as usize, 1 + self.rng.below(40_000) as usize);
-                let mut data = vec![0; len];
-                self.rng.fill(&mut data);
-                self.contents(began, file, |bytes| {
-                    bytes.resize(bytes.len().max(at + len), 0);
-                    bytes[at..at + len].copy_from_slice(&data);
-                });
-                let place = WriteAt::Offset(at as u64);
-                files.write(rq, &root, self.objects[file], place, Bytes::from(data)).await.unwrap();
-            }
+            (10 | 11, Some((_, file))) => self.set_attributes(rq, files, file).await,
+            (12 | 13, Some((_, file))) => self.set_xattr(rq, files, file).await,
+            (14, Some((_, file))) => self.zero(rq, files, file).await,
+            (15 | 16, Some((_, file))) => self.copy(rq, files, file).await,
+            (_, Some((_, file))) => self.write(rq, files, file).await,
         }
+    }
+
+    /// Another name, in some cases that of another file, which loses it or gets the old one for it.
+    async fn rename(&mut self, rq: &Request, files: &FileSystem, (old, file): (String, usize), fresh: String) {
+        let (root, dir, began) = (Cred::root(), files.root(), self.moments.now());
+        let other = self.pick().filter(|(name, of)| *name != old && *of != file);
+        let exchanges = self.rng.chance(1, 2);
+        let (target, replaced) = other.map_or((fresh, None), |(name, of)| (name, Some(of)));
+        let mode = if exchanges && replaced.is_some() { RenameMode::Exchange } else { RenameMode::Replace };
+        self.know(|k| {
+            k.rename(began, |names| {
+                names.entries.remove(&old);
+                names.entries.insert(target.clone(), Some(file));
+                if mode == RenameMode::Exchange {
+                    names.entries.insert(old.clone(), replaced);
+                }
+            });
+        });
+        let (from, to) = ((dir, old.as_bytes()), (dir, target.as_bytes()));
+        files.rename(rq, &root, from, to, mode).await.unwrap();
+    }
+
+    async fn set_attributes(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let mut set = SetAttributes::default();
+        match self.rng.below(3) {
+            0 => set.size_bytes = Some(self.rng.below(70_000)),
+            1 => set.mode = Some(0o600 + self.rng.below(64) as u32),
+            _ => set.uid = Some(self.rng.below(5) as u32),
+        }
+        self.contents(self.moments.now(), file, |file| {
+            file.bytes.resize(set.size_bytes.map_or(file.bytes.len(), |size| size as usize), 0);
+            file.mode = set.mode.unwrap_or(file.mode);
+            file.uid = set.uid.unwrap_or(file.uid);
+        });
+        files.set_attributes(rq, &Cred::root(), self.objects[file], &set).await.unwrap();
+    }
+
+    async fn set_xattr(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let (root, began, object) = (Cred::root(), self.moments.now(), self.objects[file]);
+        let name = format!("user.{}", self.rng.below(3)).into_bytes();
+        let there = self.know(|k| k.files[file].last().xattrs.contains_key(&name));
+        if there && self.rng.chance(1, 3) {
+            self.contents(began, file, |file| _ = file.xattrs.remove(&name));
+            return files.remove_xattr(rq, &root, object, &name).await.unwrap();
+        }
+        let mut value = vec![0; 1 + self.rng.below(600) as usize];
+        self.rng.fill(&mut value);
+        self.contents(began, file, |file| _ = file.xattrs.insert(name.clone(), value.clone()));
+        files.set_xattr(rq, &root, object, &name, &value, XattrMode::Any).await.unwrap();
+    }
+
+    /// Zeros in a file, or a hole.
+    async fn zero(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let (at, len) = (self.rng.below(60_000), 1 + self.rng.below(40_000));
+        let space = if self.rng.chance(1, 2) { Space::Punch } else { Space::Zero { keep_size: false } };
+        self.contents(self.moments.now(), file, |file| {
+            let (bytes, end) = (&mut file.bytes, (at + len) as usize);
+            if space != Space::Punch {
+                bytes.resize(bytes.len().max(end), 0);
+            }
+            let end = end.min(bytes.len());
+            bytes[(at as usize).min(end)..end].fill(0);
+        });
+        files.allocate(rq, &Cred::root(), self.objects[file], at..at + len, space).await.unwrap();
+    }
+
+    /// From one file to another: all, or a range. Blocks that are stable are shared where the range allows it.
+    async fn copy(&mut self, rq: &Request, files: &FileSystem, from: usize) {
+        let Some((_, to)) = self.pick().filter(|(_, to)| *to != from) else { return };
+        let source = self.know(|k| k.files[from].last().bytes.clone());
+        let (mut at, mut target_at, mut left) = (0, 0, source.len() as u64);
+        if self.rng.chance(1, 2) {
+            (at, target_at) = (self.rng.below(4) * BLOCK, self.rng.below(4) * BLOCK);
+            left = left.saturating_sub(at).min((1 + self.rng.below(4)) * BLOCK);
+        }
+        if left == 0 {
+            return;
+        }
+        self.contents(self.moments.now(), to, |file| {
+            let (at, target_at, len) = (at as usize, target_at as usize, left as usize);
+            file.bytes.resize(file.bytes.len().max(target_at + len), 0);
+            file.bytes[target_at..target_at + len].copy_from_slice(&source[at..at + len]);
+        });
+        let (root, of) = (Cred::root(), (self.objects[from], self.objects[to]));
+        while left > 0 {
+            let done = files.copy_range(rq, &root, (files, of.0, at), (of.1, target_at), left).await.unwrap();
+            assert!(done > 0 && done <= left);
+            (at, target_at, left) = (at + done, target_at + done, left - done);
+        }
+    }
+
+    async fn write(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let (at, len) = (self.rng.below(40_000) as usize, 1 + self.rng.below(40_000) as usize);
+        let mut data = vec![0; len];
+        self.rng.fill(&mut data);
+        self.contents(self.moments.now(), file, |file| {
+            file.bytes.resize(file.bytes.len().max(at + len), 0);
+            file.bytes[at..at + len].copy_from_slice(&data);
+        });
+        let place = WriteAt::Offset(at as u64);
+        files.write(rq, &Cred::root(), self.objects[file], place, Bytes::from(data)).await.unwrap();
     }
 
     fn contents(&self, began: When, file: usize, change: impl FnOnce(&mut Contents)) {
         self.know(|k| {
-            let mut bytes = k.files[file].last().clone();
-            change(&mut bytes);
-            k.files[file].push(began, bytes);
+            let mut contents = k.files[file].last().clone();
+            change(&mut contents);
+            k.files[file].push(began, contents);
         });
     }
 }
 
-/// What a file system or snapshot holds: names, and the contents of files; directories have none.
-pub type Holds = BTreeMap<String, Option<Bytes>>;
+/// A file, as it was found.
+struct FoundFile {
+    object: ObjectId,
+    links: u64,
+    contents: Contents,
+}
+
+/// What a file system or snapshot holds; directories are none of the files.
+struct Holds {
+    entries: BTreeMap<String, Option<FoundFile>>,
+    quota_bytes: u64,
+}
 
 /// What there is after a cut.
 pub struct Found {
@@ -275,67 +409,127 @@ pub async fn look(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<Foun
     let rq = Request::internal("judge");
     let dataset = &known.dataset;
     let files = engine.file_system(&rq, dataset).await.map_err(|e| format!("{dataset}: {e}"))?;
-    let mut found = Found { now: holds(&files, dataset).await?, snapshots: Vec::new() };
+    let mut found = Found { now: holds(&files).await.map_err(|e| format!("{dataset}: {e}"))?, snapshots: Vec::new() };
     for snapshot in known.snapshots.iter().take_while(|snapshot| snapshot.began <= cut) {
         let full = format!("{dataset}@{}", snapshot.name);
         found.snapshots.push(match engine.file_system(&rq, &full).await {
-            Ok(files) => Ok(holds(&files, &full).await?),
+            Ok(files) => Ok(holds(&files).await.map_err(|e| format!("{full}: {e}"))?),
             Err(missing) => Err(missing.to_string()),
         });
     }
     Ok(found)
 }
 
-async fn holds(files: &FileSystem, dataset: &str) -> Result<Holds, String> {
-    let (rq, mut holds) = (Request::internal("judge"), Holds::new());
-    let bad = |e| format!("{dataset}: {e}");
-    for entry in files.read_dir(&rq, files.root(), 0, 10_000).await.map_err(bad)? {
-        let bytes = match entry.kind {
+async fn holds(files: &FileSystem) -> Result<Holds, String> {
+    let rq = &Request::internal("judge");
+    let limits = files.objects().limits_of(rq, Who::User, Counted::Bytes).await.map_err(|e| e.to_string())?;
+    let quota_bytes = limits.get(&LIMITED).copied().unwrap_or(0);
+    let mut holds = Holds { entries: BTreeMap::new(), quota_bytes };
+    for entry in files.read_dir(rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())? {
+        let file = match entry.kind {
             Some(FileKind::Directory) => None,
-            _ => Some(files.read(&rq, entry.object, 0, 1 << 20).await.map_err(bad)?),
+            _ => Some(file(rq, files, entry.object).await.map_err(|e| e.to_string())?),
         };
-        holds.insert(String::from_utf8_lossy(&entry.name).into_owned(), bytes);
+        holds.entries.insert(String::from_utf8_lossy(&entry.name).into_owned(), file);
     }
     Ok(holds)
+}
+
+async fn file(rq: &Request, files: &FileSystem, object: ObjectId) -> Result<FoundFile, FileError> {
+    let attributes = files.attributes(rq, object).await?;
+    let (mode, uid, links) = (attributes.mode, attributes.uid, attributes.links);
+    let bytes = files.read(rq, object, 0, 1 << 20).await?.to_vec();
+    let mut xattrs = BTreeMap::new();
+    for name in files.xattr_names(rq, object).await? {
+        if let Some(value) = files.xattr(rq, object, &name).await? {
+            xattrs.insert(name, value.to_vec());
+        }
+    }
+    Ok(FoundFile { object, links, contents: Contents { bytes, mode, uid, xattrs } })
+}
+
+/// What the number of links of a file has to be, and whether its names are one object and no other file's.
+fn judge_links(found: &Holds, state: &Names) -> Result<(), String> {
+    let (mut names, mut objects) = (BTreeMap::new(), BTreeMap::new());
+    for file in state.entries.values().flatten() {
+        *names.entry(*file).or_insert(0u64) += 1;
+    }
+    for (name, file) in &found.entries {
+        let (Some(file), Some(Some(number))) = (file, state.entries.get(name)) else { continue };
+        if file.links != names[number] {
+            return Err(format!("{name} has {} links, not {}", file.links, names[number]));
+        }
+        let alone = objects.insert(file.object, *number).is_none_or(|before| before == *number);
+        if !alone || found.object_of(state, *number).any(|object| object != file.object) {
+            return Err(format!("{name} is another file's object, or another than its other names'"));
+        }
+    }
+    Ok(())
+}
+
+impl Holds {
+    /// The objects to which the names of a file lead.
+    fn object_of(&self, state: &Names, number: usize) -> impl Iterator<Item = ObjectId> {
+        let names = state.entries.iter().filter(move |(_, of)| **of == Some(number));
+        names.filter_map(|(name, _)| Some(self.entries.get(name)?.as_ref()?.object))
+    }
+
+    fn is_named_as(&self, state: &Names) -> bool {
+        state.quota_bytes == self.quota_bytes && state.entries.keys().eq(self.entries.keys())
+    }
 }
 
 /// Holds what was found after a cut at `cut` against what is known.
 pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
     let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
-    let alike = |state: &&Names| state.keys().eq(found.now.keys());
-    let states: Vec<&Names> = names.allowed(cut).filter(alike).collect();
+    let states: Vec<&Names> = names.allowed(cut).filter(|state| found.now.is_named_as(state)).collect();
     if states.is_empty() {
-        let newest: Vec<_> = names.allowed(cut).next().map(|n| n.keys().collect()).unwrap_or_default();
-        let names = found.now.keys();
-        return Err(format!("{}: names {names:?} are none of those allowed, such as {newest:?}", known.dataset));
+        let newest: Vec<_> = names.allowed(cut).next().map(|n| n.entries.keys().collect()).unwrap_or_default();
+        let (names, quota) = (found.now.entries.keys(), found.now.quota_bytes);
+        return Err(format!(
+            "{}: names {names:?}, quota {quota}, are none of those allowed, such as {newest:?}",
+            known.dataset
+        ));
     }
     // Names that were exchanged leave several states alike: one of them must explain all files.
     let mut wrong = String::new();
     let explained = states.into_iter().any(|state| match unexplained(&found.now, state, known, cut) {
         None => true,
-        Some(name) => {
-            wrong = name;
+        Some(why) => {
+            wrong = why;
             false
         }
     });
     if !explained {
-        return Err(format!("{}: the contents of {wrong} are none of those allowed", known.dataset));
+        return Err(format!("{}: {wrong}", known.dataset));
     }
     known.snapshots.iter().zip(&found.snapshots).try_for_each(|(known, found)| judge_snapshot(found, known, cut))
 }
 
-/// The name of a file whose contents this state does not explain.
+/// What this state does not explain.
 fn unexplained(found: &Holds, state: &Names, known: &Known, cut: When) -> Option<String> {
-    let wrong = found.iter().find(|(name, bytes)| match (state.get(*name).copied().flatten(), bytes) {
+    let wrong = found.entries.iter().find(|(name, file)| match (state.entries.get(*name).copied().flatten(), file) {
         (None, None) => false,
-        (Some(file), Some(bytes)) => {
-            let allowed: Vec<&Contents> = known.files[file].allowed(cut).collect();
-            let whole = allowed.iter().any(|state| **state == *bytes);
-            !whole && !allowed.windows(2).any(|pair| partly_written(pair[1], pair[0], bytes))
+        (Some(number), Some(file)) => {
+            let allowed: Vec<&Contents> = known.files[number].allowed(cut).collect();
+            let whole = allowed.iter().any(|state| **state == file.contents);
+            !whole && !allowed.windows(2).any(|pair| is_part(pair[1], pair[0], &file.contents))
         }
         _ => true,
     });
-    wrong.map(|(name, bytes)| format!("{name} ({:?} bytes)", bytes.as_ref().map(Bytes::len)))
+    let named = |(name, file): (&String, &Option<FoundFile>)| {
+        let contents = file.as_ref().map(|file| &file.contents);
+        let bytes = contents.map(|contents| contents.bytes.len());
+        let rest = contents.map(|contents| (contents.mode, contents.uid, contents.xattrs.keys().collect::<Vec<_>>()));
+        format!("{name} ({bytes:?} bytes, {rest:?}) is none of the states allowed")
+    };
+    wrong.map(named).or_else(|| judge_links(found, state).err())
+}
+
+/// Whether `found` is what a change that led from `older` to `newer` leaves when its last part is missing.
+fn is_part(older: &Contents, newer: &Contents, found: &Contents) -> bool {
+    let rest = |of: &Contents| (of.mode, of.uid, of.xattrs.clone());
+    rest(older) == rest(newer) && rest(newer) == rest(found) && partly_written(&older.bytes, &newer.bytes, &found.bytes)
 }
 
 /// Whether `found` is what a write that led from `older` to `newer` leaves when its last part is missing: the log splits
@@ -356,16 +550,16 @@ fn judge_snapshot(found: &Result<Holds, String>, known: &Snapshot, cut: When) ->
         Err(_) => return Ok(()),
         Ok(found) => found,
     };
-    if !found.keys().eq(known.names.keys()) {
-        return Err(format!("snapshot {name} has {:?}, not {:?}", found.keys(), known.names.keys()));
+    if !found.is_named_as(&known.names) {
+        return Err(format!("snapshot {name} has {:?}, not {:?}", found.entries.keys(), known.names.entries.keys()));
     }
-    let as_it_was = |(file, bytes): (&Option<usize>, &Option<Bytes>)| match (file, bytes) {
+    let as_it_was = |(file, found): (&Option<usize>, &Option<FoundFile>)| match (file, found) {
         (None, None) => true,
-        (Some(file), Some(bytes)) => known.contents[*file] == *bytes,
+        (Some(file), Some(found)) => known.contents[*file] == found.contents,
         _ => false,
     };
-    match known.names.values().zip(found.values()).position(|pair| !as_it_was(pair)) {
+    match known.names.entries.values().zip(found.entries.values()).position(|pair| !as_it_was(pair)) {
         Some(nth) => Err(format!("snapshot {name}: the {nth}th name is not as it was")),
-        None => Ok(()),
+        None => judge_links(found, &known.names).map_err(|why| format!("snapshot {name}: {why}")),
     }
 }

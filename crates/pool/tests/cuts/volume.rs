@@ -62,12 +62,15 @@ impl Client {
                     known.promises += 1;
                     known.units.iter_mut().zip(due).for_each(|(unit, number)| unit.promise(now, number));
                 }
-                _ => {
-                    let byte = (n % 255) as u8 + 1;
+                what => {
+                    let byte = if what == 1 { 0 } else { (n % 255) as u8 + 1 };
                     let range = first as usize..(first + count) as usize;
                     self.known.lock().unwrap().units[range.clone()].iter_mut().for_each(|u| u.push(began, byte));
                     let data = Bytes::from(vec![byte; (count * UNIT) as usize]);
-                    volume.write(&rq, first * UNIT, data, stable).await.unwrap();
+                    match byte {
+                        0 => volume.zero(&rq, first * UNIT, count * UNIT, true, stable).await.unwrap(),
+                        _ => volume.write(&rq, first * UNIT, data, stable).await.unwrap(),
+                    }
                     if stable {
                         let now = self.moments.now();
                         for unit in &mut self.known.lock().unwrap().units[range] {

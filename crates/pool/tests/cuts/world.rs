@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_codec::crypt::Suite;
 use weir_machine::{Clock, Machine, Request};
+use weir_objects::dsl::KeyFormat;
 use weir_objects::dsl::change::{ChangeError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_objects::props::Value;
 use weir_pool::config::Class;
-use weir_pool::engine::ImportOptions;
+use weir_pool::create::PoolValue;
+use weir_pool::engine::{Crypt, Encryption, ImportOptions, NewRoot};
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, Pool, PoolError};
 use weir_sim::{SimWorld, Timing};
 
@@ -22,20 +25,41 @@ pub struct Shape {
     pub log: bool,
     /// Equal blocks are kept once.
     pub dedup: bool,
+    /// Some data sets are encrypted, with this cipher.
+    pub suite: Option<Suite>,
+    /// What was freed is trimmed in the background.
+    pub autotrim: bool,
 }
+
+/// All ciphers.
+const SUITES: [Suite; 6] =
+    [Suite::Aes256Gcm, Suite::Aes128Ccm, Suite::Aes192Gcm, Suite::Aes256Ccm, Suite::Aes128Gcm, Suite::Aes192Ccm];
 
 impl Shape {
     /// One of some, by the seed.
     pub fn of(seed: u64) -> Self {
+        let suite = seed.is_multiple_of(2).then_some(SUITES[(seed / 2 % 6) as usize]);
+        let autotrim = seed % 3 == 1;
+        let shape = Shape { layout: Layout::Single, devices: 1, log: false, dedup: false, suite, autotrim };
         match seed % 5 {
-            0 => Shape { layout: Layout::Single, devices: 1, log: false, dedup: false },
-            1 => Shape { layout: Layout::Mirror, devices: 2, log: false, dedup: false },
-            2 => Shape { layout: Layout::Single, devices: 1, log: true, dedup: false },
-            3 => Shape { layout: Layout::Single, devices: 1, log: false, dedup: true },
-            _ => Shape { layout: Layout::Raidz(1), devices: 3, log: false, dedup: false },
+            0 => shape,
+            1 => Shape { layout: Layout::Mirror, devices: 2, ..shape },
+            2 => Shape { log: true, ..shape },
+            3 => Shape { dedup: true, ..shape },
+            _ => Shape { layout: Layout::Raidz(1), devices: 3, ..shape },
         }
     }
 }
+
+impl Shape {
+    /// How a client's data set is encrypted: all but one are.
+    pub fn suite_of(&self, name: &str) -> Option<Suite> {
+        self.suite.filter(|_| name != PLAIN)
+    }
+}
+
+/// The data set that is never encrypted.
+const PLAIN: &str = "tank/f0";
 
 pub fn world(seed: u64, shape: Shape) -> SimWorld {
     let world = SimWorld::new(seed);
@@ -56,6 +80,7 @@ fn options(shape: Shape) -> CreateOptions {
     let mut options = CreateOptions::new("tank", tops);
     options.ashift = Some(9);
     options.arc_bytes = 16 << 20;
+    options.properties = vec![("autotrim".into(), PoolValue::Number(shape.autotrim.into()))];
     if shape.dedup {
         // What the clients write would else be so short that it stands in the pointers.
         let number = |name: &str, n| (name.to_owned(), Value::Number(n));
@@ -68,14 +93,40 @@ pub async fn create(machine: &Machine, shape: Shape) -> Result<Arc<Engine>, Pool
     Engine::create(machine, &options(shape)).await
 }
 
+/// A key of its own for a data set.
+async fn root(machine: &Machine, name: &str, suite: Suite) -> Encryption {
+    let root = NewRoot::new(machine, name, KeyFormat::Raw, "prompt", None, SECRET.to_vec()).await.unwrap();
+    Encryption { crypt: Crypt::With(suite), root: Some(root) }
+}
+
+const SECRET: [u8; 32] = [7; 32];
+
+/// A file system, encrypted as the one above it.
 pub async fn make_files(engine: &Engine, name: &str) {
     let kind = Kind::FileSystem(FileSystemSpec::default());
     engine.create_dataset(NewDataset { name: name.into(), kind, properties: Vec::new() }).await.unwrap();
 }
 
-pub async fn make_volume(engine: &Engine, name: &str, size_bytes: u64) {
-    let kind = Kind::Volume(VolumeSpec { size_bytes, block_bytes: 8 << 10 });
-    engine.create_dataset(NewDataset { name: name.into(), kind, properties: Vec::new() }).await.unwrap();
+/// What a client works on, with a key of its own if there is a cipher.
+pub async fn make_home(engine: &Engine, machine: &Machine, name: &str, home: Home, suite: Option<Suite>) {
+    let (kind, properties) = match home {
+        Home::Files { record_bytes } => {
+            let record = ("recordsize".to_owned(), Value::Number(record_bytes));
+            (Kind::FileSystem(FileSystemSpec::default()), vec![record])
+        }
+        Home::Volume { size_bytes } => (Kind::Volume(VolumeSpec { size_bytes, block_bytes: 8 << 10 }), Vec::new()),
+    };
+    let encryption = match suite {
+        Some(suite) => root(machine, name, suite).await,
+        None => Encryption::default(),
+    };
+    engine.create_encrypted(NewDataset { name: name.into(), kind, properties }, encryption).await.unwrap();
+}
+
+/// What a client works on.
+pub enum Home {
+    Files { record_bytes: u64 },
+    Volume { size_bytes: u64 },
 }
 
 fn opening() -> OpenOptions {
@@ -84,8 +135,11 @@ fn opening() -> OpenOptions {
     open
 }
 
-pub async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
-    Engine::import(machine, &ImportOptions::new(opening())).await
+/// Opens the pool, with the keys of these data sets.
+pub async fn import(machine: &Machine, with_keys_of: &[&str]) -> Result<Arc<Engine>, PoolError> {
+    let mut open = opening();
+    open.keys = with_keys_of.iter().map(|name| ((*name).to_owned(), SECRET.to_vec())).collect();
+    Engine::import(machine, &ImportOptions::new(open)).await
 }
 
 /// Asks again while somebody looks at the data set: a syncer or an administrator may, for a moment.

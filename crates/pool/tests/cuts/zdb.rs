@@ -1,6 +1,6 @@
 //! OpenZFS's zdb as a judge of cut pools, now and then: it is slow.
 
-use crate::drive::{Judged, Walked, judge};
+use crate::drive::{Judged, Way, judge};
 use crate::states::When;
 use crate::world::dump;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Zdb {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|e| e.to_string())?;
         dump(world, dir.path());
         self.demand_clean(dir.path()).map_err(|e| format!("zdb, as it was cut: {e}"))?;
-        judge(known, world, &[cut], Walked::Exported)?;
+        judge(known, world, &[cut], Way::Exported)?;
         dump(world, dir.path());
         self.demand_clean(dir.path()).map_err(|e| format!("zdb, after import: {e}"))?;
         self.judged.fetch_add(1, Ordering::Relaxed);
