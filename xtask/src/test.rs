@@ -12,6 +12,7 @@ const JUDGES: &[(&[&str], Needs)] = &[
     (&["golden", "--via", "engine"], Needs::Golden),
     (&["golden", "--via", "nfs"], Needs::Golden),
     (&["golden", "--via", "fuse"], Needs::Golden),
+    (&["golden-rw", "--short"], Needs::Both),
     (&["readers"], Needs::Golden),
     (&["streams"], Needs::Golden),
     (&["bcc"], Needs::Both),

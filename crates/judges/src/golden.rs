@@ -72,6 +72,11 @@ impl Unpacked {
         }
     }
 
+    /// Lets the images stay.
+    pub fn keep(&mut self) {
+        self.directory.disable_cleanup(true);
+    }
+
     /// Where the images are.
     pub fn path(&self) -> &Path {
         self.directory.path()

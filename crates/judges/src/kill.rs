@@ -67,7 +67,7 @@ fn change(life: u64, client: u64, n: u64) -> Change {
 }
 
 /// What a file holds in a version.
-fn content(version: u64) -> Bytes {
+pub(crate) fn content(version: u64) -> Bytes {
     let len = mixed(version) % LONGEST;
     let mut out = Vec::with_capacity(len as usize + 8);
     let mut word = version;

@@ -23,10 +23,12 @@ pub mod process;
 pub mod properties;
 pub mod readers;
 pub mod report;
+pub mod rewritten;
 pub mod rpc;
 pub mod streams;
 pub mod suites;
 pub mod tree;
+pub mod workload;
 pub mod zdb;
 
 /// Why a judge could not do its work. What it finds against Weir is no error but a finding.

@@ -347,6 +347,11 @@ impl Golden {
         self.manifest_before_replay.as_ref().or(self.manifest.as_ref())
     }
 
+    /// What an open for writing shows, once all logs are replayed.
+    pub fn final_state(&self) -> Option<&Manifest> {
+        self.manifest_after_replay.as_ref().or(self.manifest.as_ref())
+    }
+
     /// The figures that OpenZFS's `zdb -bcc` printed, if it was asked.
     pub fn zdb_bcc(&self) -> Option<(i64, &str)> {
         let bcc = self.zdb.get("bcc")?;

@@ -31,6 +31,11 @@ const COUNTED: &[&str] = &[
     "Embedded log class",
 ];
 
+/// How long zdb may take for a pool of a test.
+const PATIENCE_SECONDS: u64 = 120;
+/// What timeout(1) exits with when a program did not end.
+pub const DID_NOT_END: i64 = 124;
+
 /// OpenZFS's tools on this machine.
 pub struct Tools {
     folder: PathBuf,
@@ -56,6 +61,14 @@ impl Tools {
     /// One of the programs, ready to take arguments.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.folder.join(name));
+        command.env("LD_LIBRARY_PATH", self.folder.join("lib/x86_64-linux-gnu")).stdin(Stdio::null());
+        command
+    }
+
+    /// The same, ended after so many seconds (by timeout(1), which then exits with [`DID_NOT_END`]).
+    pub fn timed(&self, name: &str, seconds: u64) -> Command {
+        let mut command = Command::new("timeout");
+        command.arg(seconds.to_string()).arg(self.folder.join(name));
         command.env("LD_LIBRARY_PATH", self.folder.join("lib/x86_64-linux-gnu")).stdin(Stdio::null());
         command
     }
@@ -109,6 +122,50 @@ pub fn ours(devices: &Path, pool: &str) -> Result<(i64, String), JudgeError> {
 /// If it is not there.
 pub fn theirs(tools: &Tools, devices: &Path, pool: &str) -> Result<(i64, String), JudgeError> {
     report(tools.program("sbin/zdb").args(["-e", "-p"]).arg(devices).arg(pool).arg("-bcc"))
+}
+
+/// What OpenZFS's `zdb -bcc` finds wrong with a pool, in a few lines; nothing if it reads every block and each is allocated
+/// once.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn fault(tools: &Tools, devices: &Path, pool: &str) -> Result<Option<String>, JudgeError> {
+    let mut zdb = tools.timed("sbin/zdb", PATIENCE_SECONDS);
+    let (code, text) = report(zdb.args(["-e", "-p"]).arg(devices).arg(pool).arg("-bcc"))?;
+    Ok((code != 0 || !text.contains("No leaks")).then(|| last_words(code, &text)))
+}
+
+/// What `zdb -d` says of objects that nothing leads to and of features that are counted wrong.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn counting_fault(tools: &Tools, devices: &Path, pool: &str) -> Result<Option<String>, JudgeError> {
+    let mut zdb = tools.timed("sbin/zdb", PATIENCE_SECONDS);
+    let (code, text) = report(zdb.args(["-e", "-p"]).arg(devices).args(["-d", pool]))?;
+    let wrong: Vec<&str> = text
+        .lines()
+        .filter(|line| ["leaked", "mismatch", "incorrect"].iter().any(|word| line.contains(word)))
+        .collect();
+    Ok(match (code, wrong.is_empty()) {
+        (0, true) => None,
+        (_, true) => Some(last_words(code, &text)),
+        (_, false) => Some(format!("exit {code}: {}", wrong.join(" | "))),
+    })
+}
+
+/// Words in the lines in which zdb says why it stops.
+const WHY: [&str; 5] = ["ASSERT", "VERIFY", "leaked space", "error", "failed"];
+
+fn last_words(code: i64, text: &str) -> String {
+    if code == DID_NOT_END {
+        return format!("it did not end within {PATIENCE_SECONDS} s");
+    }
+    let lines = || text.split(['\n', '\r']).filter(|line| !line.trim().is_empty());
+    // Where it stops by itself, what it says last is only where it was.
+    let why: Vec<&str> = lines().filter(|line| WHY.iter().any(|word| line.contains(word))).take(4).collect();
+    let mut last: Vec<&str> = lines().rev().take(if why.is_empty() { 6 } else { 1 }).collect();
+    last.reverse();
+    format!("exit {code}: {}", [why, last].concat().join(" | "))
 }
 
 fn report(command: &mut Command) -> Result<(i64, String), JudgeError> {

@@ -4,12 +4,15 @@ use std::process::ExitCode;
 
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
-use weir_judges::{JudgeError, bench, golden, kill, kill_serve, old_pools, properties, readers, streams, suites, zdb};
+use weir_judges::{
+    JudgeError, bench, golden, kill, kill_serve, old_pools, properties, readers, rewritten, streams, suites, zdb,
+};
 
 const USAGE: &str = "\
 weir-judge JUDGE
 
   golden [--via engine|fuse|nfs] [NAME...]  every golden pool against its manifest (fuse: `weir mount`; nfs: `weir serve`, NBD)
+  golden-rw [--short] [--only] [NAME...]    every golden pool that may be written: imported, worked on, exported, compared
   bcc [NAME...]                             our zdb -bcc beside OpenZFS's on every golden pool
   properties [NAME...]                      what pools and datasets say of themselves beside OpenZFS's answers
   streams                                   send streams beside OpenZFS's zstream dump
@@ -88,6 +91,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
             };
             cases::run(&folder()?, names, via, report)?;
         }
+        "golden-rw" => rewritten::run(&folder()?, rest, report)?,
         "bcc" => zdb::run(&folder()?, rest, report)?,
         "kill" => kill::run(rest, report)?,
         "kill-serve" => kill_serve::run(rest, report)?,

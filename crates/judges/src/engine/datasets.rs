@@ -10,16 +10,38 @@ use weir_objects::props::Source;
 
 use crate::compare::Findings;
 use crate::manifest::{Dataset, DatasetKind, Manifest};
+use crate::workload::{Done, OURS};
 
 use super::Opened;
 
 /// Properties that tell of the machine that looked, or of the pool as it was imported there, and not of the dataset.
 const OF_THE_MOMENT: &[&str] = &["mounted", "available", "keystatus"];
 
+/// Properties that change when something is written in a data set, below it, or snapshots are taken of it.
+const OF_SPACE: &[&str] = &[
+    "used",
+    "usedbydataset",
+    "usedbychildren",
+    "usedbysnapshots",
+    "usedbyrefreservation",
+    "referenced",
+    "logicalused",
+    "logicalreferenced",
+    "compressratio",
+    "refcompressratio",
+    "written",
+    "snapshots_changed",
+    "filesystem_count",
+    "snapshot_count",
+];
+
 /// Compares the list of datasets and each one's properties.
-pub fn compare(opened: &Opened, state: &Manifest) -> Findings {
+pub fn compare(opened: &Opened, state: &Manifest, done: Option<&Done>) -> Findings {
     let mut findings = Findings::default();
-    let found: BTreeSet<String> = names(opened, &mut findings).into_iter().collect();
+    let mut found: BTreeSet<String> = names(opened, &mut findings).into_iter().collect();
+    if done.is_some() {
+        found.retain(|name| !name.split(['/', '@']).any(|part| part == OURS));
+    }
     let kept = |dataset: &&Dataset| dataset.kind != DatasetKind::Bookmark;
     let expected: BTreeSet<String> = state.datasets.iter().filter(kept).map(|dataset| dataset.name.clone()).collect();
     findings.facts += expected.len() as u64;
@@ -30,11 +52,11 @@ pub fn compare(opened: &Opened, state: &Manifest) -> Findings {
         findings.differs(format!("{name}: dataset must not be there"));
     }
     for dataset in state.datasets.iter().filter(kept) {
-        properties(opened, dataset, &mut findings);
+        properties(opened, dataset, done, &mut findings);
         holds(opened, dataset, &mut findings);
         let spaces = [(Who::User, &dataset.userspace), (Who::Group, &dataset.groupspace)];
         for (who, expected) in spaces.into_iter().filter_map(|(who, space)| Some((who, space.as_ref()?))) {
-            accounts(opened, dataset, who, expected, &mut findings);
+            accounts(opened, dataset, (who, expected), done, &mut findings);
         }
     }
     findings
@@ -58,8 +80,16 @@ fn holds(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
     }
 }
 
-/// Who has how much, and may.
-fn accounts(opened: &Opened, dataset: &Dataset, who: Who, expected: &[[String; 6]], findings: &mut Findings) {
+/// Who has how much, and may. Where a workload wrote, the superuser has more.
+fn accounts(
+    opened: &Opened,
+    dataset: &Dataset,
+    (who, expected): (Who, &[[String; 6]]),
+    done: Option<&Done>,
+    findings: &mut Findings,
+) {
+    let changed = done.is_some_and(|done| done.written.contains_key(&dataset.name));
+    let counts = |row: &[String; 5]| !changed || row.first().is_none_or(|id| id != "0");
     findings.facts += expected.len() as u64;
     let found = opened.objects(&dataset.name).and_then(|set| {
         let found = opened.machine.block_on(set.bound_accounts(&opened.request, who));
@@ -72,16 +102,29 @@ fn accounts(opened: &Opened, dataset: &Dataset, who: Who, expected: &[[String; 6
     let row = |(id, a): (&Fuid, &Account)| {
         [id.0, a.used_bytes, a.quota_bytes, a.used_objects, a.quota_objects].map(|number| number.to_string())
     };
-    let found: BTreeSet<[String; 5]> = found.iter().map(row).collect();
+    let found: BTreeSet<[String; 5]> = found.iter().map(row).filter(counts).collect();
     let expected = expected.iter().map(|[_, id, used, quota, objects, limit]| [id, used, quota, objects, limit]);
-    let expected: BTreeSet<[String; 5]> = expected.map(|row| row.map(Clone::clone)).collect();
+    let expected: BTreeSet<[String; 5]> = expected.map(|row| row.map(Clone::clone)).filter(counts).collect();
     for row in expected.symmetric_difference(&found) {
         let where_ = if found.contains(row) { "is not known to OpenZFS" } else { "is missing" };
         findings.differs(format!("{}: account of {who:?} {row:?} {where_}", dataset.name));
     }
 }
 
-fn properties(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
+/// Whether a workload changes that property of a data set: its space, and that of those above what was written.
+fn is_changed(dataset: &Dataset, property: &str, done: &Done) -> bool {
+    let inside = |written: &String| {
+        let rest = written.strip_prefix(&dataset.name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    };
+    match dataset.name.split_once('@') {
+        // What a head no longer has is its last snapshot's alone.
+        Some((head, _)) => property == "used" && done.written.contains_key(head),
+        None => OF_SPACE.contains(&property) && done.written.keys().chain(&done.volume).any(inside),
+    }
+}
+
+fn properties(opened: &Opened, dataset: &Dataset, done: Option<&Done>, findings: &mut Findings) {
     let facts = PoolFacts {
         altroot: "/mnt".to_string(),
         loaded_keys: opened.keys.iter().filter_map(|(dir, _)| opened.dsl.dir(*dir)?.crypto_key()).collect(),
@@ -99,6 +142,9 @@ fn properties(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
         found.into_iter().map(|property| (property.name.clone(), (property.text(true), property.source))).collect();
     for (name, expected) in &dataset.props {
         let Some(expected) = expected.as_ref().filter(|_| !OF_THE_MOMENT.contains(&name.as_str())) else { continue };
+        if done.is_some_and(|done| is_changed(dataset, name, done)) {
+            continue;
+        }
         findings.facts += 1;
         match found.get(name) {
             Some((value, source)) => {

@@ -3,6 +3,7 @@
 mod datasets;
 mod tree;
 mod volume;
+mod worked;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,9 +21,11 @@ use crate::cases::split;
 use crate::compare::{self, Findings};
 use crate::manifest::{Golden, Manifest};
 use crate::tree::{FileCount, count_all};
+use crate::workload::Done;
 
 pub use tree::EngineTree;
 pub use volume::EngineVolume;
+pub use worked::look;
 
 /// A pool opened by the engine, with the keys that were given.
 pub struct Opened {
@@ -105,7 +108,7 @@ impl Opened {
 }
 
 /// Options for a golden pool, with its keys.
-fn options(golden: &Golden, devices: &Path) -> OpenOptions {
+pub fn options(golden: &Golden, devices: &Path) -> OpenOptions {
     let mut options = OpenOptions::new(vec![devices.to_path_buf()], golden.pool.clone());
     options.keys = golden
         .keys
@@ -120,24 +123,47 @@ fn options(golden: &Golden, devices: &Path) -> OpenOptions {
 /// # Errors
 /// If the pool does not open.
 pub fn golden(golden: &Golden, devices: &Path, state: &Manifest) -> Result<Findings, JudgeError> {
-    let mut findings = compare_state(&Opened::new(&options(golden, devices))?, state);
+    compare_golden(golden, devices, state, None)
+}
+
+/// The same of a golden pool in which a workload was done: what that made is left out here and looked for by itself.
+///
+/// # Errors
+/// If the pool does not open.
+pub fn golden_after(golden: &Golden, devices: &Path, state: &Manifest, done: &Done) -> Result<Findings, JudgeError> {
+    let mut findings = compare_golden(golden, devices, state, Some(done))?;
+    findings.absorb("", worked::look(&Opened::new(&options(golden, devices))?, done));
+    Ok(findings)
+}
+
+fn compare_golden(
+    golden: &Golden,
+    devices: &Path,
+    state: &Manifest,
+    done: Option<&Done>,
+) -> Result<Findings, JudgeError> {
+    let mut findings = compare_state(&Opened::new(&options(golden, devices))?, state, done);
     if let Some(kept) = &golden.manifest_checkpoint {
         let mut options = options(golden, devices);
         options.checkpoint = true;
-        findings.absorb("checkpoint: ", compare_state(&Opened::new(&options)?, kept));
+        findings.absorb("checkpoint: ", compare_state(&Opened::new(&options)?, kept, None));
     }
     Ok(findings)
 }
 
-fn compare_state(opened: &Opened, state: &Manifest) -> Findings {
-    let mut findings = datasets::compare(opened, state);
+fn compare_state(opened: &Opened, state: &Manifest, done: Option<&Done>) -> Findings {
+    let mut findings = datasets::compare(opened, state, done);
     for dataset in &state.datasets {
         let heading = format!("{}:", dataset.name);
         if let Some(files) = &dataset.files {
             match opened.file_system(&dataset.name) {
                 Ok(file_system) => {
                     let mut tree = EngineTree::new(opened.machine.clone(), file_system);
-                    let found = compare::tree(&mut tree, files, &std::collections::BTreeSet::new());
+                    let none = std::collections::BTreeSet::new();
+                    let found = match done.is_some_and(|done| done.written.contains_key(&dataset.name)) {
+                        true => compare::tree(&mut worked::Without::new(tree, files), files, &none),
+                        false => compare::tree(&mut tree, files, &none),
+                    };
                     findings.absorb(&heading, found);
                 }
                 Err(error) => findings.differs(format!("{heading} {error}")),
