@@ -251,7 +251,9 @@ fn until_begun(clients: &[Arc<AtomicBool>], log: Option<&Path>) {
 }
 
 /// Reads fio's log of operations, which names each when it begins. One is at work at a time: a flush was answered well
-/// when the operation after it has been followed by another. (What follows first may have begun because it failed.)
+/// when the operation after it has been followed by another: when a server goes away at a flush, fio logs one operation
+/// more and then ends (seen with a server that does just that). An error in the answer to a flush it does not see at all:
+/// that our own client watches for.
 fn flushed(log: &str) -> Vec<(u64, bool)> {
     let mut blocks: Vec<(u64, bool)> = Vec::new();
     // Flushes with how many blocks they cover and how many operations came after them.

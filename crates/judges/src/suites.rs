@@ -45,7 +45,6 @@ entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\
 
 /// What fsx does, how often in proportion.
 const OPERATIONS: &str = "\
-flen = 1048576
 [weights]
 close_open = 1
 read = 10
@@ -138,10 +137,14 @@ fn pjdfstest(folder: &Path, config: &Path) -> Result<Verdict, JudgeError> {
     Ok(Err(lines))
 }
 
-fn fsx(folder: &Path, config: &Path, operations: u64) -> Result<Verdict, JudgeError> {
+/// fsx on a file of so many bytes with operations of so many at most: many small ones meet more orders of what can happen,
+/// large ones span many blocks.
+fn fsx(folder: &Path, config: &Path, sizes: (u64, u64), operations: u64) -> Result<Verdict, JudgeError> {
     let program = program("WEIR_FSX", "fsx")?;
     let file = config.join("fsx.toml");
-    std::fs::write(&file, OPERATIONS).map_err(|e| failed("fsx's settings", e))?;
+    let (file_bytes, most_bytes) = sizes;
+    let settings = format!("flen = {file_bytes}\n[opsize]\nmax = {most_bytes}\n{OPERATIONS}");
+    std::fs::write(&file, settings).map_err(|e| failed("fsx's settings", e))?;
     let mut command = Command::new(program);
     command.arg("-f").arg(&file).arg("-P").arg(config).args(["-S", "7", "-N", &operations.to_string()]);
     let output = output(command.arg(folder.join("fsx")))?;
@@ -207,7 +210,9 @@ fn on_mount(folder: &Path, long: bool, report: &mut Report) -> Result<(), JudgeE
     let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
     std::fs::set_permissions(folder, open).map_err(|e| failed("chmod of the mount", e))?;
     book(report, "suites pjdfstest", pjdfstest(folder, config.path()));
-    book(report, "suites fsx", fsx(folder, config.path(), if long { 1_000_000 } else { 10_000 }));
+    let (small, large) = if long { (1_000_000, 50_000) } else { (5_000, 5_000) };
+    book(report, "suites fsx", fsx(folder, config.path(), (256 << 10, 8 << 10), small));
+    book(report, "suites fsx, large", fsx(folder, config.path(), (1 << 20, 64 << 10), large));
     book(report, "suites stress-ng", stress(folder, if long { 60 } else { 5 }));
     let sources = match Sources::aside() {
         Ok(sources) => sources,

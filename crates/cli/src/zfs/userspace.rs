@@ -62,9 +62,11 @@ pub fn run(call: &Call, who: Who, line: Vec<OsString>) -> Result<u8, Failure> {
     let found = machine.block_on(async {
         let rq = Request::internal("userspace");
         let files = pool.file_system(&rq, of).await?;
-        files.objects().bound_accounts(&rq, who).await.map_err(PoolError::from)
+        let accounts = files.objects().bound_accounts(&rq, who).await.map_err(PoolError::from)?;
+        Ok::<_, PoolError>((accounts, files.objects().counts_objects()))
     });
-    let found = found.map_err(|why| Failure::failed(format!("cannot get used/quota for {of}: {why}")))?;
+    let (found, counts_objects) =
+        found.map_err(|why| Failure::failed(format!("cannot get used/quota for {of}: {why}")))?;
     let known = identity::names(who);
     let row = |(id, account): (Fuid, Account)| Row { id, name: identity::name(id, args.has('n'), &known), account };
     let mut rows: Vec<Row> = found.into_iter().map(row).collect();
@@ -72,7 +74,11 @@ pub fn run(call: &Call, who: Who, line: Vec<OsString>) -> Result<u8, Failure> {
     let align = |field: &str| if field == "type" { Align::Left } else { Align::Right };
     let mut table = Table::new(fields.iter().map(|f| (f.to_uppercase(), align(f))), args.has('H'));
     for row in &rows {
-        table.row(fields.iter().map(|field| cell(who, row, field, args.has('p'))).collect());
+        let text = |field: &String| match field.as_str() {
+            "objused" | "objquota" if !counts_objects => "-".to_owned(),
+            field => cell(who, row, field, args.has('p')),
+        };
+        table.row(fields.iter().map(text).collect());
     }
     call.say(format_args!("{}", table.text()));
     Ok(0)

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   this program's sources ─► aside (they may change) ─┬─► beside: cargo test ─► what its tests said, its libraries
+//!                                                      │   (twice: which libraries are the same in any place?)
 //!                                                      └─► mount:  cargo test ─► the same, byte for byte
 //! ```
 //!
@@ -81,10 +82,11 @@ fn built(folder: &Path, packages: &[&str]) -> Result<Result<Built, Vec<String>>,
     let mut libraries = BTreeMap::new();
     for path in entries.flatten().map(|entry| entry.path()) {
         let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libweir_"));
-        if path.extension() == Some(OsStr::new("rlib")) && !ours {
-            let hash = hex_of_file(&path).map_err(|e| failed("a library", e))?;
-            libraries.insert(path.strip_prefix(&deps).unwrap_or(&path).to_path_buf(), hash);
+        if path.extension() != Some(OsStr::new("rlib")) || ours {
+            continue;
         }
+        let hash = hex_of_file(&path).map_err(|e| failed("a library", e))?;
+        libraries.insert(path.strip_prefix(&deps).unwrap_or(&path).to_path_buf(), hash);
     }
     Ok(Ok(Built { tests, libraries }))
 }
@@ -106,18 +108,21 @@ fn untimed(line: &str) -> String {
 /// # Errors
 /// If cargo is not here, or files cannot be copied.
 pub fn both(sources: &Sources, on_mount: &Path, packages: &[&str]) -> Result<Verdict, JudgeError> {
-    let beside = tempfile::tempdir().map_err(|e| failed("a folder to build in", e))?;
-    for to in [beside.path(), on_mount] {
+    let folder = || tempfile::tempdir().map_err(|e| failed("a folder to build in", e));
+    let (beside, elsewhere) = (folder()?, folder()?);
+    for to in [beside.path(), elsewhere.path(), on_mount] {
         std::fs::create_dir_all(to).map_err(|e| failed("a folder to build in", e))?;
         let copied = output(Command::new("cp").arg("-a").arg(sources.path().join(".")).arg(to))?;
         if !copied.status.success() {
             return Ok(Err(tail(&copied)));
         }
     }
-    let expected = match built(beside.path(), packages)? {
-        Ok(built) => built,
-        Err(said) => return Err(JudgeError::Missing { what: format!("nothing to build with: {}", said.join(" | ")) }),
-    };
+    let cannot =
+        |said: Vec<String>| JudgeError::Missing { what: format!("nothing to build with: {}", said.join(" | ")) };
+    let mut expected = built(beside.path(), packages)?.map_err(cannot)?;
+    // Some libraries tell where they were built: those are others in every place.
+    let other = built(elsewhere.path(), packages)?.map_err(cannot)?;
+    expected.libraries.retain(|name, hash| other.libraries.get(name) == Some(hash));
     let found = match built(on_mount, packages)? {
         Ok(built) => built,
         Err(said) => return Ok(Err(said)),

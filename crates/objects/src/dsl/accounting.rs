@@ -151,6 +151,11 @@ impl ObjectSet {
         Ok(out)
     }
 
+    /// Whether objects are counted besides bytes: not in file systems that older software made.
+    pub fn counts_objects(&self) -> bool {
+        self.root().header.flags & Objset::OBJECT_ACCOUNTING != 0
+    }
+
     /// What one user, group or project uses, as of the last group.
     ///
     /// # Errors
