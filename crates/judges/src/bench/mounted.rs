@@ -3,23 +3,30 @@
 //! One worker writes plain files in a folder; it does not know whose folder it is. Weir and zfs-fuse mount through FUSE,
 //! btrfs and xfs by the kernel on a loop device that goes past the page cache; each on a new file system in the same file.
 //! What this machine does not have is a line that says so, and no row.
+//!
+//! FUSE passes no `sync(2)` on. Where all is to be made stable at once, each file system has a command of its own for that,
+//! which the worker runs: `weir zpool sync`; a property set in zfs-fuse, which waits for its transaction group; `sync -f`.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use super::write_child::{
     PIECE_BYTES, POOL, SMALL_BYTES, SMALL_CLIENTS, SMALL_TIME, SYNCED_BYTES, SYNCED_TIME, make_pool, noise, small_names,
 };
-use super::{Measured, cpu_seconds, line_of, measuring, peak_bytes, succeeded, zfs_fuse};
+use super::{Measured, cpu_seconds, line_of, peak_bytes, succeeded, zfs_fuse};
 use crate::JudgeError;
-use crate::process::Mounted;
+use crate::process::{Mounted, weir};
 use crate::report::line;
+use crate::zdb::Tools;
 use weir_machine::Machine;
+
+/// The variable with the command for a shell that makes all stable; the mount point goes behind it, unless it ends in `#`.
+const SYNC_ALL: &str = "WEIR_BENCH_SYNC";
 
 /// Whose mount it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +67,10 @@ pub fn measure(whose: Whose, image: &Path, what: &str, mib: u64) -> Result<Measu
             let program = own_program()?;
             let home = image.parent().unwrap_or(Path::new("/"));
             let (image, mib) = (image.display().to_string(), mib.to_string());
-            line_of(&zfs_fuse(home, &["write", POOL, &image, &program, "mounted-bench-child", what, &mib])?)
+            let zfs = Tools::find()?.folder().join("peer/sbin/zfs");
+            let sync = format!("{SYNC_ALL}={} set weir:synced=\"$(date +%N)\" {POOL} #", zfs.display());
+            let worker = ["env", &sync, &program, "mounted-bench-child", what, &mib];
+            line_of(&zfs_fuse(home, &[&["write", POOL, &image], &worker[..]].concat())?)
         }
         Whose::Btrfs => in_kernel(image, &["mkfs.btrfs", "-q", "-f"], what, mib),
         Whose::Xfs => in_kernel(image, &["mkfs.xfs", "-q", "-f"], what, mib),
@@ -73,8 +83,10 @@ fn own_program() -> Result<String, JudgeError> {
     Ok(program.display().to_string())
 }
 
-fn worker(folder: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
-    line_of(&measuring(&["mounted-bench-child", what, &mib.to_string(), &folder.display().to_string()])?)
+fn worker(folder: &Path, what: &str, mib: u64, sync: &str) -> Result<Measured, JudgeError> {
+    let (mib, folder) = (mib.to_string(), folder.display().to_string());
+    let mut command = Command::new(own_program()?);
+    line_of(&succeeded(command.env(SYNC_ALL, sync).args(["mounted-bench-child", what, &mib, &folder]))?)
 }
 
 /// Processor time and memory are those of the program that serves the mount.
@@ -89,7 +101,8 @@ fn in_weir(image: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
     let mounted = Mounted::writable(folder, POOL)?;
     let server = mounted.id().unwrap_or_default().to_string();
     let begun = cpu_seconds(&server);
-    let mut measured = worker(&mounted.path(""), what, mib)?;
+    let sync = format!("{} zpool sync -d {} {POOL} #", weir()?.display(), folder.display());
+    let mut measured = worker(&mounted.path(""), what, mib, &sync)?;
     measured.cpu_seconds = cpu_seconds(&server) - begun;
     measured.peak_bytes = peak_bytes(&server);
     mounted.stop()?;
@@ -129,7 +142,7 @@ impl Drop for Looped {
 
 fn in_kernel(image: &Path, mkfs: &[&str], what: &str, mib: u64) -> Result<Measured, JudgeError> {
     let looped = Looped::new(image, mkfs)?;
-    worker(looped.mountpoint.path(), what, mib)
+    worker(looped.mountpoint.path(), what, mib, "sync -f")
 }
 
 /// The measuring process: writes in a folder.
@@ -139,7 +152,8 @@ pub fn main(what: &str, mib: &str, folder: &str) -> ExitCode {
     let done = match (what, mib.parse::<u64>()) {
         ("sequential", Ok(mib)) => sequential(folder, mib),
         ("synced-1", Ok(_)) => synced(folder),
-        ("small", Ok(_)) => small(folder),
+        ("small", Ok(_)) => small(folder, true),
+        ("small-once", Ok(_)) => small(folder, false),
         _ => Err(std::io::Error::other(format!("no measurement is called {what}"))),
     };
     match done {
@@ -177,21 +191,43 @@ fn synced(folder: &Path) -> std::io::Result<(u64, u64)> {
     Ok((operations * SYNCED_BYTES as u64, operations))
 }
 
-/// Many small files in directories of their own client: each made and stable; all gone, and that stable too.
-fn small(folder: &Path) -> std::io::Result<(u64, u64)> {
+/// Many small files in directories of their own clients: each made and stable at once, or all after the last; all gone,
+/// and that stable too.
+fn small(folder: &Path, each: bool) -> std::io::Result<(u64, u64)> {
     let data = &noise(11, SMALL_BYTES);
-    let made = std::thread::scope(|scope| {
-        let clients = (0..SMALL_CLIENTS).map(|client| scope.spawn(move || small_client(folder, client, data)));
-        let clients: Vec<_> = clients.collect();
-        let lost = |_| Err(std::io::Error::other("a client was lost"));
-        clients.into_iter().map(|client| client.join().unwrap_or_else(lost)).sum::<std::io::Result<u64>>()
+    let begun = Instant::now();
+    let made = clients(|client| make_small(folder, client, data, begun, each))?;
+    if !each {
+        sync_all(folder)?;
+    }
+    let gone = clients(|client| {
+        let made = made.get(client as usize).map_or(&[][..], Vec::as_slice);
+        made.iter().try_for_each(std::fs::remove_file)?;
+        for (dir, _) in small_names(client).filter(|_| each) {
+            File::open(folder.join(dir))?.sync_all()?;
+        }
+        Ok(made.len() as u64)
     })?;
-    Ok((made * SMALL_BYTES as u64, made))
+    if !each {
+        sync_all(folder)?;
+    }
+    let gone = gone.into_iter().sum();
+    Ok((gone * SMALL_BYTES as u64, gone))
 }
 
-/// Gives how many it made: no more when the time is over.
-fn small_client(folder: &Path, client: u64, data: &[u8]) -> std::io::Result<u64> {
-    let (begun, mut made) = (Instant::now(), Vec::new());
+/// What each of the clients gives, side by side.
+fn clients<T: Send>(client: impl Fn(u64) -> std::io::Result<T> + Sync) -> std::io::Result<Vec<T>> {
+    let client = &client;
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..SMALL_CLIENTS).map(|number| scope.spawn(move || client(number))).collect();
+        let lost = |_| Err(std::io::Error::other("a client was lost"));
+        all.into_iter().map(|client| client.join().unwrap_or_else(lost)).collect()
+    })
+}
+
+/// Gives what it made: no more when the time is over.
+fn make_small(folder: &Path, client: u64, data: &[u8], begun: Instant, each: bool) -> std::io::Result<Vec<PathBuf>> {
+    let mut made = Vec::new();
     for (dir, names) in small_names(client) {
         let dir = folder.join(dir);
         std::fs::create_dir(&dir)?;
@@ -199,13 +235,18 @@ fn small_client(folder: &Path, client: u64, data: &[u8]) -> std::io::Result<u64>
             let path = dir.join(name);
             let mut file = File::create(&path)?;
             file.write_all(data)?;
-            file.sync_all()?;
+            if each {
+                file.sync_all()?;
+            }
             made.push(path);
         }
     }
-    made.iter().try_for_each(std::fs::remove_file)?;
-    for (dir, _) in small_names(client) {
-        File::open(folder.join(dir))?.sync_all()?;
-    }
-    Ok(made.len() as u64)
+    Ok(made)
+}
+
+fn sync_all(folder: &Path) -> std::io::Result<()> {
+    let words = std::env::var(SYNC_ALL).map_err(std::io::Error::other)?;
+    let line = words.strip_suffix('#').map_or(format!("{words} {}", folder.display()), str::to_string);
+    let done = Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+    if done.success() { Ok(()) } else { Err(std::io::Error::other(format!("{line}: {done}"))) }
 }

@@ -14,7 +14,8 @@
 //!   random   8 KiB anywhere in a file of 8 KiB records, fsync     fio, 8 KiB anywhere, 32 at once, fsync
 //!   lz4      as single: source text; pages half noise, half zeros ourselves, not compressing
 //!   small    100,000 files of 4 KiB by 8 clients: make, write,    zfs-fuse, btrfs, xfs, through their mounts as through ours
-//!            fsync each; remove all, fsync the directories
+//!            fsync each; remove all, fsync the directories; then
+//!            make all, sync once, remove all, sync
 //!   mounted  single and synced (one writer) through a mount       zfs-fuse, btrfs, xfs
 //! ```
 //!
@@ -116,7 +117,8 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
         bench.lz4("text", "source text")?;
     }
     if wanted("small") {
-        bench.small()?;
+        bench.small("small", "small files")?;
+        bench.small("small-once", "small files, one sync")?;
     }
     if wanted("mounted") {
         bench.mounted("sequential", "mounted, sequential", "MB/s", Measured::mb_per_second)?;
@@ -236,17 +238,17 @@ impl Bench<'_> {
     }
 
     /// Small files; the engine alone has a row without a target, since its peers go through the kernel.
-    fn small(&mut self) -> Result<(), JudgeError> {
+    fn small(&mut self, what: &str, name: &str) -> Result<(), JudgeError> {
         self.images(&SINGLE)?;
-        let (ours, peers) = self.by_mount("small", &mut |bench| Ok(bench.ours("small", &SINGLE, 0)?.0))?;
+        let (ours, peers) = self.by_mount(what, &mut |bench| Ok(bench.ours(what, &SINGLE, 0)?.0))?;
         let per_second = Measured::per_second;
         for (whose, rounds) in &peers {
             let target = (*whose == Whose::ZfsFuse).then_some(SMALL_FILES_GAIN);
-            let row = format!("small files, mounted / {}", whose.name());
+            let row = format!("{name}, mounted / {}", whose.name());
             self.row(&row, "/s  ", (&ours.mounted, per_second), (rounds, per_second), target);
             if *whose == Whose::ZfsFuse {
                 self.row(
-                    "small files, in the engine / zfs-fuse",
+                    &format!("{name}, in the engine / zfs-fuse"),
                     "/s  ",
                     (&ours.engine, per_second),
                     (rounds, per_second),
@@ -254,8 +256,8 @@ impl Bench<'_> {
                 );
             }
         }
-        self.costs("small files, in the engine", &ours.engine);
-        self.costs("small files, mounted", &ours.mounted);
+        self.costs(&format!("{name}, in the engine"), &ours.engine);
+        self.costs(&format!("{name}, mounted"), &ours.mounted);
         Ok(())
     }
 

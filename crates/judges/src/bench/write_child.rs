@@ -4,6 +4,7 @@
 //! Every piece that is written is a buffer of its own, as a client's would be: what waits in memory is really there.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
+use std::future::Future;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -139,7 +140,8 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
             "plain-text" | "lz4-text" => target.sequential(&sources(8 * PIECE_BYTES)?, bytes).await?,
             "plain-half" | "lz4-half" => target.sequential(&half_noise(8 * PIECE_BYTES), bytes).await?,
             "random" => target.random(bytes).await?,
-            "small" => target.small().await?,
+            "small" => target.small(true).await?,
+            "small-once" => target.small(false).await?,
             _ => match what.strip_prefix("synced-").and_then(|writers| writers.parse().ok()) {
                 Some(writers) => target.synced(writers).await?,
                 None => return Err(failed(format!("no measurement is called {what}"))),
@@ -214,19 +216,42 @@ impl Target {
         Ok((operations * SYNCED_BYTES as u64, operations))
     }
 
-    async fn small(&self) -> Result<(u64, u64), JudgeError> {
+    /// Small files of many clients: each made and stable at once, or all after the last; all gone, and that stable too.
+    async fn small(&self, each: bool) -> Result<(u64, u64), JudgeError> {
         let data = Bytes::from(noise(11, SMALL_BYTES));
-        let clients: Vec<_> = (0..SMALL_CLIENTS)
-            .map(|client| {
-                let (files, data) = (self.files.clone(), data.clone());
-                self.machine.tasks.spawn(async move { small_client(&files, client, &data).await })
-            })
-            .collect();
-        let mut made = 0;
-        for client in clients {
-            made += client.await.map_err(|_| failed("a client was lost"))??;
+        let made = self.clients(|files, client| {
+            let data = data.clone();
+            async move { make_small(&files, client, &data, each).await }
+        });
+        let made = made.await?;
+        if !each {
+            self.engine.sync().await.map_err(failed)?;
         }
-        Ok((made * SMALL_BYTES as u64, made))
+        let made = std::sync::Mutex::new(made);
+        let gone = self.clients(|files, client| {
+            let mut made = made.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mine = made.get_mut(client as usize).map(std::mem::take).unwrap_or_default();
+            async move { remove_small(&files, mine, each).await }
+        });
+        let gone: u64 = gone.await?.into_iter().sum();
+        if !each {
+            self.engine.sync().await.map_err(failed)?;
+        }
+        Ok((gone * SMALL_BYTES as u64, gone))
+    }
+
+    /// What each of the clients gives, side by side.
+    async fn clients<T: Send + 'static, F: Future<Output = Result<T, JudgeError>> + Send + 'static>(
+        &self,
+        client: impl Fn(Arc<FileSystem>, u64) -> F,
+    ) -> Result<Vec<T>, JudgeError> {
+        let started: Vec<_> =
+            (0..SMALL_CLIENTS).map(|number| self.machine.tasks.spawn(client(self.files.clone(), number))).collect();
+        let mut out = Vec::new();
+        for client in started {
+            out.push(client.await.map_err(|_| failed("a client was lost"))??);
+        }
+        Ok(out)
     }
 }
 
@@ -243,8 +268,10 @@ async fn synced_writer(files: &FileSystem, writer: u64, data: &[u8]) -> Result<u
     Ok(operations)
 }
 
-/// Many small files in directories of their own client: each made and stable; all gone, and that stable too.
-async fn small_client(files: &FileSystem, client: u64, data: &[u8]) -> Result<u64, JudgeError> {
+/// A directory and the names of what was made there.
+type Made = Vec<(ObjectId, Vec<String>)>;
+
+async fn make_small(files: &FileSystem, client: u64, data: &[u8], each: bool) -> Result<Made, JudgeError> {
     let (rq, cred) = (&Request::internal("bench"), &Cred::root());
     let (mut dirs, begun) = (Vec::new(), Instant::now());
     for (dir, mut names) in small_names(client) {
@@ -256,17 +283,26 @@ async fn small_client(files: &FileSystem, client: u64, data: &[u8]) -> Result<u6
             let file = file.map_err(failed)?.object;
             let data = Bytes::copy_from_slice(data);
             files.write(rq, cred, file, WriteAt::Offset(0), data).await.map_err(failed)?;
-            files.sync(rq, Some(file)).await.map_err(failed)?;
+            if each {
+                files.sync(rq, Some(file)).await.map_err(failed)?;
+            }
         }
         dirs.push((made, names));
     }
+    Ok(dirs)
+}
+
+async fn remove_small(files: &FileSystem, made: Made, each: bool) -> Result<u64, JudgeError> {
+    let (rq, cred) = (&Request::internal("bench"), &Cred::root());
     let mut gone = 0;
-    for (dir, names) in dirs {
+    for (dir, names) in made {
         gone += names.len() as u64;
         for name in names {
             files.remove(rq, cred, dir, name.as_bytes()).await.map_err(failed)?;
         }
-        files.sync(rq, Some(dir)).await.map_err(failed)?;
+        if each {
+            files.sync(rq, Some(dir)).await.map_err(failed)?;
+        }
     }
     Ok(gone)
 }
