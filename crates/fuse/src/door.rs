@@ -23,7 +23,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::SystemTime;
 use weir_files::{Cred, NewKind};
 use weir_machine::{Request, Tasks};
@@ -46,13 +45,10 @@ impl Door {
         let rq = Arc::new(Request::new(format!("uid {}", from.uid()), "fuse", operation));
         let (inner, booked) = (Arc::clone(&self.inner), Arc::clone(&rq));
         let work = work(Arc::clone(&self.inner), rq);
-        let mut work = Box::pin(async move {
+        self.tasks.start(async move {
             work.await;
             inner.served.book(&booked);
         });
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            drop(self.tasks.spawn(work));
-        }
     }
 
     /// Runs one operation that answers with nothing but its success.

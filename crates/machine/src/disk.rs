@@ -126,6 +126,9 @@ pub struct Io {
     pub bufs: Bufs,
     /// What a write writes (none for others).
     pub parts: Parts,
+    /// Whoever submits this waits for nothing else, and would have its thread idle meanwhile: a disk may do it on that
+    /// thread before `submit` returns, which spares two changes of threads.
+    pub here: bool,
     /// Where the result goes, with the buffers.
     pub done: Done,
 }
@@ -134,7 +137,8 @@ pub struct Io {
 pub trait Disk: Send + Sync {
     /// What it is.
     fn geometry(&self) -> Geometry;
-    /// Starts an operation; the result arrives through `io.done`. Never blocks for the transfer itself.
+    /// Starts an operation; the result arrives through `io.done`. Never blocks for the transfer itself, unless `io.here`
+    /// permits it.
     fn submit(&self, io: Io);
     /// A buffer to read `len` bytes into. Its contents are unspecified until a read has succeeded: a disk may recycle.
     fn buffer(&self, len: usize) -> Buf {
@@ -145,37 +149,50 @@ pub trait Disk: Send + Sync {
 impl dyn Disk {
     /// Reads `len` bytes at `offset`, both multiples of the sector size.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf, DiskError> {
-        one(self.run(Op::Read, offset, len as u64, smallvec![self.buffer(len)], Parts::new()).await)
+        one(self.run(Op::Read, offset, len as u64, smallvec![self.buffer(len)], Parts::new(), false).await)
     }
 
     /// Fills the buffers one after the other from `offset` on, as one operation; each one's length is a multiple of the
     /// sector size.
     pub async fn read_into(&self, offset: u64, bufs: Bufs) -> Result<Bufs, DiskError> {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.run(Op::Read, offset, len, bufs, Parts::new()).await
+        self.run(Op::Read, offset, len, bufs, Parts::new(), false).await
     }
 
     /// Writes `bytes` at `offset`.
     pub async fn write(&self, offset: u64, bytes: impl Into<Bytes>) -> Result<(), DiskError> {
         let bytes = bytes.into();
-        self.run(Op::Write, offset, bytes.len() as u64, Bufs::new(), smallvec![bytes]).await.map(drop)
+        self.run(Op::Write, offset, bytes.len() as u64, Bufs::new(), smallvec![bytes], false).await.map(drop)
     }
 
     /// Makes completed writes durable.
     pub async fn flush(&self) -> Result<(), DiskError> {
-        self.run(Op::Flush, 0, 0, Bufs::new(), Parts::new()).await.map(drop)
+        self.flush_for(false).await
+    }
+
+    /// As [`Self::flush`]; with `here`, perhaps on this thread ([`Io::here`]).
+    pub async fn flush_for(&self, here: bool) -> Result<(), DiskError> {
+        self.run(Op::Flush, 0, 0, Bufs::new(), Parts::new(), here).await.map(drop)
     }
 
     /// Tells the disk that `len` bytes at `offset` are no longer needed. They read as anything afterwards.
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
-        self.run(Op::Discard, offset, len, Bufs::new(), Parts::new()).await.map(drop)
+        self.run(Op::Discard, offset, len, Bufs::new(), Parts::new(), false).await.map(drop)
     }
 
-    async fn run(&self, op: Op, offset: u64, len: u64, bufs: Bufs, parts: Parts) -> Result<Bufs, DiskError> {
+    async fn run(
+        &self,
+        op: Op,
+        offset: u64,
+        len: u64,
+        bufs: Bufs,
+        parts: Parts,
+        here: bool,
+    ) -> Result<Bufs, DiskError> {
         let (tell, result) = oneshot::channel();
         // Nobody waits any more: the answer is not wanted.
         let done: Done = Box::new(move |answer| drop(tell.send(answer)));
-        self.submit(Io { op, offset, len, bufs, parts, done });
+        self.submit(Io { op, offset, len, bufs, parts, here, done });
         result.await.unwrap_or(Err(DiskError::Refused { op, why: "the disk dropped the operation" }))
     }
 }

@@ -20,7 +20,8 @@ use futures_util::future::BoxFuture;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -157,8 +158,67 @@ impl Spawner for TaskRuntime {
         drop(self.handle.spawn(Gathered(task)));
     }
 
+    fn start(&self, place: &'static Location<'static>, task: BoxFuture<'static, ()>) {
+        let mut task = Gathered(task);
+        let started =
+            Arc::new(Started { handle: self.handle.clone(), stage: Mutex::new(Stage::Running { woken: false }) });
+        let waker = Waker::from(started.clone());
+        if Pin::new(&mut task).poll(&mut Context::from_waker(&waker)).is_ready() {
+            return;
+        }
+        tracing::trace!(%place, "task");
+        let woken = {
+            let mut stage = started.stage();
+            match *stage {
+                Stage::Running { woken: true } => Some(task),
+                _ => {
+                    *stage = Stage::Waiting(task);
+                    None
+                }
+            }
+        };
+        woken.into_iter().for_each(|task| drop(self.handle.spawn(task)));
+    }
+
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>) {
         self.handle.block_on(Gathered(task));
+    }
+}
+
+/// A task that ran on the thread that started it and waits now. It becomes one of the runtime's when it is woken, not
+/// before: that spares waking a thread which would only find it waiting.
+struct Started {
+    handle: Handle,
+    stage: Mutex<Stage>,
+}
+
+enum Stage {
+    Running { woken: bool },
+    Waiting(Gathered<BoxFuture<'static, ()>>),
+    Spawned,
+}
+
+impl Started {
+    /// Held for a few instructions, in which nothing of the task runs.
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Started {
+    fn wake(self: Arc<Self>) {
+        let waiting = {
+            let mut stage = self.stage();
+            match std::mem::replace(&mut *stage, Stage::Spawned) {
+                Stage::Running { .. } => {
+                    *stage = Stage::Running { woken: true };
+                    None
+                }
+                Stage::Waiting(task) => Some(task),
+                Stage::Spawned => None,
+            }
+        };
+        waiting.into_iter().for_each(|task| drop(self.handle.spawn(task)));
     }
 }
 
@@ -243,6 +303,40 @@ mod tests {
         assert_eq!(sum, 285);
         assert_ne!(machine.entropy.u64(), machine.entropy.u64());
         assert!((0..1000).all(|_| machine.entropy.below(7) < 7));
+    }
+
+    #[test]
+    fn what_is_started_runs_here_until_it_waits_and_then_to_its_end() {
+        let machine = Production::default().build().unwrap();
+        let (told, hear) = std::sync::mpsc::channel();
+        for n in 0..500u64 {
+            let (wake, woken) = futures_channel::oneshot::channel::<()>();
+            let (clock, told, here) = (machine.clock.clone(), told.clone(), std::thread::current().id());
+            // Every third is woken while it still runs, the others when it waits, from here or from another thread.
+            let early = (n % 3 == 0).then_some(());
+            let (mut late, mut now) = (Some(wake), None);
+            if early.is_some() {
+                now = late.take();
+            }
+            machine.tasks.start(async move {
+                assert_eq!(std::thread::current().id(), here);
+                let mut woken = woken;
+                assert!(futures_util::poll!(&mut woken).is_pending());
+                now.into_iter().for_each(|wake| wake.send(()).unwrap());
+                woken.await.unwrap();
+                clock.sleep(Duration::from_micros(n % 7)).await;
+                told.send(n).unwrap();
+            });
+            match late {
+                Some(wake) if n % 2 == 0 => wake.send(()).unwrap(),
+                Some(wake) => drop(std::thread::spawn(move || wake.send(()).unwrap())),
+                None => {}
+            }
+        }
+        drop(told);
+        let mut all: Vec<u64> = hear.iter().collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..500).collect::<Vec<_>>());
     }
 
     #[test]

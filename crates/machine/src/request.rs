@@ -48,6 +48,8 @@ pub struct Request {
     pub operation: &'static str,
     /// Urgency of what it reads.
     pub priority: Priority,
+    /// The thread that asks has nothing else to do until its device has answered ([`crate::Io::here`]).
+    pub here: bool,
     served_bytes: [AtomicU64; 6],
     device_ops: AtomicU64,
     device_wait_ns: AtomicU64,
@@ -67,6 +69,12 @@ impl Request {
     /// The same with another urgency.
     pub fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
+        self
+    }
+
+    /// The same from a thread that has nothing else to do, or has.
+    pub fn with_here(mut self, here: bool) -> Self {
+        self.here = here;
         self
     }
 

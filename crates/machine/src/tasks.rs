@@ -10,13 +10,20 @@ use std::future::Future;
 use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use thiserror::Error;
 
 /// What runs tasks: a thread pool in production, the seeded scheduler in the simulator.
 pub trait Spawner: Send + Sync {
     /// Runs `task` to its end. `place` is where it was spawned: its name in reports.
     fn spawn(&self, place: &'static Location<'static>, task: BoxFuture<'static, ()>);
+    /// Runs `task` on this thread up to where it has to wait, and then as [`Spawner::spawn`] does.
+    fn start(&self, place: &'static Location<'static>, mut task: BoxFuture<'static, ()>) {
+        // Whatever wakes it before it is spawned finds it polled again soon.
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.spawn(place, task);
+        }
+    }
     /// Drives `task` on the calling thread until it is done, and the spawned tasks with it.
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>);
 }
@@ -65,6 +72,13 @@ impl Tasks {
         };
         self.0.spawn(place, Box::pin(task));
         JoinHandle { place, result }
+    }
+
+    /// Runs `future` on this thread up to where it has to wait, and from there on beside the caller. What never waits costs
+    /// no change of tasks.
+    #[track_caller]
+    pub fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.0.start(Location::caller(), Box::pin(future));
     }
 
     /// Drives `future` on this thread until it is done. Not to be called from inside a task.

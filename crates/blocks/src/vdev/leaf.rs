@@ -307,7 +307,7 @@ impl Line {
             }
         });
         let len = at - offset;
-        self.disk.submit(Io { op: Op::Read, offset: start, len, bufs, parts: Parts::new(), done });
+        self.disk.submit(Io { op: Op::Read, offset: start, len, bufs, parts: Parts::new(), here: false, done });
     }
 
     fn one_by_one(self: &Arc<Self>, members: Vec<Member<Waiter>>, mut turn: Option<Turn>) {
@@ -347,7 +347,7 @@ impl Line {
             drop(tell.send(answer));
         });
         let (len, bufs) = (last - first, smallvec![buf]);
-        self.disk.submit(Io { op: Op::Read, offset: first, len, bufs, parts: Parts::new(), done });
+        self.disk.submit(Io { op: Op::Read, offset: first, len, bufs, parts: Parts::new(), here: false, done });
     }
 }
 

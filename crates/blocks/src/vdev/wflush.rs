@@ -72,9 +72,14 @@ impl Flusher {
         self.state().failed = None;
     }
 
-    /// Makes stable what was completed before the call. `lost` is told the transaction groups of which the device may have
-    /// dropped writes, once.
-    pub async fn flush(&self, disk: &Arc<dyn Disk>, lost: impl Fn(Groups)) -> Result<(), DiskError> {
+    /// Whether every completed write is stable.
+    pub fn is_clean(&self) -> bool {
+        self.stable.load(Ordering::SeqCst) >= self.completed.load(Ordering::SeqCst)
+    }
+
+    /// Makes stable what was completed before the call, with `here` perhaps on this thread. `lost` is told the transaction
+    /// groups of which the device may have dropped writes, once.
+    pub async fn flush(&self, disk: &Arc<dyn Disk>, here: bool, lost: impl Fn(Groups)) -> Result<(), DiskError> {
         let mine = self.completed.load(Ordering::SeqCst);
         loop {
             let UnderWay { covers, answer, .. } = {
@@ -85,7 +90,7 @@ impl Flusher {
                 if self.stable.load(Ordering::SeqCst) >= mine {
                     return Ok(());
                 }
-                self.started(&mut state, disk)
+                self.started(&mut state, disk, here)
             };
             let answer = answer.await;
             self.ended(covers, &answer, &lost);
@@ -96,14 +101,14 @@ impl Flusher {
     }
 
     /// The flush that is under way, or a new one.
-    fn started(&self, state: &mut State, disk: &Arc<dyn Disk>) -> UnderWay {
+    fn started(&self, state: &mut State, disk: &Arc<dyn Disk>, here: bool) -> UnderWay {
         if let Some(under_way) = &state.under_way {
             return under_way.clone();
         }
         // Counted before it is submitted, which its first poll does.
         let covers = self.completed.load(Ordering::SeqCst);
         let disk = disk.clone();
-        let answer = async move { disk.flush().await }.boxed().shared();
+        let answer = async move { disk.flush_for(here).await }.boxed().shared();
         let under_way = UnderWay { covers, groups: state.unstable.take(), answer };
         state.under_way = Some(under_way.clone());
         under_way

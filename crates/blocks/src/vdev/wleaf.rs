@@ -103,13 +103,15 @@ impl Writers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a range of the allocatable space as soon as there is room and no plug, perhaps together with others.
+    /// Writes a range of the allocatable space as soon as there is room and no plug, perhaps together with others; with
+    /// `here`, if that is at once, perhaps on this thread.
     pub async fn write(
         &self,
         disk: &Arc<dyn Disk>,
         class: Priority,
         (offset, data): (u64, Bytes),
         plug: Option<&Plug>,
+        here: bool,
     ) -> Result<(), DiskError> {
         let (tell, answer) = oneshot::channel();
         let (len, token) = (data.len() as u64, Waiter { tell, data });
@@ -123,7 +125,7 @@ impl Writers {
             }
         };
         if let Some(member) = starts {
-            self.begin(disk, Batch { class, members: vec![member] });
+            self.begin(disk, Batch { class, members: vec![member] }, here);
         } else if let Some(plug) = plug {
             plug.hold(self, disk);
         }
@@ -135,7 +137,7 @@ impl Writers {
         loop {
             let next = self.lock().queue.start_next();
             let Some(batch) = next else { return };
-            self.begin(disk, batch);
+            self.begin(disk, batch, false);
         }
     }
 
@@ -159,18 +161,18 @@ impl Writers {
                 state.queue.done(class)
             };
             if let Some(batch) = next {
-                self.begin(disk, batch);
+                self.begin(disk, batch, false);
             }
         }
     }
 
     /// Starts a batch, whose turn it is.
-    fn begin(&self, disk: &Arc<dyn Disk>, mut batch: Batch<Waiter>) {
+    fn begin(&self, disk: &Arc<dyn Disk>, mut batch: Batch<Waiter>, here: bool) {
         let turn = Arc::new(Turn { writers: self.clone(), disk: disk.clone(), class: batch.class });
         // What nobody waits for is not written.
         batch.members.retain(|m| !m.token.tell.is_canceled());
         for run in runs(batch.members) {
-            start(disk, run, Some(turn.clone()));
+            start(disk, run, Some(turn.clone()), here);
         }
     }
 }
@@ -189,7 +191,7 @@ fn runs(members: Vec<Member<Waiter>>) -> Vec<Vec<Member<Waiter>>> {
 
 /// Writes what lies in one piece to the allocatable space, and tells each how it went. One bad sector does not spoil its
 /// neighbours: then each is written alone.
-fn start(disk: &Arc<dyn Disk>, run: Vec<Member<Waiter>>, turn: Option<Arc<Turn>>) {
+fn start(disk: &Arc<dyn Disk>, run: Vec<Member<Waiter>>, turn: Option<Arc<Turn>>, here: bool) {
     let offset = run.first().map_or(0, |m| m.offset).wrapping_add(FRONT_BYTES);
     let (parts, len) = (run.iter().map(|m| m.token.data.clone()).collect(), run.iter().map(|m| m.len).sum());
     let again = disk.clone();
@@ -198,13 +200,13 @@ fn start(disk: &Arc<dyn Disk>, run: Vec<Member<Waiter>>, turn: Option<Arc<Turn>>
         let alone = answer.is_err() && run.len() > 1;
         for member in run {
             if alone {
-                start(&again, vec![member], None);
+                start(&again, vec![member], None, false);
             } else {
                 member.token.tell(answer.as_ref().map(drop).map_err(Clone::clone));
             }
         }
     });
-    disk.submit(Io { op: Op::Write, offset, len, bufs: Bufs::new(), parts, done });
+    disk.submit(Io { op: Op::Write, offset, len, bufs: Bufs::new(), parts, here, done });
 }
 
 #[cfg(test)]
@@ -248,8 +250,9 @@ mod tests {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
         let data: Vec<Bytes> = (0..200).map(|n| Bytes::from(vec![n as u8; BLOCK as usize])).collect();
-        let write =
-            |n: usize| Box::pin(writers.write(&disk, Priority::Async, (n as u64 * BLOCK, data[n].clone()), None));
+        let write = |n: usize| {
+            Box::pin(writers.write(&disk, Priority::Async, (n as u64 * BLOCK, data[n].clone()), None, false))
+        };
         let mut writes: Vec<_> = (0..data.len()).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         let (mut at, mut joined) = (0, 0);
@@ -276,10 +279,10 @@ mod tests {
         let (write, class) = (|n: u64| (n * BLOCK, Bytes::from(vec![7; BLOCK as usize])), Priority::Async);
         let plug = Plug::default();
         let mut together: Vec<_> =
-            (0..8).map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug)))).collect();
+            (0..8).map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug), false))).collect();
         assert!(together.iter_mut().all(|write| write.now_or_never().is_none()) && holding.take(false).is_empty());
         // One without a plug stands behind them.
-        let mut later = Box::pin(writers.write(&disk, class, write(9), None));
+        let mut later = Box::pin(writers.write(&disk, class, write(9), None, false));
         assert!((&mut later).now_or_never().is_none() && holding.take(false).is_empty());
         plug.pull();
         let under_way = holding.take(false);
@@ -288,8 +291,8 @@ mod tests {
         assert!(together.iter_mut().all(|write| write.now_or_never() == Some(Ok(()))));
         assert_eq!(later.now_or_never(), Some(Ok(())));
         // Whoever leaves with the plug in hand leaves the way free.
-        let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug)));
-        let mut later = Box::pin(writers.write(&disk, class, write(1), None));
+        let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug), false));
+        let mut later = Box::pin(writers.write(&disk, class, write(1), None, false));
         assert!((&mut left).now_or_never().is_none() && (&mut later).now_or_never().is_none());
         drop((left, together));
         drop(plug);
@@ -304,7 +307,7 @@ mod tests {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
         let data = Bytes::from_static(&[7; 512]);
-        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, data.clone()), None));
+        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, data.clone()), None, false));
         let mut writes: Vec<_> = (0..100_000).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         holding.take(true).into_iter().for_each(|io| io.fail_errno(5));
@@ -315,8 +318,9 @@ mod tests {
     fn what_nobody_waits_for_is_not_begun() {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
-        let write =
-            |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None));
+        let write = |n: u64| {
+            Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None, false))
+        };
         let mut writes: Vec<_> = (0..100).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         let under_way = holding.take(false);

@@ -42,13 +42,15 @@ pub(crate) struct WriteJob<'a> {
     pub repair: bool,
     /// What it comes together with.
     pub plug: Option<&'a Plug>,
+    /// One device alone is written to, perhaps on this thread.
+    pub here: bool,
 }
 
 impl<'a> WriteJob<'a> {
     /// A write that puts right what this read found wrong.
     pub fn repairing(job: &Job<'a>) -> Self {
         let Job { request, clock, pool, birth: txg, .. } = *job;
-        WriteJob { request, clock, pool, txg, repair: true, plug: None }
+        WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false }
     }
 }
 
@@ -140,15 +142,17 @@ impl Tree {
     /// # Errors
     /// [`BlockError::Device`] if more leaves of a vdev failed than its redundancy bears: then what was written may be lost.
     pub async fn flush(&self) -> Result<(), BlockError> {
-        self.flush_if(|_| true).await
+        self.flush_if(|_| true, false).await
     }
 
-    /// As [`Tree::flush`], on some top-level vdevs alone.
-    pub(crate) async fn flush_if(&self, wanted: impl Fn(u32) -> bool) -> Result<(), BlockError> {
+    /// As [`Tree::flush`], on some top-level vdevs alone. With `here`, and if there is one device only to be flushed,
+    /// perhaps on this thread.
+    pub(crate) async fn flush_if(&self, wanted: impl Fn(u32) -> bool, here: bool) -> Result<(), BlockError> {
         self.check_writable()?;
         let mut worst = None;
-        let tops = self.tops().enumerate().filter(|(i, _)| wanted(*i as u32));
-        let flushes = tops.map(|(i, top)| top.vdev.flush(Place::new(i as u32, 0)));
+        let tops: Vec<_> = self.tops().enumerate().filter(|(i, _)| wanted(*i as u32)).collect();
+        let here = here && tops.iter().map(|(_, top)| top.vdev.unstable_leaves()).sum::<usize>() <= 1;
+        let flushes = tops.into_iter().map(|(i, top)| top.vdev.flush(Place::new(i as u32, 0), here));
         for error in join_all(flushes).await.into_iter().filter_map(Result::err) {
             note(&mut worst, error);
         }
@@ -175,7 +179,7 @@ impl Tree {
     pub async fn flush_leaf(&self, guid: u64) -> Result<(), BlockError> {
         self.check_writable()?;
         let (vdev, _, _) = self.disk_of(guid)?;
-        vdev.flush(Place::new(0, 0)).await
+        vdev.flush(Place::new(0, 0), false).await
     }
 
     fn disk_of(&self, guid: u64) -> Result<(&Vdev, &Leaf, &Arc<dyn Disk>), BlockError> {
@@ -193,6 +197,11 @@ impl Tree {
             leaf.writes().missed().clear();
             leaf.writes().flusher.forgive();
         }
+    }
+
+    /// Whether a top-level vdev is one device.
+    pub(crate) fn is_one_device(&self, vdev: u32) -> bool {
+        self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_)))
     }
 
     /// Whether no device of a top-level vdev has missed anything since group `birth`.
@@ -274,10 +283,18 @@ impl Vdev {
         }
     }
 
-    fn flush(&self, place: Place) -> BoxFuture<'_, Result<(), BlockError>> {
+    /// Leaves that hold writes which no flush covers yet.
+    fn unstable_leaves(&self) -> usize {
+        match &self.body {
+            Body::Leaf(leaf) => usize::from(!leaf.writes().flusher.is_clean()),
+            _ => self.children().iter().map(Vdev::unstable_leaves).sum(),
+        }
+    }
+
+    fn flush(&self, place: Place, here: bool) -> BoxFuture<'_, Result<(), BlockError>> {
         Box::pin(async move {
             let (children, bears) = match &self.body {
-                Body::Leaf(leaf) => return leaf.flush(self, place).await,
+                Body::Leaf(leaf) => return leaf.flush(self, place, here).await,
                 // What only a stale side has kept is not kept.
                 Body::Mirror(children) => {
                     (children, children.iter().filter(|c| c.is_fresh()).count().saturating_sub(1))
@@ -286,7 +303,7 @@ impl Vdev {
                 Body::Draid { map, children } => (children, bears(children, map.layout().nparity)),
                 _ => return Ok(()),
             };
-            let answers = join_all(children.iter().map(|c| c.flush(place))).await;
+            let answers = join_all(children.iter().map(|c| c.flush(place, here))).await;
             let (mut worst, mut failed) = (None, 0);
             for (child, answer) in children.iter().zip(answers) {
                 let Err(error) = answer else { continue };
@@ -460,7 +477,8 @@ impl Leaf {
         };
         let len = data.len() as u64;
         let started = job.clock.now();
-        let answer = self.writes().writers.write(disk, job.request.priority, (offset, data), job.plug).await;
+        let (class, writers) = (job.request.priority, &self.writes().writers);
+        let answer = writers.write(disk, class, (offset, data), job.plug, job.here).await;
         job.request.book_device(job.clock.now().ns_since(started));
         self.writes().book(len, answer.is_ok(), Some(job.txg));
         if job.repair && answer.is_ok() {
@@ -474,14 +492,14 @@ impl Leaf {
         })
     }
 
-    async fn flush(&self, vdev: &Vdev, place: Place) -> Result<(), BlockError> {
+    async fn flush(&self, vdev: &Vdev, place: Place, here: bool) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else { return Ok(()) };
         let writes = self.writes();
         let lost = |(first, last)| {
             writes.write_errors.fetch_add(1, Ordering::Relaxed);
             writes.miss(first, last);
         };
-        writes.flusher.flush(disk, lost).await.map_err(|error| device(place, vdev, error))
+        writes.flusher.flush(disk, here, lost).await.map_err(|error| device(place, vdev, error))
     }
 
     /// Tells the disk of a range that is not needed; gives the bytes that it took note of.

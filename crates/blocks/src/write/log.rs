@@ -98,14 +98,9 @@ impl Blocks {
         let (pointer_, keys, len) = (*pointer, keys.cloned(), bytes.len());
         let sealed = writer.compute.run_sized(len, move || seal(&pointer_, &bytes, keys.as_deref(), whole)).await;
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
-        let job = WriteJob {
-            request,
-            clock: self.clock(),
-            pool: &self.pool,
-            txg: pointer.physical_birth(),
-            repair: false,
-            plug: None,
-        };
+        let here = request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev));
+        let (clock, pool, txg) = (self.clock(), &self.pool, pointer.physical_birth());
+        let job = WriteJob { request, clock, pool, txg, repair: false, plug: None, here };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
         let copies = pointer.dvas().map(|d| self.tree().write(&job, place(d), sealed.clone()));
         let (mut worst, mut written) = (None, false);

@@ -479,7 +479,7 @@ impl Blocks {
         let unencodable = |fault| BlockError::Unencodable { fault };
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
-        let job = WriteJob { request, clock: self.clock(), pool: &self.pool, txg, repair: false, plug };
+        let job = WriteJob { request, clock: self.clock(), pool: &self.pool, txg, repair: false, plug, here: false };
         let job = &job;
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);

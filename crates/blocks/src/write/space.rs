@@ -272,14 +272,13 @@ impl Blocks {
         self.tree().flush().await
     }
 
-    /// Makes these blocks stable, and whatever else was written to the vdevs that they lie on: for the intent log, which
-    /// need not wait for the others.
+    /// Makes stable what was written to some top-level vdevs, or to all: for the intent log, which need not wait for the
+    /// others.
     ///
     /// # Errors
     /// As [`Blocks::flush`].
-    pub async fn flush_blocks(&self, pointers: &[BlockPointer]) -> Result<(), BlockError> {
-        let vdevs: BTreeSet<u32> = pointers.iter().flat_map(BlockPointer::dvas).map(|d| d.vdev).collect();
-        self.tree().flush_if(|vdev| vdevs.contains(&vdev)).await
+    pub async fn flush_vdevs(&self, request: &Request, vdevs: Option<&BTreeSet<u32>>) -> Result<(), BlockError> {
+        self.tree().flush_if(|vdev| vdevs.is_none_or(|vdevs| vdevs.contains(&vdev)), request.here).await
     }
 
     /// Writes to a leaf, `offset` bytes from its start: labels and uberblocks.

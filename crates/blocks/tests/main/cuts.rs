@@ -145,7 +145,8 @@ fn flushes_are_shared_and_never_return_early() {
                     clock.sleep(Duration::from_micros(i * 37 % 1000)).await;
                     let data = pattern(4096, i);
                     let pointer = blocks.write(&request, Bytes::from(data.clone()), &options()).await.unwrap();
-                    let flush = std::pin::pin!(blocks.flush_blocks(std::slice::from_ref(&pointer)));
+                    let vdevs = pointer.dvas().map(|dva| dva.vdev).collect();
+                    let flush = std::pin::pin!(blocks.flush_vdevs(&request, Some(&vdevs)));
                     let patience =
                         std::pin::pin!(clock.sleep(Duration::from_micros(if i % 5 == 0 { 10 } else { 1 << 40 })));
                     if let Either::Left((outcome, _)) = select(flush, patience).await {

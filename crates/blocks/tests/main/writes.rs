@@ -322,6 +322,16 @@ fn flushes_go_where_something_was_written() {
     let mut expected = [0; 3];
     expected[pointer.dva(0).vdev as usize] = 1;
     assert_eq!(flushes(), expected);
+    for guid in 100..103 {
+        bench.world.run(blocks.write_leaf(guid, 0, weir_machine::Buf::copy_from(&[8; 4096]))).unwrap().unwrap();
+    }
+    let request = Request::internal("test").with_here(true);
+    bench.world.run(blocks.flush_vdevs(&request, Some(&[1].into()))).unwrap().unwrap();
+    expected[1] += 1;
+    assert_eq!(flushes(), expected, "the intent log waits for no other device");
+    bench.world.run(blocks.flush_vdevs(&request, None)).unwrap().unwrap();
+    (expected[0], expected[2]) = (expected[0] + 1, expected[2] + 1);
+    assert_eq!(flushes(), expected);
     bench.world.run(blocks.write_leaf(102, 0, weir_machine::Buf::copy_from(&[9; 4096]))).unwrap().unwrap();
     bench.world.run(blocks.flush_leaf(102)).unwrap().unwrap();
     assert_eq!(flushes()[2], expected[2] + 1);

@@ -56,6 +56,16 @@ pub(super) fn keeps(ring: &Arc<Ring>) -> bool {
     })
 }
 
+/// Submits what the turn that runs on this thread has kept back: the thread is about to wait.
+pub(super) fn release() {
+    let ring =
+        TURN.with_borrow_mut(|turn| (std::mem::take(&mut turn.kept) > 0).then(|| std::mem::take(&mut turn.ring)));
+    // A ring that is gone has submitted what it held before it went.
+    if let Some(ring) = ring.and_then(|ring| ring.upgrade()) {
+        ring.flush();
+    }
+}
+
 /// A turn of a task on this thread; its end submits.
 struct Guard;
 
@@ -68,14 +78,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let ring = TURN.with_borrow_mut(|turn| {
-            turn.depth -= 1;
-            (std::mem::take(&mut turn.kept) > 0).then(|| std::mem::take(&mut turn.ring))
-        });
-        // A ring that is gone has submitted what it held before it went.
-        if let Some(ring) = ring.and_then(|ring| ring.upgrade()) {
-            ring.flush();
-        }
+        TURN.with_borrow_mut(|turn| turn.depth -= 1);
+        release();
     }
 }
 

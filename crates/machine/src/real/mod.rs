@@ -9,6 +9,9 @@
 //! [`Backend::Auto`] takes io_uring where the kernel permits it (containers often forbid it) and threads otherwise.
 //! Both give the same answers: one body of tests runs over both, direct and buffered.
 //!
+//! An operation that its submitter waits for with an idle thread ([`Io::here`]) goes to neither: that thread makes the
+//! blocking call itself.
+//!
 //! Direct transfers need aligned addresses, offsets and lengths. What is not aligned (a 512-byte label on a disk of
 //! 4 KiB sectors, the tail of a file of odd size) goes through the page cache instead, quietly: the kernel keeps the
 //! two coherent for one file. A file system that opens files for direct access but then refuses the transfer (some
@@ -154,6 +157,10 @@ impl Disk for RealDisk {
             io.parts = smallvec![self.gathered(&io.parts)];
         }
         match &self.engine {
+            _ if io.here && threads::may_block() => {
+                gather::release();
+                threads::carry_out(self.target.clone(), io);
+            }
             Engine::Ring(_, crew) if io.op == Op::Discard && self.target.device => {
                 threads::submit(crew, self.target.clone(), io);
             }

@@ -1,4 +1,5 @@
-//! Disks driven by threads that make blocking calls: works everywhere, costs two thread switches an operation.
+//! Disks driven by threads that make blocking calls: works everywhere, costs two thread switches an operation; none where
+//! the thread is the submitter's own.
 
 use super::target::{Target, errno};
 use crate::compute::Cores;
@@ -7,25 +8,44 @@ use crate::disk::{DiskError, Io, Op};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
-pub fn submit(crew: &Crew, target: Arc<Target>, mut io: Io) {
-    crew.run(Box::new(move || {
-        let result = match io.op {
-            Op::Read | Op::Write => transfer(&target, &mut io),
-            Op::Flush => target.plain().sync_data().map_err(Failure::Os),
-            Op::Discard => target.discard(io.offset, io.len).map_err(Failure::Os),
-        };
-        // The file is let go before the answer: whoever closes a disk after its last answer may open it again at once.
-        drop(target);
-        match result {
-            Ok(()) => io.succeed(),
-            Err(Failure::Os(error)) => io.fail_errno(errno(&error)),
-            Err(Failure::Short(done)) => {
-                let Io { op, offset, len, .. } = io;
-                io.fail(DiskError::Short { op, offset, len, done });
-            }
+pub fn submit(crew: &Crew, target: Arc<Target>, io: Io) {
+    crew.run(Box::new(move || answer(call(target, io))));
+}
+
+/// Whether this thread may wait for the kernel: not where it alone drives all tasks.
+pub fn may_block() -> bool {
+    Handle::try_current().map_or(true, |runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)
+}
+
+/// Does it on this thread. If the thread drives tasks, another one drives the others meanwhile.
+pub fn carry_out(target: Arc<Target>, io: Io) {
+    let inside = Handle::try_current().is_ok();
+    let done = if inside { tokio::task::block_in_place(|| call(target, io)) } else { call(target, io) };
+    answer(done);
+}
+
+fn call(target: Arc<Target>, mut io: Io) -> (Io, Result<(), Failure>) {
+    let result = match io.op {
+        Op::Read | Op::Write => transfer(&target, &mut io),
+        Op::Flush => target.plain().sync_data().map_err(Failure::Os),
+        Op::Discard => target.discard(io.offset, io.len).map_err(Failure::Os),
+    };
+    // The file is let go before the answer: whoever closes a disk after its last answer may open it again at once.
+    drop(target);
+    (io, result)
+}
+
+fn answer((io, result): (Io, Result<(), Failure>)) {
+    match result {
+        Ok(()) => io.succeed(),
+        Err(Failure::Os(error)) => io.fail_errno(errno(&error)),
+        Err(Failure::Short(done)) => {
+            let Io { op, offset, len, .. } = io;
+            io.fail(DiskError::Short { op, offset, len, done });
         }
-    }));
+    }
 }
 
 enum Failure {

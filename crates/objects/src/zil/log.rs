@@ -84,6 +84,10 @@ pub(super) struct State {
     pub waiters: std::collections::BTreeMap<u64, Vec<Waiter>>,
     pub writing: bool,
     pub flushing: bool,
+    /// Where blocks were written to since the last flush began; and whether data went to its final place, which may be
+    /// anywhere.
+    pub unstable_vdevs: std::collections::BTreeSet<u32>,
+    pub unstable_data: bool,
     /// The writer, waiting for fewer blocks in flight.
     pub on_room: Option<oneshot::Sender<()>>,
     /// Objects that went away while the writer had changes of them in hand.
@@ -237,19 +241,23 @@ impl Zil {
     }
 
     async fn make_stable(self: &Arc<Self>, object: Option<ObjectId>) -> Result<(), ObjectError> {
-        let (unsaid, written) = {
+        let (unsaid, written, first) = {
             let mut state = self.state();
             if state.policy.sync == SyncMode::Disabled {
                 return Ok(());
             }
             if state.shut {
-                (Some(self.groups.open()), None)
+                (Some(self.groups.open()), None, false)
             } else {
                 let unsaid = state.lists.unsaid(object);
                 state.lists.promote(object);
-                (unsaid, self.join(&mut state))
+                let idle = !state.writing;
+                (unsaid, Self::join(&mut state), idle && state.writing)
             }
         };
+        if first {
+            self.machine.tasks.start(self.clone().write_turns());
+        }
         self.flush_in_background();
         if let Some(written) = written
             && written.await != Ok(true)
@@ -263,19 +271,16 @@ impl Zil {
         }
     }
 
-    /// Joins the next turn of the writer; nothing to wait for if nothing is to be written nor on its way.
-    fn join(self: &Arc<Self>, state: &mut State) -> Option<oneshot::Receiver<bool>> {
+    /// Joins the next turn of the writer, which the caller starts if nobody was writing; nothing to wait for if nothing is
+    /// to be written nor on its way.
+    fn join(state: &mut State) -> Option<oneshot::Receiver<bool>> {
         if state.lists.is_empty() && !state.writing {
             let last = state.chain.last_in_flight()?;
             return Some(state.wait_for(last));
         }
         let (tell, told) = oneshot::channel();
         state.joining.push(tell);
-        if !state.writing {
-            state.writing = true;
-            let zil = self.clone();
-            self.machine.tasks.spawn(async move { zil.write_turns().await });
-        }
+        state.writing = true;
         Some(told)
     }
 

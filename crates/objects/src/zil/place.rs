@@ -63,6 +63,9 @@ impl Zil {
             }
         };
         let pointers: Vec<Option<BlockPointer>> = stream::iter(&parts).map(place).buffered(AT_ONCE).collect().await;
+        if pointers.iter().any(Option::is_some) {
+            self.state().unstable_data = true;
+        }
         let said = |(part, pointer): (&Part, Option<BlockPointer>)| match pointer {
             Some(pointer) => Said::Record(placed_record(entry.object, entry.txg, part.offset, part.length, pointer)),
             None => {

@@ -5,6 +5,7 @@ use crate::object_set::ObjectSet;
 use crate::txg::Tx;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use weir_blocks::{BlockError, Blocks};
 use weir_codec::crypt::DatasetKey;
@@ -37,11 +38,12 @@ pub trait LogStore: Send + Sync {
         bytes: Vec<u8>,
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
 
-    /// Makes all that was written before the call stable.
+    /// Makes stable what was written before the call to these top-level vdevs, or to all.
     ///
     /// # Errors
     /// If a device does not say that it did.
-    fn flush(&self) -> BoxFuture<'_, Result<(), ObjectError>>;
+    fn flush<'a>(&'a self, rq: &'a Request, vdevs: Option<&'a BTreeSet<u32>>)
+    -> BoxFuture<'a, Result<(), ObjectError>>;
 }
 
 /// Log blocks in a pool, for one dataset.
@@ -85,8 +87,12 @@ impl LogStore for BlockLog {
         })
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), ObjectError>> {
-        Box::pin(async move { self.blocks.flush().await.map_err(|e| self.error(e)) })
+    fn flush<'a>(
+        &'a self,
+        rq: &'a Request,
+        vdevs: Option<&'a BTreeSet<u32>>,
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
+        Box::pin(async move { self.blocks.flush_vdevs(rq, vdevs).await.map_err(|e| self.error(e)) })
     }
 }
 

@@ -4,6 +4,12 @@
 //! its way, the next turn is packed and issued; those who come later share the third. Writes complete in any order; a
 //! flush makes stable the blocks up to the first that is not written, and only if somebody waits for one of them.
 //!
+//! Who commits while nobody writes, begins the first turn on its own thread, and where the turn is one block on one device,
+//! that thread writes and flushes it: a lone client's fsync changes no thread at all. Those who come meanwhile are served
+//! by a task.
+//!
+//! A flush goes to the devices that hold blocks of the log, and to all if data went to its final place.
+//!
 //! *Failure.* A block that cannot be written, or a flush that fails, ends the chain there: whoever waits for that block
 //! or a later one waits for the group to sync instead.
 
@@ -15,6 +21,7 @@ use crate::zil::entry::ENDIAN;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::sync::Arc;
+use std::task::Poll;
 use weir_format::zil::{ZilChain, next_checksum, stamp};
 use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
@@ -70,17 +77,33 @@ impl Filling {
     }
 }
 
+/// Lets others go first; on a thread that only started a task, leaves the rest to that.
+async fn pending_once() {
+    let mut waited = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// One turn.
 struct Turn<'a> {
     zil: &'a Arc<Zil>,
     rq: &'a Request,
     filling: Option<Filling>,
+    /// Blocks that went to the device.
+    issued: usize,
 }
 
 impl Zil {
     /// Writes turn after turn until nothing is left.
     pub(super) async fn write_turns(self: Arc<Self>) {
         let rq = request();
+        let mut first = true;
         while let Some((entries, joining)) = self.next_turn().await {
             let entries = self.place_large(entries).await;
             {
@@ -89,9 +112,13 @@ impl Zil {
                     state.sizes.expect(record, data);
                 }
             }
-            let mut turn = Turn { zil: &self, rq: &rq, filling: None };
+            let mut turn = Turn { zil: &self, rq: &rq, filling: None, issued: 0 };
             let stopped = turn.write(entries).await.is_err();
             self.end_turn(joining, stopped);
+            // Whoever began this may have what it waited for: it is not kept here for others.
+            if std::mem::take(&mut first) && self.state().has_more() {
+                pending_once().await;
+            }
         }
     }
 
@@ -99,7 +126,7 @@ impl Zil {
         loop {
             let room = {
                 let mut state = self.state();
-                if state.lists.is_empty() && state.joining.is_empty() {
+                if !state.has_more() {
                     state.writing = false;
                     state.gone.clear();
                     return None;
@@ -160,9 +187,13 @@ impl Zil {
     }
 
     /// A write is done, well or not.
-    async fn on_written(self: Arc<Self>, number: u64, written: Result<(), ObjectError>) {
+    async fn on_written(self: Arc<Self>, number: u64, pointer: BlockPointer, written: Result<(), ObjectError>) {
         match written {
-            Ok(()) => self.state().chain.written(number),
+            Ok(()) => {
+                let mut state = self.state();
+                state.chain.written(number);
+                state.unstable_vdevs.extend(pointer.dvas().map(|dva| dva.vdev));
+            }
             Err(error) => {
                 tracing::warn!(set = self.set.0, %error, "intent log: a block could not be written");
                 self.fail(number);
@@ -187,19 +218,20 @@ impl Zil {
     pub(super) fn flush_in_background(self: &Arc<Self>) {
         if self.state().wants_flush().is_some() {
             let zil = self.clone();
-            self.machine.tasks.spawn(async move { zil.flush_as_wanted().await });
+            self.machine.tasks.start(async move { zil.flush_as_wanted().await });
         }
     }
 
     async fn flush_as_wanted(self: &Arc<Self>) {
+        let rq = request().with_here(true);
         loop {
-            let end = {
+            let (end, vdevs, data) = {
                 let mut state = self.state();
                 let Some(end) = state.wants_flush() else { return };
                 state.flushing = true;
-                end
+                (end, std::mem::take(&mut state.unstable_vdevs), std::mem::take(&mut state.unstable_data))
             };
-            let flushed = self.store.flush().await;
+            let flushed = self.store.flush(&rq, Some(&vdevs).filter(|_| !data)).await;
             let (stable, first) = {
                 let mut state = self.state();
                 state.flushing = false;
@@ -211,6 +243,8 @@ impl Zil {
                     }
                     Err(error) => {
                         tracing::warn!(set = self.set.0, %error, "intent log: a flush failed");
+                        state.unstable_vdevs.extend(vdevs);
+                        state.unstable_data |= data;
                         (Default::default(), state.waiters.keys().next().copied())
                     }
                 }
@@ -229,6 +263,11 @@ impl State {
     fn wants_flush(&self) -> Option<u64> {
         let end = self.chain.written_up_to();
         (!self.flushing && self.waiters.keys().next().is_some_and(|first| *first < end)).then_some(end)
+    }
+
+    /// Whether another turn is to come.
+    fn has_more(&self) -> bool {
+        !self.lists.is_empty() || !self.joining.is_empty()
     }
 
     fn wait_for_room(&mut self) -> oneshot::Receiver<()> {
@@ -259,7 +298,7 @@ impl Turn<'_> {
             }
         }
         match self.filling.take_if(|f| !f.is_empty()) {
-            Some(filling) => self.issue(filling).await,
+            Some(filling) => self.issue(filling, true).await,
             None => Ok(()),
         }
     }
@@ -306,7 +345,7 @@ impl Turn<'_> {
     /// Goes to the next block.
     async fn next(&mut self) -> Result<(), Stopped> {
         match self.filling.take() {
-            Some(filling) => self.issue(filling).await,
+            Some(filling) => self.issue(filling, false).await,
             None => Ok(()),
         }
     }
@@ -345,8 +384,8 @@ impl Turn<'_> {
         if data.as_ref().is_some_and(|d| d.len() as u64 != length) { Err(Stopped) } else { Ok(data) }
     }
 
-    /// Allocates the block's successor and lets the block go to the device.
-    async fn issue(&mut self, filling: Filling) -> Result<(), Stopped> {
+    /// Allocates the block's successor and lets the block go to the device: the turn's last, or not.
+    async fn issue(&mut self, filling: Filling, last: bool) -> Result<(), Stopped> {
         let zil = self.zil;
         let (pointer, last_record) = (filling.pointer, filling.last_record);
         let checksum = next_checksum(pointer.checksum());
@@ -363,9 +402,11 @@ impl Turn<'_> {
         };
         let number = number.ok_or(Stopped)?;
         let writer = zil.clone();
-        zil.machine.tasks.spawn(async move {
-            let written = writer.store.write(&request(), &pointer, bytes).await;
-            writer.on_written(number, written).await;
+        let here = last && self.issued == 0;
+        self.issued += 1;
+        zil.machine.tasks.start(async move {
+            let written = writer.store.write(&request().with_here(here), &pointer, bytes).await;
+            writer.on_written(number, pointer, written).await;
         });
         if next.is_none() {
             tracing::warn!(set = zil.set.0, "intent log: no room for another block");

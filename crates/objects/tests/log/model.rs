@@ -257,8 +257,12 @@ impl LogStore for Store {
         })
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), ObjectError>> {
+    fn flush<'a>(&'a self, _: &'a Request, vdevs: Option<&'a BTreeSet<u32>>) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
+            assert!(
+                vdevs.is_none_or(|vdevs| vdevs.contains(&0)),
+                "a flush that leaves out where blocks were written to"
+            );
             self.0.known().flushes += 1;
             if self.0.chance(self.0.moods.failed_flushes) {
                 self.0.known().broken = true;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl LogStore for Nowhere {
     fn write<'a>(&'a self, _: &'a Request, _: &'a BlockPointer, _: Vec<u8>) -> BoxFuture<'a, Result<(), ObjectError>> {
         async { Err(ObjectError::NoSpace { bytes: 0 }) }.boxed()
     }
-    fn flush(&self) -> BoxFuture<'_, Result<(), ObjectError>> {
+    fn flush<'a>(&'a self, _: &'a Request, _: Option<&'a BTreeSet<u32>>) -> BoxFuture<'a, Result<(), ObjectError>> {
         async { Ok(()) }.boxed()
     }
 }

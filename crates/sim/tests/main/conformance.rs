@@ -58,7 +58,7 @@ async fn small_and_large_writes_agree(machine: &Machine, disk: &Arc<dyn Disk>, p
         }
         assert!(join_all(writes).await.iter().all(Result::is_ok));
         if round % 2 == 1 {
-            disk.flush().await.unwrap();
+            disk.flush_for(round == 3).await.unwrap();
         }
         assert_eq!(disk.read(base, len).await.unwrap().as_ref(), model, "round {round}");
     }
@@ -321,7 +321,7 @@ fn one_write_takes_several_parts_in_their_order_wherever_they_lie() {
         let done = Box::new(move |result| drop(done.send(result)));
         let (offset, len, parts) = (0, 6 * SECTOR as u64, weir_machine::Parts::from_iter(parts));
         let bufs = weir_machine::Bufs::new();
-        disk.submit(weir_machine::Io { op: Op::Write, offset, len, bufs, parts, done });
+        disk.submit(weir_machine::Io { op: Op::Write, offset, len, bufs, parts, here: false, done });
         assert!(machine.block_on(answer).unwrap().is_ok(), "{name}");
         let read = machine.block_on(disk.read(0, 6 * SECTOR)).unwrap();
         assert!(read.as_ref() == &whole[..6 * SECTOR], "{name}");
@@ -351,6 +351,29 @@ fn one_read_fills_several_buffers_in_their_order() {
     }
 }
 
+/// What may be done on the submitter's thread is answered when `submit` returns.
+#[test]
+fn a_thread_that_waits_drives_the_disk_itself() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(SIZE);
+        let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
+        let here = std::thread::current().id();
+        for op in [Op::Write, Op::Flush] {
+            let (told, hear) = std::sync::mpsc::channel();
+            let parts: weir_machine::Parts =
+                (op == Op::Write).then(|| pattern(0, SECTOR, 5).into()).into_iter().collect();
+            let done = Box::new(move |answer: Result<weir_machine::Bufs, DiskError>| {
+                told.send((answer.is_ok(), std::thread::current().id())).unwrap();
+            });
+            let (len, bufs) = (parts.iter().map(|part| part.len() as u64).sum(), weir_machine::Bufs::new());
+            disk.submit(weir_machine::Io { op, offset: 0, len, bufs, parts, here: true, done });
+            assert_eq!(hear.try_recv(), Ok((true, here)), "{name}: {op:?}");
+        }
+        let read = machine.block_on(disk.read(0, SECTOR)).unwrap();
+        assert_eq!(read.as_ref(), pattern(0, SECTOR, 5), "{name}");
+    }
+}
+
 #[test]
 fn operations_outlive_the_thread_that_submitted_them() {
     for (name, machine) in real_machines() {
@@ -363,7 +386,7 @@ fn operations_outlive_the_thread_that_submitted_them() {
             let (offset, bufs) = (*at, weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]));
             let done = Box::new(move |result| drop(done.send(result)));
             let (len, parts) = (SECTOR as u64, weir_machine::Parts::new());
-            disk.submit(weir_machine::Io { op: Op::Read, offset, len, bufs, parts, done });
+            disk.submit(weir_machine::Io { op: Op::Read, offset, len, bufs, parts, here: false, done });
             answer
         };
         let answers: Vec<_> = std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use super::*;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_format::zil::{ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, Endian, Txg};
 use weir_objects::ObjectError;
@@ -48,7 +48,7 @@ impl LogStore for Blocks {
         async { Ok(()) }.boxed()
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), ObjectError>> {
+    fn flush<'a>(&'a self, _: &'a Request, _: Option<&'a BTreeSet<u32>>) -> BoxFuture<'a, Result<(), ObjectError>> {
         async { Ok(()) }.boxed()
     }
 }
