@@ -81,8 +81,8 @@ fn holds(opened: &Opened, dataset: &Dataset, findings: &mut Findings) {
 }
 
 /// A number as OpenZFS told it; what a pool of an old version does not count is told as a dash.
-fn counted(number: &String) -> String {
-    if number == "-" { "0".to_owned() } else { number.clone() }
+fn counted(number: &str) -> String {
+    if number == "-" { "0".to_owned() } else { number.to_owned() }
 }
 
 /// Who has how much, and may. Where a workload wrote, the superuser has more.
@@ -115,7 +115,7 @@ fn accounts(
     };
     let found: BTreeSet<[String; 5]> = found.iter().map(row).filter(counts).collect();
     let expected = expected.iter().map(|[_, id, used, quota, objects, limit]| [id, used, quota, objects, limit]);
-    let expected: BTreeSet<[String; 5]> = expected.map(|row| row.map(counted)).filter(counts).collect();
+    let expected: BTreeSet<[String; 5]> = expected.map(|row| row.map(|number| counted(number))).filter(counts).collect();
     for row in expected.symmetric_difference(&found) {
         let where_ = if found.contains(row) { "is not known to OpenZFS" } else { "is missing" };
         findings.differs(format!("{}: account of {who:?} {row:?} {where_}", dataset.name));
