@@ -98,20 +98,14 @@ fn accounts(
     findings.facts += expected.len() as u64;
     let found = opened.objects(&dataset.name).and_then(|set| {
         let found = opened.machine.block_on(set.bound_accounts(&opened.request, who));
-        Ok((found.map_err(|error| error.to_string())?, set.counts_objects()))
+        found.map_err(|error| error.to_string())
     });
-    let (found, counts_objects) = match found {
+    let found = match found {
         Ok(found) => found,
         Err(error) => return findings.differs(format!("{}: accounts: {error}", dataset.name)),
     };
     let row = |(id, a): (&Fuid, &Account)| {
-        let bytes = [id.0, a.used_bytes, a.quota_bytes].map(|number| number.to_string());
-        let objects = [a.used_objects, a.quota_objects].map(|number| match counts_objects {
-            true => number.to_string(),
-            false => "-".to_owned(),
-        });
-        let ([id, used, quota], [objects, limit]) = (bytes, objects);
-        [id, used, quota, objects, limit]
+        [id.0, a.used_bytes, a.quota_bytes, a.used_objects, a.quota_objects].map(|number| number.to_string())
     };
     let found: BTreeSet<[String; 5]> = found.iter().map(row).filter(counts).collect();
     let expected = expected.iter().map(|[_, id, used, quota, objects, limit]| [id, used, quota, objects, limit]);
