@@ -109,7 +109,8 @@ fn accounts(
     };
     let found: BTreeSet<[String; 5]> = found.iter().map(row).filter(counts).collect();
     let expected = expected.iter().map(|[_, id, used, quota, objects, limit]| [id, used, quota, objects, limit]);
-    let expected: BTreeSet<[String; 5]> = expected.map(|row| row.map(|number| counted(number))).filter(counts).collect();
+    let expected: BTreeSet<[String; 5]> =
+        expected.map(|row| row.map(|number| counted(number))).filter(counts).collect();
     for row in expected.symmetric_difference(&found) {
         let where_ = if found.contains(row) { "is not known to OpenZFS" } else { "is missing" };
         findings.differs(format!("{}: account of {who:?} {row:?} {where_}", dataset.name));
