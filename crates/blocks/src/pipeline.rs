@@ -57,7 +57,7 @@ pub(crate) struct Way {
 }
 
 /// Buffers of the pipeline itself kept for reuse.
-const SPARE_BYTES: usize = 16 << 20;
+const SPARE_BYTES: usize = 4 << 20;
 
 /// The pool's blocks.
 pub struct Blocks {

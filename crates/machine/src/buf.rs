@@ -89,6 +89,8 @@ fn class_of(len: usize) -> Option<(usize, usize)> {
 
 struct Shelves {
     limit_bytes: usize,
+    /// Buffers are of contiguous memory, in sizes of powers of two.
+    contiguous: bool,
     kept_bytes: AtomicUsize,
     fresh: AtomicU64,
     reused: AtomicU64,
@@ -125,13 +127,15 @@ impl Shelves {
     /// New memory of a class.
     fn fresh(&self, class: usize, bytes: usize) -> Block {
         self.fresh.fetch_add(1, Ordering::Relaxed);
-        if !slab::makes(bytes) {
+        let makes = if self.contiguous { slab::makes_contiguous(bytes) } else { slab::makes(bytes) };
+        if !makes {
             return Block::zeroed(bytes);
         }
         let Addresses { free, regions } = &mut *self.addresses();
         let free = free.entry(class).or_default();
         if free.is_empty() {
-            let Some(region) = Region::map() else { return Block::zeroed(bytes) };
+            let region = if self.contiguous { Region::map_contiguous() } else { Region::map() };
+            let Some(region) = region else { return Block::zeroed(bytes) };
             free.extend(region.pieces(bytes).map(|start| Block { start, bytes, piece: true }));
             // The lowest address first.
             free.reverse();
@@ -165,8 +169,19 @@ pub struct BufPool(Arc<Shelves>);
 impl BufPool {
     /// A pool that keeps at most `limit_bytes` of unused memory.
     pub fn new(limit_bytes: usize) -> Self {
+        Self::with(limit_bytes, false)
+    }
+
+    /// The same, of buffers that lie in one piece of the machine's memory if they can: to be written from, over and over.
+    /// Memory is taken in pieces of 2 MiB for each size, which is a power of two.
+    pub fn contiguous(limit_bytes: usize) -> Self {
+        Self::with(limit_bytes, true)
+    }
+
+    fn with(limit_bytes: usize, contiguous: bool) -> Self {
         BufPool(Arc::new(Shelves {
             limit_bytes,
+            contiguous,
             kept_bytes: AtomicUsize::new(0),
             fresh: AtomicU64::new(0),
             reused: AtomicU64::new(0),
@@ -177,7 +192,8 @@ impl BufPool {
 
     /// A buffer of `len` bytes whose contents are unspecified: to be read into.
     pub fn take(&self, len: usize) -> Buf {
-        let Some((class, class_bytes)) = class_of(len) else { return Buf::zeroed(len) };
+        let room = if self.0.contiguous { len.next_power_of_two() } else { len };
+        let Some((class, class_bytes)) = class_of(room) else { return Buf::zeroed(len) };
         let block = match self.0.get(class) {
             Some(mut block) => {
                 self.0.reused.fetch_add(1, Ordering::Relaxed);
@@ -400,6 +416,19 @@ mod tests {
         if cfg!(debug_assertions) {
             assert!(again.as_ref().iter().all(|b| *b == 0xa5), "old bytes are not left for the next reader");
         }
+    }
+
+    #[test]
+    fn contiguous_buffers_do_not_overlap_and_are_used_again() {
+        let pool = BufPool::contiguous(4 << 20);
+        for _ in 0..2 {
+            let lens = [4096, 5000, 70_000, 128 << 10, 1 << 20, 2 << 20, 3 << 20, 100];
+            let mut held: Vec<Buf> = lens.iter().cycle().take(40).map(|len| pool.take(*len)).collect();
+            held.iter_mut().enumerate().for_each(|(n, buf)| buf.as_mut().fill(n as u8));
+            assert!(held.iter().enumerate().all(|(n, buf)| buf.as_ref().iter().all(|b| *b == n as u8)));
+            assert!(held.iter().all(|buf| buf.as_ref().as_ptr().addr().is_multiple_of(Buf::ALIGN)));
+        }
+        assert!(pool.counts().reused > 0 && pool.counts().kept_bytes <= 4 << 20);
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub enum BuildError {
     },
 }
 
+/// Memory for what is written that is kept for the next time.
+const WRITE_BYTES: usize = 32 << 20;
+
 /// Settings of the real world.
 #[derive(Clone, Debug)]
 pub struct Production {
@@ -130,6 +133,7 @@ impl Production {
             compute: Compute::new(Arc::new(Crew::new("weir-compute", self.cores)) as Arc<dyn Cores>),
             entropy: Entropy::new(Arc::new(KernelEntropy)),
             disks: Arc::new(disks),
+            buffers: BufPool::contiguous(WRITE_BYTES),
         })
     }
 }

@@ -12,8 +12,10 @@
 //! ([`give_back`]) but keeps its addresses, and is handed out again before a new region is made: so the resident memory
 //! follows the use, and addresses follow its peak.
 //!
-//! Rejected: asking for huge pages. A fault less per page, but in virtual machines whose host takes free huge pages back,
-//! each one came with hundreds of faults of the host: twice the processor time.
+//! Rejected for what is read: asking for huge pages. A fault less per page, but in virtual machines whose host takes free
+//! huge pages back, each one came with hundreds of faults of the host: twice the processor time. What is written goes through
+//! a few buffers over and over, and there they pay: a device that is told of memory piece by piece (virtio has room for a few
+//! hundred pieces) takes many large operations at once only if each is one piece ([`Region::map_contiguous`]).
 
 #![allow(unsafe_code, reason = "mapping memory, and giving it back piece by piece")]
 
@@ -25,6 +27,11 @@ const REGION_BYTES: usize = 2 << 20;
 /// Whether pieces of this size are made here.
 pub fn makes(piece_bytes: usize) -> bool {
     piece_bytes.is_power_of_two() && (128 << 10..=1 << 20).contains(&piece_bytes)
+}
+
+/// Whether pieces of this size are made here of contiguous memory.
+pub fn makes_contiguous(piece_bytes: usize) -> bool {
+    piece_bytes.is_power_of_two() && (4 << 10..=REGION_BYTES).contains(&piece_bytes)
 }
 
 /// Addresses of a region, unmapped with it.
@@ -42,6 +49,28 @@ impl Region {
         // SAFETY: a new mapping wherever the kernel likes.
         let got = unsafe { libc::mmap(std::ptr::null_mut(), REGION_BYTES, protection, flags, -1, 0) };
         if got == libc::MAP_FAILED { None } else { NonNull::new(got.cast()).map(Region) }
+    }
+
+    /// The same in one piece of the machine's memory, if the kernel has one.
+    pub fn map_contiguous() -> Option<Region> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping wherever the kernel likes, twice as long as needed: a region of it begins where a huge page
+        // may, and what is before and behind it is unmapped again.
+        unsafe {
+            let got = libc::mmap(std::ptr::null_mut(), 2 * REGION_BYTES, protection, flags, -1, 0);
+            if got == libc::MAP_FAILED {
+                return None;
+            }
+            let before = got.cast::<u8>().align_offset(REGION_BYTES);
+            let start = got.cast::<u8>().add(before);
+            if before > 0 {
+                libc::munmap(got, before);
+            }
+            libc::munmap(start.add(REGION_BYTES).cast(), REGION_BYTES - before);
+            // Refused, it is memory like other.
+            libc::madvise(start.cast(), REGION_BYTES, libc::MADV_HUGEPAGE);
+            NonNull::new(start).map(Region)
+        }
     }
 
     /// The pieces that it is cut into: zero bytes, aligned to a page.

@@ -5,7 +5,7 @@
 //! each of them again by its seed.
 //!
 //! ```text
-//!    seed ─► SimWorld ─► Machine { clock, tasks, compute, entropy, disks }      what the engine sees
+//!    seed ─► SimWorld ─► Machine { clock, tasks, compute, entropy, disks, … }   what the engine sees
 //!              │
 //!              ├─ ready tasks: the seed picks who runs next
 //!              ├─ events: none ready → virtual time jumps to the earliest (a timer, a disk's answer, a computation)

@@ -20,7 +20,7 @@ use weir_machine::compute::{Cores, Job};
 use weir_machine::entropy::EntropySource;
 use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
-use weir_machine::{Clock, Compute, Entropy, Geometry, Machine, Nanos, Tasks};
+use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Nanos, Tasks};
 
 /// How a run ended before its future did.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -49,6 +49,8 @@ pub enum SimError {
 
 /// The main future's number among the tasks.
 const MAIN: u64 = 0;
+/// Memory for what is written that is kept for the next time.
+const SPARE_BYTES: usize = 4 << 20;
 
 type Event = Box<dyn FnOnce() + Send>;
 
@@ -229,6 +231,7 @@ impl SimWorld {
             compute: Compute::new(hands.clone()),
             entropy: Entropy::new(hands),
             disks: self.disks.clone(),
+            buffers: BufPool::new(SPARE_BYTES),
         }
     }
 

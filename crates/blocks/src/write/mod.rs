@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::compress::ZstdLevel;
 use weir_codec::crypt::{DatasetKey, IV_BYTES, SALT_BYTES};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
-use weir_machine::{Compute, Entropy, FixedMap, Machine, Request};
+use weir_machine::{BufPool, Compute, Entropy, FixedMap, Machine, Request};
 
 /// How a block is to be written.
 #[derive(Clone, Debug)]
@@ -133,6 +133,8 @@ const SALT_USES: u64 = 400_000_000;
 pub(crate) struct Writer {
     compute: Compute,
     entropy: Entropy,
+    /// Where the memory for what is stored comes from.
+    buffers: BufPool,
     space: Mutex<Allocator>,
     reads: Arc<Reads>,
     formats: Mutex<Formats>,
@@ -145,9 +147,9 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(machine: &Machine) -> Self {
-        let (compute, entropy) = (machine.compute.clone(), machine.entropy.clone());
+        let (compute, entropy, buffers) = (machine.compute.clone(), machine.entropy.clone(), machine.buffers.clone());
         let (space, reads, kept_to, aside, salts) = Default::default();
-        Writer { compute, entropy, space, reads, formats: Mutex::new(Formats::ALL), kept_to, aside, salts }
+        Writer { compute, entropy, buffers, space, reads, formats: Mutex::new(Formats::ALL), kept_to, aside, salts }
     }
 
     /// Held only for a few instructions, never while anything is waited for.
@@ -445,7 +447,7 @@ impl Blocks {
         let plain = options.compression == CompressionKind::Off && options.keys.is_none();
         // A checksum alone is quick; compressing or encrypting as many bytes takes ten times as long.
         let cost_bytes = if plain { data.len() } else { data.len().saturating_mul(10) };
-        let (options, salt, pool) = (options.clone(), self.salt.clone(), self.pool.clone());
+        let (options, salt, pool) = (options.clone(), self.salt.clone(), writer.buffers.clone());
         let work = move || {
             let (options, salt, pool) = (&options, &salt, &pool);
             let how = Encoding { options, salt, pool, formats, unit_bytes, salt_and_iv, room_bytes };
@@ -479,7 +481,8 @@ impl Blocks {
         let unencodable = |fault| BlockError::Unencodable { fault };
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
-        let job = WriteJob { request, clock: self.clock(), pool: &self.pool, txg, repair: false, plug, here: false };
+        let pool = self.writing.as_ref().map_or(&self.pool, |writer| &writer.buffers);
+        let job = WriteJob { request, clock: self.clock(), pool, txg, repair: false, plug, here: false };
         let job = &job;
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);
