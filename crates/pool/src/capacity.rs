@@ -44,9 +44,17 @@ pub struct Capacity {
 
 /// Bytes that a block of `psize` bytes takes on a vdev.
 pub fn allocated_for(top: &VdevConfig, psize: u64) -> u64 {
-    let ashift = top.ashift.min(16) as u32;
+    allocated_on(top, top.ashift.min(16) as u32, psize)
+}
+
+fn allocated_on(top: &VdevConfig, ashift: u32, psize: u64) -> u64 {
     let sectors = psize.max(1).div_ceil(1 << ashift);
     match top.kind {
+        // Of the sides of a mirror the one that needs most: they may be RAID-Z in pools of ztest.
+        VdevKind::Mirror => {
+            let sides = top.children.iter().map(|side| allocated_on(side, ashift, psize));
+            sides.max().unwrap_or(0).max(sectors << ashift)
+        }
         VdevKind::Raidz { parity } => {
             // A widened vdev goes on reckoning with its first width.
             let widened = top.raidz_expand_txgs.len() as u64 + u64::from(top.raidz_expanding);

@@ -250,22 +250,7 @@ impl Tree {
     /// [`BlockError::NotWritable`] if it is of a kind that this program does not write to.
     pub fn sizing(&self, vdev: u32) -> Result<Sizing, BlockError> {
         let top = self.top(Place::new(vdev, 0))?;
-        let refused = |what| Err(BlockError::NotWritable { vdev, offset: 0, what });
-        let raidz = match &top.vdev.body {
-            Body::Leaf(_) | Body::Mirror(_) => None,
-            Body::Raidz(v) if v.expansion.reflow.is_some() => return refused("a RAID-Z vdev that is being widened"),
-            Body::Raidz(v) => {
-                let (width, widened) = (v.children.len() as u64, v.expansion.txgs.clone());
-                Some(RaidzSizing { nparity: v.nparity, width, widened, whole_rows: false })
-            }
-            Body::Draid { map, .. } => {
-                let draid::Layout { ndata, nparity, .. } = *map.layout();
-                Some(RaidzSizing { nparity, width: ndata + nparity, widened: Vec::new(), whole_rows: true })
-            }
-            Body::DraidSpare { .. } => return refused("a distributed spare"),
-            Body::Indirect(_) => return refused("a removed vdev"),
-            Body::Unsupported(what) => return refused(what),
-        };
+        let raidz = top.vdev.striping().map_err(|what| BlockError::NotWritable { vdev, offset: 0, what })?;
         Ok(Sizing { ashift: top.ashift, raidz })
     }
 
@@ -400,6 +385,37 @@ impl Tree {
 }
 
 impl Vdev {
+    /// What RAID-Z, perhaps below a mirror, adds to the size of blocks; an error names a kind that is not written to.
+    fn striping(&self) -> Result<Option<RaidzSizing>, &'static str> {
+        match &self.body {
+            Body::Leaf(_) => Ok(None),
+            // ztest mirrors RAID-Z: every side has to have room for its parities.
+            Body::Mirror(sides) => {
+                let mut widest = None;
+                for side in sides.iter().filter(|side| matches!(side.body, Body::Raidz(_) | Body::Draid { .. })) {
+                    let side = side.striping()?;
+                    if widest.is_some() && widest != side {
+                        return Err("a mirror of unlike RAID-Z vdevs");
+                    }
+                    widest = side;
+                }
+                Ok(widest)
+            }
+            Body::Raidz(v) if v.expansion.reflow.is_some() => Err("a RAID-Z vdev that is being widened"),
+            Body::Raidz(v) => {
+                let (width, widened) = (v.children.len() as u64, v.expansion.txgs.clone());
+                Ok(Some(RaidzSizing { nparity: v.nparity, width, widened, whole_rows: false }))
+            }
+            Body::Draid { map, .. } => {
+                let draid::Layout { ndata, nparity, .. } = *map.layout();
+                Ok(Some(RaidzSizing { nparity, width: ndata + nparity, widened: Vec::new(), whole_rows: true }))
+            }
+            Body::DraidSpare { .. } => Err("a distributed spare"),
+            Body::Indirect(_) => Err("a removed vdev"),
+            Body::Unsupported(what) => Err(what),
+        }
+    }
+
     /// Reads `len` bytes at `offset` of this vdev; `place` is the range of the top-level vdev for which, as errors name
     /// it. With a proof, all redundancy is tried until it holds.
     pub(crate) fn read<'a>(

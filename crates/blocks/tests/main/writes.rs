@@ -3,7 +3,7 @@
 use crate::store::*;
 use bytes::Bytes;
 use weir_blocks::vdev::{Expansion, Reflow};
-use weir_blocks::{BlockError, Class, Formats, SpaceKind, VdevGrid, VdevKind, WriteOptions};
+use weir_blocks::{BlockError, Class, Formats, SpaceKind, VdevGrid, VdevKind, VdevSpec, WriteOptions};
 use weir_codec::compress::ZstdLevel;
 use weir_format::{ChecksumKind, CompressionKind, ObjectType, Txg};
 use weir_machine::Request;
@@ -40,6 +40,30 @@ fn every_vdev_sector_checksum_and_compression_reads_back() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// ztest makes such pools: a block takes as much of the mirror as of the RAID-Z vdevs below it.
+#[test]
+fn a_mirror_of_raidz_gives_blocks_room_for_their_parity() {
+    for sides in [1, 2] {
+        let bench = Bench::new(7, 4 * sides, Timing::Nvme);
+        let side = |i: usize| {
+            let leaves = bench.leaves(4 * i..4 * i + 4, &[]);
+            VdevSpec::inner(i as u64, 500 + i as u64, format!("raidz1-{i}"), raidz(1), leaves)
+        };
+        let blocks = bench.blocks(vec![top(0, VdevKind::Mirror, 9, (0..sides).map(side).collect())]);
+        open(&blocks, 1);
+        let plain = WriteOptions { compression: CompressionKind::Off, ..options() };
+        let written: Vec<_> = (1..40)
+            .map(|n| {
+                let data = pattern(512 * n, n as u64);
+                (write(&bench, &blocks, &data, &plain).unwrap(), data)
+            })
+            .collect();
+        for (pointer, data) in written {
+            assert_eq!(bench.read(&blocks, &pointer), Ok(data), "{sides} sides, {pointer:?}");
         }
     }
 }
