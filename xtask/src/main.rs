@@ -35,7 +35,7 @@ cargo xtask CHORE
   bench write [--rounds N] [--only ROW] writes beside fio and other file systems, as ratios
   bench kernels             RAID-Z parity beside raidz_test -B, one core each
   judge --fetch             unpack OpenZFS's own tools into target/judges/zfs (nothing is installed)
-  judge JUDGE [ARGS]        golden | golden-rw | old-pools | bcc | kill | kill-serve | suites | streams | readers (see `judge help`)
+  judge JUDGE [ARGS]        golden | golden-rw | ztest | old-pools | bcc | kill | kill-serve | suites | streams | readers (see `judge help`)
 ";
 
 fn main() -> ExitCode {

@@ -30,6 +30,7 @@ pub mod suites;
 pub mod tree;
 pub mod workload;
 pub mod zdb;
+pub mod ztest;
 
 /// Why a judge could not do its work. What it finds against Weir is no error but a finding.
 #[derive(Debug, thiserror::Error)]

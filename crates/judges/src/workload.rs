@@ -88,6 +88,10 @@ impl From<PoolError> for Stop {
                 ChangeError::Space { .. }
                 | ChangeError::Object(ObjectError::NoSpace { .. } | ObjectError::Quota { .. }),
             ) => Stop::Full,
+            // The root data set of ztest is called a file system, and none was ever made in it.
+            PoolError::Object(ObjectError::NoObject { object: ObjectId(1), .. }) => {
+                Stop::Left("no file system was made in it".to_owned())
+            }
             PoolError::File { source, .. } => Stop::from(*source),
             PoolError::Volume { source, .. } => Stop::from(*source),
             other => Stop::Failed(other.to_string()),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use weir_judges::cases::{self, Via};
 use weir_judges::report::Report;
 use weir_judges::{
-    JudgeError, bench, golden, kill, kill_serve, old_pools, properties, readers, rewritten, streams, suites, zdb,
+    JudgeError, bench, golden, kill, kill_serve, old_pools, properties, readers, rewritten, streams, suites, zdb, ztest,
 };
 
 const USAGE: &str = "\
@@ -17,6 +17,7 @@ weir-judge JUDGE
   properties [NAME...]                      what pools and datasets say of themselves beside OpenZFS's answers
   streams                                   send streams beside OpenZFS's zstream dump
   readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
+  ztest [ROUNDS] [--keep]                   pools that OpenZFS's ztest made and was killed over: read, and written
   old-pools [POOL...]                       the pools of OpenZFS's test package
   kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
   kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
@@ -102,6 +103,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
         "streams" => streams::run(&folder()?, report)?,
+        "ztest" => ztest::run(rest, report)?,
         "old-pools" => old_pools::run(rest, report)?,
         _ => return Err(Stop::Usage),
     }
