@@ -278,6 +278,28 @@ impl SimWorld {
         self.disks.all()
     }
 
+    /// Writes the contents of all disks, without their faults, into files of a folder, each under its disk's last name: for
+    /// judges that read real files. What holds nothing stays a hole.
+    ///
+    /// # Errors
+    /// As the files give them.
+    pub fn save(&self, folder: &Path) -> std::io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        const PIECE: u64 = 1 << 20;
+        for disk in self.disks() {
+            let size_bytes = disk.geometry().size_bytes;
+            let file = std::fs::File::create(folder.join(disk.path().file_name().unwrap_or_default()))?;
+            file.set_len(size_bytes)?;
+            for at in (0..size_bytes).step_by(PIECE as usize) {
+                let bytes = disk.peek(at, PIECE.min(size_bytes - at) as usize);
+                if bytes.iter().any(|b| *b != 0) {
+                    file.write_all_at(&bytes, at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs until `future` is done. After any error the world is as after a power failure: tasks are gone, and what
     /// disks had not made durable survived in part or not at all. Durable contents and faults stay.
     pub fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, SimError> {

@@ -1,6 +1,5 @@
 //! Pools in the simulator and their judgement.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_codec::crypt::Suite;
@@ -167,20 +166,4 @@ pub async fn whole(machine: &Machine) -> Result<(), String> {
         "txg {}: unreadable {unreadable:?}, clashes {clashes:?}, leaks {leaks:x?}, {faults:?}",
         pool.uberblock.txg
     ))
-}
-
-/// Writes the contents of the disks into files of a folder.
-pub fn dump(world: &SimWorld, dir: &Path) {
-    use std::os::unix::fs::FileExt;
-    const PIECE: u64 = 1 << 20;
-    for disk in world.disks() {
-        let file = std::fs::File::create(dir.join(disk.path().file_name().unwrap())).unwrap();
-        file.set_len(DEVICE_BYTES).unwrap();
-        for at in (0..DEVICE_BYTES).step_by(PIECE as usize) {
-            let bytes = disk.peek(at, PIECE as usize);
-            if bytes.iter().any(|b| *b != 0) {
-                file.write_all_at(&bytes, at).unwrap();
-            }
-        }
-    }
 }

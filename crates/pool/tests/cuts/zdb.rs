@@ -2,7 +2,6 @@
 
 use crate::drive::{Judged, Way, judge};
 use crate::states::When;
-use crate::world::dump;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_sim::SimWorld;
@@ -36,10 +35,10 @@ impl Zdb {
     /// Judges a pool as a cut has left it, and once more after it was imported and exported.
     pub fn judge(&self, world: &SimWorld, known: &Judged, cut: When) -> Result<(), String> {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|e| e.to_string())?;
-        dump(world, dir.path());
+        world.save(dir.path()).map_err(|e| e.to_string())?;
         self.demand_clean(dir.path()).map_err(|e| format!("zdb, as it was cut: {e}"))?;
         judge(known, world, &[cut], Way::Exported)?;
-        dump(world, dir.path());
+        world.save(dir.path()).map_err(|e| e.to_string())?;
         self.demand_clean(dir.path()).map_err(|e| format!("zdb, after import: {e}"))?;
         self.judged.fetch_add(1, Ordering::Relaxed);
         Ok(())

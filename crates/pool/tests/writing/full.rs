@@ -1,6 +1,7 @@
-//! A pool that is full: writing stops in time, freeing goes on, and then writing does too.
+//! A pool that is full: writing stops in time, freeing goes on, and then writing does too. All on simulated disks; Weir's
+//! own walk judges the exported pool, and OpenZFS's zdb a copy of it on real files.
 
-use crate::work;
+use crate::{real, work, zdb};
 use std::path::Path;
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
@@ -13,6 +14,7 @@ use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, PoolError};
 use weir_sim::{SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
+const MIB: u64 = 1 << 20;
 
 fn options(layout: Layout, devices: usize, ashift: u64) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
@@ -67,31 +69,48 @@ async fn scenario(machine: &Machine, options: &CreateOptions) {
     work::demand_whole(machine, Path::new(SEARCH), "tank").await;
 }
 
-fn run(layout: Layout, devices: usize, ashift: u64) {
-    let world = SimWorld::new(11);
+/// A world with so many disks of that size.
+fn world(seed: u64, devices: usize, mib: u64) -> SimWorld {
+    let world = SimWorld::new(seed);
     for i in 0..devices {
-        world.add_disk(format!("{SEARCH}/d{i}"), 80 << 20, 512, Timing::Nvme);
+        world.add_disk(format!("{SEARCH}/d{i}"), mib * MIB, 512, Timing::Nvme);
     }
+    world
+}
+
+/// Lets zdb, if it is there, read every block of the exported pool, and count its objects.
+fn demand_clean(world: &SimWorld, name: &str) {
+    if zdb::tools().is_none() {
+        return;
+    }
+    let dir = real::folder(&format!("full-{name}"));
+    world.save(&dir).unwrap();
+    zdb::demand_clean(&dir, "tank");
+    zdb::demand_counted(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+fn run(name: &str, layout: Layout, devices: usize, ashift: u64) {
+    let world = world(11, devices, 80);
     let machine = world.machine();
     world.run(scenario(&machine, &options(layout, devices, ashift))).unwrap();
+    demand_clean(&world, name);
 }
 
 #[test]
 fn one_device() {
-    run(Layout::Single, 1, 9);
+    run("single", Layout::Single, 1, 9);
 }
 
 #[test]
 fn raidz_with_large_sectors() {
-    run(Layout::Raidz(1), 3, 12);
+    run("raidz", Layout::Raidz(1), 3, 12);
 }
 
 async fn set(engine: &Engine, name: &str, property: &str, value: u64) {
     let settings = vec![(property.to_owned(), Setting::Set(Value::Number(value)))];
     engine.set_properties(name.to_owned(), settings).await.unwrap();
 }
-
-const MIB: u64 = 1 << 20;
 
 /// Quotas stop writing, reservations keep space for their owners.
 async fn shares(machine: &Machine) {
@@ -118,10 +137,10 @@ async fn shares(machine: &Machine) {
 
 #[test]
 fn quotas_and_reservations() {
-    let world = SimWorld::new(12);
-    world.add_disk(format!("{SEARCH}/d0"), 120 << 20, 512, Timing::Nvme);
+    let world = world(12, 1, 120);
     let machine = world.machine();
     world.run(shares(&machine)).unwrap();
+    demand_clean(&world, "shares");
 }
 
 /// Three copies of small blocks: each byte takes many times its size.
@@ -139,10 +158,8 @@ async fn copies(machine: &Machine) {
 
 #[test]
 fn many_copies_of_small_blocks() {
-    let world = SimWorld::new(13);
-    for i in 0..4 {
-        world.add_disk(format!("{SEARCH}/d{i}"), 80 << 20, 512, Timing::Nvme);
-    }
+    let world = world(13, 4, 80);
     let machine = world.machine();
     world.run(copies(&machine)).unwrap();
+    demand_clean(&world, "copies");
 }
