@@ -5,7 +5,7 @@ use crate::admin::Held;
 use crate::failure::Failure;
 use crate::locks;
 use std::ffi::OsString;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -22,8 +22,26 @@ pub enum Said {
     Out(Vec<u8>),
     /// To standard error.
     Err(Vec<u8>),
-    /// A line is wanted from standard input, after this prompt; where it goes.
-    Ask(String, Sender<Vec<u8>>),
+    /// Something is wanted from standard input; where it goes.
+    Ask(Input, Sender<Vec<u8>>),
+}
+
+/// What is wanted from standard input.
+pub enum Input {
+    /// A line, after this prompt.
+    Line(String),
+    /// All that there is, at most so many bytes; nothing where that is a terminal.
+    Bytes(u32),
+}
+
+impl Input {
+    /// Reads it from this process's own; empty if there is none.
+    pub fn read(&self) -> Vec<u8> {
+        match self {
+            Input::Line(prompt) => secret(prompt),
+            Input::Bytes(most) => secret_bytes(*most),
+        }
+    }
 }
 
 impl Said {
@@ -187,14 +205,11 @@ impl Call {
         }
     }
 
-    /// Asks the caller for a secret line, without showing it where it is typed.
-    ///
-    /// # Errors
-    /// If there is no such line.
-    pub fn ask(&self, prompt: &str) -> Result<Vec<u8>, Failure> {
+    /// Asks the caller for a secret, without showing it where it is typed; `None` if there is none.
+    pub fn ask(&self, input: Input) -> Option<Vec<u8>> {
         let (to, from) = channel();
-        self.tell(Said::Ask(prompt.to_owned(), to));
-        from.recv().ok().filter(|line| !line.is_empty()).ok_or_else(|| Failure::failed("no key was given"))
+        self.tell(Said::Ask(input, to));
+        from.recv().ok().filter(|secret| !secret.is_empty())
     }
 
     fn tell(&self, said: Said) {
@@ -250,12 +265,21 @@ pub fn show(said: &Said) {
         },
         Said::Err(bytes) => drop(std::io::stderr().write_all(bytes)),
         // Whoever asked may have ended.
-        Said::Ask(prompt, to) => drop(to.send(secret(prompt))),
+        Said::Ask(input, to) => drop(to.send(input.read())),
     }
 }
 
+/// At most so many bytes of standard input, if that is no terminal.
+fn secret_bytes(most: u32) -> Vec<u8> {
+    let (input, mut bytes) = (std::io::stdin(), Vec::new());
+    if input.is_terminal() || input.lock().take(most.into()).read_to_end(&mut bytes).is_err() {
+        return Vec::new();
+    }
+    bytes
+}
+
 /// A line of standard input without its end; nothing of it is shown where it is typed. Empty if there is none.
-pub fn secret(prompt: &str) -> Vec<u8> {
+fn secret(prompt: &str) -> Vec<u8> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let input = std::io::stdin();
     let before = if input.is_terminal() { tcgetattr(&input).ok() } else { None };

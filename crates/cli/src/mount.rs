@@ -6,7 +6,7 @@ use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::locks::Locks;
 use crate::pools::search_paths;
-use crate::secrets::ask_all;
+use crate::secrets::{Asked, ask_all};
 use crate::written::{Wish, Written};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -162,7 +162,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let ready = ready(&args)?;
     let machine = Production::from_env().build()?;
     if args.has('l') {
-        ask_all(&machine, &mut open)?;
+        ask_all(Asked::Own, &machine, &mut open)?;
     }
     let opened = OpenedPool::open(&machine, &open, access)?;
     let done = machine.block_on(async {

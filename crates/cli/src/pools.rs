@@ -1,6 +1,6 @@
 //! Where pools are looked for: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`.
 
-use crate::call::{Call, Whose, complain};
+use crate::call::{Call, Input, Whose, complain};
 use crate::failure::Failure;
 use std::ffi::OsString;
 use std::ops::Deref;
@@ -114,7 +114,8 @@ pub fn keys_of(call: &Call, search: &[PathBuf], given: Vec<OsString>) -> Result<
             if let Whose::Theirs(elsewhere) = whose(call, search, pool)? {
                 return Err(Failure::elsewhere(pool, elsewhere));
             }
-            Ok((dataset.to_owned(), call.ask(&format!("Enter key for '{dataset}': "))?))
+            let key = call.ask(Input::Line(format!("Enter key for '{dataset}': ")));
+            Ok((dataset.to_owned(), key.ok_or_else(|| Failure::failed("no key was given"))?))
         }
         None => key(&call.caller.folder, &given.to_string_lossy()),
     };

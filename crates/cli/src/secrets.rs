@@ -1,7 +1,7 @@
 //! Keys as users give them: typed at a prompt that does not show them, as a line of standard input where that is no
 //! terminal, or in a file (OpenZFS `lib/libzfs/libzfs_crypto.c`).
 
-use crate::call::{Call, secret};
+use crate::call::{Call, Input, complain};
 use crate::failure::Failure;
 use std::io::Read;
 use std::path::PathBuf;
@@ -49,12 +49,28 @@ pub enum Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn line(self, prompt: &str) -> Result<Secret, Failure> {
+    fn input(self, wanted: Input) -> Option<Secret> {
         match self {
-            Asked::Caller(call) => call.ask(prompt).map(Secret),
-            Asked::Own => Some(Secret(secret(prompt)))
-                .filter(|key| !key.0.is_empty())
-                .ok_or_else(|| Failure::failed("no key was given")),
+            Asked::Caller(call) => call.ask(wanted).map(Secret),
+            Asked::Own => Some(Secret(wanted.read())).filter(|key| !key.0.is_empty()),
+        }
+    }
+
+    fn line(self, prompt: String) -> Result<Secret, Failure> {
+        self.input(Input::Line(prompt)).ok_or_else(|| Failure::failed("no key was given"))
+    }
+
+    /// A raw key is read as it is; one byte more than it may have shows that it is none.
+    fn raw(self) -> Result<Secret, Failure> {
+        let none = "no raw key on standard input: it cannot be entered on a terminal";
+        self.input(Input::Bytes(WrappingKey::BYTES as u32 + 1)).ok_or_else(|| Failure::failed(none))
+    }
+
+    /// Says a line beside the output.
+    fn tell(self, line: &str) {
+        match self {
+            Asked::Caller(call) => complain!(call, "{line}"),
+            Asked::Own => eprintln!("{line}"),
         }
     }
 
@@ -73,16 +89,17 @@ impl Asked<'_> {
         }
         let what = match format {
             KeyFormat::Raw => {
-                return Err(Failure::failed("raw keys are read from files alone: keylocation=file://PATH"));
+                let key = self.raw()?;
+                return check(format, &key).map(|()| key);
             }
             KeyFormat::Hex => "hex key",
             KeyFormat::Passphrase => "passphrase",
         };
         let new = if is_new { "new " } else { "" };
-        let first = self.line(&format!("Enter {new}{what} for '{dataset}': "))?;
+        let first = self.line(format!("Enter {new}{what} for '{dataset}': "))?;
         check(format, &first)?;
         if is_new
-            && let Ok(again) = self.line(&format!("Re-enter {new}{what} for '{dataset}': "))
+            && let Ok(again) = self.line(format!("Re-enter {new}{what} for '{dataset}': "))
             && again.text() != first.text()
         {
             return Err(Failure::failed("Provided keys do not match."));
@@ -264,25 +281,25 @@ pub async fn proven(asked: Asked<'_>, dsl: &Dsl, root: &Root) -> Result<Secret, 
 }
 
 /// Asks for the keys of all encryption roots of a pool that `options` does not have yet (`-l`), says how many it got, and
-/// adds them to `options`. What cannot be had stays locked.
-pub fn ask_all(machine: &Machine, options: &mut OpenOptions) -> Result<(), Failure> {
+/// adds them to `options`. What cannot be had stays locked; tells whether that is nothing.
+pub fn ask_all(asked: Asked<'_>, machine: &Machine, options: &mut OpenOptions) -> Result<bool, Failure> {
     let pool = machine.block_on(Pool::open(machine, options))?;
     let given = |name: &str| options.keys.iter().any(|(root, _)| root == name);
     let wanted = machine.block_on(roots(&Request::internal("load-key"), &pool.dsl, |name| !given(name)))?;
     let mut count = 0;
     for root in &wanted {
-        match machine.block_on(proven(Asked::Own, &pool.dsl, root)) {
+        match machine.block_on(proven(asked, &pool.dsl, root)) {
             Ok(key) => {
                 options.keys.push((root.name.clone(), key.take()));
                 count += 1;
             }
-            Err(failure) => eprintln!("{failure}"),
+            Err(failure) => asked.tell(&failure.to_string()),
         }
     }
     if !wanted.is_empty() {
-        eprintln!("{count} / {} keys successfully loaded", wanted.len());
+        asked.tell(&format!("{count} / {} keys successfully loaded", wanted.len()));
     }
-    Ok(())
+    Ok(count == wanted.len())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::mount::{Access, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
-use crate::secrets::ask_all;
+use crate::secrets::{Asked, ask_all};
 use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
@@ -43,7 +43,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let (mut open, options, ready) = (open_options(&SPEC, &args, pool)?, service_options(&args)?, ready(&args)?);
     let machine = Production::from_env().build()?;
     if args.has('l') {
-        ask_all(&machine, &mut open)?;
+        ask_all(Asked::Own, &machine, &mut open)?;
     }
     let access = match (args.has('R'), args.has('w'), open.rewind) {
         (true, true, _) => return Err(SPEC.misused("--ro and --rw exclude each other")),

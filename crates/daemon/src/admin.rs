@@ -4,7 +4,7 @@
 //!   kind u8 │ length u32, little-endian │ bytes        length at most MAX_BYTES, and less for most kinds
 //!
 //!   client ─► Call (once, first) · Input
-//!   holder ─► Out · Err · Ask · End (once, last)
+//!   holder ─► Out · Err · Ask · AskBytes · End (once, last)
 //! ```
 //!
 //! In a call, texts are a length (u32) and bytes.
@@ -23,7 +23,7 @@ pub const MAX_BYTES: usize = 64 << 10;
 /// Most words of a command line.
 const MAX_WORDS: usize = 16_384;
 /// What a call begins with: it changes when the protocol does.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Why a frame is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -74,6 +74,8 @@ pub enum Frame {
     Ask(Vec<u8>),
     /// The command ended with this exit code.
     End(u8),
+    /// The command needs the client's standard input to its end, at most so many bytes; nothing from a terminal.
+    AskBytes(u32),
 }
 
 /// Takes bytes apart.
@@ -152,6 +154,7 @@ impl Frame {
             Frame::Err(bytes) => (4, bytes.clone()),
             Frame::Ask(bytes) => (5, bytes.clone()),
             Frame::End(code) => (6, vec![*code]),
+            Frame::AskBytes(most) => (7, most.to_le_bytes().to_vec()),
         };
         let mut out = vec![kind];
         out.extend_from_slice(&(contents.len() as u32).to_le_bytes());
@@ -175,6 +178,7 @@ impl Frame {
             1 => MAX_CALL_BYTES,
             2..=5 => MAX_BYTES,
             6 => 1,
+            7 => 4,
             other => return Err(WireError::Kind(other)),
         };
         if length > most { Err(WireError::TooLong(length)) } else { Ok(length) }
@@ -195,6 +199,7 @@ impl Frame {
                 [code] => Frame::End(*code),
                 _ => return Err(WireError::Contents),
             },
+            7 => Frame::AskBytes(u32::from_le_bytes(contents.try_into().map_err(|_| WireError::Contents)?)),
             other => return Err(WireError::Kind(other)),
         })
     }
@@ -251,6 +256,7 @@ mod tests {
             Frame::Err(vec![0; MAX_BYTES]),
             Frame::Ask(b"Enter passphrase: ".to_vec()),
             Frame::End(2),
+            Frame::AskBytes(33),
         ] {
             assert_eq!(decode(&frame.encode()), Ok(frame));
         }
@@ -262,6 +268,7 @@ mod tests {
         assert_eq!(Frame::length([9, 0, 0, 0, 0]), Err(WireError::Kind(9)));
         assert_eq!(Frame::length([3, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
         assert_eq!(Frame::decode(6, &[]), Err(WireError::Contents));
+        assert_eq!(Frame::decode(7, &[1, 0, 0]), Err(WireError::Contents));
         let whole = call(&caller());
         assert_eq!(Frame::decode(1, &whole), Ok(Frame::Call(caller())));
         for len in 0..whole.len() {

@@ -2,7 +2,7 @@
 
 use super::Elsewhere;
 use super::server::{read_frame, write_frame};
-use crate::call::{Call, Said, secret, show};
+use crate::call::{Call, Input, Said, show};
 use crate::failure::Failure;
 use std::io;
 use tokio::net::UnixStream;
@@ -18,6 +18,15 @@ pub fn ask(call: &Call, elsewhere: &Elsewhere) -> Result<u8, Failure> {
         Failure::failed(format!("process {pid} has the pool open and does not answer on {socket}: {error}"))
     };
     call.machine()?.block_on(converse(call, elsewhere)).map_err(failed)
+}
+
+/// Most bytes of standard input that are given away.
+const MOST_ASKED: u32 = 4096;
+
+/// Gives what is wanted from standard input.
+async fn answer(stream: &mut UnixStream, wanted: Input) -> io::Result<()> {
+    let read = tokio::task::spawn_blocking(move || wanted.read()).await.unwrap_or_default();
+    write_frame(stream, &Frame::Input(read)).await
 }
 
 async fn converse(call: &Call, elsewhere: &Elsewhere) -> io::Result<u8> {
@@ -37,10 +46,9 @@ async fn converse(call: &Call, elsewhere: &Elsewhere) -> io::Result<u8> {
             Frame::Out(bytes) => show(&Said::Out(bytes)),
             Frame::Err(bytes) => show(&Said::Err(bytes)),
             Frame::Ask(prompt) => {
-                let prompt = String::from_utf8_lossy(&prompt).into_owned();
-                let line = tokio::task::spawn_blocking(move || secret(&prompt)).await.unwrap_or_default();
-                write_frame(&mut stream, &Frame::Input(line)).await?;
+                answer(&mut stream, Input::Line(String::from_utf8_lossy(&prompt).into_owned())).await?
             }
+            Frame::AskBytes(most) => answer(&mut stream, Input::Bytes(most.min(MOST_ASKED))).await?,
             Frame::End(code) => return Ok(code),
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         }

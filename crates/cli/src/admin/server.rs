@@ -4,7 +4,7 @@
 //! command whose client left goes on to its end, or to where it looks whether anybody listens ([`Call::is_gone`]).
 
 use super::{Held, own_socket};
-use crate::call::{Call, Said};
+use crate::call::{Call, Input, Said};
 use crate::failure::Failure;
 use std::io;
 use std::path::PathBuf;
@@ -138,11 +138,15 @@ async fn tell(
             None => return Ok(()),
             Some(Said::Out(bytes)) => (bytes, Frame::Out),
             Some(Said::Err(bytes)) => (bytes, Frame::Err),
-            Some(Said::Ask(prompt, to)) => {
-                write_frame(write, &Frame::Ask(prompt.into_bytes())).await?;
+            Some(Said::Ask(wanted, to)) => {
+                let asked = match wanted {
+                    Input::Line(prompt) => Frame::Ask(prompt.into_bytes()),
+                    Input::Bytes(most) => Frame::AskBytes(most),
+                };
+                write_frame(write, &asked).await?;
                 match read_frame(read).await? {
                     // Whoever asked may have ended.
-                    Frame::Input(line) => drop(to.send(line)),
+                    Frame::Input(read) => drop(to.send(read)),
                     _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
                 }
                 continue;

@@ -102,6 +102,13 @@ pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         kept &= closed.is_none();
         for mut root in found {
             root.location = args.value('L').unwrap_or(root.location);
+            // Of many, those that are loaded are passed over.
+            if let Some(held) = held.filter(|_| many)
+                && machine.block_on(held.engine.is_key_loaded(&Request::internal("load-key"), &root.name))?
+                    == Some(true)
+            {
+                continue;
+            }
             tried += 1;
             let done = machine.block_on(async {
                 match (&closed, held) {

@@ -1,24 +1,29 @@
 //! `zpool import`: the pools that the given folders hold; with a pool's name, that pool is taken over by this machine.
 //!
 //! Between two commands a pool is open only in a process that serves it, so "imported" means that its labels say that this machine uses it: every
-//! other command then opens it without `-f`, and another machine does not.
+//! other command then opens it without `-f`, and another machine does not. With `-l` the keys of encrypted datasets are asked
+//! for and proven, and the intent logs that wait for them are replayed.
 
 use super::tree;
 use crate::args::{Args, Spec};
 use crate::call::{Call, complain, say};
 use crate::failure::Failure;
 use crate::pools::search;
+use crate::secrets::{Asked, ask_all};
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
+use weir_format::ObjsetKind;
+use weir_machine::Request;
 use weir_pool::assemble::state;
+use weir_pool::engine::Engine;
 use weir_pool::status::{VdevState, lacking, states};
-use weir_pool::{Assembly, FoundPool, OpenOptions, Rewind, assemble, scan};
+use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan};
 
 const SPEC: Spec = Spec {
     command: "zpool import",
-    letters: "ad:DfFmnNo:R:s",
+    letters: "ad:DfFlmnNo:R:s",
     long: &[],
-    usage: "zpool import [-D] [-d DIR|DEVICE]…\n       zpool import [-afFnN] [-D] [-o PROPERTY=VALUE]… [-R ROOT] [-d \
+    usage: "zpool import [-D] [-d DIR|DEVICE]…\n       zpool import [-aflFnN] [-D] [-o PROPERTY=VALUE]… [-R ROOT] [-d \
             DIR|DEVICE]… [POOL|ID [NEWPOOL]]",
 };
 
@@ -33,6 +38,12 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     }
     if args.has('a') && !args.words.is_empty() {
         return Err(SPEC.misused("too many arguments"));
+    }
+    if args.has('l') && args.has('N') {
+        return Err(SPEC.misused("-l is incompatible with -N"));
+    }
+    if args.has('l') && !args.has('a') && args.words.is_empty() {
+        return Err(SPEC.misused("-l is only meaningful during an import"));
     }
     match args.word(0) {
         Some(pool) => take(call, &args, &pool, args.word(1)),
@@ -114,9 +125,38 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
         return Ok(0);
     }
     let force = args.has('f') || args.has('D');
-    let wish = Wish { search, pool: guid, force, rewind: args.has('F'), new_name, ..Wish::default() };
-    Written::open(call.machine()?.clone(), &wish)?.stays().close()?;
-    Ok(0)
+    let mut open = OpenOptions::new(search.clone(), guid.clone());
+    if args.has('F') {
+        open.rewind = Rewind::Auto;
+    }
+    let all_keys = !args.has('l') || ask_all(Asked::Caller(call), call.machine()?, &mut open)?;
+    let wish = Wish { search, pool: guid, keys: open.keys, force, rewind: args.has('F'), new_name };
+    let written = Written::open(call.machine()?.clone(), &wish)?.stays();
+    let replayed = written.machine.block_on(replay(&written.engine));
+    written.close()?;
+    replayed?;
+    Ok(u8::from(!all_keys))
+}
+
+/// Brings the logs of the encrypted datasets whose keys are here to the disks: after this command nobody has the keys.
+async fn replay(engine: &Engine) -> Result<(), Failure> {
+    let rq = &Request::internal("import");
+    let opened: Vec<(String, ObjsetKind)> = {
+        let dsl = engine.dsl(rq).await?;
+        let mut opened = Vec::new();
+        for dir in dsl.dirs().into_iter().filter(|dir| engine.keys.of(Some(dir)).is_some()) {
+            opened.push((dir.name.clone(), dsl.kind(rq, dir).await.map_err(PoolError::from)?));
+        }
+        opened
+    };
+    for (name, kind) in opened {
+        match kind {
+            ObjsetKind::Zfs => drop(engine.file_system(rq, &name).await?),
+            ObjsetKind::Zvol => drop(engine.volume(rq, &name).await?),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether `-o` asks for no more than a look; other properties of an import are of a session, and there is none.
