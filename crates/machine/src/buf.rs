@@ -10,7 +10,12 @@
 //!        └──────────── shelf of its size class, up to the pool's limit ◄─────┘
 //! ```
 //!
-//! Large buffers are pieces of regions (`slab`). Size classes go in four steps per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is slack.
+//! Buffers up to 1 MiB are pieces of regions (`slab`). A pool that was told to ([`BufPool::ahead`]) has the pages of a
+//! size's next region made by a thread of its own while the pieces before it are still being filled: a page fault and the
+//! clearing of a page cost whoever meets them more than a small read does. Only sizes that are in use get that: their first
+//! region comes page by page.
+//!
+//! Size classes go in four steps per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is slack.
 //!
 //! Invariants: memory is initialised from its first day (so no undefined bytes exist), but a recycled buffer still
 //! holds what was read into it before. A disk that answers a read with success has overwritten every byte of it, and
@@ -19,6 +24,8 @@
 
 #![allow(unsafe_code, reason = "aligned allocation: the standard library's safe containers cannot ask for it")]
 
+use crate::compute::Cores;
+use crate::crew::Crew;
 use crate::slab::{self, Region};
 use bytes::Bytes;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -96,13 +103,37 @@ struct Shelves {
     reused: AtomicU64,
     by_class: [Mutex<Vec<Block>>; CLASSES],
     addresses: Mutex<Addresses>,
+    /// Makes the pages of regions that will soon be used.
+    ahead: Option<Crew>,
 }
 
-/// Pieces without memory, by class, and the regions that all pieces lie in.
+/// Pieces that were never used or gave their memory back, by class, and the regions that all pieces lie in.
 #[derive(Default)]
 struct Addresses {
-    free: BTreeMap<usize, Vec<Block>>,
+    free: BTreeMap<usize, Free>,
     regions: Vec<Region>,
+}
+
+/// What a class has left.
+#[derive(Default)]
+struct Free {
+    /// The last is used next.
+    pieces: Vec<Block>,
+    /// A region is being made ready.
+    coming: bool,
+}
+
+impl Addresses {
+    /// Takes a region in, to be used after what is left of the class.
+    fn add(&mut self, class: usize, bytes: usize, region: Region) {
+        let left = std::mem::take(&mut self.free.entry(class).or_default().pieces);
+        let mut pieces: Vec<Block> = region.pieces(bytes).map(|start| Block { start, bytes, piece: true }).collect();
+        // The lowest address first.
+        pieces.reverse();
+        pieces.extend(left);
+        self.free.entry(class).or_default().pieces = pieces;
+        self.regions.push(region);
+    }
 }
 
 impl Shelves {
@@ -113,7 +144,7 @@ impl Shelves {
             self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if block.piece {
                 slab::give_back(block.start, bytes);
-                self.addresses().free.entry(class).or_default().push(block);
+                self.addresses().free.entry(class).or_default().pieces.push(block);
             }
             return;
         }
@@ -125,23 +156,38 @@ impl Shelves {
     }
 
     /// New memory of a class.
-    fn fresh(&self, class: usize, bytes: usize) -> Block {
+    fn fresh(self: &Arc<Self>, class: usize, bytes: usize) -> Block {
         self.fresh.fetch_add(1, Ordering::Relaxed);
         let makes = if self.contiguous { slab::makes_contiguous(bytes) } else { slab::makes(bytes) };
         if !makes {
             return Block::zeroed(bytes);
         }
-        let Addresses { free, regions } = &mut *self.addresses();
-        let free = free.entry(class).or_default();
-        if free.is_empty() {
+        let mut addresses = self.addresses();
+        if addresses.free.get(&class).is_none_or(|free| free.pieces.is_empty()) {
             let region = if self.contiguous { Region::map_contiguous() } else { Region::map() };
             let Some(region) = region else { return Block::zeroed(bytes) };
-            free.extend(region.pieces(bytes).map(|start| Block { start, bytes, piece: true }));
-            // The lowest address first.
-            free.reverse();
-            regions.push(region);
+            addresses.add(class, bytes, region);
         }
-        free.pop().unwrap_or_else(|| Block::zeroed(bytes))
+        let free = addresses.free.entry(class).or_default();
+        let block = free.pieces.pop();
+        if free.pieces.len() <= slab::pieces_of(bytes) / 2 && !free.coming {
+            free.coming = self.make_ready(class, bytes);
+        }
+        block.unwrap_or_else(|| Block::zeroed(bytes))
+    }
+
+    /// Has the next region of a class made ready, if there is somebody to do that.
+    fn make_ready(self: &Arc<Self>, class: usize, bytes: usize) -> bool {
+        let Some(crew) = &self.ahead else { return false };
+        let shelves = Arc::downgrade(self);
+        crew.run(Box::new(move || {
+            let region = Region::map().inspect(|region| region.make_pages(bytes));
+            let Some(shelves) = shelves.upgrade() else { return };
+            let mut addresses = shelves.addresses();
+            addresses.free.entry(class).or_default().coming = false;
+            region.into_iter().for_each(|region| addresses.add(class, bytes, region));
+        }));
+        true
     }
 
     fn get(&self, class: usize) -> Option<Block> {
@@ -169,16 +215,21 @@ pub struct BufPool(Arc<Shelves>);
 impl BufPool {
     /// A pool that keeps at most `limit_bytes` of unused memory.
     pub fn new(limit_bytes: usize) -> Self {
-        Self::with(limit_bytes, false)
+        Self::with(limit_bytes, false, None)
+    }
+
+    /// The same, with a thread that makes memory ready before it is asked for.
+    pub fn ahead(limit_bytes: usize) -> Self {
+        Self::with(limit_bytes, false, Some(Crew::new("weir-memory", 1)))
     }
 
     /// The same, of buffers that lie in one piece of the machine's memory if they can: to be written from, over and over.
     /// Memory is taken in pieces of 2 MiB for each size, which is a power of two.
     pub fn contiguous(limit_bytes: usize) -> Self {
-        Self::with(limit_bytes, true)
+        Self::with(limit_bytes, true, None)
     }
 
-    fn with(limit_bytes: usize, contiguous: bool) -> Self {
+    fn with(limit_bytes: usize, contiguous: bool, ahead: Option<Crew>) -> Self {
         BufPool(Arc::new(Shelves {
             limit_bytes,
             contiguous,
@@ -187,6 +238,7 @@ impl BufPool {
             reused: AtomicU64::new(0),
             by_class: std::array::from_fn(|_| Mutex::new(Vec::new())),
             addresses: Mutex::default(),
+            ahead,
         }))
     }
 
@@ -445,6 +497,25 @@ mod tests {
         assert_eq!(pool.0.addresses().regions.len(), 2, "given back, then handed out again");
         drop((again, pool));
         assert!(last.iter().all(|b| *b == 19), "the regions live as long as a piece does");
+    }
+
+    #[test]
+    fn regions_that_are_made_ahead_are_used_and_disjoint() {
+        let pool = BufPool::ahead(0);
+        for len in [8192, 12_288, 640 << 10] {
+            // More than the first region: what follows was made ready, or is made here if that was too slow.
+            let mut held: Vec<Buf> = (0..3 * slab::pieces_of(len)).map(|_| pool.take(len)).collect();
+            held.iter_mut().enumerate().for_each(|(n, buf)| buf.as_mut().fill(n as u8));
+            assert!(held.iter().enumerate().all(|(n, buf)| buf.as_ref().iter().all(|b| *b == n as u8)), "{len}");
+        }
+        while pool.0.addresses().free.values().any(|free| free.coming) {
+            std::thread::yield_now();
+        }
+        let regions = pool.0.addresses().regions.len();
+        assert!((9..=15).contains(&regions), "three of each size are used, and at most two wait: {regions}");
+        let made = pool.take(8192);
+        assert_eq!(pool.counts().reused, 0);
+        assert_eq!(made.capacity(), 8192);
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Production {
             }
         };
         let runtime = Arc::new(runtime);
-        let pool = BufPool::new(self.spare_bytes);
+        let pool = BufPool::ahead(self.spare_bytes);
         let disks = RealDisks::new(self.backend, self.direct, pool).map_err(BuildError::Uring)?;
         Ok(Machine {
             clock: Clock::new(Arc::new(SystemClock { start: Instant::now(), handle: runtime.handle.clone() })),

@@ -1,11 +1,12 @@
-//! Memory for the buffers that large blocks are read into: pieces of regions.
+//! Memory for the buffers that blocks are read into: pieces of regions.
 //!
 //! The allocator of the standard library writes zeros over memory that the kernel has just cleared, which touches each page
-//! twice and by hand; and what it maps and unmaps for every large buffer costs more than the read. So buffers of 128 KiB to
-//! 1 MiB (by powers of two: what most data is stored in) are pieces of regions, first touched by the read itself:
+//! twice and by hand; it puts a header before what is aligned to a page, which costs a page more; and what it maps and unmaps
+//! for every large buffer costs more than the read. So buffers up to 1 MiB are pieces of regions, first touched by the read
+//! itself, or made ready before it ([`Region::make_pages`]):
 //!
 //! ```text
-//!   region  2 MiB of addresses  │ piece │ piece │ piece │ …
+//!   region  2 MiB of addresses  │ piece │ piece │ piece │ … │ less than a piece: never touched
 //! ```
 //!
 //! A region is never unmapped while its slab lives. A piece that nobody needs gives its memory back to the kernel
@@ -26,7 +27,12 @@ const REGION_BYTES: usize = 2 << 20;
 
 /// Whether pieces of this size are made here.
 pub fn makes(piece_bytes: usize) -> bool {
-    piece_bytes.is_power_of_two() && (128 << 10..=1 << 20).contains(&piece_bytes)
+    piece_bytes.is_multiple_of(4 << 10) && (4 << 10..=1 << 20).contains(&piece_bytes)
+}
+
+/// Pieces of this size in a region.
+pub fn pieces_of(piece_bytes: usize) -> usize {
+    REGION_BYTES / piece_bytes
 }
 
 /// Whether pieces of this size are made here of contiguous memory.
@@ -77,7 +83,15 @@ impl Region {
     pub fn pieces(&self, piece_bytes: usize) -> impl Iterator<Item = NonNull<u8>> + use<> {
         let start = self.0;
         // SAFETY: each offset is inside the region.
-        (0..REGION_BYTES / piece_bytes).map(move |n| unsafe { start.add(n * piece_bytes) })
+        (0..pieces_of(piece_bytes)).map(move |n| unsafe { start.add(n * piece_bytes) })
+    }
+
+    /// Has the kernel make all pages of the pieces at once, which costs less than a fault for each; and costs nothing where
+    /// they are used, if another thread does it.
+    pub fn make_pages(&self, piece_bytes: usize) {
+        let bytes = pieces_of(piece_bytes) * piece_bytes;
+        // SAFETY: inside the region. An old kernel refuses: then the pages come when they are touched.
+        unsafe { libc::madvise(self.0.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
     }
 }
 
@@ -115,6 +129,6 @@ mod tests {
         // SAFETY: as above.
         let first = |n: usize| unsafe { *pieces[n].as_ptr() };
         assert_eq!([first(0), first(1), first(2)], [1, 0, 3]);
-        assert!(makes(128 << 10) && makes(1 << 20) && !makes(64 << 10) && !makes(160 << 10) && !makes(2 << 20));
+        assert!(makes(4 << 10) && makes(12 << 10) && makes(1 << 20) && !makes(2 << 10) && !makes(2 << 20));
     }
 }
