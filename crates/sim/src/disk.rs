@@ -9,6 +9,7 @@
 
 use crate::fault::{Fault, FaultId};
 use crate::medium::Medium;
+use crate::readings::Sectors;
 use crate::record::Event;
 use crate::rng::Rng;
 use crate::timing::{Timing, TimingState};
@@ -111,6 +112,14 @@ impl SimDisk {
 
     pub(crate) fn medium(&self) -> Medium {
         self.lock().medium.clone()
+    }
+
+    pub(crate) fn keep_readings(&self) {
+        self.lock().medium.keep_readings();
+    }
+
+    pub(crate) fn take_readings(&self) -> Sectors {
+        self.lock().medium.take_readings()
     }
 
     /// What it was asked to do.
@@ -256,6 +265,9 @@ impl SimDisk {
             let (op, offset, len) = (io.op, io.offset, io.len);
             let os = |errno| Err(DiskError::Os { op, offset, len, errno });
             let lost = state.faults.values().any(|laid| laid.fault == Fault::Gone);
+            if op == Op::Read {
+                state.medium.note_read(offset, len);
+            }
             let result = match (op, errno) {
                 _ if lost => Err(gone(op)),
                 (_, Some(errno)) => os(errno),

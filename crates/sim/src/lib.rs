@@ -41,6 +41,7 @@ pub mod canary;
 pub mod disk;
 pub mod fault;
 pub mod medium;
+pub mod readings;
 pub mod record;
 pub mod rng;
 pub mod runs;
@@ -50,6 +51,7 @@ pub mod world;
 
 pub use disk::{SimDisk, Stats};
 pub use fault::{Fault, FaultId};
+pub use readings::Readings;
 pub use record::{Cut, Moment, Recording, Replay, Start};
 pub use rng::Rng;
 pub use runs::{Diverged, doubled};

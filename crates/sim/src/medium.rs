@@ -10,6 +10,7 @@
 //! holds the old bytes or the new, as drives promise.
 
 use crate::fault::{Fault, FaultId};
+use crate::readings::{Sectors, Touched};
 use crate::rng::Rng;
 use crate::trace::{hash_bytes, mix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,37 @@ impl Durable {
         });
         Arc::make_mut(page)[within % PAGE..][..bytes.len()].copy_from_slice(bytes);
     }
+
+    /// Whether both hold the same where `among` says so, over zeros. Pages that they share need no look.
+    fn is_alike(&self, other: &Durable, among: &Sectors, sector_bytes: u64) -> bool {
+        let numbers: BTreeSet<&u64> = self.0.keys().chain(other.0.keys()).collect();
+        numbers.into_iter().all(|number| match (self.0.get(number), other.0.get(number)) {
+            (Some(one), Some(two)) if Arc::ptr_eq(one, two) => true,
+            (one, two) => (0..PAGES).all(|n| {
+                let page = |of: Option<&Arc<Chunk>>| of.and_then(|chunk| chunk[n].clone());
+                let at = number * CHUNK + (n * PAGE) as u64;
+                match (page(one), page(two)) {
+                    (None, None) => true,
+                    (Some(one), Some(two)) if Arc::ptr_eq(&one, &two) => true,
+                    (one, two) => is_page_alike(at, one.as_deref(), two.as_deref(), among, sector_bytes),
+                }
+            }),
+        })
+    }
+}
+
+/// Whether two pages at `at`, or zeros, hold the same where `among` says so.
+fn is_page_alike(
+    at: u64,
+    one: Option<&[u8; PAGE]>,
+    two: Option<&[u8; PAGE]>,
+    among: &Sectors,
+    sector_bytes: u64,
+) -> bool {
+    const ZEROS: [u8; PAGE] = [0; PAGE];
+    let (one, two) = (one.unwrap_or(&ZEROS), two.unwrap_or(&ZEROS));
+    let sectors = one.chunks(sector_bytes as usize).zip(two.chunks(sector_bytes as usize));
+    sectors.zip(at / sector_bytes..).all(|((one, two), number)| one == two || !among.has(number))
 }
 
 /// What one fault does to the contents.
@@ -94,6 +126,8 @@ pub struct Medium {
     marks: BTreeMap<FaultId, Marks>,
     /// Of what is durable, if it is kept.
     fingerprint: Option<u64>,
+    /// What is read of what it holds now, if that is kept.
+    touched: Option<Touched>,
 }
 
 impl Medium {
@@ -109,7 +143,34 @@ impl Medium {
             order: 0,
             marks: BTreeMap::new(),
             fingerprint: None,
+            touched: None,
         }
+    }
+
+    /// Keeps from now on which sectors are read that were not written meanwhile.
+    pub(crate) fn keep_readings(&mut self) {
+        self.touched = Some(Touched::default());
+    }
+
+    /// The sectors of which that was kept.
+    pub(crate) fn take_readings(&mut self) -> Sectors {
+        self.touched.take().map(Touched::into_read).unwrap_or_default()
+    }
+
+    pub(crate) fn note_read(&mut self, offset: u64, len: u64) {
+        let sectors = self.sectors(offset, len as usize);
+        if let Some(touched) = &mut self.touched {
+            touched.note_read(sectors);
+        }
+    }
+
+    /// Whether both hold the same durable bytes in these sectors. Media with caches, faults or images are never alike.
+    pub(crate) fn is_alike(&self, other: &Medium, among: &Sectors) -> bool {
+        let plain = |of: &Medium| of.image.is_none() && of.cached.is_empty() && of.marks.is_empty();
+        plain(self)
+            && plain(other)
+            && (self.sector, self.size) == (other.sector, other.size)
+            && self.durable.is_alike(&other.durable, among, self.sector)
     }
 
     /// Keeps a fingerprint of what is durable from now on, or no longer. Two media that began alike and have the same
@@ -171,6 +232,10 @@ impl Medium {
     /// A write completes: it is in the cache. `misdirected`: the fault and the place where it lands in truth.
     pub fn complete_write(&mut self, id: u64, misdirected: Option<(FaultId, u64)>) {
         let Some((offset, data)) = self.in_flight.remove(&id) else { return };
+        let sectors = self.sectors(offset, data.len());
+        if let Some(touched) = &mut self.touched {
+            touched.note_write(sectors);
+        }
         if let Some((fault, to)) = misdirected {
             let mut old = vec![0; data.len()];
             self.read_true(offset, &mut old);

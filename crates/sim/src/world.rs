@@ -2,6 +2,7 @@
 
 use crate::disk::{SimDisk, SimDisks};
 use crate::medium::Medium;
+use crate::readings::Readings;
 use crate::record::{self, Recording, Start};
 use crate::rng::Rng;
 use crate::timing::Timing;
@@ -261,6 +262,16 @@ impl SimWorld {
     /// Ends the recording that began with `start`.
     pub fn recording(&self, start: Start) -> Recording {
         Recording { start, events: self.shared.lock().recorded.take().unwrap_or_default() }
+    }
+
+    /// Keeps from now on what is read of what the disks hold now.
+    pub fn keep_readings(&self) {
+        self.disks.all().iter().for_each(|disk| disk.keep_readings());
+    }
+
+    /// What was read since [`SimWorld::keep_readings`].
+    pub fn take_readings(&self) -> Readings {
+        Readings(self.disks.all().iter().map(|disk| disk.take_readings()).collect())
     }
 
     /// Leaves the bytes of operations out of the trace: it is not compared, and hashing them takes time.

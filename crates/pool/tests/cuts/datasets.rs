@@ -17,7 +17,7 @@ pub const HOME: &str = "tank/many";
 
 /// What is there: file systems, their snapshots (`…@`, the number of the change that took it), their bookmarks (`…#`, the
 /// number of the snapshot, and their own), and their quotas (`…=`, bytes).
-type Names = BTreeSet<String>;
+pub type Names = BTreeSet<String>;
 
 const MARKS: [char; 3] = ['@', '#', '='];
 
@@ -223,10 +223,10 @@ impl Client {
     }
 }
 
-/// Which of all names that could be there after a cut at `cut` or earlier are there.
-pub async fn look(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<Names, String> {
+/// Which of all names that ever were are there.
+pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Names, String> {
     let dsl = engine.dsl(&Request::internal("judge")).await.map_err(|e| e.to_string())?;
-    let possible: BTreeSet<&String> = known.names.iter().flat_map(|names| names.begun(cut)).flatten().collect();
+    let possible: BTreeSet<&String> = known.names.iter().flat_map(|names| names.all()).flatten().collect();
     let mut found = Names::new();
     for name in possible {
         if is_there(engine, &dsl, name).await {

@@ -1,16 +1,18 @@
 //! Histories, recorded, cut and judged.
 
+use crate::judge::{Way, judge};
 use crate::ledger::Ledger;
+use crate::memo::Memo;
 use crate::states::{Moments, Shared, When};
-use crate::world::{Home, Shape, create, import, make_home, whole, world};
+use crate::world::{Home, Shape, create, make_home, world};
 use crate::zdb::Zdb;
 use crate::{datasets, files, volume};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use weir_machine::{Machine, Request};
-use weir_sim::{Cut, Moment, Recording, Replay, Rng, SimWorld};
+use weir_machine::Machine;
+use weir_sim::{Cut, Moment, Recording, Replay, Rng};
 
 const FILE_CLIENTS: usize = 2;
 /// Changes of each client in a history.
@@ -44,10 +46,10 @@ impl Known {
 
 /// The same, once the history is over.
 pub struct Judged {
-    shape: Shape,
-    files: Vec<files::Known>,
-    volume: volume::Known,
-    datasets: datasets::Known,
+    pub shape: Shape,
+    pub files: Vec<files::Known>,
+    pub volume: volume::Known,
+    pub datasets: datasets::Known,
 }
 
 impl Known {
@@ -64,7 +66,7 @@ impl Known {
 
 impl Judged {
     /// The data sets that have a key.
-    fn encrypted(&self) -> Vec<&str> {
+    pub fn encrypted(&self) -> Vec<&str> {
         let files = self.files.iter().map(|known| known.dataset.as_str());
         let all = files.chain([volume::NAME, datasets::HOME]);
         all.filter(|name| self.shape.suite_of(name).is_some()).collect()
@@ -122,76 +124,6 @@ fn record(seed: u64, changes: u64) -> History {
     History { seed, known: known.close(shape), recording: world.recording(start), promises, made }
 }
 
-/// When a pool is walked, and how it is opened.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// Walked as the cut has left it.
-    BeforeImport,
-    /// Walked after what was in its logs has been written, and after an export.
-    Exported,
-    /// First opened without keys: what is encrypted has to stay shut, its logs untouched, while the rest goes on.
-    Locked,
-}
-
-impl Way {
-    /// One of them, by the moment of the cut.
-    fn of(known: &Judged, cut: When) -> Self {
-        match cut % 8 {
-            5 if known.shape.suite.is_some() => Way::Locked,
-            1 | 3 | 5 | 7 => Way::Exported,
-            _ => Way::BeforeImport,
-        }
-    }
-}
-
-/// What is wrong after a cut, if anything, held against what was known at each of these moments.
-pub fn judge(known: &Judged, world: &SimWorld, cuts: &[When], way: Way) -> Result<(), String> {
-    let Some(last) = cuts.last() else { return Ok(()) };
-    let machine = world.machine();
-    let judged = world.run(async {
-        if way == Way::BeforeImport {
-            whole(&machine).await.map_err(|e| format!("before import: {e}"))?;
-        }
-        if way == Way::Locked {
-            judge_locked(&machine, known, cuts).await.map_err(|e| format!("without keys: {e}"))?;
-        }
-        let engine = import(&machine, &known.encrypted()).await.map_err(|e| format!("import: {e}"))?;
-        for known in &known.files {
-            let found = files::look(&engine, known, *last).await?;
-            cuts.iter().try_for_each(|cut| files::judge(&found, known, *cut))?;
-        }
-        let found = volume::look(&engine).await?;
-        cuts.iter().try_for_each(|cut| volume::judge(&found, &known.volume, *cut))?;
-        let found = datasets::look(&engine, &known.datasets, *last).await?;
-        cuts.iter().try_for_each(|cut| datasets::judge(&found, &known.datasets, *cut))?;
-        if way == Way::BeforeImport {
-            return Ok(());
-        }
-        engine.export().await.map_err(|e| format!("export: {e}"))?;
-        whole(&machine).await.map_err(|e| format!("after replay: {e}"))
-    });
-    // What still runs holds the world that it runs in.
-    world.power_failure();
-    judged.unwrap_or_else(|e| Err(e.to_string()))
-}
-
-/// Opens the pool without keys, and closes it again.
-async fn judge_locked(machine: &Machine, known: &Judged, cuts: &[When]) -> Result<(), String> {
-    let (rq, encrypted) = (&Request::internal("judge"), known.encrypted());
-    let engine = import(machine, &[]).await.map_err(|e| format!("import: {e}"))?;
-    for known in &known.files {
-        if encrypted.contains(&known.dataset.as_str()) {
-            let shut = engine.file_system(rq, &known.dataset).await.is_err();
-            shut.then_some(()).ok_or_else(|| format!("{} is open", known.dataset))?;
-            continue;
-        }
-        let found = files::look(&engine, known, cuts[cuts.len() - 1]).await?;
-        cuts.iter().try_for_each(|cut| files::judge(&found, known, *cut))?;
-    }
-    engine.export().await.map_err(|e| format!("export: {e}"))?;
-    whole(machine).await
-}
-
 /// Cuts at moments of a history, in pieces that any processor may take.
 struct Cutter<'a> {
     history: &'a History,
@@ -200,17 +132,26 @@ struct Cutter<'a> {
     cuts: &'a [When],
     zdb: Option<&'a Zdb>,
     failures: Mutex<Vec<(When, String)>>,
-    /// States that were opened: cuts that left the same bytes are one.
+    /// Different states: cuts that left the same bytes are one.
     states: AtomicU64,
+    memo: Memo,
 }
 
 /// Cuts of one piece: neighbours, of which some leave the same bytes.
-const PIECE: usize = 64;
+const PIECE: usize = 16;
 
 impl<'a> Cutter<'a> {
     fn new(history: &'a History, cuts: &'a [When], zdb: Option<&'a Zdb>) -> Self {
         let walk = Mutex::new((Replay::new(&history.recording), 0));
-        Cutter { history, walk, cuts, zdb, failures: Mutex::new(Vec::new()), states: AtomicU64::new(0) }
+        Cutter {
+            history,
+            walk,
+            cuts,
+            zdb,
+            failures: Mutex::new(Vec::new()),
+            states: AtomicU64::new(0),
+            memo: Memo::default(),
+        }
     }
 
     /// The next piece: disks as cuts leave them, each with its moments; none when all are done.
@@ -236,10 +177,9 @@ impl<'a> Cutter<'a> {
             for (cut, moments) in piece {
                 self.states.fetch_add(1, Ordering::Relaxed);
                 let known = &self.history.known;
-                let mut judged = judge(known, &cut.world(), &moments, Way::of(known, moments[0]));
-                if let Some(zdb) = self.zdb.filter(|zdb| zdb.is_due()) {
-                    judged = judged.and_then(|()| zdb.judge(&cut.world(), known, moments[0]));
-                }
+                let zdb = self.zdb.filter(|zdb| zdb.is_due()).map(|zdb| zdb.judge(&cut.world(), known, moments[0]));
+                let found = self.memo.look(known, cut, Way::of(known, moments[0]));
+                let judged = found.and_then(|found| judge(&found, known, &moments)).and(zdb.unwrap_or(Ok(())));
                 if let Err(why) = judged {
                     self.failures.lock().unwrap().push((moments[0], why));
                     return;
@@ -300,6 +240,7 @@ fn any_cut_keeps_what_was_promised() {
         demand_none(&history, &cutter);
         ledger.cuts += cuts.len() as u64;
         ledger.states += cutter.states.load(Ordering::Relaxed);
+        ledger.opened += cutter.memo.opened();
         ledger.promises += history.promises;
         ledger.histories += 1;
         ledger.zdb += zdb.as_ref().map_or(0, Zdb::take_count);

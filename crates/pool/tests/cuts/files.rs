@@ -385,6 +385,7 @@ impl Client {
 }
 
 /// A file, as it was found.
+#[derive(PartialEq, Eq)]
 struct FoundFile {
     object: ObjectId,
     links: u64,
@@ -392,25 +393,27 @@ struct FoundFile {
 }
 
 /// What a file system or snapshot holds; directories are none of the files.
+#[derive(PartialEq, Eq)]
 struct Holds {
     entries: BTreeMap<String, Option<FoundFile>>,
     quota_bytes: u64,
 }
 
 /// What there is after a cut.
+#[derive(PartialEq, Eq)]
 pub struct Found {
     now: Holds,
     /// As the client counts its snapshots; none, and why, if one is not there.
     snapshots: Vec<Result<Holds, String>>,
 }
 
-/// Looks at the file system, and at all of its snapshots that there could be after a cut at `cut` or earlier.
-pub async fn look(engine: &Arc<Engine>, known: &Known, cut: When) -> Result<Found, String> {
+/// Looks at the file system, and at all of its snapshots that there ever were.
+pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Found, String> {
     let rq = Request::internal("judge");
     let dataset = &known.dataset;
     let files = engine.file_system(&rq, dataset).await.map_err(|e| format!("{dataset}: {e}"))?;
     let mut found = Found { now: holds(&files).await.map_err(|e| format!("{dataset}: {e}"))?, snapshots: Vec::new() };
-    for snapshot in known.snapshots.iter().take_while(|snapshot| snapshot.began <= cut) {
+    for snapshot in &known.snapshots {
         let full = format!("{dataset}@{}", snapshot.name);
         found.snapshots.push(match engine.file_system(&rq, &full).await {
             Ok(files) => Ok(holds(&files).await.map_err(|e| format!("{full}: {e}"))?),

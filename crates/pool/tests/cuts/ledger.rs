@@ -16,6 +16,8 @@ pub struct Ledger {
     pub cuts: u64,
     /// Different states of all disks that the cuts left.
     pub states: u64,
+    /// Pools that were opened: the others read like one that was.
+    pub opened: u64,
     /// Promises that the clients of the histories were given.
     pub promises: u64,
     /// Cut pools that zdb has judged.
@@ -29,16 +31,17 @@ impl Ledger {
     pub fn open() -> Self {
         let file = std::env::var_os("WEIR_SIM_STATE").map(PathBuf::from);
         let (first_seed, busy) = (number("WEIR_SIM_SEED", 1), Duration::ZERO);
-        let mut ledger = Ledger { file, first_seed, histories: 0, cuts: 0, states: 0, promises: 0, zdb: 0, busy };
+        let mut ledger =
+            Ledger { file, first_seed, histories: 0, cuts: 0, states: 0, opened: 0, promises: 0, zdb: 0, busy };
         let Some(text) = ledger.file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else {
             return ledger;
         };
         let words: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let [first_seed, histories, cuts, states, promises, zdb, seconds] = words[..] else {
+        let [first_seed, histories, cuts, states, opened, promises, zdb, seconds] = words[..] else {
             panic!("the state file is none: {text:?}");
         };
         ledger.busy = Duration::from_secs(seconds);
-        Ledger { first_seed, histories, cuts, states, promises, zdb, ..ledger }
+        Ledger { first_seed, histories, cuts, states, opened, promises, zdb, ..ledger }
     }
 
     /// The seed of the next history.
@@ -48,10 +51,10 @@ impl Ledger {
 
     /// Writes the state file, if there is one, and a line with the time that is left until `all` cuts.
     pub fn save_and_tell(&self, all: u64) {
-        let Ledger { first_seed, histories, cuts, states, promises, zdb, busy, .. } = self;
+        let Ledger { first_seed, histories, cuts, states, opened, promises, zdb, busy, .. } = self;
         let seconds = busy.as_secs();
         if let Some(file) = &self.file {
-            let text = format!("{first_seed} {histories} {cuts} {states} {promises} {zdb} {seconds}\n");
+            let text = format!("{first_seed} {histories} {cuts} {states} {opened} {promises} {zdb} {seconds}\n");
             // A run that is stopped now leaves the old file or the new one.
             let new = file.with_extension("new");
             std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)).unwrap();
@@ -59,8 +62,8 @@ impl Ledger {
         let rate = *cuts as f64 / busy.as_secs_f64().max(1e-9);
         let left = Duration::from_secs((all.saturating_sub(*cuts) as f64 / rate.max(1e-9)) as u64);
         println!(
-            "seeds {first_seed} to {}: {cuts} of {all} cuts ({rate:.0}/s, {states} different), {promises} promises, \
-             {zdb} by zdb, {left:?} left",
+            "seeds {first_seed} to {}: {cuts} of {all} cuts ({rate:.0}/s, {states} different, {opened} opened), \
+             {promises} promises, {zdb} by zdb, {left:?} left",
             self.next_seed() - 1
         );
     }

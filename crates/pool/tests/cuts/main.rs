@@ -4,7 +4,7 @@
 //! A history runs once in the simulator and is recorded ([`weir_sim::Recording`]); then it is cut at each of its moments
 //! and what is left is opened. Clients remember when each change began and when a promise was given, so that for every
 //! moment it is known what must be there and what may be. Cuts that left the same bytes are opened once, and held against
-//! what was known at each of their moments.
+//! what was known at each of their moments; so are those that differ only where nobody looks (`memo`).
 //!
 //! `WEIR_SIM_CUTS` is the number of cuts, `WEIR_SIM_SEED` the first seed, `WEIR_SIM_AT` the only moment to cut at,
 //! `WEIR_SIM_ZDB` lets zdb judge one of so many, `WEIR_SIM_STATE` names a file from which a run goes on.
@@ -14,7 +14,9 @@
 mod datasets;
 mod drive;
 mod files;
+mod judge;
 mod ledger;
+mod memo;
 mod states;
 mod volume;
 mod world;

@@ -45,9 +45,9 @@ impl<T> States<T> {
         self.states[first..].iter().filter(move |(began, _)| *began <= cut).rev().map(|(_, state)| state)
     }
 
-    /// All states that began by then.
-    pub fn begun(&self, cut: When) -> impl Iterator<Item = &T> {
-        self.states.iter().filter(move |(began, _)| *began <= cut).map(|(_, state)| state)
+    /// All states.
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        self.states.iter().map(|(_, state)| state)
     }
 
     /// Whether anything was promised by then.

@@ -1,6 +1,7 @@
 //! OpenZFS's zdb as a judge of cut pools, now and then: it is slow.
 
-use crate::drive::{Judged, Way, judge};
+use crate::drive::Judged;
+use crate::judge::{Way, judge, look};
 use crate::states::When;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +38,7 @@ impl Zdb {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|e| e.to_string())?;
         world.save(dir.path()).map_err(|e| e.to_string())?;
         self.demand_clean(dir.path()).map_err(|e| format!("zdb, as it was cut: {e}"))?;
-        judge(known, world, &[cut], Way::Exported)?;
+        judge(&look(known, world, Way::Exported)?, known, &[cut])?;
         world.save(dir.path()).map_err(|e| e.to_string())?;
         self.demand_clean(dir.path()).map_err(|e| format!("zdb, after import: {e}"))?;
         self.judged.fetch_add(1, Ordering::Relaxed);

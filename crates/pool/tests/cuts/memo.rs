@@ -1,0 +1,66 @@
+//! What earlier cuts of a history have shown: not to be shown again.
+//!
+//! Most cuts differ from others only where nobody looks: in blocks of a group that no uberblock leads to, and in places
+//! that an import writes before it reads them. What is done to a pool after a cut depends on nothing but the bytes that it
+//! reads (and on chance, which picks who runs first), so a cut that left the same bytes *there* as an earlier one needs no
+//! world of its own: what the earlier one held is held against what was known at its moment.
+//!
+//! One of [`PROBES`] of these is opened all the same, and has to hold just that: the proof that this is sound is repeated in
+//! every run.
+
+use crate::drive::Judged;
+use crate::judge::{Found, Way, look};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use weir_sim::{Cut, Readings};
+
+/// Cuts that are remembered: the latest, for as a history goes on its cuts leave other bytes.
+const KEPT: usize = 48;
+/// Of so many cuts that are like one before, one is opened.
+const PROBES: u64 = 32;
+
+struct Seen {
+    cut: Cut,
+    way: Way,
+    readings: Readings,
+    found: Arc<Found>,
+}
+
+/// Cuts of one history.
+#[derive(Default)]
+pub struct Memo {
+    seen: Mutex<VecDeque<Arc<Seen>>>,
+    /// Pools that were opened.
+    opened: AtomicU64,
+}
+
+impl Memo {
+    /// Pools that were opened.
+    pub fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// What the pool holds that a cut has left.
+    pub fn look(&self, known: &Judged, cut: Cut, way: Way) -> Result<Arc<Found>, String> {
+        let seen: Vec<Arc<Seen>> = self.seen.lock().unwrap().iter().cloned().collect();
+        let like = seen.iter().find(|seen| seen.way == way && seen.cut.is_alike(&cut, &seen.readings));
+        let is_probe = cut.fingerprint().first().is_some_and(|print| print % PROBES == 0);
+        if let Some(seen) = like.filter(|_| !is_probe) {
+            return Ok(seen.found.clone());
+        }
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let world = cut.world();
+        world.keep_readings();
+        let found = Arc::new(look(known, &world, way)?);
+        if let Some(seen) = like {
+            let same = *seen.found == *found;
+            return same.then_some(found).ok_or_else(|| "two pools that read alike are not alike".to_owned());
+        }
+        let (new, mut seen) = (Seen { cut, way, readings: world.take_readings(), found }, self.seen.lock().unwrap());
+        let found = new.found.clone();
+        seen.push_front(Arc::new(new));
+        seen.truncate(KEPT);
+        Ok(found)
+    }
+}
