@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// What a chore ends with: nothing, or the line that says why it failed.
 pub type Outcome = Result<(), String>;
@@ -85,16 +86,26 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The time, to tell how long a step took.
+#[allow(clippy::disallowed_methods, reason = "chores run in real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 /// Runs a command to its end and fails, naming the step, unless it succeeded.
 pub fn must(step: &str, command: &mut Command) -> Outcome {
     println!("== {step}");
+    let started = now();
     let status = command.status().map_err(|error| format!("{step}: could not start: {error}"))?;
+    println!("== {step}: {} s", started.elapsed().as_secs());
     if status.success() { Ok(()) } else { Err(format!("{step}: failed ({status})")) }
 }
 
-/// Runs a command, shows its standard output line by line, and hands each line to `see`. Tells whether it succeeded.
+/// Runs a command, shows its standard output line by line, and hands each line to `see`. Tells whether it succeeded, and
+/// says how long it took.
 pub fn watch(step: &str, command: &mut Command, mut see: impl FnMut(&str)) -> Result<bool, String> {
     println!("== {step}");
+    let started = now();
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| format!("{step}: could not start: {error}"))?;
     if let Some(stdout) = child.stdout.take() {
@@ -106,6 +117,7 @@ pub fn watch(step: &str, command: &mut Command, mut see: impl FnMut(&str)) -> Re
         }
     }
     let status = child.wait().map_err(|error| format!("{step}: {error}"))?;
+    println!("== {step}: {} s", started.elapsed().as_secs());
     Ok(status.success())
 }
 

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use crate::JudgeError;
 use crate::compare::{self, Findings};
-use crate::golden::{Unpacked, names};
+use crate::golden::{Unpacked, chosen};
 use crate::manifest::{Dataset, DatasetKind, Golden, Manifest};
 use crate::nbd::NbdDevice;
 use crate::nfs::NfsTree;
 use crate::posix::PosixTree;
 use crate::process::{Mounted, Serving};
-use crate::report::Report;
+use crate::report::{Report, side_by_side};
 
 /// The door that a pool is looked at through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +44,8 @@ impl Via {
 /// # Errors
 /// If the folder of goldens cannot be listed.
 pub fn run(folder: &Path, wanted: &[String], via: Via, report: &mut Report) -> Result<(), JudgeError> {
-    for name in names(folder)? {
-        if wanted.is_empty() || wanted.contains(&name) {
-            report.book(&name, case(folder, &name, via));
-        }
-    }
+    let chosen = chosen(folder, wanted)?;
+    side_by_side(&chosen, |name| case(folder, name, via), |name, outcome| report.book(name, outcome));
     Ok(())
 }
 

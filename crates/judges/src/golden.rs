@@ -37,6 +37,16 @@ pub fn names(folder: &Path) -> Result<Vec<String>, JudgeError> {
     Ok(names)
 }
 
+/// Those of them that are wanted: all, if none is named.
+///
+/// # Errors
+/// If the folder cannot be listed.
+pub fn chosen(folder: &Path, wanted: &[String]) -> Result<Vec<String>, JudgeError> {
+    let mut names = names(folder)?;
+    names.retain(|name| wanted.is_empty() || wanted.contains(name));
+    Ok(names)
+}
+
 /// A golden's images, unpacked into a temporary folder.
 pub struct Unpacked {
     directory: TempDir,

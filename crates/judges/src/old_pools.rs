@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::JudgeError;
 use crate::compare::Findings;
 use crate::hash::hex_of_file;
-use crate::report::Report;
+use crate::report::{Report, side_by_side};
 use crate::zdb::{Tools, compare, ours, output, theirs};
 
 /// Runs every pool found in the tools' folder.
@@ -29,12 +29,13 @@ pub fn run(wanted: &[String], report: &mut Report) -> Result<(), JudgeError> {
         return Err(JudgeError::Missing { what: "the zfs-test package holds no block files".to_string() });
     }
     let folder = tempfile::Builder::new().prefix("weir-old-pools-").tempdir().map_err(io("temporary folder"))?;
-    for (guid, (name, images)) in pools(&tools, &archives, folder.path())? {
-        let case = format!("{name} ({} of {guid})", names(&images));
-        if wanted.is_empty() || wanted.contains(&name) {
-            report.book(&case, pool(&tools, folder.path(), &guid, &name, &images));
-        }
-    }
+    let mut pools: Vec<_> = pools(&tools, &archives, folder.path())?.into_iter().collect();
+    pools.retain(|(_, (name, _))| wanted.is_empty() || wanted.contains(name));
+    side_by_side(
+        &pools,
+        |(guid, (name, images))| pool(&tools, folder.path(), guid, name, images),
+        |(guid, (name, images)), outcome| report.book(&format!("{name} ({} of {guid})", names(images)), outcome),
+    );
     Ok(())
 }
 

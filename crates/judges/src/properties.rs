@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 
 use crate::JudgeError;
 use crate::compare::Findings;
-use crate::golden::{Unpacked, names};
+use crate::golden::{Unpacked, chosen};
 use crate::process::weir;
-use crate::report::Report;
+use crate::report::{Report, side_by_side};
 
 /// Pool properties that are not compared.
 const NOT_OF_THE_POOL: &[&str] = &[
@@ -51,11 +51,8 @@ const OTHER_DISK_THERE: &[&str] = &["degraded-raidz1", "degraded-raidz2", "degra
 /// # Errors
 /// If the folder of goldens cannot be listed.
 pub fn run(folder: &Path, wanted: &[String], report: &mut Report) -> Result<(), JudgeError> {
-    for name in names(folder)? {
-        if wanted.is_empty() || wanted.contains(&name) {
-            report.book(&name, case(folder, &name));
-        }
-    }
+    let chosen = chosen(folder, wanted)?;
+    side_by_side(&chosen, |name| case(folder, name), |name, outcome| report.book(name, outcome));
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! What a run of cases prints: a line per case, what differs below it, and the closing figures.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use crate::JudgeError;
 use crate::compare::Findings;
@@ -56,6 +58,28 @@ impl Report {
         line(&format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped));
         self.failed == 0
     }
+}
+
+/// Does `work` on each of `items`, as many at once as this machine has processors, and has each result told as it comes.
+pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync, mut told: impl FnMut(&T, R)) {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let (sender, results) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            let (sender, next, work) = (sender.clone(), &next, &work);
+            scope.spawn(move || {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if sender.send((item, work(item))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        // The results end when the last of the workers does.
+        drop(sender);
+        results.into_iter().for_each(|(item, result)| told(item, result));
+    });
 }
 
 /// Prints a line at once: whoever watches a long run sees where it is. A closed pipe is the watcher's wish to stop.

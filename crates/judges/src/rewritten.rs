@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   unpack ─► import, keys loaded ─► replay, workload ─► export ─► OpenZFS's zdb -bcc ─► against the manifest again
-//!          ─► import ─► much is removed again ─► export ─► zdb -bcc, zdb -d
+//!          ─► import ─► much is removed again ─► export ─► zdb -bcc ─► zdb -d
 //! ```
 //!
 //! The comparison is that of `golden --via engine`. What it leaves out is what the workload made (all of it has one name),
@@ -26,7 +26,7 @@ use crate::engine;
 use crate::golden::{Unpacked, names};
 use crate::kill::failed;
 use crate::manifest::Golden;
-use crate::report::{Report, line};
+use crate::report::{Report, line, side_by_side};
 use crate::workload::{self, Done};
 use crate::zdb::{Tools, counting_fault, fault};
 
@@ -71,21 +71,20 @@ pub fn run(folder: &Path, words: &[String], report: &mut Report) -> Result<(), J
         report.fail(name, &["stands in the list of the refused, and is no golden".to_owned()]);
     }
     let mut refused = Vec::new();
-    for name in all.iter().filter(|name| wanted.is_empty() || wanted.contains(name)) {
-        let case = Case { tools: &tools, folder, name, short, keep };
-        match case.run() {
-            Ok((findings, Outcome::Written(done))) if findings.is_empty() => {
-                let left: Vec<String> = done.left.iter().map(|left| format!("; {left}")).collect();
-                report.pass(name, &format!("{} facts, {} KiB{}", findings.facts, findings.bytes >> 10, left.concat()));
-            }
-            Ok((findings, Outcome::Refused(why))) => {
-                refused.push(format!("{name}: {why}"));
-                report.book(name, Ok(findings));
-            }
-            Ok((findings, _)) => report.book(name, Ok(findings)),
-            Err(error) => report.book(name, Err(error)),
+    let chosen: Vec<&String> = all.iter().filter(|name| wanted.is_empty() || wanted.contains(name)).collect();
+    let judge = |name: &&String| Case { tools: &tools, folder, name, short, keep }.run();
+    side_by_side(&chosen, judge, |name, judged| match judged {
+        Ok((findings, Outcome::Written(done))) if findings.is_empty() => {
+            let left: Vec<String> = done.left.iter().map(|left| format!("; {left}")).collect();
+            report.pass(name, &format!("{} facts, {} KiB{}", findings.facts, findings.bytes >> 10, left.concat()));
         }
-    }
+        Ok((findings, Outcome::Refused(why))) => {
+            refused.push(format!("{name}: {why}"));
+            report.book(name, Ok(findings));
+        }
+        Ok((findings, _)) => report.book(name, Ok(findings)),
+        Err(error) => report.book(name, Err(error)),
+    });
     line(&format!("{} may not be written", refused.len()));
     refused.iter().for_each(|one| line(&format!("        {one}")));
     Ok(())
@@ -139,8 +138,8 @@ impl Case<'_> {
         if !self.short {
             machine.block_on(second_life(&machine, golden, unpacked.path()))?;
             self.sound(&machine, golden, unpacked.path(), "thinned", &mut findings)?;
-            self.counted(golden, unpacked.path(), &mut findings)?;
         }
+        self.counted(golden, unpacked.path(), &mut findings)?;
         Ok((findings, Outcome::Written(done)))
     }
 

@@ -10,10 +10,10 @@ use std::process::{Command, Output, Stdio};
 
 use crate::JudgeError;
 use crate::compare::Findings;
-use crate::golden::{Unpacked, names};
+use crate::golden::{Unpacked, chosen};
 use crate::manifest::Golden;
 use crate::process::weir;
-use crate::report::Report;
+use crate::report::{Report, side_by_side};
 
 /// Labels of the lines that count, as OpenZFS prints them. The first number after the label is compared.
 const COUNTED: &[&str] = &[
@@ -206,11 +206,8 @@ pub fn compare(ours: &(i64, String), theirs: &(i64, String)) -> Findings {
 /// # Errors
 /// If the goldens cannot be listed.
 pub fn run(folder: &Path, wanted: &[String], report: &mut Report) -> Result<(), JudgeError> {
-    for name in names(folder)? {
-        if wanted.is_empty() || wanted.contains(&name) {
-            report.book(&name, golden(folder, &name));
-        }
-    }
+    let chosen = chosen(folder, wanted)?;
+    side_by_side(&chosen, |name| golden(folder, name), |name, outcome| report.book(name, outcome));
     Ok(())
 }
 

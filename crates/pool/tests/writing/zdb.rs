@@ -15,17 +15,9 @@ pub fn tools() -> Option<PathBuf> {
 
 /// Runs zdb on the pool whose devices are in `dir`: its exit code and all that it said.
 pub fn zdb(tools: &Path, dir: &Path, args: &[&str]) -> (i32, String) {
-    zdb_for("600", tools, dir, args)
-}
-
-/// What `timeout` exits with when a program did not end.
-const DID_NOT_END: i32 = 124;
-
-/// The same, for so many seconds.
-fn zdb_for(seconds: &str, tools: &Path, dir: &Path, args: &[&str]) -> (i32, String) {
     let libraries = tools.join("lib/x86_64-linux-gnu");
     let output = Command::new("timeout")
-        .arg(seconds)
+        .arg("600")
         .arg(tools.join("sbin/zdb"))
         .env("LD_LIBRARY_PATH", libraries)
         .args(["-e", "-p"])
@@ -71,13 +63,6 @@ pub fn is_clean(dir: &Path, pool: &str) -> bool {
         let (code, text) = zdb(&tools, dir, &["-bcc", pool]);
         code == 0 && text.contains("No leaks")
     })
-}
-
-/// Whether every object of the MOS is referred to, and features are counted as they are used; `None` if zdb is not there or
-/// does not end, as on some pools with redaction lists.
-pub fn is_counted(dir: &Path, pool: &str) -> Option<bool> {
-    let (code, text) = zdb_for("60", &tools()?, dir, &["-d", pool]);
-    (code != DID_NOT_END).then(|| code == 0 && !WRONG.iter().any(|word| text.contains(word)))
 }
 
 /// What zdb says of objects that nothing leads to and of counts that are wrong.
