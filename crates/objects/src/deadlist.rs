@@ -180,6 +180,19 @@ pub async fn remove_key(
     zap::remove_int(rq, mos, tx, id, key.0).await.map(|_| ())
 }
 
+/// Takes a key away with its list. What the list's blocks were is the caller's affair; the sums are left as they are.
+pub async fn drop_key(
+    rq: &Request,
+    mos: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    (key, list): (Txg, ObjectId),
+    empty: &mut EmptyList,
+) -> Result<(), ObjectError> {
+    bpobj::destroy(rq, mos, tx, list, empty).await?;
+    zap::remove_int(rq, mos, tx, id, key.0).await.map(|_| ())
+}
+
 /// Makes a dead list with those keys of `id` that are below `until` and empty lists.
 pub async fn clone_until(
     rq: &Request,

@@ -25,6 +25,7 @@ pub mod error;
 pub mod fuzz;
 pub mod listing;
 pub mod live;
+pub mod livelist;
 pub mod mos_plan;
 pub mod object;
 pub mod object_set;

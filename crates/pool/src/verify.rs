@@ -29,7 +29,7 @@ use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, Txg, br
 use weir_machine::Request;
 use weir_objects::dsl::change::waiting_trees;
 use weir_objects::zap::Zap;
-use weir_objects::{DataBlocks, ObjectError, Place};
+use weir_objects::{DataBlocks, ObjectError, Place, deadlist, livelist};
 
 /// Findings of one kind that are kept; all are counted.
 const KEPT: usize = 1000;
@@ -257,8 +257,22 @@ async fn deferred(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
             }
         }
     }
+    deleted_clones(rq, plan, verifier).await?;
     trees(rq, plan, verifier).await?;
     verifier.row = None;
+    Ok(())
+}
+
+/// What live lists of destroyed clones leave allocated.
+async fn deleted_clones(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
+    let mos = &plan.mos.set;
+    for list in livelist::of_deleted_clones(rq, mos).await? {
+        for part in deadlist::lists(rq, mos, list).await?.into_values() {
+            for (bp, block) in livelist::allocated(rq, mos, part).await?.iter().zip(0u64..) {
+                freed(rq, plan, verifier, &At { objset: ObjsetId::MOS, object: part.0, level: 0, block }, bp).await;
+            }
+        }
+    }
     Ok(())
 }
 

@@ -91,11 +91,6 @@ impl Engine {
                 return Err(refused(&pool, why));
             }
         }
-        if let Some(clones) = pool.mos.named(rq, names::DELETED_CLONES).await?
-            && !pool.mos.numbers(rq, clones).await?.is_empty()
-        {
-            return Err(refused(&pool, "a clone is being deleted from it by its list of blocks"));
-        }
         // Who was taken out of service is not written to, and so misses what is written now.
         let tree = pool.tree.clone();
         for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline || leaf.faulted) {

@@ -5,6 +5,7 @@ use super::space::Delta;
 use super::{Change, ChangeError};
 use crate::bpobj::{self, EmptyList, Sums};
 use crate::deadlist;
+use crate::livelist;
 use weir_format::dsl::pool;
 use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
 
@@ -103,6 +104,32 @@ impl Change<'_> {
         let mut empty = self.empty_list().await?;
         deadlist::destroy(self.rq, &self.mos, self.tx, list, &mut empty).await?;
         self.settle(empty).await
+    }
+
+    /// Puts what the next part of a destroyed clone's live list leaves allocated on the pool's list `free`: its space stands
+    /// on `$FREE` already. False if there is no such clone.
+    pub(super) async fn list_deleted_clone(&mut self, free: ObjectId) -> Result<bool, ChangeError> {
+        let Some(clones) = self.word(super::DIRECTORY, pool::DELETED_CLONES).await?.map(ObjectId) else {
+            return Ok(false);
+        };
+        let (rq, tx, mos) = (self.rq, self.tx, self.mos.clone());
+        let Some(list) = livelist::of_deleted_clones(rq, &mos).await?.first().copied() else {
+            self.zap_remove(super::DIRECTORY, pool::DELETED_CLONES).await?;
+            self.remove(clones).await?;
+            return Ok(true);
+        };
+        let Some((key, part)) = deadlist::lists(rq, &mos, list).await?.into_iter().next() else {
+            self.set_remove(clones, list.0).await?;
+            self.deadlist_destroy(list).await?;
+            self.count_feature("livelist", -1).await?;
+            return Ok(true);
+        };
+        let (pointers, sizes) = (livelist::allocated(rq, &mos, part).await?, self.pool.sizes.clone());
+        bpobj::push(rq, &mos, tx, free, &pointers, false, &*sizes).await?;
+        let mut empty = self.empty_list().await?;
+        deadlist::drop_key(rq, &mos, tx, list, (key, part), &mut empty).await?;
+        self.settle(empty).await?;
+        Ok(true)
     }
 
     /// The sizes of all in a dead list.

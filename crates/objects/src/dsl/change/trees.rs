@@ -1,5 +1,6 @@
 //! Freeing in the background (OpenZFS `module/zfs/bptree.c`, `dsl_process_async_destroys` in `dsl_scan.c`): what destroyed
-//! snapshots left in the pool's list, and the trees of destroyed datasets. Each group frees a part.
+//! snapshots left in the pool's list, what live lists of destroyed clones name ([`crate::livelist`]), and the trees of
+//! destroyed datasets. Each group frees a part.
 //!
 //! ```text
 //!   bptree object   entries: root pointer · only what was born after this txg · how far it is freed
@@ -209,6 +210,9 @@ impl Change<'_> {
         let mut freed = Freed::default();
         if let Some(list) = self.pool_object(pool::FREE_BPOBJ).await? {
             self.free_listed(list, most, &mut freed).await?;
+            while freed.blocks < most && self.list_deleted_clone(list).await? {
+                self.free_listed(list, most, &mut freed).await?;
+            }
         }
         while freed.blocks < most {
             let Some(id) = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.map(ObjectId) else { break };
@@ -221,7 +225,8 @@ impl Change<'_> {
             Some(list) => !bpobj::is_empty(self.rq, &self.mos, list).await?,
             None => false,
         };
-        freed.more = trees || listed;
+        let clones = self.word(super::DIRECTORY, pool::DELETED_CLONES).await?.is_some();
+        freed.more = trees || listed || clones;
         Ok(freed)
     }
 
