@@ -30,6 +30,9 @@ struct State {
     synced: u64,
     holds: BTreeMap<u64, u64>,
     dirty_bytes: BTreeMap<u64, u64>,
+    freed_blocks: BTreeMap<u64, u64>,
+    /// Who waits for a group to open.
+    opened: BTreeMap<u64, Waiters>,
     quiesced: BTreeMap<u64, Waiters>,
     stable: BTreeMap<u64, Waiters>,
     /// The youngest group that somebody waits for, and who wants to know of it.
@@ -56,6 +59,11 @@ impl Tx {
     /// A transaction of the group that is being synced: for the syncer alone, which knows when it is done.
     pub fn of_syncing(txg: Txg) -> Tx {
         Tx { txg, groups: None }
+    }
+
+    /// Whether it is the syncer's.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.groups.is_none()
     }
 }
 
@@ -127,11 +135,14 @@ impl TxGroups {
     /// Closes the open group, opens the next, waits until nobody holds the closed one, and gives it. For the syncer
     /// alone, one at a time.
     pub async fn quiesce(&self) -> Txg {
-        let txg = {
+        let (txg, opened) = {
             let mut state = self.state();
             state.open += 1;
-            state.open - 1
+            let open = state.open;
+            let later = state.opened.split_off(&(open + 1));
+            (open - 1, std::mem::replace(&mut state.opened, later))
         };
+        opened.into_values().for_each(wake);
         loop {
             let waiting = {
                 let mut state = self.state();
@@ -152,6 +163,7 @@ impl TxGroups {
             let mut state = self.state();
             state.synced = txg.0;
             state.dirty_bytes.retain(|group, _| *group > txg.0);
+            state.freed_blocks.retain(|group, _| *group > txg.0);
             let later = state.stable.split_off(&(txg.0 + 1));
             std::mem::replace(&mut state.stable, later)
         };
@@ -163,9 +175,9 @@ impl TxGroups {
         let waiters = {
             let mut state = self.state();
             state.failed.get_or_insert_with(|| why.into());
-            std::mem::take(&mut state.stable)
+            [std::mem::take(&mut state.stable), std::mem::take(&mut state.opened)]
         };
-        waiters.into_values().for_each(wake);
+        waiters.into_iter().flat_map(BTreeMap::into_values).for_each(wake);
     }
 
     /// Why the pool cannot write any more, if so.
@@ -195,6 +207,36 @@ impl TxGroups {
             wake(wanted);
             let _ = waiting.await;
         }
+    }
+
+    /// Waits until `txg`, or a later group, is open, and has the syncer close those before it.
+    ///
+    /// # Errors
+    /// [`ObjectError::Suspended`] if it never will be.
+    pub async fn wait_open(&self, txg: Txg) -> Result<(), ObjectError> {
+        loop {
+            let (waiting, wanted) = {
+                let mut state = self.state();
+                if state.open >= txg.0 {
+                    return Ok(());
+                }
+                if let Some(why) = &state.failed {
+                    return Err(ObjectError::Suspended { why: why.to_string() });
+                }
+                let (tell, waiting) = oneshot::channel();
+                state.opened.entry(txg.0).or_default().push(tell);
+                state.wanted = state.wanted.max(txg.0.saturating_sub(1));
+                (waiting, std::mem::take(&mut state.on_wanted))
+            };
+            wake(wanted);
+            let _ = waiting.await;
+        }
+    }
+
+    /// Whether somebody waits for the open group to sync.
+    pub fn is_wanted(&self) -> bool {
+        let state = self.state();
+        state.wanted >= state.open
     }
 
     /// Asks the syncer to sync the open group soon; nobody waits.
@@ -231,6 +273,18 @@ impl TxGroups {
     /// Bytes that wait in memory, over all groups.
     pub fn dirty_bytes(&self) -> u64 {
         self.state().dirty_bytes.values().sum()
+    }
+
+    /// Books blocks that transactions of `txg` give back.
+    pub fn book_freed(&self, txg: Txg, blocks: u64) {
+        let mut state = self.state();
+        let freed = state.freed_blocks.entry(txg.0).or_default();
+        *freed = freed.saturating_add(blocks);
+    }
+
+    /// Blocks that transactions of `txg` give back, if it is not synced.
+    pub fn freed_blocks_of(&self, txg: Txg) -> u64 {
+        self.state().freed_blocks.get(&txg.0).copied().unwrap_or(0)
     }
 
     /// Bytes that wait in memory for `txg`.

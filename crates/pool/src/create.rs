@@ -25,7 +25,7 @@ use crate::engine::keys::{Crypt, Encryption, KeyError, KeyStore};
 use crate::engine::labels::{self, Leaf};
 use crate::engine::missed::Missed;
 use crate::engine::space::SpaceMaps;
-use crate::engine::syncing::{Core, FREED_PER_GROUP, Syncing};
+use crate::engine::syncing::{Core, Syncing};
 use crate::engine::{Config, Engine, Host, Parts, allocation};
 use crate::error::PoolError;
 use crate::scan::Device;
@@ -383,7 +383,8 @@ fn assemble(
         scrub_began: None,
         autotrim: AutoTrim::default(),
         limits: None,
-        freed_per_group: FREED_PER_GROUP,
+        freed_per_group: options.dirty.freed_blocks,
+        frees_on: false,
         ended: false,
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };

@@ -151,6 +151,7 @@ impl Volume {
         let (start, end) = (offset, offset + len);
         if start < end {
             let _held = writing.ranges.lock(start..end).await;
+            self.objects.free_down(rq, DATA, start..end).await.map_err(self.changing(start))?;
             let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await.map_err(self.changing(start))?;
             let punched = self.objects.punch(rq, &tx, DATA, start, end - start).await;
             punched.map_err(self.changing(start))?;
@@ -186,6 +187,7 @@ impl Volume {
         let writing = self.writing()?;
         let _held = writing.ranges.lock(0..u64::MAX).await;
         let failed = self.changing(size_bytes);
+        self.objects.free_down(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
         let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await.map_err(&failed)?;
         zap::put_word(rq, &self.objects, &tx, PROPERTIES, SIZE, size_bytes).await.map_err(&failed)?;
         self.objects.punch(rq, &tx, DATA, size_bytes, u64::MAX).await.map_err(&failed)?;
@@ -238,6 +240,7 @@ impl Volume {
                 Ok(())
             }
             LogBody::Truncate { offset, length, .. } => {
+                self.objects.free_down(rq, DATA, *offset..offset.saturating_add(*length)).await?;
                 let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await?;
                 self.objects.punch(rq, &tx, DATA, *offset, *length).await?;
                 if let Some(zil) = self.zil() {

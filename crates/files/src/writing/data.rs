@@ -156,6 +156,12 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Gives back most of a range of a file's bytes, if it is too much for one transaction: before the caller's own.
+    pub(super) async fn free_down(&self, rq: &Request, node: &Node, range: Range<u64>) -> Result<(), FileError> {
+        let freed = self.objects().free_down(rq, node.id, range).await;
+        freed.map_err(|e| FileError::of(e, &node.object))
+    }
+
     /// Gives a plain file another size. The caller stores the node.
     pub(super) async fn resize(
         &self,
@@ -225,6 +231,9 @@ impl FileSystem {
         let punches = punches && !inside.is_empty();
         if !punches && !grows {
             return Ok(());
+        }
+        if punches {
+            self.free_down(rq, &node, inside.clone()).await?;
         }
         let purpose = if grows { Purpose::Write } else { Purpose::Free };
         let tx = self.begin(rq, NAME_BYTES, purpose).await?;

@@ -304,6 +304,7 @@ impl FileSystem {
         let size_bytes = node.size_bytes();
         let end = offset.saturating_add(length);
         Self::check_size(end)?;
+        self.free_down(rq, &node, offset..if length == 0 { u64::MAX } else { end }).await?;
         let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
         if length == 0 {
             self.resize(rq, &tx, &mut node, offset).await?;
@@ -342,6 +343,7 @@ impl FileSystem {
         if let Some(size_bytes) = set.size_bytes {
             node = node.require_file()?;
             Self::check_size(size_bytes)?;
+            self.free_down(rq, &node, size_bytes..u64::MAX).await?;
         }
         let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
         self.apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;

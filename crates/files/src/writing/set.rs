@@ -92,6 +92,9 @@ impl FileSystem {
             gainers.extend(new.map(u64::from).filter(|new| *new != now).map(|new| (who, new)));
         }
         self.may_own(rq, &gainers).await?;
+        if let Some(size_bytes) = set.size_bytes.filter(|size| *size < node.size_bytes()) {
+            self.free_down(rq, &node, size_bytes..u64::MAX).await?;
+        }
         let shrinks = set.size_bytes.is_some_and(|size| size <= node.size_bytes());
         let purpose = if shrinks { Purpose::Free } else { Purpose::Names };
         let tx = self.begin(rq, NAME_BYTES, purpose).await?;

@@ -3,8 +3,10 @@
 //! A file that loses its last name while it is open, or that is too large for one transaction, stands in the *delete
 //! queue*, a ZAP that the master node leads to (OpenZFS `module/os/linux/zfs/zfs_dir.c`, `zfs_unlinked_add`,
 //! `zfs_rmnode`). So a crash loses nothing: whoever opens the file system next empties the queue. A large file is cut
-//! off from its end, piece by piece, each in a transaction of its own; with the last the object and its entry in the
-//! queue go together.
+//! off from its end, piece by piece, over as many groups as it takes ([`ObjectSet::free_down`]); with the last piece the
+//! object and its entry in the queue go together.
+//!
+//! [`ObjectSet::free_down`]: weir_objects::ObjectSet::free_down
 
 use super::lock;
 use super::node::Node;
@@ -18,8 +20,6 @@ use weir_objects::live::Purpose;
 use weir_objects::txg::Tx;
 use weir_objects::zap::{self, Zap};
 
-/// The longest file that is freed in one transaction, and how much of a longer one is freed in each.
-const PIECE_BYTES: u64 = 1 << 30;
 /// Files that the queue is read for at a time.
 const BATCH: usize = 256;
 /// What a removal is said to write: blocks of dnodes and of the queue.
@@ -69,7 +69,9 @@ impl FileSystem {
 
     /// Whether a file that has just lost its last name can go in the same transaction.
     pub(super) fn goes_at_once(&self, node: &Node) -> bool {
-        !self.is_held(node.id) && node.word(index::XATTR) == 0 && node.object.span_bytes() <= PIECE_BYTES
+        !self.is_held(node.id)
+            && node.word(index::XATTR) == 0
+            && (node.is_dir() || self.objects().is_small(&node.object))
     }
 
     /// Enters a file into the delete queue.
@@ -96,12 +98,8 @@ impl FileSystem {
     /// Takes a file apart, with its extended attributes. Under its lock.
     async fn reap(&self, rq: &Request, node: &Node) -> Result<(), FileError> {
         let failed = |e| FileError::of(e, &node.object);
-        let mut end = self.object(rq, node.id).await?.span_bytes();
-        while end > PIECE_BYTES && !node.is_dir() {
-            let at = end - PIECE_BYTES;
-            let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
-            self.objects().punch(rq, &tx, node.id, at, u64::MAX).await.map_err(failed)?;
-            end = at;
+        if !node.is_dir() {
+            self.objects().free_down(rq, node.id, 0..u64::MAX).await.map_err(failed)?;
         }
         let xattrs = ObjectId(node.word(index::XATTR));
         let has_xattrs = xattrs.0 != 0 && self.empty_xattrs(rq, xattrs).await?;
@@ -129,10 +127,17 @@ impl FileSystem {
                 return Ok(true);
             }
             for entry in &entries {
+                let file = entry.value.first().map(|word| StoredEntry::from_word(word).object);
+                if let Some(file) = file {
+                    match self.objects().free_down(rq, file, 0..u64::MAX).await {
+                        Err(error) if !error.is_absent() => return Err(failed(error)),
+                        _ => {}
+                    }
+                }
                 let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
                 zap::remove(rq, self.objects(), &tx, dir, &entry.key).await.map_err(failed)?;
-                let Some(word) = entry.value.first() else { continue };
-                match self.objects().remove(rq, &tx, StoredEntry::from_word(word).object).await {
+                let Some(file) = file else { continue };
+                match self.objects().remove(rq, &tx, file).await {
                     Err(error) if !error.is_absent() => return Err(failed(error)),
                     _ => {}
                 }

@@ -69,7 +69,7 @@ impl ObjectSet {
         self.live().is_some()
     }
 
-    fn must_be_live(&self) -> Result<&Live, ObjectError> {
+    pub(super) fn must_be_live(&self) -> Result<&Live, ObjectError> {
         self.live().ok_or(ObjectError::ReadOnly { objset: self.id() })
     }
 
@@ -121,7 +121,7 @@ impl ObjectSet {
     }
 
     /// Changes the node of object `id`: under the lock, on the newest state.
-    async fn change<T>(
+    pub(super) async fn change<T>(
         self: &Arc<Self>,
         rq: &Request,
         id: ObjectId,
@@ -144,12 +144,12 @@ impl ObjectSet {
         }
     }
 
-    fn no_object(&self, id: ObjectId) -> ObjectError {
+    pub(super) fn no_object(&self, id: ObjectId) -> ObjectError {
         ObjectError::NoObject { objset: self.id(), object: id }
     }
 
     /// Changes the dnode's own fields.
-    async fn change_image<T>(
+    pub(super) async fn change_image<T>(
         self: &Arc<Self>,
         rq: &Request,
         tx: &Tx,
@@ -237,21 +237,6 @@ impl ObjectSet {
                 return Ok(());
             }
         }
-    }
-
-    /// Takes an object away, with all its blocks.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoObject`] if there is none.
-    pub async fn remove(self: &Arc<Self>, rq: &Request, tx: &Tx, id: ObjectId) -> Result<(), ObjectError> {
-        self.change(rq, id, |node| {
-            if node.current.is_none() {
-                return Err(self.no_object(id));
-            }
-            node.remove(tx.txg());
-            Ok(())
-        })
-        .await
     }
 
     /// Writes `bytes` at `offset`. Blocks that are changed in part are read.
@@ -378,7 +363,7 @@ impl ObjectSet {
     }
 
     /// Changes a part of one block.
-    async fn patch(
+    pub(super) async fn patch(
         self: &Arc<Self>,
         rq: &Request,
         tx: &Tx,
@@ -416,65 +401,6 @@ impl ObjectSet {
             let object = self.object(rq, id).await?;
             read = Some((version, self.read_block(rq, &object, block).await?));
         }
-    }
-
-    /// Makes `len` bytes from `offset` on zeros: whole blocks are freed, parts of blocks overwritten. To the end of the
-    /// object with `u64::MAX`.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoObject`]; what reading meets.
-    pub async fn punch(
-        self: &Arc<Self>,
-        rq: &Request,
-        tx: &Tx,
-        id: ObjectId,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), ObjectError> {
-        let block_bytes = self.object(rq, id).await?.block_bytes();
-        let end = offset.saturating_add(len);
-        let (first, last) = (offset.div_ceil(block_bytes), end / block_bytes);
-        if !offset.is_multiple_of(block_bytes) {
-            let head_end = end.min((offset / block_bytes + 1) * block_bytes);
-            self.zero(rq, tx, id, offset, head_end - offset, block_bytes).await?;
-        }
-        if end != u64::MAX && !end.is_multiple_of(block_bytes) && last >= first {
-            self.zero(rq, tx, id, last * block_bytes, end % block_bytes, block_bytes).await?;
-        }
-        let last = if end == u64::MAX { u64::MAX } else { last };
-        if last <= first {
-            return Ok(());
-        }
-        self.change_image(rq, tx, id, |image, changes| {
-            let keep = changes.blocks.split_off(&first);
-            changes.blocks.extend(keep.into_iter().filter(|(n, _)| *n >= last));
-            changes.displace(first..last);
-            changes.shared.retain(|n, _| !(first..last).contains(n));
-            changes.freed.add(first..last);
-            if last > image.max_block_id {
-                image.max_block_id = image.max_block_id.min(first.saturating_sub(1));
-            }
-            Ok(())
-        })
-        .await
-    }
-
-    /// Overwrites a part of one block with zeros, unless it is a hole.
-    async fn zero(
-        self: &Arc<Self>,
-        rq: &Request,
-        tx: &Tx,
-        id: ObjectId,
-        offset: u64,
-        len: u64,
-        block_bytes: u64,
-    ) -> Result<(), ObjectError> {
-        let object = self.object(rq, id).await?;
-        let block = offset / block_bytes;
-        if self.read_block(rq, &object, block).await?.is_none() {
-            return Ok(());
-        }
-        self.patch(rq, tx, id, block, (offset % block_bytes) as usize, &vec![0; len as usize]).await
     }
 
     /// Sets what the bonus area holds.

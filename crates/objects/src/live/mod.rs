@@ -27,6 +27,7 @@
 //! locks are most of its code. An ordered map per txg does the same, and the syncer gets it whole.
 
 mod change;
+mod freeing;
 pub(crate) mod node;
 mod numbers;
 mod place;
@@ -86,6 +87,11 @@ pub trait Gate: Send + Sync {
     /// The pool's dedup tables; without them nothing is deduplicated.
     fn dedup(&self) -> Option<&Arc<Dedup>> {
         None
+    }
+
+    /// How many blocks the transactions of one group are to give back: those that free wait for the next group then.
+    fn freed_per_group(&self) -> u64 {
+        u64::MAX
     }
 
     /// What a set refers to, and what may still be written to it, in bytes; `None` if that is not known.

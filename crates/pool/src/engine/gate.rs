@@ -18,6 +18,8 @@
 //! and what frees space more still, so that a full pool can be emptied. Space that was freed in the last groups and is
 //! not yet usable is waited for.
 //!
+//! *Freeing.* What one group gives back is bounded: [`weir_objects::live`] cuts it into transactions, and they wait here.
+//!
 //! Source of the ideas: OpenZFS `module/zfs/dmu_tx.c` (theory above `dmu_tx_delay`), `module/zfs/dsl_pool.c`,
 //! `module/zfs/spa_misc.c` (`spa_get_slop_space`).
 
@@ -46,12 +48,16 @@ pub struct DirtyLimits {
     pub scale_ns: u64,
     /// No transaction is delayed longer, in nanoseconds.
     pub longest_ns: u64,
+    /// Blocks that the transactions of one group give back, and, besides, so many of destroyed data sets: who would free
+    /// more waits for the next group.
+    pub freed_blocks: u64,
 }
 
 impl DirtyLimits {
     /// The usual limits with so many bytes.
     pub const fn new(max_bytes: u64) -> Self {
-        DirtyLimits { max_bytes, delay_percent: 60, sync_percent: 20, scale_ns: 500_000, longest_ns: 100_000_000 }
+        let (delay_percent, sync_percent, freed_blocks) = (60, 20, 100_000);
+        DirtyLimits { max_bytes, delay_percent, sync_percent, scale_ns: 500_000, longest_ns: 100_000_000, freed_blocks }
     }
 
     fn share(&self, percent: u64) -> u64 {
@@ -198,7 +204,7 @@ impl PoolGate {
             self.groups.wait_synced(Txg(self.groups.last_synced().0 + 1)).await?;
         }
         self.hold_up(started).await;
-        let tx = self.groups.hold()?;
+        let tx = self.hold(purpose).await?;
         if let Some(limits) = self.limits().as_mut() {
             limits.book(set, tx.txg(), bytes);
         }
@@ -206,6 +212,19 @@ impl PoolGate {
             self.groups.push();
         }
         Ok(tx)
+    }
+
+    /// A hold on the open group; for who frees, on one that does not free enough yet.
+    async fn hold(&self, purpose: Purpose) -> Result<Tx, ObjectError> {
+        loop {
+            let tx = self.groups.hold()?;
+            let txg = tx.txg();
+            if purpose != Purpose::Free || self.groups.freed_blocks_of(txg) < self.dirty.freed_blocks {
+                return Ok(tx);
+            }
+            drop(tx);
+            self.groups.wait_open(Txg(txg.0 + 1)).await?;
+        }
     }
 
     /// Whether there is space now.
@@ -274,6 +293,10 @@ impl Gate for PoolGate {
 
     fn groups(&self) -> &Arc<TxGroups> {
         &self.groups
+    }
+
+    fn freed_per_group(&self) -> u64 {
+        self.dirty.freed_blocks
     }
 
     fn dedup(&self) -> Option<&Arc<Dedup>> {

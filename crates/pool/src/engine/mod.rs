@@ -288,7 +288,7 @@ impl Engine {
 async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
     loop {
         let due = engine.machine.clock.now() + GROUP_TIME;
-        {
+        if !core.frees_on {
             let timer = pin!(engine.machine.clock.sleep_until(due));
             let wanted = pin!(engine.groups().wanted());
             match select(wanted, timer).await {
@@ -316,6 +316,8 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
         if core.ended {
             core.autotrim.end().await;
             engine.queue.close();
+            // Who still waits for a group waits for nothing.
+            engine.groups().fail("it is closed for changes");
             return core;
         }
     }

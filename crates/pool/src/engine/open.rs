@@ -21,7 +21,7 @@ use super::keys::KeyStore;
 use super::labels::Leaf;
 use super::missed::Missed;
 use super::space::SpaceMaps;
-use super::syncing::{Core, FREED_PER_GROUP, Syncing};
+use super::syncing::{Core, Syncing};
 use super::{Engine, Host, Parts, allocation, unflushed};
 use crate::assemble::state;
 use crate::config::{Class, VdevKind};
@@ -273,7 +273,8 @@ async fn assemble(
         scrub_began: None,
         autotrim: AutoTrim::default(),
         limits: None,
-        freed_per_group: FREED_PER_GROUP,
+        freed_per_group: options.dirty.freed_blocks,
+        frees_on: false,
         ended: false,
     };
     let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));

@@ -26,7 +26,7 @@ use crate::config::VdevConfig;
 use crate::error::PoolError;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::SpaceChange;
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
@@ -40,8 +40,11 @@ use weir_objects::{ObjectError, ObjectSet, Place};
 /// Rounds of planning after which something must be wrong: each either adds blocks or enlarges places, and there are
 /// only so many.
 const MAX_ROUNDS: u32 = 1000;
-/// Blocks of destroyed datasets that one group gives back at most.
-pub(crate) const FREED_PER_GROUP: u64 = 100_000;
+/// Blocks of destroyed datasets that are freed before the time is looked at.
+const FREED_AT_ONCE: u64 = 4096;
+/// So long a group may free them although somebody waits for it (`zfs_free_min_time_ms`), and if nobody does.
+const FREEING_TIME: Duration = Duration::from_secs(1);
+const FREEING_TIME_ALONE: Duration = Duration::from_millis(2500);
 /// Bytes of a block of the configuration's object.
 pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
 
@@ -75,6 +78,8 @@ pub struct Core {
     pub limits: Option<Limits>,
     /// Blocks of destroyed datasets that one group gives back at most.
     pub freed_per_group: u64,
+    /// The last group freed some of them, and there are more.
+    pub frees_on: bool,
     /// The group that is being synced is the last one.
     pub ended: bool,
 }
@@ -117,10 +122,10 @@ impl Syncing<'_> {
             answers.extend(job(self).await);
         }
         self.sync_sets().await?;
-        if self.core.config_object.0 != 0 {
-            self.change.free_in_background(self.core.freed_per_group).await?;
-        }
         self.free_all().await?;
+        if self.core.config_object.0 != 0 {
+            self.free_in_background().await?;
+        }
         self.sync_dedup().await?;
         self.core.clones.write(&mut self.change).await?;
         let saved_bytes = self.core.clones.saved_bytes().saturating_add(self.engine.gate.dedup.saved_bytes());
@@ -193,6 +198,28 @@ impl Syncing<'_> {
         for pointer in cloned {
             let dsize_bytes = self.engine.cache.blocks().dsize_bytes(pointer);
             self.core.clones.add(&mut self.change, &tree.children, pointer, dsize_bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees a part of what destroyed data sets left: so many blocks, and as long as a group may take for it. If
+    /// anything is left, the next group follows at once.
+    async fn free_in_background(&mut self) -> Result<(), PoolError> {
+        let (clock, began) = (self.engine.machine.clock.clone(), self.engine.machine.clock.now());
+        let (mut left, mut any) = (self.core.freed_per_group, false);
+        self.core.frees_on = false;
+        while left > 0 {
+            let freed = self.change.free_in_background(left.min(FREED_AT_ONCE)).await?;
+            // What dedup tables and shared blocks cost is a part of the time.
+            self.free_all().await?;
+            left = left.saturating_sub(freed.blocks);
+            any |= freed.blocks > 0;
+            self.core.frees_on = freed.more && any;
+            let spent = clock.now().since(began);
+            let hurry = spent > FREEING_TIME && self.engine.groups().is_wanted();
+            if !freed.more || freed.blocks == 0 || hurry || spent > FREEING_TIME_ALONE {
+                break;
+            }
         }
         Ok(())
     }

@@ -532,7 +532,20 @@ fn unexplained(found: &Holds, state: &Names, known: &Known, cut: When) -> Option
 /// Whether `found` is what a change that led from `older` to `newer` leaves when its last part is missing.
 fn is_part(older: &Contents, newer: &Contents, found: &Contents) -> bool {
     let rest = |of: &Contents| (of.mode, of.uid, of.xattrs.clone());
-    rest(older) == rest(newer) && rest(newer) == rest(found) && partly_written(&older.bytes, &newer.bytes, &found.bytes)
+    let (older_bytes, newer_bytes, found_bytes) = (&older.bytes, &newer.bytes, &found.bytes);
+    let partly = partly_written(older_bytes, newer_bytes, found_bytes);
+    if rest(older) == rest(found) && partly_freed(older_bytes, newer_bytes, found_bytes) {
+        return true;
+    }
+    rest(older) == rest(newer) && rest(newer) == rest(found) && partly
+}
+
+/// Whether `found` is what a change that freed a range leaves when it took more than one group: the range's last part is
+/// zeros already, the size is the old one.
+fn partly_freed(older: &[u8], newer: &[u8], found: &[u8]) -> bool {
+    let kept = older.iter().zip(found).take_while(|(a, b)| a == b).count();
+    let new = |n: usize| newer.get(n).copied().unwrap_or(0);
+    found.len() == older.len() && (kept..found.len()).all(|n| found[n] == new(n) && [older[n], 0].contains(&found[n]))
 }
 
 /// Whether `found` is what a write that led from `older` to `newer` leaves when its last part is missing: the log splits

@@ -52,7 +52,7 @@ pub fn look(known: &Judged, world: &SimWorld, way: Way) -> Result<Found, String>
             Way::Locked => look_locked(&machine, known).await.map_err(|e| format!("without keys: {e}"))?,
             _ => Vec::new(),
         };
-        let engine = import(&machine, &known.encrypted()).await.map_err(|e| format!("import: {e}"))?;
+        let engine = import(&machine, known.shape, &known.encrypted()).await.map_err(|e| format!("import: {e}"))?;
         let mut files = Vec::new();
         for known in &known.files {
             files.push(files::look(&engine, known).await?);
@@ -73,7 +73,7 @@ pub fn look(known: &Judged, world: &SimWorld, way: Way) -> Result<Found, String>
 /// Opens the pool without keys, and closes it again.
 async fn look_locked(machine: &Machine, known: &Judged) -> Result<Vec<Option<files::Found>>, String> {
     let (rq, encrypted) = (&Request::internal("judge"), known.encrypted());
-    let engine = import(machine, &[]).await.map_err(|e| format!("import: {e}"))?;
+    let engine = import(machine, known.shape, &[]).await.map_err(|e| format!("import: {e}"))?;
     let mut open = Vec::new();
     for known in &known.files {
         if encrypted.contains(&known.dataset.as_str()) {

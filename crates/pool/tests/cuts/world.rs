@@ -28,6 +28,8 @@ pub struct Shape {
     pub suite: Option<Suite>,
     /// What was freed is trimmed in the background.
     pub autotrim: bool,
+    /// Blocks that a group frees: few, so that some files and all data sets take several groups.
+    pub freed_blocks: u64,
 }
 
 /// All ciphers.
@@ -39,7 +41,9 @@ impl Shape {
     pub fn of(seed: u64) -> Self {
         let suite = seed.is_multiple_of(2).then_some(SUITES[(seed / 2 % 6) as usize]);
         let autotrim = seed % 3 == 1;
-        let shape = Shape { layout: Layout::Single, devices: 1, log: false, dedup: false, suite, autotrim };
+        let freed_blocks = [100_000, 24, 3][(seed / 3 % 3) as usize];
+        let (layout, devices, log, dedup) = (Layout::Single, 1, false, false);
+        let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks };
         match seed % 5 {
             0 => shape,
             1 => Shape { layout: Layout::Mirror, devices: 2, ..shape },
@@ -79,6 +83,7 @@ fn options(shape: Shape) -> CreateOptions {
     let mut options = CreateOptions::new("tank", tops);
     options.ashift = Some(9);
     options.arc_bytes = 16 << 20;
+    options.dirty.freed_blocks = shape.freed_blocks;
     options.properties = vec![("autotrim".into(), PoolValue::Number(shape.autotrim.into()))];
     if shape.dedup {
         // What the clients write would else be so short that it stands in the pointers.
@@ -135,10 +140,12 @@ fn opening() -> OpenOptions {
 }
 
 /// Opens the pool, with the keys of these data sets.
-pub async fn import(machine: &Machine, with_keys_of: &[&str]) -> Result<Arc<Engine>, PoolError> {
+pub async fn import(machine: &Machine, shape: Shape, with_keys_of: &[&str]) -> Result<Arc<Engine>, PoolError> {
     let mut open = opening();
     open.keys = with_keys_of.iter().map(|name| ((*name).to_owned(), SECRET.to_vec())).collect();
-    Engine::import(machine, &ImportOptions::new(open)).await
+    let mut options = ImportOptions::new(open);
+    options.dirty.freed_blocks = shape.freed_blocks;
+    Engine::import(machine, &options).await
 }
 
 /// Asks again while somebody looks at the data set: a syncer or an administrator may, for a moment.

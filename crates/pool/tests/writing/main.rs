@@ -9,6 +9,7 @@ mod dedup;
 mod diff;
 mod encrypted;
 mod files;
+mod freeing;
 mod full;
 mod gangs;
 mod goldens;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use weir_format::dsl::pool as names;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::{Machine, Request};
-use weir_objects::dsl::change::ZAP_METADATA;
+use weir_objects::dsl::change::{NewDataset, ZAP_METADATA};
+use weir_objects::props::Value;
 use weir_objects::zap::{self, NewZap};
 use weir_objects::{bpobj, deadlist};
 use weir_pool::PoolError;
@@ -38,7 +39,11 @@ async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
 /// Lets both walks judge an exported pool. Gives how many blocks wait to be freed.
 async fn judged(machine: &Machine, dir: &Path) -> u64 {
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
-    let waiting = pool.verify(&Request::internal("test")).await.unwrap().counts.cell(DEFERRED, None).count;
+    let rq = &Request::internal("test");
+    let waiting = pool.verify(rq).await.unwrap().counts.cell(DEFERRED, None).count;
+    let properties = weir_pool::properties::properties(rq, &pool, None).await.unwrap();
+    let freeing = properties.iter().find(|p| p.name == "freeing").unwrap().value.text(true);
+    assert_eq!(freeing != "0", waiting > 0, "{waiting} blocks wait, {freeing} bytes are said to");
     drop(pool);
     work::demand_whole(machine, dir, "tank").await;
     zdb::demand_clean(dir, "tank");
@@ -55,7 +60,9 @@ fn what_waits_to_be_freed_is_no_leak() {
         // Few blocks, and no divisors of what a block of pointers or of dnodes holds; the rest stays as it is.
         for per_group in [7, 23, 61] {
             let engine = import(&machine, &dir).await;
-            engine.create_dataset(home()).await.unwrap();
+            // So many blocks that they outlast the groups until the freeing is stopped.
+            let small = vec![("recordsize".to_owned(), Value::Number(4096))];
+            engine.create_dataset(NewDataset { properties: small, ..home() }).await.unwrap();
             fill(&engine.file_system(rq, "tank/home").await.unwrap(), rq, 1).await;
             engine.sync().await.unwrap();
             free_per_group(&engine, per_group).await;

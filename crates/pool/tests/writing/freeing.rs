@@ -1,0 +1,238 @@
+//! Freeing that spreads over groups: each frees a part, a crash in between loses and leaks nothing.
+
+use crate::files::home;
+use crate::real::{folder, pool_of};
+use crate::{work, zdb};
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_files::{Cred, FileSystem, New, NewKind, SetAttributes, Space, WriteAt};
+use weir_format::ObjectId;
+use weir_machine::{Machine, Request};
+use weir_objects::dsl::change::NewDataset;
+use weir_objects::props::Value;
+use weir_pool::config::Class;
+use weir_pool::engine::ImportOptions;
+use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions};
+use weir_sim::{SimWorld, Timing};
+
+/// Blocks that a group frees, and that one transaction frees beyond.
+const LIMIT: u64 = 160;
+const PIECE: u64 = LIMIT / 16;
+/// A file's blocks: three levels of pointers.
+const BLOCK_BYTES: u64 = 512;
+const BLOCKS: u64 = 3000;
+const SEARCH: &str = "/sim";
+
+fn world(seed: u64) -> SimWorld {
+    let world = SimWorld::new(seed);
+    world.add_disk(format!("{SEARCH}/d"), 64 << 20, 512, Timing::SataSsd);
+    world
+}
+
+async fn create(machine: &Machine) -> Arc<Engine> {
+    let leaf = NewLeaf { path: format!("{SEARCH}/d").into(), is_file: true };
+    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let mut options = CreateOptions::new("tank", vec![top]);
+    (options.ashift, options.arc_bytes, options.dirty.freed_blocks) = (Some(9), 16 << 20, LIMIT);
+    let engine = Engine::create(machine, &options).await.unwrap();
+    engine.create_dataset(small_blocks()).await.unwrap();
+    engine
+}
+
+fn small_blocks() -> NewDataset {
+    NewDataset { properties: vec![("recordsize".into(), Value::Number(BLOCK_BYTES))], ..home() }
+}
+
+async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
+    let mut options = ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"));
+    (options.open.arc_bytes, options.dirty.freed_blocks) = (16 << 20, LIMIT);
+    Engine::import(machine, &options).await.unwrap()
+}
+
+/// Makes a file of many blocks, each in a place of its own, with a hole in its midst.
+async fn make(engine: &Engine, name: &str) -> (Arc<FileSystem>, ObjectId) {
+    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let files = engine.file_system(rq, "tank/home").await.unwrap();
+    let new = New::of(NewKind::Regular, 0o644);
+    let file = files.create(rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    let half = BLOCKS * BLOCK_BYTES / 2;
+    for (part, at) in [(0, 0), (1, half + (1 << 40))] {
+        let noise = (0..half >> 14).flat_map(|n| work::contents(7 + part, n * 2)).chain(work::contents(9, 0));
+        let data = Bytes::from_iter(noise.take(half as usize));
+        files.write(rq, &root, file, WriteAt::Offset(at), data).await.unwrap();
+    }
+    engine.sync().await.unwrap();
+    (files, file)
+}
+
+/// Blocks of a file in the last group that was synced.
+async fn stored(files: &FileSystem, file: ObjectId) -> u64 {
+    match files.objects().object(&Request::internal("test"), file).await {
+        Ok(object) => object.dnode.block_pointers.iter().map(|pointer| pointer.fill()).sum(),
+        Err(_) => 0,
+    }
+}
+
+/// Looks at the file while `change` goes on, and demands that no group frees more than it may. Gives how many groups freed.
+async fn demand_bounded(
+    engine: &Arc<Engine>,
+    (files, file): (&Arc<FileSystem>, ObjectId),
+    change: impl Future<Output = ()> + Send + 'static,
+) -> u64 {
+    let (clock, tasks) = (engine.machine.clock.clone(), engine.machine.tasks.clone());
+    let changing = tasks.spawn(change);
+    let (mut groups, mut txg, mut blocks) = (0, engine.groups().last_synced(), stored(files, file).await);
+    assert!(blocks > 0);
+    let mut idle = 0;
+    while idle < 200 {
+        clock.sleep(Duration::from_micros(100)).await;
+        let now = stored(files, file).await;
+        let passed = engine.groups().last_synced().0 - txg.0;
+        if now < blocks {
+            // A group's blocks are gone a moment before it counts as synced.
+            let most = (passed + 1) * (LIMIT + PIECE);
+            assert!(blocks - now <= most, "{} blocks went in {passed} groups", blocks - now);
+            (groups, blocks, idle) = (groups + 1, now, 0);
+            txg = engine.groups().last_synced();
+        } else {
+            idle += 1;
+        }
+        if idle > 100 && now > 0 {
+            engine.sync().await.unwrap();
+        }
+    }
+    changing.await.unwrap();
+    groups
+}
+
+#[test]
+fn a_large_file_goes_over_many_groups() {
+    let world = world(1);
+    let machine = world.machine();
+    let run = world.run(async move {
+        let engine = create(&machine).await;
+        let (files, file) = make(&engine, "large").await;
+        assert_eq!(stored(&files, file).await, BLOCKS);
+        let (on, root) = (files.clone(), Cred::root());
+        let unlink = async move {
+            on.remove(&Request::internal("test"), &root, on.root(), b"large").await.unwrap();
+        };
+        let groups = demand_bounded(&engine, (&files, file), unlink).await;
+        assert!(groups >= BLOCKS / (LIMIT + PIECE) - 1, "{groups} groups");
+        assert_eq!(stored(&files, file).await, 0);
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+    });
+    run.unwrap();
+}
+
+#[test]
+fn cutting_and_punching_spread_as_well() {
+    let world = world(2);
+    let machine = world.machine();
+    let run = world.run(async move {
+        let engine = create(&machine).await;
+        let (files, file) = make(&engine, "large").await;
+        let half = BLOCKS * BLOCK_BYTES / 2;
+        let on = files.clone();
+        let punch = async move {
+            let range = BLOCK_BYTES * 100 + 9..half - 9;
+            on.allocate(&Request::internal("test"), &Cred::root(), file, range, Space::Punch).await.unwrap();
+        };
+        assert!(demand_bounded(&engine, (&files, file), punch).await > 5);
+        engine.sync().await.unwrap();
+        // The blocks at both edges are there, as far as the range leaves them something.
+        assert_eq!(stored(&files, file).await, BLOCKS / 2 + 102);
+        let on = files.clone();
+        let cut = async move {
+            let set = SetAttributes { size_bytes: Some(BLOCK_BYTES * 10 + 1), ..SetAttributes::default() };
+            on.set_attributes(&Request::internal("test"), &Cred::root(), file, &set).await.unwrap();
+        };
+        assert!(demand_bounded(&engine, (&files, file), cut).await > 5);
+        engine.sync().await.unwrap();
+        let rq = &Request::internal("test");
+        assert_eq!(files.attributes(rq, file).await.unwrap().size_bytes, BLOCK_BYTES * 10 + 1);
+        assert_eq!(stored(&files, file).await, 11);
+        let found = files.read(rq, file, 0, 1 << 20).await.unwrap();
+        assert!(found[..5120] == work::contents(7, 0)[..5120] && found.len() == 5121);
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+    });
+    run.unwrap();
+}
+
+/// The power fails while a file goes: what is left of it goes when the pool is opened again, and nothing leaks.
+#[test]
+fn a_crash_in_between_leaves_the_rest_for_later() {
+    for seed in 10..16 {
+        let world = world(seed);
+        let machine = world.machine();
+        let run = world.run(async move {
+            let engine = create(&machine).await;
+            let (files, file) = make(&engine, "large").await;
+            let (on, clock) = (files.clone(), machine.clock.clone());
+            machine
+                .tasks
+                .spawn(async move { on.remove(&Request::internal("test"), &Cred::root(), on.root(), b"large").await });
+            let most = BLOCKS - seed * 150;
+            while stored(&files, file).await > most {
+                clock.sleep(Duration::from_micros(100)).await;
+            }
+            let left = stored(&files, file).await;
+            assert!(left > 0 && left < BLOCKS);
+        });
+        run.unwrap();
+        world.power_failure();
+        let machine = world.machine();
+        let judged = world.run(async move {
+            let dir = Path::new(SEARCH);
+            work::demand_whole(&machine, dir, "tank").await;
+            let engine = import(&machine, dir).await;
+            let files = engine.file_system(&Request::internal("test"), "tank/home").await.unwrap();
+            let rq = &Request::internal("test");
+            assert!(files.read_dir(rq, files.root(), 0, 9).await.unwrap().is_empty());
+            engine.sync().await.unwrap();
+            let used = engine.gate.space().used_bytes;
+            assert!(used < BLOCKS * BLOCK_BYTES, "{used} bytes are used still");
+            engine.export().await.unwrap();
+            work::demand_whole(&machine, dir, "tank").await;
+        });
+        judged.unwrap();
+    }
+}
+
+/// A pool that is closed while a file goes is clean, and goes on with it.
+#[test]
+fn what_is_half_freed_is_clean_for_zdb() {
+    let dir = folder("freeing");
+    let machine = Machine::production().unwrap();
+    let mut options = pool_of(&dir, Layout::Raidz(1), 3);
+    options.dirty.freed_blocks = LIMIT;
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        engine.create_dataset(small_blocks()).await.unwrap();
+        let (files, file) = make(&engine, "large").await;
+        let on = files.clone();
+        let going = machine
+            .tasks
+            .spawn(async move { on.remove(&Request::internal("test"), &Cred::root(), on.root(), b"large").await });
+        while stored(&files, file).await == BLOCKS {
+            machine.clock.sleep(Duration::from_millis(1)).await;
+        }
+        engine.export().await.unwrap();
+        // It is told that it cannot go on, and does not wait for ever.
+        assert!(going.await.unwrap().is_err());
+        let left = stored(&files, file).await;
+        assert!(left > 0 && left < BLOCKS, "{left} blocks are left");
+        work::demand_whole(&machine, &dir, "tank").await;
+        zdb::demand_clean(&dir, "tank");
+        let engine = import(&machine, &dir).await;
+        engine.file_system(&Request::internal("test"), "tank/home").await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
