@@ -37,8 +37,8 @@ pub enum Operation {
     Bookmark(Vec<(String, String)>),
     /// Properties change.
     Set(String, Vec<(String, Setting)>),
-    /// How much a user, group or project may use in a file system; 0: no limit.
-    SetQuota(String, Who, Counted, u64, u64),
+    /// How much a user, group or project (or each without a limit of its own) may use in a file system; 0: no limit.
+    SetQuota(String, Who, Counted, Option<u64>, u64),
     /// A volume gets another size, in bytes.
     Resize(String, u64),
 }

@@ -139,6 +139,21 @@ impl SetAttributes {
     }
 }
 
+/// Flags of a file to be set, and its project (`chattr(1)`, `zfs project`); `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetFlags {
+    /// Nothing of it may change.
+    pub immutable: Option<bool>,
+    /// It is only written to at its end, and not removed.
+    pub append_only: Option<bool>,
+    /// `dump(8)` passes it over: nothing here looks at it.
+    pub no_dump: Option<bool>,
+    /// What is made in the directory gets its project.
+    pub inherit_project: Option<bool>,
+    /// The project that its space is counted for.
+    pub project: Option<u32>,
+}
+
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {

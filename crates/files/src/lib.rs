@@ -32,7 +32,7 @@ mod xattr;
 
 pub use acl::{Ace, Acl, Who};
 pub use attributes::{Attributes, FileFlags, FileKind};
-pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetTime, Space, WriteAt, XattrMode};
+pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTime, Space, WriteAt, XattrMode};
 pub use directory::DirEntry;
 pub use error::FileError;
 pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Usage};

@@ -9,13 +9,13 @@
 //! last name.
 
 use crate::changes::Create;
-use crate::convert;
 use crate::inner::{Inner, reply_xattr};
+use crate::{convert, flags};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::future::Future;
@@ -430,6 +430,31 @@ impl Filesystem for Door {
         let Some(space) = convert::space(mode) else { return reply.error(Errno::EOPNOTSUPP) };
         self.end(from, "fallocate", reply, move |inner, rq, cred| async move {
             inner.allocate(&rq, &cred, number, (offset, length), space).await
+        });
+    }
+
+    /// Flags and project of a file: the kernel turns `chattr(1)` and its like into these.
+    fn ioctl(
+        &self,
+        from: &KernelRequest,
+        number: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        data: &[u8],
+        out_bytes: u32,
+        reply: ReplyIoctl,
+    ) {
+        let Some(asked) = flags::Asked::of(command, data) else { return reply.error(Errno::ENOTTY) };
+        let cred = cred(from);
+        self.run(from, "ioctl", move |inner, rq| async move {
+            match inner.flags(&rq, &cred, number, asked).await {
+                Ok(mut answer) => {
+                    answer.resize(out_bytes as usize, 0);
+                    reply.ioctl(0, &answer);
+                }
+                Err(errno) => reply.error(errno),
+            }
         });
     }
 

@@ -34,6 +34,7 @@
 mod changes;
 mod convert;
 mod door;
+mod flags;
 mod inner;
 mod inodes;
 mod mount;

@@ -24,6 +24,7 @@ pub mod compute;
 pub mod crew;
 pub mod disk;
 pub mod entropy;
+pub mod file_flags;
 pub mod map;
 pub mod production;
 pub mod real;

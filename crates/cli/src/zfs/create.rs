@@ -1,6 +1,7 @@
 //! `zfs create` and `zfs clone`: new file systems and volumes.
 
-use super::target::{self, PLACES, once, words};
+use super::identity;
+use super::target::{self, PLACES, words};
 use super::values::{self, When};
 use crate::args::{Args, Spec};
 use crate::call::{Call, say};
@@ -13,6 +14,7 @@ use std::ffi::OsString;
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_objects::dsl::{Counted, Who};
 use weir_objects::props::{DatasetKind, Value};
 use weir_pool::PoolError;
 use weir_pool::engine::{Encryption, Engine};
@@ -58,7 +60,9 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         let encryption = wanted.encryption(Asked::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
         let new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
-        target::run(call, engine, &doing, Operation::Create(new, encryption)).await
+        let (new, limits) = without_limits(new);
+        target::run(call, engine, &doing, Operation::Create(new, encryption)).await?;
+        set_limits(call, engine, &name, &doing, limits).await
     })?;
     if args.has('v') || args.has('P') {
         say!(call, "{}{name}", if args.has('P') { "create\t" } else { "create " });
@@ -87,6 +91,34 @@ fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewData
         }
     };
     Ok((NewDataset { name: name.to_owned(), kind, properties }, wanted))
+}
+
+/// Limits of those that have none of their own.
+type Limits = Vec<(Who, Counted, u64)>;
+
+/// Takes such limits out: they stand in the new file system, not among its properties.
+fn take_limits(properties: &mut Vec<(String, Value)>) -> Limits {
+    let mut limits = Limits::new();
+    properties.retain(|(name, value)| match (identity::usual(name), value) {
+        (Some((who, what)), Value::Number(limit)) => {
+            limits.push((who, what, *limit));
+            false
+        }
+        _ => true,
+    });
+    limits
+}
+
+fn without_limits(mut new: NewDataset) -> (NewDataset, Limits) {
+    let limits = take_limits(&mut new.properties);
+    (new, limits)
+}
+
+async fn set_limits(call: &Call, engine: &Engine, name: &str, doing: &str, limits: Limits) -> Result<(), Failure> {
+    for (who, what, limit) in limits {
+        target::run(call, engine, doing, Operation::SetQuota(name.to_owned(), who, what, None, limit)).await?;
+    }
+    Ok(())
 }
 
 /// What `-o` says.
@@ -239,12 +271,13 @@ pub fn clone(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         let why = "Encryption properties must inherit from origin dataset.";
         return Err(Failure::failed(format!("{doing}: {why}")));
     }
-    if !args.has('p') {
-        return once(call, &args, &name, &doing, Operation::Clone(origin, name.clone(), properties));
-    }
+    let limits = take_limits(&mut properties);
     target::open(call, &args, &name)?.with(async |engine| {
-        make_parents(call, engine, &name, &doing).await?;
-        target::run(call, engine, &doing, Operation::Clone(origin, name.clone(), properties)).await
+        if args.has('p') {
+            make_parents(call, engine, &name, &doing).await?;
+        }
+        target::run(call, engine, &doing, Operation::Clone(origin, name.clone(), properties)).await?;
+        set_limits(call, engine, &name, &doing, limits).await
     })?;
     Ok(0)
 }

@@ -64,6 +64,12 @@ pub fn parse(property: &str) -> Option<Result<Of, String>> {
     Some(id.map(|id| Of { who, what, is_quota, id }).ok_or_else(unknown))
 }
 
+/// Whose limit a property like `defaultuserquota` is: of those that have none of their own.
+pub fn usual(property: &str) -> Option<(Who, Counted)> {
+    let all = Who::ALL.into_iter().flat_map(|who| Counted::ALL.map(|what| (who, what)));
+    all.into_iter().find(|(who, what)| who.default_name(*what) == property)
+}
+
 /// A limit as it is written: a size or a count, or `none`.
 ///
 /// # Errors

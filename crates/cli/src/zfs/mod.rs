@@ -8,6 +8,7 @@ mod holds;
 mod identity;
 mod keys;
 mod list;
+mod project;
 mod select;
 mod set;
 mod snapshot;
@@ -28,6 +29,7 @@ usage: zfs list | get [-d DIR]… [options] [DATASET]…
        zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark [--dir DIR]… [options] NAME…
        zfs diff [-FHth] [--dir DIR]… SNAPSHOT [SNAPSHOT|FILESYSTEM]
        zfs userspace | groupspace | projectspace [--dir DIR]… [options] FILESYSTEM|SNAPSHOT
+       zfs project [-c|-C] [options] FILE|DIRECTORY…
        zfs set | inherit | hold | release | holds [--dir DIR]… [options] NAME…
        zfs load-key | unload-key | change-key [--dir DIR]… [options] NAME";
 
@@ -54,6 +56,7 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "userspace" => userspace::run(call, Who::User, line),
         "groupspace" => userspace::run(call, Who::Group, line),
         "projectspace" => userspace::run(call, Who::Project, line),
+        "project" => project::run(call, line),
         "hold" => holds::hold(call, line),
         "release" => holds::release(call, line),
         "holds" => holds::holds(call, line),

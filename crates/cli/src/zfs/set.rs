@@ -55,14 +55,18 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     for pair in pairs {
         if let Some(quota) = quota(pair) {
             let (of, limit) = quota.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-            target::run(call, engine, doing, Operation::SetQuota(name.to_owned(), of.who, of.what, of.id, limit))
-                .await?;
+            let operation = Operation::SetQuota(name.to_owned(), of.who, of.what, Some(of.id), limit);
+            target::run(call, engine, doing, operation).await?;
             continue;
         }
         let user = pair.split('=').next().is_some_and(|p| p.contains(':'));
         let as_kind = if user { DatasetKind::Filesystem } else { kind };
         let (property, value) =
             values::parse(pair, as_kind, When::Later).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
+        if let (Some((who, what)), Value::Number(limit)) = (identity::usual(&property), &value) {
+            target::run(call, engine, doing, Operation::SetQuota(name.to_owned(), who, what, None, *limit)).await?;
+            continue;
+        }
         settings.push((property, value));
     }
     let volsize = settings.iter().position(|(property, _)| property == "volsize").map(|at| settings.remove(at).1);

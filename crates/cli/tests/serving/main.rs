@@ -114,3 +114,101 @@ fn what_was_flushed_outlives_a_server_that_is_killed() {
     assert!(server.wait().unwrap().success());
     assert!(said.starts_with("p/x: sync=disabled"), "{said}");
 }
+
+/// A mount that ends with this.
+struct Mount(Child);
+
+impl Mount {
+    /// `None` with one line where there is no FUSE.
+    fn new(folder: &str, pool: &str, at: &Path) -> Option<Self> {
+        if !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: no /dev/fuse");
+            return None;
+        }
+        let mut child = weir(&["mount", "-d", folder, pool]).arg(at).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        for line in lines {
+            if line.trim() == "ready" {
+                return Some(Mount(child));
+            }
+        }
+        eprintln!("skipped: it cannot be mounted: {}", child.wait().unwrap());
+        None
+    }
+
+    fn end(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+/// What another program says of a file; `None` if it is not there.
+fn told(program: &str, words: &[&str], at: &Path) -> Option<(bool, String)> {
+    let out = Command::new(program).args(words).arg(at).output().ok()?;
+    Some((out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()))
+}
+
+#[test]
+fn projects_are_set_through_a_mount() {
+    let (dir, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = dir.path().to_str().unwrap();
+    let disk = format!("{folder}/d");
+    std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    ok(&["zpool", "create", "p", &disk]);
+    ok(&["zfs", "create", "--dir", folder, "-o", "defaultuserquota=1G", "p/fs"]);
+    let quota = ok(&["zfs", "get", "-d", folder, "-Hpo", "value", "defaultuserquota", "p/fs"]);
+    assert_eq!(quota.trim(), "1073741824");
+    let Some(mount) = Mount::new(folder, "p", at.path()) else { return };
+    let top = at.path().join("fs/top");
+    std::fs::create_dir_all(top.join("in")).unwrap();
+    std::fs::write(top.join("in/old"), [7; 5000]).unwrap();
+    let name = |path: &str| top.join(path).to_str().unwrap().to_owned();
+    let (whole, inner, old) = (top.to_str().unwrap().to_owned(), name("in"), name("in/old"));
+    assert_eq!(ok(&["zfs", "project", &whole]), format!("    0 - {whole}\n    0 - {inner}\n"));
+    ok(&["zfs", "project", "-p", "42", "-s", &whole]);
+    let found = ok(&["zfs", "project", "-cr", &whole]);
+    let wrong = "project ID is not set properly (0/42)";
+    let unset = "project inherit flag is not set";
+    assert_eq!(found, format!("{inner} - {wrong}\n{inner} - {unset}\n{old} - {wrong}\n{old} - {unset}\n"));
+    assert_eq!(ok(&["zfs", "project", "-c0r", &whole]), format!("{inner}\0{old}\0"));
+    ok(&["zfs", "project", "-rs", &whole]);
+    assert_eq!(ok(&["zfs", "project", "-cr", &whole]), "");
+    std::fs::write(top.join("in/new"), b"heir").unwrap();
+    assert_eq!(ok(&["zfs", "project", "-d", &inner]), format!("   42 P {inner}\n"));
+    assert_eq!(ok(&["zfs", "project", &name("in/new")]), format!("   42 P {}\n", name("in/new")));
+    // Other programs see the same, and set it.
+    if let Some((_, said)) = told("lsattr", &["-pd"], &top) {
+        assert!(said.trim_start().starts_with("42 ") && said.contains('P'), "{said}");
+        assert_eq!(told("chattr", &["-p", "43"], Path::new(&old)), Some((true, String::new())));
+        assert_eq!(ok(&["zfs", "project", &old]), format!("   43 P {old}\n"));
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(told("chattr", &["+a"], Path::new(&old)), Some((true, String::new())));
+            assert!(std::fs::write(&old, b"anew").is_err() && std::fs::remove_file(&old).is_err());
+            assert_eq!(told("chattr", &["-a"], Path::new(&old)), Some((true, String::new())));
+        }
+        assert!(!told("chattr", &["+c"], Path::new(&old)).unwrap().0, "a flag that there is none of");
+        assert_eq!(told("chattr", &["-p", "42"], Path::new(&old)), Some((true, String::new())));
+    }
+    let moved = std::fs::rename(at.path().join("fs/lone"), top.join("lone")).unwrap_err();
+    assert_eq!(moved.kind(), std::io::ErrorKind::NotFound);
+    std::fs::write(at.path().join("fs/lone"), b"none").unwrap();
+    let moved = std::fs::hard_link(at.path().join("fs/lone"), top.join("lone")).unwrap_err();
+    assert_eq!(moved.kind(), std::io::ErrorKind::CrossesDevices);
+    ok(&["zfs", "project", "-C", "-k", &old]);
+    assert_eq!(ok(&["zfs", "project", &old]), format!("   42 - {old}\n"));
+    ok(&["zfs", "project", "-C", "-r", &whole]);
+    assert_eq!(ok(&["zfs", "project", "-d", &inner]), format!("    0 - {inner}\n"));
+    ok(&["zfs", "project", "-p", "9", &old]);
+    assert!(!weir(&["zfs", "project", "/dev/null"]).output().unwrap().status.success());
+    assert!(!weir(&["zfs", "project", "-r", &old]).output().unwrap().status.success());
+    ok(&["zfs", "set", "projectquota@9=1M", "p/fs"]);
+    ok(&["zfs", "set", "defaultprojectquota=2M", "p/fs"]);
+    mount.end();
+    let space = ok(&["zfs", "projectspace", "--dir", folder, "-Ho", "name,quota,objused", "p/fs"]);
+    assert!(space.contains("9\t1M\t1\n") && space.contains("0\t2M\t"), "{space}");
+    ok(&["zfs", "set", "--dir", folder, "defaultprojectquota=none", "p/fs"]);
+    let quota = ok(&["zfs", "get", "-d", folder, "-Hpo", "value", "defaultprojectquota", "p/fs"]);
+    assert_eq!(quota.trim(), "0");
+    check(dir.path(), "p");
+}

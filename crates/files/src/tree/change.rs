@@ -5,7 +5,7 @@
 //! one to another are refused, as between any two mounts.
 
 use super::{Files, Node, Opened, Tree, node_of, object_of};
-use crate::{Acl, Attributes, Cred, FileError, New, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
+use crate::{Acl, Attributes, Cred, FileError, New, RenameMode, SetAttributes, SetFlags, Space, WriteAt, XattrMode};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -172,6 +172,18 @@ impl Tree {
     ) -> Result<Attributes, FileError> {
         let files = self.changing(rq, node).await?;
         files.set_attributes(rq, cred, object_of(&*files, node), set).await
+    }
+
+    /// Sets flags and the project of a file; see [`crate::FileSystem::set_flags`].
+    pub async fn set_flags(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        node: Node,
+        set: &SetFlags,
+    ) -> Result<Attributes, FileError> {
+        let files = self.changing(rq, node).await?;
+        files.set_flags(rq, cred, object_of(&*files, node), set).await
     }
 
     /// Reserves, zeroes or punches a range; see [`crate::FileSystem::allocate`].

@@ -3,7 +3,7 @@
 
 use crate::{
     Acl, Attributes, CaseSensitivity, Cred, DirEntry, FileError, FileSystem, New, RenameMode, Seek, SetAttributes,
-    Space, Usage, WriteAt, XattrMode,
+    SetFlags, Space, Usage, WriteAt, XattrMode,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -116,6 +116,15 @@ pub trait Files: Send + Sync {
         _cred: &'a Cred,
         _object: ObjectId,
         _set: &'a SetAttributes,
+    ) -> Answer<'a, Attributes> {
+        refused()
+    }
+    fn set_flags<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _object: ObjectId,
+        _set: &'a SetFlags,
     ) -> Answer<'a, Attributes> {
         refused()
     }
@@ -312,6 +321,16 @@ impl Files for FileSystem {
         set: &'a SetAttributes,
     ) -> Answer<'a, Attributes> {
         FileSystem::set_attributes(self, rq, cred, object, set).boxed()
+    }
+
+    fn set_flags<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        object: ObjectId,
+        set: &'a SetFlags,
+    ) -> Answer<'a, Attributes> {
+        FileSystem::set_flags(self, rq, cred, object, set).boxed()
     }
 
     fn allocate<'a>(

@@ -13,7 +13,7 @@ use crate::metadata::index;
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_format::acl::Ace;
-use weir_format::zil::{AclBody, CreateBody, LogBody, Made, Renaming};
+use weir_format::zil::{AclBody, CreateBody, LogBody, Made, Renaming, Xvattr};
 use weir_format::znode::{Timestamp, flag};
 use weir_format::{BlockPointer, Encoder, Endian, ObjectId};
 use weir_objects::txg::Tx;
@@ -175,6 +175,28 @@ impl FileSystem {
             extra: &[],
         };
         self.log_of(tx, node, &body);
+    }
+
+    /// Logs that flags were set, or the project.
+    pub(super) fn log_optional(&self, tx: &Tx, node: &Node, optional: &Xvattr) {
+        let mut extra = Encoder::new(Endian::Little);
+        optional.encode(&mut extra);
+        let none = [0; 2];
+        let body = LogBody::SetAttr {
+            object: node.id,
+            mask: mask::XVATTR,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            atime: none,
+            mtime: none,
+            extra: &extra.finish(),
+        };
+        self.log_of(tx, node, &body);
+        if let Some(zil) = self.zil() {
+            zil.settle(node.id);
+        }
     }
 
     pub(super) fn log_xattr(&self, tx: &Tx, node: &Node, name: &[u8], value: Option<&[u8]>) {

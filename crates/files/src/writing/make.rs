@@ -4,7 +4,7 @@
 use super::acls::{self, Listed};
 use super::node::Node;
 use super::quota::owners_of;
-use super::{may, posix_acl};
+use super::{flags, may, posix_acl};
 use crate::attributes::{Attributes, FileKind};
 use crate::change::{Cred, New, NewKind};
 use crate::error::FileError;
@@ -225,8 +225,7 @@ impl FileSystem {
 
     /// The project of a new file in a directory; `None` if the pool does not count by project.
     fn project_of_new(&self, parent: &Node) -> Result<Option<u64>, FileError> {
-        let inherits = parent.has_flag(flag::PROJINHERIT);
-        let project = if inherits { parent.word(index::PROJID) } else { 0 };
+        let project = if parent.has_flag(flag::PROJINHERIT) { flags::project_of(parent) } else { 0 };
         Ok(self.writing()?.settings().projects.then_some(project))
     }
 
@@ -241,16 +240,16 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let is_dir = birth.kind() == FileKind::Directory;
         let project = self.project_of_new(parent)?;
-        let mut flags = flag::ARCHIVE | flag::AV_MODIFIED | birth.listed.flags;
+        let mut bits = flag::ARCHIVE | flag::AV_MODIFIED | birth.listed.flags;
         if birth.xattr_dir || parent.is_xattr() {
-            flags |= flag::XATTR;
+            bits |= flag::XATTR;
         }
         let heir = matches!(birth.kind(), FileKind::Regular | FileKind::Directory);
         if heir && parent.has_flag(flag::PROJINHERIT) {
-            flags |= flag::PROJINHERIT;
+            bits |= flag::PROJINHERIT;
         }
         if project.is_some() {
-            flags |= flag::PROJID;
+            bits |= flag::PROJID;
             self.know(rq, tx, index::PROJID).await?;
             node.numbers = self.numbers();
         }
@@ -260,7 +259,7 @@ impl FileSystem {
         node.set_word(index::UID, birth.uid)?;
         node.set_word(index::GID, birth.gid)?;
         node.set_word(index::PARENT, parent.id.0)?;
-        node.set_word(index::FLAGS, flags)?;
+        node.set_word(index::FLAGS, bits)?;
         for time in [index::ATIME, index::MTIME, index::CTIME, index::CRTIME] {
             node.set_time(time, birth.time)?;
         }
@@ -318,6 +317,7 @@ impl FileSystem {
             return Err(FileError::Exists);
         }
         may::link(&node)?;
+        flags::enters(&node, &parent)?;
         may::add(cred, &parent)?;
         let now = writing.now();
         let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;

@@ -126,6 +126,13 @@ pub(crate) fn set(cred: &Cred, node: &Node, set: &SetAttributes) -> Result<(), F
     Ok(())
 }
 
+/// Setting flags; `guarded`: those that bind the superuser as well, and that only he sets.
+pub(crate) fn set_flags(cred: &Cred, node: &Node, guarded: bool) -> Result<(), FileError> {
+    let superuser = cred.checked || cred.uid == 0;
+    let allowed = if guarded { superuser } else { is_owner(cred, node) };
+    if allowed { Ok(()) } else { Err(FileError::NotPermitted { object: node.id }) }
+}
+
 /// Setting an extended attribute: those of users need the right to write, `trusted` ones the superuser, lists and other
 /// `system` ones the owner. Users' attributes are for files and directories, and in a sticky directory for its owner.
 pub(crate) fn set_xattr(cred: &Cred, node: &Node, name: &[u8]) -> Result<(), FileError> {

@@ -29,6 +29,7 @@ mod acls;
 mod copy;
 mod data;
 mod entries;
+mod flags;
 mod locks;
 mod log;
 mod make;

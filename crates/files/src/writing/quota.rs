@@ -6,6 +6,7 @@
 //!
 //! Replay of the intent log asks nobody: what is in it was allowed.
 
+use super::flags::project_of;
 use super::lock;
 use super::make::NAME_BYTES;
 use super::node::Node;
@@ -14,7 +15,7 @@ use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_format::znode::{flag, master};
+use weir_format::znode::master;
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
 use weir_objects::dsl::{Counted, Who};
@@ -38,8 +39,7 @@ pub(super) type Owners = [(Who, u64); 3];
 
 /// The owners of a file.
 pub(super) fn owners(node: &Node) -> Owners {
-    let project = if node.has_flag(flag::PROJID) { node.word(index::PROJID) } else { 0 };
-    owners_of(node.word(index::UID), node.word(index::GID), project)
+    owners_of(node.word(index::UID), node.word(index::GID), project_of(node))
 }
 
 /// Owners by their numbers; project 0 is none.
@@ -106,17 +106,34 @@ impl FileSystem {
         self.check(rq, owners, &Counted::ALL).await
     }
 
-    /// Sets how many bytes or objects a user, group or project may use; 0 takes the limit away. Stable with its group.
+    /// Sets how many bytes or objects a user, group or project may use (without an id: each that has no limit of its own);
+    /// 0 takes the limit away. Stable with its group.
     ///
     /// # Errors
     /// [`FileError::ReadOnly`]; [`FileError::NoSpace`]; what reading the master node meets.
-    pub async fn set_quota(&self, rq: &Request, who: Who, what: Counted, id: u64, limit: u64) -> Result<(), FileError> {
+    pub async fn set_quota(
+        &self,
+        rq: &Request,
+        who: Who,
+        what: Counted,
+        id: Option<u64>,
+        limit: u64,
+    ) -> Result<(), FileError> {
         let writing = self.writing()?;
         let master = ObjectId(master::OBJECT);
         let failed = |e| FileError::at(e, master, 0);
         let _alone = writing.locks.one(master).await;
         let set = self.objects();
         let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let Some(id) = id else {
+            let name = who.default_name(what);
+            match limit {
+                0 => zap::remove_name(rq, set, &tx, master, name).await.map(drop).map_err(failed)?,
+                limit => zap::put_word(rq, set, &tx, master, name, limit).await.map_err(failed)?,
+            }
+            *lock(&writing.quotas) = None;
+            return Ok(());
+        };
         let name = who.quota_name(what);
         let zap = match zap::lookup_word(rq, set, master, name).await.map_err(failed)? {
             Some(id) => ObjectId(id),

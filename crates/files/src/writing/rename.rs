@@ -5,8 +5,8 @@
 
 use super::entries::unlink;
 use super::make::NAME_BYTES;
-use super::may;
 use super::node::Node;
+use super::{flags, may};
 use crate::change::{Cred, RenameMode};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
@@ -52,7 +52,8 @@ impl FileSystem {
     /// # Errors
     /// [`FileError::Invalid`] if a directory would come to stand in itself; [`FileError::Exists`] and
     /// [`FileError::NotFound`] as the mode says; [`FileError::NotDirectory`], [`FileError::IsDirectory`] and
-    /// [`FileError::NotEmpty`] if the file that has the name cannot be replaced; permissions.
+    /// [`FileError::NotEmpty`] if the file that has the name cannot be replaced; [`FileError::CrossDevice`] into a
+    /// directory that passes on another project; permissions.
     pub async fn rename(
         &self,
         rq: &Request,
@@ -122,6 +123,9 @@ impl FileSystem {
         may::add(cred, dirs.to_ref())?;
         if node.is_xattr() != dirs.to_ref().is_xattr() {
             return Err(FileError::Invalid { why: "an attribute cannot become a file, nor a file an attribute" });
+        }
+        if moves {
+            flags::enters(node, dirs.to_ref())?;
         }
         if moves && node.is_dir() {
             may::move_dir(cred, node)?;
@@ -195,6 +199,7 @@ impl FileSystem {
         }
         self.leave(rq, tx, &mut dirs.from, name, is_dir, now).await?;
         self.enter(rq, tx, dirs.to(), new_name, &mut node, now).await?;
+        flags::inherit(&mut node, dirs.to_ref())?;
         node.touch(now)?;
         self.store_moved(rq, tx, &dirs, &[&node]).await?;
         self.log_rename(tx, (&dirs.from, name), (dirs.to_ref(), new_name), node.id, false);
@@ -216,6 +221,8 @@ impl FileSystem {
         self.leave(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
         self.enter(rq, tx, &mut dirs.from, name, &mut target, now).await?;
         self.enter(rq, tx, dirs.to(), new_name, &mut node, now).await?;
+        flags::inherit(&mut node, dirs.to_ref())?;
+        flags::inherit(&mut target, &dirs.from)?;
         node.touch(now)?;
         target.touch(now)?;
         self.store_moved(rq, tx, &dirs, &[&node, &target]).await?;

@@ -7,7 +7,7 @@
 
 use super::log::{LIST_FLAGS, mask};
 use super::make::{Birth, NAME_BYTES};
-use super::{acls, xattrs};
+use super::{acls, flags, xattrs};
 use crate::change::{Cred, RenameMode, SetAttributes, SetTime};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
@@ -349,7 +349,11 @@ impl FileSystem {
         self.apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;
         if has(mask::XVATTR) {
             let optional = Xvattr::decode(&mut Cursor::new(extra, endian, "intent log"));
-            put_optional(&mut node, &optional.map_err(|e| lies(*object, e))?)?;
+            let optional = optional.map_err(|e| lies(*object, e))?;
+            put_optional(&mut node, &optional)?;
+            if let Some(project) = flags::project_in(&optional, endian) {
+                self.put_project(rq, &tx, &mut node, project).await?;
+            }
         }
         self.store(rq, &tx, &node).await
     }

@@ -21,6 +21,23 @@ const SPILL_MAX_BYTES: usize = 128 << 10;
 /// Most bytes of one attribute: its length is kept in 16 bits.
 const VALUE_MAX_BYTES: usize = 0xffff;
 
+/// The attributes that come first, in their order (`zfs_mknode`).
+const IN_ORDER: [usize; 13] = [
+    index::MODE,
+    index::SIZE,
+    index::GEN,
+    index::UID,
+    index::GID,
+    index::PARENT,
+    index::FLAGS,
+    index::ATIME,
+    index::MTIME,
+    index::CTIME,
+    index::CRTIME,
+    index::LINKS,
+    index::PROJID,
+];
+
 /// The value of an attribute.
 type Value = SmallVec<[u8; 16]>;
 
@@ -192,6 +209,13 @@ impl Row {
         aces.iter().for_each(|ace| ace.encode(&mut bytes));
         self.set_word(naming, index::DACL_COUNT, aces.len() as u64)?;
         self.set(naming, index::DACL_ACES, &bytes.finish())
+    }
+
+    /// Brings the attributes into the order of new files, as far as it says something about them: those that come first
+    /// in it stand at fixed places, for who asks whose a file is without reading all of it ([`super::owner`]).
+    pub fn put_in_order(&mut self, naming: &impl Naming) {
+        let rank = |a: &Attribute| IN_ORDER.iter().position(|index| naming.number(*index) == Some(a.number));
+        self.attributes.sort_by_key(|a| rank(a).unwrap_or(IN_ORDER.len()));
     }
 
     /// Takes an attribute away.

@@ -156,6 +156,11 @@ impl ObjectSet {
         self.root().header.flags & Objset::OBJECT_ACCOUNTING != 0
     }
 
+    /// Whether projects are counted: not in file systems that older software made.
+    pub fn counts_projects(&self) -> bool {
+        self.root().header.flags & Objset::PROJECT_ACCOUNTING != 0
+    }
+
     /// What one user, group or project uses, as of the last group.
     ///
     /// # Errors

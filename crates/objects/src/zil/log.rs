@@ -195,6 +195,12 @@ impl Zil {
         state.lists.push_common(entry);
     }
 
+    /// The changes of an object that were logged so far are replayed before all names that are made from now on: for those
+    /// that say what new files inherit, or where a file may get a name.
+    pub fn settle(&self, object: ObjectId) {
+        self.state().lists.promote(Some(object));
+    }
+
     /// Logs a write made in `tx` to an object with blocks of `block_bytes`.
     pub fn log_write(&self, tx: &Tx, object: ObjectId, offset: u64, data: &Bytes, block_bytes: u64) {
         let txg = tx.txg();

@@ -234,11 +234,19 @@ impl Engine {
         self.renew_settings(&Request::internal("set")).await
     }
 
-    /// Sets how many bytes or objects a user, group or project may use in a file system; 0: as many as it likes.
+    /// Sets how many bytes or objects a user, group or project may use in a file system (without an id: each that has no
+    /// limit of its own); 0: as many as it likes.
     ///
     /// # Errors
     /// If there is no such file system, or it is read-only.
-    pub async fn set_quota(&self, name: String, who: Who, what: Counted, id: u64, limit: u64) -> Result<(), PoolError> {
+    pub async fn set_quota(
+        &self,
+        name: String,
+        who: Who,
+        what: Counted,
+        id: Option<u64>,
+        limit: u64,
+    ) -> Result<(), PoolError> {
         let rq = &Request::internal("set");
         let files = self.file_system(rq, &name).await?;
         let failed = |source| PoolError::File { name: name.clone(), source: Box::new(source) };

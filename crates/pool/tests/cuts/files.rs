@@ -189,7 +189,7 @@ impl Client {
             k.dataset.clone()
         });
         let due = self.know(|k| k.due());
-        self.engine.set_quota(dataset, Who::User, Counted::Bytes, LIMITED, quota_bytes).await.unwrap();
+        self.engine.set_quota(dataset, Who::User, Counted::Bytes, Some(LIMITED), quota_bytes).await.unwrap();
         let now = self.moments.now();
         self.know(|k| k.promise(now, due, None));
     }

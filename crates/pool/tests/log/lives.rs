@@ -256,7 +256,7 @@ fn quotas_bind() {
         let (alice, bob) = (Cred::new(1000, 100, &[]), Cred::new(1001, 100, &[]));
         files.set_attributes(&rq, &root, files.root(), &SetAttributes::mode(0o777)).await.unwrap();
         let set = async |who, what, id, limit| {
-            engine.set_quota(HOME.into(), who, what, id, limit).await.unwrap();
+            engine.set_quota(HOME.into(), who, what, Some(id), limit).await.unwrap();
         };
         set(Who::User, Counted::Bytes, 1000, 2 << 20).await;
         set(Who::Group, Counted::Objects, 100, 6).await;

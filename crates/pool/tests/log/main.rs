@@ -8,4 +8,5 @@ mod cuts;
 mod goldens;
 mod keys;
 mod lives;
+mod projects;
 mod world;

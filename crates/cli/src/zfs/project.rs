@@ -1,0 +1,246 @@
+//! `zfs project`: which project files and directories belong to, and which directories pass theirs on. It works on files of
+//! a mounted file system, as whoever calls it.
+//!
+//! ```text
+//!   zfs project [-d|-r] FILE|DIRECTORY…                      shows: project, P if it is passed on, name
+//!   zfs project -p ID [-s] [-r], -s [-p ID] [-r]             sets, `-s`: lets directories pass it on
+//!   zfs project -c [-0] [-d|-r] [-p ID]                      names what is not as it should be
+//!   zfs project -C [-k] [-r]                                 clears, `-k`: the flag alone
+//! ```
+//!
+//! Without `-p`, `-s` and `-c` take the project that the named directory has. Source: OpenZFS's manual page
+//! `zfs-project(8)`.
+
+use crate::args::{Args, Spec};
+use crate::call::{Call, complain};
+use crate::failure::{FAILED, Failure};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use weir_machine::file_flags::FileFlags;
+
+const SPEC: Spec = Spec {
+    command: "zfs project",
+    letters: "0Ccdkp:rs",
+    long: &[],
+    usage: "zfs project [-d|-r] FILE|DIRECTORY…\n       \
+            zfs project -p ID [-r] [-s] FILE|DIRECTORY…\n       \
+            zfs project -c [-0] [-d|-r] [-p ID] FILE|DIRECTORY…\n       \
+            zfs project -C [-k] [-r] FILE|DIRECTORY…",
+};
+
+/// What is done to each file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    /// Its project is shown.
+    Show,
+    /// It is named if it is not as it should be: bare, with a NUL behind it, if so.
+    Check { bare: bool },
+    /// It gets the project, and the flag, if so.
+    Set { inherit: bool },
+    /// It loses the flag, and the project unless it is kept.
+    Clear { keep: bool },
+}
+
+impl Deed {
+    fn of(args: &Args) -> Result<Self, Failure> {
+        let misused = |what: &str| Err(SPEC.misused(what));
+        let sets = args.has('p') || args.has('s');
+        match (args.has('c'), args.has('C')) {
+            (true, true) => return misused("'-c' and '-C' cannot be given together"),
+            (true, false) if args.has('s') => return misused("'-s' cannot be given with '-c'"),
+            (false, true) if sets => return misused("'-p' and '-s' cannot be given with '-C'"),
+            _ => {}
+        }
+        let looks = args.has('c') || !sets && !args.has('C');
+        if args.has('0') && !args.has('c') {
+            return misused("'-0' is for '-c' alone");
+        }
+        if args.has('k') && !args.has('C') {
+            return misused("'-k' is for '-C' alone");
+        }
+        if args.has('d') && (!looks || args.has('r')) {
+            return misused("'-d' is for showing and '-c', without '-r'");
+        }
+        Ok(match (args.has('c'), args.has('C'), sets) {
+            (true, ..) => Deed::Check { bare: args.has('0') },
+            (_, true, _) => Deed::Clear { keep: args.has('k') },
+            (.., true) => Deed::Set { inherit: args.has('s') },
+            _ => Deed::Show,
+        })
+    }
+
+    fn only_looks(self) -> bool {
+        matches!(self, Deed::Show | Deed::Check { .. })
+    }
+
+    /// The flags that a file gets; `None` if it has them. `project` is the one that it should have.
+    fn change(self, found: FileFlags, project: u32) -> Option<FileFlags> {
+        let mut new = found;
+        match self {
+            Deed::Show | Deed::Check { .. } => {}
+            Deed::Set { inherit } => {
+                new.project = project;
+                new.flags |= if inherit { FileFlags::PROJECT_INHERIT } else { 0 };
+            }
+            Deed::Clear { keep } => {
+                new.flags &= !FileFlags::PROJECT_INHERIT;
+                new.project = if keep { found.project } else { 0 };
+            }
+        }
+        (new != found).then_some(new)
+    }
+}
+
+/// Runs the command.
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
+    // Files are changed as who calls, not as the process that has the pool.
+    if call.held().is_some() {
+        return Err(Failure::failed("'zfs project' is not done by another process"));
+    }
+    let args = SPEC.parse(line)?;
+    let deed = Deed::of(&args)?;
+    let wanted = match args.value('p') {
+        None => None,
+        Some(text) => Some(project(&text)?),
+    };
+    if args.words.is_empty() {
+        return Err(SPEC.misused("missing file or directory target(s)"));
+    }
+    let mut code = 0;
+    for word in &args.words {
+        if let Err(why) = target(call, &args, deed, wanted, Path::new(word)) {
+            complain!(call, "{why}");
+            code = FAILED;
+        }
+    }
+    Ok(code)
+}
+
+fn project(text: &str) -> Result<u32, Failure> {
+    let hex = text.strip_prefix("0x").map(|digits| u32::from_str_radix(digits, 16));
+    let parsed = hex.unwrap_or_else(|| text.parse());
+    parsed.ok().filter(|id| *id != u32::MAX).ok_or_else(|| SPEC.misused(&format!("invalid project ID '{text}'")))
+}
+
+/// Does the deed to one file that was named, and to what is in it.
+fn target(call: &Call, args: &Args, deed: Deed, wanted: Option<u32>, shown: &Path) -> Result<(), String> {
+    let path = call.path(shown);
+    let failed = |why: io::Error| format!("cannot stat '{}': {why}", shown.display());
+    let kind = std::fs::metadata(&path).map_err(failed)?.file_type();
+    if !kind.is_dir() && !kind.is_file() {
+        return Err(format!("'{}': only files and directories have projects", shown.display()));
+    }
+    if !kind.is_dir() && (args.has('r') || args.has('d')) {
+        return Err(format!("'{}' is no directory", shown.display()));
+    }
+    let project = match (wanted, deed) {
+        (Some(project), _) => project,
+        (None, Deed::Set { .. } | Deed::Check { .. }) => flags_of(&path, shown)?.1.project,
+        (None, _) => 0,
+    };
+    one(call, deed, project, &path, shown)?;
+    let looks_in = deed.only_looks() && !args.has('d') || args.has('r');
+    if !kind.is_dir() || !looks_in {
+        return Ok(());
+    }
+    let mut dirs = vec![(path, shown.to_owned())];
+    while let Some((path, shown)) = dirs.pop() {
+        let mut below = inside(call, deed, project, &path, &shown)?;
+        if args.has('r') {
+            // The first comes next.
+            below.reverse();
+            dirs.append(&mut below);
+        }
+    }
+    Ok(())
+}
+
+/// Does the deed to all files of a directory, and gives its directories: where they are, and how they are called.
+fn inside(call: &Call, deed: Deed, project: u32, path: &Path, shown: &Path) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+    let failed = |why: io::Error| format!("cannot read directory '{}': {why}", shown.display());
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(path).map_err(failed)?.collect();
+    let mut entries = entries.map_err(failed)?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    let mut dirs = Vec::new();
+    for entry in entries {
+        let kind = entry.file_type().map_err(failed)?;
+        let (path, shown) = (entry.path(), shown.join(entry.file_name()));
+        if !kind.is_dir() && !kind.is_file() {
+            continue;
+        }
+        match one(call, deed, project, &path, &shown) {
+            // It went while the directory was read.
+            Err(_) if !path.exists() => continue,
+            done => done?,
+        }
+        if kind.is_dir() {
+            dirs.push((path, shown));
+        }
+    }
+    Ok(dirs)
+}
+
+fn flags_of(path: &Path, shown: &Path) -> Result<(File, FileFlags), String> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    let file = options.open(path).map_err(|why| format!("cannot open '{}': {why}", shown.display()))?;
+    let failed = |why: io::Error| format!("cannot get the project of '{}': {why}", shown.display());
+    let flags = FileFlags::of(&file).map_err(failed)?;
+    Ok((file, flags))
+}
+
+/// Does the deed to one file.
+fn one(call: &Call, deed: Deed, project: u32, path: &Path, shown: &Path) -> Result<(), String> {
+    let (file, found) = flags_of(path, shown)?;
+    let inherits = found.flags & FileFlags::PROJECT_INHERIT != 0;
+    let name = shown.display();
+    match deed {
+        Deed::Show => {
+            call.say(format_args!("{:5} {} {name}\n", found.project, if inherits { 'P' } else { '-' }));
+        }
+        Deed::Check { .. } if found.project == project && inherits => {}
+        Deed::Check { bare: true } => call.say(format_args!("{name}\0")),
+        Deed::Check { bare: false } => {
+            if found.project != project {
+                let is = found.project;
+                call.say(format_args!("{name} - project ID is not set properly ({is}/{project})\n"));
+            }
+            if !inherits {
+                call.say(format_args!("{name} - project inherit flag is not set\n"));
+            }
+        }
+        Deed::Set { .. } | Deed::Clear { .. } => {
+            if let Some(new) = deed.change(found, project) {
+                let failed = |why: io::Error| format!("cannot set the project of '{name}': {why}");
+                new.set(&file).map_err(failed)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deed(line: &[&str]) -> Result<Deed, Failure> {
+        Deed::of(&SPEC.parse(line.iter().map(OsString::from).collect()).unwrap())
+    }
+
+    #[test]
+    fn options_that_go_together() {
+        for bad in [&["-c", "-C", "a"][..], &["-cs", "a"], &["-Cs", "a"], &["-0", "a"], &["-k", "a"], &["-dr", "a"]] {
+            assert!(deed(bad).is_err(), "{bad:?}");
+        }
+        assert!(deed(&["-ds", "a"]).is_err() && deed(&["-Cp", "1", "a"]).is_err());
+        assert_eq!(deed(&["-rsp", "7", "a"]).unwrap(), Deed::Set { inherit: true });
+        assert_eq!(deed(&["-c0", "-p", "7", "a"]).unwrap(), Deed::Check { bare: true });
+        assert_eq!(deed(&["-Ck", "a"]).unwrap(), Deed::Clear { keep: true });
+        assert_eq!(deed(&["-d", "a"]).unwrap(), Deed::Show);
+        assert_eq!((project("0x10").ok(), project("9").ok()), (Some(16), Some(9)));
+        assert!(project("4294967295").is_err() && project("-1").is_err());
+    }
+}
