@@ -13,7 +13,7 @@ use weir_codec::Salt;
 use weir_format::indirect::MappingEntry;
 use weir_format::{BlockPointer, Cursor, Endian};
 use weir_machine::time::{Clock, ClockSource, Nanos};
-use weir_machine::{Disk, Geometry, Io, Op, Request};
+use weir_machine::{BufPool, Disk, Geometry, Io, Op, Request};
 
 /// A target: its name and its body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -99,7 +99,7 @@ fn pointer_target(data: &[u8]) {
     let mut c = Cursor::new(contents, Endian::Little, "fuzz");
     let map = std::iter::from_fn(|| MappingEntry::decode(&mut c).ok()).take(64).collect();
     tree.set_mapping(4, map);
-    let blocks = Blocks::over(Clock::new(Arc::new(NoTime)), tree, Salt::none());
+    let blocks = Blocks::over(Clock::new(Arc::new(NoTime)), BufPool::new(0), tree, Salt::none());
     let mut bp = words::<16>(data, 1);
     // Most random numbers name no vdev and no offset: bring half of them into the pool.
     if choice & 4 == 4 {

@@ -56,9 +56,6 @@ pub(crate) struct Way {
     pub prefetch: bool,
 }
 
-/// Buffers of the pipeline itself kept for reuse.
-const SPARE_BYTES: usize = 4 << 20;
-
 /// The pool's blocks.
 pub struct Blocks {
     clock: Clock,
@@ -74,11 +71,12 @@ impl Blocks {
     /// Blocks on the devices of `tree`. `salt` is the pool's checksum salt ([`Salt::none`] until it is known: the blocks
     /// that lead to it are not salted).
     pub fn new(machine: &Machine, tree: Arc<Tree>, salt: Salt) -> Self {
-        Blocks { writing: Some(Writer::new(machine)), ..Blocks::over(machine.clock.clone(), tree, salt) }
+        let (clock, pool) = (machine.clock.clone(), machine.spares.clone());
+        Blocks { writing: Some(Writer::new(machine)), ..Blocks::over(clock, pool, tree, salt) }
     }
 
-    pub(crate) fn over(clock: Clock, tree: Arc<Tree>, salt: Salt) -> Self {
-        Blocks { clock, tree, salt, pool: BufPool::new(SPARE_BYTES), writing: None, forger: None }
+    pub(crate) fn over(clock: Clock, pool: BufPool, tree: Arc<Tree>, salt: Salt) -> Self {
+        Blocks { clock, tree, salt, pool, writing: None, forger: None }
     }
 
     /// The same blocks, none of them proven, each changed by `forger`: for tests of hostile pools only (see

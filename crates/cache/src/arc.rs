@@ -15,7 +15,8 @@
 //! Rejected: one clock hand over everything (a scan flushes it), fixed metadata limits (always wrong for somebody).
 //! Source of the balance: OpenZFS `module/zfs/arc.c`, `arc_adapt`, `arc_evict`.
 
-use std::collections::BTreeMap;
+use std::hash::Hash;
+use weir_machine::FixedMap;
 
 /// Two hits closer together than this count as one use (`ARC_MINTIME`, 62 ms): small reads that walk through one block
 /// do not make it frequent.
@@ -117,7 +118,7 @@ pub struct Sizes {
 pub struct Arc<K, V> {
     budget_bytes: u64,
     reserved_bytes: u64,
-    index: BTreeMap<K, usize>,
+    index: FixedMap<K, usize>,
     nodes: Vec<Node<K, V>>,
     free: Vec<usize>,
     chains: [Chain; LISTS],
@@ -129,13 +130,13 @@ pub struct Arc<K, V> {
     evictions: u64,
 }
 
-impl<K: Ord + Clone, V: Clone> Arc<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
     /// An empty cache of `budget_bytes`.
     pub fn new(budget_bytes: u64) -> Self {
         Arc {
             budget_bytes,
             reserved_bytes: 0,
-            index: BTreeMap::new(),
+            index: FixedMap::default(),
             nodes: Vec::new(),
             free: Vec::new(),
             chains: [Chain { newest: NIL, oldest: NIL, bytes: 0, count: 0 }; LISTS],

@@ -14,12 +14,11 @@
 use crate::arc::{Arc as Policy, Found, Kind, Sizes};
 use bytes::Bytes;
 use futures_channel::oneshot;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_blocks::{BlockError, Blocks, CacheClass, MAX_BLOCK_BYTES, ReadOptions};
 use weir_format::BlockPointer;
-use weir_machine::{Machine, Priority, Request, Source};
+use weir_machine::{FixedMap, Machine, Priority, Request, Source};
 
 /// Bytes of prefetch under way at most; beyond that a prefetch is not started.
 const PREFETCH_LIMIT_BYTES: u64 = 32 << 20;
@@ -30,7 +29,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// What a cached block is known by: where its first copy lies and when it was put there. A raw (still encrypted or
 /// compressed) form is another entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     offset_bytes: u64,
     birth: u64,
@@ -46,7 +45,7 @@ struct Flight {
 
 struct State {
     policy: Policy<Key, Bytes>,
-    flights: BTreeMap<Key, Flight>,
+    flights: FixedMap<Key, Flight>,
 }
 
 impl State {
@@ -113,7 +112,7 @@ impl Cache {
         Arc::new(Cache {
             machine,
             blocks,
-            state: Mutex::new(State { policy: Policy::new(budget_bytes), flights: BTreeMap::new() }),
+            state: Mutex::new(State { policy: Policy::new(budget_bytes), flights: FixedMap::default() }),
             counters: Counters::default(),
             prefetching_bytes: AtomicU64::new(0),
         })

@@ -6,7 +6,7 @@
 //! ```text
 //!                    engine crates: plain `async fn`, no clock, thread or file of their own
 //!                                   │
-//!          Machine { clock, tasks, compute, entropy, disks: Arc<dyn Disks> ─► Arc<dyn Disk> ◄─ Io, buffers }
+//!          Machine { clock, tasks, compute, entropy, disks: Arc<dyn Disks> ─► Arc<dyn Disk> ◄─ Io, … }
 //!                    │                                             │
 //!       production::Production                               weir-sim's SimWorld
 //!       tokio · crew of threads ·                            one thread · seeded choice of the next task ·
@@ -62,6 +62,8 @@ pub struct Machine {
     pub disks: Arc<dyn Disks>,
     /// Memory for what is to be written.
     pub buffers: BufPool,
+    /// Memory for what is read.
+    pub spares: BufPool,
 }
 
 impl Machine {

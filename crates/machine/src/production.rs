@@ -65,10 +65,10 @@ pub struct Production {
 }
 
 impl Default for Production {
-    /// The best backend there is, direct, all processors, 64 MiB of spare buffers.
+    /// The best backend there is, direct, all processors, 12 MiB of spare buffers.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Production { backend: Backend::Auto, direct: true, cores, spare_bytes: 8 << 20, setting: None }
+        Production { backend: Backend::Auto, direct: true, cores, spare_bytes: 12 << 20, setting: None }
     }
 }
 
@@ -126,7 +126,7 @@ impl Production {
         };
         let runtime = Arc::new(runtime);
         let pool = BufPool::ahead(self.spare_bytes);
-        let disks = RealDisks::new(self.backend, self.direct, pool).map_err(BuildError::Uring)?;
+        let disks = RealDisks::new(self.backend, self.direct, pool.clone()).map_err(BuildError::Uring)?;
         Ok(Machine {
             clock: Clock::new(Arc::new(SystemClock { start: Instant::now(), handle: runtime.handle.clone() })),
             tasks: Tasks::new(runtime),
@@ -134,6 +134,7 @@ impl Production {
             entropy: Entropy::new(Arc::new(KernelEntropy)),
             disks: Arc::new(disks),
             buffers: BufPool::contiguous(WRITE_BYTES),
+            spares: pool,
         })
     }
 }

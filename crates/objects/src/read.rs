@@ -111,6 +111,11 @@ impl ObjectSet {
         self.prefetch_after(object, offset, end - offset, object.span_bytes());
         let block_bytes = object.block_bytes();
         let (first, last) = (offset / block_bytes, (end - 1) / block_bytes);
+        if first == last {
+            let pointer = self.pointer_at(rq, object, 0, first).await?;
+            let part = offset - first * block_bytes..end - first * block_bytes;
+            return self.read_part(rq, object, first, pointer, overlay.and_then(|seen| seen.get(&first)), part).await;
+        }
         let mut out = Segments::new();
         let mut under_way = FuturesOrdered::new();
         let mut at = first;

@@ -233,6 +233,7 @@ impl SimWorld {
             entropy: Entropy::new(hands),
             disks: self.disks.clone(),
             buffers: BufPool::new(SPARE_BYTES),
+            spares: BufPool::new(SPARE_BYTES),
         }
     }
 
