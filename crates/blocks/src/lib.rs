@@ -18,7 +18,7 @@
 //! format's limit of 16 MiB. An error concerns one block. No lock is held while a device is waited for.
 //!
 //! *What fails and how* is [`BlockError`]; which device gave wrong or no bytes is counted at the leaf
-//! ([`vdev::Counters`]).
+//! ([`vdev::Counters`]), and told to who watches ([`watch`]).
 
 pub mod alloc;
 pub mod draid;
@@ -30,10 +30,12 @@ pub mod raidz;
 #[doc(hidden)]
 pub mod unproven;
 pub mod vdev;
+pub mod watch;
 mod write;
 
 pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use vdev::{MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
+pub use watch::{Fault, Origin, Watch};
 pub use write::{Aside, Formats, Prepared, ReadHold, Ready, Reserved, VdevGrid, WriteOptions};

@@ -10,6 +10,7 @@ use crate::error::{BlockError, note};
 use crate::gang;
 use crate::unproven::{Forger, Stage};
 use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree, WriteJob};
+use crate::watch::{About, Fault, Origin, What};
 use crate::write::Writer;
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -41,6 +42,8 @@ pub struct ReadOptions {
     pub raw: bool,
     /// The object set that the block belongs to: for errors.
     pub objset: ObjsetId,
+    /// Which block it is, where that is known: for who is told of faulty devices.
+    pub origin: Option<Origin>,
     /// What the cache may keep of it.
     pub cache: CacheClass,
     /// Nobody waits for it yet.
@@ -54,6 +57,8 @@ pub(crate) struct Way {
     pub depth: u8,
     /// Nobody waits for it yet.
     pub prefetch: bool,
+    /// Which block is wanted.
+    pub origin: Option<Origin>,
 }
 
 /// The pool's blocks.
@@ -133,8 +138,22 @@ impl Blocks {
         }
         // What is there now stays until this has been read.
         let _hold = self.hold();
-        let way = Way { depth: 0, prefetch: options.prefetch };
-        let mut buf = self.physical(request, pointer, way).await?;
+        let way = Way { depth: 0, prefetch: options.prefetch, origin: options.origin };
+        let answer = match self.physical(request, pointer, way).await {
+            Ok(buf) => self.open(request, pointer, options, buf),
+            Err(error) => Err(error),
+        };
+        answer.inspect_err(|error| self.tell_lost(request, pointer, way, error))
+    }
+
+    /// The logical bytes of a block whose physical ones are proven; these, with `options.raw`.
+    fn open(
+        &self,
+        request: &Request,
+        pointer: &BlockPointer,
+        options: &ReadOptions,
+        mut buf: Buf,
+    ) -> Result<Bytes, BlockError> {
         if options.raw {
             request.book(Source::Disk, buf.len() as u64);
             return Ok(freeze(buf));
@@ -182,7 +201,8 @@ impl Blocks {
 
     pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> Job<'a> {
         let (clock, pool, umpire) = (&self.clock, &self.pool, self.umpire());
-        Job { request, clock, pool, birth, speculative: false, heals: false, psize_bytes: 0, umpire }
+        let (speculative, heals, psize_bytes, about) = Default::default();
+        Job { request, clock, pool, birth, speculative, heals, psize_bytes, umpire, about }
     }
 
     /// A read whose proof proves, and which puts right what it finds wrong if the pool is open for writing. Nobody waits for
@@ -190,7 +210,19 @@ impl Blocks {
     pub(crate) fn healing_job<'a>(&'a self, request: &'a Request, pointer: &BlockPointer, way: Way) -> Job<'a> {
         let proves = !matches!(pointer.checksum_kind(), None | Some(ChecksumKind::Off | ChecksumKind::NoParity));
         let heals = proves && self.proves() && !way.prefetch && request.priority != Priority::Async;
-        Job { heals, psize_bytes: pointer.psize_bytes(), ..self.job(request, pointer.physical_birth()) }
+        let about = About { origin: way.origin, checksum: pointer.checksum_kind() };
+        Job { heals, psize_bytes: pointer.psize_bytes(), about, ..self.job(request, pointer.physical_birth()) }
+    }
+
+    /// Tells that a block is lost, if it should be there: not the next one of an intent log, nor one that was freed.
+    fn tell_lost(&self, request: &Request, pointer: &BlockPointer, way: Way, error: &BlockError) {
+        let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
+        let (job, dva) = (self.healing_job(request, pointer, way), pointer.dva(0));
+        let quiet = way.prefetch || log || !self.proves() || matches!(error, BlockError::NoKey { .. });
+        if !quiet && job.blames(Place::new(dva.vdev, dva.offset_bytes)) {
+            let (what, about, priority) = (What::Lost(error), job.about, request.priority);
+            self.tree.bell().ring(&Fault { what, spot: None, about, priority });
+        }
     }
 
     /// Writes the right bytes to copies that were found wrong.

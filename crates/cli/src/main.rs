@@ -39,6 +39,7 @@ usage: weir COMMAND ...
   weir zpool create POOL [mirror|raidz[1-3]|log|…] DEVICE…            make a pool on files or devices
   weir zpool import | export | destroy | set | history | sync | labelclear
   weir zpool status | list | get            [-d DIR] …                pools
+  weir zpool events | iostat [-vHf] [POOL]                            what happens to a pool that is open
   weir zfs create | destroy | snapshot | rollback | clone | promote | rename | bookmark | hold | release | holds
   weir zfs set | inherit | list | get       [--dir DIR] …             datasets
   weir zfs diff SNAPSHOT [SNAPSHOT|FILESYSTEM]                        what changed since a snapshot

@@ -24,7 +24,7 @@ use crate::object::Object;
 use crate::read::{SEEK_DESCENTS, Seek};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_blocks::{CacheClass, ReadOptions};
+use weir_blocks::{CacheClass, Origin, ReadOptions};
 use weir_cache::Cache;
 use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, Dnode, Endian, ObjectId, Objset, ObjsetId, ObjsetKind, Txg};
@@ -117,7 +117,8 @@ impl ObjectSet {
         if pointer.is_hole() {
             return Ok(Self::with_header(cache, opening, pointer, empty_header()));
         }
-        let options = options_of(&opening);
+        let origin = Some(Origin { objset: opening.id, level: Origin::ROOT_LEVEL, ..Origin::default() });
+        let options = ReadOptions { origin, ..options_of(&opening) };
         let block = cache.read(rq, &pointer, &options).await.map_err(|e| ObjectError::block(place, e))?;
         let header = Objset::decode(&block, pointer.endian()).map_err(|e| ObjectError::decode(place, e))?;
         Ok(Self::with_header(cache, opening, pointer, header))
@@ -185,6 +186,13 @@ impl ObjectSet {
     /// How its blocks are read.
     pub fn options(&self) -> &ReadOptions {
         &self.options
+    }
+
+    /// How this one of its blocks is read.
+    pub(crate) fn options_at(&self, place: Place) -> ReadOptions {
+        let Place { objset, object, level, block } = place;
+        let origin = Some(Origin { objset, object: object.0, level: level.into(), block });
+        ReadOptions { origin, ..self.options.clone() }
     }
 
     /// The object that holds all dnodes; `None` in a set that never had an object.

@@ -6,7 +6,7 @@
 //! Holes are what has no pointer: a null pointer at any level, or a number beyond the last block. They give zeros from
 //! one shared page.
 
-use crate::error::ObjectError;
+use crate::error::{ObjectError, Place};
 use crate::listing::Entered;
 use crate::live::node::Seen;
 use crate::object::{Object, shift_left, shift_right};
@@ -273,8 +273,8 @@ impl ObjectSet {
         };
         let object = newest.as_ref().unwrap_or(object);
         let Some(pointer) = object.dnode.spill.filter(|p| !p.is_hole()) else { return Ok(None) };
-        let place = self.place(object.id, 0, crate::Place::SPILL);
-        let bytes = self.cache().read(rq, &pointer, self.options()).await;
+        let place = self.place(object.id, 0, Place::SPILL);
+        let bytes = self.cache().read(rq, &pointer, &self.options_at(place)).await;
         Ok(Some((bytes.map_err(|e| ObjectError::block(place, e))?, pointer.endian())))
     }
 
@@ -289,9 +289,9 @@ impl ObjectSet {
         let place = self.place(object.id, 0, block);
         let sealed = self.is_locked() && pointer.is_encrypted() && pointer.object_type() == ObjectType::DNODE;
         let bytes = if sealed {
-            self.read_sealed(rq, pointer).await
+            self.read_sealed(rq, pointer, place).await
         } else {
-            self.cache().read(rq, pointer, self.options()).await
+            self.cache().read(rq, pointer, &self.options_at(place)).await
         };
         let bytes = bytes.map_err(|e| ObjectError::block(place, e))?;
         if bytes.len() as u64 != object.block_bytes() {
@@ -302,8 +302,13 @@ impl ObjectSet {
 
     /// A block of dnodes without the key: what is encrypted in it stays so, the rest is clear (and proven by the
     /// checksum alone).
-    async fn read_sealed(&self, rq: &Request, pointer: &BlockPointer) -> Result<Bytes, weir_blocks::BlockError> {
-        let options = ReadOptions { raw: true, ..self.options().clone() };
+    async fn read_sealed(
+        &self,
+        rq: &Request,
+        pointer: &BlockPointer,
+        place: Place,
+    ) -> Result<Bytes, weir_blocks::BlockError> {
+        let options = ReadOptions { raw: true, ..self.options_at(place) };
         let stored = self.cache().read(rq, pointer, &options).await?;
         let dva = pointer.dva(0);
         let corrupt = |fault| weir_blocks::BlockError::Corrupt { vdev: dva.vdev, offset: dva.offset_bytes, fault };
@@ -380,7 +385,7 @@ impl ObjectSet {
         block: u64,
     ) -> Result<Bytes, ObjectError> {
         let place = self.place(object.id, level, shift_right(block, object.fan_out_shift() * u32::from(level)));
-        self.cache().read(rq, pointer, self.options()).await.map_err(|e| ObjectError::block(place, e))
+        self.cache().read(rq, pointer, &self.options_at(place)).await.map_err(|e| ObjectError::block(place, e))
     }
 
     /// A pointer must lead one level down: a forged one could lead back up. Only data are embedded in pointers; whole
@@ -537,13 +542,14 @@ impl ObjectSet {
     }
 
     async fn prefetch_range(&self, rq: &Request, object: &Object, range: Range<u64>) -> Result<(), ObjectError> {
-        let options = ReadOptions { prefetch: true, ..self.options().clone() };
         let block_bytes = object.block_bytes();
         let (mut at, end) = (range.start / block_bytes, range.end.div_ceil(block_bytes));
         while at < end {
             let pointers = self.pointers(rq, object, at..end).await?;
-            for pointer in pointers.iter().flatten() {
-                self.cache().prefetch(pointer, &options);
+            for (block, pointer) in (at..).zip(&pointers) {
+                let Some(pointer) = pointer else { continue };
+                let options = self.options_at(self.place(object.id, 0, block));
+                self.cache().prefetch(pointer, &ReadOptions { prefetch: true, ..options });
             }
             at = at.saturating_add(pointers.len().max(1) as u64);
         }

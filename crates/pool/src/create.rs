@@ -255,6 +255,7 @@ impl Engine {
         engine
             .sync_task(move |syncing: &mut Syncing<'_>| Box::pin(async move { contents.make(syncing).await }))
             .await?;
+        engine.events.post("pool_create", |_| {});
         Ok(engine)
     }
 }

@@ -23,7 +23,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use weir_blocks::{BlockError, Blocks, ReadOptions};
+use weir_blocks::{BlockError, Blocks, Origin, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
 use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
@@ -166,6 +166,14 @@ impl Way {
 }
 
 impl Item {
+    /// As those who watch devices are told of it.
+    fn origin(&self) -> Origin {
+        let At { objset, object, level, block } = self.at;
+        let is_root = self.bp.object_type() == ObjectType::OBJSET && !self.bp.is_embedded();
+        let level = if is_root { Origin::ROOT_LEVEL } else { level.into() };
+        Origin { objset, object, level, block }
+    }
+
     /// The block belongs to an older snapshot.
     fn is_older(&self) -> bool {
         self.bp.birth() <= self.after
@@ -423,7 +431,8 @@ fn leads_on(bp: &BlockPointer) -> bool {
 async fn contents(blocks: &Blocks, request: &Request, item: &Item, below: bool) -> Result<Bytes, BlockError> {
     let bp = &item.bp;
     let raw = !below || bp.is_encrypted();
-    let options = ReadOptions { raw, objset: item.at.objset, ..ReadOptions::default() };
+    let origin = Some(item.origin());
+    let options = ReadOptions { raw, objset: item.at.objset, origin, ..ReadOptions::default() };
     let bytes = blocks.read(request, bp, &options).await?;
     if !below || !raw {
         return Ok(bytes);

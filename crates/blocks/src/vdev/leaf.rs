@@ -13,6 +13,7 @@ use super::queue::{Batch, Member, Queue};
 use super::write::{LeafWrites, WriteCounts};
 use super::{Job, Place, Proof, Vdev};
 use crate::error::BlockError;
+use crate::watch::{About, Bell, Fault, Spot, What};
 use futures_channel::oneshot;
 use smallvec::smallvec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,12 @@ use weir_machine::{Buf, Bufs, Disk, DiskError, Io, Op, Parts, Priority};
 
 /// Two labels and the boot area stand before the allocatable space (`VDEV_LABEL_START_SIZE`).
 pub const FRONT_BYTES: u64 = 4 << 20;
+
+/// Where a place of the allocatable space is on the device. Wrapping: a RAID-Z vdev that is being widened has its scratch
+/// area in front of the space.
+pub(super) fn on_device(offset: u64) -> u64 {
+    offset.wrapping_add(FRONT_BYTES)
+}
 
 /// What a leaf did, counted since the pool was opened.
 #[derive(Debug, Default)]
@@ -96,12 +103,14 @@ pub(crate) struct Leaf {
     dtl: Vec<(Txg, Txg)>,
     counters: Counters,
     writes: LeafWrites,
+    bell: Bell,
 }
 
 impl Leaf {
-    pub fn new(disk: Option<Arc<dyn Disk>>, stale: bool, dtl: Vec<(Txg, Txg)>) -> Self {
+    pub fn new(disk: Option<Arc<dyn Disk>>, stale: bool, dtl: Vec<(Txg, Txg)>, bell: &Bell) -> Self {
         let line = disk.map(|disk| Arc::new(Line { disk, queue: Mutex::default() }));
-        Leaf { line, stale, dtl, counters: Counters::default(), writes: LeafWrites::default() }
+        let (counters, writes, bell) = (Counters::default(), LeafWrites::default(), bell.clone());
+        Leaf { line, stale, dtl, counters, writes, bell }
     }
 
     pub fn present(&self) -> bool {
@@ -116,6 +125,19 @@ impl Leaf {
     pub fn counts(&self) -> Counts {
         let WriteCounts { writes, write_bytes, write_errors, repaired_bytes } = self.writes.counts();
         Counts { writes, write_bytes, write_errors, repaired_bytes, ..self.counters.counts() }
+    }
+
+    /// Tells what went wrong with a range of the device.
+    pub fn tell(
+        &self,
+        leaf: u64,
+        what: What<'_>,
+        (offset_bytes, size_bytes): (u64, u64),
+        about: About,
+        priority: Priority,
+    ) {
+        let spot = Some(Spot { leaf, offset_bytes, size_bytes, counts: self.counts() });
+        self.bell.ring(&Fault { what, spot, about, priority });
     }
 
     pub fn disk(&self) -> Option<&Arc<dyn Disk>> {
@@ -188,8 +210,11 @@ impl Leaf {
         let answer = line.read(job.request.priority, offset, len, into).await;
         job.request.book_device(job.clock.now().ns_since(started));
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        let range = (on_device(offset), len);
+        let tell = |what: What<'_>| self.tell(vdev.guid, what, range, job.about, job.request.priority);
         let buf = answer.map_err(|error| {
             self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+            tell(What::Read(&error));
             BlockError::Device { vdev: top, offset: at, device: vdev.name.clone(), error }
         })?;
         self.counters.read_bytes.fetch_add(len, Ordering::Relaxed);
@@ -198,6 +223,7 @@ impl Leaf {
             Some(Err(fault)) => {
                 if job.blames(place) {
                     self.counters.checksum_error();
+                    tell(What::Checksum(Some(&fault)));
                 }
                 Err(BlockError::Corrupt { vdev: top, offset: at, fault })
             }
@@ -276,7 +302,7 @@ impl Line {
     /// must not spoil its neighbours.
     fn together(self: &Arc<Self>, offset: u64, mut members: Vec<Member<Waiter>>, turn: Turn) {
         let sector = u64::from(self.disk.geometry().sector_bytes.max(1));
-        let start = offset.wrapping_add(FRONT_BYTES);
+        let start = on_device(offset);
         let (mut at, mut whole) = (offset, start.is_multiple_of(sector));
         for member in &members {
             whole &= member.offset >= at && member.offset % sector == 0 && member.len % sector == 0;
@@ -324,8 +350,7 @@ impl Line {
     fn alone(&self, offset: u64, len: u64, waiter: Waiter, turn: Option<Turn>) {
         let geometry = self.disk.geometry();
         let (sector, size_bytes) = (u64::from(geometry.sector_bytes.max(1)), geometry.size_bytes);
-        // Wrapping: a RAID-Z vdev that is being widened has its scratch area in front of the space.
-        let start = offset.wrapping_add(FRONT_BYTES);
+        let start = on_device(offset);
         let Some(end) = start.checked_add(len).filter(|&end| end <= size_bytes) else {
             drop(turn);
             return waiter.tell(Err(DiskError::OutOfRange { op: Op::Read, offset: start, len, size_bytes }));

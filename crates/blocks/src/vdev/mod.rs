@@ -39,6 +39,7 @@ use crate::alloc::{RaidzSizing, Sizing, Standing};
 use crate::draid;
 use crate::error::BlockError;
 use crate::raidz::{Map, Reflowed};
+use crate::watch::{About, Bell, Watch, What};
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
 use leaf::Leaf;
@@ -81,6 +82,8 @@ pub(crate) struct Job<'a> {
     pub psize_bytes: u64,
     /// Of a pool open for writing: who knows whether the block is still there.
     pub umpire: Option<&'a dyn Umpire>,
+    /// Which block is wanted.
+    pub about: About,
 }
 
 impl Job<'_> {
@@ -165,9 +168,9 @@ struct Top {
 }
 
 impl Top {
-    fn build(spec: VdevSpec) -> Result<Top, TreeError> {
+    fn build(spec: VdevSpec, bell: &Bell) -> Result<Top, TreeError> {
         let (ashift, asize_bytes) = (spec.ashift, spec.asize_bytes);
-        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0)? })
+        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, bell)? })
     }
 }
 
@@ -193,6 +196,7 @@ pub struct Tree {
     tops: Box<[OnceLock<Top>]>,
     /// Whether anything may be written.
     writable: AtomicBool,
+    bell: Bell,
 }
 
 impl Tree {
@@ -201,10 +205,11 @@ impl Tree {
     /// # Errors
     /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
     pub fn new(specs: Vec<VdevSpec>) -> Result<Arc<Tree>, TreeError> {
-        let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec)?)));
+        let bell = Bell::default();
+        let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &bell)?)));
         let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
         tops.resize_with(tops.len() + ROOM, OnceLock::new);
-        Ok(Arc::new(Tree { tops: tops.into(), writable: AtomicBool::new(false) }))
+        Ok(Arc::new(Tree { tops: tops.into(), writable: AtomicBool::new(false), bell }))
     }
 
     /// Adds a top-level vdev behind the last one. Nothing of it is used until somebody takes space there.
@@ -217,9 +222,18 @@ impl Tree {
         if value != self.len() as u64 {
             return Err(index());
         }
-        let top = Top::build(spec)?;
+        let top = Top::build(spec, &self.bell)?;
         let slot = self.tops.get(self.len()).ok_or_else(index)?;
         slot.set(top).map_err(|_| index())
+    }
+
+    /// From now on this one is told what goes wrong with the devices. The first one stays.
+    pub fn set_watch(&self, watch: Arc<dyn Watch>) {
+        self.bell.set(watch);
+    }
+
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     fn tops(&self) -> impl Iterator<Item = &Top> {
@@ -521,14 +535,17 @@ impl Vdev {
         }
     }
 
-    /// Counts wrong bytes at the first leaf that could have given them.
-    pub(crate) fn checksum_error(&self) -> bool {
+    /// Counts wrong bytes, a range of its space, at the first leaf that could have given them, and tells of it.
+    pub(crate) fn checksum_error(&self, job: &Job<'_>, range: (u64, u64)) -> bool {
         match &self.body {
             Body::Leaf(leaf) if leaf.present() => {
                 leaf.counters().checksum_error();
+                let (offset, size_bytes) = range;
+                let range = (leaf::on_device(offset), size_bytes);
+                leaf.tell(self.guid, What::Checksum(None), range, job.about, job.request.priority);
                 true
             }
-            _ => self.children().iter().any(Vdev::checksum_error),
+            _ => self.children().iter().any(|child| child.checksum_error(job, range)),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map, Row, Suspect};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use weir_codec::{CodecError, parity};
 use weir_machine::Buf;
@@ -357,20 +357,27 @@ impl Read<'_> {
 
     /// Counts one error at each device of which a data column, left out, was not what it should have been.
     fn count_errors(&self, block: &Buf, left_out: &[Suspect]) {
-        let mut wrong = BTreeSet::new();
+        let mut wrong = BTreeMap::new();
         for at in self.all() {
             let column = self.column(at);
             let right = block.as_ref().get(column.at..column.at + column.size_bytes);
             let Cell::Got(bytes) = &self.cells[at.0][at.1] else { continue };
             if at.1 >= self.target.map.nparity && self.left_out(column, left_out) && right != Some(bytes) {
-                wrong.insert(column.child);
+                wrong.entry(column.child).or_insert((column.offset_bytes, column.size_bytes as u64));
             }
         }
+        self.blame(wrong);
+    }
+
+    /// Counts one error at each of these children, and tells where its first wrong column is.
+    fn blame(&self, wrong: BTreeMap<usize, (u64, u64)>) {
         if wrong.is_empty() || !self.job.blames(self.place) {
             return;
         }
-        for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {
-            child.checksum_error();
+        for (child, range) in wrong {
+            if let Some(child) = self.target.children.get(child) {
+                child.checksum_error(self.job, range);
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use super::indirect::Indirect;
 use super::leaf::Leaf;
 use super::{Body, RaidzVdev, Vdev};
 use crate::draid;
+use crate::watch::Bell;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -174,7 +175,7 @@ pub(super) fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeErro
 }
 
 impl Vdev {
-    pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32) -> Result<Vdev, TreeError> {
+    pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32, bell: &Bell) -> Result<Vdev, TreeError> {
         let VdevSpec { guid, name, kind, children, disk, stale, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
@@ -185,9 +186,9 @@ impl Vdev {
         }
         let count = children.len();
         let children: Vec<Vdev> =
-            children.into_iter().map(|c| Vdev::build(c, ashift, depth + 1)).collect::<Result<_, _>>()?;
+            children.into_iter().map(|c| Vdev::build(c, ashift, depth + 1, bell)).collect::<Result<_, _>>()?;
         let body = match kind {
-            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, stale, dtl)),
+            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, stale, dtl, bell)),
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
                 return bad("number of children", 0);
             }

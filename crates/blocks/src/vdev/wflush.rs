@@ -78,8 +78,13 @@ impl Flusher {
     }
 
     /// Makes stable what was completed before the call, with `here` perhaps on this thread. `lost` is told the transaction
-    /// groups of which the device may have dropped writes, once.
-    pub async fn flush(&self, disk: &Arc<dyn Disk>, here: bool, lost: impl Fn(Groups)) -> Result<(), DiskError> {
+    /// groups of which the device may have dropped writes, and its answer, once.
+    pub async fn flush(
+        &self,
+        disk: &Arc<dyn Disk>,
+        here: bool,
+        lost: impl Fn(Groups, &DiskError),
+    ) -> Result<(), DiskError> {
         let mine = self.completed.load(Ordering::SeqCst);
         loop {
             let UnderWay { covers, answer, .. } = {
@@ -115,7 +120,7 @@ impl Flusher {
     }
 
     /// Takes note of an answer; the first who waited for it does.
-    fn ended(&self, covers: u64, answer: &Result<(), DiskError>, lost: &impl Fn(Groups)) {
+    fn ended(&self, covers: u64, answer: &Result<(), DiskError>, lost: &impl Fn(Groups, &DiskError)) {
         let mut state = self.state();
         let Some(UnderWay { groups, .. }) = state.under_way.take_if(|u| u.covers == covers) else { return };
         match answer {
@@ -125,7 +130,7 @@ impl Flusher {
             Err(error) => {
                 state.failed = Some(error.clone());
                 drop(state);
-                groups.into_iter().for_each(lost);
+                groups.into_iter().for_each(|groups| lost(groups, error));
             }
         }
     }

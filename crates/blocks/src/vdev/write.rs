@@ -13,12 +13,13 @@
 //!
 //! *Flush* ([`super::wflush`]) goes to the leaves that were written to since their last.
 
-use super::leaf::{FRONT_BYTES, Leaf};
-use super::wflush::Flusher;
+use super::leaf::{FRONT_BYTES, Leaf, on_device};
+use super::wflush::{Flusher, Groups};
 use super::wleaf::{Plug, Writers};
 use super::{Body, Job, Place, RaidzVdev, Tree, Vdev};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map};
+use crate::watch::{About, What};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use std::ops::Range;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::parity;
 use weir_format::Txg;
-use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Request};
+use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Priority, Request};
 
 /// Transaction groups (inclusive ranges) whose writes a leaf missed.
 pub type Missed = Vec<(Txg, Txg)>;
@@ -44,13 +45,15 @@ pub(crate) struct WriteJob<'a> {
     pub plug: Option<&'a Plug>,
     /// One device alone is written to, perhaps on this thread.
     pub here: bool,
+    /// Which block is written.
+    pub about: About,
 }
 
 impl<'a> WriteJob<'a> {
     /// A write that puts right what this read found wrong.
     pub fn repairing(job: &Job<'a>) -> Self {
-        let Job { request, clock, pool, birth: txg, .. } = *job;
-        WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false }
+        let Job { request, clock, pool, birth: txg, about, .. } = *job;
+        WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about }
     }
 }
 
@@ -169,6 +172,9 @@ impl Tree {
         let len = buf.len() as u64;
         let answer = disk.write(offset, buf).await;
         leaf.writes().book(len, answer.is_ok(), None);
+        if let Err(error) = &answer {
+            leaf.tell(guid, What::Write(error), (offset, len), About::default(), Priority::Sync);
+        }
         answer.map(drop).map_err(|error| device(Place::new(0, offset), vdev, error))
     }
 
@@ -488,6 +494,7 @@ impl Leaf {
             if !job.repair {
                 self.writes().miss(job.txg, job.txg);
             }
+            self.tell(vdev.guid, What::Write(&error), (on_device(offset), len), job.about, class);
             device(place, vdev, error)
         })
     }
@@ -495,9 +502,10 @@ impl Leaf {
     async fn flush(&self, vdev: &Vdev, place: Place, here: bool) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else { return Ok(()) };
         let writes = self.writes();
-        let lost = |(first, last)| {
+        let lost = |(first, last): Groups, error: &DiskError| {
             writes.write_errors.fetch_add(1, Ordering::Relaxed);
             writes.miss(first, last);
+            self.tell(vdev.guid, What::Flush(error), (0, 0), About::default(), Priority::Sync);
         };
         writes.flusher.flush(disk, here, lost).await.map_err(|error| device(place, vdev, error))
     }

@@ -11,6 +11,7 @@ use crate::alloc::{Class, Want};
 use crate::error::{BlockError, note};
 use crate::pipeline::Blocks;
 use crate::vdev::{MAX_BLOCK_BYTES, Place, WriteJob};
+use crate::watch::About;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -100,7 +101,7 @@ impl Blocks {
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
         let here = request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev));
         let (clock, pool, txg) = (self.clock(), &self.pool, pointer.physical_birth());
-        let job = WriteJob { request, clock, pool, txg, repair: false, plug: None, here };
+        let job = WriteJob { request, clock, pool, txg, repair: false, plug: None, here, about: About::default() };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
         let copies = pointer.dvas().map(|d| self.tree().write(&job, place(d), sealed.clone()));
         let (mut worst, mut written) = (None, false);

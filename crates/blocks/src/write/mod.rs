@@ -30,6 +30,7 @@ use crate::alloc::{Allocator, Class, Standing};
 use crate::error::{BlockError, note};
 use crate::pipeline::Blocks;
 use crate::vdev::{Place, Plug, Umpire, WriteJob};
+use crate::watch::About;
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
@@ -482,7 +483,8 @@ impl Blocks {
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
         let pool = self.writing.as_ref().map_or(&self.pool, |writer| &writer.buffers);
-        let job = WriteJob { request, clock: self.clock(), pool, txg, repair: false, plug, here: false };
+        let (clock, about) = (self.clock(), About::default());
+        let job = WriteJob { request, clock, pool, txg, repair: false, plug, here: false, about };
         let job = &job;
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);

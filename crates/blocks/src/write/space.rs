@@ -157,7 +157,7 @@ impl Blocks {
         let is_kept = pointer.physical_birth().0 <= kept_to && txg.0 > kept_to;
         let mut places = Vec::new();
         let _hold = self.hold();
-        self.places(request, pointer, Way { depth: 0, prefetch: false }, &mut places).await?;
+        self.places(request, pointer, Way { depth: 0, prefetch: false, origin: None }, &mut places).await?;
         for dva in places {
             self.give_back_one(&dva, txg, is_kept)?;
         }

@@ -12,7 +12,7 @@ mod pool;
 mod select;
 pub(crate) mod text;
 
-pub use text::stamp;
+pub use text::{date, stamp};
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;

@@ -7,9 +7,11 @@ mod add;
 mod create;
 mod devices;
 mod ends;
+mod events;
 mod features;
 mod get;
 mod import;
+mod iostat;
 mod list;
 mod opened;
 mod scrub;
@@ -27,6 +29,8 @@ usage: zpool create | add [options] POOL VDEV…
        zpool import | export | destroy | sync | set | history [-d DIR]… [options] [POOL]…
        zpool scrub [-p | -s] | trim [-d DIR]… POOL…
        zpool status | list | get [-d DIR]… [options] [POOL]…
+       zpool events [-vHf] [POOL] | events -c
+       zpool iostat [-vHp] [POOL] [INTERVAL [COUNT]]
        zpool labelclear [-f] DEVICE";
 
 /// Runs the command.
@@ -39,12 +43,14 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "add" => add::run(call, line),
         "create" => create::run(call, line),
         "destroy" => ends::destroy(call, line),
+        "events" => events::run(call, line),
         "export" => ends::export(call, line),
         "sync" => ends::sync(call, line),
         "labelclear" => ends::labelclear(call, line),
         "set" => set::run(call, line),
         "history" => set::history(call, line),
         "import" => import::run(call, line),
+        "iostat" => iostat::run(call, line),
         "get" => get::run(call, line),
         "list" => list::run(call, line),
         "scrub" => scrub::run(call, line),

@@ -167,7 +167,10 @@ fn sizes_of(out: &mut Map<String, Value>, style: Style, sizes: &[(&str, u64)]) {
 /// Read, write and checksum errors of each leaf since the pool was opened.
 pub fn counts(pool: &Pool) -> BTreeMap<u64, [u64; 3]> {
     let health = pool.blocks.tree().health();
-    health.into_iter().map(|h| (h.guid, [h.counts.read_errors, 0, h.counts.checksum_errors])).collect()
+    health
+        .into_iter()
+        .map(|h| (h.guid, [h.counts.read_errors, h.counts.write_errors, h.counts.checksum_errors]))
+        .collect()
 }
 
 fn counters(out: &mut Map<String, Value>, style: Style, leaf: bool, counts: [u64; 3]) {

@@ -205,3 +205,60 @@ fn a_mount_shows_what_comes_and_goes() {
     assert!(mount.wait().unwrap().success());
     check(lab.0.path());
 }
+
+/// The classes of `zpool events -H`, history and configuration left out, and what is said of dropped ones.
+fn classes(text: &str) -> Vec<&str> {
+    let all = text.lines().filter_map(|line| Some(line.split_once('\t')?.1));
+    all.filter(|class| !class.ends_with("history_event") && !class.ends_with("config_sync")).collect()
+}
+
+#[test]
+fn what_happens_to_a_pool_is_told() {
+    let lab = Lab::new();
+    let nobody = lab.fails("zpool events p");
+    assert!(nobody.contains("no process has pool 'p' open") && nobody.contains("zpool history -i"), "{nobody}");
+    assert!(lab.fails("zpool events q").contains("no such pool"));
+    let mut server = lab.serve();
+    for misused in ["zpool events -c p", "zpool events -vc", "zpool events -jf", "zpool events p q"] {
+        assert_eq!(lab.run(misused).status.code(), Some(2), "{misused}");
+    }
+    let mut follower = lab.weir("zpool events -Hf p").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    lab.ok("zfs snapshot p@one");
+    let all = lab.ok("zpool events");
+    assert!(all.starts_with("TIME                           CLASS\n"), "{all}");
+    assert_eq!(classes(&lab.ok("zpool events -H p")), ["sysevent.fs.zfs.pool_import"]);
+    let long = lab.ok("zpool events -v p");
+    assert!(long.contains("        history_command = \"zfs snapshot p@one\"\n"), "{long}");
+    assert!(lab.ok("zpool events -j --json-int").contains(r#""class":"sysevent.fs.zfs.pool_import""#));
+    assert!(lab.ok("zpool events -c").starts_with("cleared "));
+    assert_eq!(lab.ok("zpool events -H"), "");
+    // One side loses what is on it; the other has it still.
+    let side = std::fs::File::options().write(true).open(lab.path("d1")).unwrap();
+    let waste = vec![0xe7; 1 << 20];
+    (4..200).for_each(|n| std::os::unix::fs::FileExt::write_all_at(&side, &waste, n << 20).unwrap());
+    assert!(lab.ok("zpool scrub -w p").contains("0 errors"));
+    let text = lab.ok("zpool events -H p");
+    let found = classes(&text);
+    let (first, last) = (found.first().unwrap(), found.last().unwrap());
+    assert_eq!((*first, *last), ("sysevent.fs.zfs.scrub_start", "sysevent.fs.zfs.scrub_finish"));
+    assert!(found.len() > 2 && found[1..found.len() - 1].iter().all(|class| *class == "ereport.fs.zfs.checksum"));
+    let long = lab.ok("zpool events -v p");
+    let place = format!("        vdev_path = \"{}\"\n", lab.path("d1").display());
+    assert_eq!(long.matches("zio_offset = 0x").count(), long.matches(&place).count(), "{long}");
+    let line = lab.ok("zpool iostat -Hp p");
+    let numbers: Vec<u64> = line.trim().split('\t').skip(1).map(|cell| cell.parse().unwrap()).collect();
+    let size: u64 = lab.ok("zpool list -Hp -o size p").trim().parse().unwrap();
+    assert_eq!((numbers.len(), numbers[0] + numbers[1]), (6, size), "{line}");
+    assert!(numbers[2..].iter().all(|n| *n > 0), "a scrub read and put right: {line}");
+    let reports = lab.ok("zpool iostat -v p 0.1 2");
+    assert_eq!(reports.matches("pool        ").count() + reports.matches("mirror-0").count(), 4, "{reports}");
+    lab.ok("zpool export p");
+    assert!(lab.fails("zpool iostat p").contains("no process has pool 'p' open"));
+    assert!(server.wait().unwrap().success());
+    let mut followed = String::new();
+    std::io::Read::read_to_string(&mut follower.stdout.take().unwrap(), &mut followed).unwrap();
+    assert!(follower.wait().unwrap().success());
+    assert_eq!(classes(&followed).first(), Some(&"sysevent.fs.zfs.pool_import"));
+    assert_eq!(classes(&followed).last(), Some(&"sysevent.fs.zfs.pool_export"));
+    check(lab.0.path());
+}

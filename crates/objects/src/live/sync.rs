@@ -253,7 +253,7 @@ impl Writer<'_> {
             };
             let mut bytes = match pointer {
                 Some(pointer) => {
-                    let read = self.set.cache().read(self.rq, &pointer, self.set.options()).await;
+                    let read = self.set.cache().read(self.rq, &pointer, &self.set.options_at(place)).await;
                     read.map_err(|e| ObjectError::block(place, e))?.to_vec()
                 }
                 None => vec![0; block_bytes as usize],

@@ -448,7 +448,7 @@ impl Writer<'_> {
         }
         let number = shift_right(first, tree.fan_out_shift * u32::from(level));
         let place = self.place(tree.id, level, number);
-        let read = self.set.cache().read(self.rq, pointer, self.set.options()).await;
+        let read = self.set.cache().read(self.rq, pointer, &self.set.options_at(place)).await;
         let bytes = read.map_err(|e| ObjectError::block(place, e))?;
         if bytes.len() != count * BlockPointer::SIZE {
             return Err(ObjectError::Corrupt { place, why: "indirect block of another size" });

@@ -385,7 +385,7 @@ impl MosPlan {
         if pointer.endian() != Endian::Little {
             return Err(ObjectError::Unsupported { what: "the MOS of a big-endian machine, to be changed here," });
         }
-        let bytes = self.set.cache().read(rq, &pointer, self.set.options()).await;
+        let bytes = self.set.cache().read(rq, &pointer, &self.set.options_at(place)).await;
         Ok(Some(bytes.map_err(|e| ObjectError::block(place, e))?))
     }
 

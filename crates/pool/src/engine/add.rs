@@ -98,6 +98,7 @@ impl Engine {
             allocation::set_empty_top(&blocks, top)?;
         }
         self.tops.add(&joined.tops);
+        self.events.post("vdev_add", |_| {});
         let capacity_bytes = self.gate.space().capacity_bytes();
         self.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The parts: the *machine*; the *cache* with the blocks below it; the *MOS*, live; the *gate*; the *sets* that are open for
-//! changes; the *keys* that are loaded; the *queue*; what is *shown* to those who ask how the pool stands. What the syncer alone needs is its own
-//! ([`syncing::Core`]) and nobody else's.
+//! changes; the *keys* that are loaded; the *events*; the *queue*; what is *shown* to those who ask how the pool stands.
+//! What the syncer alone needs is its own ([`syncing::Core`]) and nobody else's.
 //!
 //! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
 //! are told, and the disks keep the last group that was whole.
@@ -22,6 +22,7 @@ pub mod autotrim;
 pub mod clones;
 pub mod config;
 pub mod datasets;
+pub mod events;
 pub mod gate;
 pub mod keys;
 pub mod labels;
@@ -40,6 +41,7 @@ pub mod view;
 
 pub use add::Additions;
 pub use config::{Config, Host};
+pub use events::{Event, Events};
 pub use gate::{DirtyLimits, PoolGate, PoolSpace};
 pub use keys::{Crypt, Encryption, KeyChange, KeyError, KeyStore, NewRoot};
 pub use open::ImportOptions;
@@ -60,7 +62,7 @@ use tasks::Queue;
 use weir_cache::Cache;
 use weir_files::FileSystem;
 use weir_format::{Txg, Uberblock};
-use weir_machine::{JoinHandle, Machine, Request};
+use weir_machine::{JoinHandle, Machine, Nanos, Request};
 use weir_objects::live::Gate;
 use weir_objects::txg::TxGroups;
 use weir_objects::{Dsl, ObjectSet};
@@ -93,6 +95,9 @@ pub struct Engine {
     pub sets: Sets,
     /// The keys of encrypted data sets that are loaded.
     pub keys: KeyStore,
+    /// What happens to it.
+    pub events: Arc<Events>,
+    opened: Nanos,
     /// Held while a data set is opened: each is opened once.
     opening: AsyncMutex<()>,
     /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
@@ -130,6 +135,9 @@ impl Engine {
     pub(crate) fn start(parts: Parts, core: Core) -> Arc<Engine> {
         let Parts { machine, cache, mos, gate, keys, tops } = parts;
         let shown = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
+        let events = Events::new(machine.clock.clone(), &core.config);
+        cache.blocks().tree().set_watch(events.clone());
+        let opened = machine.clock.now();
         let engine = Arc::new(Engine {
             machine,
             cache,
@@ -137,6 +145,8 @@ impl Engine {
             gate,
             sets: Sets::default(),
             keys,
+            events,
+            opened,
             opening: AsyncMutex::new(()),
             steady: Arc::default(),
             queue: Queue::default(),
@@ -149,6 +159,11 @@ impl Engine {
         let syncer = engine.machine.tasks.spawn(run(engine.clone(), core));
         *engine.syncer.lock().unwrap_or_else(PoisonError::into_inner) = Some(syncer);
         engine
+    }
+
+    /// When it was opened.
+    pub fn opened(&self) -> Nanos {
+        self.opened
     }
 
     /// The pool's transaction groups.
@@ -236,6 +251,17 @@ impl Engine {
     }
 
     async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
+        let done = self.end_as(state).await;
+        match state.filter(|_| done.is_ok()) {
+            Some(state::DESTROYED) => self.events.post("pool_destroy", |_| {}),
+            Some(_) => self.events.post("pool_export", |_| {}),
+            None => {}
+        }
+        self.events.end();
+        done
+    }
+
+    async fn end_as(&self, state: Option<u64>) -> Result<(), PoolError> {
         for files in self.readers() {
             self.store_of(&files).await;
         }
@@ -306,6 +332,7 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
             }
             Err(why) => {
                 tracing::error!("pool '{}' is suspended: {why}", engine.name());
+                engine.events.report("io_failure", None);
                 engine.groups().fail(&why.to_string());
                 core.ended = true;
             }

@@ -98,7 +98,10 @@ impl Engine {
         }
         let mut config = config_of(&pool, options)?;
         let added = more.join(machine, &mut pool, &mut config).await?;
+        let absent: Vec<u64> =
+            tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
         let engine = assemble(machine, options, pool, config).await?;
+        absent.into_iter().for_each(|leaf| engine.events.report("vdev.open_failed", Some(leaf)));
         engine
             .sync_task(move |syncing: &mut Syncing<'_>| {
                 Box::pin(async move {
@@ -107,6 +110,7 @@ impl Engine {
                 })
             })
             .await?;
+        engine.events.post("pool_import", |_| {});
         Ok(engine)
     }
 }

@@ -163,7 +163,9 @@ impl Engine {
             Box::pin(async move {
                 let mut progress = syncing.open_scrub().await?;
                 progress.scan.flags |= PAUSED;
-                syncing.put_scrub(&progress).await
+                syncing.put_scrub(&progress).await?;
+                syncing.engine.events.post("scrub_paused", |_| {});
+                Ok(())
             })
         })
         .await
@@ -279,6 +281,9 @@ impl Syncing<'_> {
         let rq = self.change.rq;
         let last = self.engine.scrub_now(rq).await?;
         if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
+            if open.is_paused() {
+                self.engine.events.post("scrub_resume", |_| {});
+            }
             open.scan.flags &= !PAUSED;
             return self.put_scrub(&open).await;
         }
@@ -299,7 +304,9 @@ impl Syncing<'_> {
             ..ScanPhys::default()
         };
         self.core.scrub_began = Some(scan.max_txg);
-        self.put_scrub(&Progress { scan, place: Position::default(), active_s: 0 }).await
+        self.put_scrub(&Progress { scan, place: Position::default(), active_s: 0 }).await?;
+        self.engine.events.post("scrub_start", |_| {});
+        Ok(())
     }
 
     fn now_s(&self) -> u64 {
@@ -357,7 +364,10 @@ impl Syncing<'_> {
             zap::put_word(rq, &mos, tx, DIRECTORY, names::LAST_SCRUBBED_TXG, txg).await?;
         }
         self.rotate_errors().await?;
-        self.put_scrub(&progress).await
+        self.put_scrub(&progress).await?;
+        let event = if state == FINISHED { "scrub_finish" } else { "scrub_abort" };
+        self.engine.events.post(event, |_| {});
+        Ok(())
     }
 
     /// Puts errors into the log of this scrub.

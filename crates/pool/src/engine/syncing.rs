@@ -144,6 +144,7 @@ impl Syncing<'_> {
             self.commit(root.pointer, now_s).await?;
             plan.finish(&root);
         }
+        self.change.take_records().iter().for_each(|record| self.engine.events.post_history(record));
         let freed = self.engine.cache.blocks().synced(self.txg());
         self.auto_trim(freed).await
     }
@@ -366,8 +367,18 @@ impl Syncing<'_> {
         let faults = labels::commit(&core.leaves, config, &uberblock, txg).await?;
         for fault in &faults {
             tracing::warn!("label not written: {fault}");
+            if let PoolError::Disk { path, source } = fault
+                && let Some(leaf) = core.leaves.iter().find(|leaf| leaf.path == *path)
+            {
+                let health = self.engine.cache.blocks().tree().health().into_iter().find(|h| h.guid == leaf.guid);
+                self.engine.events.label_not_written(leaf.guid, health.map(|h| h.counts).unwrap_or_default(), source);
+            }
         }
         core.uberblock = uberblock;
+        if core.config_dirty {
+            self.engine.events.know(&core.config);
+            self.engine.events.post("config_sync", |_| {});
+        }
         core.config_dirty = false;
         self.engine.show(core, faults);
         Ok(())

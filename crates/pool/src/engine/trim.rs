@@ -5,6 +5,7 @@
 //! ([`weir_blocks::Blocks::trim`]).
 
 use super::Engine;
+use crate::config::VdevConfig;
 use crate::error::PoolError;
 
 impl Engine {
@@ -19,9 +20,20 @@ impl Engine {
         let mut bytes = 0;
         for vdev in 0..blocks.tree().len() as u32 {
             let size = blocks.vdev_space(vdev).size_bytes;
+            self.tell_trim(vdev, "trim_start");
             let told = blocks.trim(&[(vdev, 0..size)]).await;
+            self.tell_trim(vdev, if told.is_ok() { "trim_finish" } else { "trim_cancel" });
             bytes += told.map_err(|error| PoolError::Refused { what: error.to_string() })?;
         }
         Ok(bytes)
+    }
+
+    /// Puts what becomes of the leaves of a top-level vdev into the events.
+    fn tell_trim(&self, vdev: u32, event: &str) {
+        let config = self.shown().config;
+        let top = config.tops().get(vdev as usize).map(VdevConfig::parse);
+        for leaf in top.iter().flatten().flat_map(|top| top.leaves()) {
+            self.events.post_vdev(event, leaf.guid);
+        }
     }
 }

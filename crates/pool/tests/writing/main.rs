@@ -8,6 +8,7 @@ mod datasets;
 mod dedup;
 mod diff;
 mod encrypted;
+mod events;
 mod files;
 mod freeing;
 mod full;

@@ -14,7 +14,7 @@ use weir_pool::engine::scrub::{Pace, Progress};
 use weir_pool::{CreateOptions, Engine, Layout, OpenOptions, Pool, PoolError};
 
 /// A pool with a history, exported.
-fn pool(name: &str, layout: Layout, count: usize) -> (std::path::PathBuf, Machine) {
+pub fn pool(name: &str, layout: Layout, count: usize) -> (std::path::PathBuf, Machine) {
     let dir = folder(&format!("scrub-{name}"));
     let machine = Machine::production().unwrap();
     let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, layout, count)]);
@@ -206,10 +206,11 @@ fn what_is_lost_is_told_until_it_is_gone() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Overwrites the place where these bytes lie.
-fn destroy_block(path: &Path, contents: &[u8]) {
+/// Overwrites the place where these bytes lie; gives where that is.
+pub fn destroy_block(path: &Path, contents: &[u8]) -> u64 {
     use std::os::unix::fs::FileExt;
     let bytes = std::fs::read(path).unwrap();
     let at = (0..bytes.len()).step_by(512).find(|&at| bytes[at..].starts_with(&contents[..512])).unwrap();
     std::fs::File::options().write(true).open(path).unwrap().write_all_at(&[0xe7; 512], at as u64).unwrap();
+    at as u64
 }

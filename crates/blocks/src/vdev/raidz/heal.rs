@@ -5,7 +5,7 @@ use crate::raidz::Column;
 use crate::vdev::WriteJob;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use weir_codec::parity;
 use weir_machine::Buf;
 
@@ -40,14 +40,12 @@ impl Read<'_> {
 
     /// Counts one error at each device whose column, data or parity, is not what the proven block says it should be.
     pub(super) fn count_differences(&self, block: &Buf) {
-        let wrong: BTreeSet<usize> =
-            self.differences(block, false).into_iter().map(|(at, _)| self.column(at).child).collect();
-        if wrong.is_empty() || !self.job.blames(self.place) {
-            return;
+        let mut wrong = BTreeMap::new();
+        for (at, _) in self.differences(block, false) {
+            let column = self.column(at);
+            wrong.entry(column.child).or_insert((column.offset_bytes, column.size_bytes as u64));
         }
-        for child in wrong.into_iter().filter_map(|c| self.target.children.get(c)) {
-            child.checksum_error();
-        }
+        self.blame(wrong);
     }
 
     /// Writes what belongs there to each device that gave something else or an error. What cannot be written stays as it

@@ -60,7 +60,9 @@ impl Change<'_> {
             (header.create_len, header.begin) = (header.end, header.end);
         }
         let bonus = encode(&header);
-        Ok(self.mos.set_bonus(self.rq, self.tx, id, ObjectType::SPA_HISTORY_OFFSETS, &bonus).await?)
+        self.mos.set_bonus(self.rq, self.tx, id, ObjectType::SPA_HISTORY_OFFSETS, &bonus).await?;
+        self.records.push(record);
+        Ok(())
     }
 
     /// The length of the oldest record.

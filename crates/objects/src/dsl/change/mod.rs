@@ -71,7 +71,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_format::dsl::pool as pool_name;
 use weir_format::zap::{BlockKind, NormFlags};
-use weir_format::{BlockPointer, DslDataset, DslDir, Encoder, Endian, ObjectId, ObjectType, Txg};
+use weir_format::{BlockPointer, DslDataset, DslDir, Encoder, Endian, NvList, ObjectId, ObjectType, Txg};
 use weir_machine::{Entropy, Request};
 
 /// The ZAP type that describes itself as metadata (`DMU_OTN_ZAP_METADATA`).
@@ -130,13 +130,15 @@ pub struct Change<'a> {
     pool_objects: BTreeMap<&'static str, ObjectId>,
     /// Directories that changed, or whose heads did.
     touched: BTreeSet<ObjectId>,
+    records: Vec<NvList>,
 }
 
 impl<'a> Change<'a> {
     /// A context for the group of `tx`.
     pub fn new(rq: &'a Request, mos: Arc<ObjectSet>, tx: &'a Tx, pool: PoolContext, now_s: u64) -> Self {
         let (reading, frees, label_features, pool_objects, touched) = Default::default();
-        Change { rq, mos, tx, pool, now_s, reading, frees, label_features, pool_objects, touched }
+        let records = Vec::new();
+        Change { rq, mos, tx, pool, now_s, reading, frees, label_features, pool_objects, touched, records }
     }
 
     /// The syncing group.
@@ -147,6 +149,11 @@ impl<'a> Change<'a> {
     /// Blocks that nobody needs any more, to be freed in this group. Called again, it gives what came since.
     pub fn take_frees(&mut self) -> Vec<BlockPointer> {
         std::mem::take(&mut self.frees)
+    }
+
+    /// What went into the pool's history in this group. Called again, it gives what came since.
+    pub fn take_records(&mut self) -> Vec<NvList> {
+        std::mem::take(&mut self.records)
     }
 
     /// Features that the MOS needs and that became active (`true`) or idle since the last call, by name on disk: the

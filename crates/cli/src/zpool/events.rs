@@ -1,0 +1,252 @@
+//! `zpool events`: what happened to pools while a process had them open.
+//!
+//! Events are in the memory of whoever has the pool ([`weir_pool::engine::events`]): that process is asked for them. Of a pool
+//! that nobody has open there are none.
+
+use super::opened::words;
+use crate::admin::{self, Elsewhere};
+use crate::args::{Args, Spec};
+use crate::call::{Call, Whose, say};
+use crate::failure::Failure;
+use crate::json::{self, Numbers};
+use crate::pools::search;
+use crate::zdb::date;
+use serde_json::{Map, Value};
+use std::ffi::OsString;
+use std::time::Duration;
+use weir_format::{NvList, NvPair, NvValue};
+use weir_pool::assemble::state;
+use weir_pool::engine::{Event, Events};
+use weir_pool::{assemble, scan};
+
+const SPEC: Spec = Spec {
+    command: "zpool events",
+    letters: "vHfcjId:",
+    long: &[("json", 'j'), ("json-int", 'I')],
+    usage: "zpool events [-vHf | -j [--json-int]] [-d DIR]… [POOL]\n       zpool events -c [-d DIR]…",
+};
+
+/// How often who follows looks for new ones.
+const LOOK: Duration = Duration::from_millis(200);
+/// Columns by which names are set off, and lists in lists again.
+const INDENT: usize = 8;
+
+/// Runs the command: in the process that has the pool it shows its events, elsewhere it asks whoever has one.
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = SPEC.parse(line)?;
+    let names = words(&args);
+    if names.len() > 1 {
+        return Err(SPEC.misused("too many arguments"));
+    }
+    let shows = !names.is_empty() || "vHfj".chars().any(|letter| args.has(letter));
+    if args.has('c') && shows {
+        return Err(SPEC.misused("invalid options combined with -c"));
+    }
+    if args.has('j') && "vHf".chars().any(|letter| args.has(letter)) {
+        return Err(SPEC.misused("-j does not go together with -v, -H and -f"));
+    }
+    if let Some(held) = call.held() {
+        return of_held(call, &args, &held.engine.events);
+    }
+    let why = "events are in the memory of the process that has (weir serve, mount, demo), and end with it; \
+               'zpool history -i' shows what is on disk";
+    let holders = holders(call, &args, names.first(), why)?;
+    if args.has('f') && holders.len() > 1 {
+        return Err(Failure::failed("several processes have pools open: name the pool whose events to follow"));
+    }
+    ask(call, &holders)
+}
+
+/// Has these processes do the command, one behind the other; gives the worst exit code.
+pub fn ask(call: &Call, holders: &[Elsewhere]) -> Result<u8, Failure> {
+    holders.iter().try_fold(0, |code, holder| Ok(admin::ask(call, holder)?.max(code)))
+}
+
+/// The processes that have the pool of that name open, or any; `why` says what for.
+pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Result<Vec<Elsewhere>, Failure> {
+    let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
+    let nobody = || Failure::failed(format!("no process has {of_pool} open: {why}"));
+    let paths = match search(call, args.values('d')) {
+        Ok(paths) => paths,
+        // Nobody said where, and nobody has any.
+        Err(_) if name.is_none() => return Err(nobody()),
+        Err(failure) => return Err(failure),
+    };
+    let machine = call.machine()?;
+    let assembly = assemble(machine.block_on(scan(machine, &paths))?);
+    let is_named = |own: &str, guid: u64| name.is_none_or(|name| *name == own || *name == guid.to_string());
+    let mut found = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
+    let mut found: Vec<_> = found.by_ref().filter(|p| is_named(&p.config.name, p.config.guid)).collect();
+    if let Some(name) = name.filter(|_| found.is_empty()) {
+        return Err(Failure::failed(format!("cannot open '{name}': no such pool")));
+    }
+    found.sort_by(|a, b| a.config.name.cmp(&b.config.name));
+    let mut holders: Vec<Elsewhere> = Vec::new();
+    for pool in found {
+        if let Whose::Theirs(elsewhere) = call.whose(pool)
+            && !holders.contains(&elsewhere)
+        {
+            holders.push(elsewhere);
+        }
+    }
+    if holders.is_empty() { Err(nobody()) } else { Ok(holders) }
+}
+
+/// Shows the events of the pool that this process has open, or forgets them.
+fn of_held(call: &Call, args: &Args, events: &Events) -> Result<u8, Failure> {
+    if args.has('c') {
+        say!(call, "cleared {} events", events.clear());
+        return Ok(0);
+    }
+    if args.has('j') {
+        let numbers = if args.has('I') { Numbers::Integers } else { Numbers::Text };
+        let all = events.after(0).events.iter().map(|event| object(&event.list, numbers)).collect();
+        let mut answer = json::frame("zpool events");
+        answer.insert("events".into(), Value::Array(all));
+        json::print(call, answer);
+        return Ok(0);
+    }
+    if !args.has('H') {
+        say!(call, "{:<30} CLASS", "TIME");
+    }
+    let machine = call.machine()?;
+    machine.block_on(async {
+        let mut last = 0;
+        loop {
+            let news = events.after(last);
+            for (n, event) in news.events.iter().enumerate() {
+                let missed = if n == 0 { news.missed } else { 0 };
+                show(call, args, event, missed.saturating_add(event.dropped));
+                last = event.eid;
+                call.room().await;
+            }
+            if !args.has('f') || news.ended || call.is_gone() {
+                return Ok(0);
+            }
+            machine.clock.sleep(LOOK).await;
+        }
+    })
+}
+
+fn show(call: &Call, args: &Args, event: &Event, dropped: u64) {
+    if dropped > 0 {
+        say!(call, "dropped {dropped} events");
+    }
+    let gap = if args.has('H') { '\t' } else { ' ' };
+    say!(call, "{}{gap}{}", time(event.time), event.class);
+    if args.has('v') {
+        call.say(format_args!("{}\n", payload(&event.list, INDENT)));
+    }
+}
+
+/// `Nov 21 2026 07:45:39.000000001`, in UTC.
+fn time((seconds, nanos): (i64, i64)) -> String {
+    let date = date(u64::try_from(seconds).unwrap_or(0));
+    let part = |range: std::ops::Range<usize>| date.get(range).unwrap_or_default();
+    format!("{} {} {}.{nanos:09}", part(4..10), part(20..24), part(11..19))
+}
+
+/// All names and values, each on a line.
+fn payload(list: &NvList, depth: usize) -> String {
+    let mut out = String::new();
+    for pair in list.pairs() {
+        let name = pair.name_lossy();
+        let front = " ".repeat(depth);
+        match &pair.value {
+            NvValue::List(inner) => {
+                let inner = payload(inner, depth + INDENT);
+                out += &format!("{front}{name} = (embedded nvlist)\n{inner}{front}(end {name})\n");
+            }
+            _ => out += &format!("{front}{name} = {}\n", text(pair)),
+        }
+    }
+    out
+}
+
+/// The names of `zio_type_t` and `zio_priority_t`.
+const TYPES: [&str; 7] = ["NULL", "READ", "WRITE", "FREE", "CLAIM", "FLUSH", "TRIM"];
+const PRIORITIES: [&str; 5] = ["SYNC_READ", "SYNC_WRITE", "ASYNC_READ", "ASYNC_WRITE", "SCRUB"];
+
+/// A value as `zpool events -v` shows it.
+fn text(pair: &NvPair) -> String {
+    let named = |names: &[&str], n: u32| match names.get(n as usize) {
+        Some(name) => format!("{n:#x} [{name}]"),
+        None => format!("{n:#x}"),
+    };
+    let words = |words: Vec<String>| words.into_iter().map(|word| word + " ").collect();
+    match &pair.value {
+        NvValue::Uint32(n) if pair.name == b"zio_type" => named(&TYPES, *n),
+        NvValue::Uint32(n) if pair.name == b"zio_priority" => named(&PRIORITIES, *n),
+        NvValue::Uint8(n) => format!("{n:#x}"),
+        NvValue::Int32(n) => format!("{n:#x}"),
+        NvValue::Uint32(n) => format!("{n:#x}"),
+        NvValue::Int64(n) => format!("{n:#x}"),
+        NvValue::Uint64(n) => format!("{n:#x}"),
+        NvValue::String(bytes) => format!("\"{}\"", String::from_utf8_lossy(bytes)),
+        NvValue::Int64Array(all) => words(all.iter().map(|n| format!("{n:#x}")).collect()),
+        NvValue::Uint64Array(all) => words(all.iter().map(|n| format!("{n:#x}")).collect()),
+        _ => "<unknown>".to_owned(),
+    }
+}
+
+/// An event as JSON.
+fn object(list: &NvList, numbers: Numbers) -> Value {
+    let number = |n: u64| json::number(n, numbers);
+    let signed = |n: i64| if numbers == Numbers::Integers { n.into() } else { Value::String(n.to_string()) };
+    let value = |value: &NvValue| match value {
+        NvValue::Uint8(n) => number((*n).into()),
+        NvValue::Int32(n) => signed((*n).into()),
+        NvValue::Uint32(n) => number((*n).into()),
+        NvValue::Int64(n) => signed(*n),
+        NvValue::Uint64(n) => number(*n),
+        NvValue::String(bytes) => String::from_utf8_lossy(bytes).into(),
+        NvValue::Int64Array(all) => all.iter().copied().map(signed).collect(),
+        NvValue::Uint64Array(all) => all.iter().copied().map(number).collect(),
+        NvValue::List(list) => object(list, numbers),
+        _ => Value::Null,
+    };
+    let pairs = list.pairs().iter().map(|pair| (pair.name_lossy().into_owned(), value(&pair.value)));
+    Value::Object(pairs.collect::<Map<_, _>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_shown_as_openzfs_shows_them() {
+        let mut detector = NvList::new();
+        detector.set("version", NvValue::Uint8(0));
+        detector.set("scheme", "zfs");
+        let mut list = NvList::new();
+        list.set("class", "ereport.fs.zfs.checksum");
+        list.set("detector", detector);
+        list.set("zio_err", 52i32);
+        list.set("zio_priority", 4u32);
+        list.set("zio_type", 77u32);
+        list.set("zio_level", -1i64);
+        list.set("zio_offset", 0x40_1000u64);
+        list.set("time", NvValue::Int64Array(vec![16, 1]));
+        let expected = "        class = \"ereport.fs.zfs.checksum\"
+        detector = (embedded nvlist)
+                version = 0x0
+                scheme = \"zfs\"
+        (end detector)
+        zio_err = 0x34
+        zio_priority = 0x4 [SCRUB]
+        zio_type = 0x4d
+        zio_level = 0xffffffffffffffff
+        zio_offset = 0x401000
+        time = 0x10 0x1 \n";
+        assert_eq!(payload(&list, INDENT), expected);
+        let value = object(&list, Numbers::Integers);
+        assert_eq!((&value["zio_level"], &value["detector"]["scheme"]), (&(-1).into(), &"zfs".into()));
+        assert_eq!(object(&list, Numbers::Text)["time"], serde_json::json!(["16", "1"]));
+    }
+
+    #[test]
+    fn times_are_as_wide_as_their_heading() {
+        assert_eq!(time((1_795_247_139, 7)), "Nov 21 2026 07:45:39.000000007");
+        assert_eq!(time((0, 0)).len(), 30);
+    }
+}

@@ -1,0 +1,282 @@
+//! `zpool iostat`: what goes to and from the devices of a pool that a process has open.
+//!
+//! The counters are those of the leaves, from the time on when the process opened the pool; a vdev that has others below it
+//! has their sum. Reads and writes of an interval are told by second.
+//!
+//! Source: OpenZFS `cmd/zpool/zpool_main.c` (`print_iostat_default`), `module/zfs/vdev.c` (`vdev_get_stats_ex_impl`).
+
+use super::events::{ask, holders};
+use super::opened::words;
+use crate::admin::Held;
+use crate::args::{Args, Spec};
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::units::human;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::ops::Sub;
+use std::time::Duration;
+use weir_machine::Nanos;
+use weir_pool::{Class, Engine, VdevConfig};
+
+const SPEC: Spec = Spec {
+    command: "zpool iostat",
+    letters: "vHpnyd:",
+    long: &[],
+    usage: "zpool iostat [-vHpny] [-d DIR]… [POOL] [INTERVAL [COUNT]]",
+};
+
+/// How often it is looked whether whoever asks is still there.
+const LOOK: Duration = Duration::from_millis(200);
+/// The longest interval, in seconds: a larger number is a pool's.
+const LONGEST_S: f64 = 1e9;
+/// Columns of a number for people, and of an exact one.
+const NARROW: usize = 5;
+const WIDE: usize = 15;
+/// Narrowest column of names.
+const NAMES: usize = 10;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+struct Wanted {
+    pool: Option<String>,
+    interval: Option<Duration>,
+    count: Option<u64>,
+}
+
+/// Operations and bytes, read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Work([u64; 4]);
+
+impl Sub for Work {
+    type Output = Work;
+
+    fn sub(self, before: Work) -> Work {
+        Work(std::array::from_fn(|i| self.0[i].saturating_sub(before.0[i])))
+    }
+}
+
+impl std::iter::Sum for Work {
+    fn sum<I: Iterator<Item = Work>>(all: I) -> Work {
+        all.fold(Work::default(), |a, b| Work(std::array::from_fn(|i| a.0[i].saturating_add(b.0[i]))))
+    }
+}
+
+/// A line of a report: name with its indent, bytes allocated and free where there are such, work.
+struct Line {
+    name: String,
+    space: Option<(u64, u64)>,
+    work: Option<Work>,
+}
+
+/// Runs the command.
+pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
+    let args = SPEC.parse(line)?;
+    let wanted = wanted(words(&args))?;
+    if args.has('y') && wanted.interval.is_none() {
+        return Err(SPEC.misused("-y leaves out the first of several reports"));
+    }
+    if let Some(held) = call.held() {
+        return of_held(call, &args, &wanted, held);
+    }
+    let why = "what goes to and from its devices is counted by the process that has (weir serve, mount, demo)";
+    let holders = holders(call, &args, wanted.pool.as_ref(), why)?;
+    if wanted.interval.is_some() && holders.len() > 1 {
+        return Err(Failure::failed("several processes have pools open: name the pool to watch"));
+    }
+    ask(call, &holders)
+}
+
+/// A pool, and up to two numbers behind it.
+fn wanted(mut words: Vec<String>) -> Result<Wanted, Failure> {
+    let number = |word: &String| word.parse::<f64>().ok().filter(|n| (0.0..LONGEST_S).contains(n));
+    let at = words.iter().rposition(|word| number(word).is_none()).map_or(0, |last| last + 1);
+    let numbers: Vec<f64> = words.split_off(at).iter().filter_map(number).collect();
+    if words.len() > 1 {
+        return Err(SPEC.misused("name one pool"));
+    }
+    let (interval, count) = match numbers.as_slice() {
+        [] => (None, None),
+        [interval, rest @ ..] if *interval > 0.0 && rest.len() < 2 => {
+            let count = rest.first().map(|count| *count as u64);
+            (Some(Duration::from_secs_f64(*interval)), count)
+        }
+        _ => return Err(SPEC.misused("an interval in seconds above zero, and how many reports")),
+    };
+    if count == Some(0) {
+        return Err(SPEC.misused("the number of reports cannot be zero"));
+    }
+    Ok(Wanted { pool: words.pop(), interval, count })
+}
+
+/// What each leaf has done, by GUID.
+fn work(engine: &Engine) -> BTreeMap<u64, Work> {
+    let health = engine.cache.blocks().tree().health();
+    let of = |c: weir_blocks::vdev::Counts| Work([c.reads, c.writes, c.read_bytes, c.write_bytes]);
+    health.into_iter().map(|leaf| (leaf.guid, of(leaf.counts))).collect()
+}
+
+/// Shows reports of the pool that this process has open.
+fn of_held(call: &Call, args: &Args, wanted: &Wanted, held: &Held) -> Result<u8, Failure> {
+    let (machine, engine) = (call.machine()?, &held.engine);
+    let mut left = if wanted.interval.is_some() { wanted.count } else { Some(1) };
+    let (mut before, mut since) = (BTreeMap::new(), engine.opened());
+    if args.has('y') {
+        (before, since) = (work(engine), machine.clock.now());
+    }
+    let mut is_first = true;
+    machine.block_on(async {
+        while left != Some(0) {
+            let wait = wanted.interval.filter(|_| !is_first || args.has('y'));
+            let due = machine.clock.now() + wait.unwrap_or_default();
+            while machine.clock.now() < due {
+                if call.is_gone() || engine.events.is_ended() {
+                    return Ok(0);
+                }
+                machine.clock.sleep(LOOK.min(due.since(machine.clock.now()))).await;
+            }
+            let (now, at) = (work(engine), machine.clock.now());
+            let lines = lines(engine, &now, &before, args.has('v'))?;
+            let head = !args.has('H') && (is_first || args.has('v') && !args.has('n'));
+            call.say(format_args!("{}", text(&lines, seconds(at, since), args, head)));
+            (before, since, is_first) = (now, at, false);
+            left = left.map(|left| left - 1);
+        }
+        Ok(0)
+    })
+}
+
+fn seconds(now: Nanos, since: Nanos) -> f64 {
+    now.since(since).as_secs_f64().max(1e-9)
+}
+
+/// The pool; with `deep` also its vdevs, by class.
+fn lines(
+    engine: &Engine,
+    now: &BTreeMap<u64, Work>,
+    before: &BTreeMap<u64, Work>,
+    deep: bool,
+) -> Result<Vec<Line>, Failure> {
+    let config = engine.shown().config;
+    let unreadable = |error| Failure::failed(format!("the vdevs of '{}': {error}", config.name));
+    let root = VdevConfig::parse(&config.root).map_err(unreadable)?;
+    let of = |all: &BTreeMap<u64, Work>, guid: u64| all.get(&guid).copied().unwrap_or_default();
+    let done = |vdev: &VdevConfig| vdev.leaves().into_iter().map(|l| of(now, l.guid) - of(before, l.guid)).sum();
+    let space = |top: &VdevConfig| {
+        let sums = engine.cache.blocks().vdev_space(top.id as u32);
+        (sums.allocated_bytes, sums.size_bytes.saturating_sub(sums.allocated_bytes))
+    };
+    let ours = |class: Class| root.children.iter().filter(move |top| top.class == class && top.is_concrete());
+    let sold = [Class::Normal, Class::Special, Class::Dedup].into_iter().flat_map(ours).map(space);
+    let total = sold.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let mut out = vec![Line { name: config.name.clone(), space: Some(total), work: Some(done(&root)) }];
+    let classes = [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
+    for (class, heading) in classes.into_iter().filter(|_| deep) {
+        if ours(class).next().is_some() && !heading.is_empty() {
+            out.push(Line { name: heading.to_owned(), space: None, work: None });
+        }
+        for top in ours(class) {
+            out.push(Line { name: format!("  {}", top.name()), space: Some(space(top)), work: Some(done(top)) });
+            below(top, 4, &done, &mut out);
+        }
+    }
+    Ok(out)
+}
+
+fn below(vdev: &VdevConfig, indent: usize, done: &dyn Fn(&VdevConfig) -> Work, out: &mut Vec<Line>) {
+    for child in &vdev.children {
+        let name = format!("{}{}", " ".repeat(indent), child.name());
+        out.push(Line { name, space: None, work: Some(done(child)) });
+        below(child, indent + 2, done, out);
+    }
+}
+
+/// A report, over so many seconds.
+fn text(lines: &[Line], seconds: f64, args: &Args, head: bool) -> String {
+    let (exact, scripted) = (args.has('p'), args.has('H'));
+    let width = if exact { WIDE } else { NARROW };
+    let names = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(NAMES);
+    let dashes = || format!("{}{}\n", "-".repeat(names), format!("  {}", "-".repeat(width)).repeat(6));
+    let mut out = String::new();
+    if head {
+        out += &heading(names, width);
+        out += &dashes();
+    }
+    let nothing = |line: &Line| if exact && line.work.is_some() { "0" } else { "-" };
+    let number = |n: u64| if exact { n.to_string() } else { human(n) };
+    for line in lines {
+        let space = line.space.map(|(allocated, free)| [number(allocated), number(free)]);
+        let space = space.unwrap_or_else(|| [(); 2].map(|()| nothing(line).to_owned()));
+        let work = line.work.map(|work| work.0.map(|n| number((n as f64 / seconds) as u64)));
+        let work = work.unwrap_or_else(|| [(); 4].map(|()| "-".to_owned()));
+        if scripted {
+            // Headings are for people.
+            if line.work.is_some() {
+                out += &format!("{}\t{}\t{}\n", line.name.trim_start(), space.join("\t"), work.join("\t"));
+            }
+            continue;
+        }
+        out += &format!("{:<names$}", line.name);
+        space.iter().chain(&work).for_each(|cell| out += &format!("  {cell:>width$}"));
+        out.push('\n');
+    }
+    if args.has('v') && !scripted {
+        out += &dashes();
+    }
+    out
+}
+
+/// The two lines above a report.
+fn heading(names: usize, width: usize) -> String {
+    let pair = 2 * width + 2;
+    let above = ["capacity", "operations", "bandwidth"].map(|title| {
+        let start = pair / 2 - title.len() / 2;
+        format!("  {:start$}{title:<rest$}", "", rest = pair - start)
+    });
+    let below = ["alloc", "free", "read", "write", "read", "write"].map(|title| format!("  {title:>width$}"));
+    format!("{:names$}{}\n{:<names$}{}\n", "", above.concat(), "pool", below.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_behind_a_pool_are_an_interval_and_a_count() {
+        let of = |line: &str| wanted(line.split_whitespace().map(str::to_owned).collect());
+        let is = |line: &str, pool: Option<&str>, ms: Option<u64>, count| {
+            let interval = ms.map(Duration::from_millis);
+            assert_eq!(of(line).unwrap(), Wanted { pool: pool.map(str::to_owned), interval, count }, "{line}");
+        };
+        is("", None, None, None);
+        is("p", Some("p"), None, None);
+        is("p 0.5", Some("p"), Some(500), None);
+        is("2 3", None, Some(2000), Some(3));
+        is("17846251834091284731 2", Some("17846251834091284731"), Some(2000), None);
+        for wrong in ["p q", "p 0", "p 1 0", "p 1 2 3"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reports_look_as_those_of_openzfs() {
+        let args = |line: &str| SPEC.parse(line.split_whitespace().map(OsString::from).collect()).unwrap();
+        let line = |name: &str, space, work| Line { name: name.into(), space, work: Some(Work(work)) };
+        let lines = [
+            line("tank", Some((2048, 1 << 30)), [20, 2, 4096, 0]),
+            line("  mirror-0", Some((2048, 1 << 30)), [20, 2, 4096, 0]),
+            line("    /d/0", None, [20, 2, 4096, 0]),
+        ];
+        let expected = "              capacity     operations     bandwidth \n\
+pool        alloc   free   read  write   read  write
+----------  -----  -----  -----  -----  -----  -----
+tank           2K     1G     10      1     2K      0
+  mirror-0     2K     1G     10      1     2K      0
+    /d/0        -      -     10      1     2K      0
+----------  -----  -----  -----  -----  -----  -----
+";
+        assert_eq!(text(&lines, 2.0, &args("-v"), true), expected);
+        let scripted = "tank\t2048\t1073741824\t10\t1\t2048\t0\n";
+        assert_eq!(text(&lines[..1], 2.0, &args("-Hp"), false), scripted);
+    }
+}

@@ -1,0 +1,429 @@
+//! What happens to a pool while it is open, as `zpool events` shows it.
+//!
+//! ```text
+//!   blocks: a fault ─► told already? too many? ─► ereport.fs.zfs.checksum, .io, .data ────┐
+//!   engine: import, scrub, history …  ─────────► sysevent.fs.zfs.pool_import, … ──────────┴─► ring ─► whoever asks
+//! ```
+//!
+//! An event is a list of names and values, with those that OpenZFS gives it as far as they are known here, a time and a
+//! number that only grows. As there, events are kept in memory alone and end with the process; what a pool remembers for ever
+//! is its history.
+//!
+//! *Bounds.* The ring holds [`MOST`] events of at most [`MOST_BYTES`]; the oldest give way. So that a bad disk does not drown
+//! all others, the same fault is told once in [`SAME_AGAIN`], and no more than [`PER_SECOND`] of a device and kind in a second;
+//! how many were left out stands in the event that comes next.
+//!
+//! The lock is held for a few instructions, never while anything is waited for.
+//!
+//! Source: OpenZFS `module/zfs/fm.c` (`zfs_zevent_post`), `module/zfs/zfs_fm.c`, `include/sys/fm/fs/zfs.h`,
+//! `include/sys/sysevent/eventdefs.h`.
+
+use super::config::{Config, visit};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+use weir_blocks::BlockError;
+use weir_blocks::vdev::Counts;
+use weir_blocks::watch::{About, Fault, Origin, Spot, Watch, What};
+use weir_codec::CodecError;
+use weir_format::nvlist::NvValue;
+use weir_format::{Endian, NvList};
+use weir_machine::{Clock, DiskError, Nanos, Priority};
+
+/// Events that are kept (`zfs_zevent_len_max`).
+pub const MOST: usize = 512;
+/// Bytes of the longest event that is kept (`ERPT_DATA_SZ`).
+pub const MOST_BYTES: usize = 6 << 10;
+/// For so long the same fault is not told again (`zfs_zevent_retain_expire_secs`).
+pub const SAME_AGAIN: Duration = Duration::from_secs(900);
+/// Faults that are remembered to be the same (`zfs_zevent_retain_max`).
+const REMEMBERED: usize = 2000;
+/// Faults of one kind and device that are told in a second (`zfs_checksum_events_per_second`).
+pub const PER_SECOND: u32 = 20;
+
+/// The error number of wrong bytes (`ECKSUM`, Linux's `EBADE`).
+const ECKSUM: i32 = 52;
+const ENXIO: i32 = 6;
+const EIO: i32 = 5;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its number: the first is 1.
+    pub eid: u64,
+    /// So many that came before it, since the last event, were not told.
+    pub dropped: u64,
+    /// Seconds since 1970, and nanoseconds.
+    pub time: (i64, i64),
+    /// What it is: `sysevent.fs.zfs.scrub_start`.
+    pub class: String,
+    /// All that is known of it; class, time and number stand there, too.
+    pub list: NvList,
+}
+
+/// What somebody who follows the events has not seen yet.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    /// The events, in their order.
+    pub events: Vec<Arc<Event>>,
+    /// So many more have come and gone since.
+    pub missed: u64,
+    /// The pool is closed: no more will come.
+    pub ended: bool,
+}
+
+/// What is known of a leaf or of what stands above it.
+#[derive(Clone, Debug, Default)]
+struct VdevFacts {
+    kind: String,
+    path: Option<String>,
+    ashift: u64,
+    parent: u64,
+}
+
+/// The pool, as events name it.
+#[derive(Clone, Debug, Default)]
+struct PoolFacts {
+    name: String,
+    guid: u64,
+    state: u64,
+    vdevs: BTreeMap<u64, VdevFacts>,
+}
+
+impl PoolFacts {
+    fn of(config: &Config) -> Self {
+        let mut vdevs: BTreeMap<u64, VdevFacts> = BTreeMap::new();
+        let mut parents = BTreeMap::new();
+        visit(&mut config.root.clone(), &mut |vdev| {
+            let guid = vdev.get_u64("guid").unwrap_or(0);
+            for child in vdev.get_list_array("children").unwrap_or_default() {
+                parents.insert(child.get_u64("guid").unwrap_or(0), guid);
+            }
+            let parent = parents.get(&guid).copied().unwrap_or(0);
+            // Only a top-level vdev says it, for all below.
+            let ashift = vdev.get_u64("ashift").or(vdevs.get(&parent).map(|p| p.ashift)).unwrap_or(0);
+            let path = vdev.get_str("path").map(str::to_owned);
+            let kind = vdev.get_str("type").unwrap_or_default().to_owned();
+            vdevs.insert(guid, VdevFacts { kind, path, ashift, parent });
+        });
+        PoolFacts { name: config.name.clone(), guid: config.guid, state: config.state, vdevs }
+    }
+
+    /// What every event says of the pool.
+    fn tell(&self, list: &mut NvList) {
+        list.set("pool", self.name.as_str());
+        list.set("pool_guid", self.guid);
+        list.set("pool_state", self.state);
+        // It is neither being opened nor looked at.
+        list.set("pool_context", 0i32);
+    }
+
+    /// The report of class `class` about a device, or about none in particular.
+    fn report(&self, class: &str, leaf: Option<u64>) -> NvList {
+        let mut detector = NvList::new();
+        detector.set("version", NvValue::Uint8(0));
+        detector.set("scheme", "zfs");
+        detector.set("pool", self.guid);
+        if let Some(guid) = leaf {
+            detector.set("vdev", guid);
+        }
+        let mut list = NvList::new();
+        list.set("class", format!("ereport.fs.zfs.{class}").as_str());
+        list.set("detector", detector);
+        self.tell(&mut list);
+        if let Some(guid) = leaf {
+            list.set("vdev_guid", guid);
+            if let Some(vdev) = self.vdevs.get(&guid) {
+                list.set("vdev_type", vdev.kind.as_str());
+                if let Some(path) = &vdev.path {
+                    list.set("vdev_path", path.as_str());
+                }
+                list.set("vdev_ashift", vdev.ashift);
+            }
+        }
+        list
+    }
+
+    /// What stands above a device.
+    fn tell_parent(&self, leaf: u64, list: &mut NvList) {
+        let Some(parent) = self.vdevs.get(&leaf).map(|vdev| vdev.parent) else { return };
+        let Some(vdev) = self.vdevs.get(&parent) else { return };
+        list.set("parent_guid", parent);
+        list.set("parent_type", vdev.kind.as_str());
+    }
+}
+
+/// What makes two faults the same: class, error number, leaf, offset, size, for whom, block.
+type Sameness = (&'static str, i32, u64, u64, u64, u32, Option<Origin>);
+
+/// The faults that were told of late, each once.
+#[derive(Default)]
+struct Recent {
+    told: BTreeMap<Sameness, u64>,
+    /// By when they came last.
+    order: BTreeMap<u64, (Nanos, Sameness)>,
+    next: u64,
+}
+
+impl Recent {
+    /// Takes note of a fault; whether it is a new one.
+    fn is_new(&mut self, fault: Sameness, now: Nanos) -> bool {
+        self.next += 1;
+        let before = self.told.insert(fault, self.next).and_then(|number| self.order.remove(&number));
+        self.order.insert(self.next, (now, fault));
+        if self.order.len() > REMEMBERED
+            && let Some((_, (_, oldest))) = self.order.pop_first()
+        {
+            self.told.remove(&oldest);
+        }
+        before.is_none_or(|(at, _)| now.since(at) > SAME_AGAIN)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    pool: PoolFacts,
+    ring: VecDeque<Arc<Event>>,
+    last: u64,
+    dropped: u64,
+    recent: Recent,
+    /// When the second began that is counted, and how many came in it, by class and leaf.
+    seconds: BTreeMap<(&'static str, u64), (Nanos, u32)>,
+    ended: bool,
+}
+
+impl State {
+    /// Whether there are too many faults of this class and device in this second (`zfs_ratelimit`).
+    fn too_many(&mut self, class: &'static str, leaf: u64, now: Nanos) -> bool {
+        let (start, count) = self.seconds.entry((class, leaf)).or_insert((now, 0));
+        if now.since(*start) >= Duration::from_secs(1) {
+            (*start, *count) = (now, 0);
+        }
+        *count += 1;
+        *count > PER_SECOND
+    }
+}
+
+/// The events of a pool.
+pub struct Events {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+impl Events {
+    /// No events yet, of the pool that is configured so.
+    pub(crate) fn new(clock: Clock, config: &Config) -> Arc<Self> {
+        let state = State { pool: PoolFacts::of(config), ..State::default() };
+        Arc::new(Events { clock, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configuration changed.
+    pub(crate) fn know(&self, config: &Config) {
+        let pool = PoolFacts::of(config);
+        self.lock().pool = pool;
+    }
+
+    /// The pool is closed.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+    }
+
+    /// What came after event `eid`, as far as it is kept; after 0, all that is.
+    pub fn after(&self, eid: u64) -> News {
+        let state = self.lock();
+        let events: Vec<_> = state.ring.iter().filter(|event| event.eid > eid).cloned().collect();
+        let next = events.first().map_or(state.last + 1, |event| event.eid);
+        let missed = if eid == 0 { 0 } else { next.saturating_sub(eid.saturating_add(1)) };
+        News { events, missed, ended: state.ended }
+    }
+
+    /// Whether the pool is closed: no more will come.
+    pub fn is_ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    /// Forgets all events; gives how many.
+    pub fn clear(&self) -> usize {
+        std::mem::take(&mut self.lock().ring).len()
+    }
+
+    /// Something was done to the pool: `sysevent.fs.zfs.` and `name`, with what `more` adds.
+    pub(crate) fn post(&self, name: &str, more: impl FnOnce(&mut NvList)) {
+        let mut state = self.lock();
+        let mut list = NvList::new();
+        list.set("version", NvValue::Uint8(0));
+        list.set("class", format!("sysevent.fs.zfs.{name}").as_str());
+        state.pool.tell(&mut list);
+        more(&mut list);
+        self.put(&mut state, list);
+    }
+
+    /// Something was done to a device.
+    pub(crate) fn post_vdev(&self, name: &str, guid: u64) {
+        let path = self.lock().pool.vdevs.get(&guid).and_then(|vdev| vdev.path.clone());
+        self.post(name, |list| {
+            list.set("vdev_guid", guid);
+            if let Some(path) = path {
+                list.set("vdev_path", path.as_str());
+            }
+        });
+    }
+
+    /// A record went into the pool's history (`spa_history_log_notify`).
+    pub(crate) fn post_history(&self, record: &NvList) {
+        self.post("history_event", |list| {
+            for (from, to) in HISTORY {
+                let value = record.pairs().iter().find(|pair| pair.name == from.as_bytes()).map(|pair| &pair.value);
+                value.into_iter().for_each(|value| list.set(to, value.clone()));
+            }
+        });
+    }
+
+    /// Something is wrong with a device, or the pool: `ereport.fs.zfs.` and `class`.
+    pub(crate) fn report(&self, class: &str, leaf: Option<u64>) {
+        let mut state = self.lock();
+        let mut list = state.pool.report(class, leaf);
+        leaf.into_iter().for_each(|leaf| state.pool.tell_parent(leaf, &mut list));
+        self.put(&mut state, list);
+    }
+
+    /// A label could not be written.
+    pub(crate) fn label_not_written(&self, leaf: u64, counts: Counts, error: &DiskError) {
+        let spot = Some(Spot { leaf, offset_bytes: 0, size_bytes: 0, counts });
+        let (about, priority) = (About::default(), Priority::Sync);
+        self.fault(&Fault { what: What::Write(error), spot, about, priority });
+    }
+
+    /// Puts an event into the ring.
+    fn put(&self, state: &mut State, mut list: NvList) {
+        let wall = self.clock.wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = (i64::try_from(wall.as_secs()).unwrap_or(i64::MAX), i64::from(wall.subsec_nanos()));
+        let eid = state.last + 1;
+        list.set("time", NvValue::Int64Array(vec![time.0, time.1]));
+        list.set("eid", eid);
+        if list.encode_native(Endian::Little).len() > MOST_BYTES {
+            state.dropped += 1;
+            return;
+        }
+        let class = list.get_str("class").unwrap_or_default().to_owned();
+        let dropped = std::mem::take(&mut state.dropped);
+        state.last = eid;
+        state.ring.push_back(Arc::new(Event { eid, dropped, time, class, list }));
+        if state.ring.len() > MOST {
+            state.ring.pop_front();
+        }
+    }
+}
+
+/// Names of what history records say, there and in events.
+const HISTORY: [(&str, &str); 9] = [
+    ("history command", "history_command"),
+    ("history hostname", "history_hostname"),
+    ("dsname", "history_dsname"),
+    ("history internal str", "history_internal_str"),
+    ("internal_name", "history_internal_name"),
+    ("dsid", "history_dsid"),
+    ("history txg", "history_txg"),
+    ("history time", "history_time"),
+    ("history who", "history_who"),
+];
+
+impl Watch for Events {
+    fn fault(&self, fault: &Fault<'_>) {
+        let (class, errno) = (class_of(&fault.what), errno_of(&fault.what));
+        let (kind, priority) = kind_and_priority(fault);
+        let spot = fault.spot.as_ref();
+        let (leaf, offset, size) = spot.map_or((0, 0, 0), |s| (s.leaf, s.offset_bytes, s.size_bytes));
+        let now = self.clock.now();
+        let mut state = self.lock();
+        if !state.recent.is_new((class, errno, leaf, offset, size, priority, fault.about.origin), now) {
+            return;
+        }
+        if state.too_many(class, leaf, now) {
+            state.dropped += 1;
+            return;
+        }
+        let mut list = state.pool.report(class, spot.map(|spot| spot.leaf));
+        if let Some(spot) = spot {
+            list.set("vdev_read_errors", spot.counts.read_errors);
+            list.set("vdev_write_errors", spot.counts.write_errors);
+            list.set("vdev_cksum_errors", spot.counts.checksum_errors);
+            state.pool.tell_parent(spot.leaf, &mut list);
+        }
+        list.set("zio_err", errno);
+        list.set("zio_type", kind);
+        list.set("zio_priority", priority);
+        tell_block(fault, &mut list);
+        self.put(&mut state, list);
+    }
+}
+
+/// Where it is: on the device, and in the pool.
+fn tell_block(fault: &Fault<'_>, list: &mut NvList) {
+    if let Some(Spot { offset_bytes, size_bytes, .. }) = fault.spot.filter(|spot| spot.size_bytes > 0) {
+        list.set("zio_offset", offset_bytes);
+        list.set("zio_size", size_bytes);
+    }
+    if let Some(Origin { objset, object, level, block }) = fault.about.origin {
+        list.set("zio_objset", objset.0);
+        list.set("zio_object", object);
+        list.set("zio_level", level);
+        list.set("zio_blkid", block);
+    }
+    if let What::Checksum(says) = fault.what {
+        if let Some(kind) = fault.about.checksum {
+            list.set("cksum_algorithm", kind.name());
+        }
+        if let Some(CodecError::Checksum { expected, actual, .. }) = says {
+            list.set("cksum_expected", expected.to_vec());
+            list.set("cksum_actual", actual.to_vec());
+        }
+    }
+}
+
+fn class_of(what: &What<'_>) -> &'static str {
+    match what {
+        What::Checksum(_) => "checksum",
+        What::Read(_) | What::Write(_) | What::Flush(_) => "io",
+        What::Lost(BlockError::Corrupt { fault: CodecError::Authentication { .. }, .. }) => "authentication",
+        What::Lost(_) => "data",
+    }
+}
+
+fn errno_of(what: &What<'_>) -> i32 {
+    let of_device = |error: &DiskError| match error {
+        DiskError::Os { errno, .. } | DiskError::Open { errno, .. } => *errno,
+        _ => EIO,
+    };
+    match what {
+        What::Checksum(_) | What::Lost(BlockError::Corrupt { .. } | BlockError::Structure { .. }) => ECKSUM,
+        What::Read(error) | What::Write(error) | What::Flush(error) => of_device(error),
+        What::Lost(BlockError::Device { error, .. }) => of_device(error),
+        What::Lost(BlockError::Missing { .. }) => ENXIO,
+        What::Lost(_) => EIO,
+    }
+}
+
+/// The numbers of `zio_type_t` and `zio_priority_t`.
+fn kind_and_priority(fault: &Fault<'_>) -> (u32, u32) {
+    const READ: [u32; 3] = [0, 2, 4];
+    const WRITE: [u32; 3] = [1, 3, 3];
+    let (kind, [sync, later, scrub]) = match fault.what {
+        What::Checksum(_) | What::Read(_) | What::Lost(_) => (1, READ),
+        What::Write(_) => (2, WRITE),
+        What::Flush(_) => (5, WRITE),
+    };
+    let priority = match fault.priority {
+        Priority::Sync => sync,
+        Priority::Async => later,
+        Priority::Scrub => scrub,
+    };
+    (kind, priority)
+}
+
+#[cfg(test)]
+mod tests;
