@@ -70,6 +70,11 @@ pub fn usual(property: &str) -> Option<(Who, Counted)> {
     all.into_iter().find(|(who, what)| who.default_name(*what) == property)
 }
 
+/// Whether a property is such a limit: it stands in the file system itself.
+pub fn is_usual_limit(property: &str) -> bool {
+    usual(property).is_some()
+}
+
 /// A limit as it is written: a size or a count, or `none`.
 ///
 /// # Errors

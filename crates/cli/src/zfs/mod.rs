@@ -17,6 +17,7 @@ mod userspace;
 mod values;
 
 pub use create::file_system;
+pub use identity::is_usual_limit;
 pub use values::{When, parse as parse_property};
 
 use crate::call::{Call, say};

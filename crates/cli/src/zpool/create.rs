@@ -9,7 +9,7 @@ use crate::locks::lock;
 use crate::secrets::{Asked, Wanted};
 use crate::size;
 use crate::written::host;
-use crate::zfs::{When, file_system, parse_property};
+use crate::zfs::{When, file_system, is_usual_limit, parse_property};
 use std::ffi::OsString;
 use weir_objects::props::{DatasetKind, Value};
 use weir_pool::create::{CreateOptions, PoolValue, check_pool_name};
@@ -88,7 +88,11 @@ fn options(
     let mut root: Vec<(String, Value)> = Vec::new();
     for text in args.values('O') {
         let parsed = parse_property(&text.to_string_lossy(), DatasetKind::Filesystem, When::Creation);
-        root.push(parsed.map_err(wrong)?);
+        let (property, value) = parsed.map_err(wrong)?;
+        if is_usual_limit(&property) {
+            return Err(wrong(format!("'{property}' is set once the pool is there: zfs set")));
+        }
+        root.push((property, value));
     }
     if let Some(mountpoint) = args.value('m') {
         root.push(

@@ -7,16 +7,18 @@
 //! Invariants:
 //! - Who borrows and shares holds one [`Tx`] over both: what the lender gives up from that group on is freed after the
 //!   sharer's reference was counted.
+//! - An encrypted block is lent where the same key opens it: within a data set, to its clones and from its snapshots.
 //! - A block is lent only once the group that wrote it is on stable storage: a record of the intent log that leads to it
 //!   must not outlive it.
 //!
-//! Source: OpenZFS `module/zfs/dmu.c` (`dmu_read_l0_bps`, `dmu_brt_clone`).
+//! Source: OpenZFS `module/zfs/dmu.c` (`dmu_read_l0_bps`, `dmu_brt_clone`), `module/zfs/zfs_vnops.c` (`zfs_clone_range`).
 
 use super::node::Seen;
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
 use std::sync::Arc;
+use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
@@ -27,7 +29,7 @@ pub enum Lent {
     Block(BlockPointer),
     /// Not before the present group has synced.
     NotYet,
-    /// Not at all: it is deduplicated or encrypted, or the pool has no such feature.
+    /// Not at all: it is deduplicated, or encrypted with another key, or the pool has no such feature.
     Never,
 }
 
@@ -46,10 +48,13 @@ impl ObjectSet {
         block: u64,
     ) -> Result<Lent, ObjectError> {
         let groups = self.groups().ok_or(ObjectError::ReadOnly { objset: self.id() })?;
-        let encrypted = self.options().keys.is_some() || from.options().keys.is_some();
-        if encrypted || !self.policy().is_some_and(|policy| policy.share_blocks) {
+        // What one key has sealed, it opens wherever it lies: salt, initialization vector and MAC come with the pointer.
+        let (own, theirs) = (&self.options().keys, &from.options().keys);
+        let guid = |key: &Option<Arc<DatasetKey>>| key.as_ref().map(|key| key.guid());
+        if guid(own) != guid(theirs) || !self.policy().is_some_and(|policy| policy.share_blocks) {
             return Ok(Lent::Never);
         }
+        let encrypted = own.is_some();
         let pointer = loop {
             let version = from.version();
             match from.live().and_then(|live| Some(live.state().nodes.get(&id)?.see(block))) {
@@ -67,7 +72,8 @@ impl ObjectSet {
         if pointer.is_hole() {
             return Ok(Lent::Block(BlockPointer::HOLE));
         }
-        if pointer.is_redacted() || pointer.is_dedup() || pointer.is_encrypted() || pointer.uses_crypt() {
+        let sealed_otherwise = pointer.is_encrypted() != encrypted || pointer.uses_crypt() != encrypted;
+        if pointer.is_redacted() || pointer.is_dedup() || sealed_otherwise {
             return Ok(Lent::Never);
         }
         let is_stable = pointer.is_embedded() || pointer.physical_birth() <= groups.last_synced();

@@ -238,3 +238,48 @@ fn keys_are_unloaded_and_loaded_again() {
     });
     second.unwrap();
 }
+
+/// A copy that shares encrypted blocks is made again from the log: its blocks are kept while there is no key.
+#[test]
+fn copies_wait_for_the_key() {
+    let world = world(23, SHAPE);
+    let machine = world.machine();
+    let name = "much ".repeat(4);
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let engine = create(&machine).await;
+        make(&engine, HOME, &name).await;
+        engine.sync().await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let source = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+        let synced = engine.groups().last_synced();
+        let new = New::of(NewKind::Regular, 0o600);
+        let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
+        let len = (name.len() * 9000) as u64;
+        assert_eq!(files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), len).await.unwrap(), len);
+        // The source goes: the log alone keeps the blocks.
+        files.remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
+        files.sync(&rq, None).await.unwrap();
+        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        demand_whole(&machine, "with a log").await;
+        let engine = import(&machine, false).await;
+        make(&engine, OTHER, "meanwhile").await;
+        demand_locked(&engine).await;
+        engine.export().await.unwrap();
+        demand_whole(&machine, "claimed").await;
+        let engine = import(&machine, true).await;
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let copy = files.lookup(&rq, files.root(), b"copy").await.unwrap();
+        assert!(files.read(&rq, copy, 0, 1 << 20).await.unwrap() == name.repeat(9000));
+        assert!(files.lookup(&rq, files.root(), name.as_bytes()).await.is_err());
+        engine.export().await.unwrap();
+        demand_whole(&machine, "replayed").await;
+    });
+    second.unwrap();
+}

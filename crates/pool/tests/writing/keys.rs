@@ -7,6 +7,7 @@ use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use weir_codec::crypt::Suite;
+use weir_files::{Cred, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::KeyFormat;
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
@@ -203,4 +204,72 @@ fn other_ciphers() {
     for suite in [Suite::Aes192Ccm, Suite::Aes256Ccm, Suite::Aes128Gcm, Suite::Aes192Gcm] {
         judge(suite, Layout::Single, 1, false);
     }
+}
+
+/// Copies of encrypted files share blocks where one key opens them, and zdb reads them with it.
+#[test]
+fn copies_of_encrypted_files_share_blocks() {
+    let dir = real::folder("keys-copies");
+    let machine = Machine::production().unwrap();
+    let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
+    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let data = Bytes::from_iter((0..64).flat_map(|n| work::contents(3, n * 2)).take(1_000_000));
+    let data = &data;
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        for name in ["tank/e", "tank/f"] {
+            let root = NewRoot::new(&machine, name, OLD.0, "prompt", Some(ITERATIONS), OLD.secret()).await.unwrap();
+            let encryption = Encryption { crypt: Crypt::With(Suite::Aes256Gcm), root: Some(root) };
+            engine.create_encrypted(files_of(name), encryption).await.unwrap();
+        }
+        let make = async |name: &str, file: &str| {
+            let files = engine.file_system(rq, name).await.unwrap();
+            let new = New::of(NewKind::Regular, 0o644);
+            let made = files.create(rq, &root, files.root(), file.as_bytes(), &new).await.unwrap().object;
+            (files, made)
+        };
+        let (e, source) = make("tank/e", "source").await;
+        e.write(rq, &root, source, WriteAt::Offset(0), data.clone()).await.unwrap();
+        engine.snapshot(vec!["tank/e@s".into()], Vec::new()).await.unwrap();
+        engine.clone_snapshot("tank/e@s".into(), "tank/k".into(), Vec::new()).await.unwrap();
+        let old = engine.file_system(rq, "tank/e@s").await.unwrap();
+        // Within the data set, from its snapshot, to its clone; with another key bytes are copied.
+        for (name, from, shares) in
+            [("tank/e", &e, true), ("tank/e", &old, true), ("tank/k", &e, true), ("tank/f", &e, false)]
+        {
+            let saved = engine.gate.space().saved_bytes;
+            let file = if std::ptr::eq(from, &old) { "of-snapshot" } else { "copy" };
+            let (files, copy) = make(name, file).await;
+            let copied = files.copy_range(rq, &root, (from, source, 0), (copy, 0), u64::MAX >> 1).await.unwrap();
+            assert_eq!(copied, data.len() as u64, "{name}");
+            assert!(files.read(rq, copy, 0, 1 << 20).await.unwrap() == data[..], "{name}");
+            engine.sync().await.unwrap();
+            assert!(files.read(rq, copy, 0, 1 << 20).await.unwrap() == data[..], "{name}");
+            assert_eq!(engine.gate.space().saved_bytes - saved > 900_000, shares, "{name}");
+        }
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    for (set, file) in [("tank/e", "copy"), ("tank/e", "of-snapshot"), ("tank/k", "copy"), ("tank/f", "copy")] {
+        let found = zdb::file_with_key(&dir, OLD.1, set, file);
+        assert!(found.is_none_or(|found| found == data[..]), "{set} {file}");
+    }
+    machine.block_on(async {
+        let engine = import(&machine, &dir, &[("tank/e", OLD), ("tank/f", OLD)]).await;
+        let e = engine.file_system(rq, "tank/e").await.unwrap();
+        for file in ["source", "of-snapshot"] {
+            e.remove(rq, &root, e.root(), file.as_bytes()).await.unwrap();
+        }
+        engine.destroy_dataset("tank/k".into()).await.unwrap();
+        engine.destroy_snapshots(vec!["tank/e@s".into()], false).await.unwrap();
+        engine.sync().await.unwrap();
+        assert_eq!(engine.gate.space().saved_bytes, 0, "one holder is left");
+        let copy = e.lookup(rq, e.root(), b"copy").await.unwrap();
+        assert!(e.read(rq, copy, 0, 1 << 20).await.unwrap() == data[..]);
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
 }
