@@ -12,4 +12,5 @@ mod log;
 mod queue;
 mod stale;
 mod store;
+mod watched;
 mod writes;
