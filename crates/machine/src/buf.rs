@@ -12,8 +12,8 @@
 //!
 //! Buffers up to 1 MiB are pieces of regions (`slab`). A pool that was told to ([`BufPool::ahead`]) has the pages of a
 //! size's next region made by a thread of its own while the pieces before it are still being filled: a page fault and the
-//! clearing of a page cost whoever meets them more than a small read does. Only sizes that are in use get that: their first
-//! region comes page by page.
+//! clearing of a page cost whoever meets them more than a small read does. Only sizes that are much used get that: their
+//! first regions come page by page.
 //!
 //! Size classes go in four steps per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is slack.
 //!
@@ -38,6 +38,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 const CLASSES: usize = 48;
+/// Regions of a size from which on others are made ready before they are needed: memory that waits for a size that is
+/// little used would be lost to the others.
+const USED_REGIONS: usize = 4;
 
 /// An allocation: aligned to a page, initialised, owned.
 struct Block {
@@ -121,6 +124,15 @@ struct Free {
     pieces: Vec<Block>,
     /// A region is being made ready.
     coming: bool,
+    /// Regions that it ever had.
+    regions: usize,
+}
+
+impl Free {
+    /// Whether another region is to be made ready: few pieces are left of a size of which much is in use.
+    fn wants_more(&self, bytes: usize) -> bool {
+        !self.coming && self.regions >= USED_REGIONS && self.pieces.len() <= slab::pieces_of(bytes) / 2
+    }
 }
 
 impl Addresses {
@@ -131,7 +143,8 @@ impl Addresses {
         // The lowest address first.
         pieces.reverse();
         pieces.extend(left);
-        self.free.entry(class).or_default().pieces = pieces;
+        let free = self.free.entry(class).or_default();
+        (free.pieces, free.regions) = (pieces, free.regions + 1);
         self.regions.push(region);
     }
 }
@@ -170,7 +183,7 @@ impl Shelves {
         }
         let free = addresses.free.entry(class).or_default();
         let block = free.pieces.pop();
-        if free.pieces.len() <= slab::pieces_of(bytes) / 2 && !free.coming {
+        if free.wants_more(bytes) {
             free.coming = self.make_ready(class, bytes);
         }
         block.unwrap_or_else(|| Block::zeroed(bytes))
@@ -503,8 +516,8 @@ mod tests {
     fn regions_that_are_made_ahead_are_used_and_disjoint() {
         let pool = BufPool::ahead(0);
         for len in [8192, 12_288, 640 << 10] {
-            // More than the first region: what follows was made ready, or is made here if that was too slow.
-            let mut held: Vec<Buf> = (0..3 * slab::pieces_of(len)).map(|_| pool.take(len)).collect();
+            // What follows the first regions was made ready, or is made here if that was too slow.
+            let mut held: Vec<Buf> = (0..6 * slab::pieces_of(len)).map(|_| pool.take(len)).collect();
             held.iter_mut().enumerate().for_each(|(n, buf)| buf.as_mut().fill(n as u8));
             assert!(held.iter().enumerate().all(|(n, buf)| buf.as_ref().iter().all(|b| *b == n as u8)), "{len}");
         }
@@ -512,7 +525,7 @@ mod tests {
             std::thread::yield_now();
         }
         let regions = pool.0.addresses().regions.len();
-        assert!((9..=15).contains(&regions), "three of each size are used, and at most two wait: {regions}");
+        assert!((19..=24).contains(&regions), "six of each size are used, and one or two wait: {regions}");
         let made = pool.take(8192);
         assert_eq!(pool.counts().reused, 0);
         assert_eq!(made.capacity(), 8192);
