@@ -18,6 +18,11 @@ impl Encoder {
         Encoder { bytes: Vec::new(), endian }
     }
 
+    /// Starts empty, with room for so many bytes.
+    pub fn with_room(endian: Endian, bytes: usize) -> Self {
+        Encoder { bytes: Vec::with_capacity(bytes), endian }
+    }
+
     /// The byte order.
     pub fn endian(&self) -> Endian {
         self.endian

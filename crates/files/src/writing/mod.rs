@@ -147,8 +147,8 @@ pub(crate) struct Writing {
     shapes: AsyncMutex<()>,
     /// The delete queue.
     unlinked: ObjectId,
-    /// How often each object is held open.
-    holds: Mutex<BTreeMap<ObjectId, u64>>,
+    /// What is held open.
+    holds: Mutex<BTreeMap<ObjectId, unlinked::Held>>,
     /// When files were read, as far as that is not stored.
     accessed: access::Noted,
     /// Limits of users, groups and projects, once they were asked for.

@@ -188,7 +188,7 @@ impl FileSystem {
 
     /// A file that was just made and has no attributes yet.
     pub(super) fn fresh_node(&self, object: Arc<Object>) -> Node {
-        Node { id: object.id, object, row: Row::default(), numbers: self.numbers(), spilled: Vec::new() }
+        Node { id: object.id, object, row: Row::with_room(), numbers: self.numbers(), spilled: Vec::new() }
     }
 
     /// Writes the attributes of a file back.

@@ -115,8 +115,15 @@ fn header_bytes(varying: usize) -> usize {
 }
 
 impl Row {
+    /// Empty, with room for what a new file has.
+    pub fn with_room() -> Self {
+        Row { attributes: Vec::with_capacity(ZPL_ATTRIBUTES.len()) }
+    }
+
     /// Adds what a bonus area or spill block holds.
     pub fn take(&mut self, naming: &impl Naming, pieces: &[(u16, &[u8])], endian: Endian) -> Result<(), DecodeError> {
+        // A change may add one or two.
+        self.attributes.reserve(pieces.len() + 2);
         for (number, value) in pieces {
             let value = swapped(naming, *number, value, endian, Endian::Little)?;
             self.attributes.push(Attribute { number: *number, value });
@@ -270,6 +277,7 @@ pub(crate) fn encode(
     let lengths: Vec<u16> = part.iter().filter(varies).map(|a| a.value.len() as u16).collect();
     let header_bytes = header_bytes(lengths.len());
     let mut out = SaHeader { layout, header_bytes, lengths }.encode(endian);
+    out.reserve(part.iter().map(|a| padded(a.value.len())).sum());
     for attribute in part {
         out.resize(padded(out.len()), 0);
         out.extend(swapped(naming, attribute.number, &attribute.value, Endian::Little, endian)?);

@@ -25,11 +25,19 @@ const BATCH: usize = 256;
 /// What a removal is said to write: blocks of dnodes and of the queue.
 const REAP_BYTES: u64 = 8 << 10;
 
+/// A file that somebody has open.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    count: u64,
+    /// It has no name any more: the last hold takes it along.
+    nameless: bool,
+}
+
 impl FileSystem {
     /// Keeps a file alive although its last name may go: somebody has it open. One [`FileSystem::release`] for each.
     pub fn hold(&self, object: ObjectId) {
         if let Some(writing) = &self.writing {
-            *lock(&writing.holds).entry(object).or_default() += 1;
+            lock(&writing.holds).entry(object).or_default().count += 1;
         }
     }
 
@@ -39,18 +47,18 @@ impl FileSystem {
     /// What taking the file apart meets. It is then in the delete queue still.
     pub async fn release(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
-        let last = {
+        let ended = {
             let mut holds = lock(&writing.holds);
-            let left = holds.get_mut(&object).map(|n| {
-                *n -= 1;
-                *n
+            let last = holds.get_mut(&object).is_some_and(|hold| {
+                hold.count -= 1;
+                hold.count == 0
             });
-            if left == Some(0) {
-                holds.remove(&object);
-            }
-            left == Some(0)
+            if last { holds.remove(&object) } else { None }
         };
-        if last { self.reap_unless_held(rq, object).await } else { Ok(()) }
+        match ended {
+            Some(Held { nameless: true, .. }) => self.reap_unless_held(rq, object).await,
+            _ => Ok(()),
+        }
     }
 
     /// How many files are held open.
@@ -63,13 +71,15 @@ impl FileSystem {
         self.objects().is_closed()
     }
 
-    fn is_held(&self, object: ObjectId) -> bool {
-        self.writing.as_ref().is_some_and(|writing| lock(&writing.holds).contains_key(&object))
+    /// Whether a file without a name is held open. If so, it goes with its last hold.
+    fn stays_held(&self, object: ObjectId) -> bool {
+        let Some(writing) = &self.writing else { return false };
+        lock(&writing.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
     }
 
     /// Whether a file that has just lost its last name can go in the same transaction.
     pub(super) fn goes_at_once(&self, node: &Node) -> bool {
-        !self.is_held(node.id)
+        !self.stays_held(node.id)
             && node.word(index::XATTR) == 0
             && (node.is_dir() || self.objects().is_small(&node.object))
     }
@@ -85,11 +95,8 @@ impl FileSystem {
     pub(super) async fn reap_unless_held(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let _held = writing.locks.one(object).await;
-        if self.is_held(object) {
-            return Ok(());
-        }
         match self.node(rq, object).await {
-            Ok(node) if node.links() == 0 => self.reap(rq, &node).await,
+            Ok(node) if node.links() == 0 && !self.stays_held(object) => self.reap(rq, &node).await,
             Ok(_) | Err(FileError::Stale { .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -97,9 +97,11 @@ impl<'a> MicroZap<'a> {
 
     /// The entry of exactly that name, and where in the block its slot begins.
     pub fn find(&self, name: &[u8]) -> Option<(usize, MicroEntry<'a>)> {
+        // Names in a directory mostly differ in their last byte, and often not before.
+        let (last, len) = (*name.last()?, name.len());
         let holds = |slot: &[u8]| {
             let field = slot.get(NAME..).unwrap_or_default();
-            field.starts_with(name) && field.get(name.len()).is_none_or(|b| *b == 0)
+            field.get(len - 1) == Some(&last) && field.get(len).is_none_or(|b| *b == 0) && field.starts_with(name)
         };
         let index = self.slots.chunks_exact(Self::SLOT).position(holds)?;
         let at = index * Self::SLOT;

@@ -12,6 +12,8 @@ use crate::ids::Txg;
 const IGNORE_CASE: u64 = 1 << 63;
 /// Where a record's length stands.
 const LENGTH_AT: usize = 8;
+/// Few records without data are longer.
+const USUAL_BYTES: usize = 256;
 /// Where a record's sequence number stands.
 const SEQUENCE_AT: usize = 24;
 
@@ -32,7 +34,7 @@ impl NewRecord<'_, '_> {
     /// The record's bytes: header, body, zeros up to a multiple of eight.
     pub fn encode(&self, endian: Endian) -> Vec<u8> {
         let kind = self.body.tx_type();
-        let mut e = Encoder::new(endian);
+        let mut e = Encoder::with_room(endian, USUAL_BYTES);
         e.words(&[kind.to_u64() | if self.ignore_case { IGNORE_CASE } else { 0 }, 0, self.txg.0, self.seq]);
         body(&mut e, self.body, kind);
         e.pad_to(e.position().next_multiple_of(8));

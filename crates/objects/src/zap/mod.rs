@@ -212,13 +212,10 @@ impl Zap {
         let micro = self.micro()?;
         let Some(wanted) = name::Wanted::new(name, micro.norm, how) else { return Ok(None) };
         // Of several names that are the same when normalized, an exact one wins.
-        let mut found = None;
-        for entry in micro.entries().filter(|e| wanted.is(e.name)) {
-            if entry.name == name {
-                return Ok(Some(Value::word(entry.value)));
-            }
-            found = found.or(Some(entry.value));
-        }
+        let found = match micro.get(name) {
+            None if !wanted.is_exact() => micro.entries().find(|e| wanted.is(e.name)).map(|e| e.value),
+            found => found,
+        };
         Ok(found.map(Value::word))
     }
 

@@ -73,6 +73,11 @@ impl<'a> Wanted<'a> {
         Some(Wanted { name, normal, flags, exact })
     }
 
+    /// Whether it has no other spelling.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
     /// Whether a name in the ZAP is the one.
     pub(crate) fn is(&self, candidate: &[u8]) -> bool {
         candidate == self.name

@@ -499,7 +499,7 @@ fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<usize> {
     if let Some((at, _)) = zap.find(name) {
         return Some(at);
     }
-    let wanted = Wanted::new(name, zap.norm, how)?;
+    let wanted = Wanted::new(name, zap.norm, how).filter(|wanted| !wanted.is_exact())?;
     let found = zap.entries().find(|e| wanted.is(e.name))?;
     zap.find(found.name).map(|(at, _)| at)
 }
