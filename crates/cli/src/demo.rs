@@ -169,8 +169,15 @@ async fn mount(machine: &Machine, folder: &Path, front: &Front) -> Result<Option
         return Ok(None);
     }
     let root = rustix::process::geteuid().is_root();
-    let options =
-        MountOptions { source: POOL.into(), allow_other: root, threads: 2, writable: true, dev: false, suid: false };
+    let options = MountOptions {
+        source: POOL.into(),
+        allow_other: root,
+        threads: 2,
+        writable: true,
+        alone: false,
+        dev: false,
+        suid: false,
+    };
     match fuse::mount(front.tree.clone(), machine.tasks.clone(), &path, &options) {
         Ok(mounted) => Ok(Some(mounted)),
         Err(error) => {

@@ -263,7 +263,8 @@ fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
     if access == Access::Read {
         (dev, suid) = (false, false);
     }
-    let options = MountOptions { source: String::new(), allow_other, threads: THREADS, writable: false, dev, suid };
+    let options =
+        MountOptions { source: String::new(), allow_other, threads: THREADS, writable: false, alone: true, dev, suid };
     Ok((options, access))
 }
 

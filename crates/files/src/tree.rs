@@ -92,6 +92,13 @@ enum Opened {
     Locked,
 }
 
+impl Opened {
+    /// It was closed for good (rolled back): it has a successor.
+    fn is_closed(&self) -> bool {
+        matches!(self, Opened::Files(files) if files.is_closed())
+    }
+}
+
 /// One file system or snapshot in the tree.
 struct Branch {
     member: Member,
@@ -153,31 +160,57 @@ impl Shape {
     fn branch(&self, index: u32) -> Option<&Arc<Branch>> {
         self.branches.get(index as usize).and_then(Option::as_ref)
     }
+
+    fn members(&self) -> impl Iterator<Item = &Member> {
+        self.branches.iter().flatten().map(|branch| &branch.member)
+    }
 }
 
 /// The tree.
 pub struct Tree {
     opener: Arc<dyn Opener>,
     shape: RwLock<Arc<Shape>>,
+    /// Who is told that it was renewed.
+    watchers: Mutex<Vec<Watcher>>,
 }
+
+type Watcher = Box<dyn Fn() + Send + Sync>;
 
 impl Tree {
     /// A tree of `members`, the first of which is the root; a member whose parent is not among them is left out.
     pub fn new(opener: Arc<dyn Opener>, members: Vec<Member>) -> Self {
         let shape = Shape::after(&Shape::default(), members);
-        Tree { opener, shape: RwLock::new(Arc::new(shape)) }
+        Tree { opener, shape: RwLock::new(Arc::new(shape)), watchers: Mutex::default() }
+    }
+
+    /// Calls `told` when members came, went or are called otherwise ([`Tree::renew`]), or one is no longer what it was (rolled
+    /// back): what was known of names may not be true any more.
+    pub fn watch(&self, told: impl Fn() + Send + Sync + 'static) {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(told));
     }
 
     /// Shows these members from now on, in the same order as in [`Tree::new`], with the same root. What could not be
     /// opened for lack of a key is tried again.
     pub fn renew(&self, members: Vec<Member>) {
-        let mut shape = self.shape.write().unwrap_or_else(PoisonError::into_inner);
-        let next = Shape::after(&shape, members);
-        for branch in next.branches.iter().flatten() {
-            let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
-            opened.take_if(|opened| matches!(opened, Opened::Locked));
+        let changed = {
+            let mut shape = self.shape.write().unwrap_or_else(PoisonError::into_inner);
+            let next = Shape::after(&shape, members);
+            let mut changed = !next.members().eq(shape.members());
+            for branch in next.branches.iter().flatten() {
+                let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
+                changed |= opened.as_ref().is_some_and(Opened::is_closed);
+                changed |= opened.take_if(|opened| matches!(opened, Opened::Locked)).is_some();
+            }
+            *shape = Arc::new(next);
+            changed
+        };
+        if changed {
+            self.tell();
         }
-        *shape = Arc::new(next);
+    }
+
+    fn tell(&self) {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|told| told());
     }
 
     fn shape(&self) -> Arc<Shape> {
@@ -191,7 +224,7 @@ impl Tree {
 
     /// The members, in the order of their index.
     pub fn members(&self) -> Vec<Member> {
-        self.shape().branches.iter().flatten().map(|branch| branch.member.clone()).collect()
+        self.shape().members().cloned().collect()
     }
 
     /// The member that a node belongs to.
@@ -225,6 +258,14 @@ impl Tree {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => Ok(files.is_case_insensitive()),
             _ => Ok(false),
+        }
+    }
+
+    /// Whether a name in a directory stands for itself alone: no other spelling leads to the same entry.
+    pub async fn has_exact_names(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => Ok(files.has_exact_names()),
+            _ => Ok(true),
         }
     }
 
@@ -471,9 +512,7 @@ impl Tree {
     async fn open(&self, rq: &Request, branch: u32) -> Result<Opened, FileError> {
         let branch = self.branch(Node { branch, object: Node::ROOT })?;
         let lock = || branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was closed for good (rolled back) has a successor.
-        let closed = |opened: &Opened| matches!(opened, Opened::Files(files) if files.is_closed());
-        if let Some(opened) = lock().clone().filter(|opened| !closed(opened)) {
+        if let Some(opened) = lock().clone().filter(|opened| !opened.is_closed()) {
             return Ok(opened);
         }
         let opened = match self.opener.open(rq, &branch.member.name).await {
@@ -481,9 +520,15 @@ impl Tree {
             Err(FileError::NoKey) => Opened::Locked,
             Err(error) => return Err(error),
         };
-        let mut stored = lock();
-        stored.take_if(|stored| closed(stored));
-        Ok(stored.get_or_insert(opened).clone())
+        let (opened, succeeds) = {
+            let mut stored = lock();
+            let succeeds = stored.take_if(|stored| stored.is_closed()).is_some();
+            (stored.get_or_insert(opened).clone(), succeeds)
+        };
+        if succeeds {
+            self.tell();
+        }
+        Ok(opened)
     }
 
     /// The file system of a node behind which there is an object.

@@ -1,15 +1,12 @@
 //! The operations that change something.
 
 use crate::convert::{self, WriteHow};
-use crate::inner::{Inner, report};
+use crate::inner::{Entry, Inner, report};
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use weir_files::tree::Node;
 use weir_files::{Attributes, Cred, New, NewKind, RenameMode, SetAttributes, Space, XattrMode};
 use weir_machine::Request;
-
-/// The extended attribute with the ACL that a directory gives to what is made in it.
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// A file to be made.
 pub(crate) struct Create<'a> {
@@ -50,27 +47,23 @@ impl Inner {
         }
     }
 
-    fn shown(&self, node: Node, attributes: &Attributes) -> Result<(FileAttr, u64), Errno> {
-        Ok((convert::attributes(self.number(node)?, attributes), attributes.generation))
-    }
-
-    /// Makes a file. The umask counts only where the directory has no ACL to give.
-    async fn made(&self, rq: &Request, cred: &Cred, create: Create<'_>, new: New) -> Result<(Node, Attributes), Errno> {
+    async fn made(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        create: &Create<'_>,
+        new: New,
+    ) -> Result<(Node, Attributes), Errno> {
         let dir = self.node(create.parent)?;
-        let given = match new.kind {
-            NewKind::Symlink(_) => None,
-            _ => self.tree.xattr(rq, dir, DEFAULT_ACL).await.map_err(|e| report(rq, &e))?,
-        };
-        let mode = if given.is_some() { create.mode } else { create.mode & !create.umask };
-        let new = New { mode: mode & 0o7777, ..new };
+        let new = New { mode: create.mode & 0o7777, umask: create.umask, ..new };
         self.tree.create(rq, cred, dir, create.name, &new).await.map_err(|e| report(rq, &e))
     }
 
     /// Makes a file of any kind that must not exist.
-    pub(crate) async fn create(&self, rq: &Request, cred: &Cred, create: Create<'_>) -> Result<(FileAttr, u64), Errno> {
+    pub(crate) async fn create(&self, rq: &Request, cred: &Cred, create: Create<'_>) -> Result<Entry, Errno> {
         let new = New::of(create.kind.clone(), 0);
-        let (node, attributes) = self.made(rq, cred, create, new).await?;
-        self.shown(node, &attributes)
+        let (node, attributes) = self.made(rq, cred, &create, new).await?;
+        self.named(rq, (create.parent, create.name), node, &attributes).await
     }
 
     /// Makes a plain file, or takes the one that is there unless `O_EXCL` forbids it, and opens it.
@@ -80,16 +73,16 @@ impl Inner {
         cred: &Cred,
         create: Create<'_>,
         flags: i32,
-    ) -> Result<(FileAttr, u64), Errno> {
+    ) -> Result<Entry, Errno> {
         let new = New { exclusive: flags & libc::O_EXCL != 0, ..New::of(NewKind::Regular, 0) };
-        let (node, mut attributes) = self.made(rq, cred, create, new).await?;
+        let (node, mut attributes) = self.made(rq, cred, &create, new).await?;
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
         let held = async {
             if flags & libc::O_TRUNC != 0 && attributes.size_bytes != 0 {
                 let cut = self.tree.set_attributes(rq, cred, node, &SetAttributes::size(0)).await;
                 attributes = cut.map_err(|e| report(rq, &e))?;
             }
-            self.shown(node, &attributes)
+            self.named(rq, (create.parent, create.name), node, &attributes).await
         };
         let shown = held.await;
         if shown.is_err() {
@@ -133,10 +126,10 @@ impl Inner {
         number: INodeNo,
         parent: INodeNo,
         name: &[u8],
-    ) -> Result<(FileAttr, u64), Errno> {
+    ) -> Result<Entry, Errno> {
         let (node, dir) = (self.node(number)?, self.node(parent)?);
         let attributes = self.tree.link(rq, cred, node, dir, name).await.map_err(|e| report(rq, &e))?;
-        self.shown(node, &attributes)
+        self.named(rq, (parent, name), node, &attributes).await
     }
 
     pub(crate) async fn set_attributes(
@@ -163,8 +156,24 @@ impl Inner {
         data: Bytes,
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
+        if how.drops_set_ids {
+            self.drop_set_ids(rq, cred, number, node).await?;
+        }
         self.tree.write(rq, cred, node, how.at, data).await.map_err(|e| report(rq, &e))?;
         if how.stable { self.sync(rq, number).await } else { Ok(()) }
+    }
+
+    /// Takes the set-user-id and set-group-id bits that a write takes, as the kernel does where it sees the write before us,
+    /// and has it look at the mode again before anybody runs the file.
+    async fn drop_set_ids(&self, rq: &Request, cred: &Cred, number: INodeNo, node: Node) -> Result<(), Errno> {
+        let mode = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?.mode;
+        let left = convert::without_set_ids(mode);
+        if left != mode & 0o7777 {
+            let set = SetAttributes { mode: Some(left), ..SetAttributes::default() };
+            self.tree.set_attributes(rq, cred, node, &set).await.map_err(|e| report(rq, &e))?;
+            self.kernel.attributes_changed(number);
+        }
+        Ok(())
     }
 
     /// Gives how many bytes were copied: the answer to the kernel has 32 bits for them.

@@ -1,6 +1,6 @@
 //! From our values to the kernel's and back: attributes, times, device numbers, flags, errors.
 
-use fuser::{Errno, FileAttr, FileType, INodeNo, RenameFlags, TimeOrNow, WriteFlags};
+use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, RenameFlags, TimeOrNow, WriteFlags};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_files::{
     Attributes, FileError, FileKind, NewKind, RenameMode, SetAttributes, SetTime, Space, WriteAt, XattrMode,
@@ -110,17 +110,36 @@ pub(crate) struct WriteHow {
     pub(crate) at: WriteAt,
     /// Stable before it is answered.
     pub(crate) stable: bool,
+    /// The kernel leaves it to us to take the file's set-user-id and set-group-id bits.
+    pub(crate) drops_set_ids: bool,
+}
+
+/// How a file is opened. What is opened for writing alone goes past the kernel's pages: nobody reads them through it, so they
+/// would be a second copy, and the kernel asks for the file's capabilities before each write that it keeps.
+pub(crate) fn opened(flags: i32) -> FopenFlags {
+    match flags & libc::O_ACCMODE {
+        libc::O_WRONLY => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_DIRECT_IO,
+        _ => FopenFlags::FOPEN_KEEP_CACHE,
+    }
+}
+
+/// The permission bits that a write leaves to who may not keep all: no set-user-id bit, and no set-group-id bit of a file
+/// that its group may run (Linux `setattr_should_drop_suidgid`).
+pub(crate) fn without_set_ids(mode: u32) -> u32 {
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    mode & 0o7777 & !(libc::S_ISUID | group)
 }
 
 /// How a write is done by the flags of its open file. Pages that the kernel writes back by itself have their place, and
 /// borrow whatever open file there is: its flags mean nothing for them.
 pub(crate) fn write_how(offset: u64, open: i32, write: WriteFlags) -> WriteHow {
     if write.contains(WriteFlags::FUSE_WRITE_CACHE) {
-        return WriteHow { at: WriteAt::Offset(offset), stable: false };
+        return WriteHow { at: WriteAt::Offset(offset), stable: false, drops_set_ids: false };
     }
     let at = if open & libc::O_APPEND != 0 { WriteAt::End } else { WriteAt::Offset(offset) };
     // O_SYNC has the bit of O_DSYNC.
-    WriteHow { at, stable: open & libc::O_DSYNC != 0 }
+    let drops_set_ids = write.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+    WriteHow { at, stable: open & libc::O_DSYNC != 0, drops_set_ids }
 }
 
 /// What `renameat2` asks for; `None` for what is not offered.
@@ -201,12 +220,23 @@ mod tests {
             let write = if cached { WriteFlags::FUSE_WRITE_CACHE } else { WriteFlags::empty() };
             write_how(7, open, write)
         };
-        let at = |at, stable| WriteHow { at, stable };
+        let at = |at, stable| WriteHow { at, stable, drops_set_ids: false };
         assert_eq!(how(libc::O_RDWR, false), at(WriteAt::Offset(7), false));
         assert_eq!(how(libc::O_WRONLY | libc::O_APPEND, false), at(WriteAt::End, false));
         assert_eq!(how(libc::O_WRONLY | libc::O_DSYNC, false), at(WriteAt::Offset(7), true));
         assert_eq!(how(libc::O_WRONLY | libc::O_SYNC | libc::O_APPEND, false), at(WriteAt::End, true));
         assert_eq!(how(libc::O_WRONLY | libc::O_SYNC | libc::O_APPEND, true), at(WriteAt::Offset(7), false));
+    }
+
+    #[test]
+    fn writes_take_set_ids_as_linux_says() {
+        let write = write_how(0, libc::O_WRONLY, WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        assert!(write.drops_set_ids && !write_how(0, libc::O_WRONLY, WriteFlags::empty()).drops_set_ids);
+        assert_eq!([0o6755, 0o4644, 0o2745, 0o1777].map(without_set_ids), [0o755, 0o644, 0o2745, 0o1777]);
+        assert!(opened(libc::O_WRONLY | libc::O_APPEND).contains(FopenFlags::FOPEN_DIRECT_IO));
+        assert!(
+            !opened(libc::O_RDWR).contains(FopenFlags::FOPEN_DIRECT_IO) && opened(0) == FopenFlags::FOPEN_KEEP_CACHE
+        );
     }
 
     #[test]

@@ -9,11 +9,11 @@
 //! last name.
 
 use crate::changes::Create;
-use crate::inner::{Inner, reply_xattr};
+use crate::inner::{Entry, Inner, reply_xattr};
 use crate::{convert, flags};
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request as KernelRequest, TimeOrNow, WriteFlags,
 };
@@ -98,9 +98,11 @@ fn cred(from: &KernelRequest) -> Cred {
     Cred::new(from.uid(), from.gid(), &[]).checked()
 }
 
-fn reply_entry(inner: &Inner, reply: ReplyEntry, entry: Result<(FileAttr, u64), Errno>) {
+fn reply_entry(inner: &Inner, reply: ReplyEntry, entry: Result<Entry, Errno>) {
     match entry {
-        Ok((attributes, generation)) => reply.entry(&inner.valid, &attributes, Generation(generation)),
+        Ok(Entry { attributes, generation, believed }) => {
+            reply.entry_with_ttls(&inner.valid, &believed, &attributes, Generation(generation));
+        }
         Err(errno) => reply.error(errno),
     }
 }
@@ -161,7 +163,7 @@ impl Filesystem for Door {
         let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
         self.run(from, "open", move |inner, rq| async move {
             match inner.open(&rq, number, writes).await {
-                Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+                Ok(()) => reply.opened(FileHandle(0), convert::opened(flags.0)),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -338,9 +340,10 @@ impl Filesystem for Door {
         self.run(from, "create", move |inner, rq| async move {
             let create = Create { parent, name: &name, kind: NewKind::Regular, mode, umask };
             match inner.create_and_open(&rq, &cred, create, flags).await {
-                Ok((attributes, generation)) => {
-                    let flags = FopenFlags::FOPEN_KEEP_CACHE;
-                    reply.created(&inner.valid, &attributes, Generation(generation), FileHandle(0), flags);
+                // There is one time for the name and the attributes. What the kernel then does to the file it knows.
+                Ok(Entry { attributes, generation, believed }) => {
+                    let opened = convert::opened(flags);
+                    reply.created(&believed, &attributes, Generation(generation), FileHandle(0), opened);
                 }
                 Err(errno) => reply.error(errno),
             }

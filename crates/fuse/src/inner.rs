@@ -2,6 +2,7 @@
 
 use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
+use crate::names::Names;
 use fuser::{
     Errno, FileAttr, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs, ReplyXattr,
 };
@@ -15,10 +16,10 @@ use weir_files::{Attributes, FileError, FileKind, Seek};
 use weir_machine::{Request, Served};
 
 /// How long the kernel may believe what it was told where nothing changes.
-const FOREVER: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3600);
 /// How long it may where something may change that it does not see: through another door, or by a transaction group
 /// that finds out how much space a file takes.
-const SHORTLY: Duration = Duration::from_secs(1);
+pub(crate) const SHORTLY: Duration = Duration::from_secs(1);
 /// Entries asked for at once when only names are wanted, and when attributes are.
 const PLAIN_ENTRIES: usize = 128;
 const PLUS_ENTRIES: usize = 32;
@@ -34,14 +35,33 @@ pub(crate) struct Inner {
     pub(crate) served: Served,
     /// Whether the mount takes changes.
     pub(crate) writable: bool,
-    /// How long the kernel may believe attributes and names.
+    /// How long the kernel may believe attributes.
     pub(crate) valid: Duration,
+    /// What it believes of names.
+    pub(crate) kernel: Arc<Names>,
+    /// Nobody else changes what is shown.
+    alone: bool,
+}
+
+/// What a name leads to.
+pub(crate) struct Entry {
+    pub(crate) attributes: FileAttr,
+    pub(crate) generation: u64,
+    /// How long the kernel may believe it.
+    pub(crate) believed: Duration,
 }
 
 impl Inner {
-    pub(crate) fn new(tree: impl Into<Arc<Tree>>, writable: bool) -> Self {
-        let valid = if writable { SHORTLY } else { FOREVER };
-        Inner { tree: tree.into(), inodes: Inodes::new(), served: Served::default(), writable, valid }
+    /// `alone` says that no other door changes what is shown.
+    pub(crate) fn new(tree: impl Into<Arc<Tree>>, writable: bool, alone: bool) -> Self {
+        let (tree, valid) = (tree.into(), if writable { SHORTLY } else { FOREVER });
+        let kernel = Arc::<Names>::default();
+        let alone = writable && alone;
+        if alone {
+            let kernel = Arc::downgrade(&kernel);
+            tree.watch(move || kernel.upgrade().iter().for_each(|kernel| kernel.take_back()));
+        }
+        Inner { tree, inodes: Inodes::new(), served: Served::default(), writable, valid, kernel, alone }
     }
 
     pub(crate) fn node(&self, number: INodeNo) -> Result<Node, Errno> {
@@ -52,11 +72,30 @@ impl Inner {
         self.inodes.number(node).ok_or(Errno::ENFILE)
     }
 
-    pub(crate) async fn entry(&self, rq: &Request, parent: INodeNo, name: &[u8]) -> Result<(FileAttr, u64), Errno> {
-        let parent = self.node(parent)?;
-        let node = self.tree.lookup(rq, parent, name).await.map_err(|e| report(rq, &e))?;
+    pub(crate) async fn entry(&self, rq: &Request, parent: INodeNo, name: &[u8]) -> Result<Entry, Errno> {
+        let dir = self.node(parent)?;
+        let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
         let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-        Ok((convert::attributes(self.number(node)?, &attributes), attributes.generation))
+        self.named(rq, (parent, name), node, &attributes).await
+    }
+
+    /// What the name in the directory `parent` leads to, for the kernel.
+    pub(crate) async fn named(
+        &self,
+        rq: &Request,
+        (parent, name): (INodeNo, &[u8]),
+        node: Node,
+        attributes: &Attributes,
+    ) -> Result<Entry, Errno> {
+        let mut believed = self.valid;
+        if self.alone {
+            let dir = self.node(parent)?;
+            let exact = self.tree.has_exact_names(rq, dir).await.map_err(|e| report(rq, &e))?;
+            let stays = exact && node.branch == dir.branch && !node.is_synthetic();
+            believed = self.kernel.believed(parent, name, stays);
+        }
+        let generation = attributes.generation;
+        Ok(Entry { attributes: convert::attributes(self.number(node)?, attributes), generation, believed })
     }
 
     pub(crate) async fn attributes(&self, rq: &Request, number: INodeNo) -> Result<FileAttr, Errno> {

@@ -19,9 +19,10 @@
 //! the kernel (`ro`).
 //!
 //! **Read-write, the kernel is believed for a second.** Its own changes it sees at once; what changes through another
-//! door of the same process it sees after that, and drops the pages of files whose size or time changed. Writes are not
-//! kept back by the kernel (no writeback cache), so what `write` acknowledged every other door reads. `fsync`, and writes
-//! to files opened with `O_SYNC` or `O_DSYNC`, return when the file system's log is stable. Open files are held.
+//! door of the same process it sees after that, and drops the pages of files whose size or time changed. Where there is no
+//! other door, names are believed for good: see [`names`]. Writes are not kept back by the kernel (no writeback cache), so
+//! what `write` acknowledged every other door reads; those to files opened for writing alone go past its pages. `fsync`,
+//! and writes to files opened with `O_SYNC` or `O_DSYNC`, return when the file system's log is stable. Open files are held.
 //!
 //! **Who may.** The kernel checks modes and POSIX ACLs (`default_permissions`, `FUSE_POSIX_ACL`); file systems are told so
 //! and check only what no user may. NFSv4 ACLs, which Linux
@@ -38,5 +39,6 @@ mod flags;
 mod inner;
 mod inodes;
 mod mount;
+mod names;
 
 pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount};

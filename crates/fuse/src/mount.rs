@@ -54,6 +54,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether the mount takes changes. If not, the kernel refuses them.
     pub writable: bool,
+    /// Whether no other door changes what is shown while this mount stands.
+    pub alone: bool,
     /// Whether device nodes are devices.
     pub dev: bool,
     /// Whether set-user-id and set-group-id bits of programs count.
@@ -99,7 +101,7 @@ pub fn mount(
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = false;
-    let inner = Arc::new(Inner::new(tree, options.writable));
+    let inner = Arc::new(Inner::new(tree, options.writable, options.alone));
     let door = Door { inner: Arc::clone(&inner), tasks };
     let refused = |why: io::Error| {
         let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));
@@ -109,7 +111,9 @@ pub fn mount(
         };
         FuseError::Refused { path: path.clone(), why, hint }
     };
-    let session = Session::new(door, &path, &config).and_then(Session::spawn).map_err(refused)?;
+    let session = Session::new(door, &path, &config).map_err(refused)?;
+    inner.kernel.tell(session.notifier());
+    let session = session.spawn().map_err(refused)?;
     Ok(Mounted { session, path, inner })
 }
 

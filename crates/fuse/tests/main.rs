@@ -1,16 +1,18 @@
 //! A tree in memory, mounted for real and looked at through the kernel. Skips where there is no FUSE.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::disallowed_methods, reason = "the kernel's time is the real one")]
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use weir_files::FileKind;
+use std::time::Duration;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Member, Tree};
+use weir_files::{Cred, FileKind, RenameMode};
 use weir_fuse::{MountOptions, Mounted, mount};
-use weir_machine::{Machine, Production};
+use weir_machine::{Machine, Production, Request};
 
 const BIG: usize = 5_000_003;
 
@@ -46,9 +48,11 @@ fn mounted(machine: &Machine, path: &Path) -> Option<Mounted> {
     mounted_tree(machine, tree(), path, false)
 }
 
-fn mounted_tree(machine: &Machine, tree: Tree, path: &Path, writable: bool) -> Option<Mounted> {
+fn mounted_tree(machine: &Machine, tree: impl Into<Arc<Tree>>, path: &Path, writable: bool) -> Option<Mounted> {
     let root = rustix::process::geteuid().is_root();
-    let options = MountOptions { source: "p".into(), allow_other: root, threads: 2, writable, dev: root, suid: root };
+    let source = "p".to_string();
+    let options =
+        MountOptions { source, allow_other: root, threads: 2, writable, alone: writable, dev: root, suid: root };
     match mount(tree, machine.tasks.clone(), path, &options) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
@@ -231,6 +235,70 @@ fn names_are_made_moved_and_taken_away() {
     let directory = std::fs::File::open(dir.path()).unwrap();
     directory.sync_all().unwrap();
     drop(directory);
+    mounted.unmounter().unmount().unwrap();
+    mounted.join().unwrap();
+}
+
+#[test]
+fn names_are_believed_until_an_administrator_changes_something() {
+    let machine = Production::default().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let tree = Arc::new(writable_tree());
+    let Some(mounted) = mounted_tree(&machine, tree.clone(), dir.path(), true) else { return };
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("d")).unwrap();
+    std::fs::write(at("d/f"), b"f").unwrap();
+    // What the kernel does itself, it sees.
+    std::fs::rename(at("d/f"), at("d/g")).unwrap();
+    assert_eq!(errno(std::fs::metadata(at("d/f"))), 2);
+    assert_eq!(std::fs::read(at("d/g")).unwrap(), b"f");
+    // Behind its back a name goes to another file: a rollback does so.
+    let (rq, cred) = (Request::internal("test"), Cred::root());
+    machine.block_on(async {
+        let d = tree.lookup(&rq, tree.root(), b"d").await.unwrap();
+        tree.rename(&rq, &cred, (d, b"g"), (d, b"h"), RenameMode::Replace).await.unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(std::fs::metadata(at("d/g")).is_ok(), "believed for good");
+    tree.renew(tree.members());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(std::fs::metadata(at("d/g")).is_ok(), "nothing changed");
+    let mut fewer = tree.members();
+    fewer.truncate(1);
+    tree.renew(fewer);
+    let told = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        std::fs::metadata(at("d/g")).is_err()
+    });
+    assert!(told, "taken back");
+    assert_eq!(std::fs::read(at("d/h")).unwrap(), b"f");
+    mounted.unmounter().unmount().unwrap();
+    mounted.join().unwrap();
+}
+
+#[test]
+fn what_is_written_past_the_kernels_pages_is_seen_in_them() {
+    let machine = Production::default().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mounted) = mounted_tree(&machine, writable_tree(), dir.path(), true) else { return };
+    let path = dir.path().join("f");
+    let both = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    both.write_all_at(&[b'a'; 10_000], 0).unwrap();
+    let read = |at: u64| {
+        let mut byte = [0];
+        both.read_exact_at(&mut byte, at).map(|()| byte[0])
+    };
+    assert_eq!((read(0).unwrap(), read(9_999).unwrap()), (b'a', b'a'), "kept in pages");
+    let only = std::fs::File::options().write(true).open(&path).unwrap();
+    only.write_all_at(b"bb", 4_095).unwrap();
+    assert_eq!([4_094, 4_095, 4_096, 4_097].map(|at| read(at).unwrap()), *b"abba");
+    let mut append = std::fs::File::options().append(true).open(&path).unwrap();
+    std::io::Write::write_all(&mut append, b"end").unwrap();
+    assert_eq!((read(10_002).unwrap(), both.metadata().unwrap().len()), (b'd', 10_003));
+    both.write_all_at(b"c", 10_000).unwrap();
+    only.set_len(10_001).unwrap();
+    assert_eq!((read(10_000).unwrap(), read(10_001).is_err()), (b'c', true));
+    drop((both, only, append));
     mounted.unmounter().unmount().unwrap();
     mounted.join().unwrap();
 }

@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
+use weir_objects::zap::Match;
 
 /// A future answer.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, FileError>>;
@@ -33,6 +34,10 @@ pub trait Files: Send + Sync {
     fn fsid(&self) -> u64;
     fn name_max(&self) -> usize;
     fn is_case_insensitive(&self) -> bool;
+    /// Whether no two spellings are the same name.
+    fn has_exact_names(&self) -> bool {
+        !self.is_case_insensitive()
+    }
     fn is_snapdir_visible(&self) -> bool;
     /// Whether it was closed for good: everything else fails then.
     fn is_closed(&self) -> bool {
@@ -197,6 +202,10 @@ impl Files for FileSystem {
 
     fn is_case_insensitive(&self) -> bool {
         self.case_sensitivity() == CaseSensitivity::Insensitive
+    }
+
+    fn has_exact_names(&self) -> bool {
+        self.matching() == Match::Exact
     }
 
     fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {

@@ -1,6 +1,7 @@
 use super::memory::{MemoryFiles, MemoryOpener};
 use super::*;
 use futures_util::FutureExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn member(name: &str, id: u64) -> Member {
     Member { name: name.into(), id }
@@ -164,6 +165,13 @@ fn members_come_and_go_and_the_others_keep_their_nodes() {
         opener.0.insert(name.into(), Arc::new(files));
     }
     let tree = Tree::new(Arc::new(opener), vec![member("p", 1), member("p/a", 2)]);
+    let told = Arc::new(AtomicUsize::new(0));
+    let counted = told.clone();
+    tree.watch(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    tree.renew(tree.members());
+    assert_eq!(told.load(Ordering::Relaxed), 0, "nothing changed");
     let (a, file) = (walk(&tree, "a").unwrap(), walk(&tree, "a/a").unwrap());
     // `p/a` is called `p/b` now, and has a snapshot; `p/new` came.
     tree.renew(vec![member("p", 1), member("p/new", 3), member("p/b", 2), member("p/b@s", 4)]);
@@ -180,5 +188,5 @@ fn members_come_and_go_and_the_others_keep_their_nodes() {
     assert_eq!(tree.branch_by_id(2), None);
     let again = walk(&tree, "b").unwrap();
     assert!(again.branch != a.branch && again.branch != new.branch);
-    assert_eq!(tree.members().len(), 2);
+    assert_eq!((tree.members().len(), told.load(Ordering::Relaxed)), (2, 2));
 }

@@ -58,9 +58,15 @@ impl FileSystem {
         data: Bytes,
     ) -> Result<(), FileError> {
         let writing = self.writing()?;
-        let _held = writing.locks.one(file).await;
+        let mut _held = writing.locks.one(file).await;
         let mut node = self.node(rq, file).await?.require_file()?;
         may::write(cred, &node, at == WriteAt::End)?;
+        if self.has_capabilities(rq, &node).await? {
+            drop(_held);
+            self.drop_capabilities(rq, file).await?;
+            _held = writing.locks.one(file).await;
+            node = self.node(rq, file).await?.require_file()?;
+        }
         let offset = if let WriteAt::Offset(offset) = at { offset } else { node.size_bytes() };
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= LARGEST).ok_or(FileError::TooLarge)?;
         let (mut at, mut rest) = (offset, data);

@@ -30,6 +30,8 @@ const VALUE_MAX_BYTES: usize = 64 << 10;
 const LISTED_MAX_BYTES: usize = 32 << 10;
 /// Longest list (`DXATTR_MAX_SA_SIZE`).
 const LIST_MAX_BYTES: usize = 64 << 10;
+/// What a program gives to who runs it.
+const CAPABILITIES: &[u8] = b"security.capability";
 const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
 fn list_of(node: &Node) -> Result<NvList, FileError> {
@@ -166,6 +168,23 @@ impl FileSystem {
             }
         }
         self.store(rq, &tx, &node).await
+    }
+
+    /// Whether a loaded file gives capabilities to who runs it.
+    pub(super) async fn has_capabilities(&self, rq: &Request, node: &Node) -> Result<bool, FileError> {
+        if node.get(index::DXATTR).is_none() && node.word(index::XATTR) == 0 || !self.writing()?.settings().xattrs {
+            return Ok(false);
+        }
+        let places = self.places(rq, node, CAPABILITIES).await?;
+        Ok(places.listed || places.file.is_some())
+    }
+
+    /// Takes a file's capabilities, as Linux does before each write: who may write to a program must not gain by it.
+    pub(super) async fn drop_capabilities(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        match self.change_xattr(rq, &Cred::root(), object, CAPABILITIES, None, XattrMode::Replace).await {
+            Err(FileError::NoAttribute) => Ok(()),
+            done => done,
+        }
     }
 
     /// Puts an attribute into the list, if it and the file's attributes then still have room.

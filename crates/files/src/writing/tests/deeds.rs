@@ -231,6 +231,22 @@ fn who_may_what() {
 }
 
 #[test]
+fn who_writes_to_a_program_takes_its_capabilities() {
+    for xattr_in_sa in [true, false] {
+        in_world(Settings { xattr_in_sa, ..Settings::default() }, async |rq, _, fs| {
+            let root = &Cred::root();
+            let id = fs.create(rq, root, ROOT, b"program", &file(0o755)).await.unwrap().object;
+            for name in [&b"security.capability"[..], b"security.other"] {
+                fs.set_xattr(rq, root, id, name, b"value", XattrMode::Any).await.unwrap();
+            }
+            fs.write(rq, root, id, WriteAt::End, Bytes::from_static(b"x")).await.unwrap();
+            assert_eq!(fs.xattr_names(rq, id).await.unwrap(), [b"security.other"]);
+            assert_eq!(fs.write(rq, root, id, WriteAt::End, Bytes::from_static(b"y")).await.unwrap().size_bytes, 2);
+        });
+    }
+}
+
+#[test]
 fn groups_come_from_directories_that_say_so() {
     in_world(Settings::default(), async |rq, _, fs| {
         let (root, owner) = (&Cred::root(), &user(USER));
