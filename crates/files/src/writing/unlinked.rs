@@ -158,6 +158,31 @@ impl FileSystem {
     /// # Errors
     /// The queue cannot be read. A file that cannot be taken apart stays in it, with a line in the log.
     pub async fn empty_delete_queue(&self, rq: &Request) -> Result<u64, FileError> {
+        let mut gone = 0;
+        for object in self.delete_queue(rq).await? {
+            gone += self.reap_or_tell(rq, object).await;
+        }
+        Ok(gone)
+    }
+
+    /// Takes those files out of the delete queue that go at once. Gives whether others are left, which may take many
+    /// groups: for [`FileSystem::empty_delete_queue`], while the file system is in use.
+    ///
+    /// # Errors
+    /// The queue cannot be read.
+    pub async fn empty_delete_queue_of_small(&self, rq: &Request) -> Result<bool, FileError> {
+        let mut large = false;
+        for object in self.delete_queue(rq).await? {
+            match self.objects().object(rq, object).await {
+                Ok(found) if !self.objects().is_small(&found) => large = true,
+                _ => _ = self.reap_or_tell(rq, object).await,
+            }
+        }
+        Ok(large)
+    }
+
+    /// What waits in the delete queue.
+    async fn delete_queue(&self, rq: &Request) -> Result<Vec<ObjectId>, FileError> {
         let queue = self.writing()?.unlinked;
         let failed = |e| FileError::at(e, queue, 0);
         let mut waiting = Vec::new();
@@ -169,14 +194,18 @@ impl FileSystem {
             cookie = last.cookie;
             waiting.extend(entries.iter().filter_map(|entry| entry.value.first()).map(ObjectId));
         }
-        let mut gone = 0;
-        for object in waiting {
-            match self.reap_queued(rq, object).await {
-                Ok(()) => gone += 1,
-                Err(error) => tracing::warn!(name = self.name(), %object, %error, "an unlinked file stays queued"),
+        Ok(waiting)
+    }
+
+    /// Gives how many files went: one, or none.
+    async fn reap_or_tell(&self, rq: &Request, object: ObjectId) -> u64 {
+        match self.reap_queued(rq, object).await {
+            Ok(()) => 1,
+            Err(error) => {
+                tracing::warn!(name = self.name(), %object, %error, "an unlinked file stays queued");
+                0
             }
         }
-        Ok(gone)
     }
 
     async fn reap_queued(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {

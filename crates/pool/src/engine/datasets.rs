@@ -77,8 +77,15 @@ impl Engine {
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings };
         let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
         self.replay(rq, &open, &*files).await?;
-        if files.is_writable() {
-            files.empty_delete_queue(rq).await.map_err(failed)?;
+        if files.is_writable() && files.empty_delete_queue_of_small(rq).await.map_err(failed)? {
+            // Nobody is to wait for a file that takes many groups.
+            let files = files.clone();
+            self.machine.tasks.spawn(async move {
+                let rq = Request::internal("delete queue");
+                if let Err(error) = files.empty_delete_queue(&rq).await {
+                    tracing::warn!(name = files.name(), %error, "the delete queue is not emptied");
+                }
+            });
         }
         self.sets.update(dataset.objset(), |open| open.door = Some(Door::Files(files.clone())));
         Ok(files)
