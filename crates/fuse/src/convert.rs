@@ -114,11 +114,12 @@ pub(crate) struct WriteHow {
     pub(crate) drops_set_ids: bool,
 }
 
-/// How a file is opened. What is opened for writing alone goes past the kernel's pages: nobody reads them through it, so they
-/// would be a second copy, and the kernel asks for the file's capabilities before each write that it keeps.
-pub(crate) fn opened(flags: i32) -> FopenFlags {
+/// How a file is opened. What is opened for writing alone goes past the kernel's pages, if it then drops those that others
+/// read (`drops_pages`): nobody reads them through it, so they would be a second copy, and the kernel asks for the file's
+/// capabilities before each write that it keeps.
+pub(crate) fn opened(flags: i32, drops_pages: bool) -> FopenFlags {
     match flags & libc::O_ACCMODE {
-        libc::O_WRONLY => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_DIRECT_IO,
+        libc::O_WRONLY if drops_pages => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_DIRECT_IO,
         _ => FopenFlags::FOPEN_KEEP_CACHE,
     }
 }
@@ -233,10 +234,9 @@ mod tests {
         let write = write_how(0, libc::O_WRONLY, WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         assert!(write.drops_set_ids && !write_how(0, libc::O_WRONLY, WriteFlags::empty()).drops_set_ids);
         assert_eq!([0o6755, 0o4644, 0o2745, 0o1777].map(without_set_ids), [0o755, 0o644, 0o2745, 0o1777]);
-        assert!(opened(libc::O_WRONLY | libc::O_APPEND).contains(FopenFlags::FOPEN_DIRECT_IO));
-        assert!(
-            !opened(libc::O_RDWR).contains(FopenFlags::FOPEN_DIRECT_IO) && opened(0) == FopenFlags::FOPEN_KEEP_CACHE
-        );
+        let direct = |flags, drops| opened(flags, drops).contains(FopenFlags::FOPEN_DIRECT_IO);
+        assert!(direct(libc::O_WRONLY | libc::O_APPEND, true) && !direct(libc::O_WRONLY, false));
+        assert!(!direct(libc::O_RDWR, true) && opened(0, true) == FopenFlags::FOPEN_KEEP_CACHE);
     }
 
     #[test]

@@ -126,6 +126,8 @@ impl Filesystem for Door {
             // An older kernel goes without.
             let _ = config.add_capabilities(flag);
         }
+        // From Linux 6.6 on, which offers this, a write past the pages of a file drops them.
+        self.inner.drops_pages(config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP));
         let _ = config.set_max_background(BACKGROUND);
         Ok(())
     }
@@ -163,7 +165,7 @@ impl Filesystem for Door {
         let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
         self.run(from, "open", move |inner, rq| async move {
             match inner.open(&rq, number, writes).await {
-                Ok(()) => reply.opened(FileHandle(0), convert::opened(flags.0)),
+                Ok(()) => reply.opened(FileHandle(0), inner.opened(flags.0)),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -342,7 +344,7 @@ impl Filesystem for Door {
             match inner.create_and_open(&rq, &cred, create, flags).await {
                 // There is one time for the name and the attributes. What the kernel then does to the file it knows.
                 Ok(Entry { attributes, generation, believed }) => {
-                    let opened = convert::opened(flags);
+                    let opened = inner.opened(flags);
                     reply.created(&believed, &attributes, Generation(generation), FileHandle(0), opened);
                 }
                 Err(errno) => reply.error(errno),

@@ -4,12 +4,13 @@ use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
 use crate::names::Names;
 use fuser::{
-    Errno, FileAttr, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs, ReplyXattr,
+    Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
+    ReplyXattr,
 };
 use futures_util::future::join_all;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_files::tree::{Node, Tree, TreeEntry};
 use weir_files::{Attributes, FileError, FileKind, Seek};
@@ -41,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) kernel: Arc<Names>,
     /// Nobody else changes what is shown.
     alone: bool,
+    /// Whether the kernel drops the pages of a file that are written past.
+    drops_pages: OnceLock<bool>,
 }
 
 /// What a name leads to.
@@ -61,7 +64,27 @@ impl Inner {
             let kernel = Arc::downgrade(&kernel);
             tree.watch(move || kernel.upgrade().iter().for_each(|kernel| kernel.take_back()));
         }
-        Inner { tree, inodes: Inodes::new(), served: Served::default(), writable, valid, kernel, alone }
+        Inner {
+            tree,
+            inodes: Inodes::new(),
+            served: Served::default(),
+            writable,
+            valid,
+            kernel,
+            alone,
+            drops_pages: OnceLock::new(),
+        }
+    }
+
+    /// Learns what the kernel does with the pages of a file that are written past.
+    pub(crate) fn drops_pages(&self, drops: bool) {
+        // A kernel introduces itself once.
+        let _ = self.drops_pages.set(drops);
+    }
+
+    /// How a file is opened with these flags.
+    pub(crate) fn opened(&self, flags: i32) -> FopenFlags {
+        convert::opened(flags, self.drops_pages.get().copied().unwrap_or(false))
     }
 
     pub(crate) fn node(&self, number: INodeNo) -> Result<Node, Errno> {

@@ -137,18 +137,30 @@ fn pjdfstest(folder: &Path, config: &Path) -> Result<Verdict, JudgeError> {
     Ok(Err(lines))
 }
 
+/// Operations of one run of fsx. It never gives back the memory that it maps to read: after some half a million operations
+/// Linux gives it no more (`vm.max_map_count`).
+const FSX_RUN: u64 = 200_000;
+
 /// fsx on a file of so many bytes with operations of so many at most: many small ones meet more orders of what can happen,
-/// large ones span many blocks.
+/// large ones span many blocks. Many operations are several runs, each with a seed of its own.
 fn fsx(folder: &Path, config: &Path, sizes: (u64, u64), operations: u64) -> Result<Verdict, JudgeError> {
     let program = program("WEIR_FSX", "fsx")?;
     let file = config.join("fsx.toml");
     let (file_bytes, most_bytes) = sizes;
     let settings = format!("flen = {file_bytes}\n[opsize]\nmax = {most_bytes}\n{OPERATIONS}");
     std::fs::write(&file, settings).map_err(|e| failed("fsx's settings", e))?;
-    let mut command = Command::new(program);
-    command.arg("-f").arg(&file).arg("-P").arg(config).args(["-S", "7", "-N", &operations.to_string()]);
-    let output = output(command.arg(folder.join("fsx")))?;
-    Ok(if output.status.success() { Ok(format!("{operations} operations")) } else { Err(tail(&output)) })
+    let (mut done, mut seed) = (0, 7);
+    while done < operations {
+        let run = FSX_RUN.min(operations - done);
+        let mut command = Command::new(&program);
+        command.arg("-f").arg(&file).arg("-P").arg(config).args(["-S", &seed.to_string(), "-N", &run.to_string()]);
+        let output = output(command.arg(folder.join("fsx")))?;
+        if !output.status.success() {
+            return Ok(Err([vec![format!("after {done} operations, seed {seed}")], tail(&output)].concat()));
+        }
+        (done, seed) = (done + run, seed + 1);
+    }
+    Ok(Ok(format!("{done} operations")))
 }
 
 fn stress(folder: &Path, seconds: u64) -> Result<Verdict, JudgeError> {
