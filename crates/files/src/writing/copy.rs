@@ -194,13 +194,14 @@ impl FileSystem {
     ) -> Result<Shared, FileError> {
         let (from, to) = copying.at;
         let block_bytes = copying.block_bytes;
-        let most = copying.left.min(SHARED_AT_ONCE * block_bytes);
+        let blocks = copying.blocks(node);
+        let most = copying.left.min(blocks * block_bytes);
         self.may_grow(rq, &owners(node)).await?;
         let tx = self.begin(rq, most, Purpose::Write).await?;
         let failed = |e| FileError::at(e, copying.source, from);
         let mut pointers = Vec::new();
         let mut why = Shared::Never;
-        for block in 0..most.div_ceil(block_bytes) {
+        for block in 0..blocks {
             let block = from / block_bytes + block;
             let lent = self.objects().borrow_block(rq, &tx, copying.files.objects(), copying.source, block);
             match lent.await.map_err(failed)? {
@@ -266,6 +267,15 @@ impl FileSystem {
 }
 
 impl Copying<'_> {
+    /// How many blocks of the source may stand for those of the target, from here on and in one transaction: whole ones, and
+    /// a part of one if that is the last of both files.
+    fn blocks(&self, target: &Node) -> u64 {
+        let (from, to) = self.at;
+        let ends = self.left == self.source_bytes - from && to.saturating_add(self.left) >= target.size_bytes();
+        let blocks = if ends { self.left.div_ceil(self.block_bytes) } else { self.left / self.block_bytes };
+        blocks.min(SHARED_AT_ONCE)
+    }
+
     /// Whether the next blocks can be shared, as far as sizes and places tell.
     fn can_share(&self, target: &Node, record_bytes: u64) -> bool {
         let ((from, to), block_bytes) = (self.at, self.block_bytes);
@@ -274,13 +284,11 @@ impl Copying<'_> {
         let fits = block_bytes == present_bytes || block_bytes > present_bytes && size_bytes <= present_bytes;
         let aligned = from.is_multiple_of(block_bytes) && to.is_multiple_of(block_bytes);
         let sole = to == 0 || block_bytes.is_power_of_two();
-        let ends_here = self.left >= block_bytes
-            || self.left == self.source_bytes - from && to.saturating_add(self.left) >= size_bytes;
         // A small file that is only beginning to grow is not to keep small blocks.
         let would_stick = self.left <= block_bytes
             && block_bytes < record_bytes
             && size_bytes <= block_bytes
             && to.saturating_add(self.left) > block_bytes;
-        fits && aligned && sole && ends_here && !would_stick
+        fits && aligned && sole && self.blocks(target) > 0 && !would_stick
     }
 }

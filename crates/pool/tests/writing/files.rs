@@ -170,6 +170,17 @@ async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
     let mut wanted = noise(500_000, 77).to_vec();
     wanted[5000..405_000].copy_from_slice(&holed[1000..401_000]);
     demand(&b, "odd", &wanted).await;
+    // Ranges that end in a block, in the source's middle and at its end: what is behind them in the target stays.
+    let block = 128 << 10;
+    for (name, from, to, bytes) in [("middle", 0, 0, 300_000), ("end", (5 << 20) - block, block, block as u64 + 777)] {
+        let target = make(&b, name, noise(900_000, 5)).await;
+        engine.sync().await.unwrap();
+        b.copy_range(rq, &root, (&a, source, from as u64), (target, to as u64), bytes).await.unwrap();
+        let mut wanted = noise(900_000, 5).to_vec();
+        wanted[to..to + bytes as usize].copy_from_slice(&holed[from..from + bytes as usize]);
+        demand(&b, name, &wanted).await;
+        b.remove(rq, &root, b.root(), name.as_bytes()).await.unwrap();
+    }
     // Ranges of one file.
     let overlap = a.copy_range(rq, &root, (&a, source, 0), (source, 4096), 8192).await;
     assert!(matches!(overlap, Err(FileError::Invalid { .. })), "{overlap:?}");
