@@ -1,7 +1,8 @@
-//! A client that makes, snapshots, bookmarks, clones, renames, promotes, limits and destroys file systems. Each call promises
-//! what it did.
+//! A client that makes, snapshots, holds, bookmarks, clones, renames, promotes, limits and destroys file systems. Each call
+//! promises what it did.
 
 use crate::states::{Moments, Shared, States, When};
+use crate::tally::Counter;
 use crate::world::{make_files, patiently};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,14 +16,18 @@ use weir_sim::Rng;
 
 pub const HOME: &str = "tank/many";
 
-/// What is there: file systems, their snapshots (`…@`, the number of the change that took it), their bookmarks (`…#`, the
-/// number of the snapshot, and their own), and their quotas (`…=`, bytes).
+/// What is there: file systems, their snapshots (`…@`, the number of the change that took it), those snapshots' holds (`…!`,
+/// the tag), their bookmarks (`…#`, the number of the snapshot, and their own), and their quotas (`…=`, bytes).
 pub type Names = BTreeSet<String>;
 
-const MARKS: [char; 3] = ['@', '#', '='];
+const MARKS: [char; 4] = ['@', '#', '=', '!'];
 
 fn is_dataset(name: &str) -> bool {
     !name.contains(MARKS)
+}
+
+fn is_snapshot(name: &str) -> bool {
+    name.contains('@') && !name.contains('!')
 }
 
 /// The name as it is when `dataset`, to which it may belong, is called `to`.
@@ -34,7 +39,7 @@ fn renamed(name: &str, dataset: &str, to: &str) -> Option<String> {
 /// The number of the snapshot that a name of a snapshot or bookmark is about.
 fn snapshot_of(name: &str) -> Option<u64> {
     let (_, rest) = name.split_once(['@', '#'])?;
-    rest.split('-').next()?.parse().ok()
+    rest.split(['-', '!']).next()?.parse().ok()
 }
 
 /// File systems, snapshots, bookmarks and quotas that are there.
@@ -55,6 +60,7 @@ pub struct Client {
     pub moments: Moments,
     pub known: Shared<Known>,
     pub rng: Rng,
+    pub counter: Counter,
 }
 
 impl Client {
@@ -66,6 +72,12 @@ impl Client {
     fn begin(&self, names: Names) {
         let began = self.moments.now();
         self.known.lock().unwrap().names.as_mut().unwrap().push(began, names);
+    }
+
+    /// What was begun is stable, and was of this kind.
+    fn did(&self, kind: &'static str) {
+        self.counter.did(kind);
+        self.done();
     }
 
     fn done(&self) {
@@ -90,18 +102,21 @@ impl Client {
             self.clock.sleep(std::time::Duration::from_micros(self.rng.below(30_000))).await;
             let names = self.now();
             let dataset = self.pick(&names, |name| is_dataset(name));
-            let snapshot = self.pick(&names, |name| name.contains('@'));
+            let snapshot = self.pick(&names, |name| is_snapshot(name));
             let bookmark = self.pick(&names, |name| name.contains('#'));
-            match (self.rng.below(14), dataset, snapshot, bookmark) {
+            let hold = self.pick(&names, |name| name.contains('!'));
+            match (self.rng.below(19), dataset, snapshot, bookmark) {
                 (0..3, Some(dataset), _, _) => self.snapshot(names, format!("{dataset}@{n}")).await,
                 (3 | 4, _, Some(origin), _) => self.clone_it(names, origin, n).await,
                 (5, _, Some(snapshot), _) => self.destroy_snapshot(names, snapshot).await,
                 (6, Some(dataset), _, _) => self.destroy(names, dataset).await,
                 (7, Some(dataset), _, _) => self.rename(names, dataset, n).await,
-                (8 | 9, _, _, _) => self.promote(names).await,
-                (10, _, Some(snapshot), _) => self.bookmark(names, snapshot, n).await,
+                (8 | 9, _, Some(snapshot), _) => self.promote(names, snapshot, n).await,
+                (10 | 13, _, Some(snapshot), _) => self.bookmark(names, snapshot, n).await,
                 (11, _, _, Some(bookmark)) => self.destroy_bookmark(names, bookmark).await,
                 (12, Some(dataset), _, _) => self.limit(names, dataset, n).await,
+                (14 | 15, _, Some(snapshot), _) => self.hold(names, snapshot, n).await,
+                (16 | 17, ..) if hold.is_some() => self.release(names, hold.unwrap()).await,
                 _ => self.make(names, n).await,
             }
         }
@@ -112,7 +127,7 @@ impl Client {
         names.insert(name.clone());
         self.begin(names);
         make_files(&self.engine, &name).await;
-        self.done();
+        self.did("dataset-create");
         let rq = Request::internal("client");
         let files = self.engine.file_system(&rq, &name).await.unwrap();
         let new = New::of(NewKind::Regular, 0o644);
@@ -125,7 +140,7 @@ impl Client {
         names.insert(name.clone());
         self.begin(names);
         self.engine.snapshot(vec![name], Vec::new()).await.unwrap();
-        self.done();
+        self.did("snapshot");
     }
 
     async fn clone_it(&mut self, mut names: Names, origin: String, n: u64) {
@@ -133,23 +148,25 @@ impl Client {
         names.insert(name.clone());
         self.begin(names);
         self.engine.clone_snapshot(origin, name, Vec::new()).await.unwrap();
-        self.done();
+        self.did("clone");
     }
 
-    /// Refused if a clone needs it: then nothing has changed.
+    /// Refused if a clone needs it or it is held: then nothing has changed.
     async fn destroy_snapshot(&mut self, names: Names, name: String) {
         let mut less = names.clone();
         less.remove(&name);
         self.begin(less);
         if self.engine.destroy_snapshots(vec![name], false).await.is_err() {
             self.begin(names);
+            return self.done();
         }
-        self.done();
+        self.did("snapshot-destroy");
     }
 
-    /// With all its snapshots, one after the other; refused while there are clones of one.
+    /// With all its snapshots, one after the other; refused while there are clones of one or it is held.
     async fn destroy(&mut self, mut names: Names, name: String) {
-        let own: Vec<String> = names.iter().filter(|s| s.starts_with(&format!("{name}@"))).cloned().collect();
+        let own: Vec<String> =
+            names.iter().filter(|s| is_snapshot(s) && s.starts_with(&format!("{name}@"))).cloned().collect();
         for snapshot in own {
             let before = names.clone();
             names.remove(&snapshot);
@@ -164,18 +181,18 @@ impl Client {
         names.retain(|other| renamed(other, &name, "").is_none());
         self.begin(names);
         patiently(&self.clock, || self.engine.destroy_dataset(name.clone())).await;
-        self.done();
+        self.did("dataset-destroy");
     }
 
     async fn rename(&mut self, names: Names, name: String, n: u64) {
         let to = format!("{HOME}/r{n}");
         self.begin(names.into_iter().map(|old| renamed(&old, &name, &to).unwrap_or(old)).collect());
         self.engine.rename(name.clone(), to.clone()).await.unwrap();
-        self.done();
+        self.did("dataset-rename");
     }
 
-    /// A clone, if there is one, gets the snapshots up to its origin, and their bookmarks.
-    async fn promote(&mut self, names: Names) {
+    /// A clone gets the snapshots up to its origin, and their bookmarks; if there is none, one of `snapshot` is made.
+    async fn promote(&mut self, names: Names, snapshot: String, n: u64) {
         let rq = Request::internal("client");
         let dsl = self.engine.dsl(&rq).await.unwrap();
         let mut clones = Vec::new();
@@ -186,7 +203,7 @@ impl Client {
         }
         drop(dsl);
         let at = self.rng.below(clones.len() as u64) as usize;
-        let Some((clone, origin)) = clones.into_iter().nth(at) else { return };
+        let Some((clone, origin)) = clones.into_iter().nth(at) else { return self.clone_it(names, snapshot, n).await };
         let (from, last) = (origin.split('@').next().unwrap().to_owned(), snapshot_of(&origin).unwrap());
         let promoted = |old: String| match snapshot_of(&old).filter(|number| *number <= last) {
             Some(_) => renamed(&old, &from, &clone).unwrap_or(old),
@@ -194,7 +211,23 @@ impl Client {
         };
         self.begin(names.into_iter().map(promoted).collect());
         self.engine.promote(clone).await.unwrap();
-        self.done();
+        self.did("promote");
+    }
+
+    async fn hold(&mut self, mut names: Names, snapshot: String, n: u64) {
+        let tag = format!("t{n}");
+        names.insert(format!("{snapshot}!{tag}"));
+        self.begin(names);
+        self.engine.hold(vec![(snapshot, tag)]).await.unwrap();
+        self.did("hold");
+    }
+
+    async fn release(&mut self, mut names: Names, hold: String) {
+        names.remove(&hold);
+        self.begin(names);
+        let (snapshot, tag) = hold.split_once('!').unwrap();
+        self.engine.release(vec![(snapshot.to_owned(), tag.to_owned())]).await.unwrap();
+        self.did("release");
     }
 
     async fn bookmark(&mut self, mut names: Names, snapshot: String, n: u64) {
@@ -202,14 +235,14 @@ impl Client {
         names.insert(name.clone());
         self.begin(names);
         self.engine.bookmark(vec![(name, snapshot)]).await.unwrap();
-        self.done();
+        self.did("bookmark");
     }
 
     async fn destroy_bookmark(&mut self, mut names: Names, name: String) {
         names.remove(&name);
         self.begin(names);
         self.engine.destroy_bookmarks(vec![name]).await.unwrap();
-        self.done();
+        self.did("bookmark-destroy");
     }
 
     async fn limit(&mut self, mut names: Names, name: String, n: u64) {
@@ -219,7 +252,7 @@ impl Client {
         self.begin(names);
         let quota = ("quota".to_owned(), Setting::Set(Value::Number(bytes)));
         self.engine.set_properties(name, vec![quota]).await.unwrap();
-        self.done();
+        self.did("quota");
     }
 }
 
@@ -238,8 +271,11 @@ pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Names, String> 
 
 async fn is_there(engine: &Engine, dsl: &Datasets, name: &str) -> bool {
     let rq = &Request::internal("judge");
-    let of = name.split(['#', '=']).next().unwrap_or(name);
+    let of = name.split(['#', '=', '!']).next().unwrap_or(name);
     let Ok(dataset) = dsl.find(rq, of).await else { return false };
+    if let Some((_, tag)) = name.split_once('!') {
+        return dsl.holds(rq, &dataset).await.is_ok_and(|all| all.iter().any(|(held, _)| held == tag));
+    }
     if name.contains('#') {
         let bookmarks = dsl.bookmarks(rq, &dataset).await;
         return bookmarks.is_ok_and(|all| all.iter().any(|bookmark| bookmark.name == name));

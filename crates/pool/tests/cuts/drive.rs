@@ -4,19 +4,21 @@ use crate::judge::{Way, judge};
 use crate::ledger::Ledger;
 use crate::memo::Memo;
 use crate::states::{Moments, Shared, When};
+use crate::tally::{Counter, DISCARDS, SHARED, Tally};
 use crate::world::{Home, Shape, create, make_home, world};
 use crate::zdb::Zdb;
 use crate::{datasets, files, volume};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use weir_machine::Machine;
 use weir_sim::{Cut, Moment, Recording, Replay, Rng};
 
 const FILE_CLIENTS: usize = 2;
-/// Changes of each client in a history.
-const CHANGES: u64 = 24;
+/// Changes of each client in a history; in one that is cut at every moment.
+const CHANGES: u64 = 40;
+const FEW_CHANGES: u64 = 12;
 /// Bytes at each end of a device that hold labels, in which uberblocks lie.
 const LABELS: u64 = 512 << 10;
 const DEVICE: u64 = 64 << 20;
@@ -26,6 +28,7 @@ struct Known {
     files: Vec<Shared<files::Known>>,
     volume: Shared<volume::Known>,
     datasets: Shared<datasets::Known>,
+    counter: Counter,
 }
 
 impl Known {
@@ -35,6 +38,7 @@ impl Known {
             files: (0..FILE_CLIENTS).map(of).collect(),
             volume: Arc::new(Mutex::new(volume::Known::new())),
             datasets: Arc::new(Mutex::new(datasets::Known::new())),
+            counter: Counter::default(),
         }
     }
 
@@ -50,6 +54,8 @@ pub struct Judged {
     pub files: Vec<files::Known>,
     pub volume: volume::Known,
     pub datasets: datasets::Known,
+    /// The number of the volume's key that the last pool had: the first to be tried with the next.
+    pub key_hint: AtomicU8,
 }
 
 impl Known {
@@ -60,6 +66,7 @@ impl Known {
             files: files.collect(),
             volume: std::mem::replace(&mut *self.volume.lock().unwrap(), volume::Known::new()),
             datasets: std::mem::replace(&mut *self.datasets.lock().unwrap(), datasets::Known::new()),
+            key_hint: AtomicU8::new(0),
         }
     }
 }
@@ -79,6 +86,7 @@ struct History {
     known: Judged,
     recording: Recording,
     promises: u64,
+    tally: Tally,
     /// When the pool and what the clients work on was there.
     made: When,
 }
@@ -94,19 +102,26 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
     make_home(&engine, &machine, volume::NAME, Home::Volume { size_bytes: volume::BYTES }, of_volume).await;
     make_home(&engine, &machine, datasets::HOME, Home::Files { record_bytes: records[0] }, of_sets).await;
     let made = moments.now();
-    let (mut rng, clock) = (Rng::new(seed), machine.clock.clone());
+    let (mut rng, clock, counter) = (Rng::new(seed), machine.clock.clone(), known.counter.clone());
     let mut tasks = Vec::new();
     for known in &known.files {
         let (engine, clock, moments) = (engine.clone(), clock.clone(), moments.clone());
-        let client = files::Client::new(engine, clock, moments, known.clone(), rng.fork());
+        let client = files::Client::new(engine, clock, moments, known.clone(), rng.fork(), counter.clone());
         tasks.push(machine.tasks.spawn(client.run(changes)));
     }
-    let (of, at, now) = (engine.clone(), clock.clone(), moments.clone());
-    let client = volume::Client { engine: of, clock: at, moments: now, known: known.volume.clone(), rng: rng.fork() };
+    let client = volume::Client {
+        engine: engine.clone(),
+        machine: machine.clone(),
+        moments: moments.clone(),
+        known: known.volume.clone(),
+        rng: rng.fork(),
+        counter: counter.clone(),
+        suite: of_volume,
+    };
     tasks.push(machine.tasks.spawn(client.run(changes)));
     let (of, known) = (engine.clone(), known.datasets.clone());
-    let client = datasets::Client { engine: of, clock, moments, known, rng: rng.fork() };
-    tasks.push(machine.tasks.spawn(client.run(changes / 3)));
+    let client = datasets::Client { engine: of, clock, moments, known, rng: rng.fork(), counter };
+    tasks.push(machine.tasks.spawn(client.run(changes * 2 / 3)));
     for task in tasks {
         task.await.unwrap();
     }
@@ -120,8 +135,9 @@ fn record(seed: u64, changes: u64) -> History {
     let start = world.record();
     let run = world.run(clients(world.machine(), Moments(world.clone()), seed, shape, &known, changes));
     let made = run.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    let promises = known.promises();
-    History { seed, known: known.close(shape), recording: world.recording(start), promises, made }
+    let (promises, mut tally) = (known.promises(), known.counter.0.lock().unwrap().clone());
+    tally.add(DISCARDS, world.disks().iter().map(|disk| disk.stats().discards).sum());
+    History { seed, known: known.close(shape), recording: world.recording(start), promises, tally, made }
 }
 
 /// Cuts at moments of a history, in pieces that any processor may take.
@@ -206,6 +222,18 @@ pub fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|said| said.parse().ok()).unwrap_or(otherwise)
 }
 
+/// Cuts of a history that is not cut at every moment, at most.
+const SPARSE_CUTS: u64 = 800;
+
+/// One history of seven; over time of every shape.
+fn is_cut_everywhere(seed: u64) -> bool {
+    seed % 7 == 4
+}
+
+fn changes_of(seed: u64) -> u64 {
+    if is_cut_everywhere(seed) { FEW_CHANGES } else { CHANGES }
+}
+
 /// Some of the moments since the pool was made, or all.
 fn moments(history: &History, most: u64) -> Vec<When> {
     let (first, last) = (history.made, history.recording.len());
@@ -228,19 +256,22 @@ fn any_cut_keeps_what_was_promised() {
     let zdb = number("WEIR_SIM_ZDB", 0);
     let zdb = if zdb == 0 { None } else { Zdb::find(zdb) };
     let at: Option<When> = std::env::var("WEIR_SIM_AT").ok().and_then(|said| said.parse().ok());
-    let mut next = (ledger.cuts < all).then(|| record(ledger.next_seed(), CHANGES));
+    let mut next = (ledger.cuts < all).then(|| record(ledger.next_seed(), changes_of(ledger.next_seed())));
     while let Some(history) = next.take() {
-        // Few cuts are spread over some histories.
-        let most = (all - ledger.cuts).min(all.div_ceil(4).max(1));
+        // Some histories are cut at every moment; to the others few cuts are given, so that there are many.
+        let most = if is_cut_everywhere(history.seed) { u64::MAX } else { all.div_ceil(16).clamp(12, SPARSE_CUTS) };
+        let most = most.min(all.div_ceil(4)).min(all - ledger.cuts);
         let cuts = at.map_or_else(|| moments(&history, most), |at| vec![at]);
         let cutter = Cutter::new(&history, &cuts, zdb.as_ref());
         let more = at.is_none() && ledger.cuts + (cuts.len() as u64) < all;
         let (begun, seed) = (Instant::now(), history.seed + 1);
-        next = cutter.run(|| more.then(|| record(seed, CHANGES)));
+        next = cutter.run(|| more.then(|| record(seed, changes_of(seed))));
         demand_none(&history, &cutter);
         ledger.cuts += cuts.len() as u64;
         ledger.states += cutter.states.load(Ordering::Relaxed);
         ledger.opened += cutter.memo.opened();
+        ledger.tally.add_all(&history.tally);
+        ledger.tally.add(SHARED, cutter.memo.sharing());
         ledger.promises += history.promises;
         ledger.histories += 1;
         ledger.zdb += zdb.as_ref().map_or(0, Zdb::take_count);
@@ -248,6 +279,7 @@ fn any_cut_keeps_what_was_promised() {
         ledger.save_and_tell(all);
     }
     assert!(ledger.promises > 0);
+    ledger.tally.demand_all(if at.is_some() { 0 } else { ledger.cuts });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! and all names; what was written to others may be missing. A file may have several names: then they lead to one object.
 
 use crate::states::{Moments, Shared, States, When};
+use crate::tally::Counter;
 use crate::world::patiently;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -100,13 +101,21 @@ pub struct Client {
     pub moments: Moments,
     pub known: Shared<Known>,
     pub rng: Rng,
+    counter: Counter,
     objects: Vec<ObjectId>,
     snapshots: u64,
 }
 
 impl Client {
-    pub fn new(engine: Arc<Engine>, clock: Clock, moments: Moments, known: Shared<Known>, rng: Rng) -> Self {
-        Client { engine, clock, moments, known, rng, objects: Vec::new(), snapshots: 0 }
+    pub fn new(
+        engine: Arc<Engine>,
+        clock: Clock,
+        moments: Moments,
+        known: Shared<Known>,
+        rng: Rng,
+        counter: Counter,
+    ) -> Self {
+        Client { engine, clock, moments, known, rng, counter, objects: Vec::new(), snapshots: 0 }
     }
 
     fn know<T>(&self, with: impl FnOnce(&mut Known) -> T) -> T {
@@ -134,7 +143,7 @@ impl Client {
                 0 | 1 => self.snapshot().await,
                 2 => self.destroy_snapshot().await,
                 4 => self.limit(n).await,
-                3 => {
+                3 | 5 => {
                     drop(files);
                     self.roll_back().await;
                     files = self.open(&rq).await;
@@ -159,6 +168,7 @@ impl Client {
             return;
         }
         files.sync(rq, file.map(|n| self.objects[n])).await.unwrap();
+        self.counter.did(if file.is_some() { "commit-file" } else { "commit-all" });
         let now = self.moments.now();
         self.know(|k| k.promise(now, due, file));
     }
@@ -175,6 +185,7 @@ impl Client {
             format!("{}@{}", k.dataset, k.snapshots[k.snapshots.len() - 1].name)
         });
         self.engine.snapshot(vec![full], Vec::new()).await.unwrap();
+        self.counter.did("snapshot");
         let now = self.moments.now();
         self.know(|k| {
             k.promise(now, due, None);
@@ -190,6 +201,7 @@ impl Client {
         });
         let due = self.know(|k| k.due());
         self.engine.set_quota(dataset, Who::User, Counted::Bytes, Some(LIMITED), quota_bytes).await.unwrap();
+        self.counter.did("user-quota");
         let now = self.moments.now();
         self.know(|k| k.promise(now, due, None));
     }
@@ -211,6 +223,7 @@ impl Client {
             format!("{}@{}", k.dataset, k.snapshots[n].name)
         });
         self.engine.destroy_snapshots(vec![name], false).await.unwrap();
+        self.counter.did("snapshot-destroy");
         let now = self.moments.now();
         self.know(|k| k.snapshots[n].destroy_done = Some(now));
     }
@@ -228,6 +241,7 @@ impl Client {
         });
         let due = self.know(|k| k.due());
         patiently(&self.clock, || self.engine.rollback(dataset.clone(), None)).await;
+        self.counter.did("rollback");
         let now = self.moments.now();
         self.know(|k| k.promise(now, due, None));
     }
@@ -242,7 +256,7 @@ impl Client {
     async fn change(&mut self, rq: &Request, files: &FileSystem, n: u64) {
         let (root, dir, began) = (Cred::root(), files.root(), self.moments.now());
         let name = format!("name-{n}");
-        match (self.rng.below(20), self.pick()) {
+        match (self.rng.below(28), self.pick()) {
             (0..4, _) | (_, None) => {
                 let file = self.objects.len();
                 self.know(|k| {
@@ -252,24 +266,28 @@ impl Client {
                 let new = New::of(NewKind::Regular, 0o644);
                 let made = files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
                 self.objects.push(made.object);
+                self.counter.did("create");
             }
             (4, Some(_)) => {
                 self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), None)));
                 files.create(rq, &root, dir, name.as_bytes(), &New::of(NewKind::Directory, 0o755)).await.unwrap();
+                self.counter.did("mkdir");
             }
             (5 | 6, Some((old, _))) => {
                 self.know(|k| k.rename(began, |names| _ = names.entries.remove(&old)));
                 files.remove(rq, &root, dir, old.as_bytes()).await.unwrap();
+                self.counter.did("remove");
             }
-            (7, Some(old)) => self.rename(rq, files, old, name).await,
+            (7 | 20 | 21, Some(old)) => self.rename(rq, files, old, name).await,
             (8 | 9, Some((_, file))) => {
                 self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file))));
                 files.link(rq, &root, self.objects[file], dir, name.as_bytes()).await.unwrap();
+                self.counter.did("link");
             }
             (10 | 11, Some((_, file))) => self.set_attributes(rq, files, file).await,
             (12 | 13, Some((_, file))) => self.set_xattr(rq, files, file).await,
             (14, Some((_, file))) => self.zero(rq, files, file).await,
-            (15 | 16, Some((_, file))) => self.copy(rq, files, file).await,
+            (15..20, Some((_, file))) => self.copy(rq, files, file).await,
             (_, Some((_, file))) => self.write(rq, files, file).await,
         }
     }
@@ -292,11 +310,13 @@ impl Client {
         });
         let (from, to) = ((dir, old.as_bytes()), (dir, target.as_bytes()));
         files.rename(rq, &root, from, to, mode).await.unwrap();
+        self.counter.did(if mode == RenameMode::Exchange { "exchange" } else { "rename" });
     }
 
     async fn set_attributes(&mut self, rq: &Request, files: &FileSystem, file: usize) {
         let mut set = SetAttributes::default();
-        match self.rng.below(3) {
+        let what = self.rng.below(3) as usize;
+        match what {
             0 => set.size_bytes = Some(self.rng.below(70_000)),
             1 => set.mode = Some(0o600 + self.rng.below(64) as u32),
             _ => set.uid = Some(self.rng.below(5) as u32),
@@ -307,20 +327,23 @@ impl Client {
             file.uid = set.uid.unwrap_or(file.uid);
         });
         files.set_attributes(rq, &Cred::root(), self.objects[file], &set).await.unwrap();
+        self.counter.did(["truncate", "mode", "owner"][what]);
     }
 
     async fn set_xattr(&mut self, rq: &Request, files: &FileSystem, file: usize) {
         let (root, began, object) = (Cred::root(), self.moments.now(), self.objects[file]);
-        let name = format!("user.{}", self.rng.below(3)).into_bytes();
+        let name = format!("user.{}", self.rng.below(2)).into_bytes();
         let there = self.know(|k| k.files[file].last().xattrs.contains_key(&name));
-        if there && self.rng.chance(1, 3) {
+        if there && self.rng.chance(1, 2) {
             self.contents(began, file, |file| _ = file.xattrs.remove(&name));
-            return files.remove_xattr(rq, &root, object, &name).await.unwrap();
+            files.remove_xattr(rq, &root, object, &name).await.unwrap();
+            return self.counter.did("xattr-remove");
         }
         let mut value = vec![0; 1 + self.rng.below(600) as usize];
         self.rng.fill(&mut value);
         self.contents(began, file, |file| _ = file.xattrs.insert(name.clone(), value.clone()));
         files.set_xattr(rq, &root, object, &name, &value, XattrMode::Any).await.unwrap();
+        self.counter.did("xattr-set");
     }
 
     /// Zeros in a file, or a hole.
@@ -336,6 +359,7 @@ impl Client {
             bytes[(at as usize).min(end)..end].fill(0);
         });
         files.allocate(rq, &Cred::root(), self.objects[file], at..at + len, space).await.unwrap();
+        self.counter.did(if space == Space::Punch { "punch" } else { "zero" });
     }
 
     /// From one file to another: all, or a range. Blocks that are stable are shared where the range allows it.
@@ -361,6 +385,7 @@ impl Client {
             assert!(done > 0 && done <= left);
             (at, target_at, left) = (at + done, target_at + done, left - done);
         }
+        self.counter.did("copy");
     }
 
     async fn write(&mut self, rq: &Request, files: &FileSystem, file: usize) {
@@ -373,6 +398,7 @@ impl Client {
         });
         let place = WriteAt::Offset(at as u64);
         files.write(rq, &Cred::root(), self.objects[file], place, Bytes::from(data)).await.unwrap();
+        self.counter.did("write");
     }
 
     fn contents(&self, began: When, file: usize, change: impl FnOnce(&mut Contents)) {

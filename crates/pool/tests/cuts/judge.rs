@@ -2,10 +2,12 @@
 
 use crate::drive::Judged;
 use crate::states::When;
-use crate::world::{import, whole};
+use crate::world::{import, is_wrong_key, whole};
 use crate::{datasets, files, volume};
-use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use weir_machine::{Machine, Request};
+use weir_pool::{Engine, PoolError};
 use weir_sim::SimWorld;
 
 /// When a pool is walked, and how it is opened.
@@ -36,8 +38,36 @@ pub struct Found {
     /// While no key was there: what needs none.
     open: Vec<Option<files::Found>>,
     files: Vec<files::Found>,
-    volume: Bytes,
+    volume: volume::Found,
     datasets: datasets::Names,
+    /// Pointers that share their block with another.
+    shared: u64,
+}
+
+impl Found {
+    /// Whether blocks have several owners.
+    pub fn shares(&self) -> bool {
+        self.shared > 0
+    }
+}
+
+/// Opens the pool with all its keys, and gives the number of the volume's: any that it ever had.
+async fn import_with_keys(machine: &Machine, known: &Judged) -> Result<(Arc<Engine>, u8), PoolError> {
+    let hint = known.key_hint.load(Ordering::Relaxed);
+    let others = (0..=known.volume.last_key()).filter(|key| *key != hint);
+    let mut last = None;
+    for key in std::iter::once(hint).chain(others) {
+        let keys = known.encrypted().into_iter().map(|name| (name, if name == volume::NAME { key } else { 0 }));
+        match import(machine, known.shape, &keys.collect::<Vec<_>>()).await {
+            Err(error) if is_wrong_key(&error) => last = Some(error),
+            Ok(engine) => {
+                known.key_hint.store(key, Ordering::Relaxed);
+                return Ok((engine, key));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.expect("one key was tried at least"))
 }
 
 /// Opens a pool, walks it, and looks at all that is in it. What is found depends on nothing but the disks: not on the moment
@@ -45,25 +75,26 @@ pub struct Found {
 pub fn look(known: &Judged, world: &SimWorld, way: Way) -> Result<Found, String> {
     let machine = world.machine();
     let found = world.run(async {
+        let mut shared = 0;
         if way == Way::BeforeImport {
-            whole(&machine).await.map_err(|e| format!("before import: {e}"))?;
+            shared = whole(&machine).await.map_err(|e| format!("before import: {e}"))?;
         }
         let open = match way {
             Way::Locked => look_locked(&machine, known).await.map_err(|e| format!("without keys: {e}"))?,
             _ => Vec::new(),
         };
-        let engine = import(&machine, known.shape, &known.encrypted()).await.map_err(|e| format!("import: {e}"))?;
+        let (engine, key) = import_with_keys(&machine, known).await.map_err(|e| format!("import: {e}"))?;
         let mut files = Vec::new();
         for known in &known.files {
             files.push(files::look(&engine, known).await?);
         }
-        let volume = volume::look(&engine).await?;
+        let volume = volume::look(&engine, key).await?;
         let datasets = datasets::look(&engine, &known.datasets).await?;
         if way != Way::BeforeImport {
             engine.export().await.map_err(|e| format!("export: {e}"))?;
-            whole(&machine).await.map_err(|e| format!("after replay: {e}"))?;
+            shared = whole(&machine).await.map_err(|e| format!("after replay: {e}"))?;
         }
-        Ok(Found { open, files, volume, datasets })
+        Ok(Found { open, files, volume, datasets, shared })
     });
     // What still runs holds the world that it runs in.
     world.power_failure();

@@ -3,10 +3,12 @@
 //! `WEIR_SIM_STATE` names the file. It is written after each history; what a run that is stopped had begun is cut again.
 
 use crate::drive::number;
+use crate::tally::Tally;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The sums.
+#[derive(Default)]
 pub struct Ledger {
     file: Option<PathBuf>,
     first_seed: u64,
@@ -22,6 +24,8 @@ pub struct Ledger {
     pub promises: u64,
     /// Cut pools that zdb has judged.
     pub zdb: u64,
+    /// What the clients did.
+    pub tally: Tally,
     /// How long that took.
     pub busy: Duration,
 }
@@ -30,9 +34,7 @@ impl Ledger {
     /// Of the run that the state file tells of, or of a new one from `WEIR_SIM_SEED` on.
     pub fn open() -> Self {
         let file = std::env::var_os("WEIR_SIM_STATE").map(PathBuf::from);
-        let (first_seed, busy) = (number("WEIR_SIM_SEED", 1), Duration::ZERO);
-        let mut ledger =
-            Ledger { file, first_seed, histories: 0, cuts: 0, states: 0, opened: 0, promises: 0, zdb: 0, busy };
+        let mut ledger = Ledger { file, first_seed: number("WEIR_SIM_SEED", 1), ..Ledger::default() };
         let Some(text) = ledger.file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else {
             return ledger;
         };
@@ -40,7 +42,7 @@ impl Ledger {
         let [first_seed, histories, cuts, states, opened, promises, zdb, seconds] = words[..] else {
             panic!("the state file is none: {text:?}");
         };
-        ledger.busy = Duration::from_secs(seconds);
+        (ledger.busy, ledger.tally) = (Duration::from_secs(seconds), Tally::read(&text));
         Ledger { first_seed, histories, cuts, states, opened, promises, zdb, ..ledger }
     }
 
@@ -51,10 +53,11 @@ impl Ledger {
 
     /// Writes the state file, if there is one, and a line with the time that is left until `all` cuts.
     pub fn save_and_tell(&self, all: u64) {
-        let Ledger { first_seed, histories, cuts, states, opened, promises, zdb, busy, .. } = self;
+        let Ledger { first_seed, histories, cuts, states, opened, promises, zdb, tally, busy, .. } = self;
         let seconds = busy.as_secs();
         if let Some(file) = &self.file {
-            let text = format!("{first_seed} {histories} {cuts} {states} {opened} {promises} {zdb} {seconds}\n");
+            let sums = format!("{first_seed} {histories} {cuts} {states} {opened} {promises} {zdb} {seconds}");
+            let text = format!("{sums} {}\n", tally.words());
             // A run that is stopped now leaves the old file or the new one.
             let new = file.with_extension("new");
             std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)).unwrap();

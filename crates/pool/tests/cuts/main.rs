@@ -7,7 +7,8 @@
 //! what was known at each of their moments; so are those that differ only where nobody looks (`memo`).
 //!
 //! `WEIR_SIM_CUTS` is the number of cuts, `WEIR_SIM_SEED` the first seed, `WEIR_SIM_AT` the only moment to cut at,
-//! `WEIR_SIM_ZDB` lets zdb judge one of so many, `WEIR_SIM_STATE` names a file from which a run goes on.
+//! `WEIR_SIM_ZDB` lets zdb judge one of so many, `WEIR_SIM_STATE` names a file from which a run goes on,
+//! `WEIR_SIM_PROBES` opens one of so many cuts that read like an earlier one (1: all).
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -18,6 +19,7 @@ mod judge;
 mod ledger;
 mod memo;
 mod states;
+mod tally;
 mod volume;
 mod world;
 mod zdb;

@@ -8,7 +8,7 @@
 //! One of [`PROBES`] of these is opened all the same, and has to hold just that: the proof that this is sound is repeated in
 //! every run.
 
-use crate::drive::Judged;
+use crate::drive::{Judged, number};
 use crate::judge::{Found, Way, look};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use weir_sim::{Cut, Readings};
 
 /// Cuts that are remembered: the latest, for as a history goes on its cuts leave other bytes.
 const KEPT: usize = 48;
-/// Of so many cuts that are like one before, one is opened.
+/// Of so many cuts that are like one before, one is opened, if `WEIR_SIM_PROBES` does not say otherwise.
 const PROBES: u64 = 32;
 
 struct Seen {
@@ -33,6 +33,8 @@ pub struct Memo {
     seen: Mutex<VecDeque<Arc<Seen>>>,
     /// Pools that were opened.
     opened: AtomicU64,
+    /// Those of them in which blocks have several owners.
+    sharing: AtomicU64,
 }
 
 impl Memo {
@@ -41,11 +43,17 @@ impl Memo {
         self.opened.load(Ordering::Relaxed)
     }
 
+    /// Those of them in which copies share blocks.
+    pub fn sharing(&self) -> u64 {
+        self.sharing.load(Ordering::Relaxed)
+    }
+
     /// What the pool holds that a cut has left.
     pub fn look(&self, known: &Judged, cut: Cut, way: Way) -> Result<Arc<Found>, String> {
         let seen: Vec<Arc<Seen>> = self.seen.lock().unwrap().iter().cloned().collect();
         let like = seen.iter().find(|seen| seen.way == way && seen.cut.is_alike(&cut, &seen.readings));
-        let is_probe = cut.fingerprint().first().is_some_and(|print| print % PROBES == 0);
+        let is_probe =
+            cut.fingerprint().first().is_some_and(|print| print % number("WEIR_SIM_PROBES", PROBES).max(1) == 0);
         if let Some(seen) = like.filter(|_| !is_probe) {
             return Ok(seen.found.clone());
         }
@@ -53,6 +61,7 @@ impl Memo {
         let world = cut.world();
         world.keep_readings();
         let found = Arc::new(look(known, &world, way)?);
+        self.sharing.fetch_add(found.shares().into(), Ordering::Relaxed);
         if let Some(seen) = like {
             let same = *seen.found == *found;
             return same.then_some(found).ok_or_else(|| "two pools that read alike are not alike".to_owned());

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use weir_codec::CodecError;
 use weir_codec::crypt::Suite;
 use weir_machine::{Clock, Machine, Request};
+use weir_objects::ObjectError;
 use weir_objects::dsl::KeyFormat;
 use weir_objects::dsl::change::{ChangeError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_objects::props::Value;
@@ -97,13 +99,14 @@ pub async fn create(machine: &Machine, shape: Shape) -> Result<Arc<Engine>, Pool
     Engine::create(machine, &options(shape)).await
 }
 
-/// A key of its own for a data set.
-async fn root(machine: &Machine, name: &str, suite: Suite) -> Encryption {
-    let root = NewRoot::new(machine, name, KeyFormat::Raw, "prompt", None, SECRET.to_vec()).await.unwrap();
-    Encryption { crypt: Crypt::With(suite), root: Some(root) }
+/// A key of its own for a data set: its first has the number 0.
+pub async fn root(machine: &Machine, name: &str, number: u8) -> NewRoot {
+    NewRoot::new(machine, name, KeyFormat::Raw, "prompt", None, secret(number)).await.unwrap()
 }
 
-const SECRET: [u8; 32] = [7; 32];
+fn secret(number: u8) -> Vec<u8> {
+    vec![7 + number; 32]
+}
 
 /// A file system, encrypted as the one above it.
 pub async fn make_files(engine: &Engine, name: &str) {
@@ -121,7 +124,7 @@ pub async fn make_home(engine: &Engine, machine: &Machine, name: &str, home: Hom
         Home::Volume { size_bytes } => (Kind::Volume(VolumeSpec { size_bytes, block_bytes: 8 << 10 }), Vec::new()),
     };
     let encryption = match suite {
-        Some(suite) => root(machine, name, suite).await,
+        Some(suite) => Encryption { crypt: Crypt::With(suite), root: Some(root(machine, name, 0).await) },
         None => Encryption::default(),
     };
     engine.create_encrypted(NewDataset { name: name.into(), kind, properties }, encryption).await.unwrap();
@@ -139,13 +142,18 @@ fn opening() -> OpenOptions {
     open
 }
 
-/// Opens the pool, with the keys of these data sets.
-pub async fn import(machine: &Machine, shape: Shape, with_keys_of: &[&str]) -> Result<Arc<Engine>, PoolError> {
+/// Opens the pool, with keys of these data sets: each a name and the number of the key.
+pub async fn import(machine: &Machine, shape: Shape, keys: &[(&str, u8)]) -> Result<Arc<Engine>, PoolError> {
     let mut open = opening();
-    open.keys = with_keys_of.iter().map(|name| ((*name).to_owned(), SECRET.to_vec())).collect();
+    open.keys = keys.iter().map(|(name, number)| ((*name).to_owned(), secret(*number))).collect();
     let mut options = ImportOptions::new(open);
     options.dirty.freed_blocks = shape.freed_blocks;
     Engine::import(machine, &options).await
+}
+
+/// Whether a key was none of the data set's.
+pub fn is_wrong_key(error: &PoolError) -> bool {
+    matches!(error, PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }))
 }
 
 /// Asks again while somebody looks at the data set: a syncer or an administrator may, for a moment.
@@ -159,12 +167,12 @@ pub async fn patiently<F: Future<Output = Result<(), PoolError>>>(clock: &Clock,
     panic!("a data set that nobody uses stays busy");
 }
 
-/// Weir's own judgement: all readable, all accounted for.
-pub async fn whole(machine: &Machine) -> Result<(), String> {
+/// Weir's own judgement: all readable, all accounted for. Gives how many pointers share their block with another, as copies do.
+pub async fn whole(machine: &Machine) -> Result<u64, String> {
     let pool = Pool::open(machine, &opening()).await.map_err(|e| e.to_string())?;
     let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;
     if report.is_clean() {
-        return Ok(());
+        return Ok(report.cloned.1);
     }
     let leaks: Vec<_> = report.leaks().take(5).collect();
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));

@@ -35,7 +35,8 @@ impl Zdb {
 
     /// Judges a pool as a cut has left it, and once more after it was imported and exported.
     pub fn judge(&self, world: &SimWorld, known: &Judged, cut: When) -> Result<(), String> {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|e| e.to_string())?;
+        let place = std::env::var_os("TMPDIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+        let dir = tempfile::tempdir_in(place).map_err(|e| e.to_string())?;
         world.save(dir.path()).map_err(|e| e.to_string())?;
         self.demand_clean(dir.path()).map_err(|e| format!("zdb, as it was cut: {e}"))?;
         judge(&look(known, world, Way::Exported)?, known, &[cut])?;
