@@ -56,6 +56,7 @@ fsync = 1
 fdatasync = 1
 punch_hole = 3
 posix_fallocate = 1
+copy_file_range = 3
 ";
 
 /// The stressors of files that verify what they did.

@@ -5,10 +5,11 @@ use crate::{work, zdb};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
-use weir_files::{Cred, FileError, FileSystem, New, NewKind, Space, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, Space, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset};
+use weir_objects::props::Value;
 use weir_pool::engine::ImportOptions;
 use weir_pool::{Engine, Layout, OpenOptions, Pool};
 
@@ -229,6 +230,80 @@ fn copies_share_blocks() {
         engine.sync().await.unwrap();
         demand(&a, "same", &copy).await;
         assert_eq!(engine.gate.space().saved_bytes, 0, "one holder is left");
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Copies of any range, writes, truncations and groups in any order, on three files with small blocks, against arrays. Half
+/// of the places are blocks' starts: elsewhere nothing is shared.
+async fn random_copies(engine: &Engine, seed: u64) {
+    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let files = engine.file_system(rq, "tank/home").await.unwrap();
+    let mut state = seed;
+    let mut below = |limit: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % limit
+    };
+    let names: Vec<String> = (0..3).map(|n| format!("copies-{seed}-{n}")).collect();
+    let (mut ids, mut models) = (Vec::new(), vec![Vec::<u8>::new(); 3]);
+    for name in &names {
+        ids.push(make(&files, name, Bytes::new()).await);
+    }
+    for step in 0..400 {
+        let (to, from) = (below(3), below(3));
+        let mut place = || if below(2) == 0 { below(60_000) } else { below(15) << 12 };
+        let (target, source) = (place(), place());
+        let len = 1 + below(30_000);
+        match below(10) {
+            0 => engine.sync().await.unwrap(),
+            1 => {
+                files.set_attributes(rq, &root, ids[to], &SetAttributes::size(target as u64)).await.unwrap();
+                models[to].resize(target, 0);
+            }
+            2..5 => {
+                let data = noise(len, step);
+                let end = models[to].len().max(target + len);
+                models[to].resize(end, 0);
+                models[to][target..target + len].copy_from_slice(&data);
+                files.write(rq, &root, ids[to], WriteAt::Offset(target as u64), data).await.unwrap();
+            }
+            _ => {
+                let len = len.min(models[from].len().saturating_sub(source));
+                if len == 0 || to == from && source.abs_diff(target) < len {
+                    continue;
+                }
+                let (at, into) = ((&*files, ids[from], source as u64), (ids[to], target as u64));
+                let copied = files.copy_range(rq, &root, at, into, len as u64).await.unwrap();
+                assert_eq!(copied, len as u64, "seed {seed}, step {step}");
+                let data = models[from][source..source + len].to_vec();
+                let end = models[to].len().max(target + len);
+                models[to].resize(end, 0);
+                models[to][target..target + len].copy_from_slice(&data);
+            }
+        }
+        demand(&files, &names[to], &models[to]).await;
+    }
+    engine.sync().await.unwrap();
+    for (name, model) in names.iter().zip(&models) {
+        demand(&files, name, model).await;
+    }
+}
+
+#[test]
+fn copies_of_any_range() {
+    let dir = folder("files-any-copies");
+    let machine = Machine::production().unwrap();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap();
+        let small = vec![("recordsize".to_owned(), Value::Number(4096))];
+        engine.create_dataset(NewDataset { properties: small, ..home() }).await.unwrap();
+        for seed in 0..6 {
+            random_copies(&engine, seed).await;
+        }
+        assert!(engine.gate.space().saved_bytes > 0, "nothing is shared");
         engine.export().await.unwrap();
         work::demand_whole(&machine, &dir, "tank").await;
     });
