@@ -180,8 +180,10 @@ fn nbd_client(mut device: NbdDevice, units: &mut Units) {
     }
 }
 
-/// Bytes of a file that nfs-cp copies.
+/// Units of a file that nfs-cp copies.
 const COPY_UNITS: u64 = 300;
+/// Most copies of one life: all stay, and a long run is not to fill the pool.
+const MOST_COPIES: u64 = 25;
 
 /// Copies file after file until the server is gone; gives how many copies of this life were said to be done. The last one
 /// would wait for the server for ever.
@@ -189,10 +191,12 @@ fn copies(nfs_cp: &Path, source: &Path, serving: (u16, u16), life: u64, gone: &A
     let io = |source| JudgeError::Io { what: "nfs-cp".into(), source };
     let (nfs_port, mount_port) = serving;
     let mut done = 0;
-    while !gone.load(Ordering::Relaxed) {
+    while !gone.load(Ordering::Relaxed) && done < MOST_COPIES {
         let url = format!("nfs://127.0.0.1/{POOL}/copy-{life}-{done}?nfsport={nfs_port}&mountport={mount_port}");
         let mut command = Command::new(nfs_cp);
-        command.arg(source).arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let said = source.with_extension("said");
+        let file = std::fs::File::create(&said).map_err(io)?;
+        command.arg(source).arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let mut child = command.spawn().map_err(io)?;
         let status = loop {
             match child.try_wait().map_err(io)? {
@@ -206,7 +210,10 @@ fn copies(nfs_cp: &Path, source: &Path, serving: (u16, u16), life: u64, gone: &A
         };
         match status {
             Some(status) if status.success() => done += 1,
-            Some(status) if !gone.load(Ordering::Relaxed) => return Err(failed("nfs-cp", status)),
+            Some(status) if !gone.load(Ordering::Relaxed) => {
+                let said = std::fs::read_to_string(&said).unwrap_or_default();
+                return Err(failed("nfs-cp", format!("{status}: {}", said.trim())));
+            }
             _ => break,
         }
     }
