@@ -222,9 +222,6 @@ pub fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|said| said.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Cuts of a history that is not cut at every moment, at most.
-const SPARSE_CUTS: u64 = 800;
-
 /// One history of seven; over time of every shape.
 fn is_cut_everywhere(seed: u64) -> bool {
     seed % 7 == 4
@@ -232,6 +229,13 @@ fn is_cut_everywhere(seed: u64) -> bool {
 
 fn changes_of(seed: u64) -> u64 {
     if is_cut_everywhere(seed) { FEW_CHANGES } else { CHANGES }
+}
+
+/// Cuts of a history, at most, in a run of `all` cuts. To long histories a part of them is given, so that there are many;
+/// where the run is long, that part is more than they have moments.
+fn most_cuts(seed: u64, all: u64) -> u64 {
+    let part = if is_cut_everywhere(seed) { 4 } else { 25 };
+    all.div_ceil(part).max(12)
 }
 
 /// Some of the moments since the pool was made, or all.
@@ -258,9 +262,7 @@ fn any_cut_keeps_what_was_promised() {
     let at: Option<When> = std::env::var("WEIR_SIM_AT").ok().and_then(|said| said.parse().ok());
     let mut next = (ledger.cuts < all).then(|| record(ledger.next_seed(), changes_of(ledger.next_seed())));
     while let Some(history) = next.take() {
-        // Some histories are cut at every moment; to the others few cuts are given, so that there are many.
-        let most = if is_cut_everywhere(history.seed) { u64::MAX } else { all.div_ceil(16).clamp(12, SPARSE_CUTS) };
-        let most = most.min(all.div_ceil(4)).min(all - ledger.cuts);
+        let most = most_cuts(history.seed, all).min(all - ledger.cuts);
         let cuts = at.map_or_else(|| moments(&history, most), |at| vec![at]);
         let cutter = Cutter::new(&history, &cuts, zdb.as_ref());
         let more = at.is_none() && ledger.cuts + (cuts.len() as u64) < all;

@@ -3,15 +3,19 @@
 //! Names and what belongs to each file (contents, attributes) are judged apart: a commit of one file promises that file
 //! and all names; what was written to others may be missing. A file may have several names: then they lead to one object.
 
+mod found;
+mod versions;
+
+pub use found::{Found, judge, look};
+
+use self::versions::{Contents, Version};
 use crate::states::{Moments, Shared, States, When};
 use crate::tally::Counter;
 use crate::world::patiently;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_files::{
-    Cred, FileError, FileKind, FileSystem, New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode,
-};
+use weir_files::{Cred, FileSystem, New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
 use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
 use weir_objects::dsl::{Counted, Who};
@@ -24,21 +28,6 @@ struct Names {
     entries: BTreeMap<String, Option<usize>>,
     /// The quota of the user [`LIMITED`], in bytes; 0: none.
     quota_bytes: u64,
-}
-
-/// What belongs to a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Contents {
-    bytes: Vec<u8>,
-    mode: u32,
-    uid: u32,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-}
-
-impl Contents {
-    fn new() -> Self {
-        Contents { bytes: Vec::new(), mode: 0o644, uid: 0, xattrs: BTreeMap::new() }
-    }
 }
 
 /// The user with a quota.
@@ -60,7 +49,7 @@ struct Snapshot {
 pub struct Known {
     pub dataset: String,
     names: Option<States<Names>>,
-    files: Vec<States<Contents>>,
+    files: Vec<States<Version>>,
     snapshots: Vec<Snapshot>,
     pub promises: u64,
 }
@@ -178,7 +167,7 @@ impl Client {
         let name = format!("s{}", self.snapshots);
         self.snapshots += 1;
         let full = self.know(|k| {
-            let contents = k.files.iter().map(|f| f.last().clone()).collect();
+            let contents = k.files.iter().map(|f| f.last().contents.clone()).collect();
             let (names, name) = (k.now(), name.clone());
             let (done, destroy_began, destroy_done) = (None, None, None);
             k.snapshots.push(Snapshot { name, began, done, destroy_began, destroy_done, names, contents });
@@ -235,7 +224,7 @@ impl Client {
             let (names, contents) = (k.snapshots[n].names.clone(), k.snapshots[n].contents.clone());
             k.names.as_mut().unwrap().push(began, names);
             for (file, contents) in k.files.iter_mut().zip(contents) {
-                file.push(began, contents);
+                file.push(began, Version::of(contents));
             }
             k.dataset.clone()
         });
@@ -260,7 +249,7 @@ impl Client {
             (0..4, _) | (_, None) => {
                 let file = self.objects.len();
                 self.know(|k| {
-                    k.files.push(States::new(began, Contents::new()));
+                    k.files.push(States::new(began, Version::of(Contents::new())));
                     k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file)));
                 });
                 let new = New::of(NewKind::Regular, 0o644);
@@ -333,7 +322,7 @@ impl Client {
     async fn set_xattr(&mut self, rq: &Request, files: &FileSystem, file: usize) {
         let (root, began, object) = (Cred::root(), self.moments.now(), self.objects[file]);
         let name = format!("user.{}", self.rng.below(2)).into_bytes();
-        let there = self.know(|k| k.files[file].last().xattrs.contains_key(&name));
+        let there = self.know(|k| k.files[file].last().contents.xattrs.contains_key(&name));
         if there && self.rng.chance(1, 2) {
             self.contents(began, file, |file| _ = file.xattrs.remove(&name));
             files.remove_xattr(rq, &root, object, &name).await.unwrap();
@@ -365,7 +354,7 @@ impl Client {
     /// From one file to another: all, or a range. Blocks that are stable are shared where the range allows it.
     async fn copy(&mut self, rq: &Request, files: &FileSystem, from: usize) {
         let Some((_, to)) = self.pick().filter(|(_, to)| *to != from) else { return };
-        let source = self.know(|k| k.files[from].last().bytes.clone());
+        let source = self.know(|k| k.files[from].last().contents.bytes.clone());
         let (mut at, mut target_at, mut left) = (0, 0, source.len() as u64);
         if self.rng.chance(1, 2) {
             (at, target_at) = (self.rng.below(4) * BLOCK, self.rng.below(4) * BLOCK);
@@ -374,11 +363,7 @@ impl Client {
         if left == 0 {
             return;
         }
-        self.contents(self.moments.now(), to, |file| {
-            let (at, target_at, len) = (at as usize, target_at as usize, left as usize);
-            file.bytes.resize(file.bytes.len().max(target_at + len), 0);
-            file.bytes[target_at..target_at + len].copy_from_slice(&source[at..at + len]);
-        });
+        self.written(to, target_at as usize, &source[at as usize..(at + left) as usize]);
         let (root, of) = (Cred::root(), (self.objects[from], self.objects[to]));
         while left > 0 {
             let done = files.copy_range(rq, &root, (files, of.0, at), (of.1, target_at), left).await.unwrap();
@@ -392,10 +377,7 @@ impl Client {
         let (at, len) = (self.rng.below(40_000) as usize, 1 + self.rng.below(40_000) as usize);
         let mut data = vec![0; len];
         self.rng.fill(&mut data);
-        self.contents(self.moments.now(), file, |file| {
-            file.bytes.resize(file.bytes.len().max(at + len), 0);
-            file.bytes[at..at + len].copy_from_slice(&data);
-        });
+        self.written(file, at, &data);
         let place = WriteAt::Offset(at as u64);
         files.write(rq, &Cred::root(), self.objects[file], place, Bytes::from(data)).await.unwrap();
         self.counter.did("write");
@@ -403,205 +385,18 @@ impl Client {
 
     fn contents(&self, began: When, file: usize, change: impl FnOnce(&mut Contents)) {
         self.know(|k| {
-            let mut contents = k.files[file].last().clone();
+            let mut contents = k.files[file].last().contents.clone();
             change(&mut contents);
-            k.files[file].push(began, contents);
+            k.files[file].push(began, Version::of(contents));
         });
     }
-}
 
-/// A file, as it was found.
-#[derive(PartialEq, Eq)]
-struct FoundFile {
-    object: ObjectId,
-    links: u64,
-    contents: Contents,
-}
-
-/// What a file system or snapshot holds; directories are none of the files.
-#[derive(PartialEq, Eq)]
-struct Holds {
-    entries: BTreeMap<String, Option<FoundFile>>,
-    quota_bytes: u64,
-}
-
-/// What there is after a cut.
-#[derive(PartialEq, Eq)]
-pub struct Found {
-    now: Holds,
-    /// As the client counts its snapshots; none, and why, if one is not there.
-    snapshots: Vec<Result<Holds, String>>,
-}
-
-/// Looks at the file system, and at all of its snapshots that there ever were.
-pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Found, String> {
-    let rq = Request::internal("judge");
-    let dataset = &known.dataset;
-    let files = engine.file_system(&rq, dataset).await.map_err(|e| format!("{dataset}: {e}"))?;
-    let mut found = Found { now: holds(&files).await.map_err(|e| format!("{dataset}: {e}"))?, snapshots: Vec::new() };
-    for snapshot in &known.snapshots {
-        let full = format!("{dataset}@{}", snapshot.name);
-        found.snapshots.push(match engine.file_system(&rq, &full).await {
-            Ok(files) => Ok(holds(&files).await.map_err(|e| format!("{full}: {e}"))?),
-            Err(missing) => Err(missing.to_string()),
+    /// Data comes into a file from `at` on.
+    fn written(&self, file: usize, at: usize, data: &[u8]) {
+        let began = self.moments.now();
+        self.know(|k| {
+            let version = k.files[file].last().contents.clone().written(at, data);
+            k.files[file].push(began, version);
         });
-    }
-    Ok(found)
-}
-
-async fn holds(files: &FileSystem) -> Result<Holds, String> {
-    let rq = &Request::internal("judge");
-    let limits = files.objects().limits_of(rq, Who::User, Counted::Bytes).await.map_err(|e| e.to_string())?;
-    let quota_bytes = limits.get(&LIMITED).copied().unwrap_or(0);
-    let mut holds = Holds { entries: BTreeMap::new(), quota_bytes };
-    for entry in files.read_dir(rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())? {
-        let file = match entry.kind {
-            Some(FileKind::Directory) => None,
-            _ => Some(file(rq, files, entry.object).await.map_err(|e| e.to_string())?),
-        };
-        holds.entries.insert(String::from_utf8_lossy(&entry.name).into_owned(), file);
-    }
-    Ok(holds)
-}
-
-async fn file(rq: &Request, files: &FileSystem, object: ObjectId) -> Result<FoundFile, FileError> {
-    let attributes = files.attributes(rq, object).await?;
-    let (mode, uid, links) = (attributes.mode, attributes.uid, attributes.links);
-    let bytes = files.read(rq, object, 0, 1 << 20).await?.to_vec();
-    let mut xattrs = BTreeMap::new();
-    for name in files.xattr_names(rq, object).await? {
-        if let Some(value) = files.xattr(rq, object, &name).await? {
-            xattrs.insert(name, value.to_vec());
-        }
-    }
-    Ok(FoundFile { object, links, contents: Contents { bytes, mode, uid, xattrs } })
-}
-
-/// What the number of links of a file has to be, and whether its names are one object and no other file's.
-fn judge_links(found: &Holds, state: &Names) -> Result<(), String> {
-    let (mut names, mut objects) = (BTreeMap::new(), BTreeMap::new());
-    for file in state.entries.values().flatten() {
-        *names.entry(*file).or_insert(0u64) += 1;
-    }
-    for (name, file) in &found.entries {
-        let (Some(file), Some(Some(number))) = (file, state.entries.get(name)) else { continue };
-        if file.links != names[number] {
-            return Err(format!("{name} has {} links, not {}", file.links, names[number]));
-        }
-        let alone = objects.insert(file.object, *number).is_none_or(|before| before == *number);
-        if !alone || found.object_of(state, *number).any(|object| object != file.object) {
-            return Err(format!("{name} is another file's object, or another than its other names'"));
-        }
-    }
-    Ok(())
-}
-
-impl Holds {
-    /// The objects to which the names of a file lead.
-    fn object_of(&self, state: &Names, number: usize) -> impl Iterator<Item = ObjectId> {
-        let names = state.entries.iter().filter(move |(_, of)| **of == Some(number));
-        names.filter_map(|(name, _)| Some(self.entries.get(name)?.as_ref()?.object))
-    }
-
-    fn is_named_as(&self, state: &Names) -> bool {
-        state.quota_bytes == self.quota_bytes && state.entries.keys().eq(self.entries.keys())
-    }
-}
-
-/// Holds what was found after a cut at `cut` against what is known.
-pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
-    let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
-    let states: Vec<&Names> = names.allowed(cut).filter(|state| found.now.is_named_as(state)).collect();
-    if states.is_empty() {
-        let newest: Vec<_> = names.allowed(cut).next().map(|n| n.entries.keys().collect()).unwrap_or_default();
-        let (names, quota) = (found.now.entries.keys(), found.now.quota_bytes);
-        return Err(format!(
-            "{}: names {names:?}, quota {quota}, are none of those allowed, such as {newest:?}",
-            known.dataset
-        ));
-    }
-    // Names that were exchanged leave several states alike: one of them must explain all files.
-    let mut wrong = String::new();
-    let explained = states.into_iter().any(|state| match unexplained(&found.now, state, known, cut) {
-        None => true,
-        Some(why) => {
-            wrong = why;
-            false
-        }
-    });
-    if !explained {
-        return Err(format!("{}: {wrong}", known.dataset));
-    }
-    known.snapshots.iter().zip(&found.snapshots).try_for_each(|(known, found)| judge_snapshot(found, known, cut))
-}
-
-/// What this state does not explain.
-fn unexplained(found: &Holds, state: &Names, known: &Known, cut: When) -> Option<String> {
-    let wrong = found.entries.iter().find(|(name, file)| match (state.entries.get(*name).copied().flatten(), file) {
-        (None, None) => false,
-        (Some(number), Some(file)) => {
-            let allowed: Vec<&Contents> = known.files[number].allowed(cut).collect();
-            let whole = allowed.iter().any(|state| **state == file.contents);
-            !whole && !allowed.windows(2).any(|pair| is_part(pair[1], pair[0], &file.contents))
-        }
-        _ => true,
-    });
-    let named = |(name, file): (&String, &Option<FoundFile>)| {
-        let contents = file.as_ref().map(|file| &file.contents);
-        let bytes = contents.map(|contents| contents.bytes.len());
-        let rest = contents.map(|contents| (contents.mode, contents.uid, contents.xattrs.keys().collect::<Vec<_>>()));
-        format!("{name} ({bytes:?} bytes, {rest:?}) is none of the states allowed")
-    };
-    wrong.map(named).or_else(|| judge_links(found, state).err())
-}
-
-/// Whether `found` is what a change that led from `older` to `newer` leaves when its last part is missing.
-fn is_part(older: &Contents, newer: &Contents, found: &Contents) -> bool {
-    let rest = |of: &Contents| (of.mode, of.uid, of.xattrs.clone());
-    let (older_bytes, newer_bytes, found_bytes) = (&older.bytes, &newer.bytes, &found.bytes);
-    let partly = partly_written(older_bytes, newer_bytes, found_bytes);
-    if rest(older) == rest(found) && partly_freed(older_bytes, newer_bytes, found_bytes) {
-        return true;
-    }
-    rest(older) == rest(newer) && rest(newer) == rest(found) && partly
-}
-
-/// Whether `found` is what a change that freed a range leaves when it took more than one group: the range's last part is
-/// zeros already, the size is the old one.
-fn partly_freed(older: &[u8], newer: &[u8], found: &[u8]) -> bool {
-    let kept = older.iter().zip(found).take_while(|(a, b)| a == b).count();
-    let new = |n: usize| newer.get(n).copied().unwrap_or(0);
-    found.len() == older.len() && (kept..found.len()).all(|n| found[n] == new(n) && [older[n], 0].contains(&found[n]))
-}
-
-/// Whether `found` is what a write that led from `older` to `newer` leaves when its last part is missing: the log splits
-/// long writes, and one that no commit had promised may be cut off between two blocks.
-fn partly_written(older: &[u8], newer: &[u8], found: &[u8]) -> bool {
-    let new = newer.iter().zip(found).take_while(|(a, b)| a == b).count();
-    found.len() == new.max(older.len()) && found.get(new..) == older.get(new.min(older.len())..)
-}
-
-fn judge_snapshot(found: &Result<Holds, String>, known: &Snapshot, cut: When) -> Result<(), String> {
-    let reached = |when: Option<When>| when.is_some_and(|when| when <= cut);
-    let (must, may) =
-        (reached(known.done) && !reached(known.destroy_began), known.began <= cut && !reached(known.destroy_done));
-    let name = &known.name;
-    let found = match found {
-        Ok(_) if !may => return Err(format!("snapshot {name} is there")),
-        Err(e) if must => return Err(format!("snapshot {name}: {e}")),
-        Err(_) => return Ok(()),
-        Ok(found) => found,
-    };
-    if !found.is_named_as(&known.names) {
-        return Err(format!("snapshot {name} has {:?}, not {:?}", found.entries.keys(), known.names.entries.keys()));
-    }
-    let as_it_was = |(file, found): (&Option<usize>, &Option<FoundFile>)| match (file, found) {
-        (None, None) => true,
-        (Some(file), Some(found)) => known.contents[*file] == found.contents,
-        _ => false,
-    };
-    match known.names.entries.values().zip(found.entries.values()).position(|pair| !as_it_was(pair)) {
-        Some(nth) => Err(format!("snapshot {name}: the {nth}th name is not as it was")),
-        None => judge_links(found, &known.names).map_err(|why| format!("snapshot {name}: {why}")),
     }
 }

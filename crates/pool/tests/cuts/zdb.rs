@@ -35,6 +35,7 @@ impl Zdb {
 
     /// Judges a pool as a cut has left it, and once more after it was imported and exported.
     pub fn judge(&self, world: &SimWorld, known: &Judged, cut: When) -> Result<(), String> {
+        // A run that goes on for days may not be where it was built.
         let place = std::env::var_os("TMPDIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
         let dir = tempfile::tempdir_in(place).map_err(|e| e.to_string())?;
         world.save(dir.path()).map_err(|e| e.to_string())?;
