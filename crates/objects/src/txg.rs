@@ -190,23 +190,7 @@ impl TxGroups {
     /// # Errors
     /// [`ObjectError::Suspended`] if it never will be.
     pub async fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
-        loop {
-            let (waiting, wanted) = {
-                let mut state = self.state();
-                if state.synced >= txg.0 {
-                    return Ok(());
-                }
-                if let Some(why) = &state.failed {
-                    return Err(ObjectError::Suspended { why: why.to_string() });
-                }
-                let (tell, waiting) = oneshot::channel();
-                state.stable.entry(txg.0).or_default().push(tell);
-                state.wanted = state.wanted.max(txg.0);
-                (waiting, std::mem::take(&mut state.on_wanted))
-            };
-            wake(wanted);
-            let _ = waiting.await;
-        }
+        self.wait(txg.0, txg.0, |state| (state.synced, &mut state.stable)).await
     }
 
     /// Waits until `txg`, or a later group, is open, and has the syncer close those before it.
@@ -214,18 +198,29 @@ impl TxGroups {
     /// # Errors
     /// [`ObjectError::Suspended`] if it never will be.
     pub async fn wait_open(&self, txg: Txg) -> Result<(), ObjectError> {
+        self.wait(txg.0, txg.0.saturating_sub(1), |state| (state.open, &mut state.opened)).await
+    }
+
+    /// Waits until what `of` gives, with those who wait for it, has come to `group`, and has the syncer close the groups up
+    /// to `closed`.
+    async fn wait(
+        &self,
+        group: u64,
+        closed: u64,
+        of: fn(&mut State) -> (u64, &mut BTreeMap<u64, Waiters>),
+    ) -> Result<(), ObjectError> {
         loop {
             let (waiting, wanted) = {
                 let mut state = self.state();
-                if state.open >= txg.0 {
+                if of(&mut state).0 >= group {
                     return Ok(());
                 }
                 if let Some(why) = &state.failed {
                     return Err(ObjectError::Suspended { why: why.to_string() });
                 }
                 let (tell, waiting) = oneshot::channel();
-                state.opened.entry(txg.0).or_default().push(tell);
-                state.wanted = state.wanted.max(txg.0.saturating_sub(1));
+                of(&mut state).1.entry(group).or_default().push(tell);
+                state.wanted = state.wanted.max(closed);
                 (waiting, std::mem::take(&mut state.on_wanted))
             };
             wake(wanted);
