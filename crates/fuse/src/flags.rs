@@ -12,11 +12,10 @@ use crate::inner::{Inner, report};
 use fuser::{Errno, INodeNo};
 use weir_files::{Cred, FileFlags, SetFlags};
 use weir_machine::Request;
+use weir_machine::file_flags::{self, GET as GET_XATTR, SET as SET_XATTR};
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
-const GET_XATTR: u32 = 0x801c_581f;
-const SET_XATTR: u32 = 0x401c_5820;
 /// Bytes of `struct fsxattr`, and where the project stands in it.
 const XATTR_BYTES: usize = 28;
 const PROJECT_AT: usize = 12;
@@ -28,7 +27,7 @@ const KNOWN: [(u64, u32, u32); 4] = [
     (FileFlags::IMMUTABLE, 0x10, 0x8),
     (FileFlags::APPENDONLY, 0x20, 0x10),
     (FileFlags::NODUMP, 0x40, 0x80),
-    (FileFlags::PROJINHERIT, 0x2000_0000, 0x200),
+    (FileFlags::PROJINHERIT, 0x2000_0000, file_flags::FileFlags::PROJECT_INHERIT),
 ];
 
 /// What is asked for.

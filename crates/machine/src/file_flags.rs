@@ -6,8 +6,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-const GET: libc::c_ulong = 0x801c_581f;
-const SET: libc::c_ulong = 0x401c_5820;
+/// `FS_IOC_FSGETXATTR`.
+pub const GET: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`.
+pub const SET: u32 = 0x401c_5820;
 
 /// `struct fsxattr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
