@@ -3,21 +3,17 @@
 //! Events are in the memory of whoever has the pool ([`weir_pool::engine::events`]): that process is asked for them. Of a pool
 //! that nobody has open there are none.
 
-use super::opened::words;
-use crate::admin::{self, Elsewhere};
+use super::opened::{ask, holders, words};
 use crate::args::{Args, Spec};
-use crate::call::{Call, Whose, say};
+use crate::call::{Call, say};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
-use crate::pools::search;
 use crate::zdb::date;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::time::Duration;
 use weir_format::{NvList, NvPair, NvValue};
-use weir_pool::assemble::state;
 use weir_pool::engine::{Event, Events};
-use weir_pool::{assemble, scan};
 
 const SPEC: Spec = Spec {
     command: "zpool events",
@@ -55,41 +51,6 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(Failure::failed("several processes have pools open: name the pool whose events to follow"));
     }
     ask(call, &holders)
-}
-
-/// Has these processes do the command, one behind the other; gives the worst exit code.
-pub fn ask(call: &Call, holders: &[Elsewhere]) -> Result<u8, Failure> {
-    holders.iter().try_fold(0, |code, holder| Ok(admin::ask(call, holder)?.max(code)))
-}
-
-/// The processes that have the pool of that name open, or any; `why` says what for.
-pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Result<Vec<Elsewhere>, Failure> {
-    let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
-    let nobody = || Failure::failed(format!("no process has {of_pool} open: {why}"));
-    let paths = match search(call, args.values('d')) {
-        Ok(paths) => paths,
-        // Nobody said where, and nobody has any.
-        Err(_) if name.is_none() => return Err(nobody()),
-        Err(failure) => return Err(failure),
-    };
-    let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, &paths))?);
-    let is_named = |own: &str, guid: u64| name.is_none_or(|name| *name == own || *name == guid.to_string());
-    let mut found = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
-    let mut found: Vec<_> = found.by_ref().filter(|p| is_named(&p.config.name, p.config.guid)).collect();
-    if let Some(name) = name.filter(|_| found.is_empty()) {
-        return Err(Failure::failed(format!("cannot open '{name}': no such pool")));
-    }
-    found.sort_by(|a, b| a.config.name.cmp(&b.config.name));
-    let mut holders: Vec<Elsewhere> = Vec::new();
-    for pool in found {
-        if let Whose::Theirs(elsewhere) = call.whose(pool)
-            && !holders.contains(&elsewhere)
-        {
-            holders.push(elsewhere);
-        }
-    }
-    if holders.is_empty() { Err(nobody()) } else { Ok(holders) }
 }
 
 /// Shows the events of the pool that this process has open, or forgets them.

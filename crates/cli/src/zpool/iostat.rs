@@ -5,8 +5,7 @@
 //!
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`print_iostat_default`), `module/zfs/vdev.c` (`vdev_get_stats_ex_impl`).
 
-use super::events::{ask, holders};
-use super::opened::words;
+use super::opened::{ask, holders, words};
 use crate::admin::Held;
 use crate::args::{Args, Spec};
 use crate::call::Call;

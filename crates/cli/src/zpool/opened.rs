@@ -1,11 +1,13 @@
-//! The pools that a command is about: all that the given folders hold, or those named, each opened for reading, or seen as this process has it open.
+//! The pools that a command is about: all that the given folders hold, or those named, each opened for reading, or seen as
+//! this process has it open; and the processes that have them open.
 
+use crate::admin::{self, Elsewhere};
 use crate::args::Args;
-use crate::call::{Call, complain};
+use crate::call::{Call, Whose, complain};
 use crate::failure::Failure;
 use crate::pools::{self, Seen, search};
 use weir_pool::assemble::state;
-use weir_pool::{OpenOptions, assemble, scan};
+use weir_pool::{Assembly, FoundPool, OpenOptions, assemble, scan};
 
 /// Memory for each pool's cache: only metadata is read.
 const ARC_BYTES: u64 = 64 << 20;
@@ -26,17 +28,15 @@ impl OpenedPools {
         let assembly = assemble(machine.block_on(scan(machine, &paths))?);
         let mut wanted = Vec::new();
         let mut failures = Vec::new();
-        let live = || assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
+        let of = |pool: &FoundPool| (pool.config.name.clone(), pool.config.guid);
         for name in named {
-            let mut found = live().filter(|p| p.config.name == *name || p.config.guid.to_string() == *name).peekable();
-            if found.peek().is_none() {
-                failures.push(format!("cannot open '{name}': no such pool"));
+            match live(&assembly, Some(name)) {
+                Ok(found) => wanted.extend(found.into_iter().map(of)),
+                Err(failure) => failures.push(failure.to_string()),
             }
-            wanted.extend(found.map(|p| (p.config.name.clone(), p.config.guid)));
         }
         if named.is_empty() {
-            wanted.extend(live().map(|p| (p.config.name.clone(), p.config.guid)));
-            wanted.sort_unstable();
+            wanted.extend(live(&assembly, None)?.into_iter().map(of));
         }
         drop(assembly);
         let mut pools = Vec::new();
@@ -61,6 +61,46 @@ impl OpenedPools {
         }
         u8::from(!self.failures.is_empty())
     }
+}
+
+/// The pools of that name or number, or all that were not destroyed, by name.
+fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a FoundPool>, Failure> {
+    let is_named = |own: &str, guid: u64| name.is_none_or(|name| *name == own || *name == guid.to_string());
+    let mut found: Vec<_> = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED).collect();
+    found.retain(|p| is_named(&p.config.name, p.config.guid));
+    if let Some(name) = name.filter(|_| found.is_empty()) {
+        return Err(Failure::failed(format!("cannot open '{name}': no such pool")));
+    }
+    found.sort_by(|a, b| (&a.config.name, a.config.guid).cmp(&(&b.config.name, b.config.guid)));
+    Ok(found)
+}
+
+/// The processes that have the pool of that name open, or any; `why` says what for.
+pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Result<Vec<Elsewhere>, Failure> {
+    let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
+    let nobody = || Failure::failed(format!("no process has {of_pool} open: {why}"));
+    let paths = match search(call, args.values('d')) {
+        Ok(paths) => paths,
+        // Nobody said where, and nobody has any.
+        Err(_) if name.is_none() => return Err(nobody()),
+        Err(failure) => return Err(failure),
+    };
+    let machine = call.machine()?;
+    let assembly = assemble(machine.block_on(scan(machine, &paths))?);
+    let mut holders: Vec<Elsewhere> = Vec::new();
+    for pool in live(&assembly, name)? {
+        if let Whose::Theirs(elsewhere) = call.whose(pool)
+            && !holders.contains(&elsewhere)
+        {
+            holders.push(elsewhere);
+        }
+    }
+    if holders.is_empty() { Err(nobody()) } else { Ok(holders) }
+}
+
+/// Has these processes do the command, one behind the other; gives the worst exit code.
+pub fn ask(call: &Call, holders: &[Elsewhere]) -> Result<u8, Failure> {
+    holders.iter().try_fold(0, |code, holder| Ok(admin::ask(call, holder)?.max(code)))
 }
 
 /// The words of a command line as text.
