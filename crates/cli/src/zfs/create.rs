@@ -59,8 +59,8 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         }
         let encryption = wanted.encryption(Asked::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
-        let new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
-        let (new, limits) = without_limits(new);
+        let mut new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
+        let limits = take_limits(&mut new.properties);
         target::run(call, engine, &doing, Operation::Create(new, encryption)).await?;
         set_limits(call, engine, &name, &doing, limits).await
     })?;
@@ -107,11 +107,6 @@ fn take_limits(properties: &mut Vec<(String, Value)>) -> Limits {
         _ => true,
     });
     limits
-}
-
-fn without_limits(mut new: NewDataset) -> (NewDataset, Limits) {
-    let limits = take_limits(&mut new.properties);
-    (new, limits)
 }
 
 async fn set_limits(call: &Call, engine: &Engine, name: &str, doing: &str, limits: Limits) -> Result<(), Failure> {
