@@ -235,23 +235,18 @@ impl Blocks {
     }
 
     /// Takes exactly the places of a block that was written before the pool was opened, but in no synced transaction
-    /// group: the intent log's.
+    /// group: what the intent log leads to, and its own blocks. Of a gang, header and pieces.
     ///
     /// # Errors
-    /// [`BlockError::Space`] if a place is not free; then none is taken. Gangs are none of the intent log's, and refused.
-    pub fn claim(&self, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
-        if pointer.is_gang() {
-            let dva = pointer.dva(0);
-            return Err(BlockError::NotWritable {
-                vdev: dva.vdev,
-                offset: dva.offset_bytes,
-                what: "a gang to be claimed",
-            });
-        }
-        let writer = self.writer()?;
-        let mut space = writer.space();
+    /// [`BlockError::Space`] if a place is not free; then none is taken. An error of reading if a gang's header cannot be
+    /// read.
+    pub async fn claim(&self, request: &Request, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
+        let mut places = Vec::new();
+        let way = Way { depth: 0, prefetch: false, origin: None };
+        self.places(request, pointer, way, &mut places).await?;
+        let mut space = self.writer()?.space();
         let mut taken = Vec::new();
-        for dva in pointer.dvas() {
+        for dva in places {
             let Dva { vdev, offset_bytes: at, asize_bytes: len, .. } = dva;
             if let Err(fault) = space.claim(vdev, at..at.saturating_add(len), txg) {
                 for dva in taken {

@@ -99,11 +99,12 @@ fn log_blocks_go_to_log_vdevs_and_are_claimed_there() {
 
     let pointer = allocate(&bench, &blocks, 128 << 10, FIRST, None);
     let again = stripe_of(&bench, 12, 2);
-    again.claim(&pointer, TXG).unwrap();
-    assert!(matches!(again.claim(&pointer, TXG), Err(BlockError::Space { .. })));
+    let request = Request::internal("test");
+    bench.world.run(again.claim(&request, &pointer, TXG)).unwrap().unwrap();
+    let twice = bench.world.run(again.claim(&request, &pointer, TXG)).unwrap();
+    assert!(matches!(twice, Err(BlockError::Space { .. })));
     let changes = again.take_changes(TXG);
     assert_eq!((changes.len(), changes[0].offset_bytes), (1, pointer.dva(0).offset_bytes));
-    let request = Request::internal("test");
     bench.world.run(again.free(&request, &pointer, Txg(101))).unwrap().unwrap();
     let twice = bench.world.run(again.free(&request, &pointer, Txg(101))).unwrap();
     assert!(matches!(twice, Err(BlockError::Space { .. })));

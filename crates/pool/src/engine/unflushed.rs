@@ -56,7 +56,7 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
         syncing.add_clones(&claim.clones).await?;
         for pointer in &claim.blocks {
             let place = Place { objset: head.objset(), ..Place::default() };
-            blocks.claim(pointer, txg).map_err(|error| ObjectError::Block { place, error })?;
+            blocks.claim(rq, pointer, txg).await.map_err(|error| ObjectError::Block { place, error })?;
         }
         let gate: Arc<dyn Gate> = engine.gate.clone();
         let live = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening(), gate, Policy::usual()).await?;

@@ -9,4 +9,5 @@ mod goldens;
 mod keys;
 mod lives;
 mod projects;
+mod promises;
 mod world;

@@ -1,0 +1,68 @@
+//! What is stable when a commit returns: no less than what was changed, and nothing that a replay would stumble over.
+
+use crate::world::{HOME, Shape, create, demand_whole, import, world};
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
+use weir_machine::Request;
+use weir_pool::{Engine, Layout};
+use weir_sim::SimWorld;
+
+const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
+
+fn noise(len: usize, seed: u64) -> Bytes {
+    let mut data = vec![0; len];
+    weir_sim::Rng::new(seed).fill(&mut data);
+    Bytes::from(data)
+}
+
+/// The first life of a pool, with a log whose chain has begun; then the power fails.
+fn first_life(seed: u64, life: impl AsyncFnOnce(&Arc<Engine>, &Arc<FileSystem>)) -> SimWorld {
+    let world = world(seed, SHAPE);
+    let machine = world.machine();
+    let run = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        files.create(&rq, &root, files.root(), b"begun", &New::of(NewKind::Regular, 0)).await.unwrap();
+        files.sync(&rq, None).await.unwrap();
+        engine.sync().await.unwrap();
+        let synced = engine.groups().last_synced();
+        life(&engine, &files).await;
+        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+    });
+    run.unwrap();
+    world.power_failure();
+    world
+}
+
+/// The next life: the log is replayed.
+fn second_life(world: &SimWorld, life: impl AsyncFnOnce(&Arc<FileSystem>)) {
+    let machine = world.machine();
+    let run = world.run(async {
+        demand_whole(&machine, "with a log").await;
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        life(&files).await;
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    run.unwrap();
+}
+
+/// Blocks in many pieces can be written to their final place and be found by the log.
+#[test]
+fn gangs_in_their_final_place_are_replayed() {
+    let data = noise(300_000, 4);
+    let world = first_life(22, async |engine, files| {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        engine.cache.blocks().force_gangs_above(Some(16 << 10)).unwrap();
+        files.write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
+        files.sync(&rq, Some(file)).await.unwrap();
+    });
+    second_life(&world, async |files| {
+        let rq = Request::internal("test");
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        assert!(files.read(&rq, file, 0, 1 << 20).await.unwrap() == data);
+    });
+}
