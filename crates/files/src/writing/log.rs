@@ -109,7 +109,15 @@ impl FileSystem {
                 self.log_xattr(tx, node, name, Some(&value));
             }
         }
+        self.settle_in_log(node.id);
         Ok(())
+    }
+
+    /// What was logged of an object is stable with the names that were logged: for what is a part of making it.
+    pub(super) fn settle_in_log(&self, object: ObjectId) {
+        if let Some(zil) = self.zil() {
+            zil.settle(object);
+        }
     }
 
     pub(super) fn log_link(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8]) {
@@ -194,9 +202,7 @@ impl FileSystem {
             extra: &extra.finish(),
         };
         self.log_of(tx, node, &body);
-        if let Some(zil) = self.zil() {
-            zil.settle(node.id);
-        }
+        self.settle_in_log(node.id);
     }
 
     pub(super) fn log_xattr(&self, tx: &Tx, node: &Node, name: &[u8], value: Option<&[u8]>) {

@@ -113,6 +113,7 @@ impl FileSystem {
             let set = crate::SetAttributes { mode: None, ..new.set };
             self.apply(rq, &tx, &Cred::root(), &mut made, &set, writing.now()).await?;
             self.store(rq, &tx, &made).await?;
+            self.settle_in_log(made.id);
         }
         Ok(made.id)
     }

@@ -282,6 +282,8 @@ impl FileSystem {
         file.touch_contents(self.writing()?.now())?;
         self.store(rq, tx, &file).await?;
         self.log_write(tx, &file, 0, &bytes);
+        // Who makes the file stable that it belongs to, knows of no other.
+        self.settle_in_log(file.id);
         Ok(())
     }
 

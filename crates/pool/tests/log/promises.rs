@@ -3,7 +3,7 @@
 use crate::world::{HOME, Shape, create, demand_whole, import, world};
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
+use weir_files::{Cred, FileSystem, New, NewKind, SetAttributes, SetTime, WriteAt, XattrMode};
 use weir_machine::Request;
 use weir_pool::{Engine, Layout};
 use weir_sim::SimWorld;
@@ -47,6 +47,45 @@ fn second_life(world: &SimWorld, life: impl AsyncFnOnce(&Arc<FileSystem>)) {
         demand_whole(&machine, "after replay").await;
     });
     run.unwrap();
+}
+
+/// A new name is stable with all that its file was made with: who made it commits its directory.
+#[test]
+fn a_file_is_stable_with_what_it_was_made_with() {
+    let times = (Some(SetTime::At(7_000_000_000)), Some(SetTime::At(9_000_000_000)));
+    let asked =
+        SetAttributes { uid: Some(7), gid: Some(8), atime: times.0, mtime: times.1, ..SetAttributes::default() };
+    let world = first_life(20, async |_, files| {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let new = New { set: asked, ..New::of(NewKind::Regular, 0o640) };
+        files.create(&rq, &root, files.root(), b"made", &new).await.unwrap();
+        files.sync(&rq, Some(files.root())).await.unwrap();
+    });
+    second_life(&world, async |files| {
+        let rq = Request::internal("test");
+        let file = files.lookup(&rq, files.root(), b"made").await.unwrap();
+        let found = files.attributes(&rq, file).await.unwrap();
+        assert_eq!((found.uid, found.gid, found.mode & 0o7777), (7, 8, 0o640));
+        assert_eq!((found.atime_ns, found.mtime_ns), (7_000_000_000, 9_000_000_000));
+    });
+}
+
+/// An attribute that has a file of its own is stable when the file is that it belongs to.
+#[test]
+fn attributes_with_files_are_stable_with_theirs() {
+    let value = noise(40_000, 3);
+    let world = first_life(21, async |_, files| {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        files.set_xattr(&rq, &root, file, b"user.large", &value, XattrMode::Any).await.unwrap();
+        files.sync(&rq, Some(file)).await.unwrap();
+    });
+    second_life(&world, async |files| {
+        let rq = Request::internal("test");
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        let found = files.xattr(&rq, file, b"user.large").await.unwrap().unwrap();
+        assert!(found == value, "{} bytes", found.len());
+    });
 }
 
 /// Blocks in many pieces can be written to their final place and be found by the log.
