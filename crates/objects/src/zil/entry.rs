@@ -3,6 +3,10 @@
 //! Per group there is one list in the order of logging, which every commit writes, and a list per object of changes to
 //! that object alone (`TX_OOO`), which only a commit of that object or of all writes: whoever makes one file stable does
 //! not pay for the data of another. A commit moves such lists behind the common one: the object has been created by then.
+//!
+//! *What no record says.* After a change of whatever kind that was not logged, any record may need it: one of a name in a
+//! directory that no record makes could not be replayed. So nothing that was logged behind it is handed out until its
+//! group has synced.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,6 +76,8 @@ struct Group {
     objects: BTreeMap<ObjectId, Vec<Entry>>,
     /// Something was changed that no record says: of an object, or (`None`) of whatever.
     unsaid: BTreeSet<Option<ObjectId>>,
+    /// So many of `common` were there before the first change of whatever kind that no record says.
+    before_unsaid: Option<usize>,
 }
 
 /// The changes of all groups that have not synced.
@@ -91,7 +97,24 @@ impl Lists {
 
     /// A change that no record says.
     pub fn push_unsaid(&mut self, txg: Txg, object: Option<ObjectId>) {
-        self.0.entry(txg).or_default().unsaid.insert(object);
+        let group = self.0.entry(txg).or_default();
+        group.unsaid.insert(object);
+        if object.is_none() {
+            group.before_unsaid.get_or_insert(group.common.len());
+        }
+    }
+
+    /// The changes of this object that were logged so far are due with the names that are logged.
+    pub fn settle(&mut self, object: ObjectId) {
+        let unsaid = |group: &Group| group.unsaid.contains(&Some(object));
+        let txgs: Vec<Txg> = self.0.iter().filter(|(_, group)| unsaid(group)).map(|(txg, _)| *txg).collect();
+        txgs.into_iter().for_each(|txg| self.push_unsaid(txg, None));
+        self.promote(Some(object));
+    }
+
+    /// Whether something is not logged that records may need.
+    pub fn lacks(&self) -> bool {
+        self.0.values().any(|group| group.before_unsaid.is_some())
     }
 
     /// The next commit writes the changes of this object, or of all.
@@ -122,12 +145,28 @@ impl Lists {
 
     /// All that is to be written, group by group.
     pub fn take(&mut self) -> Vec<Entry> {
-        self.0.values_mut().flat_map(|group| std::mem::take(&mut group.common)).collect()
+        let mut out = Vec::new();
+        for group in self.0.values_mut() {
+            let Some(before) = &mut group.before_unsaid else {
+                out.append(&mut group.common);
+                continue;
+            };
+            out.extend(group.common.drain(..std::mem::take(before)));
+            break;
+        }
+        out
     }
 
     /// Whether something is to be written.
     pub fn is_empty(&self) -> bool {
-        self.0.values().all(|group| group.common.is_empty())
+        for group in self.0.values() {
+            match group.before_unsaid {
+                Some(before) => return before == 0,
+                None if !group.common.is_empty() => return false,
+                None => {}
+            }
+        }
+        true
     }
 
     /// The groups up to `txg` have synced.

@@ -198,7 +198,7 @@ impl Zil {
     /// The changes of an object that were logged so far are replayed before all names that are made from now on: for those
     /// that say what new files inherit, or where a file may get a name.
     pub fn settle(&self, object: ObjectId) {
-        self.state().lists.promote(Some(object));
+        self.state().lists.settle(object);
     }
 
     /// Logs a write made in `tx` to an object with blocks of `block_bytes`.
@@ -252,7 +252,7 @@ impl Zil {
             if state.policy.sync == SyncMode::Disabled {
                 return Ok(());
             }
-            if state.shut {
+            if state.shut || state.lists.lacks() {
                 (Some(self.groups.open()), None, false)
             } else {
                 let unsaid = state.lists.unsaid(object);

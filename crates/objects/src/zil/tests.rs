@@ -1,10 +1,11 @@
 //! Tests of the log's pure parts.
 
 use super::chain::Chain;
+use super::entry::{Entry, Lists, Said};
 use super::pack::{self, Fit, MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Sizes};
 use proptest::prelude::*;
 use weir_format::zil::{ZilChain, ZilHeader};
-use weir_format::{BlockPointer, Txg};
+use weir_format::{BlockPointer, ObjectId, Txg};
 
 const CHAIN: u64 = ZilChain::SIZE as u64;
 
@@ -135,4 +136,36 @@ fn blocks_keep_their_numbers_while_stable_ones_go() {
     [4, 5].into_iter().for_each(|number| chain.written(number));
     chain.flushed(chain.written_up_to());
     assert_eq!((chain.written_up_to(), chain.last_in_flight()), (6, None));
+}
+
+/// Behind a change that no record says nothing is handed out before its group has synced.
+#[test]
+fn what_is_not_logged_holds_back_what_follows() {
+    let entry = |txg, object| Entry { txg: Txg(txg), object: ObjectId(object), said: Said::Record(Vec::new()) };
+    let taken = |lists: &mut Lists| lists.take().iter().map(|e| (e.txg.0, e.object.0)).collect::<Vec<_>>();
+    let mut lists = Lists::default();
+    lists.push_common(entry(5, 1));
+    lists.push_common(entry(6, 2));
+    lists.push_unsaid(Txg(6), Some(ObjectId(9)));
+    lists.push_of_object(entry(6, 3));
+    assert!(!lists.lacks() && !lists.is_empty());
+    lists.push_unsaid(Txg(6), None);
+    lists.push_common(entry(6, 4));
+    lists.push_common(entry(7, 5));
+    lists.promote(None);
+    assert!(lists.lacks() && !lists.is_empty());
+    assert_eq!(taken(&mut lists), [(5, 1), (6, 2)]);
+    assert!(lists.is_empty() && taken(&mut lists).is_empty());
+    lists.push_common(entry(5, 6));
+    assert!(!lists.is_empty());
+    assert_eq!(taken(&mut lists), [(5, 6)]);
+    lists.synced(Txg(6));
+    assert!(!lists.lacks());
+    assert_eq!(taken(&mut lists), [(7, 5)]);
+    // What is due with the names, and cannot be logged, holds them back.
+    lists.push_unsaid(Txg(8), Some(ObjectId(9)));
+    lists.settle(ObjectId(8));
+    assert!(!lists.lacks());
+    lists.settle(ObjectId(9));
+    assert!(lists.lacks());
 }

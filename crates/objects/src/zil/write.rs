@@ -134,7 +134,10 @@ impl Zil {
                 if state.waiters.len() < TURNS {
                     state.gone.clear();
                     let entries = state.lists.take();
-                    return Some((entries, std::mem::take(&mut state.joining)));
+                    let joining = std::mem::take(&mut state.joining);
+                    // Some of theirs may have to wait for what is not logged: they wait for the group.
+                    let served = if state.lists.lacks() { Vec::new() } else { joining };
+                    return Some((entries, served));
                 }
                 state.wait_for_room()
             };

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use weir_files::{Cred, FileSystem, New, NewKind, SetAttributes, SetTime, WriteAt, XattrMode};
 use weir_machine::Request;
+use weir_objects::zil::{Policy, SyncMode};
 use weir_pool::{Engine, Layout};
 use weir_sim::SimWorld;
 
@@ -104,4 +105,41 @@ fn gangs_in_their_final_place_are_replayed() {
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         assert!(files.read(&rq, file, 0, 1 << 20).await.unwrap() == data);
     });
+}
+
+/// What was changed while nothing was promised is not in the log: nothing that needs it comes into the log before it is
+/// stable.
+#[test]
+fn records_wait_for_what_was_not_logged() {
+    for cut_us in (0..40).map(|n| n * 100) {
+        let world = world(23, SHAPE);
+        let machine = world.machine();
+        let made = world.run(async {
+            let (rq, root) = (Request::internal("test"), Cred::root());
+            let (engine, files) = create(&machine, SHAPE).await.unwrap();
+            let new = |kind| New::of(kind, 0o755);
+            files.create(&rq, &root, files.root(), b"begun", &new(NewKind::Regular)).await.unwrap();
+            files.sync(&rq, None).await.unwrap();
+            engine.sync().await.unwrap();
+            let zil = engine.sets.get(files.objects().id()).unwrap().zil.unwrap();
+            let policy = zil.policy();
+            zil.set_policy(Policy { sync: SyncMode::Disabled, ..policy });
+            let dir = files.create(&rq, &root, files.root(), b"dir", &new(NewKind::Directory)).await.unwrap().object;
+            zil.set_policy(policy);
+            files.create(&rq, &root, dir, b"inside", &new(NewKind::Regular)).await.unwrap();
+            let commit = files.sync(&rq, None);
+            let cut = machine.clock.sleep(std::time::Duration::from_micros(cut_us));
+            futures_util::pin_mut!(commit, cut);
+            let cut = futures_util::future::select(commit, cut).await;
+            matches!(cut, futures_util::future::Either::Left(_))
+        });
+        let stable = made.unwrap();
+        world.power_failure();
+        second_life(&world, async |files| {
+            let rq = Request::internal("test");
+            files.lookup(&rq, files.root(), b"begun").await.unwrap();
+            let dir = files.lookup(&rq, files.root(), b"dir").await;
+            assert!(dir.is_ok() || !stable, "after {cut_us} us");
+        });
+    }
 }
