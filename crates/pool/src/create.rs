@@ -386,6 +386,7 @@ fn assemble(
         limits: None,
         freed_per_group: options.dirty.freed_blocks,
         frees_on: false,
+        stuck: None,
         ended: false,
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };

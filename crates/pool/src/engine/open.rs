@@ -279,6 +279,7 @@ async fn assemble(
         limits: None,
         freed_per_group: options.dirty.freed_blocks,
         frees_on: false,
+        stuck: None,
         ended: false,
     };
     let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));

@@ -80,6 +80,8 @@ pub struct Core {
     pub freed_per_group: u64,
     /// The last group freed some of them, and there are more.
     pub frees_on: bool,
+    /// Why a destroyed dataset cannot be freed to its end.
+    pub stuck: Option<ObjectError>,
     /// The group that is being synced is the last one.
     pub ended: bool,
 }
@@ -204,7 +206,8 @@ impl Syncing<'_> {
     }
 
     /// Frees a part of what destroyed data sets left: so many blocks, and as long as a group may take for it. If
-    /// anything is left, the next group follows at once.
+    /// anything is left, the next group follows at once. What cannot be read waits, and each group tries again
+    /// (`bptree_iterate` without `zfs_free_leak_on_eio`).
     async fn free_in_background(&mut self) -> Result<(), PoolError> {
         let (clock, began) = (self.engine.machine.clock.clone(), self.engine.machine.clock.now());
         let (mut left, mut any) = (self.core.freed_per_group, false);
@@ -216,6 +219,12 @@ impl Syncing<'_> {
             left = left.saturating_sub(freed.blocks);
             any |= freed.blocks > 0;
             self.core.frees_on = freed.more && any;
+            if freed.stuck != self.core.stuck {
+                if let Some(error) = &freed.stuck {
+                    tracing::warn!("a destroyed dataset of '{}' waits to be freed: {error}", self.engine.name());
+                }
+                self.core.stuck = freed.stuck;
+            }
             let spent = clock.now().since(began);
             let hurry = spent > FREEING_TIME && self.engine.groups().is_wanted();
             if !freed.more || freed.blocks == 0 || hurry || spent > FREEING_TIME_ALONE {

@@ -2,20 +2,21 @@
 
 use crate::files::home;
 use crate::real::{folder, pool_of};
+use crate::waiting::free_per_group;
 use crate::{work, zdb};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_files::{Cred, FileSystem, New, NewKind, SetAttributes, Space, WriteAt};
-use weir_format::ObjectId;
+use weir_format::{ObjectId, Txg};
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::NewDataset;
 use weir_objects::props::Value;
 use weir_pool::config::Class;
 use weir_pool::engine::ImportOptions;
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions};
-use weir_sim::{SimWorld, Timing};
+use weir_sim::{Fault, SimWorld, Timing};
 
 /// Blocks that a group frees, and that one transaction frees beyond.
 const LIMIT: u64 = 160;
@@ -204,6 +205,55 @@ fn a_crash_in_between_leaves_the_rest_for_later() {
         });
         judged.unwrap();
     }
+}
+
+/// Blocks of a destroyed data set, on a device so slow that each block of pointers takes a sixth of a second: a group that
+/// nobody waits for frees them for 2.5 seconds, one that somebody waits for frees for one.
+#[test]
+fn a_group_frees_no_longer_than_it_may() {
+    const MANY: u64 = 30_000;
+    /// After so many the time is looked at.
+    const AT_ONCE: u64 = 4096;
+    let world = world(3);
+    let (machine, slow) = (world.machine(), world.clone());
+    let run = world.run(async move {
+        let (rq, root, dir) = (&Request::internal("test"), Cred::root(), Path::new(SEARCH));
+        let engine = create(&machine).await;
+        let files = engine.file_system(rq, "tank/home").await.unwrap();
+        let file = files.create(rq, &root, files.root(), b"file", &New::of(NewKind::Regular, 0o644)).await.unwrap();
+        for part in 0..MANY / 1000 {
+            let data = Bytes::from_iter((0..40).flat_map(|n| work::contents(part + 1, n * 2)).take(512_000));
+            files.write(rq, &root, file.object, WriteAt::Offset(part * 512_000), data).await.unwrap();
+        }
+        drop(files);
+        engine.export().await.unwrap();
+
+        let mut options = ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"));
+        options.open.arc_bytes = 16 << 20;
+        let engine = Engine::import(&machine, &options).await.unwrap();
+        free_per_group(&engine, 0).await;
+        engine.destroy_dataset("tank/home".into()).await.unwrap();
+        let used = || engine.gate.space().used_bytes / BLOCK_BYTES;
+        let at_first = used();
+        assert!(at_first > MANY);
+        let slowness = slow.disks()[0].lay(Fault::Slow { factor: 2000 });
+        free_per_group(&engine, 100_000).await;
+        let alone = at_first - used();
+        let (waiting, before) = (engine.clone(), used());
+        let waiting = machine.tasks.spawn(async move { waiting.sync().await.unwrap() });
+        engine.wait_synced(Txg(engine.groups().last_synced().0 + 1)).await.unwrap();
+        let waited_for = before - used();
+        assert!(alone > AT_ONCE && alone < MANY / 2, "{alone} without anybody");
+        assert!(waited_for > AT_ONCE / 2 && waited_for + AT_ONCE / 2 < alone, "{waited_for} of {alone}");
+        waiting.await.unwrap();
+        slow.disks()[0].lift(slowness);
+        while used() > MANY / 10 {
+            engine.sync().await.unwrap();
+        }
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, dir, "tank").await;
+    });
+    run.unwrap();
 }
 
 /// A pool that is closed while a file goes is clean, and goes on with it.

@@ -18,6 +18,7 @@ mod keys;
 mod real;
 mod scrub;
 mod space_log;
+mod stuck;
 mod trim;
 mod waiting;
 mod work;

@@ -20,7 +20,7 @@ use weir_pool::engine::syncing::Syncing;
 use weir_pool::{Engine, Layout, OpenOptions, Pool};
 
 /// From now on, a group frees so many blocks of destroyed datasets.
-async fn free_per_group(engine: &Engine, blocks: u64) {
+pub async fn free_per_group(engine: &Engine, blocks: u64) {
     engine
         .sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {

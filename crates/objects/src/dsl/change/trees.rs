@@ -11,6 +11,10 @@
 //! after a crash. When the group has freed enough, the place of the first block not freed is written into the entry;
 //! everything before it in the order of the walk is gone. The walk stops at blocks of level 0 alone, as OpenZFS's does,
 //! so that each can go on where the other stopped.
+//!
+//! *What cannot be read* ends the walk through its tree, not the group: the place of the first block below it that has not
+//! been seen goes into the entry, the next tree is freed, and each group tries again ([`Freed::stuck`]). Entries behind a tree
+//! that is stuck stay when they are done, as ones of which nothing is to be freed: the header knows no gaps.
 
 use super::space::Delta;
 use super::{Change, ChangeError};
@@ -21,10 +25,11 @@ use crate::object::Object;
 use crate::object_set::{ObjectSet, Opening};
 use crate::zap;
 use futures_util::future::BoxFuture;
+use std::cmp::Ordering;
 use std::sync::Arc;
 use weir_cache::Cache;
 use weir_format::dsl::pool;
-use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset, Txg};
+use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset, ObjsetId, Txg};
 use weir_machine::Request;
 
 /// An array of words that describes itself as metadata (`DMU_OTN_UINT64_METADATA`).
@@ -110,19 +115,26 @@ impl Tree {
     /// Up to `most` (and a few more) of the blocks that are to be freed, in the order of freeing, and the rest of the tree.
     ///
     /// # Errors
-    /// What reading the tree meets.
+    /// What reading the tree meets; then nothing is given.
     pub async fn look(
         self,
         rq: &Request,
         cache: &Arc<Cache>,
         most: u64,
     ) -> Result<(Vec<BlockPointer>, Option<Tree>), ObjectError> {
-        if self.root.is_hole() || self.root.birth() <= self.after {
+        if self.is_done() {
             return Ok((Vec::new(), None));
         }
-        let set = ObjectSet::open(rq, cache.clone(), self.root, Opening::default()).await?;
-        let freer = Freer::over(set, &self, most).run(rq, &self.root).await?;
-        Ok((freer.freed, freer.paused.map(|mark| Tree { mark: Some(mark), ..self })))
+        let freer = Freer::open(rq, cache, &self, most).await?.run(rq, &self.root).await;
+        match freer.stuck {
+            Some(error) => Err(error),
+            None => Ok((freer.freed, freer.paused.map(|mark| Tree { mark: Some(mark), ..self }))),
+        }
+    }
+
+    /// Nothing of it is to be freed (any more).
+    fn is_done(&self) -> bool {
+        self.root.is_hole() || self.root.birth() <= self.after
     }
 
     pub(crate) fn of_words(words: &[u64]) -> Option<Self> {
@@ -146,12 +158,23 @@ impl Tree {
 }
 
 /// What a group freed in the background.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
     /// Blocks.
     pub blocks: u64,
     /// Whether there is more to be freed.
     pub more: bool,
+    /// What could not be read of a tree: the rest of it waits until it can.
+    pub stuck: Option<ObjectError>,
+}
+
+/// What of a tree was freed.
+#[derive(Default)]
+struct Part {
+    blocks: u64,
+    /// What is left of the tree, if anything.
+    rest: Option<Tree>,
+    stuck: Option<ObjectError>,
 }
 
 /// A walk that frees.
@@ -162,8 +185,10 @@ struct Freer {
     resume: Option<Mark>,
     /// Blocks that may still be freed in this group.
     left: u64,
-    /// Where it stopped.
+    /// Where it stopped: the first place that is not gone.
     paused: Option<Mark>,
+    /// What could not be read there.
+    stuck: Option<ObjectError>,
     freed: Vec<BlockPointer>,
 }
 
@@ -184,7 +209,8 @@ impl Change<'_> {
         if !self.is_enabled(FEATURE).await? {
             // Pools that do not know trees have it freed at once.
             let mut header = Header::default();
-            return self.free_some(&mut header, tree, u64::MAX, false).await.map(|_| ());
+            let part = self.free_some(&mut header, tree, u64::MAX, false).await?;
+            return part.stuck.map_or(Ok(()), |error| Err(error.into()));
         }
         let id = match self.word(super::DIRECTORY, pool::BPTREE_OBJ).await? {
             Some(id) => ObjectId(id),
@@ -214,11 +240,10 @@ impl Change<'_> {
                 self.free_listed(list, most, &mut freed).await?;
             }
         }
-        while freed.blocks < most {
-            let Some(id) = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.map(ObjectId) else { break };
-            if !self.free_first_tree(id, most - freed.blocks, &mut freed).await? {
-                break;
-            }
+        if freed.blocks < most
+            && let Some(id) = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.map(ObjectId)
+        {
+            self.free_trees(id, most, &mut freed).await?;
         }
         let trees = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.is_some();
         let listed = match self.pool_object(pool::FREE_BPOBJ).await? {
@@ -256,48 +281,66 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Frees a part of the first tree; false if it is not finished.
-    async fn free_first_tree(&mut self, id: ObjectId, most: u64, freed: &mut Freed) -> Result<bool, ChangeError> {
+    /// Frees what waits in trees, up to `most` blocks in all, and the object once there are no more.
+    async fn free_trees(&mut self, id: ObjectId, most: u64, freed: &mut Freed) -> Result<(), ChangeError> {
         let mut header = self.trees_header(id).await?;
+        let mut number = header.begin;
+        while number < header.end && freed.blocks < most {
+            let object = self.mos.object(self.rq, id).await?;
+            let at = number * ENTRY_BYTES;
+            let words = self.mos.read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
+            let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "an entry that is no tree" };
+            let tree = Tree::of_words(&words).ok_or(wrong)?;
+            let part = self.free_some(&mut header, tree.clone(), most - freed.blocks, true).await?;
+            freed.blocks += part.blocks;
+            let pauses = part.rest.is_some() && part.stuck.is_none();
+            freed.stuck = freed.stuck.take().or(part.stuck);
+            match part.rest {
+                Some(rest) if rest == tree => {}
+                Some(rest) => self.mos.write(self.rq, self.tx, id, at, &rest.bytes()).await?,
+                // Behind one that is stuck.
+                None if number > header.begin && tree.is_done() => {}
+                None if number > header.begin => {
+                    let done = Tree { after: Txg(u64::MAX), mark: None, ..tree };
+                    self.mos.write(self.rq, self.tx, id, at, &done.bytes()).await?;
+                }
+                None => {
+                    header.begin += 1;
+                    self.mos.punch(self.rq, self.tx, id, at, ENTRY_BYTES).await?;
+                }
+            }
+            if part.blocks > 0 || header.begin > number {
+                self.put_trees_header(id, &header).await?;
+            }
+            if pauses {
+                break;
+            }
+            number += 1;
+        }
         if header.begin >= header.end {
             // An object may not be left over: its sizes are all booked off.
             self.zap_remove(super::DIRECTORY, pool::BPTREE_OBJ).await?;
             self.remove(id).await?;
             self.count_feature(FEATURE, -1).await?;
-            return Ok(false);
         }
-        let object = self.mos.object(self.rq, id).await?;
-        let at = header.begin * ENTRY_BYTES;
-        let words = self.mos.read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
-        let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "an entry that is no tree" };
-        let tree = Tree::of_words(&words).ok_or(wrong)?;
-        let (blocks, rest) = self.free_some(&mut header, tree, most, true).await?;
-        freed.blocks += blocks;
-        let done = rest.is_none();
-        match rest {
-            Some(tree) => self.mos.write(self.rq, self.tx, id, at, &tree.bytes()).await?,
-            None => {
-                header.begin += 1;
-                self.mos.punch(self.rq, self.tx, id, at, ENTRY_BYTES).await?;
-            }
-        }
-        self.put_trees_header(id, &header).await?;
-        Ok(done)
+        Ok(())
     }
 
-    /// Frees up to `most` blocks of a tree. Gives how many, and what is left of the tree.
+    /// Frees up to `most` blocks of a tree.
     async fn free_some(
         &mut self,
         header: &mut Header,
         tree: Tree,
         most: u64,
         booked: bool,
-    ) -> Result<(u64, Option<Tree>), ChangeError> {
-        if tree.root.is_hole() || tree.root.birth() <= tree.after {
-            return Ok((0, None));
+    ) -> Result<Part, ChangeError> {
+        if tree.is_done() {
+            return Ok(Part::default());
         }
-        let set = ObjectSet::open(self.rq, self.mos.cache().clone(), tree.root, Opening::default()).await?;
-        let freer = Freer::over(set, &tree, most).run(self.rq, &tree.root).await?;
+        let freer = match Freer::open(self.rq, self.mos.cache(), &tree, most).await {
+            Ok(freer) => freer.run(self.rq, &tree.root).await,
+            Err(error) => return Ok(Part { rest: Some(tree), stuck: Some(error), ..Part::default() }),
+        };
         let (mut sum, sizes) = (Delta::default(), self.pool.sizes.clone());
         for pointer in &freer.freed {
             sum += Sums::of(pointer, &*sizes).into();
@@ -306,21 +349,27 @@ impl Change<'_> {
         for pointer in freer.freed {
             self.free(pointer);
         }
-        header.add(-sum);
-        if booked {
-            self.book_free(-sum).await?;
+        if blocks > 0 {
+            header.add(-sum);
+            if booked {
+                self.book_free(-sum).await?;
+            }
         }
-        Ok((blocks, freer.paused.map(|mark| Tree { mark: Some(mark), ..tree })))
+        let rest = freer.paused.map(|mark| Tree { mark: Some(mark), ..tree });
+        Ok(Part { blocks, rest, stuck: freer.stuck })
     }
 }
 
 impl Freer {
-    fn over(set: Arc<ObjectSet>, tree: &Tree, most: u64) -> Self {
-        Freer { set, after: tree.after, resume: tree.mark, left: most, paused: None, freed: Vec::new() }
+    async fn open(rq: &Request, cache: &Arc<Cache>, tree: &Tree, most: u64) -> Result<Self, ObjectError> {
+        let opening = Opening { id: ObjsetId(DESTROYED), ..Opening::default() };
+        let set = ObjectSet::open(rq, cache.clone(), tree.root, opening).await?;
+        let (resume, freed) = (tree.mark, Vec::new());
+        Ok(Freer { set, after: tree.after, resume, left: most, paused: None, stuck: None, freed })
     }
 
     /// Walks the whole set: its objects, the accounting, then its header.
-    async fn run(mut self, rq: &Request, root: &BlockPointer) -> Result<Self, ObjectError> {
+    async fn run(mut self, rq: &Request, root: &BlockPointer) -> Self {
         let header = self.set.root().header.clone();
         let dnodes = [
             (0, header.meta_dnode),
@@ -330,45 +379,65 @@ impl Freer {
         ];
         for (number, dnode) in dnodes {
             if let Some(dnode) = dnode {
-                self.dnode(rq, number, dnode).await?;
+                self.dnode(rq, number, dnode).await;
             }
         }
         if self.paused.is_none() {
             self.freed.push(*root);
         }
-        Ok(self)
+        self
     }
 
-    /// Whether what lies at or below a block may still have to be freed; false if it is all before the resumed place.
-    fn is_ahead(&self, object: &Object, level: u8, block: u64) -> bool {
-        let Some(mark) = self.resume else { return true };
+    /// The walk ends here: what is to be read next cannot be.
+    fn get_stuck(&mut self, at: Mark, error: ObjectError) {
+        // The place where it went on is below, if it was not found yet.
+        self.paused = Some(self.resume.unwrap_or(at));
+        self.stuck = Some(error);
+    }
+
+    /// The first place at or below a block; below the meta dnode it is one of an object.
+    fn first_below(object: &Object, level: u8, block: u64) -> Mark {
+        let number = object.id.0;
+        let block = block.checked_shl(object.fan_out_shift().saturating_mul(level.into())).unwrap_or(0);
+        match number {
+            0 => Mark { object: block.saturating_mul(slots_of(object)).max(1), level: 0, block: 0 },
+            object => Mark { object, level: 0, block },
+        }
+    }
+
+    /// How a block and what is below it lie to the place where the walk goes on: all before it, around it, all behind it.
+    fn lies(object: &Object, level: u8, block: u64, mark: &Mark) -> Ordering {
         let number = object.id.0;
         let (mark_level, mark_block) = match (number, mark.object) {
             (own, of) if own == of => (mark.level, mark.block),
             // Below the meta dnode: the block of dnodes that the object stands in.
-            (0, of) if of < Objset::PROJECTUSED_OBJECT => (0, of / (object.block_bytes() / Dnode::SLOT as u64)),
-            _ => return false,
+            (0, of) if of < Objset::PROJECTUSED_OBJECT => (0, of / slots_of(object)),
+            (own, of) => return own.cmp(&of),
         };
         if block == Place::SPILL || mark_block == Place::SPILL {
-            return block == mark_block;
+            return block.cmp(&mark_block);
         }
-        let up = u32::try_from(u64::from(level).saturating_sub(mark_level)).unwrap_or(u32::MAX);
-        let shift = object.fan_out_shift().saturating_mul(up);
-        u64::from(level) >= mark_level && mark_block.checked_shr(shift).unwrap_or(0) == block
+        let level = u64::from(level);
+        let levels = u32::try_from(level.abs_diff(mark_level)).unwrap_or(u32::MAX);
+        let up = |block: u64| block.checked_shr(object.fan_out_shift().saturating_mul(levels)).unwrap_or(0);
+        if level >= mark_level {
+            return block.cmp(&up(mark_block));
+        }
+        // All below the place is gone.
+        up(block).cmp(&mark_block).then(Ordering::Less)
     }
 
-    fn dnode<'a>(&'a mut self, rq: &'a Request, number: u64, dnode: Dnode) -> BoxFuture<'a, Result<(), ObjectError>> {
+    fn dnode<'a>(&'a mut self, rq: &'a Request, number: u64, dnode: Dnode) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let top = dnode.levels.saturating_sub(1);
             let (pointers, spill) = (dnode.block_pointers.clone(), dnode.spill);
             let object = Arc::new(Object::new(ObjectId(number), dnode));
             for (block, pointer) in (0u64..).zip(pointers) {
-                self.block(rq, &object, top, block, pointer).await?;
+                self.block(rq, &object, top, block, pointer).await;
             }
             if let Some(pointer) = spill {
-                self.block(rq, &object, 0, Place::SPILL, pointer).await?;
+                self.block(rq, &object, 0, Place::SPILL, pointer).await;
             }
-            Ok(())
         })
     }
 
@@ -380,83 +449,99 @@ impl Freer {
         level: u8,
         block: u64,
         pointer: BlockPointer,
-    ) -> BoxFuture<'a, Result<(), ObjectError>> {
+    ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let shared = pointer.is_hole() || pointer.is_redacted() || pointer.birth() <= self.after;
-            if self.paused.is_some() || shared || !self.is_ahead(object, level, block) {
-                return Ok(());
+            if self.paused.is_some() || shared {
+                return;
+            }
+            match self.resume.as_ref().map(|mark| Self::lies(object, level, block, mark)) {
+                Some(Ordering::Less) => return,
+                // There was nothing at the place itself.
+                Some(Ordering::Greater) => self.resume = None,
+                Some(Ordering::Equal) | None => {}
             }
             let mark = Mark { object: object.id.0, level: level.into(), block };
             if self.resume == Some(mark) {
                 // All below it is gone.
                 self.resume = None;
             } else if level > 0 {
-                self.below(rq, object, level, block, &pointer).await?;
+                self.below(rq, object, level, block, &pointer).await;
             } else if object.id.0 == 0 {
-                self.dnodes(rq, object, block, &pointer).await?;
+                self.dnodes(rq, object, block, &pointer).await;
             }
             if self.paused.is_some() {
-                return Ok(());
+                return;
             }
             if level == 0 && self.left == 0 {
                 self.paused = Some(mark);
-                return Ok(());
+                return;
             }
             self.left = self.left.saturating_sub(1);
             self.freed.push(pointer);
-            Ok(())
         })
     }
 
-    async fn below(
-        &mut self,
-        rq: &Request,
-        object: &Arc<Object>,
-        level: u8,
-        block: u64,
-        pointer: &BlockPointer,
-    ) -> Result<(), ObjectError> {
+    async fn below(&mut self, rq: &Request, object: &Arc<Object>, level: u8, block: u64, pointer: &BlockPointer) {
         let shift = object.fan_out_shift();
         let data_block = block.checked_shl(shift.saturating_mul(level.into())).unwrap_or(0);
-        let bytes = self.set.read_indirect(rq, object, pointer, level, data_block).await?;
+        let bytes = match self.set.read_indirect(rq, object, pointer, level, data_block).await {
+            Ok(bytes) => bytes,
+            Err(error) => return self.get_stuck(Self::first_below(object, level, block), error),
+        };
         let mut cursor = Cursor::new(&bytes, pointer.endian(), "indirect block");
         let first = block.checked_shl(shift).unwrap_or(0);
         for index in 0..bytes.len() / BlockPointer::SIZE {
-            let place = self.set.place(object.id, level, block);
-            let child = BlockPointer::decode(&mut cursor).map_err(|e| ObjectError::decode(place, e))?;
-            self.block(rq, object, level - 1, first + index as u64, child).await?;
-        }
-        Ok(())
-    }
-
-    async fn dnodes(
-        &mut self,
-        rq: &Request,
-        meta: &Arc<Object>,
-        block: u64,
-        pointer: &BlockPointer,
-    ) -> Result<(), ObjectError> {
-        let bytes = self.set.read_pointer(rq, meta, block, pointer).await?;
-        let place = self.set.place(meta.id, 0, block);
-        let slots = bytes.len() / Dnode::SLOT;
-        let mut slot = 0;
-        while slot < slots {
-            let dnode = Dnode::decode(bytes.get(slot * Dnode::SLOT..).unwrap_or_default(), pointer.endian());
-            let number = block * slots as u64 + slot as u64;
-            match dnode.map_err(|e| ObjectError::decode(place, e))? {
-                Some(dnode) => {
-                    slot += dnode.slots();
-                    // An object before the resumed one is gone.
-                    let gone = self.resume.is_some_and(|mark| mark.object != 0 && mark.object != number);
-                    if number != 0 && !gone {
-                        self.dnode(rq, number, dnode).await?;
-                        // Whether or not the place was found in it: what comes now is ahead.
-                        self.resume = None;
-                    }
+            let number = first + index as u64;
+            match BlockPointer::decode(&mut cursor) {
+                Ok(child) => self.block(rq, object, level - 1, number, child).await,
+                Err(error) => {
+                    let error = ObjectError::decode(self.set.place(object.id, level, block), error);
+                    return self.get_stuck(Self::first_below(object, level - 1, number), error);
                 }
-                None => slot += 1,
+            }
+            if self.paused.is_some() {
+                return;
             }
         }
-        Ok(())
     }
+
+    async fn dnodes(&mut self, rq: &Request, meta: &Arc<Object>, block: u64, pointer: &BlockPointer) {
+        let bytes = match self.set.read_pointer(rq, meta, block, pointer).await {
+            Ok(bytes) => bytes,
+            Err(error) => return self.get_stuck(Self::first_below(meta, 0, block), error),
+        };
+        let slots = bytes.len() / Dnode::SLOT;
+        let mut slot = 0;
+        while slot < slots && self.paused.is_none() {
+            let number = block * slots as u64 + slot as u64;
+            match Dnode::decode(bytes.get(slot * Dnode::SLOT..).unwrap_or_default(), pointer.endian()) {
+                Ok(Some(dnode)) => {
+                    slot += dnode.slots();
+                    self.object(rq, number, dnode).await;
+                }
+                Ok(None) => slot += 1,
+                Err(error) => {
+                    let error = ObjectError::decode(self.set.place(meta.id, 0, block), error);
+                    return self.get_stuck(Mark { object: number.max(1), level: 0, block: 0 }, error);
+                }
+            }
+        }
+    }
+
+    /// Frees an object's blocks, unless it lies before the resumed place: then it is gone.
+    async fn object(&mut self, rq: &Request, number: u64, dnode: Dnode) {
+        if number == 0 || self.resume.is_some_and(|mark| number < mark.object) {
+            return;
+        }
+        self.resume = self.resume.filter(|mark| mark.object == number);
+        self.dnode(rq, number, dnode).await;
+        // Whether or not the place was found in it: what comes now is ahead.
+        self.resume = None;
+    }
+}
+
+/// Slots for dnodes in a block of the meta dnode.
+fn slots_of(meta: &Object) -> u64 {
+    (meta.block_bytes() / Dnode::SLOT as u64).max(1)
 }
