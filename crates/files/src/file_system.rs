@@ -1,7 +1,7 @@
 //! One file system or snapshot: the calls that doors make.
 
 use crate::acl::Acl;
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{Attributes, FileFlags, FileKind};
 use crate::directory::{self, DirEntry};
 use crate::error::FileError;
 use crate::metadata::{Extent, Metadata, Numbers};
@@ -13,6 +13,7 @@ use weir_format::zap::NormFlags;
 use weir_format::znode::{DirEntry as StoredEntry, master};
 use weir_format::{ObjectId, ObjectType, ObjsetKind};
 use weir_machine::Request;
+use weir_objects::dsl::{Counted, Who};
 use weir_objects::sa::SaTable;
 use weir_objects::zap::{Match, Zap};
 use weir_objects::{Object, ObjectSet};
@@ -433,17 +434,40 @@ impl FileSystem {
         Acl::load(rq, &self.objects, object, &metadata).await
     }
 
-    /// What `statvfs` shows.
-    pub async fn usage(&self, _rq: &Request) -> Result<Usage, FileError> {
+    /// What `statvfs` of a file or directory shows: the space of the file system; below a directory that passes on its
+    /// project, the limits of that project, if it has any (`zfs_statfs_project`).
+    ///
+    /// # Errors
+    /// What reading the object and its project's limits meets.
+    pub async fn usage(&self, rq: &Request, object: ObjectId) -> Result<Usage, FileError> {
+        let mut usage = self.whole_usage();
+        let Attributes { flags, project, .. } = self.attributes(rq, object).await?;
+        let heir = project.filter(|project| *project != 0 && flags.has(FileFlags::PROJINHERIT));
+        let Some(project) = heir.filter(|_| self.objects.counts_projects()) else { return Ok(usage) };
+        for what in Counted::ALL {
+            let failed = |e| FileError::at(e, ObjectId(master::OBJECT), 0);
+            let limit = self.objects.limit_of(rq, Who::Project, what, project).await.map_err(failed)?;
+            let Some(limit) = limit else { continue };
+            let used = self.objects.used_by(rq, Who::Project, what, project).await.map_err(failed)?;
+            let left = limit.saturating_sub(used);
+            match what {
+                Counted::Bytes => (usage.referenced_bytes, usage.available_bytes) = (limit - left, left),
+                Counted::Objects => (usage.objects_used, usage.objects_available) = (limit - left, left),
+            }
+        }
+        Ok(usage)
+    }
+
+    fn whole_usage(&self) -> Usage {
         let at_opening = (self.identity.referenced_bytes, self.identity.available_bytes);
         let (referenced_bytes, available_bytes) = self.objects.usage().unwrap_or(at_opening);
         let objects_used = self.objects.pointer().fill();
-        Ok(Usage {
+        Usage {
             referenced_bytes,
             available_bytes,
             objects_used,
             // A dnode takes 512 bytes.
             objects_available: OBJECTS_MAX.saturating_sub(objects_used).min(available_bytes >> 9),
-        })
+        }
     }
 }

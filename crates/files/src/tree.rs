@@ -496,10 +496,11 @@ impl Tree {
         }
     }
 
-    /// What `statvfs` shows.
+    /// What `statvfs` of a file or directory shows.
     pub async fn usage(&self, rq: &Request, node: Node) -> Result<Usage, FileError> {
         match self.open(rq, node.branch).await? {
-            Opened::Files(files) => files.usage(rq).await,
+            Opened::Files(files) if node.is_synthetic() => files.usage(rq, files.root()).await,
+            Opened::Files(files) => files.usage(rq, object_of(&*files, node)).await,
             Opened::Locked => Ok(Usage::default()),
         }
     }

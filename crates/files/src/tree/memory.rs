@@ -244,7 +244,7 @@ impl Files for MemoryFiles {
         now(self.state().entry(object).map(|entry| entry.acl.clone().unwrap_or(trivial)))
     }
 
-    fn usage<'a>(&'a self, _: &'a Request) -> Answer<'a, Usage> {
+    fn usage<'a>(&'a self, _: &'a Request, _: ObjectId) -> Answer<'a, Usage> {
         let state = self.state();
         let used = state.entries.values().map(|entry| entry.attributes.size_bytes).sum();
         now(Ok(Usage {

@@ -60,7 +60,7 @@ pub trait Files: Send + Sync {
     fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>>;
     fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>>;
     fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Acl>;
-    fn usage<'a>(&'a self, rq: &'a Request) -> Answer<'a, Usage>;
+    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Usage>;
     /// Whether it takes changes; if not, all that follow fail with [`FileError::ReadOnly`].
     fn is_writable(&self) -> bool {
         false
@@ -258,8 +258,8 @@ impl Files for FileSystem {
         FileSystem::acl(self, rq, object).boxed()
     }
 
-    fn usage<'a>(&'a self, rq: &'a Request) -> Answer<'a, Usage> {
-        FileSystem::usage(self, rq).boxed()
+    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Usage> {
+        FileSystem::usage(self, rq, object).boxed()
     }
 
     fn is_writable(&self) -> bool {

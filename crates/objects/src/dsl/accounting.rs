@@ -191,6 +191,29 @@ impl ObjectSet {
         Ok(all.into_iter().filter_map(|(id, limit)| Some((u64::from_str_radix(&id, 16).ok()?, limit))).collect())
     }
 
+    /// How much one user, group or project may use: its own limit, or the usual one; `None` without either.
+    ///
+    /// # Errors
+    /// What reading the limits meets.
+    pub async fn limit_of(
+        self: &Arc<Self>,
+        rq: &Request,
+        who: Who,
+        what: Counted,
+        id: u64,
+    ) -> Result<Option<u64>, ObjectError> {
+        let master = ObjectId(master::OBJECT);
+        let own = match zap::lookup_word(rq, self, master, who.quota_name(what)).await? {
+            Some(zap) => zap::lookup_word(rq, self, ObjectId(zap), &format!("{id:x}")).await?,
+            None => None,
+        };
+        let limit = match own {
+            Some(own) => Some(own),
+            None => zap::lookup_word(rq, self, master, who.default_name(what)).await?,
+        };
+        Ok(limit.filter(|limit| *limit != 0))
+    }
+
     async fn quotas(self: &Arc<Self>, rq: &Request, name: &str) -> Result<Vec<(String, u64)>, ObjectError> {
         let Some(id) = zap::lookup_word(rq, self, ObjectId(master::OBJECT), name).await? else { return Ok(Vec::new()) };
         let entries = Zap::open(rq, self, ObjectId(id)).await?.all(rq, MOST).await?;

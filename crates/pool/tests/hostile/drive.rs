@@ -138,7 +138,7 @@ async fn objects(rq: &Request, set: &Arc<ObjectSet>, tally: &mut Tally) {
 }
 
 async fn tree(rq: &Request, files: &Arc<FileSystem>, tally: &mut Tally) {
-    tally.note(files.usage(rq).await);
+    tally.note(files.usage(rq, files.root()).await);
     let mut seen = BTreeSet::new();
     let mut stack = vec![files.root()];
     while let Some(id) = stack.pop() {

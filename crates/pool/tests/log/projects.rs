@@ -58,6 +58,27 @@ async fn demand_counted(engine: &Engine, files: &Arc<FileSystem>) -> BTreeMap<Fu
     counted
 }
 
+/// What there is below a directory of a project that may use a MiB, and uses more, is what its limits leave (`df`).
+async fn demand_usage(engine: &Engine, files: &Arc<FileSystem>, [top, b, a, inner, file]: [ObjectId; 5]) {
+    let rq = rq();
+    let limit = async |what, limit| {
+        engine.set_quota(HOME.into(), Who::Project, what, Some(7), limit).await.unwrap();
+    };
+    let left = files.usage(&rq, inner).await.unwrap();
+    assert_eq!((left.referenced_bytes, left.available_bytes), (MIB, 0), "it uses more than it may");
+    let (above, unbound) = (files.usage(&rq, b).await.unwrap(), files.usage(&rq, top).await.unwrap());
+    assert!(above == unbound && above.available_bytes > MIB, "{above:?}");
+    assert_eq!(left.objects_available, above.objects_available, "objects have no limit");
+    limit(Counted::Bytes, 3 * MIB).await;
+    limit(Counted::Objects, 100).await;
+    let (left, used) = (files.usage(&rq, a).await.unwrap(), demand_counted(engine, files).await[&Fuid(7)]);
+    assert_eq!((left.referenced_bytes, left.available_bytes), (used.0, 3 * MIB - used.0));
+    assert_eq!((left.objects_used, left.objects_available), (used.1, 100 - used.1));
+    assert_eq!(files.usage(&rq, file).await.unwrap(), left, "files pass it on as well");
+    limit(Counted::Objects, 0).await;
+    limit(Counted::Bytes, MIB).await;
+}
+
 /// Two trees of projects, files between them, and their quotas.
 async fn live(engine: &Engine, files: &Arc<FileSystem>) {
     let (rq, root, top) = (rq(), Cred::root(), files.root());
@@ -98,6 +119,7 @@ async fn live(engine: &Engine, files: &Arc<FileSystem>) {
     assert_eq!(made.map(drop), Err(FileError::Quota));
     let lone = make(files, b, "lone", NewKind::Regular).await;
     assert_eq!(set(files, lone, 7, false).await, Err(FileError::Quota));
+    demand_usage(engine, files, [top, b, a, inner, file]).await;
     // Files of another project make room.
     set(files, file, 9, false).await.unwrap();
     let counted = demand_counted(engine, files).await;
@@ -105,6 +127,7 @@ async fn live(engine: &Engine, files: &Arc<FileSystem>) {
     set(files, lone, 7, false).await.unwrap();
     // Each without a limit of its own.
     engine.set_quota(HOME.into(), Who::Project, Counted::Objects, None, 2).await.unwrap();
+    assert_eq!(files.usage(&rq, inner).await.unwrap().objects_available, 0);
     let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
     assert_eq!(made.map(drop), Err(FileError::Quota));
     engine.set_quota(HOME.into(), Who::Project, Counted::Objects, Some(7), 1000).await.unwrap();
