@@ -117,9 +117,10 @@ impl Clones {
         dsize_bytes: u64,
     ) -> Result<(), PoolError> {
         let Some((vdev, offset)) = key_of(pointer) else { return Ok(()) };
+        let unknown =
+            || PoolError::Refused { what: format!("there is no place {vdev}:{offset:x} to clone a block of") };
+        let top = tops.get(vdev as usize).filter(|top| offset < top.asize_bytes).ok_or_else(unknown)?;
         if !self.tables.contains_key(&vdev) {
-            let unknown = || PoolError::Refused { what: format!("there is no vdev {vdev} to clone blocks of") };
-            let top = tops.get(vdev as usize).ok_or_else(unknown)?;
             let table = Table::make(change, top, self.tables.is_empty()).await?;
             self.fixed_endian = change.is_active(FIXED_ENDIAN).await?;
             self.tables.insert(vdev, table);
@@ -214,6 +215,11 @@ impl Table {
 
     fn book_region(&mut self, offset: u64, by: i16) {
         let region = self.region(offset);
+        if by > 0 && region >= self.regions.len() {
+            // The vdev has become larger since the table was made.
+            self.regions.resize(region + 1, 0);
+            self.header.regions = self.regions.len() as u64;
+        }
         if let Some(count) = self.regions.get_mut(region) {
             *count = count.saturating_add_signed(by);
             self.touched.insert(region);

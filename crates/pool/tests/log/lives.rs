@@ -186,6 +186,66 @@ fn copies_are_replayed() {
     second.unwrap();
 }
 
+/// Blocks that lie beyond the table of shared blocks, because the vdev has grown since it was made, are shared all the same.
+#[test]
+fn copies_lie_where_the_vdev_grew() {
+    use weir_format::brt::{BrtVdev, table_name};
+    let world = world(15, SHAPE);
+    let machine = world.machine();
+    let data = noise(1 << 20, 15);
+    let run = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let make = async |files: &FileSystem, name: &str| {
+            files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object
+        };
+        let small = make(&files, "small").await;
+        files.write(&rq, &root, small, WriteAt::Offset(0), data.slice(..128 << 10)).await.unwrap();
+        engine.sync().await.unwrap();
+        let copy = make(&files, "copy").await;
+        files.copy_range(&rq, &root, (&files, small, 0), (copy, 0), 128 << 10).await.unwrap();
+        engine.sync().await.unwrap();
+        let shrunk = engine.sync_task(|syncing: &mut weir_pool::engine::Syncing<'_>| {
+            Box::pin(async move {
+                let (mos, rq, tx) = (syncing.change.mos.clone(), syncing.change.rq, syncing.change.tx);
+                let directory = weir_format::ObjectId(1);
+                let table = weir_objects::zap::lookup_word(rq, &mos, directory, &table_name(0)).await?;
+                let table = weir_format::ObjectId(table.unwrap());
+                let dnode = mos.object(rq, table).await?.dnode.clone();
+                let header = BrtVdev::decode(dnode.bonus(), dnode.endian).unwrap();
+                let bonus = BrtVdev { regions: 0, ..header }.encode(dnode.endian);
+                mos.set_bonus(rq, tx, table, dnode.bonus_type, &bonus).await?;
+                Ok(header.regions)
+            })
+        });
+        assert!(shrunk.await.unwrap() > 0);
+        engine.export().await.unwrap();
+
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let large = make(&files, "large").await;
+        files.write(&rq, &root, large, WriteAt::Offset(0), data.clone()).await.unwrap();
+        engine.sync().await.unwrap();
+        let copy = make(&files, "copy of large").await;
+        let copied = files.copy_range(&rq, &root, (&files, large, 0), (copy, 0), data.len() as u64).await;
+        assert_eq!(copied, Ok(data.len() as u64));
+        engine.sync().await.unwrap();
+        assert!(engine.gate.space().saved_bytes >= data.len() as u64);
+        files.remove(&rq, &root, files.root(), b"large").await.unwrap();
+        engine.sync().await.unwrap();
+        engine.export().await.unwrap();
+        demand_whole(&machine, "shared").await;
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        assert!(files.read(&rq, copy, 0, data.len()).await.unwrap() == data);
+        files.remove(&rq, &root, files.root(), b"copy of large").await.unwrap();
+        engine.export().await.unwrap();
+        demand_whole(&machine, "removed").await;
+    });
+    run.unwrap();
+}
+
 /// When files were read comes to the disks with the groups, and nothing hurries for it.
 #[test]
 fn access_times_last() {
