@@ -74,9 +74,12 @@ impl Engine {
         let open = self.open_with_log(rq, &dsl, &dataset).await?;
         let settings = self.settings(rq, &dsl, &dataset).await?;
         drop(steady);
-        let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings };
+        // What its log says was promised before it became read-only.
+        let replaying = Settings { read_only: false, ..settings };
+        let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
         let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
         self.replay(rq, &open, &*files).await?;
+        files.set_settings(settings);
         if files.is_writable() && files.empty_delete_queue_of_small(rq).await.map_err(failed)? {
             // Nobody is to wait for a file that takes many groups.
             let files = files.clone();

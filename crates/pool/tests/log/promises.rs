@@ -3,8 +3,10 @@
 use crate::world::{HOME, Shape, create, demand_whole, import, world};
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_files::{Cred, FileSystem, New, NewKind, SetAttributes, SetTime, WriteAt, XattrMode};
+use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, SetTime, WriteAt, XattrMode};
 use weir_machine::Request;
+use weir_objects::dsl::change::Setting;
+use weir_objects::props::Value;
 use weir_objects::zil::{Policy, SyncMode};
 use weir_pool::{Engine, Layout};
 use weir_sim::SimWorld;
@@ -104,6 +106,32 @@ fn gangs_in_their_final_place_are_replayed() {
         let rq = Request::internal("test");
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         assert!(files.read(&rq, file, 0, 1 << 20).await.unwrap() == data);
+    });
+}
+
+/// What was promised is kept also where nothing may be changed any more.
+#[test]
+fn a_log_is_replayed_into_what_is_read_only_now() {
+    let world = first_life(24, async |_, files| {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        files.create(&rq, &root, files.root(), b"late", &New::of(NewKind::Regular, 0o600)).await.unwrap();
+        files.sync(&rq, None).await.unwrap();
+    });
+    let machine = world.machine();
+    let run = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        let setting = Setting::Set(Value::Number(1));
+        engine.set_properties(HOME.into(), vec![("readonly".into(), setting)]).await.unwrap();
+        engine.export().await.unwrap();
+    });
+    run.unwrap();
+    world.power_failure();
+    second_life(&world, async |files| {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        files.lookup(&rq, files.root(), b"late").await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let refused = files.create(&rq, &root, files.root(), b"later", &new).await;
+        assert_eq!(refused.unwrap_err(), FileError::ReadOnly);
     });
 }
 
