@@ -92,6 +92,9 @@ impl FileSystem {
             gainers.extend(new.map(u64::from).filter(|new| *new != now).map(|new| (who, new)));
         }
         self.may_own(rq, &gainers).await?;
+        if Self::mode_after(cred, &node, set).is_some() {
+            self.may_chmod(&node)?;
+        }
         if let Some(size_bytes) = set.size_bytes.filter(|size| *size < node.size_bytes()) {
             self.free_down(rq, &node, size_bytes..u64::MAX).await?;
         }
@@ -113,15 +116,12 @@ impl FileSystem {
         now: Timestamp,
     ) -> Result<(), FileError> {
         let mut applied = Set::default();
-        let mut mode = set.mode.map(|mode| u64::from(mode) & 0o7777 | node.mode() & !0o7777);
+        let mode = Self::mode_after(cred, node, set);
         if let Some(size_bytes) = set.size_bytes {
             self.resize(rq, tx, node, size_bytes).await?;
             node.touch_contents(now)?;
             applied.size = Some(size_bytes);
             applied.mtime = Some(now);
-            if cred.uid != 0 && node.mode() & 0o111 != 0 {
-                mode = Some(Self::without_set_ids(mode.unwrap_or(node.mode())));
-            }
         }
         for (index, id) in [(index::UID, set.uid), (index::GID, set.gid)] {
             let Some(id) = id else { continue };
@@ -129,16 +129,7 @@ impl FileSystem {
             let applied = if index == index::UID { &mut applied.uid } else { &mut applied.gid };
             *applied = Some(id.into());
         }
-        if (set.uid.is_some() || set.gid.is_some()) && !node.is_dir() && !cred.checked {
-            let old = mode.unwrap_or(node.mode());
-            let kept = if old & GROUP_EXECUTE != 0 { old & !SET_GID } else { old };
-            mode = Some(kept & !SET_UID).filter(|new| set.mode.is_some() || *new != node.mode());
-        }
-        if let Some(mut mode) = mode.filter(|mode| set.mode.is_some() || *mode != node.mode()) {
-            let member = cred.checked || cred.uid == 0 || cred.in_group(node.owner().1);
-            if !member {
-                mode &= !SET_GID;
-            }
+        if let Some(mode) = mode {
             self.chmod(node, mode)?;
             applied.mode = Some(node.mode());
         }
@@ -160,12 +151,34 @@ impl FileSystem {
         Ok(())
     }
 
+    /// The mode that a file has after attributes are set, with its kind; `None` if it stays as it is.
+    fn mode_after(cred: &Cred, node: &Node, set: &SetAttributes) -> Option<u64> {
+        let mut mode = set.mode.map(|mode| u64::from(mode) & 0o7777 | node.mode() & !0o7777);
+        if set.size_bytes.is_some() && cred.uid != 0 && node.mode() & 0o111 != 0 {
+            mode = Some(Self::without_set_ids(mode.unwrap_or(node.mode())));
+        }
+        if (set.uid.is_some() || set.gid.is_some()) && !node.is_dir() && !cred.checked {
+            let old = mode.unwrap_or(node.mode());
+            let kept = if old & GROUP_EXECUTE != 0 { old & !SET_GID } else { old };
+            mode = Some(kept & !SET_UID).filter(|new| set.mode.is_some() || *new != node.mode());
+        }
+        let mode = mode.filter(|mode| set.mode.is_some() || *mode != node.mode())?;
+        let gid = set.gid.unwrap_or(node.owner().1);
+        let member = cred.checked || cred.uid == 0 || cred.in_group(gid);
+        Some(if member { mode } else { mode & !SET_GID })
+    }
+
+    /// Whether a file may get another mode.
+    fn may_chmod(&self, node: &Node) -> Result<(), FileError> {
+        let restricted = self.writing()?.settings().acl_mode == acls::AclMode::Restricted;
+        let refused = restricted && !node.has_flag(flag::ACL_TRIVIAL);
+        if refused { Err(FileError::NotPermitted { object: node.id }) } else { Ok(()) }
+    }
+
     /// Gives a file another mode (with its kind), and its lists what follows from it.
     pub(super) fn chmod(&self, node: &mut Node, mode: u64) -> Result<(), FileError> {
+        self.may_chmod(node)?;
         let settings = self.writing()?.settings();
-        if settings.acl_mode == acls::AclMode::Restricted && !node.has_flag(flag::ACL_TRIVIAL) {
-            return Err(FileError::NotPermitted { object: node.id });
-        }
         let listed = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), settings.acl_mode);
         put_list(node, listed)?;
         if let Some(list) = xattrs::listed(node, posix_acl::ACCESS)?

@@ -322,6 +322,29 @@ fn nfs_lists_are_stored_and_make_the_mode() {
     });
 }
 
+/// What is refused changes nothing: a file whose mode must stay is not cut off first.
+#[test]
+fn a_mode_that_must_stay_keeps_the_contents() {
+    let settings = Settings { acl_type: AclType::Nfsv4, acl_mode: AclMode::Restricted, ..Settings::default() };
+    in_world(settings, async |rq, _, fs| {
+        let root = &Cred::root();
+        let id = fs.create(rq, root, ROOT, b"f", &file(0o6777)).await.unwrap().object;
+        let data = Bytes::from(vec![7; 300_000]);
+        fs.write(rq, root, id, WriteAt::Offset(0), data.clone()).await.unwrap();
+        let mut acl = fs.acl(rq, id).await.unwrap();
+        acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x3, who: Who::User(USER.into()) });
+        fs.set_acl(rq, root, id, &acl).await.unwrap();
+        let before = fs.attributes(rq, id).await.unwrap();
+        let cut = SetAttributes { mode: Some(0o600), ..SetAttributes::size(10) };
+        assert_eq!(fs.set_attributes(rq, root, id, &cut).await, Err(FileError::NotPermitted { object: id }));
+        // Who cuts another's program takes its set-user-id bit along.
+        let done = fs.set_attributes(rq, &user(USER), id, &SetAttributes::size(10)).await;
+        assert_eq!(done, Err(FileError::NotPermitted { object: id }));
+        assert_eq!(fs.attributes(rq, id).await.unwrap(), before);
+        assert!(fs.read(rq, id, 0, 1 << 20).await.unwrap() == data);
+    });
+}
+
 #[test]
 fn a_read_only_file_system_refuses() {
     in_world(Settings::default(), async |rq, _, fs| {
