@@ -160,12 +160,13 @@ fn members(all: &[DatasetInfo]) -> Vec<Member> {
         DatasetKind::Snapshot => !dataset.of_volume,
         _ => false,
     });
-    shown.map(|dataset| Member { name: dataset.name.clone(), id: dataset.id.0 }).collect()
+    shown.map(|dataset| Member { name: dataset.name.clone(), id: dataset.fsid }).collect()
 }
 
 /// A volume that is served.
 #[derive(Clone)]
 struct Listed {
+    /// The data set's `fsid_guid`.
     id: u64,
     volume: Arc<Volume>,
 }
@@ -185,13 +186,13 @@ impl Volumes {
         let before = self.listed().clone();
         let mut opened = BTreeMap::new();
         for dataset in all.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume) {
-            let known = before.get(&dataset.name).filter(|l| l.id == dataset.id.0 && !l.volume.is_closed());
+            let known = before.get(&dataset.name).filter(|l| l.id == dataset.fsid && !l.volume.is_closed());
             let volume = match known {
                 Some(listed) => Ok(listed.volume.clone()),
                 None => pool.volume(rq, &dataset.name).await,
             };
             match volume {
-                Ok(volume) => drop(opened.insert(dataset.name.clone(), Listed { id: dataset.id.0, volume })),
+                Ok(volume) => drop(opened.insert(dataset.name.clone(), Listed { id: dataset.fsid, volume })),
                 Err(error) => tracing::warn!(name = dataset.name, %error, "a volume is not served"),
             }
         }
@@ -274,3 +275,6 @@ impl Device for Attached {
         self.device().extents(rq, offset, len, max)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,7 +67,8 @@ impl Node {
 pub struct Member {
     /// Full name: `pool/a` or `pool/a@snapshot`.
     pub name: String,
-    /// A number that no other member has and that lasts: the data set's object number.
+    /// A number that lasts, and that no other member has, nor will have when this one is gone: handles lead by it. The data
+    /// set's `fsid_guid`.
     pub id: u64,
 }
 
@@ -140,9 +141,7 @@ impl Shape {
                 None => continue,
             }
             next += usize::from(known.is_none());
-            // A snapshot's number may be another one's by now.
-            let same = |branch: &&Arc<Branch>| !is_snapshot || branch.member.name == member.name;
-            let opened = before.branch(index).filter(same).map(|branch| branch.opened.clone()).unwrap_or_default();
+            let opened = before.branch(index).map(|branch| branch.opened.clone()).unwrap_or_default();
             let (children, snapshots) = Default::default();
             by_name.insert(member.name.clone(), index);
             branches.insert(index, Branch { member, parent, is_snapshot, children, snapshots, opened });

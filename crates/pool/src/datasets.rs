@@ -16,8 +16,10 @@ use weir_objects::props::{DatasetKind, Value};
 pub struct DatasetInfo {
     /// Full name.
     pub name: String,
-    /// Its object set.
+    /// Its object set. The number may be another's once it is destroyed.
     pub id: ObjsetId,
+    /// Its `fsid_guid`, 56 bits of chance: no other data set ever has it.
+    pub fsid: u64,
     /// What it is.
     pub kind: DatasetKind,
     /// Of a snapshot: one of a volume.
@@ -41,12 +43,13 @@ pub async fn datasets_of(rq: &Request, dsl: &Dsl, snapshots: bool) -> Vec<Datase
 async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
     let of_volume = dsl.kind(rq, dir).await? == ObjsetKind::Zvol;
     let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
-    let id = ObjsetId(dir.phys.head_dataset.0);
-    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, kind, of_volume: false }];
+    let head = dsl.head(rq, dir).await?;
+    let (id, fsid) = (head.objset(), head.phys.fsid_guid);
+    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false }];
     if snapshots {
         for s in &dsl.snapshots(rq, dir).await?.snapshots {
             let kind = DatasetKind::Snapshot;
-            out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), kind, of_volume });
+            out.push(DatasetInfo { name: s.name.clone(), id: s.objset(), fsid: s.phys.fsid_guid, kind, of_volume });
         }
     }
     Ok(out)
