@@ -29,7 +29,7 @@ cargo xtask CHORE
                             the simulator: seeds, doubled runs, the canary; power cuts of whole pools: 20,000, or a
                             million that may be stopped and go on (--long); zdb judges one of EVERY
   fuzz [--seconds S] [--target NAME]   every decoder's fuzz body on mutated seeds, S seconds each (stable compiler)
-  fuzz --long NAME [-- ARGS]           the same target under cargo-fuzz (nightly compiler)
+  fuzz --long [--seconds S] [--target NAME]  the same guided by coverage (cargo-fuzz, nightly compiler)
   bench scan [--prepare]    long directories and lists of snapshots, and how their cost grows
   bench read [--prepare] [--only CASE] reads beside fio, zdb and zfs-fuse, as ratios
   bench write [--rounds N] [--only ROW] writes beside fio and other file systems, as ratios

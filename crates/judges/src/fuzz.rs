@@ -124,6 +124,12 @@ pub fn kept_seeds(folder: &Path, target: &str) -> Vec<Vec<u8>> {
     files.iter().filter_map(|file| std::fs::read(file).ok()).collect()
 }
 
+/// Writes seeds into a folder, named by their contents: what a coverage-guided run begins with.
+pub fn write_seeds(folder: &Path, seeds: &[Vec<u8>]) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    seeds.iter().try_for_each(|seed| std::fs::write(folder.join(hex_of(seed)), seed))
+}
+
 /// How a run is limited.
 pub struct Limits {
     /// Time for each target.

@@ -1,6 +1,0 @@
-//! Hostile bytes for the target `decompress` of `weir_codec::fuzz`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    assert!(weir_codec::fuzz::run("decompress", data));
-});

@@ -1,6 +1,0 @@
-//! Hostile bytes for the target `file_xattrs` of `weir_files::fuzz`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    assert!(weir_files::fuzz::run("file_xattrs", data));
-});

@@ -1,6 +1,0 @@
-//! Hostile bytes for the target `zap_fat` of `weir_format::fuzz`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    assert!(weir_format::fuzz::run("zap_fat", data));
-});

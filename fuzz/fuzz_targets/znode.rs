@@ -1,6 +1,0 @@
-//! Hostile bytes for the target `znode` of `weir_format::fuzz`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    assert!(weir_format::fuzz::run("znode", data));
-});
