@@ -26,6 +26,7 @@ pub mod disk;
 pub mod entropy;
 pub mod file_flags;
 pub mod map;
+pub mod memory;
 pub mod production;
 pub mod real;
 pub mod request;
@@ -38,6 +39,7 @@ pub use compute::{Compute, ComputeLost};
 pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op, Parts};
 pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
+pub use memory::Memory;
 pub use production::{BuildError, Production};
 pub use real::{Backend, RealDisks};
 pub use request::{Priority, Request, Served, Source};
@@ -64,6 +66,8 @@ pub struct Machine {
     pub buffers: BufPool,
     /// Memory for what is read.
     pub spares: BufPool,
+    /// Memory that was freed.
+    pub memory: Memory,
 }
 
 impl Machine {

@@ -11,6 +11,8 @@
 use crate::compute::{Compute, Cores};
 use crate::crew::Crew;
 use crate::entropy::{Entropy, EntropySource};
+use crate::memory::Memory;
+use crate::real::freed::{Freed, keep_freed_memory};
 use crate::real::gather::Gathered;
 use crate::real::{Backend, RealDisks};
 use crate::tasks::{Spawner, Tasks};
@@ -126,29 +128,18 @@ impl Production {
         };
         let runtime = Arc::new(runtime);
         let pool = BufPool::ahead(self.spare_bytes);
+        let crew = Arc::new(Crew::new("weir-compute", self.cores));
         let disks = RealDisks::new(self.backend, self.direct, pool.clone()).map_err(BuildError::Uring)?;
         Ok(Machine {
             clock: Clock::new(Arc::new(SystemClock { start: Instant::now(), handle: runtime.handle.clone() })),
             tasks: Tasks::new(runtime),
-            compute: Compute::new(Arc::new(Crew::new("weir-compute", self.cores)) as Arc<dyn Cores>),
+            compute: Compute::new(crew.clone() as Arc<dyn Cores>),
             entropy: Entropy::new(Arc::new(KernelEntropy)),
             disks: Arc::new(disks),
             buffers: BufPool::contiguous(WRITE_BYTES),
             spares: pool,
+            memory: Memory::new(Arc::new(Freed::new(crew))),
         })
-    }
-}
-
-/// Lets the C library's allocator keep freed memory for the next buffer of a client: by itself it maps each large one anew
-/// and gives memory at the heap's end back at once, so that every page is faulted in and cleared again and again. What is
-/// in use is bounded by the cache and the dirty limit.
-#[allow(unsafe_code, reason = "a call into the C library")]
-fn keep_freed_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: numbers alone; the allocator takes its lock. If it refuses, it stays as it was.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 20);
     }
 }
 

@@ -21,7 +21,7 @@ use weir_machine::compute::{Cores, Job};
 use weir_machine::entropy::EntropySource;
 use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
-use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Nanos, Tasks};
+use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, Nanos, Tasks};
 
 /// How a run ended before its future did.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -234,6 +234,7 @@ impl SimWorld {
             disks: self.disks.clone(),
             buffers: BufPool::new(SPARE_BYTES),
             spares: BufPool::new(SPARE_BYTES),
+            memory: Memory::kept(),
         }
     }
 

@@ -18,6 +18,7 @@
 //! FUSE servers) costs one retry, after which the target stays buffered. Only memory that is not aligned, of a write that
 //! is, is copied first.
 
+pub(crate) mod freed;
 pub(crate) mod gather;
 mod ring;
 mod target;

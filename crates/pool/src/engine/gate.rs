@@ -196,6 +196,11 @@ impl PoolGate {
         self.saved_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// How much may wait in memory.
+    pub fn dirty_limits(&self) -> DirtyLimits {
+        self.dirty
+    }
+
     async fn enter(&self, set: ObjsetId, bytes: u64, purpose: Purpose) -> Result<Tx, ObjectError> {
         let started = self.clock.now();
         self.wait_for_space(set, bytes, purpose).await?;

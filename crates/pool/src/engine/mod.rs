@@ -295,6 +295,11 @@ impl Engine {
         self.sets.all().into_iter().filter_map(files).collect()
     }
 
+    /// Memory that the pool may hold: the cache, and what waits for its groups.
+    fn budget_bytes(&self) -> u64 {
+        self.cache.stats().sizes.budget_bytes + self.gate.dirty_limits().max_bytes
+    }
+
     async fn store_of(&self, files: &FileSystem) {
         if let Err(error) = files.store_access_times(&Request::internal("access times")).await {
             tracing::debug!(name = files.name(), %error, "access times are not stored");
@@ -329,6 +334,7 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
                 engine.gate.synced(txg);
                 engine.groups().synced(txg);
                 engine.store_access_times();
+                engine.machine.memory.give_back_above(engine.budget_bytes());
             }
             Err(why) => {
                 tracing::error!("pool '{}' is suspended: {why}", engine.name());
