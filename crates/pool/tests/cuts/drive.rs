@@ -4,8 +4,8 @@ use crate::judge::{Way, judge};
 use crate::ledger::Ledger;
 use crate::memo::Memo;
 use crate::states::{Moments, Shared, When};
-use crate::tally::{Counter, DISCARDS, SHARED, Tally};
-use crate::world::{Home, Shape, create, make_home, world};
+use crate::tally::{Counter, DISCARDS, REWOUND, SHARED, Tally};
+use crate::world::{Home, Shape, create, make_home, scatter, world};
 use crate::zdb::Zdb;
 use crate::{datasets, files, volume};
 use std::collections::BTreeMap;
@@ -101,6 +101,7 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
     let (of_volume, of_sets) = (shape.suite_of(volume::NAME), shape.suite_of(datasets::HOME));
     make_home(&engine, &machine, volume::NAME, Home::Volume { size_bytes: volume::BYTES }, of_volume).await;
     make_home(&engine, &machine, datasets::HOME, Home::Files { record_bytes: records[0] }, of_sets).await;
+    let gaps = shape.scattered.then(|| scatter(&engine, shape));
     let made = moments.now();
     let (mut rng, clock, counter) = (Rng::new(seed), machine.clock.clone(), known.counter.clone());
     let mut tasks = Vec::new();
@@ -125,6 +126,7 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
     for task in tasks {
         task.await.unwrap();
     }
+    drop(gaps);
     engine.export().await.unwrap();
     made
 }
@@ -274,6 +276,7 @@ fn any_cut_keeps_what_was_promised() {
         ledger.opened += cutter.memo.opened();
         ledger.tally.add_all(&history.tally);
         ledger.tally.add(SHARED, cutter.memo.sharing());
+        ledger.tally.add(REWOUND, cutter.memo.rewound());
         ledger.promises += history.promises;
         ledger.histories += 1;
         ledger.zdb += zdb.as_ref().map_or(0, Zdb::take_count);

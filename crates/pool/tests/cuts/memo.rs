@@ -35,9 +35,16 @@ pub struct Memo {
     opened: AtomicU64,
     /// Those of them in which blocks have several owners.
     sharing: AtomicU64,
+    /// Those of them that were rewound.
+    rewound: AtomicU64,
 }
 
 impl Memo {
+    /// Those of them that were rewound to an older group.
+    pub fn rewound(&self) -> u64 {
+        self.rewound.load(Ordering::Relaxed)
+    }
+
     /// Pools that were opened.
     pub fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
@@ -62,6 +69,7 @@ impl Memo {
         world.keep_readings();
         let found = Arc::new(look(known, &world, way)?);
         self.sharing.fetch_add(found.shares().into(), Ordering::Relaxed);
+        self.rewound.fetch_add(found.before.into(), Ordering::Relaxed);
         if let Some(seen) = like {
             let same = *seen.found == *found;
             return same.then_some(found).ok_or_else(|| "two pools that read alike are not alike".to_owned());

@@ -3,8 +3,9 @@
 use crate::states::Shared;
 use std::collections::BTreeMap;
 
-/// All kinds. The last are not done but met: discards at the disks; opened pools in which blocks have several owners.
-const KINDS: [&str; 38] = [
+/// All kinds. The last are not done but met: discards at the disks; opened pools in which blocks have several owners; those
+/// that were rewound.
+const KINDS: [&str; 39] = [
     "create",
     "mkdir",
     "remove",
@@ -43,12 +44,16 @@ const KINDS: [&str; 38] = [
     "key-change",
     DISCARDS,
     SHARED,
+    REWOUND,
 ];
 
 /// Ranges that disks were told to forget.
 pub const DISCARDS: &str = "discards";
 /// Opened pools with blocks that copies share.
 pub const SHARED: &str = "pools-sharing";
+
+/// Opened pools that were rewound to an older group.
+pub const REWOUND: &str = "rewound";
 
 /// In a run of this many cuts each kind occurs at least [`LEAST`] times.
 const ENOUGH_CUTS: u64 = 20_000;

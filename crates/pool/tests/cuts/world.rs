@@ -1,9 +1,13 @@
 //! Pools in the simulator and their judgement.
 
+use futures_util::FutureExt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_blocks::alloc::DEFER;
 use weir_codec::CodecError;
 use weir_codec::crypt::Suite;
+use weir_format::Txg;
 use weir_machine::{Clock, Machine, Request};
 use weir_objects::ObjectError;
 use weir_objects::dsl::KeyFormat;
@@ -12,7 +16,8 @@ use weir_objects::props::Value;
 use weir_pool::config::Class;
 use weir_pool::create::PoolValue;
 use weir_pool::engine::{Crypt, Encryption, ImportOptions, NewRoot};
-use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, Pool, PoolError};
+use weir_pool::uberblocks::ranked;
+use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop, OpenOptions, Pool, PoolError, Rewind, assemble, scan};
 use weir_sim::{SimWorld, Timing};
 
 pub const SEARCH: &str = "/sim";
@@ -32,6 +37,8 @@ pub struct Shape {
     pub autotrim: bool,
     /// Blocks that a group frees: few, so that some files and all data sets take several groups.
     pub freed_blocks: u64,
+    /// Free space is in small pieces: what was given back is used again as soon as it may be.
+    pub scattered: bool,
 }
 
 /// All ciphers.
@@ -44,8 +51,9 @@ impl Shape {
         let suite = seed.is_multiple_of(2).then_some(SUITES[(seed / 2 % 6) as usize]);
         let autotrim = seed % 3 == 1;
         let freed_blocks = [100_000, 24, 3][(seed / 3 % 3) as usize];
+        let scattered = seed / 5 % 2 == 1;
         let (layout, devices, log, dedup) = (Layout::Single, 1, false, false);
-        let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks };
+        let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks, scattered };
         match seed % 5 {
             0 => shape,
             1 => Shape { layout: Layout::Mirror, devices: 2, ..shape },
@@ -97,6 +105,34 @@ fn options(shape: Shape) -> CreateOptions {
 
 pub async fn create(machine: &Machine, shape: Shape) -> Result<Arc<Engine>, PoolError> {
     Engine::create(machine, &options(shape)).await
+}
+
+/// Pieces of free space in a pool where it is scattered: too short for the allocator to go on from where it took the last
+/// one, so that it takes the smallest that fits, and that is what was given back last.
+const PIECE_BYTES: u64 = 112 << 10;
+/// What lies between them, and is out of use.
+const GAP_BYTES: u64 = 32 << 10;
+
+/// Space that is out of use as long as this lives.
+pub type Gaps = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+/// Scatters the free space: begins to trim parts of it, which are out of use until that ends, and does not let it end.
+pub fn scatter(engine: &Engine, shape: Shape) -> Gaps {
+    let blocks = engine.cache.blocks();
+    let gaps = (0..=u32::from(shape.log)).flat_map(|vdev| {
+        let size = blocks.vdev_space(vdev).size_bytes;
+        (PIECE_BYTES..size).step_by((PIECE_BYTES + GAP_BYTES) as usize).map(move |at| (vdev, at..at + GAP_BYTES))
+    });
+    let begun = |gap| {
+        let blocks = blocks.clone();
+        let mut trim: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { assert!(blocks.trim(&[gap]).await.is_ok()) });
+        // Where something lies already, nothing is trimmed.
+        trim.as_mut().now_or_never().is_none().then_some(trim)
+    };
+    let gaps: Gaps = gaps.filter_map(begun).collect();
+    assert!(gaps.len() > 100, "nothing is out of use");
+    gaps
 }
 
 /// A key of its own for a data set: its first has the number 0.
@@ -170,6 +206,29 @@ pub async fn patiently<F: Future<Output = Result<(), PoolError>>>(clock: &Clock,
 /// Weir's own judgement: all readable, all accounted for. Gives how many pointers share their block with another, as copies do.
 pub async fn whole(machine: &Machine) -> Result<u64, String> {
     let pool = Pool::open(machine, &opening()).await.map_err(|e| e.to_string())?;
+    all_there(&pool).await
+}
+
+/// The same of the oldest group that a pool can always be rewound to: what it needs may not be used again that soon
+/// (`TXG_DEFER_SIZE`). Gives whether there is one.
+pub async fn whole_before(machine: &Machine) -> Result<bool, String> {
+    let found = scan(machine, &[SEARCH.into()]).await.map_err(|e| e.to_string())?;
+    let pools = assemble(found).pools;
+    let ranked = pools.values().next().map(|found| ranked(found, None)).unwrap_or_default();
+    let newest = ranked.first().map_or(Txg(0), |uberblock| uberblock.txg);
+    let before = ranked.iter().map(|uberblock| uberblock.txg).take_while(|txg| txg.0 + DEFER >= newest.0);
+    let Some(oldest) = before.last().filter(|oldest| *oldest < newest) else { return Ok(false) };
+    let mut open = opening();
+    open.rewind = Rewind::Before(oldest);
+    let pool = Pool::open(machine, &open).await.map_err(|e| format!("rewound to {oldest}: {e}"))?;
+    if pool.uberblock.txg != oldest {
+        return Err(format!("cannot be rewound to txg {oldest}, only to {}", pool.uberblock.txg));
+    }
+    all_there(&pool).await.map_err(|e| format!("rewound: {e}"))?;
+    Ok(true)
+}
+
+async fn all_there(pool: &Pool) -> Result<u64, String> {
     let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;
     if report.is_clean() {
         return Ok(report.cloned.1);
