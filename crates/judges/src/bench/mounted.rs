@@ -32,6 +32,9 @@ use weir_machine::Machine;
 /// The variable with the command for a shell that makes all stable; the mount point goes behind it, unless it ends in `#`.
 const SYNC_ALL: &str = "WEIR_BENCH_SYNC";
 
+/// How the names of folders begin that loop devices are mounted on.
+const MOUNTPOINT: &str = "weir-bench-";
+
 /// Whose mount it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
@@ -126,7 +129,7 @@ impl Looped {
             succeeded(command).map_err(|error| missing(format!("{}: {error}", command.get_program().display())))
         };
         let (program, options) = mkfs.split_first().ok_or_else(|| missing("no mkfs".to_string()))?;
-        let mountpoint = tempfile::Builder::new().prefix("weir-bench-").tempdir();
+        let mountpoint = tempfile::Builder::new().prefix(MOUNTPOINT).tempdir();
         let mountpoint = mountpoint.map_err(|source| JudgeError::Io { what: "mount point".to_string(), source })?;
         let device = run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(image))?;
         let looped = Looped { device: device.trim().to_string(), mountpoint };
@@ -142,6 +145,43 @@ impl Drop for Looped {
         let _ = crate::zdb::output(Command::new("umount").arg(self.mountpoint.path()));
         let _ = crate::zdb::output(Command::new("losetup").arg("--detach").arg(&self.device));
     }
+}
+
+/// Unmounts and detaches what a bench that was killed has left behind: loop devices whose file lies in `home`, no others.
+pub fn remove_leftovers(home: &Path) {
+    let Ok(home) = home.canonicalize() else { return };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for device in loops_in(Path::new("/sys/block"), &home) {
+        for mountpoint in mountpoints_of(&device, &mounts) {
+            let _ = crate::zdb::output(Command::new("umount").arg(mountpoint));
+            // What is not empty, or is no folder of ours, stays.
+            if mountpoint.file_name().is_some_and(|name| name.to_string_lossy().starts_with(MOUNTPOINT)) {
+                let _ = std::fs::remove_dir(mountpoint);
+            }
+        }
+        let _ = crate::zdb::output(Command::new("losetup").arg("--detach").arg(&device));
+        line(&format!("{}: left behind by a bench that was killed, removed", device.display()));
+    }
+}
+
+/// The loop devices whose file lies in `home`; `block` is what the kernel tells of block devices.
+fn loops_in(block: &Path, home: &Path) -> Vec<PathBuf> {
+    let mut loops = Vec::new();
+    for entry in std::fs::read_dir(block).into_iter().flatten().flatten() {
+        let Ok(file) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        if Path::new(file.trim_end()).starts_with(home) {
+            loops.push(Path::new("/dev").join(entry.file_name()));
+        }
+    }
+    loops.sort();
+    loops
+}
+
+/// Where a device is mounted, as the kernel's list of mounts says.
+fn mountpoints_of<'a>(device: &Path, mounts: &'a str) -> Vec<&'a Path> {
+    let pairs = mounts.lines().filter_map(|mount| mount.split_once(' '));
+    let of_device = pairs.filter(|(source, _)| Path::new(source) == device);
+    of_device.filter_map(|(_, rest)| rest.split(' ').next()).map(Path::new).collect()
 }
 
 fn in_kernel(image: &Path, mkfs: &[&str], what: &str, mib: u64) -> Result<Measured, JudgeError> {
@@ -253,4 +293,30 @@ fn sync_all(folder: &Path) -> std::io::Result<()> {
     let line = words.strip_suffix('#').map_or(format!("{words} {}", folder.display()), str::to_string);
     let done = Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).status()?;
     if done.success() { Ok(()) } else { Err(std::io::Error::other(format!("{line}: {done}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loops_on_own_files_are_leftovers() {
+        let block = tempfile::tempdir().unwrap();
+        for (name, file) in [
+            ("loop0", Some("/b/bench/write/single/d0")),
+            ("loop1", Some("/b/benches/d0")),
+            ("loop2", Some("/b/bench/write/mirror/d1 (deleted)")),
+            ("loop3", None),
+        ] {
+            let about = block.path().join(name).join("loop");
+            std::fs::create_dir_all(&about).unwrap();
+            file.map_or(Ok(()), |file| std::fs::write(about.join("backing_file"), format!("{file}\n"))).unwrap();
+        }
+        std::fs::create_dir(block.path().join("vda")).unwrap();
+        let found = loops_in(block.path(), Path::new("/b/bench"));
+        assert_eq!(found, [Path::new("/dev/loop0"), Path::new("/dev/loop2")]);
+        let mounts = "/dev/loop1 /a ext4 rw 0 0\n/dev/loop0 /tmp/weir-bench-x xfs rw 0 0\n/dev/loop0 /b xfs rw 0 0\n";
+        assert_eq!(mountpoints_of(&found[0], mounts), [Path::new("/tmp/weir-bench-x"), Path::new("/b")]);
+        assert!(mountpoints_of(&found[1], mounts).is_empty());
+    }
 }

@@ -99,6 +99,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     let rounds = value("--rounds").and_then(|n| n.parse().ok()).unwrap_or(ROUNDS).max(1);
     let only = value("--only");
     let wanted = |row: &str| only.is_none_or(|only| only == row);
+    mounted::remove_leftovers(&folder());
     let mut bench = Bench { home: folder().join("write"), rounds, report };
     line(&format!("{:<36} {:>30} {:>30} {:>6} {:>6}", "", "Weir", "beside", "ratio", "target"));
     for disks in [&SINGLE, &RAIDZ2, &MIRROR] {
