@@ -232,7 +232,8 @@ impl Volume {
                 };
                 let kept = size_bytes.saturating_sub(offset).min(bytes.len() as u64);
                 let bytes = bytes.slice(..kept as usize);
-                let tx = self.objects.begin(rq, kept, Purpose::Write).await?;
+                // It was promised: it passes quotas, and takes of the reserve.
+                let tx = self.objects.begin(rq, kept, Purpose::Free).await?;
                 self.put_piece(rq, &tx, offset, &bytes).await?;
                 if let Some(zil) = self.zil() {
                     zil.log(&tx, DATA, body);

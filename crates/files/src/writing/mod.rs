@@ -216,8 +216,10 @@ impl FileSystem {
         Ok(writing)
     }
 
-    /// Begins a transaction that changes about so many bytes.
+    /// Begins a transaction that changes about so many bytes. What is replayed passes quotas, and takes of the reserve.
     async fn begin(&self, rq: &Request, bytes: u64, purpose: Purpose) -> Result<Tx, FileError> {
+        let zil = self.writing.as_ref().and_then(|writing| writing.zil.as_ref());
+        let purpose = if zil.is_some_and(|zil| zil.is_replaying()) { Purpose::Free } else { purpose };
         self.objects().begin(rq, bytes, purpose).await.map_err(FileError::opening)
     }
 

@@ -371,6 +371,11 @@ impl Zil {
         [self.machine.entropy.u64(), self.machine.entropy.u64(), self.set.0, 1]
     }
 
+    /// Whether a record is being replayed: what it says was promised, also where there is no more room for promises now.
+    pub fn is_replaying(&self) -> bool {
+        self.state().replaying.is_some()
+    }
+
     /// What is logged until [`Zil::replayed`] is the replay of the record `seq`.
     pub(super) fn replaying(&self, seq: Option<u64>) {
         self.state().replaying = seq;

@@ -135,6 +135,36 @@ fn a_log_is_replayed_into_what_is_read_only_now() {
     });
 }
 
+/// What was promised is kept also if it is more than what may be written now.
+#[test]
+fn a_log_is_replayed_past_a_quota() {
+    let data = noise(4 << 20, 6);
+    let world = first_life(25, async |_, files| {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        files.write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
+        files.sync(&rq, Some(file)).await.unwrap();
+    });
+    let machine = world.machine();
+    let run = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        for name in ["quota", "refquota"] {
+            let setting = Setting::Set(Value::Number(1 << 20));
+            engine.set_properties(HOME.into(), vec![(name.into(), setting)]).await.unwrap();
+        }
+        engine.export().await.unwrap();
+    });
+    run.unwrap();
+    world.power_failure();
+    second_life(&world, async |files| {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        assert!(files.read(&rq, file, 0, 8 << 20).await.unwrap() == data);
+        let refused = files.write(&rq, &root, file, WriteAt::End, data.slice(..512)).await;
+        assert_eq!(refused.map(drop), Err(FileError::Quota));
+    });
+}
+
 /// What was changed while nothing was promised is not in the log: nothing that needs it comes into the log before it is
 /// stable.
 #[test]
