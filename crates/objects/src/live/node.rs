@@ -74,11 +74,13 @@ pub(crate) struct Node {
     pub current: Option<Arc<Object>>,
     /// What each unsynced txg does, oldest first. Shared with the syncer once the txg is closed.
     pub txgs: BTreeMap<u64, Arc<Changes>>,
+    /// Slots that it had when it was removed; 0 if it was not.
+    pub gone_slots: usize,
 }
 
 impl Node {
     pub fn new(base: Option<Arc<Object>>) -> Self {
-        Node { current: base.clone(), base, txgs: BTreeMap::new() }
+        Node { current: base.clone(), base, txgs: BTreeMap::new(), gone_slots: 0 }
     }
 
     /// The changes of the open txg.
@@ -169,7 +171,7 @@ impl Node {
         changes.displace(0..u64::MAX);
         let orphans = std::mem::take(&mut changes.orphans);
         *changes = Changes { removed: true, orphans, ..Changes::default() };
-        self.current = None;
+        self.gone_slots = self.current.take().map_or(0, |current| current.dnode.slots());
     }
 
     /// `txg` is synced: the tree is now `base`. Gives true when nothing unsynced is left.

@@ -155,7 +155,8 @@ impl ObjectSet {
         for (id, base) in synced {
             let State { nodes, numbers, .. } = &mut *state;
             let Some(node) = nodes.get_mut(&id) else { continue };
-            let was = node.base.as_ref().map_or(1, |base| base.dnode.slots() as u64);
+            // One that was made in this very group stands nowhere, but had its numbers.
+            let was = node.base.as_ref().map_or(node.gone_slots.max(1), |base| base.dnode.slots()) as u64;
             let is_gone = base.is_none();
             if node.synced(txg, base) {
                 nodes.remove(&id);

@@ -461,6 +461,33 @@ fn attributes_fit_large_dnodes() {
     second.unwrap();
 }
 
+/// The numbers of a large dnode come back, also if it was made and removed within one group.
+#[test]
+fn numbers_of_large_dnodes_come_back() {
+    let world = world(16, SHAPE);
+    let machine = world.machine();
+    let run = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let value = Setting::Set(Value::Number(2048));
+        engine.set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let mut first = None;
+        for n in 0..40 {
+            let made = files.create(&rq, &root, files.root(), b"made", &new).await.unwrap().object;
+            assert_eq!(*first.get_or_insert(made), made, "turn {n}");
+            if n % 4 == 0 {
+                engine.sync().await.unwrap();
+            }
+            files.remove(&rq, &root, files.root(), b"made").await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        engine.export().await.unwrap();
+        demand_whole(&machine, "exported").await;
+    });
+    run.unwrap();
+}
+
 /// Records of writes in the log that lead to a block, and those that carry their data.
 async fn written_in_place(machine: &weir_machine::Machine) -> (usize, usize) {
     let rq = Request::internal("test");
