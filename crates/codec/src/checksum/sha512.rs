@@ -1,11 +1,12 @@
 //! SHA-512/256 (FIPS 180-4), what ZFS calls sha512: SHA-512 from other starting values, cut to 256 bits.
 //!
 //! A block's 80 rounds are one long chain of additions and rotations over eight words, which vectors cannot shorten. The
-//! *message schedule* (the 64 words that follow from the block's 16) is no part of that chain: two words at a time, in
-//! vector registers, it costs the chain nothing. That is what the `simd` function does beside the round's scalar
-//! instructions. The order of a round's additions is fixed, so that what is known early is added early, and the schedule
-//! reaches the rounds through memory, which costs no instruction: a compiler left alone adds the schedule's word last and
-//! takes it from the vector register, which is 5 % slower. Processors without its instructions take the library's SHA-512/256.
+//! *message schedule* (the 64 words that follow from the block's 16) is no part of that chain, and needs nothing of the block
+//! before: the `simd` functions make it in vector registers, two words of two blocks at a time, beside the scalar
+//! instructions of the first block's rounds; what is the second's is kept until its rounds come. The order of a round's
+//! additions is fixed, so that what is known early is added early, and the schedule reaches the rounds through memory, which
+//! costs no instruction: a compiler left alone adds the schedule's word last and takes it from the vector register, which is
+//! 5 % slower. Processors without its instructions take the library's SHA-512/256.
 
 use aws_lc_rs::digest;
 
@@ -93,8 +94,7 @@ mod simd {
     pub(super) fn sha512_256(data: &[u8]) -> Option<[u8; 32]> {
         if !(is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx")
-            && is_x86_feature_detected!("ssse3")
+            && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2"))
         {
@@ -119,21 +119,24 @@ mod simd {
         Some(digest)
     }
 
-    /// Two words of the schedule, sixteen words on: `w[i]` becomes w + σ₀(w₊₁) + w₊₉ + σ₁(w₊₁₄).
+    /// Two words of each block's schedule, sixteen words on: `w[i]` becomes w + σ₀(w₊₁) + w₊₉ + σ₁(w₊₁₄).
     #[inline]
-    #[target_feature(enable = "avx,ssse3,avx512f,avx512vl")]
-    fn schedule(w0: __m128i, w1: __m128i, w4: __m128i, w5: __m128i, w7: __m128i) -> __m128i {
+    #[target_feature(enable = "avx2,avx512f,avx512vl")]
+    fn schedule(w0: __m256i, w1: __m256i, w4: __m256i, w5: __m256i, w7: __m256i) -> __m256i {
         const XOR3: i32 = 0x96;
-        let next = _mm_alignr_epi8::<8>(w1, w0);
-        let small0 = _mm_ternarylogic_epi64::<XOR3>(
-            _mm_ror_epi64::<1>(next),
-            _mm_ror_epi64::<8>(next),
-            _mm_srli_epi64::<7>(next),
+        let next = _mm256_alignr_epi8::<8>(w1, w0);
+        let small0 = _mm256_ternarylogic_epi64::<XOR3>(
+            _mm256_ror_epi64::<1>(next),
+            _mm256_ror_epi64::<8>(next),
+            _mm256_srli_epi64::<7>(next),
         );
-        let small1 =
-            _mm_ternarylogic_epi64::<XOR3>(_mm_ror_epi64::<19>(w7), _mm_ror_epi64::<61>(w7), _mm_srli_epi64::<6>(w7));
-        let sum = _mm_add_epi64(_mm_add_epi64(w0, _mm_alignr_epi8::<8>(w5, w4)), small0);
-        _mm_add_epi64(sum, small1)
+        let small1 = _mm256_ternarylogic_epi64::<XOR3>(
+            _mm256_ror_epi64::<19>(w7),
+            _mm256_ror_epi64::<61>(w7),
+            _mm256_srli_epi64::<6>(w7),
+        );
+        let sum = _mm256_add_epi64(_mm256_add_epi64(w0, _mm256_alignr_epi8::<8>(w5, w4)), small0);
+        _mm256_add_epi64(sum, small1)
     }
 
     /// Has a value computed up to here: what is added to it further down is not added before.
@@ -171,72 +174,101 @@ mod simd {
         };
     }
 
-    #[target_feature(enable = "avx,ssse3,avx512f,avx512vl,bmi1,bmi2")]
-    #[allow(unused_assignments, reason = "the last round has no next one")]
+    /// Sixteen rounds over words that have their constants added. Instead of moving the state's words, each round takes them
+    /// from where they are. `$between` goes after every second, its argument being which pair of words has been used up.
+    macro_rules! rounds {
+        ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident $h:ident,
+         $differed:ident, $wk:expr, $between:ident) => {
+            rounds!(half $a $b $c $d $e $f $g $h, $differed, $wk, 0, $between);
+            rounds!(half $a $b $c $d $e $f $g $h, $differed, $wk, 4, $between);
+        };
+        (half $a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident $h:ident,
+         $differed:ident, $wk:expr, $first:literal, $between:ident) => {
+            round!($a $b $c $d $e $f $g $h, $differed, $wk[$first][0]);
+            round!($h $a $b $c $d $e $f $g, $differed, $wk[$first][1]);
+            $between!($first);
+            round!($g $h $a $b $c $d $e $f, $differed, $wk[$first + 1][0]);
+            round!($f $g $h $a $b $c $d $e, $differed, $wk[$first + 1][1]);
+            $between!($first + 1);
+            round!($e $f $g $h $a $b $c $d, $differed, $wk[$first + 2][0]);
+            round!($d $e $f $g $h $a $b $c, $differed, $wk[$first + 2][1]);
+            $between!($first + 2);
+            round!($c $d $e $f $g $h $a $b, $differed, $wk[$first + 3][0]);
+            round!($b $c $d $e $f $g $h $a, $differed, $wk[$first + 3][1]);
+            $between!($first + 3);
+        };
+    }
+
+    macro_rules! nothing {
+        ($i:expr) => {};
+    }
+
+    /// Takes blocks two by two. A last one alone is scheduled beside itself.
+    #[target_feature(enable = "avx2,avx512f,avx512vl,bmi1,bmi2")]
     fn compress(state: &mut [u64; 8], blocks: &[[u8; BLOCK]]) {
-        let swap = _mm_set_epi64x(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607);
-        // SAFETY (both): 16 bytes are there; the load and the store ask for no alignment.
-        let load = |bytes: &[u64; 2]| unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+        let (pairs, single) = blocks.as_chunks::<2>();
+        for [first, second] in pairs {
+            compress_pair(state, first, second, true);
+        }
+        for block in single {
+            compress_pair(state, block, block, false);
+        }
+    }
+
+    /// The rounds of the first block, with the schedule of both between them; then, if there are `two`, those of the second.
+    #[inline]
+    #[target_feature(enable = "avx2,avx512f,avx512vl,bmi1,bmi2")]
+    #[allow(unused_assignments, reason = "the last round has no next one")]
+    fn compress_pair(state: &mut [u64; 8], first: &[u8; BLOCK], second: &[u8; BLOCK], two: bool) {
+        let swap = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607));
+        // SAFETY (all three): 16 bytes are there; the loads and the store ask for no alignment.
+        let constant = |k: &[u64; 2]| _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(k.as_ptr().cast()) });
+        let load = |bytes: &[u8; 16]| unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
         let store = |to: &mut [u64; 2], v| unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), v) };
         let (constants, _) = K.as_chunks::<2>();
-        for block in blocks {
-            let (pairs, _) = block.as_chunks::<16>();
-            let mut w: [__m128i; 8] = std::array::from_fn(|i| {
-                // SAFETY: 16 bytes are there; the load asks for no alignment.
-                _mm_shuffle_epi8(unsafe { _mm_loadu_si128(pairs[i].as_ptr().cast()) }, swap)
-            });
-            // Words and constants of the sixteen rounds at hand.
-            let mut wk = [[0u64; 2]; 8];
-            for i in 0..8 {
-                store(&mut wk[i], _mm_add_epi64(w[i], load(&constants[i])));
+        let (pairs, theirs) = (first.as_chunks::<16>().0, second.as_chunks::<16>().0);
+        let mut w: [__m256i; 8] =
+            std::array::from_fn(|i| _mm256_shuffle_epi8(_mm256_set_m128i(load(&theirs[i]), load(&pairs[i])), swap));
+        // Words and constants: of the sixteen rounds at hand, and of all the second block's.
+        let (mut wk, mut later) = ([[0u64; 2]; 8], [[0u64; 2]; 40]);
+        for i in 0..8 {
+            let sum = _mm256_add_epi64(w[i], constant(&constants[i]));
+            store(&mut wk[i], _mm256_castsi256_si128(sum));
+            store(&mut later[i], _mm256_extracti128_si256::<1>(sum));
+        }
+        let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
+        let mut differed = b ^ c;
+        for (stage, kept) in constants[8..].as_chunks::<8>().0.iter().zip(later[8..].as_chunks_mut::<8>().0) {
+            macro_rules! go_on {
+                ($i:expr) => {{
+                    const I: usize = $i;
+                    w[I] = schedule(w[I], w[(I + 1) % 8], w[(I + 4) % 8], w[(I + 5) % 8], w[(I + 7) % 8]);
+                    let sum = _mm256_add_epi64(w[I], constant(&stage[I]));
+                    store(&mut wk[I], _mm256_castsi256_si128(sum));
+                    store(&mut kept[I], _mm256_extracti128_si256::<1>(sum));
+                    // SAFETY: no instruction; it only might have touched the words, which are then read from memory.
+                    unsafe { asm!("/* {0} */", in(reg) wk.as_mut_ptr(), options(nostack, preserves_flags)) };
+                }};
             }
-            let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
-            let mut differed = b ^ c;
+            rounds!(a b c d e f g h, differed, wk, go_on);
+        }
+        rounds!(a b c d e f g h, differed, wk, nothing);
+        add(state, [a, b, c, d, e, f, g, h]);
+        if !two {
+            return;
+        }
+        [a, b, c, d, e, f, g, h] = *state;
+        differed = b ^ c;
+        for stage in later.as_chunks::<8>().0 {
+            rounds!(a b c d e f g h, differed, stage, nothing);
+        }
+        add(state, [a, b, c, d, e, f, g, h]);
+    }
 
-            // Eight rounds; instead of moving the words, each takes them from where they are. `$between` goes after
-            // every second, its argument being which pair of words has been used up.
-            macro_rules! rounds {
-                ($first:literal, $between:ident) => {
-                    round!(a b c d e f g h, differed, wk[$first][0]);
-                    round!(h a b c d e f g, differed, wk[$first][1]);
-                    $between!($first);
-                    round!(g h a b c d e f, differed, wk[$first + 1][0]);
-                    round!(f g h a b c d e, differed, wk[$first + 1][1]);
-                    $between!($first + 1);
-                    round!(e f g h a b c d, differed, wk[$first + 2][0]);
-                    round!(d e f g h a b c, differed, wk[$first + 2][1]);
-                    $between!($first + 2);
-                    round!(c d e f g h a b, differed, wk[$first + 3][0]);
-                    round!(b c d e f g h a, differed, wk[$first + 3][1]);
-                    $between!($first + 3);
-                };
-            }
-            for stage in constants[8..].as_chunks::<8>().0 {
-                macro_rules! go_on {
-                    ($i:expr) => {
-                        const I: usize = $i;
-                        w[I] = schedule(w[I], w[(I + 1) % 8], w[(I + 4) % 8], w[(I + 5) % 8], w[(I + 7) % 8]);
-                        store(&mut wk[I], _mm_add_epi64(w[I], load(&stage[I])));
-                        // SAFETY: no instruction; it only might have touched the words, which are then read from memory.
-                        unsafe { asm!("/* {0} */", in(reg) wk.as_mut_ptr(), options(nostack, preserves_flags)) };
-                    };
-                }
-                macro_rules! between {
-                    ($i:expr) => {{
-                        go_on!($i);
-                    }};
-                }
-                rounds!(0, between);
-                rounds!(4, between);
-            }
-            macro_rules! nothing {
-                ($i:expr) => {};
-            }
-            rounds!(0, nothing);
-            rounds!(4, nothing);
-            for (s, v) in state.iter_mut().zip([a, b, c, d, e, f, g, h]) {
-                *s = s.wrapping_add(v);
-            }
+    #[inline(always)]
+    fn add(state: &mut [u64; 8], by: [u64; 8]) {
+        for (s, v) in state.iter_mut().zip(by) {
+            *s = s.wrapping_add(v);
         }
     }
 }
