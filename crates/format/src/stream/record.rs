@@ -344,6 +344,8 @@ fn begin(payload_len: u32, c: &mut Cursor<'_>) -> Result<Begin, DecodeError> {
     let (objset_type, flags) = (c.u32()?, c.u32()?);
     let [to_guid, from_guid] = c.words()?;
     let name = c.bytes(Begin::NAME)?;
+    let len = name.iter().position(|byte| *byte == 0);
+    let len = len.ok_or(DecodeError::Field { what: WHAT, field: "length of the name", value: Begin::NAME as u64 })?;
     Ok(Begin {
         header_type: (info & 3) as u8,
         features: info >> 2 & ((1 << 56) - 1),
@@ -352,7 +354,7 @@ fn begin(payload_len: u32, c: &mut Cursor<'_>) -> Result<Begin, DecodeError> {
         flags,
         to_guid,
         from_guid,
-        to_name: name.iter().copied().take_while(|b| *b != 0).collect(),
+        to_name: name.iter().copied().take(len).collect(),
         payload_len,
     })
 }

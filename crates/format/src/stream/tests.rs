@@ -39,6 +39,26 @@ fn forged_payload_lengths() {
     assert!(StreamReader::new(&[0; 400], Unchecked).is_err());
 }
 
+#[test]
+fn names_end() {
+    let begin = Begin {
+        header_type: 1,
+        features: 0,
+        creation_time_s: 5,
+        objset_type: 2,
+        flags: 0,
+        to_guid: 7,
+        from_guid: 0,
+        to_name: vec![7; 300],
+        payload_len: 0,
+    };
+    let mut bytes = Record::Begin(begin).encode(Endian::Little, [0; 4]);
+    assert!(matches!(Record::decode(&bytes, Endian::Little), Ok((Record::Begin(b), _)) if b.to_name == [7; 255]));
+    let end = bytes.len() - bytes.iter().rev().position(|byte| *byte == 7).unwrap();
+    bytes[end] = 7;
+    assert!(matches!(Record::decode(&bytes, Endian::Little), Err(DecodeError::Field { .. })));
+}
+
 proptest! {
     #[test]
     fn records_round_trip(kind in 1u32..11, bytes in proptest::collection::vec(any::<u8>(), RECORD_BYTES)) {
