@@ -5,6 +5,7 @@
 //!  slot    value (u64) · collision differentiator (u32) · pad (u16) · name (50, NUL-terminated; empty: free slot)
 //! ```
 
+use super::hash::FieldHasher;
 use super::{BlockKind, NormFlags, WHAT};
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
@@ -107,6 +108,17 @@ impl<'a> MicroZap<'a> {
         let at = index * Self::SLOT;
         let entry = MicroEntry::decode(self.slots.get(at..at + Self::SLOT)?, self.endian)?;
         Some((Self::SLOT + at, entry))
+    }
+
+    /// What tells the entries apart whose names, as they stand there, have that hash: without order.
+    pub fn cds_of(&self, hash: u64) -> impl Iterator<Item = u32> + use<'a> {
+        let (endian, mut hasher) = (self.endian, FieldHasher::new(self.salt));
+        let slots = self.slots.chunks_exact(Self::SLOT);
+        let of_hash = slots.filter(move |slot| {
+            let field = slot.get(NAME..).unwrap_or_default();
+            field.first().is_some_and(|b| *b != 0) && hasher.hash(field) == hash
+        });
+        of_hash.filter_map(move |slot| MicroEntry::decode(slot, endian)).map(|entry| entry.cd)
     }
 
     /// Where in the block the first free slot begins; `None` if all are taken.

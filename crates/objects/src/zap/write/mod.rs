@@ -509,11 +509,14 @@ fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<usize> {
 fn free_cd(zap: &MicroZap<'_>, hash: u64) -> Option<u32> {
     /// Chunks that an entry of a micro ZAP takes in a leaf, at most.
     const CHUNKS: usize = 5;
-    let mut taken: Vec<u32> = zap
-        .entries()
-        .filter(|e| normalize(e.name, zap.norm).is_some_and(|n| hash_bytes(zap.salt, ZapFlags(0), &n) == hash))
-        .map(|e| e.cd)
-        .collect();
+    let mut taken: Vec<u32> = if zap.norm.any() {
+        let of_hash = |e: &MicroEntry<'_>| {
+            normalize(e.name, zap.norm).is_some_and(|name| hash_bytes(zap.salt, ZapFlags(0), &name) == hash)
+        };
+        zap.entries().filter(of_hash).map(|e| e.cd).collect()
+    } else {
+        zap.cds_of(hash).collect()
+    };
     if (taken.len() + 1) * CHUNKS >= LeafEdit::capacity_of(FAT_SHIFT.into()) {
         return None;
     }
