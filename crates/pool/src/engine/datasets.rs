@@ -168,6 +168,7 @@ impl Engine {
                 Some(Door::Volume(volume)) => {
                     let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
                     volume.renew(rq).await.map_err(failed)?;
+                    volume.set_read_only(self.number(rq, &dsl, &dataset, "readonly").await? != 0);
                 }
                 None => {}
             }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt, XattrMode};
 use weir_machine::Request;
-use weir_objects::dsl::change::{Kind, NewDataset, Setting, VolumeSpec};
+use weir_objects::dsl::change::Setting;
 use weir_objects::dsl::{Counted, Who};
 use weir_objects::props::Value;
 use weir_objects::zil::needs_replay;
@@ -104,42 +104,6 @@ fn a_claimed_log_waits_for_its_file_system() {
         demand_whole(&machine, "replayed").await;
     });
     last.unwrap();
-}
-
-/// What a volume was asked to flush is there.
-#[test]
-fn a_flushed_volume_is_replayed() {
-    let world = world(3, SHAPE);
-    let machine = world.machine();
-    let data = |n: u64| Bytes::from(vec![n as u8 + 1; 20_000]);
-    let first = world.run(async {
-        let (engine, _) = create(&machine, SHAPE).await.unwrap();
-        let spec = VolumeSpec { size_bytes: 4 << 20, block_bytes: 16 << 10 };
-        let new = NewDataset { name: "tank/vol".into(), kind: Kind::Volume(spec), properties: Vec::new() };
-        engine.create_dataset(new).await.unwrap();
-        let rq = Request::internal("test");
-        let volume = engine.volume(&rq, "tank/vol").await.unwrap();
-        for n in 0..8 {
-            volume.write(&rq, n * 300_000, data(n), n % 2 == 1).await.unwrap();
-        }
-        volume.write(&rq, 0, data(9), false).await.unwrap();
-        volume.flush(&rq).await.unwrap();
-    });
-    first.unwrap();
-    world.power_failure();
-    let machine = world.machine();
-    let second = world.run(async {
-        let rq = Request::internal("test");
-        let engine = import(&machine).await.unwrap();
-        let volume = engine.volume(&rq, "tank/vol").await.unwrap();
-        assert_eq!(volume.read(&rq, 0, 20_000).await.unwrap(), data(9));
-        for n in 1..8 {
-            assert_eq!(volume.read(&rq, n * 300_000, 20_000).await.unwrap(), data(n), "write {n}");
-        }
-        engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
-    });
-    second.unwrap();
 }
 
 /// A copy that shares blocks is stable when its log is; its blocks stay although their first owner is removed.

@@ -10,4 +10,5 @@ mod keys;
 mod lives;
 mod projects;
 mod promises;
+mod volumes;
 mod world;
