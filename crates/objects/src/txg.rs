@@ -48,6 +48,7 @@ pub struct TxGroups(Mutex<State>);
 pub struct Tx {
     txg: Txg,
     groups: Option<Arc<TxGroups>>,
+    logged: bool,
 }
 
 impl Tx {
@@ -58,7 +59,17 @@ impl Tx {
 
     /// A transaction of the group that is being synced: for the syncer alone, which knows when it is done.
     pub fn of_syncing(txg: Txg) -> Tx {
-        Tx { txg, groups: None }
+        Tx { txg, groups: None, logged: true }
+    }
+
+    /// The intent log is not to tell of this transaction: what it changes nobody will find after a crash.
+    pub fn leave_unlogged(&mut self) {
+        self.logged = false;
+    }
+
+    /// Whether the intent log is to tell of it.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.logged
     }
 
     /// Whether it is the syncer's.
@@ -113,7 +124,7 @@ impl TxGroups {
         }
         let open = state.open;
         *state.holds.entry(open).or_default() += 1;
-        Ok(Tx { txg: Txg(open), groups: Some(self.clone()) })
+        Ok(Tx { txg: Txg(open), groups: Some(self.clone()), logged: true })
     }
 
     fn release(&self, txg: Txg) {

@@ -140,7 +140,11 @@ impl FileSystem {
         let changed_list = self.list_of_posix(cred, &node, name, value)?;
         // A list that says no more than the mode is not kept.
         let value = value.filter(|_| !changed_list.as_ref().is_some_and(|(_, is_mode)| *is_mode));
-        let tx = self.begin(rq, NAME_BYTES + value.map_or(0, <[u8]>::len) as u64, Purpose::Names).await?;
+        let mut tx = self.begin(rq, NAME_BYTES + value.map_or(0, <[u8]>::len) as u64, Purpose::Names).await?;
+        if node.links() == 0 {
+            // Replay has removed the file, and with it the directory of its attributes, when it comes here.
+            tx.leave_unlogged();
+        }
         self.know(rq, &tx, index::DXATTR).await?;
         node.numbers = self.numbers();
         if let Some((listed, _)) = changed_list {

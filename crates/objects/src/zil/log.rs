@@ -176,7 +176,7 @@ impl Zil {
     pub fn log_name(&self, tx: &Tx, about: ObjectId, body: &LogBody<'_>, ignore_case: bool) {
         let txg = tx.txg();
         let mut state = self.state();
-        if state.is_unlogged(txg) {
+        if state.is_unlogged(tx) {
             return;
         }
         let kind = body.tx_type();
@@ -205,7 +205,7 @@ impl Zil {
     pub fn log_write(&self, tx: &Tx, object: ObjectId, offset: u64, data: &Bytes, block_bytes: u64) {
         let txg = tx.txg();
         let mut state = self.state();
-        if data.is_empty() || state.is_unlogged(txg) {
+        if data.is_empty() || state.is_unlogged(tx) {
             return;
         }
         let kept = (data.len() <= KEPT_DATA_BYTES).then(|| data.clone());
@@ -219,7 +219,7 @@ impl Zil {
     /// for its group.
     pub fn log_unsaid(&self, tx: &Tx, object: Option<ObjectId>) {
         let mut state = self.state();
-        if !state.is_unlogged(tx.txg()) {
+        if !state.is_unlogged(tx) {
             state.lists.push_unsaid(tx.txg(), object);
         }
     }
@@ -383,10 +383,14 @@ impl Zil {
 }
 
 impl State {
-    /// Whether a change is not to be logged: it is being replayed, or nothing is promised.
-    fn is_unlogged(&mut self, txg: Txg) -> bool {
+    /// Whether a change is not to be logged: it is being replayed, or nothing is promised, or it does not matter.
+    fn is_unlogged(&mut self, tx: &Tx) -> bool {
+        let txg = tx.txg();
         if let Some(seq) = self.replaying {
             self.chain.replayed(txg, seq);
+            return true;
+        }
+        if !tx.is_logged() {
             return true;
         }
         if self.policy.sync == SyncMode::Disabled {
