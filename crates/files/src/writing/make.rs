@@ -311,11 +311,11 @@ impl FileSystem {
         may::pass(cred, &parent)?;
         self.check_name(name)?;
         let mut node = self.node(rq, file).await?;
-        if node.links() == 0 || node.is_xattr() != parent.is_xattr() {
-            return Err(FileError::NotFound);
-        }
         if self.find(rq, dir, name).await?.is_some() {
             return Err(FileError::Exists);
+        }
+        if node.links() == 0 || node.is_xattr() != parent.is_xattr() {
+            return Err(FileError::NotFound);
         }
         may::link(&node)?;
         flags::enters(&node, &parent)?;

@@ -153,6 +153,13 @@ fn replays(settings: Settings, steps: Vec<Step>) {
     run.unwrap();
 }
 
+/// A name that is there counts before a file that has none any more, as in Linux.
+#[test]
+fn nameless_files_get_no_names() {
+    let steps = [Step::Create(0, 0, 3), Step::Hold(13), Step::Remove(6, 0, false), Step::Create(20, 5, 0)];
+    replays(Settings::default(), steps.into_iter().chain([Step::Link(28, 3, 5), Step::Link(28, 3, 4)]).collect());
+}
+
 /// What is done to attributes that are files, of a file without a name, cannot be replayed: that file is gone by then.
 #[test]
 fn attributes_of_nameless_files_are_not_logged() {
