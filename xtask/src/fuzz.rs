@@ -22,7 +22,7 @@ pub fn run(arguments: &[String]) -> Outcome {
 
 /// Seconds that each body gets, unless told.
 const LONG_SECONDS: u64 = 60;
-/// The longest that one input may take, in seconds, and the memory that it may take: AddressSanitizer triples both.
+/// The longest that one input may take, in seconds, and the memory of the process: AddressSanitizer takes much of both.
 const SLOWEST_SECONDS: u64 = 15;
 const MEMORY_MIB: u64 = 2048;
 
@@ -58,7 +58,11 @@ fn write_seeds(corpus: &Path, only: Option<&str>) -> Result<Vec<String>, String>
     command.arg(corpus).args(only.map(|name| ["--target", name]).into_iter().flatten());
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("weir-fuzz: {e}"))?;
     let names: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
-    if output.status.success() && !names.is_empty() { Ok(names) } else { Err("there is no such target".to_owned()) }
+    match (output.status.success(), only) {
+        (false, _) => Err(format!("weir-fuzz writes no seeds: {}", output.status)),
+        (true, Some(name)) if names.is_empty() => Err(format!("there is no target '{name}'")),
+        (true, _) => Ok(names),
+    }
 }
 
 /// One body under libFuzzer, for a time.

@@ -18,15 +18,6 @@ use weir_machine::{BufPool, Disk, Geometry, Io, Op, Request};
 /// A target: its name and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Runs the target of that name; false if there is none.
-pub fn run(name: &str, data: &[u8]) -> bool {
-    let target = TARGETS.iter().find(|t| t.0 == name);
-    if let Some((_, body)) = target {
-        body(data);
-    }
-    target.is_some()
-}
-
 /// Name and body of each target.
 pub const TARGETS: &[Target] = &[("draid_map", draid_target), ("pointer", pointer_target), ("raidz_map", raidz_target)];
 

@@ -3,10 +3,8 @@
 //! again gives the same value.
 //!
 //! Three callers run the same bodies: the unit test below on seeded random bytes and on mutations of well-formed ones,
-//! `cargo xtask fuzz --short` on the stable toolchain, and the cargo-fuzz targets in `fuzz/fuzz_targets`, one file per
-//! entry of [`TARGETS`] under the entry's name. A corpus is seeded from golden pools: for `label` the four labels of an
-//! image, for `nvlist` their areas at 16 KiB, for `uberblock` the ring's slots, for `stream` the first 64 KiB of each
-//! stream, for all others logical blocks of the MOS, each behind one byte that picks the byte order (see [`TARGETS`]).
+//! `cargo xtask fuzz` on seeds of golden pools and mutations of them, and its long form, guided by coverage
+//! (`weir_judges::fuzz` says where seeds come from). The first byte of an input picks the byte order (see [`TARGETS`]).
 
 use crate::cursor::{Cursor, Endian};
 use crate::kinds::ChecksumKind;
@@ -14,15 +12,6 @@ use crate::*;
 
 /// A target: its name and its body.
 pub type Target = (&'static str, fn(&[u8]));
-
-/// Runs the target of that name; false if there is none.
-pub fn run(name: &str, data: &[u8]) -> bool {
-    let target = TARGETS.iter().find(|t| t.0 == name);
-    if let Some((_, body)) = target {
-        body(data);
-    }
-    target.is_some()
-}
 
 /// Name and body of each target. The first byte of the input picks byte order (bit 0) and variant (the other bits); the
 /// rest is what is decoded.
