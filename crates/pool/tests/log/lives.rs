@@ -1,6 +1,6 @@
 //! Several lives of a pool: what each import makes of the log that the last one left.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, world};
+use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt, XattrMode};
@@ -467,12 +467,6 @@ async fn written_in_place(machine: &weir_machine::Machine) -> (usize, usize) {
         }
     }
     (placed, carried)
-}
-
-fn noise(len: usize, seed: u64) -> Bytes {
-    let mut data = vec![0; len];
-    weir_sim::Rng::new(seed).fill(&mut data);
-    Bytes::from(data)
 }
 
 /// Large writes go to their final place: the log leads there, a sync writes them no more, and what is changed again in

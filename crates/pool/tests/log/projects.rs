@@ -1,7 +1,6 @@
 //! Projects of files: counted, bound by their quotas, inherited, and the same after a replay.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, world};
-use bytes::Bytes;
+use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_files::{Cred, FileError, FileFlags, FileSystem, New, NewKind, RenameMode, SetFlags, WriteAt, XattrMode};
@@ -16,12 +15,6 @@ const MIB: u64 = 1 << 20;
 
 fn rq() -> Request {
     Request::internal("test")
-}
-
-fn noise(len: usize) -> Bytes {
-    let mut data = vec![0; len];
-    weir_sim::Rng::new(5).fill(&mut data);
-    Bytes::from(data)
 }
 
 async fn make(files: &FileSystem, dir: ObjectId, name: &str, kind: NewKind) -> ObjectId {
@@ -95,7 +88,7 @@ async fn live(engine: &Engine, files: &Arc<FileSystem>) {
     assert_eq!(project(files, file).await, (Some(7), true));
     assert_eq!(project(files, link).await, (Some(7), false), "a link has the project and passes none on");
     files.set_xattr(&rq, &root, file, b"user.x", &[3; 40_000], XattrMode::Any).await.unwrap();
-    files.write(&rq, &root, file, WriteAt::Offset(0), noise(MIB as usize)).await.unwrap();
+    files.write(&rq, &root, file, WriteAt::Offset(0), noise(MIB as usize, 5)).await.unwrap();
     let counted = demand_counted(engine, files).await;
     assert!(counted[&Fuid(7)].0 > MIB && counted[&Fuid(7)].1 >= 4, "{counted:?}");
     // What would leave or enter the tree stays where it is.
@@ -113,7 +106,7 @@ async fn live(engine: &Engine, files: &Arc<FileSystem>) {
         engine.set_quota(HOME.into(), Who::Project, what, Some(7), limit).await.unwrap();
     };
     limit(Counted::Bytes, MIB).await;
-    let wrote = files.write(&rq, &root, file, WriteAt::End, noise(1000)).await;
+    let wrote = files.write(&rq, &root, file, WriteAt::End, noise(1000, 5)).await;
     assert_eq!(wrote.map(drop), Err(FileError::Quota));
     let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
     assert_eq!(made.map(drop), Err(FileError::Quota));

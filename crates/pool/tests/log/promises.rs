@@ -1,7 +1,6 @@
 //! What is stable when a commit returns: no less than what was changed, and nothing that a replay would stumble over.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, world};
-use bytes::Bytes;
+use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
 use std::sync::Arc;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, SetTime, WriteAt, XattrMode};
 use weir_machine::Request;
@@ -12,12 +11,6 @@ use weir_pool::{Engine, Layout};
 use weir_sim::SimWorld;
 
 const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
-
-fn noise(len: usize, seed: u64) -> Bytes {
-    let mut data = vec![0; len];
-    weir_sim::Rng::new(seed).fill(&mut data);
-    Bytes::from(data)
-}
 
 /// The first life of a pool, with a log whose chain has begun; then the power fails.
 fn first_life(seed: u64, life: impl AsyncFnOnce(&Arc<Engine>, &Arc<FileSystem>)) -> SimWorld {

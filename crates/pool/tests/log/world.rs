@@ -1,5 +1,6 @@
 //! Pools in the simulator and their judgement.
 
+use bytes::Bytes;
 use std::sync::Arc;
 use weir_files::FileSystem;
 use weir_machine::{Machine, Request};
@@ -41,6 +42,13 @@ pub fn options(shape: Shape) -> CreateOptions {
     options.ashift = Some(9);
     options.arc_bytes = 16 << 20;
     options
+}
+
+/// Bytes that no compression makes fewer.
+pub fn noise(len: usize, seed: u64) -> Bytes {
+    let mut data = vec![0; len];
+    weir_sim::Rng::new(seed).fill(&mut data);
+    Bytes::from(data)
 }
 
 /// Makes the pool with its one file system.

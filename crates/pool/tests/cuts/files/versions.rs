@@ -63,7 +63,7 @@ impl Version {
 pub fn is_explained(versions: &[&Version], found: &Contents) -> bool {
     (0..versions.len()).any(|n| {
         let (past, later) = versions.split_at(n + 1);
-        is_version(past, later, found) || later.first().is_some_and(|_| is_begun(past, later, found))
+        is_version(past, later, found) || (!later.is_empty() && is_begun(past, later, found))
     })
 }
 
