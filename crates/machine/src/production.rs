@@ -14,16 +14,17 @@ use crate::entropy::{Entropy, EntropySource};
 use crate::memory::Memory;
 use crate::real::freed::{Freed, keep_freed_memory};
 use crate::real::gather::Gathered;
+use crate::real::ring::own;
 use crate::real::{Backend, RealDisks};
 use crate::tasks::{Spawner, Tasks};
 use crate::time::{Clock, ClockSource, Nanos};
 use crate::{BufPool, Machine};
 use futures_util::future::BoxFuture;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::Location;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -114,8 +115,11 @@ impl Production {
             return Err(BuildError::Setting { name, value, expected });
         }
         keep_freed_memory();
+        let pool = BufPool::ahead(self.spare_bytes);
+        let disks = RealDisks::new(self.backend, self.direct, pool.clone()).map_err(BuildError::Uring)?;
+        let rings = disks.backend() == Backend::Uring;
         let runtime = match Handle::try_current() {
-            Ok(handle) => TaskRuntime { handle, own: None },
+            Ok(handle) => TaskRuntime { handle, own: None, rings },
             Err(_) => {
                 let own = Builder::new_multi_thread()
                     .worker_threads(self.cores)
@@ -123,13 +127,11 @@ impl Production {
                     .enable_all()
                     .build()
                     .map_err(BuildError::Runtime)?;
-                TaskRuntime { handle: own.handle().clone(), own: Some(own) }
+                TaskRuntime { handle: own.handle().clone(), own: Some(own), rings }
             }
         };
         let runtime = Arc::new(runtime);
-        let pool = BufPool::ahead(self.spare_bytes);
         let crew = Arc::new(Crew::new("weir-compute", self.cores));
-        let disks = RealDisks::new(self.backend, self.direct, pool.clone()).map_err(BuildError::Uring)?;
         Ok(Machine {
             clock: Clock::new(Arc::new(SystemClock { start: Instant::now(), handle: runtime.handle.clone() })),
             tasks: Tasks::new(runtime),
@@ -146,6 +148,8 @@ impl Production {
 struct TaskRuntime {
     handle: Handle,
     own: Option<Runtime>,
+    /// Disks are driven by rings.
+    rings: bool,
 }
 
 impl Spawner for TaskRuntime {
@@ -177,7 +181,17 @@ impl Spawner for TaskRuntime {
     }
 
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>) {
-        self.handle.block_on(Gathered(task));
+        let mut task = pin!(Gathered(task));
+        if self.rings {
+            // One turn as the runtime sees it, so one that no budget of turns may bound.
+            let drive = poll_fn(|_| {
+                own::drive(task.as_mut());
+                Poll::Ready(())
+            });
+            self.handle.block_on(tokio::task::unconstrained(drive));
+        } else {
+            self.handle.block_on(task);
+        }
     }
 }
 

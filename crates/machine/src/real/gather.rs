@@ -9,7 +9,8 @@
 //! A column of RAID-Z, a block fetched ahead, the answer to a client who asked for eight things at once: a turn of a task
 //! seldom starts one operation alone. Each call into the kernel costs a doorbell at the device (under a hypervisor, an exit of
 //! the virtual machine), and the kernel joins doorbells only within one call. So the thread that polls a task keeps the
-//! call back until the turn is over, or until [`MOST`] operations wait for it: a long turn must not keep the disks idle.
+//! call back until the turn is over, or until the ring finds that enough waits for it: a long turn must not keep the disks
+//! idle.
 //!
 //! Turns may nest (somebody drives a future to its end within a task): the inner one's operations are not kept back for
 //! the outer one, which may be waiting for them.
@@ -21,15 +22,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-/// The most operations that are kept back.
-const MOST: usize = 16;
-
 /// What the turn that runs on a thread has kept back.
 #[derive(Default)]
 struct Turn {
     depth: usize,
-    kept: usize,
-    ring: Weak<Ring>,
+    ring: Option<Weak<Ring>>,
 }
 
 thread_local! {
@@ -37,29 +34,17 @@ thread_local! {
 }
 
 /// Whether the turn that runs on this thread takes care that what was pushed on `ring` is submitted. Where it does not
-/// (there is none, it is busy with another ring, enough is kept), the caller has to.
+/// (there is none, or it is busy with another ring), the caller has to.
 pub(super) fn keeps(ring: &Arc<Ring>) -> bool {
     TURN.with_borrow_mut(|turn| {
-        if turn.depth == 0 || turn.kept > 0 && !std::ptr::eq(turn.ring.as_ptr(), Arc::as_ptr(ring)) {
-            return false;
-        }
-        if turn.kept + 1 == MOST {
-            // The caller's call submits all of them.
-            turn.kept = 0;
-            return false;
-        }
-        if turn.kept == 0 {
-            turn.ring = Arc::downgrade(ring);
-        }
-        turn.kept += 1;
-        true
+        let mine = turn.depth > 0;
+        mine && std::ptr::eq(turn.ring.get_or_insert_with(|| Arc::downgrade(ring)).as_ptr(), Arc::as_ptr(ring))
     })
 }
 
 /// Submits what the turn that runs on this thread has kept back: the thread is about to wait.
 pub(super) fn release() {
-    let ring =
-        TURN.with_borrow_mut(|turn| (std::mem::take(&mut turn.kept) > 0).then(|| std::mem::take(&mut turn.ring)));
+    let ring = TURN.with_borrow_mut(|turn| turn.ring.take());
     // A ring that is gone has submitted what it held before it went.
     if let Some(ring) = ring.and_then(|ring| ring.upgrade()) {
         ring.flush();

@@ -1,7 +1,8 @@
 //! Real disks: regular files and block devices.
 //!
 //! ```text
-//!   RealDisks::open ─► RealDisk ── submit(Io) ──┬─► ring      one io_uring, one thread that submits and reaps
+//!   RealDisks::open ─► RealDisk ── submit(Io) ──┬─► ring      one io_uring, one thread that reaps; and one for each
+//!                         │                     │             thread that drives a future to its end
 //!                         │                     └─► threads   a crew that calls pread, pwrite, fdatasync
 //!                         └─ Target: the open file (twice when it can be driven around the page cache), its geometry
 //! ```
@@ -20,7 +21,7 @@
 
 pub(crate) mod freed;
 pub(crate) mod gather;
-mod ring;
+pub(crate) mod ring;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -160,6 +161,7 @@ impl Disk for RealDisk {
         match &self.engine {
             _ if io.here && threads::may_block() => {
                 gather::release();
+                ring::own::release();
                 threads::carry_out(self.target.clone(), io);
             }
             Engine::Ring(_, crew) if io.op == Op::Discard && self.target.device => {

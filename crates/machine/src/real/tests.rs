@@ -58,3 +58,17 @@ fn threads_do_the_work_where_rings_are_refused() {
         refused.join().unwrap();
     }
 }
+
+#[test]
+fn a_thread_without_a_ring_of_its_own_uses_the_shared_one() {
+    let done = std::thread::spawn(|| {
+        let Ok(machine) = Production::default().backend(Backend::Uring).build() else {
+            return eprintln!("skipped: no io_uring here");
+        };
+        refuse(libc::SYS_io_uring_setup, libc::EMFILE);
+        let path = std::env::temp_dir().join(format!("weir-no-own-ring-{}", std::process::id()));
+        works(&machine, &path);
+        std::fs::remove_file(&path).unwrap();
+    });
+    done.join().unwrap();
+}

@@ -193,8 +193,56 @@ fn simulated_disks_conform() {
 fn real_disks_conform() {
     for (name, machine) in real_machines() {
         eprintln!("{name}");
+        // Driven by this thread, and as one task among others.
         let (_folder, path) = file_of(SIZE);
         machine.block_on(body(machine.clone(), path));
+        let (_folder, path) = file_of(SIZE);
+        machine.block_on(machine.tasks.spawn(body(machine.clone(), path))).unwrap();
+    }
+}
+
+/// Who drives a future hears whoever wakes it, whether operations of its own are under way or not, and leaves none
+/// without an answer.
+#[test]
+fn a_thread_that_drives_hears_others() {
+    for (name, machine) in real_machines() {
+        let (_folder, path) = file_of(SIZE);
+        let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
+        let ended = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        for round in 0..400u64 {
+            let (told, hear) = futures_channel::oneshot::channel();
+            let clock = machine.clock.clone();
+            let other = machine.tasks.spawn(async move {
+                clock.sleep(std::time::Duration::from_micros(round * 7 % 300)).await;
+                told.send(round).unwrap();
+            });
+            let submit = |at: u64| {
+                let ended = ended.clone();
+                let done = Box::new(move |answer: Result<weir_machine::Bufs, DiskError>| {
+                    assert!(answer.is_ok());
+                    ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                });
+                let (bufs, len) = (weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]), SECTOR as u64);
+                disk.submit(weir_machine::Io {
+                    op: Op::Read,
+                    offset: at,
+                    len,
+                    bufs,
+                    parts: <_>::default(),
+                    here: false,
+                    done,
+                });
+            };
+            machine.block_on(async {
+                (0..round % 40).for_each(|n| submit(n * SECTOR as u64));
+                assert_eq!(hear.await, Ok(round), "{name}");
+                other.await.unwrap();
+            });
+        }
+        let submitted = (0..400).map(|round| round % 40).sum();
+        while ended.load(std::sync::atomic::Ordering::SeqCst) < submitted {
+            std::thread::yield_now();
+        }
     }
 }
 
