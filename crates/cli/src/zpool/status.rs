@@ -18,6 +18,7 @@ use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
 use weir_objects::props::{human_size, human_time};
 use weir_pool::activity::{Checkpoint, Expansion, Removal, Scan, Stage};
+use weir_pool::create::USUAL_FEATURES;
 use weir_pool::errlog::Errors;
 use weir_pool::extras::Extra;
 use weir_pool::status::VdevState;
@@ -30,9 +31,6 @@ const SPEC: Spec = Spec {
     usage: "zpool status [-vxp] [-j [--json-int]] [-d DIR]… [POOL]…",
 };
 const CLASSES: [(Class, &str); 3] = [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
-
-/// Features that an upgrade leaves alone, so that nobody is advised to enable them.
-const NEVER_UPGRADED: [&str; 1] = ["dynamic_gang_header"];
 
 /// Runs the command.
 pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
@@ -318,9 +316,7 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     let found = |status, action, id, unhealthy| Some(Trouble { status, action, id, unhealthy });
     let any = |state: VdevState| pool.tree.leaves().iter().any(|leaf| pool.states.get(&leaf.guid) == Some(&state));
     let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
-        && FEATURES
-            .iter()
-            .any(|f| f.readable && !NEVER_UPGRADED.contains(&f.name) && pool.features.count(f.guid).is_none());
+        && FEATURES.iter().any(|f| USUAL_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
     if errors.count > 0 {
         found(
             "Some files or metadata are damaged beyond repair.",
@@ -340,7 +336,7 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     } else if any(VdevState::Offline) {
         found(
             "A device was taken offline; the others stand in for it.",
-            "Bring it online with 'zpool online', or replace it.",
+            "Bring it online with OpenZFS's 'zpool online', or replace it.",
             None,
             true,
         )
@@ -349,14 +345,14 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     } else if pool.uberblock.version < VERSION_FEATURES {
         found(
             "The pool has an old on-disk version: newer features are not available.",
-            "Upgrade it with 'zpool upgrade' if no older software is to read it.",
+            "Upgrade it with OpenZFS's 'zpool upgrade' if no older software is to read it.",
             None,
             false,
         )
     } else if lacks_features {
         found(
-            "Some features are not enabled on the pool.",
-            "Enable them with 'zpool upgrade' if no older software is to read it.",
+            "Some features that new pools have are not enabled on the pool.",
+            "Enable them with 'zpool set feature@NAME=enabled' if no older software is to read it.",
             None,
             false,
         )

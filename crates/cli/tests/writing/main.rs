@@ -66,6 +66,7 @@ fn a_pool_lives_from_creation_to_destruction() {
     lab.check("p");
     let status = lab.ok("zpool status p");
     assert!(status.contains("raidz2-0") && status.contains("logs") && status.contains("No known data errors"));
+    assert!(!status.contains("action:"), "a new pool needs nothing: {status}");
     let (code, why) = lab.fails("zpool create q D0 D7");
     assert!(code == 1 && why.contains("cannot create 'q'") && why.contains("-f"), "{why}");
     assert!(lab.fails("zpool labelclear D0").1.contains("use '-f'"));
