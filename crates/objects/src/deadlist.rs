@@ -164,7 +164,8 @@ async fn join(
     point(rq, mos, tx, id, key, list).await
 }
 
-/// Takes a key away, which must not be the first: its snapshot is gone. Its blocks go to the key before.
+/// Takes a key away, which must not be the first: its snapshot is gone. Its blocks go to the key before. Old lists have no
+/// keys.
 pub async fn remove_key(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -173,6 +174,9 @@ pub async fn remove_key(
     key: Txg,
     empty: &mut EmptyList,
 ) -> Result<(), ObjectError> {
+    if is_old(&*mos.object(rq, id).await?) {
+        return Ok(());
+    }
     let lists = lists(rq, mos, id).await?;
     let list = lists.get(&key).copied().ok_or_else(|| no_key(mos, id))?;
     let (before, own) = lists.range(..key).next_back().ok_or_else(|| no_key(mos, id))?;

@@ -99,8 +99,7 @@ impl Dsl {
     /// What the property `primarycache` says.
     pub(super) async fn cache_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
         for (_, stored) in self.stored_chain(rq, dir).await? {
-            let found = ["primarycache", "primarycache$recvd"].iter().find_map(|name| stored.get(*name));
-            match found {
+            match props::stored_value(&stored, "primarycache").map(|(value, _)| value) {
                 Some(Value::Number(0)) => return Ok(CacheClass::None),
                 Some(Value::Number(1)) => return Ok(CacheClass::Metadata),
                 Some(_) => return Ok(CacheClass::All),
@@ -169,8 +168,8 @@ impl Dsl {
     ) -> Result<(), ObjectError> {
         let phys = &dir.phys;
         let stored = self.stored(rq, dir).await?;
-        let own = |name: &str| match stored.get(name).or_else(|| stored.get(&format!("{name}$recvd"))) {
-            Some(Value::Number(n)) => *n,
+        let own = |name: &str| match props::stored_value(&stored, name) {
+            Some((Value::Number(n), _)) => *n,
             _ => 0,
         };
         let mut number = |name, n| {

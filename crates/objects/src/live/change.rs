@@ -85,6 +85,11 @@ impl ObjectSet {
         self.live().map(|live| live.state().policy)
     }
 
+    /// How often its objects were changed since it was opened: who finds the same number again knows that nothing was.
+    pub fn edits(&self) -> u64 {
+        self.live().map_or(0, |live| live.state().edits)
+    }
+
     /// The pool's transaction groups; `None` if it cannot be changed.
     pub fn groups(&self) -> Option<Arc<TxGroups>> {
         self.live().map(|live| live.gate.groups().clone())
@@ -131,15 +136,15 @@ impl ObjectSet {
         loop {
             let version = {
                 let mut state = live.state();
-                if let Some(node) = state.nodes.get_mut(&id) {
-                    return how(node);
+                if state.nodes.contains_key(&id) {
+                    return state.change(id, None, &mut how);
                 }
                 state.version
             };
             let base = self.object(rq, id).await?;
             let mut state = live.state();
             if state.version == version {
-                return how(state.nodes.entry(id).or_insert_with(|| Node::new(Some(base))));
+                return state.change(id, Some(base), &mut how);
             }
         }
     }
@@ -518,7 +523,22 @@ impl ObjectSet {
 }
 
 impl State {
+    /// Changes a node; one that is not there yet begins with `base`.
+    fn change<T>(
+        &mut self,
+        id: ObjectId,
+        base: Option<Arc<Object>>,
+        how: &mut impl FnMut(&mut Node) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
+        let node = self.nodes.entry(id).or_insert_with(|| Node::new(base));
+        let before = node.edits;
+        let out = how(node);
+        self.edits += node.edits - before;
+        out
+    }
+
     fn insert(&mut self, id: ObjectId, txg: Txg, new: &NewObject) {
+        self.edits += 1;
         let node = self.nodes.entry(id).or_insert_with(|| Node::new(None));
         node.set_image(id, txg, fresh(new));
     }

@@ -205,10 +205,14 @@ pub(crate) struct State {
     pub nodes: BTreeMap<ObjectId, Node>,
     /// Counts the syncs: who read something before must not build on it after.
     pub version: u64,
+    /// Counts what changes the overlay.
+    pub edits: u64,
     pub numbers: Numbers,
     pub policy: Policy,
     /// The intent log's header as the next sync is to write it.
     pub zil: Option<ZilHeader>,
+    /// A directory got a name that takes `feature@longname`.
+    pub long_names: bool,
 }
 
 /// What makes an object set live.
@@ -221,7 +225,9 @@ pub(crate) struct Live {
 
 impl Live {
     pub fn new(gate: Arc<dyn Gate>, policy: Policy, first_block: u64) -> Self {
-        let state = State { nodes: BTreeMap::new(), version: 0, numbers: Numbers::new(first_block), policy, zil: None };
+        let numbers = Numbers::new(first_block);
+        let (nodes, zil) = Default::default();
+        let state = State { nodes, version: 0, edits: 0, numbers, policy, zil, long_names: false };
         Live { gate, closed: AtomicBool::new(false), state: Mutex::new(state) }
     }
 

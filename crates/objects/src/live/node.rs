@@ -76,15 +76,18 @@ pub(crate) struct Node {
     pub txgs: BTreeMap<u64, Arc<Changes>>,
     /// Slots that it had when it was removed; 0 if it was not.
     pub gone_slots: usize,
+    /// Counts the changes.
+    pub edits: u64,
 }
 
 impl Node {
     pub fn new(base: Option<Arc<Object>>) -> Self {
-        Node { current: base.clone(), base, txgs: BTreeMap::new(), gone_slots: 0 }
+        Node { current: base.clone(), base, txgs: BTreeMap::new(), gone_slots: 0, edits: 0 }
     }
 
     /// The changes of the open txg.
     pub fn changes(&mut self, txg: Txg) -> &mut Changes {
+        self.edits += 1;
         let image = self.current.as_ref().map(|o| o.dnode.clone());
         let changes = self.txgs.entry(txg.0).or_insert_with(|| Arc::new(Changes { image, ..Changes::default() }));
         Arc::make_mut(changes)

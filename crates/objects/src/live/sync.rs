@@ -60,6 +60,8 @@ pub struct Outcome {
     pub orphans: Vec<BlockPointer>,
     /// A dnode of more than one slot was written (`feature@large_dnode`).
     pub large_dnodes: bool,
+    /// A directory has a long name from now on (`feature@longname`).
+    pub long_names: bool,
 }
 
 /// Tells user, group and project of a file from its dnode and spill block; `None` for what belongs to nobody.
@@ -90,6 +92,13 @@ impl ObjectSet {
     pub fn set_zil_header(&self, header: ZilHeader) {
         if let Some(live) = self.live() {
             live.state().zil = Some(header);
+        }
+    }
+
+    /// A directory gets a name of more than 255 bytes: the next sync says so.
+    pub(crate) fn note_long_name(&self) {
+        if let Some(live) = self.live() {
+            live.state().long_names = true;
         }
     }
 
@@ -138,6 +147,7 @@ impl ObjectSet {
         let root = writer.root(&synced, zil).await?;
         let mut outcome = writer.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         outcome.root = root.pointer;
+        outcome.long_names = std::mem::take(&mut live.state().long_names);
         outcome.large_dnodes = synced.iter().any(|(_, dnode)| dnode.as_ref().is_some_and(|d| d.extra_slots > 0));
         let adopted = |(id, dnode): Synced| (id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))));
         self.adopt(live, txg, root, synced.into_iter().map(adopted).collect());

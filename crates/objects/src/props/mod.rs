@@ -213,21 +213,22 @@ fn user_names(facts: &Facts<'_>) -> Vec<String> {
     names
 }
 
+/// What a property ZAP says of a property, and whether a stream brought it: the local value, else the received one, unless
+/// that is overridden by inheritance.
+pub fn stored_value<'a>(zap: &'a Stored, name: &str) -> Option<(&'a Value, bool)> {
+    if let Some(value) = zap.get(name) {
+        // An index that older software does not know stands beside one that it does.
+        return Some((zap.get(&format!("{name}$iuv")).unwrap_or(value), false));
+    }
+    if zap.contains_key(&format!("{name}$inherit")) {
+        return None;
+    }
+    zap.get(&format!("{name}$recvd")).map(|value| (value, true))
+}
+
 /// The value that counts, and its source.
 fn find(facts: &Facts<'_>, name: &str, inheritable: bool) -> Option<(Value, Source)> {
-    let received = format!("{name}$recvd");
-    let overridden = format!("{name}$inherit");
-    let newer = format!("{name}$iuv");
-    let in_zap = |zap: &Stored| -> Option<(Value, bool)> {
-        if let Some(value) = zap.get(name) {
-            // An index that older software does not know stands beside one that it does.
-            return Some((zap.get(&newer).unwrap_or(value).clone(), false));
-        }
-        if zap.contains_key(&overridden) {
-            return None;
-        }
-        zap.get(&received).map(|value| (value.clone(), true))
-    };
+    let in_zap = |zap: &Stored| stored_value(zap, name).map(|(value, received)| (value.clone(), received));
     let own_source = |received: bool| if received { Source::Received } else { Source::Local };
     if let Some((value, received)) = facts.snapshot.and_then(in_zap) {
         return Some((value, own_source(received)));

@@ -2,8 +2,8 @@
 
 use super::{Change, ChangeError, Created};
 use crate::props;
-use weir_format::DslDataset;
 use weir_format::dsl::{crypto_key, dir_field};
+use weir_format::{DslDataset, ObjectId};
 
 impl Change<'_> {
     /// Checks that a clone may be made.
@@ -14,7 +14,11 @@ impl Change<'_> {
     pub async fn check_clone(&mut self, origin: &str, name: &str) -> Result<(), ChangeError> {
         let snapshot = self.find_snapshot(origin).await?;
         let parent = self.check_place(name).await?;
-        self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, 1).await?;
+        self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, 1, ObjectId(0)).await?;
+        if snapshot.phys.creation_txg >= self.txg() {
+            return Err(ChangeError::busy(origin, "it was made in this very group"));
+        }
+        self.check_lists(snapshot.at.dir.head_dataset).await?;
         if snapshot.phys.flags & DslDataset::DEFER_DESTROY != 0 {
             return Err(ChangeError::busy(origin, "it is to be destroyed"));
         }
@@ -35,13 +39,14 @@ impl Change<'_> {
         self.check_clone(origin, name).await?;
         let snapshot = self.find_snapshot(origin).await?;
         let parent = self.check_place(name).await?;
+        self.check_new_properties(name, parent, properties, snapshot.phys.referenced_bytes).await?;
         let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
         let created = self.create_head(parent, last, Some(snapshot.id)).await?;
         if let Some(key) = self.dir_word(snapshot.at.id, dir_field::CRYPTO_KEY_OBJ).await? {
             // A clone shares its origin's key.
             self.zapify(created.dir).await?;
             self.insert_word(created.dir, dir_field::CRYPTO_KEY_OBJ, key).await?;
-            let key = weir_format::ObjectId(key);
+            let key = ObjectId(key);
             let uses = self.word(key, crypto_key::REFCOUNT).await?.unwrap_or(1);
             self.put_word(key, crypto_key::REFCOUNT, uses + 1).await?;
         }

@@ -212,9 +212,45 @@ impl Change<'_> {
     /// Any [`ChangeError`] that says why not.
     pub async fn check_create(&mut self, new: &NewDataset) -> Result<(), ChangeError> {
         let parent = self.check_place(&new.name).await?;
-        self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, 1).await?;
-        if let Kind::Volume(spec) = &new.kind {
-            spec.check(&new.name)?;
+        self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, 1, ObjectId(0)).await?;
+        match &new.kind {
+            Kind::Volume(spec) => {
+                spec.check(&new.name)?;
+                let bytes = props::Value::Number(spec.block_bytes.into());
+                self.check_feature(&new.name, "volblocksize", &bytes).await?;
+            }
+            Kind::FileSystem(spec) => {
+                let more = props::Value::Number(spec.slots.saturating_sub(1).into());
+                self.check_feature(&new.name, "dnodesize", &more).await?;
+            }
+        }
+        self.check_new_properties(&new.name, parent, &new.properties, 0).await
+    }
+
+    /// Checks the properties that a new dataset is to have, which refers to so many bytes: the pool has the features for
+    /// them, and there is room for what it reserves.
+    pub(super) async fn check_new_properties(
+        &mut self,
+        name: &str,
+        parent: ObjectId,
+        properties: &[(String, props::Value)],
+        referenced_bytes: u64,
+    ) -> Result<(), ChangeError> {
+        for (property, value) in properties {
+            self.check_feature(name, property, value).await?;
+        }
+        let number = |wanted: &str| {
+            let found = properties.iter().rev().find(|(property, _)| property == wanted);
+            found.map_or(0, |(_, value)| if let props::Value::Number(n) = value { *n } else { 0 })
+        };
+        let most = |limit: &str| Some(number(limit)).filter(|n| *n != 0).unwrap_or(u64::MAX);
+        let (reserved, own) = (number("reservation"), number("refreservation"));
+        let left = self.available_in(parent).await?.min(most("quota"));
+        if reserved.max(own) > left || own > most("refquota") {
+            return Err(ChangeError::space(name, "out of space: size is greater than available space"));
+        }
+        if referenced_bytes > most("refquota") {
+            return Err(ChangeError::space(name, "size is less than current used or reserved space"));
         }
         Ok(())
     }
@@ -247,16 +283,18 @@ impl Change<'_> {
         Ok(set.kind())
     }
 
-    /// Checks `filesystem_limit` or `snapshot_limit` from a directory upwards (`dsl_fs_ss_limit_check`).
+    /// Checks `filesystem_limit` or `snapshot_limit` from a directory upwards (`dsl_fs_ss_limit_check`), as far as `until`,
+    /// which has them already (object 0: up to the root).
     pub(super) async fn check_count_limit(
         &mut self,
         dir: ObjectId,
         field: &'static str,
         more: u64,
+        until: ObjectId,
     ) -> Result<(), ChangeError> {
         let property = if field == dir_field::SNAPSHOT_COUNT { "snapshot_limit" } else { "filesystem_limit" };
         let mut at = dir;
-        while at.0 != 0 {
+        while at.0 != 0 && at != until && more != 0 {
             let Some(count) = self.dir_word(at, field).await? else { break };
             let of = self.dir(at).await?;
             let limit = self.word(of.props, property).await?.unwrap_or(u64::MAX);

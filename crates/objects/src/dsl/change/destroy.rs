@@ -27,6 +27,8 @@ impl Change<'_> {
         if self.reading.contains(&found.id) {
             return Err(ChangeError::busy(name, "it is being read"));
         }
+        self.check_lists(found.phys.next_snapshot).await?;
+        self.check_lists(found.at.dir.head_dataset).await?;
         if defer {
             return Ok(());
         }
@@ -134,11 +136,6 @@ impl Change<'_> {
         let mut next = self.dataset(next_id).await?;
         (next.prev_snapshot, next.prev_snapshot_txg) = (phys.prev_snapshot, phys.prev_snapshot_txg);
         self.put_dataset(next_id, &next).await?;
-        if self.is_old_list(next.deadlist).await? {
-            return Err(
-                ObjectError::Unsupported { what: "destroying a snapshot in a pool older than version 26" }.into()
-            );
-        }
         if phys.prev_snapshot.0 != 0 {
             let mut previous = self.dataset(phys.prev_snapshot).await?;
             // After unlinking, a snapshot before that is followed by `next` is no branch point.

@@ -148,7 +148,7 @@ impl Change<'_> {
         let siblings = self.dir(dir.parent).await?.children;
         let entries = self.entries(siblings).await?;
         let name = entries.into_iter().find(|(_, v)| v.first() == Some(id.0)).map(|(n, _)| n).unwrap_or_default();
-        if !name.starts_with('$') && !name.starts_with('%') {
+        if !name.starts_with('$') {
             self.count_datasets(dir.parent, dir_field::FILESYSTEM_COUNT, -1).await?;
         }
         self.reserve(id, 0).await?;

@@ -35,8 +35,22 @@ impl Change<'_> {
         Ok(id)
     }
 
-    /// Appends a record. The host's name is added; the oldest records give way. Does nothing in a pool without history.
-    pub async fn append_history(&mut self, mut record: NvList) -> Result<(), ChangeError> {
+    /// Appends a record. The host's name is added; the oldest records give way. Does nothing in a pool without history, or
+    /// with one that is broken: what was done stays done, though it cannot be told (`spa_history_log_sync`).
+    ///
+    /// # Errors
+    /// None that the history itself gives.
+    pub async fn append_history(&mut self, record: NvList) -> Result<(), ChangeError> {
+        match self.enter_history(record).await {
+            Err(ChangeError::Object(error)) => {
+                tracing::warn!(pool = self.pool.name.as_str(), %error, "the history takes no record");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    async fn enter_history(&mut self, mut record: NvList) -> Result<(), ChangeError> {
         let Some(id) = self.pool_object(pool::HISTORY).await? else { return Ok(()) };
         record.set("history hostname", self.pool.host.as_str());
         let object = self.mos.object(self.rq, id).await?;
@@ -49,13 +63,13 @@ impl Change<'_> {
         if bytes.len() as u64 >= room {
             return Ok(());
         }
-        while room - header.end.saturating_sub(header.begin) <= bytes.len() as u64 {
+        while room.saturating_sub(header.end.saturating_sub(header.begin)) <= bytes.len() as u64 {
             let length = self.history_length(id, &header).await?;
-            header.begin += length + LENGTH_BYTES;
-            header.lost += 1;
+            header.begin = header.begin.saturating_add(length + LENGTH_BYTES);
+            header.lost = header.lost.saturating_add(1);
         }
         self.write_history(id, &header, &bytes).await?;
-        header.end += bytes.len() as u64;
+        header.end = header.end.saturating_add(bytes.len() as u64);
         if header.create_len == 0 && record.contains("history command") {
             (header.create_len, header.begin) = (header.end, header.end);
         }
@@ -76,7 +90,7 @@ impl Change<'_> {
             *byte = read.first().copied().unwrap_or(0);
         }
         let length = u64::from_le_bytes(length);
-        if length == 0 || length > header.end.saturating_sub(header.begin) {
+        if length == 0 || length > header.end.saturating_sub(header.begin).min(header.size_bytes) {
             return Err(wrong.into());
         }
         Ok(length)

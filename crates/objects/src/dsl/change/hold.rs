@@ -3,6 +3,7 @@
 
 use super::{Change, ChangeError};
 use crate::zap::Zap;
+use std::collections::BTreeSet;
 use weir_format::dsl::pool;
 use weir_format::{DslDataset, ObjectId, ObjectType};
 
@@ -23,12 +24,14 @@ impl Change<'_> {
     /// # Errors
     /// [`ChangeError::Missing`], [`ChangeError::Exists`] (the tag is on it already), [`ChangeError::Name`].
     pub async fn check_holds(&mut self, holds: &[(String, String)]) -> Result<(), ChangeError> {
+        let mut seen = BTreeSet::new();
         for (name, tag) in holds {
             let found = self.find_snapshot(name).await?;
             if tag.is_empty() || tag.len() > LONGEST_TAG {
                 return Err(ChangeError::Name { name: tag.clone(), why: "a tag has 1 to 255 bytes" });
             }
-            if found.phys.user_refs.0 != 0 && self.word(found.phys.user_refs, tag).await?.is_some() {
+            let there = found.phys.user_refs.0 != 0 && self.word(found.phys.user_refs, tag).await?.is_some();
+            if there || !seen.insert((found.id, tag)) {
                 return Err(ChangeError::Exists { name: format!("{name} (tag {tag})") });
             }
         }

@@ -223,6 +223,28 @@ impl Change<'_> {
         self.log(name, dir.dir.head_dataset, "change key", "inherited").await
     }
 
+    /// The directory of the encryption root of a directory; `None` if it is not encrypted.
+    pub(super) async fn key_root(&self, dir: ObjectId) -> Result<Option<ObjectId>, ChangeError> {
+        Ok(self.key_of(dir).await?.map(|(_, spec)| spec.root))
+    }
+
+    /// The directories that may use a root's key if `dir` does: those below it, and clones, which share their origin's key
+    /// object, with those below them, wherever they stand.
+    pub(super) async fn key_users(&self, dir: ObjectId) -> Result<BTreeSet<ObjectId>, ChangeError> {
+        let (mut to_visit, mut seen) = (vec![dir], BTreeSet::new());
+        while let Some(id) = to_visit.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let phys = self.dir(id).await?;
+            for (_, value) in self.entries(phys.clones).await? {
+                to_visit.push(self.dataset(ObjectId(value.first().unwrap_or(0))).await?.dir);
+            }
+            to_visit.extend(self.children_of(&phys).await?.into_iter().map(|(_, child)| child));
+        }
+        Ok(seen)
+    }
+
     /// Wraps anew what the root of `dir` wraps, at `dir` and below it; all is opened before anything is written.
     async fn rewrap(
         &mut self,
@@ -234,17 +256,8 @@ impl Change<'_> {
     ) -> Result<(), ChangeError> {
         let none = || Self::key_error(&dir.name, "it is not encrypted");
         let of = self.key_of(dir.id).await?.ok_or_else(none)?.1.root;
-        let (mut to_visit, mut seen, mut wrapped) = (vec![dir.id], BTreeSet::new(), BTreeMap::new());
-        while let Some(id) = to_visit.pop() {
-            if !seen.insert(id) {
-                continue;
-            }
-            let phys = self.dir(id).await?;
-            // Clones share their origin's key object, wherever they stand.
-            for (_, value) in self.entries(phys.clones).await? {
-                to_visit.push(self.dataset(ObjectId(value.first().unwrap_or(0))).await?.dir);
-            }
-            to_visit.extend(self.children_of(&phys).await?.into_iter().map(|(_, child)| child));
+        let mut wrapped = BTreeMap::new();
+        for id in self.key_users(dir.id).await? {
             let Some((key, spec)) = self.key_of(id).await? else { continue };
             if spec.root != of || wrapped.contains_key(&key) {
                 continue;

@@ -33,6 +33,33 @@ impl Change<'_> {
         Ok(available(&path, self.pool.capacity_bytes))
     }
 
+    /// Whether `bytes` may still be written below a directory, beside what others are to take, by directory; then it is to
+    /// take them, too.
+    pub(super) async fn take_room(
+        &mut self,
+        dir: ObjectId,
+        bytes: u64,
+        taken: &mut BTreeMap<ObjectId, u64>,
+    ) -> Result<bool, ChangeError> {
+        let (mut path, mut at) = (Vec::new(), dir);
+        while at.0 != 0 {
+            let phys = self.dir(at).await?;
+            let used = phys.used_bytes.saturating_add(taken.get(&at).copied().unwrap_or(0));
+            path.push((at, (phys.quota_bytes, used, phys.reserved_bytes)));
+            at = phys.parent;
+        }
+        let levels: Vec<_> = path.iter().rev().map(|(_, level)| *level).collect();
+        if bytes > available(&levels, self.pool.capacity_bytes) {
+            return Ok(false);
+        }
+        let mut more = bytes;
+        for (id, (_, used, reserved)) in path {
+            *taken.entry(id).or_default() += more;
+            more = u64::try_from(charged(used, more as i64, reserved)).unwrap_or(0);
+        }
+        Ok(true)
+    }
+
     /// The numbers of all directories and heads, for the gate.
     pub async fn limits(&mut self) -> Result<Limits, ChangeError> {
         let mut limits = Limits { capacity_bytes: self.pool.capacity_bytes, ..Limits::default() };

@@ -5,6 +5,7 @@ use super::space::Delta;
 use super::{Change, ChangeError};
 use crate::bpobj::{self, EmptyList, Sums};
 use crate::deadlist;
+use crate::error::ObjectError;
 use crate::livelist;
 use weir_format::dsl::pool;
 use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
@@ -38,9 +39,16 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Whether a dead list is of the kind that pools before version 26 had.
-    pub(super) async fn is_old_list(&self, list: ObjectId) -> Result<bool, ChangeError> {
-        Ok(self.object_type(list).await? == ObjectType::BPOBJ)
+    /// Refuses a dataset whose dead list is of the kind that pools before version 26 had: blocks can be put into it, but
+    /// the snapshots before it cannot come or go.
+    pub(super) async fn check_lists(&self, dataset: ObjectId) -> Result<(), ChangeError> {
+        let list = self.dataset(dataset).await?.deadlist;
+        match self.object_type(list).await? {
+            ObjectType::BPOBJ => {
+                Err(ObjectError::Unsupported { what: "this with a dead list older than pool version 26" }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A new list of block pointers of its own.

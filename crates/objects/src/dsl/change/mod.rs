@@ -56,7 +56,7 @@ pub use key::{KeySource, NewKey};
 pub use limits::{Limits, Refusal};
 pub use names::{check_component, check_name, split_name};
 pub use pool::PoolDirs;
-pub use properties::Setting;
+pub use properties::{Setting, needed_feature};
 pub use synced::{Booked, SyncedSet};
 pub use trees::Freed;
 pub use trees::{Tree, waiting_trees};
@@ -149,6 +149,11 @@ impl<'a> Change<'a> {
     /// Blocks that nobody needs any more, to be freed in this group. Called again, it gives what came since.
     pub fn take_frees(&mut self) -> Vec<BlockPointer> {
         std::mem::take(&mut self.frees)
+    }
+
+    /// What tells whether anything was changed in between: changes of the MOS so far, and blocks that wait to be taken.
+    pub fn marks(&self) -> (u64, usize) {
+        (self.mos.edits(), self.frees.len())
     }
 
     /// What went into the pool's history in this group. Called again, it gives what came since.

@@ -154,23 +154,18 @@ impl Change<'_> {
             }
             at = dir.parent;
         }
-        self.check_count_limit(plan.clone.at.id, dir_field::SNAPSHOT_COUNT, plan.shared.len() as u64).await
+        self.check_count_limit(plan.clone.at.id, dir_field::SNAPSHOT_COUNT, plan.shared.len() as u64, at).await
     }
 
-    /// Both must stay wrapped by the same key: the origin cannot be the root of a key that the clone uses.
+    /// Both must stay wrapped by the same key (`dsl_dataset_promote_crypt_check`).
     async fn check_promotion_key(&mut self, plan: &Plan) -> Result<(), ChangeError> {
-        use weir_format::dsl::crypto_key::ROOT_DDOBJ;
-        let Some(key) = self.dir_word(plan.clone.at.id, dir_field::CRYPTO_KEY_OBJ).await? else { return Ok(()) };
-        let root = self.word(ObjectId(key), ROOT_DDOBJ).await?.map(ObjectId);
-        let mut at = plan.clone.at.dir.parent;
-        while at.0 != 0 {
-            if Some(at) == root {
-                return Ok(());
-            }
-            at = self.dir(at).await?.parent;
+        let origin = plan.origin_dir;
+        let Some(root) = self.key_root(origin).await? else { return Ok(()) };
+        // If the origin is its own root, the clone becomes it; if it is a clone itself, the root is that of its own origin.
+        if root == origin || self.is_clone(origin).await? {
+            return Ok(());
         }
-        // The origin is its own root: the clone becomes it.
-        if root == Some(plan.origin_dir) {
+        if self.key_root(plan.clone.at.dir.parent).await? == Some(root) {
             return Ok(());
         }
         Err(ChangeError::Key { name: plan.clone.name.clone(), why: "the clone does not stand below the key's root" })
@@ -343,15 +338,12 @@ impl Change<'_> {
         if root != Some(plan.origin_dir) {
             return Ok(());
         }
-        let mut to_visit = vec![plan.origin_dir, plan.clone.at.id];
-        while let Some(id) = to_visit.pop() {
+        for id in self.key_users(plan.origin_dir).await? {
             if let Some(key) = self.dir_word(id, dir_field::CRYPTO_KEY_OBJ).await?.map(ObjectId)
                 && self.word(key, ROOT_DDOBJ).await?.map(ObjectId) == Some(plan.origin_dir)
             {
                 self.put_word(key, ROOT_DDOBJ, plan.clone.at.id.0).await?;
             }
-            let dir = self.dir(id).await?;
-            to_visit.extend(self.children_of(&dir).await?.into_iter().map(|(_, child)| child));
         }
         self.move_key_properties(plan.origin_dir, plan.clone.at.id).await
     }

@@ -13,11 +13,12 @@
 
 use super::names::Found;
 use super::space::{Delta, Use, difference};
+use super::synced::{OLD_LONGEST_BLOCK, feature_of_checksum};
 use super::{Change, ChangeError, Created, number};
 use crate::props::{self, Rule};
 use crate::zap::Value;
 use weir_format::dsl::dir_field;
-use weir_format::{ObjectId, ObjectType};
+use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType};
 
 /// Longest value of a property in bytes (`ZAP_MAXVALUELEN` less the NUL).
 const LONGEST_VALUE: usize = 8191;
@@ -55,6 +56,20 @@ impl Setting {
             Setting::Received(value) => local.or(of(value)),
             Setting::Clear => local,
         }
+    }
+}
+
+/// The feature without which a property may not have that value: blocks and dnodes would be written that the pool may not
+/// have (`zfs_check_settable`).
+pub fn needed_feature(property: &str, value: &props::Value) -> Option<&'static str> {
+    let props::Value::Number(n) = value else { return None };
+    match property {
+        "recordsize" | "volblocksize" if *n > OLD_LONGEST_BLOCK => Some("large_blocks"),
+        "compression" if n & 0x7f == u64::from(CompressionKind::Zstd.to_u8()) => Some("zstd_compress"),
+        "checksum" | "dedup" => feature_of_checksum(ChecksumKind::from_u8((n & 0xff) as u8)?),
+        "dnodesize" if *n != 0 => Some("large_dnode"),
+        "longname" if *n != 0 => Some("longname"),
+        _ => None,
     }
 }
 
@@ -142,6 +157,9 @@ impl Change<'_> {
     pub async fn check_property(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), ChangeError> {
         let found = self.find(name).await?;
         check_form(name, property, setting, found.phys.is_snapshot())?;
+        if let Setting::Set(value) | Setting::Received(value) = setting {
+            self.check_feature(name, property, value).await?;
+        }
         if matches!(property, "quota" | "reservation" | "refquota" | "refreservation") {
             self.check_limit(&found, property, setting).await?;
         }
@@ -156,6 +174,21 @@ impl Change<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the pool has the feature that a value needs.
+    pub(super) async fn check_feature(
+        &mut self,
+        name: &str,
+        property: &str,
+        value: &props::Value,
+    ) -> Result<(), ChangeError> {
+        match needed_feature(property, value) {
+            Some(feature) if !self.is_enabled(feature).await? => {
+                Err(ChangeError::Feature { name: name.to_owned(), feature })
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn predicted(&self, zap: ObjectId, property: &str, setting: &Setting) -> Result<u64, ChangeError> {
@@ -325,7 +358,7 @@ impl Change<'_> {
     }
 
     /// From now on file systems and snapshots below a directory are counted.
-    async fn start_counting(&mut self, dir: ObjectId) -> Result<(), ChangeError> {
+    pub(super) async fn start_counting(&mut self, dir: ObjectId) -> Result<(), ChangeError> {
         if !self.is_active("filesystem_limits").await? {
             self.count_feature("filesystem_limits", 1).await?;
         }

@@ -3,7 +3,7 @@
 use super::names::{FoundDir, check_component};
 use super::space::{Delta, Use, available, difference};
 use super::{Change, ChangeError};
-use weir_format::dsl::{crypto_key, dir_field};
+use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, ObjectId};
 
 impl Change<'_> {
@@ -65,16 +65,12 @@ impl Change<'_> {
         }
         let datasets = 1 + self.dir_word(found.id, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0);
         let snapshots = self.dir_word(found.id, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0);
-        let of_old: Vec<ObjectId> = old.clone();
-        if !of_old.contains(&parent) {
-            self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, datasets).await?;
-            self.check_count_limit(parent, dir_field::SNAPSHOT_COUNT, snapshots).await?;
-        }
-        let Some(key) = self.dir_word(found.id, dir_field::CRYPTO_KEY_OBJ).await? else { return Ok(()) };
-        let root = self.word(ObjectId(key), crypto_key::ROOT_DDOBJ).await?.map(ObjectId);
-        // A dataset that is wrapped by another one's key has to stay below that one.
-        match root {
-            Some(root) if root != found.id && !new.contains(&root) => {
+        let shared = common.checked_sub(1).and_then(|last| new.get(last)).copied().unwrap_or_default();
+        self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, datasets, shared).await?;
+        self.check_count_limit(parent, dir_field::SNAPSHOT_COUNT, snapshots, shared).await?;
+        // Who changes a key goes down through those that inherit it and no further: what it wraps stays among them.
+        match self.key_root(found.id).await? {
+            Some(root) if root != found.id && self.key_root(parent).await? != Some(root) => {
                 Err(ChangeError::Key { name: found.name.clone(), why: "cannot leave its encryption root" })
             }
             _ => Ok(()),
@@ -95,10 +91,14 @@ impl Change<'_> {
     /// Renames a file system or volume, with all below it.
     ///
     /// # Errors
-    /// Those of [`Change::check_rename`], before anything was changed.
+    /// Those of [`Change::check_rename`], before anything was changed but counts that were not kept yet.
     pub async fn rename(&mut self, from: &str, to: &str) -> Result<(), ChangeError> {
-        self.check_rename(from, to).await?;
         let found = self.find_head(from).await?;
+        if self.is_active("filesystem_limits").await? {
+            // Where it comes to may count; and who counts, counts all that is below.
+            self.start_counting(found.at.id).await?;
+        }
+        self.check_rename(from, to).await?;
         self.log(from, found.id, "rename", &format!("-> {to}")).await?;
         let parent = self.check_place(to).await?;
         let (dir_id, old_parent) = (found.at.id, found.at.dir.parent);

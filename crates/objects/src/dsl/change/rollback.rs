@@ -29,6 +29,7 @@ impl Change<'_> {
         if phys.prev_snapshot_txg >= self.txg() {
             return Err(ChangeError::busy(name, "the snapshot was made in this very group"));
         }
+        self.check_lists(head.id).await?;
         if let Some(to) = to {
             let target = self.find_snapshot(to).await?;
             if target.id != phys.prev_snapshot {

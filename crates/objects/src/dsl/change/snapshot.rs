@@ -12,6 +12,7 @@ use super::names::{Found, check_component, check_name, split_name};
 use super::space::{Delta, Use};
 use super::{Change, ChangeError};
 use crate::props;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_format::dsl::{Bookmark, dataset_field, dir_field};
 use weir_format::{DslDataset, ObjectId, ObjectType, Txg};
 
@@ -23,7 +24,7 @@ impl Change<'_> {
     /// (a dataset that is being received or destroyed; a second snapshot in one group), [`ChangeError::Space`] (a
     /// refreservation that has no room beside the snapshot; a limit).
     pub async fn check_snapshots(&mut self, names: &[String]) -> Result<(), ChangeError> {
-        let mut seen = std::collections::BTreeSet::new();
+        let (mut seen, mut taken) = (BTreeSet::new(), BTreeMap::new());
         for name in names {
             check_name(name)?;
             let (of, Some(('@', snapshot))) = split_name(name) else {
@@ -34,6 +35,12 @@ impl Change<'_> {
             }
             let head = self.find_head(of).await?;
             self.check_snapshot(&head, name, snapshot).await?;
+            // What is unique to it now is charged once more: the refreservation is to hold beside the snapshot.
+            let needed = head.phys.unique_bytes.min(self.ref_reservation(head.at.id).await?);
+            if needed > 0 && !self.take_room(head.at.id, needed, &mut taken).await? {
+                let why = "out of space: the refreservation has no room beside a snapshot";
+                return Err(ChangeError::space(name, why));
+            }
         }
         Ok(())
     }
@@ -49,13 +56,8 @@ impl Change<'_> {
         if head.phys.flags & DslDataset::INCONSISTENT != 0 {
             return Err(ChangeError::busy(name, "it is being received or destroyed"));
         }
-        self.check_count_limit(head.at.id, dir_field::SNAPSHOT_COUNT, 1).await?;
-        let reserved = self.ref_reservation(head.at.id).await?;
-        let needed = head.phys.unique_bytes.min(reserved);
-        if needed > self.available_in(head.at.id).await? {
-            return Err(ChangeError::space(name, "out of space: the refreservation has no room beside a snapshot"));
-        }
-        Ok(())
+        self.check_lists(head.id).await?;
+        self.check_count_limit(head.at.id, dir_field::SNAPSHOT_COUNT, 1, ObjectId(0)).await
     }
 
     /// Makes snapshots of several datasets, all of the same moment, with user properties.

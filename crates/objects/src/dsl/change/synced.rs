@@ -17,7 +17,7 @@ use weir_format::dsl::Bookmark;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, DslDataset, ObjectId, Txg};
 
 /// The longest block that needs no feature (`SPA_OLD_MAXBLOCKSIZE`).
-const OLD_LONGEST_BLOCK: u64 = 128 << 10;
+pub(super) const OLD_LONGEST_BLOCK: u64 = 128 << 10;
 
 /// A block with its three sizes.
 #[derive(Clone, Debug)]
@@ -85,16 +85,21 @@ impl Booked {
     }
 }
 
-/// The per-dataset feature that a block needs, if any.
+/// The per-dataset feature that a checksum needs, if any.
+pub(super) fn feature_of_checksum(kind: ChecksumKind) -> Option<&'static str> {
+    match kind {
+        ChecksumKind::Sha512 => Some("sha512"),
+        ChecksumKind::Skein => Some("skein"),
+        ChecksumKind::Edonr => Some("edonr"),
+        ChecksumKind::Blake3 => Some("blake3"),
+        _ => None,
+    }
+}
+
+/// The per-dataset features that a block needs, if any.
 pub(super) fn feature_of(pointer: &BlockPointer) -> [Option<&'static str>; 3] {
     let large = pointer.lsize_bytes() > OLD_LONGEST_BLOCK;
-    let checksum = match pointer.checksum_kind() {
-        Some(ChecksumKind::Sha512) => Some("sha512"),
-        Some(ChecksumKind::Skein) => Some("skein"),
-        Some(ChecksumKind::Edonr) => Some("edonr"),
-        Some(ChecksumKind::Blake3) => Some("blake3"),
-        _ => None,
-    };
+    let checksum = pointer.checksum_kind().and_then(feature_of_checksum);
     let zstd = pointer.compression() == Some(CompressionKind::Zstd);
     [large.then_some("large_blocks"), checksum, zstd.then_some("zstd_compress")]
 }

@@ -38,6 +38,8 @@ const WORDS_METADATA: ObjectType = ObjectType(0xc3);
 const BLOCK_BYTES: u32 = 128 << 10;
 /// Most trees that are believed to wait.
 const TREES_MAX: u64 = 1 << 20;
+/// Most entries that are believed ever to have been made.
+const ENTRIES_MAX: u64 = 1 << 40;
 /// Bytes of an entry.
 const ENTRY_BYTES: u64 = 168;
 /// The object set of bookmarks in destroyed trees (`ZB_DESTROYED_OBJSET`).
@@ -57,6 +59,16 @@ impl Header {
     fn decode(bonus: &[u8], endian: Endian) -> Result<Self, weir_format::DecodeError> {
         let [begin, end, used, compressed, uncompressed] = Cursor::new(bonus, endian, "trees to be freed").words()?;
         Ok(Header { begin, end, sizes: [used, compressed, uncompressed] })
+    }
+
+    fn of(mos: &ObjectSet, object: &Object) -> Result<Self, ObjectError> {
+        let place = mos.place(object.id, 0, 0);
+        let header = Self::decode(object.dnode.bonus(), object.dnode.endian);
+        let header = header.map_err(|e| ObjectError::decode(place, e))?;
+        match header.end.saturating_sub(header.begin) > TREES_MAX || header.end > ENTRIES_MAX {
+            true => Err(ObjectError::Corrupt { place, why: "more trees to be freed than a pool has datasets" }),
+            false => Ok(header),
+        }
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -81,11 +93,7 @@ pub async fn waiting_trees(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<Tre
     let Some(id) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(Vec::new()) };
     let object = mos.object(rq, id).await?;
     let wrong = |why| ObjectError::Corrupt { place: mos.place(id, 0, 0), why };
-    let header = Header::decode(object.dnode.bonus(), object.dnode.endian);
-    let header = header.map_err(|e| ObjectError::decode(mos.place(id, 0, 0), e))?;
-    if header.end.saturating_sub(header.begin) > TREES_MAX {
-        return Err(wrong("more trees to be freed than a pool has datasets"));
-    }
+    let header = Header::of(mos, &object)?;
     let mut trees = Vec::new();
     for number in header.begin..header.end {
         let first = number.saturating_mul(ENTRY_BYTES / 8);
@@ -195,8 +203,7 @@ struct Freer {
 impl Change<'_> {
     async fn trees_header(&self, id: ObjectId) -> Result<Header, ChangeError> {
         let object = self.mos.object(self.rq, id).await?;
-        let header = Header::decode(object.dnode.bonus(), object.dnode.endian);
-        Ok(header.map_err(|e| ObjectError::decode(self.mos.place(id, 0, 0), e))?)
+        Ok(Header::of(&self.mos, &object)?)
     }
 
     async fn put_trees_header(&self, id: ObjectId, header: &Header) -> Result<(), ChangeError> {

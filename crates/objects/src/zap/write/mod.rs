@@ -375,6 +375,9 @@ impl<'a> Writer<'a> {
         let object = self.set.object(self.rq, self.id).await?;
         if let Change::Insert(value) | Change::Put(value) = change {
             check(&object, key, value)?;
+            if matches!(key, Key::Name(name) if name.len() >= NAME_MAX_BYTES) {
+                self.set.note_long_name();
+            }
         }
         let place = self.place(0);
         let Some((bytes, endian)) = self.set.read_ordered_block(self.rq, &object, 0).await? else {
