@@ -39,7 +39,7 @@ use weir_codec::Salt;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock, features};
 use weir_machine::Machine;
 use weir_objects::dedup::Dedup;
-use weir_objects::dsl::change::FileSystemSpec;
+use weir_objects::dsl::change::{FileSystemSpec, needed_feature};
 use weir_objects::live::{OpenGate, Policy};
 use weir_objects::txg::TxGroups;
 use weir_objects::{ObjectSet, props};
@@ -179,6 +179,12 @@ impl CreateOptions {
         let enabled = |name: &str| self.features.iter().any(|f| f == name);
         if let Some(name) = self.features.iter().find(|f| features::by_name(f).is_none()) {
             return Err(refused(format!("there is no feature '{name}'")));
+        }
+        let large = (self.root.slots > 1).then_some("large_dnode");
+        let mut needed =
+            self.root_properties.iter().filter_map(|(name, value)| needed_feature(name, value)).chain(large);
+        if let Some(feature) = needed.find(|feature| !enabled(feature)) {
+            return Err(refused(format!("a property of the root file system needs feature@{feature}")));
         }
         let classes = self.tops.iter().any(|t| matches!(t.class, Class::Special | Class::Dedup));
         if classes && !enabled("allocation_classes") {

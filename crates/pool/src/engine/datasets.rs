@@ -106,7 +106,9 @@ impl Engine {
         let dataset = dsl.find(rq, name).await?;
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
-            return Volume::open(rq, set, name).await.map_err(failed);
+            let volume = Volume::open(rq, set, name).await.map_err(failed)?;
+            self.reading.watch(dataset.objset(), &volume);
+            return Ok(volume);
         }
         if let Some(Door::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
             return Ok(volume);
@@ -252,7 +254,8 @@ impl Engine {
             is_snapshot: dataset.is_snapshot(),
             referenced_bytes: dataset.phys.referenced_bytes,
             available_bytes: self.number(rq, dsl, dataset, "available").await?,
-            long_names: self.number(rq, dsl, dataset, "longname").await? != 0,
+            long_names: self.number(rq, dsl, dataset, "longname").await? != 0
+                && self.feature_count(rq, "org.zfsonlinux:longname").await?.is_some(),
             // hidden 0, visible 1, disabled 2.
             snapdir_visible: self.number(rq, dsl, dataset, "snapdir").await? == 1,
         })

@@ -13,7 +13,7 @@ use weir_machine::Request;
 use weir_objects::dedup::DedupPolicy;
 use weir_objects::dsl::{Dir, Dsl, SetKey};
 use weir_objects::live::{Gate, Policy};
-use weir_objects::props::{Stored, Value};
+use weir_objects::props::{self, Stored, Value};
 use weir_objects::{ObjectSet, Opening};
 
 /// The feature that files share blocks.
@@ -81,10 +81,8 @@ impl Engine {
 
 /// The number that a property has: set nearest, or brought by a stream.
 fn number(chain: &[(String, Arc<Stored>)], name: &str) -> Option<u64> {
-    let received = format!("{name}$recvd");
-    let found = chain.iter().find_map(|(_, stored)| stored.get(name).or_else(|| stored.get(&received)));
-    match found {
-        Some(Value::Number(n)) => Some(*n),
+    match chain.iter().find_map(|(_, stored)| props::stored_value(stored, name)) {
+        Some((Value::Number(n), _)) => Some(*n),
         _ => None,
     }
 }
@@ -164,5 +162,16 @@ mod tests {
         assert_eq!((dedup(13), dedup(14)), (Some((ChecksumKind::Edonr, true)), Some((ChecksumKind::Blake3, false))));
         let policy = policy_of(&chain(&[("compression", 2), ("redundant_metadata", 3), ("copies$recvd", 3)]));
         assert_eq!((policy.compression, policy.metadata_copies), (CompressionKind::Off, 3));
+    }
+
+    #[test]
+    fn what_overrides_a_value_counts() {
+        // `none`, which older software does not know, stands beside `all`.
+        assert_eq!(policy_of(&chain(&[("redundant_metadata", 0), ("redundant_metadata$iuv", 3)])).metadata_copies, 1);
+        // What a stream brought was overridden by what stands above.
+        let above = chain(&[("compression", 16)]);
+        let both: Vec<_> =
+            chain(&[("compression$recvd", 2), ("compression$inherit", 0)]).into_iter().chain(above).collect();
+        assert_eq!(policy_of(&both).compression, CompressionKind::Zstd);
     }
 }

@@ -10,34 +10,53 @@ use super::{Engine, Syncing};
 use crate::diff::Pair;
 use crate::error::PoolError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_files::diff::Diff;
 use weir_format::{ObjectId, ObjsetId};
 use weir_machine::Request;
 use weir_objects::dsl::change::ChangeError;
+use weir_volumes::Volume;
 
 /// The tag of temporary holds.
 const TAG: &str = "zfs-diff";
 /// Names that are tried for a temporary snapshot.
 const MOST_NAMES: u32 = 1000;
 
-/// The snapshots that are read, and by how many.
+/// The snapshots that are read.
 #[derive(Clone, Default)]
-pub struct Reading(Arc<Mutex<BTreeMap<ObjsetId, usize>>>);
+pub struct Reading(Arc<Mutex<Readers>>);
+
+#[derive(Default)]
+struct Readers {
+    /// By how many.
+    counts: BTreeMap<ObjsetId, usize>,
+    /// Snapshots of volumes, for clients to attach to.
+    volumes: Vec<(ObjsetId, Weak<Volume>)>,
+}
 
 impl Reading {
-    fn all_of(&self) -> MutexGuard<'_, BTreeMap<ObjsetId, usize>> {
+    fn all_of(&self) -> MutexGuard<'_, Readers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Their objects.
     pub(crate) fn objects(&self) -> BTreeSet<ObjectId> {
-        self.all_of().keys().map(|id| ObjectId(id.0)).collect()
+        let all = self.all_of();
+        let is_used = |volume: &Weak<Volume>| volume.upgrade().is_some_and(|volume| volume.users() > 0);
+        let attached = all.volumes.iter().filter(|(_, volume)| is_used(volume)).map(|(id, _)| id);
+        attached.chain(all.counts.keys()).map(|id| ObjectId(id.0)).collect()
     }
 
     fn begin(&self, id: ObjsetId) -> Reader {
-        *self.all_of().entry(id).or_default() += 1;
+        *self.all_of().counts.entry(id).or_default() += 1;
         Reader { reading: self.clone(), id }
+    }
+
+    /// A snapshot of a volume was opened: it is read while clients are attached to it.
+    pub(crate) fn watch(&self, id: ObjsetId, volume: &Arc<Volume>) {
+        let mut all = self.all_of();
+        all.volumes.retain(|(_, other)| other.strong_count() > 0);
+        all.volumes.push((id, Arc::downgrade(volume)));
     }
 }
 
@@ -50,10 +69,10 @@ struct Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut all = self.reading.all_of();
-        if let Some(count) = all.get_mut(&self.id) {
+        if let Some(count) = all.counts.get_mut(&self.id) {
             *count -= 1;
             if *count == 0 {
-                all.remove(&self.id);
+                all.counts.remove(&self.id);
             }
         }
     }

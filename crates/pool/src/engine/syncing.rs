@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   1  data sets       their trees, then what that means for space, dead lists, directories
-//!   2  sync tasks      create, snapshot, destroy …; sets that they changed sync as in 1
+//!   2  sync tasks      create, snapshot, destroy …; sets that they made sync as in 1 before the next task
 //!   3  frees           what nobody needs any more goes back to the allocator
 //!   4  configuration   if it changed
 //!   5  the MOS         planned with its own space maps ([`weir_objects::mos_plan`]), then written
@@ -94,6 +94,8 @@ pub struct Syncing<'b> {
     pub core: &'b mut Core,
     /// The pool.
     pub engine: &'b Engine,
+    /// Sets that a task made.
+    made: Vec<Arc<ObjectSet>>,
 }
 
 /// Syncs a group. Gives what is to be told to those who asked for its sync tasks.
@@ -107,7 +109,7 @@ pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<
     let mut change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
     // Who begins to read one waits for this group.
     change.reading = engine.reading.objects();
-    let mut syncing = Syncing { change, core, engine };
+    let mut syncing = Syncing { change, core, engine, made: Vec::new() };
     let mut answers = VecDeque::new();
     (syncing.run(&mut answers, now_s).await, answers)
 }
@@ -121,7 +123,11 @@ impl Syncing<'_> {
         self.sync_logs().await?;
         self.sync_sets().await?;
         for job in self.engine.queue.take(self.txg()) {
-            answers.extend(job(self).await);
+            answers.extend(job(self).await?);
+            // The next task finds whole what this one made: a snapshot of it has its contents.
+            for set in std::mem::take(&mut self.made) {
+                self.sync_set(&set).await?;
+            }
         }
         self.sync_sets().await?;
         self.free_all().await?;
@@ -174,18 +180,22 @@ impl Syncing<'_> {
 
     /// Writes the trees of all sets that changed, and books what that means.
     pub(crate) async fn sync_sets(&mut self) -> Result<(), PoolError> {
-        let txg = self.txg();
         for open in self.engine.sets.all() {
-            let set = open.set;
-            if let Some(outcome) = set.sync(self.change.rq, txg).await? {
-                let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
-                let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
-                self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
-                self.add_clones(&outcome.cloned).await?;
-                outcome.orphans.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
-                if outcome.large_dnodes {
-                    self.change.activate(ObjectId(set.id().0), "large_dnode").await?;
-                }
+            self.sync_set(&open.set).await?;
+        }
+        Ok(())
+    }
+
+    async fn sync_set(&mut self, set: &Arc<ObjectSet>) -> Result<(), PoolError> {
+        if let Some(outcome) = set.sync(self.change.rq, self.txg()).await? {
+            let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
+            let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
+            self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
+            self.add_clones(&outcome.cloned).await?;
+            outcome.orphans.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
+            let needed = [(outcome.large_dnodes, "large_dnode"), (outcome.long_names, "longname")];
+            for (_, feature) in needed.into_iter().filter(|(needed, _)| *needed) {
+                self.change.activate(ObjectId(set.id().0), feature).await?;
             }
         }
         Ok(())
@@ -393,8 +403,8 @@ impl Syncing<'_> {
         Ok(())
     }
 
-    /// Lets the next pass over the sets sync one that was made just now.
+    /// Has one that was made just now synced when the task ends.
     pub fn add_set(&mut self, set: Arc<ObjectSet>) {
-        self.engine.sets.insert(set);
+        self.made.push(self.engine.sets.insert(set));
     }
 }

@@ -3,6 +3,9 @@
 //! A task checks and then changes, alone and in syncing context; many may be in one group, in the order in which they
 //! were asked for. Who asked is told when the group is on stable storage, or at once if the check failed.
 //!
+//! A task that finds in its checks that it cannot be done has changed nothing. If reading fails halfway, what it changed so
+//! far must not become true: then the whole group fails, and the pool with it, as after any other error of the syncer.
+//!
 //! A task belongs to the group that was open when it was asked for, or a later one: what was changed before it is asked
 //! for is in that group at the latest. In an earlier one, a snapshot would lack what its owner had already written.
 
@@ -13,12 +16,15 @@ use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
+use weir_objects::dsl::change::ChangeError;
 
 /// Tells who asked: called with what became of the group.
 pub(crate) type Answer = Box<dyn FnOnce(Result<(), PoolError>) + Send>;
-/// A task: does its work, and leaves what is to be told when it is stable (`None` if it was told already).
-pub(crate) type Job =
-    Box<dyn for<'a, 'b> FnOnce(&'a mut Syncing<'b>) -> BoxFuture<'a, Option<Answer>> + Send + 'static>;
+/// A task: does its work, and leaves what is to be told when it is stable (`None` if it was told already). An error ends the
+/// group.
+pub(crate) type Job = Box<
+    dyn for<'a, 'b> FnOnce(&'a mut Syncing<'b>) -> BoxFuture<'a, Result<Option<Answer>, PoolError>> + Send + 'static,
+>;
 
 /// What a task's own function is: check, then change.
 pub trait Task<T>:
@@ -29,6 +35,11 @@ pub trait Task<T>:
 impl<T, F> Task<T> for F where
     F: for<'a, 'b> FnOnce(&'a mut Syncing<'b>) -> BoxFuture<'a, Result<T, PoolError>> + Send + 'static
 {
+}
+
+/// Whether the pool's own structures could not be read or changed, as opposed to a refusal.
+fn is_fault(error: &PoolError) -> bool {
+    matches!(error, PoolError::Object(_) | PoolError::Change(ChangeError::Object(_)))
 }
 
 /// Tasks that wait for the open group to close.
@@ -57,17 +68,20 @@ impl Queue {
         let (tell, told) = oneshot::channel();
         let job: Job = Box::new(move |syncing| {
             Box::pin(async move {
-                match task(syncing).await {
+                let before = syncing.change.marks();
+                // Who no longer waits needs no answer.
+                match task(&mut *syncing).await {
                     Ok(value) => {
-                        let answer: Answer = Box::new(move |stable| {
-                            // Who no longer waits needs no answer.
-                            let _ = tell.send(stable.map(|()| value));
-                        });
-                        Some(answer)
+                        let answer: Answer = Box::new(move |stable| drop(tell.send(stable.map(|()| value))));
+                        Ok(Some(answer))
+                    }
+                    Err(error) if is_fault(&error) && syncing.change.marks() != before => {
+                        let _ = tell.send(Err(syncing.engine.suspended(&error)));
+                        Err(error)
                     }
                     Err(error) => {
                         let _ = tell.send(Err(error));
-                        None
+                        Ok(None)
                     }
                 }
             })

@@ -11,6 +11,8 @@ use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset};
 use weir_objects::props::Value;
 use weir_pool::engine::ImportOptions;
+use weir_pool::features::Features;
+use weir_pool::mos::Mos;
 use weir_pool::{Engine, Layout, OpenOptions, Pool};
 
 const FILES: u64 = 40;
@@ -308,5 +310,31 @@ fn copies_of_any_range() {
         work::demand_whole(&machine, &dir, "tank").await;
     });
     zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Software that does not know such names would not stand them: the feature says that they are there.
+#[test]
+fn long_names_are_a_feature_in_use() {
+    let dir = folder("files-long-names");
+    let machine = Machine::production().unwrap();
+    let mut options = pool_of(&dir, Layout::Single, 1);
+    options.features.push("longname".into());
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        let properties = vec![("longname".into(), Value::Number(1))];
+        engine.create_dataset(NewDataset { properties, ..home() }).await.unwrap();
+        let files = engine.file_system(rq, "tank/home").await.unwrap();
+        for (len, count) in [(255, 0), (256, 1), (1023, 1)] {
+            let new = New::of(NewKind::Regular, 0o644);
+            files.create(rq, &Cred::root(), files.root(), &vec![b'n'; len], &new).await.unwrap();
+            engine.sync().await.unwrap();
+            let features = Features::read(rq, &Mos { set: engine.mos.clone() }).await.unwrap();
+            assert_eq!(features.count("org.zfsonlinux:longname"), Some(count), "a name of {len} bytes");
+        }
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
     std::fs::remove_dir_all(&dir).unwrap();
 }

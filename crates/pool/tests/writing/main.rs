@@ -19,6 +19,7 @@ mod real;
 mod scrub;
 mod space_log;
 mod stuck;
+mod tasks;
 mod trim;
 mod waiting;
 mod work;
