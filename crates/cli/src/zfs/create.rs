@@ -188,6 +188,28 @@ fn with_reservation(engine: &Engine, new: NewDataset, sparse: bool) -> NewDatase
     new
 }
 
+/// What a volume that reserves just what it could need reserves now, and is to reserve at another size
+/// (`zfs_add_synthetic_resv`); `None` for others.
+pub async fn reservations(
+    engine: &Engine,
+    rq: &Request,
+    name: &str,
+    size_bytes: u64,
+) -> Result<Option<(u64, u64)>, Failure> {
+    let (all, facts, raidz) = (dsl(engine, rq).await?, engine.facts(), raidz_of(engine));
+    let volume = all.find(rq, name).await.map_err(PoolError::from)?;
+    let mut numbers = [0; 4];
+    for (number, property) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies", "refreservation"]) {
+        let found = all.property(rq, &volume, &facts, property).await.map_err(PoolError::from)?;
+        if let Some(Value::Number(n)) = found.map(|property| property.value) {
+            *number = n;
+        }
+    }
+    let [now_bytes, block_bytes, copies, reserved] = numbers;
+    let needs = |bytes| reservation(bytes, block_bytes, copies, &raidz);
+    Ok((needs(now_bytes) == reserved).then(|| (reserved, needs(size_bytes))))
+}
+
 /// A RAID-Z vdev: devices, parities, log2 of its sectors.
 type Raidz = (u64, u64, u64);
 

@@ -1,5 +1,6 @@
 //! `zfs set` and `zfs inherit`: properties of datasets.
 
+use super::create::reservations;
 use super::identity::{self, Of};
 use super::target::{self, PLACES, below, words};
 use super::values::{self, When};
@@ -71,13 +72,41 @@ async fn set(call: &Call, engine: &Engine, name: &str, pairs: &[String], doing: 
     }
     let volsize = settings.iter().position(|(property, _)| property == "volsize").map(|at| settings.remove(at).1);
     if let Some(Value::Number(bytes)) = volsize {
-        target::run(call, engine, doing, Operation::Resize(name.to_owned(), bytes)).await?;
+        let own = settings.iter().any(|(property, _)| property == "refreservation");
+        let reserved = if own { None } else { reservations(engine, &rq, name, bytes).await? };
+        resize(call, engine, name, bytes, reserved, doing).await?;
     }
     if settings.is_empty() {
         return Ok(());
     }
     let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
     target::run(call, engine, doing, Operation::Set(name.to_owned(), settings)).await
+}
+
+/// Gives a volume another size, and lets what it reserves follow: `reserved` now and then.
+async fn resize(
+    call: &Call,
+    engine: &Engine,
+    name: &str,
+    bytes: u64,
+    reserved: Option<(u64, u64)>,
+    doing: &str,
+) -> Result<(), Failure> {
+    let reserve = |n: u64| {
+        let setting = ("refreservation".to_owned(), Setting::Set(Value::Number(n)));
+        target::run(call, engine, doing, Operation::Set(name.to_owned(), vec![setting]))
+    };
+    let (now, then) = reserved.unwrap_or_default();
+    if then > now {
+        // Without room for that it stays as it is.
+        reserve(then).await?;
+    }
+    let resized = target::run(call, engine, doing, Operation::Resize(name.to_owned(), bytes)).await;
+    match resized {
+        Ok(()) if then < now => reserve(then).await,
+        Err(failure) if then > now => reserve(now).await.and(Err(failure)),
+        other => other,
+    }
 }
 
 /// The limit of a user, group or project; `None` if it is none that is to be set.

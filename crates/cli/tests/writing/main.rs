@@ -120,6 +120,17 @@ fn datasets_come_change_and_go() {
     assert!(lab.ok("zfs get -H -o source compression p/d").starts_with("default"));
     lab.ok("zfs set volsize=48M p/v");
     assert_eq!(lab.ok("zfs get -H -o value volsize p/v"), "48M\n");
+    let full = lab.fails("zfs create -V 1T p/full").1;
+    assert!(full.contains("cannot create 'p/full': out of space"), "{full}");
+    lab.ok("zfs create -V 8M p/thick");
+    let reserved = || lab.ok("zfs get -Hp -o value refreservation p/thick").trim().parse::<u64>().unwrap();
+    let before = reserved();
+    lab.ok("zfs set volsize=16M p/thick");
+    assert!(reserved() >= before + (8 << 20), "{} after {before}", reserved());
+    assert!(lab.fails("zfs set volsize=1T p/thick").1.contains("greater than available space"));
+    lab.ok("zfs set volsize=8M p/thick");
+    assert_eq!(reserved(), before);
+    lab.ok("zfs destroy p/thick");
     let names = "p\np@two\np/a\np/a@two\np/a/b\np/a/b@two\np/clone\np/d\np/d@two\np/d#mark\np/v\np/v@two\n";
     assert_eq!(lab.ok("zfs list -H -t all -o name"), names);
     lab.check("p");
@@ -152,6 +163,7 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ("zpool create q D2 mirror D3 D4", 1, "mismatched replication level"),
     ("zpool create -o ashift=7 q D2", 1, "only values between 9 and 16"),
     ("zpool create -O compression=fast q D2", 1, "must be one of"),
+    ("zpool create -d -O compression=zstd q D2", 1, "needs feature@zstd_compress"),
     ("zpool create -O encryption=on q D2", 1, "Keyformat required for new encryption root"),
     ("zpool create q /nowhere/at/all", 1, "no such file or directory"),
     ("zpool destroy nothing", 1, "no such pool"),
