@@ -229,6 +229,11 @@ impl Tree {
         out
     }
 
+    /// Whether top-level vdev `vdev` is of a kind whose disks can be told what is no longer needed.
+    pub(crate) fn discards(&self, vdev: u32) -> bool {
+        self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_) | Body::Mirror(_) | Body::Raidz(_)))
+    }
+
     /// Tells the disks below top-level vdev `vdev` that a range of its space is no longer needed: as much of it as makes
     /// whole sectors on them. Gives the bytes of which a disk took note; errors do not matter, it is a hint.
     pub(crate) async fn discard(&self, vdev: u32, range: Range<u64>) -> u64 {

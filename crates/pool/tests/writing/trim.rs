@@ -3,13 +3,14 @@
 
 use crate::work;
 use std::path::Path;
+use std::time::Duration;
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_objects::live::Purpose;
 use weir_pool::config::Class;
 use weir_pool::create::PoolValue;
 use weir_pool::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
-use weir_sim::{SimWorld, Timing};
+use weir_sim::{Fault, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
 
@@ -58,4 +59,37 @@ fn what_was_freed_is_trimmed_in_the_background() {
     assert_eq!(soon, 0, "what was just freed may be needed by a rewind");
     assert!(in_the_end >= 3, "{in_the_end} discards");
     assert_eq!(discards(false), (0, 0));
+}
+
+/// What is trimmed is out of use meanwhile: never so much that groups find no space.
+#[test]
+fn groups_go_on_while_all_is_trimmed() {
+    let world = SimWorld::new(4);
+    let disk = world.add_disk(format!("{SEARCH}/d0"), 64 << 20, 512, Timing::Nvme);
+    let machine = world.machine();
+    let leaf = NewLeaf { path: disk.path().to_owned(), is_file: true };
+    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let run = world.run(async {
+        let engine = Engine::create(&machine, &CreateOptions::new("tank", vec![top])).await.unwrap();
+        work::write_object(&engine, "tank", 64, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        let before = engine.cache.blocks().vdev_space(0).free_bytes;
+        disk.lay(Fault::Slow { factor: 10_000 });
+        let trim = machine.tasks.spawn({
+            let engine = engine.clone();
+            async move { engine.trim().await.unwrap() }
+        });
+        while disk.stats().discards == 0 {
+            machine.clock.sleep(Duration::from_micros(10)).await;
+        }
+        let left = engine.cache.blocks().vdev_space(0).free_bytes;
+        assert!(left < before && left > before / 2, "{left} of {before} bytes can be used");
+        work::write_object(&engine, "tank", 64, 2).await.unwrap();
+        engine.sync().await.unwrap();
+        disk.lift_all();
+        assert!(trim.await.unwrap() > before / 2);
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+    });
+    run.unwrap();
 }
