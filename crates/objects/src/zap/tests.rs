@@ -34,7 +34,19 @@ fn names_are_folded_and_normalized() {
 
 #[test]
 fn what_is_not_text_matches_nothing_once_names_are_normalized() {
-    assert_eq!(normalize(b"\xff", NormFlags(UPPER)), None);
-    assert!(Wanted::new(b"\xff", NormFlags(UPPER), Match::Normalized).is_none());
+    let forms = NormFlags(UPPER | NormFlags::NFD);
+    assert_eq!(normalize(b"\xff", forms), None);
+    assert!(Wanted::new(b"\xff", forms, Match::Normalized).is_none());
     assert!(Wanted::new(b"\xff", NormFlags(0), Match::Exact).is_some());
+}
+
+/// As OpenZFS's library folds them.
+#[test]
+fn case_is_folded_also_where_names_are_not_text() {
+    let upper = |name: &[u8]| normalize(name, NormFlags(UPPER)).unwrap().into_owned();
+    assert_eq!(upper(b"caf\xe9"), b"CAF\xe9");
+    assert_eq!(upper(b"na\xefve"), b"NA\xefve");
+    assert_eq!(upper(b"\xff\xfea\x80b\xf5c"), b"\xff\xfeA\x80B\xf5C");
+    assert_eq!(upper(b"\xc3\xa9\xe9abc"), b"\xc3\x89\xe9abC");
+    assert_eq!(upper(b"\xed\xa0\x80a\xf4\xbf\xbf\xbfq\xc3"), b"\xed\xa0\x80A\xf4\xbf\xbf\xbfQ\xc3");
 }
