@@ -46,6 +46,8 @@ pub struct Wish {
     pub force: bool,
     /// Take an older transaction group if the last cannot be read.
     pub rewind: bool,
+    /// Give up what intent logs on missing devices hold.
+    pub without_logs: bool,
     /// Its new name.
     pub new_name: Option<String>,
 }
@@ -123,6 +125,7 @@ impl Written {
         let mut options = ImportOptions::new(open);
         options.host = host();
         options.force = wish.force;
+        options.without_logs = wish.without_logs;
         options.new_name = wish.new_name.clone();
         let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", wish.pool));
         let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;

@@ -14,6 +14,7 @@ use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
 use crate::ids::Txg;
+use std::time::Duration;
 
 /// A decoded uberblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,19 @@ impl Mmp {
     /// Milliseconds between MMP writes, if said.
     pub fn write_interval_ms(self) -> Option<u64> {
         (self.config & 1 != 0).then_some((self.config >> 8) & 0xff_ffff)
+    }
+
+    /// So long somebody who wants the pool has to look on: whoever has it writes in that time, or has given up. At most ten
+    /// minutes (`spa_activity_check_duration`).
+    pub fn activity_time(self) -> Duration {
+        const INTERVALS: u32 = 20;
+        const MOST: Duration = Duration::from_secs(600);
+        let interval = Duration::from_millis(self.write_interval_ms().unwrap_or(1000));
+        let time = match self.fail_intervals() {
+            Some(fails) if fails > 0 => interval.saturating_mul(2 * u32::from(fails)),
+            _ => interval.saturating_add(Duration::from_nanos(self.delay_ns)).saturating_mul(INTERVALS),
+        };
+        time.clamp(Duration::from_secs(1), MOST)
     }
 
     /// Sequence number below the second, if said.
@@ -155,6 +169,8 @@ mod tests {
     fn mmp_and_reflow_words() {
         let mmp = Mmp { delay_ns: 0, config: 0x0014_0003_0003_e807 };
         assert_eq!((mmp.write_interval_ms(), mmp.sequence(), mmp.fail_intervals()), (Some(1000), Some(3), Some(20)));
+        assert_eq!(mmp.activity_time(), Duration::from_secs(40));
+        assert_eq!(Mmp { config: 0, delay_ns: u64::MAX }.activity_time(), Duration::from_secs(600));
         assert_eq!(Mmp { config: 0xff00, delay_ns: 1 }.write_interval_ms(), None);
         let reflow = Reflow::from_word(2 << 55 | 0x10);
         assert_eq!((reflow.scratch_state, reflow.offset_bytes), (2, 0x2000));

@@ -11,6 +11,7 @@
 
 pub(crate) mod contents;
 pub mod devices;
+mod foreign;
 pub mod layout;
 
 pub use layout::{Layout, NewLeaf, NewTop};
@@ -259,7 +260,12 @@ impl Engine {
         let tree = config_tree(&config)?;
         let (engine, contents) = assemble(machine, options, config, leaves, &tree, aux)?;
         engine
-            .sync_task(move |syncing: &mut Syncing<'_>| Box::pin(async move { contents.make(syncing).await }))
+            .sync_task(move |syncing: &mut Syncing<'_>| {
+                Box::pin(async move {
+                    let done = contents.make(syncing).await;
+                    syncing.or_give_up(done)
+                })
+            })
             .await?;
         engine.events.post("pool_create", |_| {});
         Ok(engine)
@@ -393,6 +399,7 @@ fn assemble(
         freed_per_group: options.dirty.freed_blocks,
         frees_on: false,
         stuck: None,
+        given_up: None,
         ended: false,
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };

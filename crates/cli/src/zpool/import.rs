@@ -23,7 +23,7 @@ const SPEC: Spec = Spec {
     command: "zpool import",
     letters: "ad:DfFlmnNo:R:s",
     long: &[],
-    usage: "zpool import [-D] [-d DIR|DEVICE]…\n       zpool import [-aflFnN] [-D] [-o PROPERTY=VALUE]… [-R ROOT] [-d \
+    usage: "zpool import [-D] [-d DIR|DEVICE]…\n       zpool import [-aflFmnN] [-D] [-o PROPERTY=VALUE]… [-R ROOT] [-d \
             DIR|DEVICE]… [POOL|ID [NEWPOOL]]",
 };
 
@@ -130,7 +130,8 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
         open.rewind = Rewind::Auto;
     }
     let all_keys = !args.has('l') || ask_all(Asked::Caller(call), call.machine()?, &mut open)?;
-    let wish = Wish { search, pool: guid, keys: open.keys, force, rewind: args.has('F'), new_name };
+    let (rewind, without_logs) = (args.has('F'), args.has('m'));
+    let wish = Wish { search, pool: guid, keys: open.keys, force, rewind, without_logs, new_name };
     let written = Written::open(call.machine()?.clone(), &wish)?.stays();
     let replayed = written.machine.block_on(replay(&written.engine));
     written.close()?;

@@ -69,7 +69,7 @@ impl FileSystem {
         let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
         self.leave(rq, &tx, &mut dir, name, is_dir, now).await?;
         let last = unlink(&mut node, now)?;
-        let at_once = last && self.goes_at_once(&node);
+        let at_once = last && self.goes_at_once(rq, &node).await;
         if last {
             self.forget_in_log(object);
         }

@@ -11,10 +11,13 @@ use crate::change::{Cred, RenameMode};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use weir_format::ObjectId;
+use weir_format::zap::NormFlags;
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
 use weir_objects::live::Purpose;
 use weir_objects::txg::Tx;
+use weir_objects::zap::Match;
+use weir_objects::zap::name::normalize;
 
 /// Deepest directory that the way up is walked from: `PATH_MAX` holds half as many names, but nobody has to use paths.
 const DEPTH_MAX: usize = 1 << 16;
@@ -110,10 +113,14 @@ impl FileSystem {
         }
     }
 
-    /// Whether two names are the same to this file system.
+    /// Whether two names are the same to this file system. One of mixed case has both at once.
     fn folds(&self, a: &[u8], b: &[u8]) -> bool {
-        let norm = self.norm_flags();
-        norm.any() && weir_objects::zap::name::normalize(a, norm) == weir_objects::zap::name::normalize(b, norm)
+        let norm = match self.matching() {
+            Match::Exact => return false,
+            Match::Normalized => self.norm_flags(),
+            Match::NormalizedCase => NormFlags(self.normalization()),
+        };
+        norm.any() && normalize(a, norm) == normalize(b, norm)
     }
 
     async fn may_rename(&self, rq: &Request, cred: &Cred, plan: &Plan, mode: RenameMode) -> Result<(), FileError> {
@@ -187,7 +194,7 @@ impl FileSystem {
             if last {
                 self.forget_in_log(id);
             }
-            if last && self.goes_at_once(&target) {
+            if last && self.goes_at_once(rq, &target).await {
                 self.objects().remove(rq, tx, id).await.map_err(|e| FileError::at(e, id, 0))?;
             } else {
                 self.store(rq, tx, &target).await?;

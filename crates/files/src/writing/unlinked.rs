@@ -77,11 +77,13 @@ impl FileSystem {
         lock(&writing.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
     }
 
-    /// Whether a file that has just lost its last name can go in the same transaction.
-    pub(super) fn goes_at_once(&self, node: &Node) -> bool {
+    /// Whether a file that has just lost its last name can go in the same transaction. One that cannot be read to be taken
+    /// apart waits in the queue.
+    pub(super) async fn goes_at_once(&self, rq: &Request, node: &Node) -> bool {
         !self.stays_held(node.id)
             && node.word(index::XATTR) == 0
             && (node.is_dir() || self.objects().is_small(&node.object))
+            && self.objects().look_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
     }
 
     /// Enters a file into the delete queue.

@@ -275,7 +275,7 @@ impl ObjectSet {
     /// Writes one whole block: exactly as long as the object's blocks are.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for another length.
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for another length; what leads to the block cannot be read.
     pub async fn write_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -284,6 +284,9 @@ impl ObjectSet {
         block: u64,
         bytes: Bytes,
     ) -> Result<(), ObjectError> {
+        if !tx.is_syncing() {
+            self.look_ahead(rq, id, block..block.saturating_add(1)).await?;
+        }
         self.change(rq, id, |node| {
             let object = node.current.clone().ok_or(self.no_object(id))?;
             if bytes.len() as u64 != object.block_bytes() {
@@ -308,6 +311,9 @@ impl ObjectSet {
         block_bytes: Option<u32>,
         blocks: &[(u64, Bytes)],
     ) -> Result<(), ObjectError> {
+        for (block, _) in blocks.iter().filter(|_| !tx.is_syncing()) {
+            self.look_ahead(rq, id, *block..block.saturating_add(1)).await?;
+        }
         self.change(rq, id, |node| {
             let object = node.current.clone().ok_or(self.no_object(id))?;
             let size = block_bytes.map_or(object.block_bytes(), u64::from);
@@ -339,6 +345,7 @@ impl ObjectSet {
         block: u64,
         pointer: BlockPointer,
     ) -> Result<(), ObjectError> {
+        self.look_ahead(rq, id, block..block.saturating_add(1)).await?;
         self.change(rq, id, |node| {
             let object = node.current.clone().ok_or(self.no_object(id))?;
             if pointer.lsize_bytes() != object.block_bytes() {

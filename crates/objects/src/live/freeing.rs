@@ -114,7 +114,7 @@ impl ObjectSet {
         self.free_blocks(rq, tx, id, first..last).await
     }
 
-    /// Counts what is about to be freed; the syncer, whose group nobody waits to enter, is not counted.
+    /// Counts what is about to be freed, if it can be; the syncer, whose group nobody waits to enter, is not counted.
     async fn count_freed(
         self: &Arc<Self>,
         rq: &Request,
@@ -128,6 +128,7 @@ impl ObjectSet {
         let last = self.object(rq, id).await?.dnode.max_block_id;
         let range = range.start..range.end.min(last.saturating_add(1));
         if !range.is_empty() {
+            self.look_ahead(rq, id, range.clone()).await?;
             let freed = self.last_piece(rq, id, range, u64::MAX).await?;
             self.book_freed(tx, freed.blocks);
         }
@@ -204,6 +205,7 @@ impl ObjectSet {
         let mut end = if range.end == u64::MAX { blocks } else { blocks.min(range.end / block_bytes) };
         while first < end {
             let piece = self.last_piece(rq, id, first..end, self.most_per_piece()).await?;
+            self.look_ahead(rq, id, piece.from..end).await?;
             if piece.from <= first {
                 break;
             }

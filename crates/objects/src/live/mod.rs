@@ -26,6 +26,7 @@
 //! What was rejected: *buffers with states of their own*, one per block and txg (OpenZFS's dbufs): the states and their
 //! locks are most of its code. An ordered map per txg does the same, and the syncer gets it whole.
 
+mod ahead;
 mod change;
 mod freeing;
 pub(crate) mod node;

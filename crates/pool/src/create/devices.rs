@@ -1,7 +1,7 @@
 //! The devices of a new pool: opened for writing, and checked for being somebody's already.
 
 use super::layout::Size;
-use super::{CreateOptions, NewLeaf};
+use super::{CreateOptions, NewLeaf, foreign};
 use crate::assemble::state;
 use crate::engine::labels::Leaf;
 use crate::error::PoolError;
@@ -34,7 +34,8 @@ impl Opened {
 /// Opens all devices of a new pool, in the order of [`CreateOptions`]; nothing is written.
 ///
 /// # Errors
-/// [`PoolError::Disk`]; [`PoolError::InUse`] for what carries labels of a pool or a partition table, unless forced.
+/// [`PoolError::Disk`]; [`PoolError::InUse`] for what carries labels of a pool, a partition table, or what [`foreign`]
+/// knows, unless forced.
 pub(super) async fn open_all(machine: &Machine, options: &CreateOptions) -> Result<Vec<Opened>, PoolError> {
     open_leaves(machine, options.leaves(), options.force).await
 }
@@ -73,16 +74,24 @@ pub async fn owner(disk: &Arc<dyn Disk>, leaf: &NewLeaf) -> Result<Option<String
     let labels = label::read(disk).await;
     if let Some(list) = labels.best() {
         let name = list.get_str("name").unwrap_or("?");
-        return Ok(match list.get_u64("state") {
+        let pool = match list.get_u64("state") {
             Some(state::ACTIVE) => Some(format!("is part of pool '{name}'")),
             Some(state::EXPORTED) => Some(format!("is part of exported pool '{name}'")),
             Some(state::SPARE) => Some("is a hot spare".into()),
             Some(state::L2CACHE) => Some("is a cache device".into()),
             _ => None,
-        });
+        };
+        if pool.is_some() {
+            return Ok(pool);
+        }
     }
     let partitions = gpt::partitions(disk, &leaf.path).await?;
-    Ok((!partitions.is_empty()).then(|| "has a partition table".into()))
+    if !partitions.is_empty() {
+        return Ok(Some("has a partition table".into()));
+    }
+    let front = disk.read(0, foreign::FRONT_BYTES).await;
+    let front = front.map_err(|source| PoolError::Disk { path: leaf.path.clone(), source })?;
+    Ok(foreign::what(front.as_ref()).map(|what| format!("seems to hold {what}")))
 }
 
 /// The device in the shape that the tree of vdevs is built from.

@@ -94,11 +94,15 @@ fn packed(list: &NvList) -> Result<Vec<u8>, PoolError> {
     Ok(bytes)
 }
 
-/// Makes a device blank for a new pool: four labels that say `list`, no boot environment, no uberblock.
+/// Makes a device blank for a new pool: four labels that say `list`, no boot environment, no uberblock. Nor anything
+/// before them: the partition table of a device that is taken whole would go on leading to what lay in its partitions.
 pub async fn initialize(leaf: &Leaf, list: &NvList) -> Result<(), PoolError> {
     let packed = packed(list)?;
     let blank = async {
         for index in 0..label::LABELS {
+            if let Some(at) = label::label_offset(index, leaf.disk.geometry().size_bytes) {
+                leaf.disk.write(at, Buf::zeroed(label::BOOT_ENV.start)).await?;
+            }
             leaf.write(index, label::BOOT_ENV.start, vec![0; label::BOOT_ENV.len()]).await?;
             leaf.write(index, label::RING.start, vec![0; label::RING.len()]).await?;
         }

@@ -24,14 +24,15 @@ use super::space::SpaceMaps;
 use super::syncing::{Core, Syncing};
 use super::{Engine, Host, Parts, allocation, unflushed};
 use crate::assemble::state;
-use crate::config::{Class, VdevKind};
+use crate::config::{Class, VdevConfig, VdevKind};
+use crate::create::layout;
 use crate::error::PoolError;
 use crate::open::{OpenOptions, Pool};
-use crate::{allocated, dtl};
+use crate::{allocated, dtl, label};
 use std::sync::Arc;
 use weir_blocks::Formats;
 use weir_format::dsl::pool as names;
-use weir_format::{Endian, Txg, features};
+use weir_format::{DslDataset, Endian, ObjectId, ObjectType, Txg, features};
 use weir_machine::{Access, Machine, Request};
 use weir_objects::dedup::Dedup;
 use weir_objects::live::{OpenGate, Policy};
@@ -50,6 +51,8 @@ pub struct ImportOptions {
     pub new_name: Option<String>,
     /// Open it though another machine used it last, or it was destroyed.
     pub force: bool,
+    /// Give up what intent logs on missing devices hold (`zpool import -m`).
+    pub without_logs: bool,
     /// Who opens it.
     pub host: Host,
     /// How much may wait in memory.
@@ -59,7 +62,8 @@ pub struct ImportOptions {
 impl ImportOptions {
     /// The pool as it is.
     pub fn new(open: OpenOptions) -> Self {
-        ImportOptions { open, new_name: None, force: false, host: Host::default(), dirty: DirtyLimits::default() }
+        let (new_name, force, without_logs, host, dirty) = Default::default();
+        ImportOptions { open, new_name, force, without_logs, host, dirty }
     }
 }
 
@@ -83,9 +87,12 @@ impl Engine {
     pub async fn add(machine: &Machine, options: &ImportOptions, more: &Additions) -> Result<Arc<Engine>, PoolError> {
         let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
         check_owner(&pool, options)?;
+        check_activity(&pool, options).await?;
         check_devices(&pool)?;
+        check_sizes(&pool)?;
         check_features(&pool)?;
         let rq = &Request::internal("import");
+        check_dead_lists(rq, &pool).await?;
         for (name, why) in UNDER_WAY {
             if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_under_way(name, &words)) {
                 return Err(refused(&pool, why));
@@ -102,11 +109,16 @@ impl Engine {
             tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
         let engine = assemble(machine, options, pool, config).await?;
         absent.into_iter().for_each(|leaf| engine.events.report("vdev.open_failed", Some(leaf)));
+        let without_logs = options.without_logs;
         engine
             .sync_task(move |syncing: &mut Syncing<'_>| {
                 Box::pin(async move {
-                    unflushed::first_group(syncing).await?;
-                    added.make(syncing).await
+                    let done = match unflushed::first_group(syncing, without_logs).await {
+                        Ok(()) => added.make(syncing).await,
+                        failed => failed,
+                    };
+                    // Of logs that this group does not claim, the next import would believe that they are.
+                    syncing.or_give_up(done)
                 })
             })
             .await?;
@@ -139,6 +151,30 @@ fn check_owner(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
     Ok(())
 }
 
+/// Of a pool with the property multihost, whether another machine is at work on it: nothing forces that
+/// (`spa_activity_check`).
+async fn check_activity(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
+    let guarded = pool.uberblock.mmp.filter(|mmp| mmp.delay_ns != 0);
+    let elsewhere = pool.label.state == state::ACTIVE && pool.label.hostid != Some(options.host.id);
+    let Some(mmp) = guarded.filter(|_| elsewhere) else { return Ok(()) };
+    let before = newest(pool).await;
+    pool.machine.clock.sleep(mmp.activity_time()).await;
+    if newest(pool).await == before {
+        return Ok(());
+    }
+    let host = pool.label.hostname.as_deref().unwrap_or("another machine");
+    Err(refused(pool, format!("{host} is writing to it this very moment")))
+}
+
+/// The highest rank of the uberblocks that the devices have now.
+async fn newest(pool: &Pool) -> Option<(Txg, u64, u16)> {
+    let mut ranks = Vec::new();
+    for device in pool.devices.values() {
+        ranks.extend(label::read(&device.disk).await.ring.iter().map(|slot| slot.uberblock.rank()));
+    }
+    ranks.into_iter().max()
+}
+
 fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     if pool.uberblock.endian != Endian::Little {
         return Err(refused(pool, "a machine of the other byte order wrote it"));
@@ -158,6 +194,35 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
         }
     }
     Ok(())
+}
+
+/// A device that became smaller has no place for its last labels but among what is stored (`vdev_open`).
+fn check_sizes(pool: &Pool) -> Result<(), PoolError> {
+    for top in pool.tree.children.iter().filter(|top| top.is_concrete()) {
+        let metaslab = 1u64.checked_shl(top.metaslab_shift as u32).unwrap_or(u64::MAX);
+        check_size(pool, top, top.asize_bytes / metaslab * metaslab)?;
+    }
+    Ok(())
+}
+
+/// Checks that what is there of a vdev has room for so many bytes (`vdev_op_min_asize`).
+fn check_size(pool: &Pool, vdev: &VdevConfig, least_bytes: u64) -> Result<(), PoolError> {
+    let sides = vdev.children.len() as u64;
+    let each = match vdev.kind {
+        VdevKind::Raidz { .. } => least_bytes.div_ceil(sides.max(1)),
+        VdevKind::Draid { spares, .. } => least_bytes.div_ceil(sides.saturating_sub(spares.into()).max(1)),
+        _ => least_bytes,
+    };
+    let device = pool.devices.get(&vdev.guid).filter(|_| vdev.is_leaf() && !vdev.offline && !vdev.faulted);
+    if let Some(device) = device
+        && layout::leaf_asize_bytes(device.disk.geometry().size_bytes) < least_bytes
+    {
+        return Err(refused(
+            pool,
+            format!("{} is smaller than it was: what was stored at its end is gone", device.name()),
+        ));
+    }
+    vdev.children.iter().try_for_each(|child| check_size(pool, child, each))
 }
 
 /// The versions of pools that are written: the last that had a number of its own, and that of features.
@@ -183,6 +248,32 @@ fn check_features(pool: &Pool) -> Result<(), PoolError> {
         if NOT_WRITTEN.contains(&feature.name) {
             let name = feature.name;
             return Err(refused(pool, format!("it uses feature@{name}, which is not kept up; it can be read")));
+        }
+    }
+    Ok(())
+}
+
+/// The version from which on dead lists tell births apart (`SPA_VERSION_DIR_CLONES`).
+const DEAD_LISTS: u64 = 26;
+
+/// A dead list of before, which a dataset of an upgraded pool may still have, can be read, but not cut and joined: half of
+/// a snapshot would be made or destroyed before that is found out.
+async fn check_dead_lists(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
+    let created = pool.mos.named(rq, names::CREATION_VERSION).await?;
+    if created.is_some_and(|version| version.0 >= DEAD_LISTS) {
+        return Ok(());
+    }
+    let (set, mut from) = (&pool.mos.set, ObjectId(1));
+    while let Some(id) = set.next_object(rq, from).await? {
+        from = ObjectId(id.0 + 1);
+        let object = set.object(rq, id).await?;
+        if object.dnode.bonus_type != ObjectType::DSL_DATASET {
+            continue;
+        }
+        let phys = DslDataset::decode(object.dnode.bonus(), object.dnode.endian);
+        let list = phys.map_err(|e| PoolError::Decode { what: format!("dataset {id}"), source: e })?.deadlist;
+        if list.0 != 0 && set.object(rq, list).await?.dnode.object_type == ObjectType::BPOBJ {
+            return Err(refused(pool, "its datasets have dead lists older than version 26; it can be read"));
         }
     }
     Ok(())
@@ -280,6 +371,7 @@ async fn assemble(
         freed_per_group: options.dirty.freed_blocks,
         frees_on: false,
         stuck: None,
+        given_up: None,
         ended: false,
     };
     let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));

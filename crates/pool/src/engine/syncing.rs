@@ -27,7 +27,7 @@ use crate::error::PoolError;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use weir_blocks::SpaceChange;
+use weir_blocks::{BlockError, SpaceChange};
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
 use weir_machine::{Priority, Request};
@@ -82,6 +82,8 @@ pub struct Core {
     pub frees_on: bool,
     /// Why a destroyed dataset cannot be freed to its end.
     pub stuck: Option<ObjectError>,
+    /// Why the group that is being synced must not happen.
+    pub given_up: Option<String>,
     /// The group that is being synced is the last one.
     pub ended: bool,
 }
@@ -114,6 +116,11 @@ pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<
     (syncing.run(&mut answers, now_s).await, answers)
 }
 
+/// Whether what was read is not what it should be.
+fn is_bad(error: &BlockError) -> bool {
+    matches!(error, BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::Forged { .. })
+}
+
 impl Syncing<'_> {
     fn txg(&self) -> Txg {
         self.change.txg()
@@ -128,6 +135,9 @@ impl Syncing<'_> {
             for set in std::mem::take(&mut self.made) {
                 self.sync_set(&set).await?;
             }
+        }
+        if let Some(what) = self.core.given_up.take() {
+            return Err(PoolError::Refused { what });
         }
         self.sync_sets().await?;
         self.free_all().await?;
@@ -263,8 +273,11 @@ impl Syncing<'_> {
                 continue;
             }
             let place = Place { objset: self.engine.mos.id(), ..Place::default() };
-            let freed = blocks.free(self.change.rq, pointer, txg).await;
-            freed.map_err(|error| ObjectError::Block { place, error })?;
+            match blocks.free(self.change.rq, pointer, txg).await {
+                // Where its pieces are nobody knows any more. They stay taken: no reason to stop the pool.
+                Err(error) if pointer.is_gang() && is_bad(&error) => tracing::warn!("space is lost: {error}"),
+                freed => freed.map_err(|error| ObjectError::Block { place, error })?,
+            }
         }
         Ok(())
     }
@@ -401,6 +414,13 @@ impl Syncing<'_> {
         core.config_dirty = false;
         self.engine.show(core, faults);
         Ok(())
+    }
+
+    /// Passes the result of a task on of which half is worse than nothing: if it failed, its group does not happen, nor any
+    /// after it, though nothing was changed yet.
+    pub(crate) fn or_give_up<T>(&mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
+        self.core.given_up = done.as_ref().err().map(ToString::to_string);
+        done
     }
 
     /// Has one that was made just now synced when the task ends.

@@ -11,18 +11,19 @@ use super::syncing::Syncing;
 use crate::error::PoolError;
 use crate::mos::Mos;
 use std::sync::Arc;
-use weir_blocks::ReadOptions;
+use weir_blocks::{BlockError, ReadOptions};
 use weir_format::Txg;
 use weir_format::dsl::pool as names;
 use weir_objects::live::{Gate, Policy};
-use weir_objects::zil::claim;
+use weir_objects::zil::{Claim, claim};
 use weir_objects::{ObjectError, ObjectSet, Opening, Place, bpobj};
 
-/// Does what was left to do, and has the configuration written.
-pub(super) async fn first_group(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+/// Does what was left to do, and has the configuration written. With `without_logs`, what intent logs on missing devices
+/// hold is given up.
+pub(super) async fn first_group(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(), PoolError> {
     syncing.core.config_dirty = true;
     // Before anything is allocated: what these logs lead to may look free.
-    claim_logs(syncing).await?;
+    claim_logs(syncing, without_logs).await?;
     syncing.change.drop_temporary_holds().await?;
     drop_livelists(syncing).await?;
     free_deferred(syncing).await
@@ -38,7 +39,7 @@ async fn drop_livelists(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
 }
 
 /// Claims the intent logs that the last writer left behind.
-async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(), PoolError> {
     let (rq, txg, engine) = (syncing.change.rq, syncing.change.txg(), syncing.engine);
     // What was allocated from here on, the space maps do not know.
     let unknown = Txg(syncing.core.uberblock.txg.0 + 1);
@@ -48,10 +49,31 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
         let head = dsl.head(rq, dir).await?;
         let opening = || Opening { id: head.objset(), key: engine.keys.of(Some(dir)), ..Opening::default() };
         let pointer = head.phys.pointer;
-        let set = ObjectSet::open(rq, engine.cache.clone(), pointer, opening()).await?;
+        let set = match ObjectSet::open(rq, engine.cache.clone(), pointer, opening()).await {
+            // Nobody finds a log there, nor anything else. The others are not to suffer.
+            Err(error) if error.is_corrupt() => {
+                tracing::warn!("'{}' cannot be opened: {error}", dir.name);
+                continue;
+            }
+            opened => opened?,
+        };
         let options = ReadOptions { raw: true, ..set.options().clone() };
         let header = set.root().header.zil.clone();
-        let Some(claim) = claim(rq, &blocks, &options, &header, unknown).await? else { continue };
+        let claim = if without_logs && is_lost(claim::blocks(rq, &blocks, &options, &header).await) {
+            tracing::warn!(
+                "what was said to be stable in '{}' and not synced yet is given up: its log is lost",
+                dir.name
+            );
+            // Of the rest of its blocks nobody knows.
+            if header.claim_txg.0 != 0 || header.log.birth() < unknown {
+                syncing.change.free_log_block(header.log);
+            }
+            Claim::default()
+        } else {
+            let claimed = claim::claim(rq, &blocks, &options, &header, unknown).await?;
+            let Some(claim) = claimed else { continue };
+            claim
+        };
         // Whoever else has these blocks may give them up before the log is replayed.
         syncing.add_clones(&claim.clones).await?;
         for pointer in &claim.blocks {
@@ -65,6 +87,11 @@ async fn claim_logs(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
         syncing.add_set(live);
     }
     Ok(())
+}
+
+/// Whether a log leads to a device that is not there.
+fn is_lost<T>(walked: Result<T, ObjectError>) -> bool {
+    matches!(walked, Err(ObjectError::Block { error: BlockError::Missing { .. }, .. }))
 }
 
 async fn free_deferred(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+mod away;
 mod client;
 mod cuts;
 mod goldens;

@@ -60,7 +60,8 @@ pub async fn create(machine: &Machine, shape: Shape) -> Result<(Arc<Engine>, Arc
     Ok((engine, files))
 }
 
-fn opening() -> OpenOptions {
+/// Which pool, and where.
+pub fn opening() -> OpenOptions {
     let mut open = OpenOptions::new(vec![SEARCH.into()], "tank");
     open.arc_bytes = 16 << 20;
     open

@@ -4,15 +4,15 @@
 use crate::{account, goldens, real, work, zdb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_format::{ObjectId, ObjsetId, ObjsetKind};
+use weir_format::{DslDataset, Endian, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::{Change, ChangeError, FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_objects::live::{Gate, Policy, Purpose};
 use weir_objects::props::Value;
-use weir_objects::{ObjectError, ObjectSet};
+use weir_objects::{Dsl, ObjectError, ObjectSet, bpobj, zap};
 use weir_pool::config::Class;
 use weir_pool::engine::{Datasets, ImportOptions, Syncing};
-use weir_pool::{CreateOptions, Engine, Layout, OpenOptions, PoolError};
+use weir_pool::{CreateOptions, Engine, Layout, OpenOptions, Pool, PoolError};
 
 /// A small generator of numbers, so that a seed is a history.
 struct Dice(u64);
@@ -401,4 +401,30 @@ fn datasets_of_openzfs() {
     for name in ["snaps", "zvol", "quota", "nofeat-d", "dedup-legacy", "dedup-fast"].into_iter().filter(wanted) {
         on_golden(&from, name, 3, 20);
     }
+}
+
+/// What pools upgraded from before version 26 have cannot be cut where a snapshot is made: nothing is begun.
+#[test]
+fn dead_lists_of_old_programs_are_left_alone() {
+    let dir = real::folder("old-lists");
+    let machine = Machine::production().unwrap();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &real::pool_of(&dir, Layout::Single, 1)).await.unwrap();
+        let aged = engine.sync_task(|syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let Change { rq, mos, tx, .. } = &syncing.change;
+                let head = Dsl::open(rq, mos.clone(), "tank").await?.find(rq, "tank").await?;
+                let deadlist = bpobj::create(rq, mos, tx, false).await?;
+                let bytes = DslDataset { deadlist, ..head.phys.clone() }.encode(Endian::Little);
+                mos.set_bonus(rq, tx, head.id, ObjectType::DSL_DATASET, &bytes).await?;
+                Ok(zap::put_word(rq, mos, tx, ObjectId(1), "creation_version", 15).await?)
+            })
+        });
+        aged.await.unwrap();
+        engine.export().await.unwrap();
+        let error = real::import(&machine, &dir).await.unwrap_err();
+        assert!(error.to_string().contains("dead lists older than version 26"), "{error}");
+        Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -139,3 +139,35 @@ pub fn spoil(path: &Path) {
         }
     }
 }
+
+/// A block whose pieces cannot be found any more can be given up: they stay taken, and the pool goes on.
+#[test]
+fn a_gang_without_its_header_stops_nobody() {
+    use std::os::unix::fs::FileExt;
+    let dir = folder("gang-lost");
+    let machine = Machine::production().unwrap();
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Single, 1)]);
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        engine.cache.blocks().force_gangs_above(Some(8192)).unwrap();
+        let id = weir_format::ObjectId(work::write_object(&engine, "tank", 8, 9).await.unwrap());
+        engine.export().await.unwrap();
+        let engine = import(&machine, &dir).await.unwrap();
+        let set = engine.open_set(rq, "tank", None).await.unwrap();
+        let object = set.object(rq, id).await.unwrap();
+        let pointer = set.pointer_at(rq, &object, 0, 0).await.unwrap().unwrap();
+        assert!(pointer.is_gang());
+        let disk = std::fs::File::options().write(true).open(dir.join("a0")).unwrap();
+        pointer.dvas().for_each(|dva| disk.write_all_at(&[0xe7; 512], (4 << 20) + dva.offset_bytes).unwrap());
+        {
+            let tx = set.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+            set.remove(rq, &tx, id).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        work::write_object(&engine, "tank", 8, 10).await.unwrap();
+        engine.export().await.unwrap();
+        import(&machine, &dir).await.unwrap().export().await.unwrap();
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt};
 use weir_format::{BlockPointer, Cursor, ObjectId};
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset};
@@ -172,6 +172,93 @@ fn what_cannot_be_read_waits_and_the_pool_goes_on() {
         for bad in [Bad::Pointers, Bad::Dnodes, Bad::TopOfDnodes, Bad::Root] {
             live(&machine, &dir, bad).await;
         }
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Who changes a file of which pointers cannot be read has the error, and nobody else; removed, the file waits.
+async fn damaged(machine: &Machine, dir: &Path) {
+    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let engine = import(machine, dir).await.unwrap();
+    let (files, file) = make(&engine, "tank/first").await;
+    let pointer = pointer_of(&files, file, Bad::Pointers).await;
+    drop(files);
+    engine.export().await.unwrap();
+    spoil(dir, &pointer);
+
+    let engine = import(machine, dir).await.unwrap();
+    let files = engine.file_system(rq, "tank/first").await.unwrap();
+    let write = async |block: u64| {
+        let data = Bytes::from(vec![1; BLOCK_BYTES as usize]);
+        files.write(rq, &root, file, WriteAt::Offset(block * BLOCK_BYTES), data).await
+    };
+    assert!(matches!(write(1500).await, Err(FileError::Corrupt { .. })));
+    engine.sync().await.expect("a write that was refused");
+    write(500).await.unwrap();
+    let cut = SetAttributes::size(800 * BLOCK_BYTES);
+    assert!(matches!(files.set_attributes(rq, &root, file, &cut).await, Err(FileError::Corrupt { .. })));
+    engine.sync().await.expect("a truncation that was refused");
+    let _told = files.remove(rq, &root, files.root(), b"f89").await;
+    assert_eq!(files.lookup(rq, files.root(), b"f89").await, Err(FileError::NotFound));
+    engine.sync().await.expect("a removal that waits");
+    drop(make(&engine, "tank/second").await);
+    engine.export().await.unwrap();
+
+    // The device gives the block after all.
+    spoil(dir, &pointer);
+    work::demand_whole(machine, dir, "tank").await;
+    let engine = import(machine, dir).await.unwrap();
+    let files = engine.file_system(rq, "tank/first").await.unwrap();
+    engine.sync().await.unwrap();
+    assert!(files.attributes(rq, file).await.is_err(), "it is gone now");
+    engine.export().await.unwrap();
+    work::demand_whole(machine, dir, "tank").await;
+    zdb::demand_clean(dir, "tank");
+}
+
+#[test]
+fn a_damaged_file_stops_nobody_else() {
+    let dir = folder("damaged");
+    let machine = Machine::production().unwrap();
+    machine.block_on(async {
+        Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap().export().await.unwrap();
+        damaged(&machine, &dir).await;
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A file system that cannot be opened is not there; the pool is.
+async fn rootless(machine: &Machine, dir: &Path) {
+    let rq = &Request::internal("test");
+    let engine = import(machine, dir).await.unwrap();
+    let (files, file) = make(&engine, "tank/first").await;
+    engine.sync().await.unwrap();
+    let dsl = engine.dsl(rq).await.unwrap();
+    let pointer = dsl.find(rq, "tank/first").await.unwrap().phys.pointer;
+    drop((dsl, files));
+    engine.export().await.unwrap();
+    spoil(dir, &pointer);
+
+    let engine = import(machine, dir).await.unwrap();
+    assert!(engine.file_system(rq, "tank/first").await.is_err());
+    drop(make(&engine, "tank/second").await);
+    engine.export().await.unwrap();
+
+    spoil(dir, &pointer);
+    let engine = import(machine, dir).await.unwrap();
+    let files = engine.file_system(rq, "tank/first").await.unwrap();
+    assert!(files.attributes(rq, file).await.is_ok());
+    engine.export().await.unwrap();
+    work::demand_whole(machine, dir, "tank").await;
+}
+
+#[test]
+fn a_file_system_without_its_root_stops_nobody_else() {
+    let dir = folder("rootless");
+    let machine = Machine::production().unwrap();
+    machine.block_on(async {
+        Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap().export().await.unwrap();
+        rootless(&machine, &dir).await;
     });
     std::fs::remove_dir_all(&dir).unwrap();
 }

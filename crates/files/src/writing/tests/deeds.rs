@@ -391,3 +391,49 @@ fn the_owner_is_in_the_bonus_area() {
         });
     }
 }
+
+/// A directory of a file system that treats case so.
+async fn with_case(rq: &Request, machine: &Machine, fs: &FileSystem, case: u64) -> (Arc<FileSystem>, ObjectId) {
+    let set = fs.objects().clone();
+    let tx = fs.begin(rq, 0, Purpose::Write).await.unwrap();
+    zap::put_word(rq, &set, &tx, ObjectId(master::OBJECT), master::CASESENSITIVITY, case).await.unwrap();
+    drop(tx);
+    let opening = Opening { machine: machine.clone(), zil: None, settings: Settings::default() };
+    let fs = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
+    let dir = fs.create(rq, &Cred::root(), ROOT, b"d", &directory(0o755)).await.unwrap().object;
+    (fs, dir)
+}
+
+async fn names(rq: &Request, fs: &FileSystem, dir: ObjectId) -> Vec<Vec<u8>> {
+    let mut names: Vec<_> = fs.read_dir(rq, dir, 0, 99).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn names_that_differ_in_case_are_one_or_two() {
+    in_world(Settings::default(), async |rq, machine, fs| {
+        let root = &Cred::root();
+        // Mixed: both may lead to one file, and nothing is done to make one of the other.
+        let (mixed, dir) = with_case(rq, machine, &fs, 2).await;
+        let id = mixed.create(rq, root, dir, b"name", &file(0o600)).await.unwrap().object;
+        mixed.link(rq, root, id, dir, b"NAME").await.unwrap();
+        mixed.rename(rq, root, (dir, b"name"), (dir, b"NAME"), RenameMode::Replace).await.unwrap();
+        assert_eq!(names(rq, &mixed, dir).await, [b"NAME", b"name"]);
+        for name in [b"name", b"NAME"] {
+            mixed.remove(rq, root, dir, name).await.unwrap();
+        }
+        mixed.remove_dir(rq, root, ROOT, b"d").await.unwrap();
+        // Insensitive: they are one, and get another spelling; also what is not text.
+        let (folded, dir) = with_case(rq, machine, &fs, 1).await;
+        for (name, other) in [(&b"name"[..], &b"NaMe"[..]), (b"caf\xe9", b"CAF\xe9")] {
+            folded.create(rq, root, dir, name, &file(0o600)).await.unwrap();
+            let again = folded.create(rq, root, dir, other, &New { exclusive: true, ..file(0o600) }).await;
+            assert_eq!(again.map(drop), Err(FileError::Exists));
+            folded.rename(rq, root, (dir, name), (dir, other), RenameMode::Replace).await.unwrap();
+            assert_eq!(names(rq, &folded, dir).await, [other]);
+            folded.remove(rq, root, dir, name).await.unwrap();
+        }
+        folded.remove_dir(rq, root, ROOT, b"d").await.unwrap();
+    });
+}
