@@ -31,6 +31,8 @@ pub const MAX_REQUESTS: usize = 128;
 pub const MAX_BYTES: u32 = 2 * wire::MAX_TRANSFER_BYTES;
 /// Time for the handshake.
 pub const HANDSHAKE_SECONDS: u64 = 30;
+/// So long a client that neither sends nor takes what it began to may keep a server that is to stop.
+pub const CLOSING_SECONDS: u64 = 5;
 /// The unit of the permits for data: a semaphore counts in 29 bits.
 const PERMIT_BYTES: u32 = 4096;
 
@@ -59,7 +61,8 @@ impl Server {
     }
 }
 
-/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for requests under way.
+/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for requests under way, but no
+/// longer than [`CLOSING_SECONDS`].
 pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut stop: watch::Receiver<bool>) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -84,7 +87,8 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
             drop(permit);
         }));
     }
-    drop(room.acquire_many(MAX_CONNECTIONS as u32).await);
+    let ended = room.acquire_many(MAX_CONNECTIONS as u32);
+    drop(tokio::time::timeout(Duration::from_secs(CLOSING_SECONDS), ended).await);
 }
 
 async fn connection(

@@ -4,6 +4,8 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_nbd::device::{MemoryDevice, MemoryExports};
 use weir_nbd::fuzz::TARGETS;
 use weir_nbd::{Server, serve};
@@ -121,6 +123,32 @@ fn libnbd_and_qemu_write_what_is_then_there() {
     }
     stop.send(true).unwrap();
     machine.tasks.block_on(serving).unwrap();
+}
+
+#[test]
+fn a_client_in_the_middle_of_a_write_does_not_keep_the_server() {
+    let mut exports = MemoryExports::default();
+    exports.0.insert("v".into(), Arc::new(MemoryDevice::new(vec![0; 1 << 20]).with_writing(true)));
+    let machine = weir_machine::Production::default().build().unwrap();
+    let tasks = machine.tasks.clone();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));
+    machine.tasks.block_on(async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tasks.spawn(serve(listener, server, tasks.clone(), stopped));
+        let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+        client.read_exact(&mut [0; 18]).await.unwrap();
+        // Fixed newstyle without zeroes, the export "v", and of a WRITE of 4 KiB the header.
+        client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01v").await.unwrap();
+        client.read_exact(&mut [0; 10]).await.unwrap();
+        client.write_all(b"\x25\x60\x95\x13\0\0\0\x01cookie..\0\0\0\0\0\0\0\0\0\0\x10\0").await.unwrap();
+        tokio::time::timeout(Duration::from_millis(200), client.read_u8()).await.unwrap_err();
+        stop.send(true).unwrap();
+        let patience = Duration::from_secs(weir_nbd::serve::CLOSING_SECONDS + 20);
+        tokio::time::timeout(patience, serving).await.expect("the server waits for its client").unwrap();
+        drop(client);
+    });
 }
 
 #[test]

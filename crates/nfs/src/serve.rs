@@ -37,6 +37,8 @@ pub const LONG_BYTES: usize = 8 << 10;
 pub const MAX_LONG_BYTES: usize = 128 << 20;
 /// Time for a long call to come in.
 pub const LONG_SECONDS: u64 = 60;
+/// So long a client that does not take its replies may keep a server that is to stop.
+pub const CLOSING_SECONDS: u64 = 5;
 const READ_BYTES: usize = 64 << 10;
 /// The unit of the permits for long calls.
 const PERMIT_BYTES: usize = 4096;
@@ -58,8 +60,8 @@ struct Shared {
     stop: watch::Receiver<bool>,
 }
 
-/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for calls under way. All
-/// clients but the `writers` may only read.
+/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for calls under way, but no
+/// longer than [`CLOSING_SECONDS`]. All clients but the `writers` may only read.
 pub async fn serve(
     listener: TcpListener,
     server: Arc<Server>,
@@ -95,7 +97,8 @@ pub async fn serve(
         }));
     }
     // All permits back means that all connections are done.
-    drop(room.acquire_many(MAX_CONNECTIONS as u32).await);
+    let ended = room.acquire_many(MAX_CONNECTIONS as u32);
+    drop(tokio::time::timeout(Duration::from_secs(CLOSING_SECONDS), ended).await);
 }
 
 async fn connection(stream: TcpStream, client: Peer, shared: Shared) -> io::Result<()> {
