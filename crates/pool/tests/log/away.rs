@@ -34,7 +34,7 @@ async fn has(files: &Arc<FileSystem>, name: &str) -> bool {
     }
 }
 
-/// A pool whose log device is away after the power failed; an import was tried. Gives that device.
+/// A pool whose log device is away after the power failed; imports were tried. Gives that device.
 fn bereft(seed: u64) -> (SimWorld, Arc<SimDisk>) {
     let world = world(seed, SHAPE);
     let machine = world.machine();
@@ -50,14 +50,16 @@ fn bereft(seed: u64) -> (SimWorld, Arc<SimDisk>) {
     world.power_failure();
     let disk = world.disks().into_iter().find(|disk| disk.path().ends_with("d2")).unwrap();
     disk.lay(Fault::Gone);
-    let machine = world.machine();
-    let away = world.run(async {
-        import(&machine).await.unwrap_err();
-        // Whatever was begun has time to end.
-        machine.clock.sleep(Duration::from_secs(20)).await;
-    });
-    away.unwrap();
-    world.power_failure();
+    for _ in 0..3 {
+        let machine = world.machine();
+        let away = world.run(async {
+            import(&machine).await.unwrap_err();
+            // Whatever was begun has time to end.
+            machine.clock.sleep(Duration::from_secs(20)).await;
+        });
+        away.unwrap();
+        world.power_failure();
+    }
     (world, disk)
 }
 
