@@ -37,7 +37,7 @@ use letter::{DEPTH, Letter, Slots, settle};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Marks the completion that only wakes the reaping thread.
+/// Marks the completion that only wakes whoever reaps.
 const BELL: u64 = u64::MAX;
 /// `IORING_ENTER_GETEVENTS` of `<linux/io_uring.h>`.
 const GETEVENTS: u32 = 1;

