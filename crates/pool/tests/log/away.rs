@@ -1,10 +1,9 @@
 //! Logs on devices that are not there.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, opening, world};
-use bytes::Bytes;
+use crate::world::{HOME, Shape, create, demand_whole, import, make, opening, world};
 use std::sync::Arc;
 use std::time::Duration;
-use weir_files::{Cred, FileError, FileSystem, New, NewKind, WriteAt};
+use weir_files::{FileError, FileSystem};
 use weir_machine::Request;
 use weir_pool::engine::ImportOptions;
 use weir_pool::{Engine, Layout};
@@ -12,16 +11,6 @@ use weir_sim::{Fault, SimDisk, SimWorld};
 
 const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: true };
 const LATE: usize = 9;
-
-/// Makes a file and makes it stable.
-async fn make(files: &Arc<FileSystem>, name: &str) {
-    let (rq, root) = (Request::internal("test"), Cred::root());
-    let new = New::of(NewKind::Regular, 0o600);
-    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
-    let data = Bytes::from(name.repeat(1000));
-    files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
-    files.sync(&rq, Some(made)).await.unwrap();
-}
 
 async fn has(files: &Arc<FileSystem>, name: &str) -> bool {
     let rq = Request::internal("test");

@@ -1,6 +1,6 @@
 //! Several lives of a pool: what each import makes of the log that the last one left.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
+use crate::world::{HOME, Shape, create, demand_whole, import, make, noise, world};
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt, XattrMode};
@@ -12,16 +12,6 @@ use weir_objects::zil::needs_replay;
 use weir_pool::Layout;
 
 const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
-
-/// Makes a file and makes it stable.
-async fn make(files: &Arc<FileSystem>, name: &str) {
-    let (rq, root) = (Request::internal("test"), Cred::root());
-    let new = New::of(NewKind::Regular, 0o600);
-    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
-    let data = Bytes::from(name.repeat(1000));
-    files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
-    files.sync(&rq, Some(made)).await.unwrap();
-}
 
 async fn demand(files: &Arc<FileSystem>, name: &str) {
     let rq = Request::internal("test");

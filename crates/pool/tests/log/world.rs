@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_files::FileSystem;
+use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset};
 use weir_pool::config::Class;
@@ -49,6 +49,16 @@ pub fn noise(len: usize, seed: u64) -> Bytes {
     let mut data = vec![0; len];
     weir_sim::Rng::new(seed).fill(&mut data);
     Bytes::from(data)
+}
+
+/// Makes a file of its name, many times over, and makes it stable.
+pub async fn make(files: &Arc<FileSystem>, name: &str) {
+    let (rq, root) = (Request::internal("test"), Cred::root());
+    let new = New::of(NewKind::Regular, 0o600);
+    let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
+    let data = Bytes::from(name.repeat(1000));
+    files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
+    files.sync(&rq, Some(made)).await.unwrap();
 }
 
 /// Makes the pool with its one file system.

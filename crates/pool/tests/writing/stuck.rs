@@ -1,4 +1,4 @@
-//! Trees of destroyed data sets that cannot be read: what lies below the bad block waits, all else goes on.
+//! Blocks that cannot be read: what lies below them waits, or is an error for whoever wants it; all else goes on.
 
 use crate::real::{folder, import, pool_of};
 use crate::waiting::free_per_group;
@@ -163,17 +163,24 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
     zdb::demand_clean(dir, "tank");
 }
 
-#[test]
-fn what_cannot_be_read_waits_and_the_pool_goes_on() {
-    let dir = folder("stuck");
+/// What happens to a pool of one disk.
+fn on_one_disk(name: &str, what: impl AsyncFnOnce(&Machine, &Path)) {
+    let dir = folder(name);
     let machine = Machine::production().unwrap();
     machine.block_on(async {
         Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap().export().await.unwrap();
-        for bad in [Bad::Pointers, Bad::Dnodes, Bad::TopOfDnodes, Bad::Root] {
-            live(&machine, &dir, bad).await;
-        }
+        what(&machine, &dir).await;
     });
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn what_cannot_be_read_waits_and_the_pool_goes_on() {
+    on_one_disk("stuck", async |machine, dir| {
+        for bad in [Bad::Pointers, Bad::Dnodes, Bad::TopOfDnodes, Bad::Root] {
+            live(machine, dir, bad).await;
+        }
+    });
 }
 
 /// Who changes a file of which pointers cannot be read has the error, and nobody else; removed, the file waits.
@@ -218,13 +225,7 @@ async fn damaged(machine: &Machine, dir: &Path) {
 
 #[test]
 fn a_damaged_file_stops_nobody_else() {
-    let dir = folder("damaged");
-    let machine = Machine::production().unwrap();
-    machine.block_on(async {
-        Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap().export().await.unwrap();
-        damaged(&machine, &dir).await;
-    });
-    std::fs::remove_dir_all(&dir).unwrap();
+    on_one_disk("damaged", damaged);
 }
 
 /// A file system that cannot be opened is not there; the pool is.
@@ -254,11 +255,5 @@ async fn rootless(machine: &Machine, dir: &Path) {
 
 #[test]
 fn a_file_system_without_its_root_stops_nobody_else() {
-    let dir = folder("rootless");
-    let machine = Machine::production().unwrap();
-    machine.block_on(async {
-        Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap().export().await.unwrap();
-        rootless(&machine, &dir).await;
-    });
-    std::fs::remove_dir_all(&dir).unwrap();
+    on_one_disk("rootless", rootless);
 }

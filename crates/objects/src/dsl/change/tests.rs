@@ -69,6 +69,12 @@ impl Lab {
         Tx::of_syncing(Txg(self.txg))
     }
 
+    /// The transaction of the next group.
+    pub fn next_tx(&mut self) -> Tx {
+        self.txg += 1;
+        self.tx()
+    }
+
     pub fn change<'a>(&'a self, tx: &'a Tx) -> Change<'a> {
         Change::new(&self.rq, self.mos.clone(), tx, self.pool.clone(), 1_700_000_000 + self.txg)
     }
@@ -155,8 +161,7 @@ fn objects_come_and_go_in_pairs() {
         let tx = lab.tx();
         let mut change = lab.change(&tx);
         change.create(&file_system("tank/a")).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.snapshot(&["tank/a@1".into(), "tank@1".into()], &[]).await.unwrap();
         let twice = [("tank/a@1".into(), "keep".into()), ("tank/a@1".into(), "keep".into())];
@@ -174,8 +179,7 @@ fn objects_come_and_go_in_pairs() {
         assert!(matches!(change.find("tank/a@1").await, Err(ChangeError::Missing { .. })));
         let early = change.clone_snapshot("tank@1", "tank/c", &[]).await;
         assert!(matches!(early, Err(ChangeError::Busy { .. })), "what it writes now would count as the snapshot's");
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.clone_snapshot("tank@1", "tank/c", &[]).await.unwrap();
         let clones = change.destroy_snapshots(&["tank@1".into()], false).await.unwrap_err();

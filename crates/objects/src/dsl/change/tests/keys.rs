@@ -20,7 +20,7 @@ fn keys_are_wrapped_by_their_root() {
         change.enable_feature("encryption").await.unwrap();
         let secrets = [[7u8; 32], [8u8; 32]];
         let [first, second] = secrets.map(|s| WrappingKey::from_raw(&s).unwrap());
-        let source = KeySource { format: KeyFormat::Raw, salt: 0, iterations: 0, location: "prompt".into() };
+        let source = source();
         let root = change.create(&file_system("tank/e")).await.unwrap();
         let own = NewKey::Root(source.clone());
         change.encrypt_new(root, Suite::Aes256Gcm, &own, &first).await.unwrap();
@@ -78,11 +78,9 @@ fn all_that_a_root_wraps_follows_a_promotion() {
         let mut change = lab.change(&tx);
         change.enable_feature("encryption").await.unwrap();
         encrypted(&mut change, "tank/e", true).await;
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         lab.change(&tx).snapshot(&["tank/e@s".into()], &[]).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.clone_snapshot("tank/e@s", "tank/c", &[]).await.unwrap();
         change.clone_snapshot("tank/e@s", "tank/d", &[]).await.unwrap();
@@ -105,11 +103,9 @@ fn what_inherits_a_key_stays_where_it_is_inherited() {
         for (name, own) in [("tank/e", true), ("tank/e/own", true), ("tank/e/f", false), ("tank/e/g", false)] {
             encrypted(&mut change, name, own).await;
         }
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         lab.change(&tx).snapshot(&["tank/e/f@s".into(), "tank/e@s".into()], &[]).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         for to in ["tank/e/own/f", "tank/f"] {
             assert!(matches!(change.rename("tank/e/f", to).await, Err(ChangeError::Key { .. })), "{to}");

@@ -38,11 +38,9 @@ fn nothing_is_made_that_reserves_more_than_there_is() {
             assert!(matches!(change.find_head("tank/a").await, Err(ChangeError::Missing { .. })));
         }
         change.create(&with("tank/a", &[("refreservation", 1 << 20), ("reservation", 1 << 20)])).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         let huge = with("tank/c", &[("refreservation", 2 * all)]).properties;
         let refused = change.clone_snapshot("tank/a@s", "tank/c", &huge).await;
@@ -98,11 +96,9 @@ fn counts_hold_after_going_back() {
         let mut change = lab.change(&tx);
         limit(&mut change, "tank", "filesystem_limit", 9).await;
         change.create(&file_system("tank/a")).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.rollback("tank/a", None).await.unwrap();
         assert_eq!(counts(&mut change, "tank").await, [Some(1), Some(1)]);
@@ -123,8 +119,7 @@ fn snapshots_of_one_moment_need_room_together() {
             let full = weir_format::DslDataset { unique_bytes: BYTES, ..head.phys };
             change.put_dataset(head.id, &full).await.unwrap();
         }
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         let root = change.root_dir().await.unwrap();
         change.pool.capacity_bytes = change.dir(root).await.unwrap().used_bytes + BYTES * 3 / 2;
@@ -148,8 +143,7 @@ fn what_comes_to_a_place_that_counts_is_counted() {
         for name in ["tank/x", "tank/b", "tank/b/c"] {
             change.create(&file_system(name)).await.unwrap();
         }
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.snapshot(&["tank/b/c@s".into()], &[]).await.unwrap();
         limit(&mut change, "tank/x", "filesystem_limit", 2).await;
@@ -176,13 +170,11 @@ fn what_stays_below_a_limit_is_not_counted_twice() {
         limit(&mut change, "tank/x", "filesystem_limit", 3).await;
         change.rename("tank/x/q/r", "tank/x/p/r").await.unwrap();
         limit(&mut change, "tank/x", "filesystem_limit", 4).await;
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.snapshot(&["tank/x/p@s".into()], &[]).await.unwrap();
         limit(&mut change, "tank/x", "snapshot_limit", 1).await;
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.clone_snapshot("tank/x/p@s", "tank/x/c", &[]).await.unwrap();
         change.promote("tank/x/c").await.unwrap();
@@ -202,11 +194,9 @@ fn old_dead_lists_are_left_as_they_are() {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
         lab.change(&tx).create(&file_system("tank/a")).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
-        lab.txg += 1;
-        let tx = lab.tx();
+        let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         let list = bpobj::create(&lab.rq, &lab.mos, &tx, false).await.unwrap();
         let head = change.find_head("tank/a").await.unwrap();
