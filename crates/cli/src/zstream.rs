@@ -1,10 +1,10 @@
-//! `weir zstream dump FILE`: what is in a send stream.
+//! `weir zstream dump FILE`: what is in a send stream, which may be of any length: one record is in memory at a time.
 
 use crate::args::Spec;
 use crate::failure::Failure;
 use std::ffi::OsString;
 use std::io::Read;
-use weir_format::stream::{Begin, Record, RunningChecksum, StreamReader};
+use weir_format::stream::{Begin, MAX_PAYLOAD, RECORD_BYTES, Record, RunningChecksum, StreamDecoder, StreamItem};
 use weir_format::{Endian, NvList};
 
 const SPEC: Spec = Spec { command: "zstream dump", letters: "vCd", long: &[], usage: "zstream dump [-Cv] [FILE]" };
@@ -12,6 +12,9 @@ const SPEC: Spec = Spec { command: "zstream dump", letters: "vCd", long: &[], us
 const SUMMARY: [usize; 9] = [0, 5, 1, 2, 3, 6, 8, 4, 7];
 /// Bytes of a record's header.
 const HEADER_BYTES: u64 = 312;
+
+/// Memory that is kept for the next record: enough for all but BEGIN.
+const KEPT_BYTES: usize = RECORD_BYTES + MAX_PAYLOAD as usize;
 
 /// Fletcher-4, running over the whole stream.
 #[derive(Default)]
@@ -42,6 +45,43 @@ impl RunningChecksum for Fletcher {
     }
 }
 
+/// The records of a stream as they come.
+struct Records<R> {
+    input: R,
+    /// The present one.
+    bytes: Vec<u8>,
+    decoder: StreamDecoder<Fletcher>,
+    begun: bool,
+}
+
+impl<R: Read> Records<R> {
+    fn new(input: R) -> Self {
+        Records { input, bytes: Vec::new(), decoder: StreamDecoder::new(Fletcher::default()), begun: false }
+    }
+
+    /// Reads until so many bytes of the record are there, or the input ends. What a length only claims takes no memory.
+    fn fill(&mut self, bytes: usize) -> Result<(), String> {
+        let missing = bytes.saturating_sub(self.bytes.len()) as u64;
+        let read = self.input.by_ref().take(missing).read_to_end(&mut self.bytes);
+        read.map(drop).map_err(|e| e.to_string())
+    }
+
+    /// The next record; `None` at the end.
+    fn next(&mut self) -> Result<Option<StreamItem<'_>>, String> {
+        self.bytes.clear();
+        self.fill(RECORD_BYTES)?;
+        if self.bytes.is_empty() && self.begun {
+            return Ok(None);
+        }
+        self.begun = true;
+        let bytes = self.decoder.record_bytes(&self.bytes).map_err(|e| e.to_string())?;
+        // A list that came with BEGIN may have been a long one.
+        self.bytes.shrink_to(bytes.max(KEPT_BYTES));
+        self.fill(bytes)?;
+        self.decoder.take(&self.bytes).map(Some).map_err(|e| e.to_string())
+    }
+}
+
 /// Runs the command.
 pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
     if line.is_empty() || line.remove(0) != "dump" {
@@ -50,17 +90,14 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
     let name = args.word(0).unwrap_or_else(|| "standard input".into());
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("{name}: {e}"));
-    let mut bytes = Vec::new();
-    match args.words.first() {
-        Some(path) => std::fs::File::open(path).and_then(|mut f| f.read_to_end(&mut bytes)),
-        None => std::io::stdin().read_to_end(&mut bytes),
-    }
-    .map_err(|e| failed(&e))?;
-    let reader = StreamReader::new(&bytes, Fletcher::default()).map_err(|e| failed(&e))?;
+    let input: Box<dyn Read> = match args.words.first() {
+        Some(path) => Box::new(std::fs::File::open(path).map_err(|e| failed(&e))?),
+        None => Box::new(std::io::stdin().lock()),
+    };
+    let mut records = Records::new(input);
     let mut counts = [(0u64, 0u64); Record::NAMES.len()];
     let mut payload = 0;
-    for item in reader {
-        let item = item.map_err(|e| failed(&e))?;
+    while let Some(item) = records.next().map_err(|e| failed(&e))? {
         if !args.has('C') && !item.checksum_holds() {
             return Err(failed(&format!("wrong checksum in the record at {:#x}", item.offset)));
         }
@@ -76,6 +113,12 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
             _ => {}
         }
     }
+    summarize(&counts, payload);
+    Ok(0)
+}
+
+/// Says how many records of each kind there were, and how long.
+fn summarize(counts: &[(u64, u64)], payload: u64) {
     println!("SUMMARY:");
     for kind in SUMMARY {
         let (Some(name), Some((count, bytes))) = (Record::NAMES.get(kind), counts.get(kind)) else { continue };
@@ -93,7 +136,6 @@ pub fn run(mut line: Vec<OsString>) -> Result<u8, Failure> {
     println!("\tTotal payload size = {payload} ({payload:#x})");
     println!("\tTotal header overhead = {overhead} ({overhead:#x})");
     println!("\tTotal stream length = {} ({:#x})", payload + overhead, payload + overhead);
-    Ok(0)
 }
 
 fn begin_text(begin: &Begin, payload: &[u8]) -> String {
@@ -118,4 +160,66 @@ fn begin_text(begin: &Begin, payload: &[u8]) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_format::stream::WriteRecord;
+
+    /// Gives a stream's bytes bit by bit.
+    struct Trickle<I>(I, Vec<u8>);
+
+    impl<I: Iterator<Item = Vec<u8>>> Read for Trickle<I> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            if self.1.is_empty() {
+                self.1 = self.0.next().unwrap_or_default();
+            }
+            let count = into.len().min(self.1.len()).min(70_001);
+            into[..count].copy_from_slice(&self.1.drain(..count).collect::<Vec<_>>());
+            Ok(count)
+        }
+    }
+
+    fn begin(payload_len: u32) -> Vec<u8> {
+        let begin = Begin {
+            header_type: 1,
+            features: 0,
+            creation_time_s: 5,
+            objset_type: 2,
+            flags: 4,
+            to_guid: 7,
+            from_guid: 0,
+            to_name: b"tank@a".to_vec(),
+            payload_len,
+        };
+        Record::Begin(begin).encode(Endian::Little, [0; 4])
+    }
+
+    #[test]
+    fn a_long_stream_takes_the_memory_of_its_longest_record() {
+        let write = |_| {
+            let record = Record::Write(WriteRecord { logical_bytes: 128 << 10, ..WriteRecord::default() });
+            [record.encode(Endian::Little, [0; 4]), vec![7; 128 << 10]].concat()
+        };
+        let mut records = Records::new(Trickle(std::iter::once(begin(0)).chain((0..300).map(write)), Vec::new()));
+        let (mut count, mut most) = (0, 0);
+        while let Some(item) = records.next().unwrap() {
+            assert!(count == 0 || item.payload == vec![7; 128 << 10]);
+            count += 1;
+            most = most.max(records.bytes.capacity());
+        }
+        assert_eq!(count, 301);
+        assert!(most <= 1 << 20, "{most}");
+    }
+
+    #[test]
+    fn what_is_missing_is_said_and_takes_no_memory() {
+        let cut = |bytes: Vec<u8>| Records::new(std::io::Cursor::new(bytes)).next().map(drop).unwrap_err();
+        assert!(cut(begin(0)[..200].to_vec()).contains("send stream"));
+        let mut records = Records::new(std::io::Cursor::new(begin(200 << 20)));
+        assert!(records.next().is_err());
+        assert!(records.bytes.capacity() < 1 << 20);
+        assert!(cut(Vec::new()).contains("send stream"), "nothing is no stream");
+    }
 }

@@ -12,7 +12,7 @@
 //!
 //! The caller brings the checksum ([`RunningChecksum`]): this crate knows layouts only.
 //!
-//! Invariants: payloads never exceed [`MAX_PAYLOAD`]; a reader over a slice yields slices of it and allocates nothing.
+//! Invariants: payloads never exceed [`MAX_PAYLOAD`]; readers yield slices of what they are given and allocate nothing.
 
 mod record;
 #[cfg(test)]
@@ -103,52 +103,89 @@ impl StreamItem<'_> {
     }
 }
 
+/// Takes the records of a stream one after the other, each from bytes that begin with it.
+#[derive(Clone, Debug)]
+pub struct StreamDecoder<C> {
+    at: u64,
+    endian: Option<Endian>,
+    checksum: C,
+}
+
+impl<C: RunningChecksum> StreamDecoder<C> {
+    /// At the start of a stream.
+    pub fn new(checksum: C) -> Self {
+        StreamDecoder { at: 0, endian: None, checksum }
+    }
+
+    /// How many bytes the next record has, with its payload, by the word of its first [`RECORD_BYTES`].
+    ///
+    /// # Errors
+    /// If they are no record, or fewer; the first must be BEGIN.
+    pub fn record_bytes(&self, header: &[u8]) -> Result<usize, DecodeError> {
+        let (_, record, _) = self.header(header)?;
+        Ok(RECORD_BYTES + record.payload_len()?)
+    }
+
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// If the bytes do not begin with one.
+    pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<StreamItem<'a>, DecodeError> {
+        let (endian, record, stored) = self.header(bytes)?;
+        let end = RECORD_BYTES + record.payload_len()?;
+        let payload = bytes.get(RECORD_BYTES..end).ok_or(self.truncated(end, bytes.len()))?;
+        let (checked, tail) = bytes.get(..RECORD_BYTES).unwrap_or_default().split_at(CHECKED_BYTES);
+        let before = self.checksum.value();
+        self.checksum.update(checked, endian);
+        let computed = self.checksum.value();
+        self.checksum.update(tail, endian);
+        self.checksum.update(payload, endian);
+        // BEGIN fills the whole body: the end of its name lies where the others keep the checksum.
+        let stored = if matches!(record, Record::Begin(_)) { [0; 4] } else { stored };
+        let sums = if let Record::End { checksum, .. } = &record {
+            self.checksum.reset();
+            Some((*checksum, before))
+        } else {
+            None
+        };
+        let offset = self.at;
+        (self.at, self.endian) = (offset + end as u64, Some(endian));
+        Ok(StreamItem { offset, record, payload, stored, computed, end: sums })
+    }
+
+    fn header(&self, bytes: &[u8]) -> Result<(Endian, Record, [u64; 4]), DecodeError> {
+        let endian = match self.endian {
+            Some(endian) => endian,
+            None => Record::endian_of_begin(bytes)?,
+        };
+        let header = bytes.get(..RECORD_BYTES).ok_or(self.truncated(RECORD_BYTES, bytes.len()))?;
+        let (record, stored) = Record::decode(header, endian)?;
+        Ok((endian, record, stored))
+    }
+
+    fn truncated(&self, needed: usize, have: usize) -> DecodeError {
+        DecodeError::Truncated { what: WHAT, offset: self.at as usize, needed, have }
+    }
+}
+
 /// Reads records off a slice.
 #[derive(Clone, Debug)]
 pub struct StreamReader<'a, C> {
-    bytes: &'a [u8],
-    at: usize,
+    rest: &'a [u8],
     endian: Endian,
-    checksum: C,
-    dead: bool,
+    decoder: StreamDecoder<C>,
 }
 
 impl<'a, C: RunningChecksum> StreamReader<'a, C> {
     /// Over a whole stream, which must start with BEGIN.
     pub fn new(bytes: &'a [u8], checksum: C) -> Result<Self, DecodeError> {
         let endian = Record::endian_of_begin(bytes)?;
-        Ok(StreamReader { bytes, at: 0, endian, checksum, dead: false })
+        Ok(StreamReader { rest: bytes, endian, decoder: StreamDecoder::new(checksum) })
     }
 
     /// The byte order of the stream.
     pub fn endian(&self) -> Endian {
         self.endian
-    }
-
-    fn item(&mut self) -> Result<StreamItem<'a>, DecodeError> {
-        let offset = self.at;
-        let rest = self.bytes.get(offset..).unwrap_or_default();
-        let truncated = |needed| DecodeError::Truncated { what: WHAT, offset, needed, have: rest.len() };
-        let header = rest.get(..RECORD_BYTES).ok_or(truncated(RECORD_BYTES))?;
-        let (record, stored) = Record::decode(header, self.endian)?;
-        let len = record.payload_len()?;
-        let payload = rest.get(RECORD_BYTES..RECORD_BYTES + len).ok_or(truncated(RECORD_BYTES + len))?;
-        let before = self.checksum.value();
-        let (checked, tail) = header.split_at(CHECKED_BYTES);
-        self.checksum.update(checked, self.endian);
-        let computed = self.checksum.value();
-        self.checksum.update(tail, self.endian);
-        self.checksum.update(payload, self.endian);
-        // BEGIN fills the whole body: the end of its name lies where the others keep the checksum.
-        let stored = if matches!(record, Record::Begin(_)) { [0; 4] } else { stored };
-        let end = if let Record::End { checksum, .. } = &record {
-            self.checksum.reset();
-            Some((*checksum, before))
-        } else {
-            None
-        };
-        self.at = offset + RECORD_BYTES + len;
-        Ok(StreamItem { offset: offset as u64, record, payload, stored, computed, end })
     }
 }
 
@@ -156,11 +193,13 @@ impl<'a, C: RunningChecksum> Iterator for StreamReader<'a, C> {
     type Item = Result<StreamItem<'a>, DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.dead || self.at >= self.bytes.len() {
+        if self.rest.is_empty() {
             return None;
         }
-        let item = self.item();
-        self.dead = item.is_err();
+        let item = self.decoder.take(self.rest);
+        // Behind what is no record nothing can be found.
+        let taken = item.as_ref().map_or(self.rest.len(), |item| RECORD_BYTES + item.payload.len());
+        self.rest = self.rest.get(taken..).unwrap_or_default();
         Some(item)
     }
 }
