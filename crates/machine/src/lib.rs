@@ -30,6 +30,7 @@ pub mod memory;
 pub mod production;
 pub mod real;
 pub mod request;
+pub mod room;
 mod slab;
 pub mod tasks;
 pub mod time;
@@ -43,6 +44,7 @@ pub use memory::Memory;
 pub use production::{BuildError, Production};
 pub use real::{Backend, RealDisks};
 pub use request::{Priority, Request, Served, Source};
+pub use room::{Place, Room};
 pub use tasks::{JoinHandle, TaskLost, Tasks};
 pub use time::{Clock, Nanos};
 

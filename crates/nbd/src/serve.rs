@@ -6,7 +6,10 @@
 //! ```
 //!
 //! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_REQUESTS`] requests and [`MAX_BYTES`] of data between
-//! reading and written reply, however slowly the client reads; [`HANDSHAKE_SECONDS`] for the whole handshake.
+//! reading and written reply, however slowly the client reads, and [`MAX_ALL_BYTES`] of all connections together;
+//! [`HANDSHAKE_SECONDS`] for the whole handshake. A request whose data have no room is not begun, nor is anything read
+//! behind it. If somebody waits for such room, a client must send or take the data of each request within
+//! [`DATA_SECONDS`], or is cut off.
 
 use crate::device::{Device, Exports};
 use crate::handshake::{Agreed, Handshake, Next, Turn};
@@ -21,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use weir_machine::{Request, Served, Tasks};
+use weir_machine::{Place, Request, Room, Served, Tasks};
 
 /// Connections at a time; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 128;
@@ -29,15 +32,26 @@ pub const MAX_CONNECTIONS: usize = 128;
 pub const MAX_REQUESTS: usize = 128;
 /// Data of one connection, those to be written and those read and not yet sent, in bytes.
 pub const MAX_BYTES: u32 = 2 * wire::MAX_TRANSFER_BYTES;
+/// The same of all connections together, in bytes.
+pub const MAX_ALL_BYTES: usize = 256 << 20;
+/// Time to send or take the data of a request, if others wait.
+pub const DATA_SECONDS: u64 = 60;
 /// Time for the handshake.
 pub const HANDSHAKE_SECONDS: u64 = 30;
 /// So long a client that neither sends nor takes what it began to may keep a server that is to stop.
 pub const CLOSING_SECONDS: u64 = 5;
-/// The unit of the permits for data: a semaphore counts in 29 bits.
-const PERMIT_BYTES: u32 = 4096;
+/// How long it is waited after a connection could not be accepted: for lack of descriptors, most likely.
+const REFUSED_WAIT: Duration = Duration::from_millis(100);
+const DATA_LIMIT: Duration = Duration::from_secs(DATA_SECONDS);
 
-type Outgoing = (Pieces, Permits);
-type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+/// A reply, and what is given back when it is written.
+type Outgoing = (Pieces, Held);
+
+/// What a request holds until its reply is written.
+struct Held {
+    _request: OwnedSemaphorePermit,
+    _data: (Place, Place),
+}
 
 /// Which clients may write.
 pub type Writers = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -47,12 +61,14 @@ pub struct Server {
     exports: Arc<dyn Exports>,
     writers: Writers,
     served: Served,
+    /// For the data of all connections.
+    room: Room,
 }
 
 impl Server {
     /// Serves these exports, read-only to all but the `writers`.
     pub fn new(exports: Arc<dyn Exports>, writers: Writers) -> Self {
-        Server { exports, writers, served: Served::default() }
+        Server { exports, writers, served: Served::default(), room: Room::new(MAX_ALL_BYTES) }
     }
 
     /// What was served so far.
@@ -75,7 +91,7 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::task::yield_now().await;
+                drop(tokio::time::timeout(REFUSED_WAIT, stop.wait_for(|stop| *stop)).await);
                 continue;
             }
         };
@@ -112,7 +128,7 @@ async fn connection(
     server.served.book(&rq);
     let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
-    let writer = tasks.spawn(write(outgoing, receiver));
+    let writer = tasks.spawn(write(outgoing, receiver, server.room.clone()));
     let session = Arc::new(Session { server, device, agreed, client });
     let read = requests(incoming, session, &tasks, sender, stop).await;
     let written = writer.await.unwrap_or(Ok(()));
@@ -163,8 +179,7 @@ async fn requests(
     sender: mpsc::Sender<Outgoing>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let room = Arc::new(Semaphore::new(MAX_REQUESTS));
-    let bytes = Arc::new(Semaphore::new((MAX_BYTES / PERMIT_BYTES) as usize));
+    let (requests, own) = (Arc::new(Semaphore::new(MAX_REQUESTS)), Room::new(MAX_BYTES as usize));
     loop {
         let mut header = [0; REQUEST_BYTES];
         tokio::select! {
@@ -184,15 +199,13 @@ async fn requests(
             Plan::SkipAndRefuse(len, _) => skip(&mut incoming, len).await?,
             _ => {}
         }
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return Ok(()) };
-        let weight = transmission::weight_bytes(&plan, &header).div_ceil(PERMIT_BYTES);
-        let weight = match weight {
-            0 => None,
-            weight => Arc::clone(&bytes).acquire_many_owned(weight).await.ok(),
-        };
-        // Not before there are permits for it: that is what bounds the memory.
+        let Ok(request) = Arc::clone(&requests).acquire_owned().await else { return Ok(()) };
+        let bytes = transmission::weight_bytes(&plan, &header) as usize;
+        let room = &session.server.room;
+        let held = Held { _request: request, _data: (own.take(bytes).await, room.take(bytes).await) };
+        // Not before there is room for it: that is what bounds the memory.
         let payload = match plan {
-            Plan::Write { .. } => payload(&mut incoming, header.length).await?,
+            Plan::Write { .. } => room.hurried(DATA_LIMIT, payload(&mut incoming, header.length)).await?,
             _ => Bytes::new(),
         };
         let (session, sender) = (Arc::clone(&session), sender.clone());
@@ -201,7 +214,7 @@ async fn requests(
             let reply = transmission::answer(&*session.device, &rq, &session.agreed, &header, plan, payload).await;
             session.server.served.book(&rq);
             // A writer that is gone needs no reply.
-            let _ = sender.send((reply, (permit, weight))).await;
+            let _ = sender.send((reply, held)).await;
         }));
     }
 }
@@ -232,10 +245,10 @@ fn name(command: u16) -> &'static str {
     }
 }
 
-async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
-    while let Some((reply, permits)) = receiver.recv().await {
-        write_pieces(&mut outgoing, reply).await?;
-        drop(permits);
+async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>, room: Room) -> io::Result<()> {
+    while let Some((reply, held)) = receiver.recv().await {
+        room.hurried(DATA_LIMIT, write_pieces(&mut outgoing, reply)).await?;
+        drop(held);
     }
     outgoing.shutdown().await
 }

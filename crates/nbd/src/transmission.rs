@@ -24,6 +24,8 @@ use weir_machine::Request;
 const PIECE_BYTES: u32 = 1 << 20;
 /// The most extents in one answer to BLOCK_STATUS.
 const MAX_EXTENTS: usize = 4096;
+/// Bytes of one of them.
+const EXTENT_BYTES: u32 = 8;
 /// The most extents that a READ distinguishes; beyond, the rest is taken for data.
 const MAX_READ_EXTENTS: usize = 256;
 /// The most payload of a WRITE; beyond, the stream is given up.
@@ -135,7 +137,8 @@ fn known_flags(command: u16, agreed: &Agreed) -> u16 {
 pub fn weight_bytes(plan: &Plan, header: &RequestHeader) -> u32 {
     match plan {
         Plan::Read { .. } | Plan::Write { .. } => header.length,
-        Plan::Cache => header.length.min(PIECE_BYTES),
+        Plan::Cache | Plan::Zero { holes: false, .. } => header.length.min(PIECE_BYTES),
+        Plan::Status { one: false } => MAX_EXTENTS as u32 * EXTENT_BYTES,
         _ => 0,
     }
 }

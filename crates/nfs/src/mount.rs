@@ -18,6 +18,8 @@ pub const VERSIONS: (u32, u32) = (1, 3);
 const MAX_PATH_BYTES: usize = 1024;
 /// The most exports that are listed, for the sake of clients that keep them all.
 const MAX_EXPORTS: usize = 10_000;
+/// The most that one of them takes, in bytes: two words and its path, which is a `/`, a name of 255 bytes, and its length.
+const EXPORT_BYTES: usize = 8 + 4 + 256;
 const AUTH_SYS: u32 = 1;
 const AUTH_NONE: u32 = 0;
 
@@ -38,6 +40,11 @@ pub(crate) fn procedure_name(procedure: u32) -> &'static str {
         5 => "mount export",
         _ => "mount unknown",
     }
+}
+
+/// How many bytes a reply may hold; 0 for the short ones.
+pub(crate) fn reply_bytes(procedure: u32) -> usize {
+    if procedure == 5 { MAX_EXPORTS * EXPORT_BYTES } else { 0 }
 }
 
 /// Answers a call.

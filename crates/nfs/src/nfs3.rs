@@ -45,6 +45,8 @@ pub const READ_MAX_BYTES: u32 = 1 << 20;
 pub const WRITE_MAX_BYTES: u32 = 1 << 20;
 /// The largest listing: bytes.
 pub const LIST_MAX_BYTES: u32 = 1 << 20;
+/// The longest target of a symbolic link that is read: bytes.
+const LINK_BYTES: u32 = 1 << 16;
 /// XDR size of attributes, and of optional attributes.
 const FATTR_BYTES: usize = 84;
 
@@ -142,6 +144,22 @@ pub fn procedure_name(procedure: u32) -> Option<&'static str> {
 /// Whether a call must not be done twice: whatever changes something, for a late copy could undo what came after.
 pub(crate) fn changes_something(procedure: u32) -> bool {
     matches!(procedure, 2 | 7..=15)
+}
+
+/// How many bytes the reply to a call may hold, by what it asks for; 0 for the short ones. See `files` and `listing`.
+pub(crate) fn reply_bytes(procedure: u32, arguments: &[u8]) -> usize {
+    let mut input = Decoder::new(arguments);
+    let mut asked = || {
+        handle_argument(&mut input)?;
+        match procedure {
+            5 => Some(LINK_BYTES),
+            6 => (input.u64()?, input.u32().map(|count| count.min(READ_MAX_BYTES))).1,
+            16 => (input.u64()?, input.u64()?, input.u32().map(|count| count.min(LIST_MAX_BYTES))).2,
+            17 => (input.u64()?, input.u64()?, input.u32()?, input.u32().map(|count| count.min(LIST_MAX_BYTES))).3,
+            _ => None,
+        }
+    };
+    asked().unwrap_or(0) as usize
 }
 
 /// What a procedure works with.
@@ -344,4 +362,25 @@ pub(crate) fn nfs_time(ns: i128) -> (u32, u32) {
     let last = i128::from(u32::MAX) * SECOND + SECOND - 1;
     let ns = ns.clamp(0, last);
     ((ns / SECOND) as u32, (ns % SECOND) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_as_long_as_what_is_asked_for_at_most() {
+        let of = |procedure, words: &[u32]| {
+            let mut out = Encoder::default();
+            out.opaque(&[7; 52]);
+            for word in words {
+                out.u32(*word);
+            }
+            reply_bytes(procedure, &out.bytes)
+        };
+        assert_eq!((of(6, &[0, 0, 4096]), of(6, &[0, 0, u32::MAX]), of(6, &[0, 0])), (4096, 1 << 20, 0));
+        assert_eq!((of(16, &[0, 0, 0, 0, 512]), of(17, &[0, 0, 0, 0, 512, 8192])), (512, 8192));
+        assert_eq!((of(5, &[]), of(1, &[]), of(7, &[0; 9])), (1 << 16, 0, 0));
+        assert_eq!(reply_bytes(6, &[0xff; 3]), 0);
+    }
 }

@@ -5,16 +5,19 @@
 //!                                  │ a permit each, given back when the reply is written
 //! ```
 //!
-//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_CALLS`] calls between reading and written reply, so at
-//! most that many replies (of 1 MiB and a bit) wait in memory for a client that does not read. Long calls of all
-//! connections together (that is, WRITEs) hold at most [`MAX_LONG_BYTES`]: a call that claims to be a long one is not read
-//! further before there is room for the longest, and must be complete after [`LONG_SECONDS`]. Replies leave in the
-//! order in which they are ready, as the protocol allows. A connection ends when its peer closes it, sends nonsense, or
-//! the server stops; calls under way are still answered.
+//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_CALLS`] calls between reading and written reply. Long calls
+//! of all connections together (that is, WRITEs) hold at most [`MAX_LONG_BYTES`]: a call that claims to be a long one is not
+//! read further before there is room for the longest, and must be complete after [`LONG_SECONDS`]. Replies, by what is
+//! asked for, hold at most [`MAX_REPLY_BYTES`] per connection and [`MAX_ALL_REPLY_BYTES`] together: a call whose reply has
+//! no room is not begun, nor is anything read behind it. If somebody waits for such room, a client must take each reply
+//! within [`REPLY_SECONDS`] or is cut off; it will come again.
+//!
+//! Replies leave in the order in which they are ready, as the protocol allows. A connection ends when its peer closes it,
+//! sends nonsense, or the server stops; calls under way are still answered.
 
 use crate::record::{Assembler, MAX_MESSAGE_BYTES};
 use crate::reply::Reply;
-use crate::server::{Peer, Server};
+use crate::server::{Peer, Server, reply_bytes};
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
@@ -25,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use weir_machine::Tasks;
+use weir_machine::{Place, Room, Tasks};
 
 /// Connections at a time; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 512;
@@ -35,11 +38,19 @@ pub const MAX_CALLS: usize = 64;
 pub const LONG_BYTES: usize = 8 << 10;
 /// Long calls of all connections together, in bytes.
 pub const MAX_LONG_BYTES: usize = 128 << 20;
+/// Replies of one connection that are being made or wait to be taken, in bytes.
+pub const MAX_REPLY_BYTES: usize = 16 << 20;
+/// The same of all connections together.
+pub const MAX_ALL_REPLY_BYTES: usize = 128 << 20;
+/// Time to take a reply, if others wait.
+pub const REPLY_SECONDS: u64 = 30;
 /// Time for a long call to come in.
 pub const LONG_SECONDS: u64 = 60;
 /// So long a client that does not take its replies may keep a server that is to stop.
 pub const CLOSING_SECONDS: u64 = 5;
 const READ_BYTES: usize = 64 << 10;
+/// How long it is waited after a connection could not be accepted: for lack of descriptors, most likely.
+const REFUSED_WAIT: Duration = Duration::from_millis(100);
 /// The unit of the permits for long calls.
 const PERMIT_BYTES: usize = 4096;
 
@@ -49,7 +60,14 @@ const _: () = assert!(MAX_MESSAGE_BYTES.is_multiple_of(PERMIT_BYTES));
 pub type Writers = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// A reply, and what is given back when it is written.
-type Outgoing = (Reply, OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+type Outgoing = (Reply, Held);
+
+/// What a call holds until its reply is written.
+struct Held {
+    _call: OwnedSemaphorePermit,
+    _long: Option<OwnedSemaphorePermit>,
+    _reply: (Place, Place),
+}
 
 /// What connections share.
 #[derive(Clone)]
@@ -57,6 +75,7 @@ struct Shared {
     server: Arc<Server>,
     tasks: Tasks,
     long: Arc<Semaphore>,
+    replies: Room,
     stop: watch::Receiver<bool>,
 }
 
@@ -71,7 +90,7 @@ pub async fn serve(
 ) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let long = Arc::new(Semaphore::new(MAX_LONG_BYTES / PERMIT_BYTES));
-    let shared = Shared { server, tasks, long, stop: stop.clone() };
+    let shared = Shared { server, tasks, long, replies: Room::new(MAX_ALL_REPLY_BYTES), stop: stop.clone() };
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
         let accepted = tokio::select! {
@@ -83,11 +102,11 @@ pub async fn serve(
             Err(error) => {
                 // A connection that was gone before it was taken, or no more descriptors: neither is the end.
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::task::yield_now().await;
+                drop(tokio::time::timeout(REFUSED_WAIT, stop.wait_for(|stop| *stop)).await);
                 continue;
             }
         };
-        let client = Peer::new(&peer.ip().to_string(), writers(peer.ip()));
+        let client = Peer::new(&peer.ip().to_string(), writers(peer.ip())).from_port(peer.port());
         let connection = connection(stream, client, shared.clone());
         drop(shared.tasks.spawn(async move {
             if let Err(error) = connection.await {
@@ -105,7 +124,7 @@ async fn connection(stream: TcpStream, client: Peer, shared: Shared) -> io::Resu
     stream.set_nodelay(true)?;
     let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_CALLS);
-    let writer = shared.tasks.spawn(write(outgoing, receiver));
+    let writer = shared.tasks.spawn(write(outgoing, receiver, shared.replies.clone()));
     let read = read(incoming, client, shared, sender).await;
     // The senders are gone when the last call is answered; then the writer ends.
     let written = writer.await.unwrap_or(Ok(()));
@@ -138,7 +157,7 @@ async fn read(
     shared: Shared,
     sender: mpsc::Sender<Outgoing>,
 ) -> io::Result<()> {
-    let calls = Arc::new(Semaphore::new(MAX_CALLS));
+    let (calls, replies) = (Arc::new(Semaphore::new(MAX_CALLS)), Room::new(MAX_REPLY_BYTES));
     let mut stop = shared.stop.clone();
     let mut assembler = Assembler::default();
     let mut buffer = bytes::BytesMut::with_capacity(READ_BYTES);
@@ -166,12 +185,16 @@ async fn read(
             }
             let Some(message) = message else { break };
             let long = claim.take().and_then(|claim| claim.cut(message.len()));
-            let Ok(permit) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
+            let Ok(call) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
+            let bytes = reply_bytes(&message);
+            let reply = (replies.take(bytes).await, shared.replies.take(bytes).await);
+            let held = Held { _call: call, _long: long, _reply: reply };
             let (server, client, sender) = (Arc::clone(&shared.server), client.clone(), sender.clone());
             drop(shared.tasks.spawn(async move {
-                if let Some(reply) = server.answer(&client, &Bytes::from(message)).await {
+                let reply = server.answer(&client, &Bytes::from(message)).await;
+                if let Some(reply) = reply {
                     // A writer that is gone needs no reply.
-                    let _ = sender.send((reply, permit, long)).await;
+                    let _ = sender.send((reply, held)).await;
                 }
             }));
         }
@@ -189,10 +212,11 @@ async fn read_until(
     }
 }
 
-async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>) -> io::Result<()> {
-    while let Some((reply, call, long)) = receiver.recv().await {
-        write_pieces(&mut outgoing, reply.pieces).await?;
-        drop((call, long));
+async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>, replies: Room) -> io::Result<()> {
+    let limit = Duration::from_secs(REPLY_SECONDS);
+    while let Some((reply, held)) = receiver.recv().await {
+        replies.hurried(limit, write_pieces(&mut outgoing, reply.pieces)).await?;
+        drop(held);
     }
     outgoing.shutdown().await
 }

@@ -1,4 +1,4 @@
-//! The session: one message in, at most one reply out. No socket, no clock; what it waits for are the file systems.
+//! The session: one message in, at most one reply out. No socket; what it waits for are the file systems.
 
 use crate::access::{NOBODY, Squash, caller};
 use crate::duplicates::{self, Duplicates, Key, Turn};
@@ -9,6 +9,7 @@ use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
 use std::sync::Arc;
+use tokio::time::Instant;
 use weir_files::tree::Tree;
 use weir_machine::{Request, Served};
 
@@ -43,6 +44,8 @@ pub struct Secrets {
 pub struct Peer {
     /// Its address: what it is known by, over all its connections.
     pub name: Arc<str>,
+    /// The port that it sends from.
+    pub port: u16,
     /// Whether it may change anything.
     pub may_write: bool,
 }
@@ -50,7 +53,21 @@ pub struct Peer {
 impl Peer {
     /// The client of that name.
     pub fn new(name: &str, may_write: bool) -> Self {
-        Peer { name: name.into(), may_write }
+        Peer { name: name.into(), port: 0, may_write }
+    }
+
+    /// The same, sending from that port.
+    pub fn from_port(self, port: u16) -> Self {
+        Peer { port, ..self }
+    }
+}
+
+/// How many bytes the reply to a message may hold, by what it asks for; 0 for the many that are short.
+pub fn reply_bytes(message: &[u8]) -> usize {
+    match rpc::read(message) {
+        Message::Call(call) if call.program == nfs3::PROGRAM => nfs3::reply_bytes(call.procedure, call.arguments),
+        Message::Call(call) if call.program == mount::PROGRAM => mount::reply_bytes(call.procedure),
+        _ => 0,
     }
 }
 
@@ -99,11 +116,11 @@ impl Server {
         if call.program != nfs3::PROGRAM || !nfs3::changes_something(call.procedure) {
             return Some(self.booked(peer, &call, message).await);
         }
-        match self.duplicates.begin(Key::new(&peer.name, message)) {
+        match self.duplicates.begin(Key::new(&peer.name, peer.port, message), Instant::now()) {
             Turn::Wait(answer) => duplicates::wait(answer).await,
             Turn::Do(ticket) => {
                 let reply = self.booked(peer, &call, message).await;
-                ticket.keep(&reply);
+                ticket.keep(&reply, Instant::now());
                 Some(reply)
             }
         }

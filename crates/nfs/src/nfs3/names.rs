@@ -23,14 +23,18 @@ enum Wanted {
     Unfit,
 }
 
-/// A new file of a kind with the attributes that a client gave.
-fn new(kind: NewKind, set: SetAttributes) -> New {
-    // It begins with no bytes anyway, so a size of 0 says nothing.
-    let size_bytes = set.size_bytes.filter(|size| *size != 0);
-    New { set: SetAttributes { mode: None, size_bytes, ..set }, ..New::of(kind, set.mode.unwrap_or(0)) }
-}
-
 impl Context<'_> {
+    /// A new file of a kind with the attributes that a client gave. To whom it belongs only the superuser says, and others
+    /// may give it to a group that they are in; what has no size gets none. The rest of it is passed over, as Linux does.
+    fn new_file(&self, kind: NewKind, set: SetAttributes) -> New {
+        // It begins with no bytes anyway, so a size of 0 says nothing.
+        let size_bytes = set.size_bytes.filter(|size| *size != 0 && kind == NewKind::Regular);
+        let superuser = self.caller.uid == 0;
+        let uid = set.uid.filter(|_| superuser);
+        let gid = set.gid.filter(|gid| superuser || self.caller.in_group(*gid));
+        New { set: SetAttributes { mode: None, size_bytes, uid, gid, ..set }, ..New::of(kind, set.mode.unwrap_or(0)) }
+    }
+
     /// Begins a change of the directory of a handle.
     async fn changing_directory(&self, handle: &[u8]) -> Result<(Change<'_>, Found), Failed> {
         let (change, dir) = self.changing(handle).await.map_err(|status| (status, None))?;
@@ -53,7 +57,7 @@ impl Context<'_> {
     pub(super) async fn mkdir(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
         let (handle, name) = (handle_argument(&mut input)?, name_argument(&mut input)?);
         let set = arguments::attributes(&mut input)?;
-        self.make(handle, name, Wanted::Other(new(NewKind::Directory, set)), out).await;
+        self.make(handle, name, Wanted::Other(self.new_file(NewKind::Directory, set)), out).await;
         Some(())
     }
 
@@ -61,7 +65,7 @@ impl Context<'_> {
         let (handle, name) = (handle_argument(&mut input)?, name_argument(&mut input)?);
         let set = arguments::attributes(&mut input)?;
         let target = arguments::target(&mut input)?.to_vec();
-        self.make(handle, name, Wanted::Other(new(NewKind::Symlink(target), set)), out).await;
+        self.make(handle, name, Wanted::Other(self.new_file(NewKind::Symlink(target), set)), out).await;
         Some(())
     }
 
@@ -75,7 +79,7 @@ impl Context<'_> {
             Special::Fifo => Some(NewKind::Fifo),
             Special::Unfit => None,
         };
-        let wanted = kind.map_or(Wanted::Unfit, |kind| Wanted::Other(new(kind, set)));
+        let wanted = kind.map_or(Wanted::Unfit, |kind| Wanted::Other(self.new_file(kind, set)));
         self.make(handle, name, wanted, out).await;
         Some(())
     }
@@ -130,7 +134,7 @@ impl Context<'_> {
                 SetAttributes { atime, mtime, ..SetAttributes::default() }
             }
         };
-        let new = new(NewKind::Regular, set);
+        let new = self.new_file(NewKind::Regular, set);
         for _ in 0..TRIES {
             match self.tree.create(self.rq, &self.cred(), dir.node, name, &new).await {
                 Ok((node, attributes)) => return Ok(Found { node, attributes, fsid: dir.fsid }),

@@ -8,11 +8,16 @@ mod writing;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use harness::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use weir_files::FileKind;
+use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
+use weir_files::tree::{Member, Tree};
 use weir_nfs::fuzz::{TARGETS, small_server};
 use weir_nfs::wire::{Decoder, Encoder};
-use weir_nfs::{Options, Peer, Server, Squash};
+use weir_nfs::{Options, Peer, Secrets, Server, Squash};
 
 fn server() -> (Server, Vec<u8>) {
     let server = small_server(Options::default());
@@ -336,5 +341,56 @@ fn pipelined_calls_are_all_answered_over_tcp() {
         serving.await.unwrap();
         assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
         assert!(server.served().requests() >= 502);
+    });
+}
+
+/// Clients that ask for much and take nothing: no more is read for them than has room, and others are served.
+#[test]
+fn replies_that_nobody_takes_are_bounded() {
+    const CLIENTS: u64 = 3;
+    let machine = weir_machine::Production::default().build().unwrap();
+    let tasks = machine.tasks.clone();
+    machine.tasks.block_on(async move {
+        let mut files = MemoryFiles::new(1);
+        files.add(34, b"big", FileKind::Regular, 0o644, &vec![7; 1 << 20]);
+        let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
+        let tree = Tree::new(Arc::new(opener), vec![Member { name: "p".into(), id: 1 }]);
+        let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
+        let server = Arc::new(Server::new(tree, 1, secrets, Options::default()));
+        let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let serving =
+            tasks.spawn(weir_nfs::serve(listener, Arc::clone(&server), Arc::new(|_| true), tasks.clone(), stopped));
+        let read = |count| {
+            let message = call(NFS, 3, 6, 1000, args(&file).u64(0).u32(count));
+            [&(1 << 31 | message.len() as u32).to_be_bytes()[..], &message].concat()
+        };
+        let before = server.served().requests();
+        let mut greedy = Vec::new();
+        for _ in 0..CLIENTS {
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.write_all(&read(1 << 20).repeat(64)).await.unwrap();
+            greedy.push(stream);
+        }
+        tokio::time::timeout(Duration::from_millis(500), std::future::pending::<()>()).await.unwrap_err();
+        // What lies in sockets' buffers was taken.
+        let done = server.served().requests() - before;
+        assert!((CLIENTS * 16..CLIENTS * 40).contains(&done), "{done}");
+        let mut honest = tokio::net::TcpStream::connect(address).await.unwrap();
+        honest.write_all(&read(1 << 20)).await.unwrap();
+        let mark = honest.read_u32().await.unwrap() & !(1 << 31);
+        honest.read_exact(&mut vec![0; mark as usize]).await.unwrap();
+        // Who takes late gets all the same.
+        for stream in &mut greedy {
+            for _ in 0..64 {
+                let mark = stream.read_u32().await.unwrap() & !(1 << 31);
+                assert!(mark > 1 << 20);
+                stream.read_exact(&mut vec![0; mark as usize]).await.unwrap();
+            }
+        }
+        stop.send(true).unwrap();
+        serving.await.unwrap();
     });
 }

@@ -198,6 +198,35 @@ fn everything_else_is_made_too() {
     }
 }
 
+/// Owner, group and size of a file that ALICE or root made as these attributes say.
+fn made_as(server: &Server, root: &[u8], procedure: u32, by: u32, name: &str, set: (u32, u32, u64)) -> (u32, u32, u64) {
+    let (uid, gid, size) = set;
+    let mut arguments = args(root);
+    arguments.opaque(name.as_bytes());
+    if procedure == 8 {
+        arguments.u32(1);
+    }
+    arguments.u32(1).u32(0o6755).u32(1).u32(uid).u32(1).u32(gid).u32(1).u64(size).u32(0).u32(0);
+    if procedure == 10 {
+        arguments.opaque(b"target");
+    }
+    let handle = made(&ask(server, procedure, by, &arguments)).unwrap();
+    let results = ask(server, 1, by, &args(&handle));
+    let mut input = Decoder::new(&results[4 + 12..]);
+    (input.u32().unwrap(), input.u32().unwrap(), input.u64().unwrap())
+}
+
+#[test]
+fn nobody_makes_files_for_others() {
+    let (server, root) = open_server();
+    let of = |procedure, by, name: &str, set| made_as(&server, &root, procedure, by, name, set);
+    assert_eq!(of(8, ALICE, "one", (0, 0, 5)), (ALICE, ALICE, 5), "not for root");
+    assert_eq!(of(8, ALICE, "two", (ALICE + 1, ALICE + 1, 5)), (ALICE, ALICE, 5));
+    assert_eq!(of(8, 0, "three", (ALICE, 77, 5)), (ALICE, 77, 5), "but root for others");
+    assert_eq!(of(9, ALICE, "four", (0, 0, 99)), (ALICE, ALICE, 2), "nor has a directory a size to be set");
+    assert_eq!(of(10, ALICE, "five", (0, 0, 1)), (ALICE, ALICE, 6));
+}
+
 #[test]
 fn names_move_and_go() {
     let (server, root) = open_server();
@@ -280,6 +309,24 @@ fn a_call_sent_again_is_not_done_again() {
     let mut next = remove.clone();
     next[3] ^= 1;
     assert_eq!(answer_to(&server, &alice, &next)[24..28], 2u32.to_be_bytes(), "another call");
+    let again = answer_to(&server, &alice.clone().from_port(1023), &remove);
+    assert_eq!(again[24..28], 2u32.to_be_bytes(), "another connection's");
+}
+
+/// A client that was started again may use the numbers of its calls again. A WRITE that says something else than an earlier
+/// one, be it in its last byte, is another one.
+#[test]
+fn a_write_is_never_answered_by_another_one() {
+    let (server, root) = open_server();
+    let file = create(&server, &root, "f", 1, None).unwrap();
+    let mut arguments = args(&file);
+    arguments.u64(0).u32(100_000).u32(2).opaque(&[7; 100_000]);
+    let mut write = call(NFS, 3, 7, ALICE, &arguments);
+    let alice = Peer::new("alice", true);
+    assert_eq!(answer_to(&server, &alice, &write)[24..28], [0; 4]);
+    *write.last_mut().unwrap() = 8;
+    assert_eq!(answer_to(&server, &alice, &write)[24..28], [0; 4]);
+    assert_eq!(read(&server, &file).last(), Some(&8));
 }
 
 #[test]
