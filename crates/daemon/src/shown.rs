@@ -100,10 +100,12 @@ impl Shown {
 struct PoolOpener(Shown);
 
 impl Opener for PoolOpener {
-    fn open<'a>(&'a self, rq: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Files>> {
+    fn open<'a>(&'a self, rq: &'a Request, member: &'a Member) -> Answer<'a, Arc<dyn Files>> {
         async move {
-            match self.0.file_system(rq, name).await {
-                Ok(files) => Ok(files as Arc<dyn Files>),
+            match self.0.file_system(rq, &member.name).await {
+                Ok(files) if files.fsid() == member.id => Ok(files as Arc<dyn Files>),
+                // Another has the name by now.
+                Ok(_) => Err(FileError::NotFound),
                 Err(PoolError::File { source, .. }) => Err(*source),
                 Err(PoolError::Object(source)) => Err(FileError::opening(source)),
                 Err(other) => Err(FileError::Unsupported { what: other.to_string() }),
@@ -228,7 +230,9 @@ impl Directory for Volumes {
 
 impl Exports for Volumes {
     fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> DeviceAnswer<'a, Arc<dyn Device>> {
-        let found = self.named(name).map(|(_, volume)| Arc::new(Attached(volume.attach())) as Arc<dyn Device>);
+        let attached = self.named(name).map(|(_, volume)| volume.attach());
+        let attached = attached.filter(|attached| !attached.volume().is_closed());
+        let found = attached.map(|attached| Arc::new(Attached(attached)) as Arc<dyn Device>);
         Box::pin(std::future::ready(found.ok_or_else(|| DeviceError::failed("no such volume"))))
     }
 }

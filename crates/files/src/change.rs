@@ -85,7 +85,8 @@ pub struct New {
     pub umask: u32,
     /// It must not exist. If false and a plain file of that name is there, that one is given, unchanged.
     pub exclusive: bool,
-    /// What else is set in the same breath; `mode` in it is not looked at.
+    /// What else is set in the same breath, whoever the caller is: who may is for the door to say. `mode` in it is not
+    /// looked at.
     pub set: SetAttributes,
 }
 

@@ -5,7 +5,8 @@ use crate::attributes::{Attributes, FileFlags, FileKind};
 use crate::directory::{self, DirEntry};
 use crate::error::FileError;
 use crate::metadata::{Extent, Metadata, Numbers};
-use crate::writing::{Opening, Writing};
+use crate::writing::unlinked::Holds;
+use crate::writing::{Opening, Settings, Writing};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,6 +31,29 @@ const LINK_MAX: u64 = 1 << 16;
 /// Object numbers have 48 bits.
 const OBJECTS_MAX: u64 = 1 << 48;
 
+/// Where the directory `.zfs` is (`snapdir`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Snapdir {
+    /// Reached by its name, and not listed.
+    #[default]
+    Hidden,
+    /// Listed in the root directory, which has one link more.
+    Visible,
+    /// Nowhere.
+    Disabled,
+}
+
+impl Snapdir {
+    /// What a value of the property means.
+    pub fn from_number(number: u64) -> Self {
+        match number {
+            1 => Snapdir::Visible,
+            2 => Snapdir::Disabled,
+            _ => Snapdir::Hidden,
+        }
+    }
+}
+
 /// What the pool knows of a file system besides its objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -45,8 +69,8 @@ pub struct Identity {
     pub available_bytes: u64,
     /// The property `longname`: names may have 1023 bytes instead of 255.
     pub long_names: bool,
-    /// The property `snapdir` says `visible`: the root directory has one link more.
-    pub snapdir_visible: bool,
+    /// The property `snapdir`.
+    pub snapdir: Snapdir,
 }
 
 /// What to seek.
@@ -94,6 +118,7 @@ pub struct FileSystem {
     utf8_only: bool,
     numbers: RwLock<Arc<Numbers>>,
     pub(crate) writing: Option<Writing>,
+    pub(crate) holds: Holds,
 }
 
 impl FileSystem {
@@ -173,6 +198,7 @@ impl FileSystem {
             case,
             numbers: RwLock::new(Arc::new(numbers)),
             writing,
+            holds: Holds::default(),
         })
     }
 
@@ -216,9 +242,14 @@ impl FileSystem {
         self.version
     }
 
-    /// Whether `.zfs` is listed in the root directory.
-    pub fn is_snapdir_visible(&self) -> bool {
-        self.identity.snapdir_visible
+    /// Where `.zfs` is.
+    pub fn snapdir(&self) -> Snapdir {
+        self.settings().map_or(self.identity.snapdir, |settings| settings.snapdir)
+    }
+
+    /// What its properties say now, if it is open for changes.
+    fn settings(&self) -> Option<Settings> {
+        self.writing.as_ref().map(Writing::settings)
     }
 
     /// How names that differ in case alone compare.
@@ -238,7 +269,8 @@ impl FileSystem {
 
     /// Longest name in bytes: 255, or 1023 with the `longname` property.
     pub fn name_max(&self) -> usize {
-        if self.identity.long_names { LONG_NAME_MAX } else { NAME_MAX }
+        let long = self.settings().map_or(self.identity.long_names, |settings| settings.long_names);
+        if long { LONG_NAME_MAX } else { NAME_MAX }
     }
 
     /// The object set that it stands in.
@@ -260,7 +292,7 @@ impl FileSystem {
     pub async fn attributes(&self, rq: &Request, object: ObjectId) -> Result<Attributes, FileError> {
         let (object, metadata) = self.load(rq, object, Extent::Basics).await?;
         let mut attributes = metadata.attributes(&object);
-        if object.id == self.root && self.identity.snapdir_visible {
+        if object.id == self.root && self.snapdir() == Snapdir::Visible {
             attributes.links = attributes.links.saturating_add(1);
         }
         self.show_access(&mut attributes);
@@ -341,7 +373,13 @@ impl FileSystem {
         let (object, metadata) = self.file(rq, object).await?;
         self.note_access(object.id, &metadata);
         let bytes = self.objects.read(rq, &object, offset, len, metadata.size_bytes).await;
+        self.must_be_there(object.id)?;
         bytes.map_err(|e| FileError::of(e, &object))
+    }
+
+    /// An error if this is a snapshot that was destroyed: what was read before may be others' bytes then.
+    fn must_be_there(&self, object: ObjectId) -> Result<(), FileError> {
+        if self.is_snapshot() && self.is_closed() { Err(FileError::Stale { object }) } else { Ok(()) }
     }
 
     /// The same as the pieces that lie in the cache, without a copy.
@@ -355,6 +393,7 @@ impl FileSystem {
         let (object, metadata) = self.file(rq, object).await?;
         self.note_access(object.id, &metadata);
         let segments = self.objects.read_segments(rq, &object, offset, len, metadata.size_bytes).await;
+        self.must_be_there(object.id)?;
         segments.map_err(|e| FileError::of(e, &object))
     }
 

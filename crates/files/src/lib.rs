@@ -35,4 +35,4 @@ pub use attributes::{Attributes, FileFlags, FileKind};
 pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTime, Space, WriteAt, XattrMode};
 pub use directory::DirEntry;
 pub use error::FileError;
-pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Usage};
+pub use file_system::{CaseSensitivity, FileSystem, Identity, Seek, Snapdir, Usage};

@@ -17,7 +17,7 @@
 //! of one that is gone is not given again, and its nodes are stale. The list of members is replaced as a whole
 //! ([`Tree::renew`]): each step sees the old one or the new one. A node has one spelling: the root directory of a branch is
 //! always [`Node::ROOT`], never its object number. File systems are opened at the first step into them and kept; ten thousand snapshots that
-//! nobody looks at cost a name each. A file system whose key is not loaded appears as an empty directory that holds its
+//! nobody looks at cost two names each. A file system whose key is not loaded appears as an empty directory that holds its
 //! children, as ZFS shows the mount point of one that it can't mount; any other failure to open is an error of each
 //! step into it. No lock is held across an await: two first steps may both open, and the first one stored wins.
 //!
@@ -25,14 +25,16 @@
 
 mod change;
 mod cursor;
+mod laid;
 pub mod memory;
 mod source;
 
 pub use source::{Answer, Files, Opener};
 
-use crate::{Acl, Attributes, FileError, FileKind, Seek, Usage};
+use crate::{Acl, Attributes, FileError, FileKind, Seek, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
+use laid::Entries;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -105,8 +107,8 @@ struct Branch {
     member: Member,
     parent: Option<u32>,
     is_snapshot: bool,
-    children: BTreeMap<Vec<u8>, u32>,
-    snapshots: BTreeMap<Vec<u8>, u32>,
+    children: Entries,
+    snapshots: Entries,
     /// What stands behind it, also when it is called something else.
     opened: Arc<Mutex<Option<Opened>>>,
 }
@@ -135,8 +137,8 @@ impl Shape {
             let known = before.by_id.get(&member.id).copied();
             let index = known.unwrap_or(next as u32);
             match parent.and_then(|p| branches.get_mut(&p)) {
-                Some(parent) if is_snapshot => drop(parent.snapshots.insert(leaf.into(), index)),
-                Some(parent) => drop(parent.children.insert(leaf.into(), index)),
+                Some(parent) if is_snapshot => parent.snapshots.insert(leaf, member.id, index),
+                Some(parent) => parent.children.insert(leaf, member.id, index),
                 None if place == 0 => {}
                 None => continue,
             }
@@ -285,19 +287,22 @@ impl Tree {
     pub async fn lookup(&self, rq: &Request, node: Node, name: &[u8]) -> Result<Node, FileError> {
         let branch = self.branch(node)?;
         let at = |object| Node { branch: node.branch, object };
+        if node.is_synthetic() || (node.object == Node::ROOT && name == b".zfs" && !branch.is_snapshot) {
+            self.must_lead_to_snapshots(rq, node).await?;
+        }
         match (node.object, name) {
             (_, b"..") => return self.parent(rq, node).await,
             (Node::CONTROL | Node::SNAPSHOTS, b".") => return Ok(node),
             (Node::CONTROL, b"snapshot") => return Ok(at(Node::SNAPSHOTS)),
             (Node::SNAPSHOTS, name) => {
                 let index = branch.snapshots.get(name).ok_or(FileError::NotFound)?;
-                return Ok(Node { branch: *index, object: Node::ROOT });
+                return Ok(Node { branch: index, object: Node::ROOT });
             }
             (Node::CONTROL, _) => return Err(FileError::NotFound),
             (Node::ROOT, b".zfs") if !branch.is_snapshot => return Ok(at(Node::CONTROL)),
             (Node::ROOT, name) => {
                 if let Some(child) = branch.children.get(name) {
-                    return Ok(Node { branch: *child, object: Node::ROOT });
+                    return Ok(Node { branch: child, object: Node::ROOT });
                 }
             }
             _ => {}
@@ -316,6 +321,14 @@ impl Tree {
         }
         let found = files.lookup(rq, dir, name).await?;
         Ok(node_of(&*files, node.branch, found))
+    }
+
+    /// An error where `.zfs` is nowhere.
+    async fn must_lead_to_snapshots(&self, rq: &Request, node: Node) -> Result<(), FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if files.snapdir() == Snapdir::Disabled => Err(FileError::NotFound),
+            _ => Ok(()),
+        }
     }
 
     /// The directory that holds `node`; the root of the tree is its own parent.
@@ -341,10 +354,10 @@ impl Tree {
     pub async fn attributes(&self, rq: &Request, node: Node) -> Result<Attributes, FileError> {
         let branch = self.branch(node)?;
         match self.open(rq, node.branch).await? {
-            Opened::Locked => Ok(synthetic(node, None, branch.children.len())),
+            Opened::Locked => Ok(synthetic(node, None, branch.children.by_name.len())),
             Opened::Files(files) if node.is_synthetic() => {
                 let root = files.attributes(rq, files.root()).await?;
-                let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.len() };
+                let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.by_name.len() };
                 Ok(synthetic(node, Some(&root), inside))
             }
             Opened::Files(files) => files.attributes(rq, object_of(&*files, node)).await,
@@ -364,23 +377,24 @@ impl Tree {
         let mut out = Vec::new();
         let mut stored = match Position::of(cookie) {
             Position::Stored(cookie) => Some(cookie),
-            Position::Laid(index) => {
-                if index == 0 {
+            after => {
+                if after == Position::Fixed(0) {
                     // A listing begins only where there is a directory.
                     self.require_directory(rq, node).await?;
                 }
-                self.laid_over(rq, node, &branch, index, max, &mut out).await?;
+                self.laid_over(rq, node, &branch, after, max, &mut out).await?;
                 (out.len() < max).then_some(0)
             }
         };
         if node.is_synthetic() {
+            self.must_lead_to_snapshots(rq, node).await?;
             return Ok(out);
         }
         let Opened::Files(files) = self.open(rq, node.branch).await? else { return Ok(out) };
         let dir = object_of(&*files, node);
         let covered = |name: &[u8]| {
             node.object == Node::ROOT
-                && (branch.children.contains_key(name) || (name == b".zfs" && !branch.is_snapshot))
+                && (branch.children.get(name).is_some() || (name == b".zfs" && !branch.is_snapshot))
         };
         while let Some(cookie) = stored.take().filter(|_| out.len() < max) {
             let wanted = max - out.len();
@@ -397,47 +411,6 @@ impl Tree {
             }
         }
         Ok(out)
-    }
-
-    /// The entries that no ZAP holds, from the `index`th on: `.`, `..`, `.zfs`, child file systems, snapshots.
-    async fn laid_over(
-        &self,
-        rq: &Request,
-        node: Node,
-        branch: &Branch,
-        index: u64,
-        max: usize,
-        out: &mut Vec<TreeEntry>,
-    ) -> Result<(), FileError> {
-        let index = usize::try_from(index).unwrap_or(usize::MAX);
-        let at = |object| Node { branch: node.branch, object };
-        let named = |name: &[u8], node| (name.to_vec(), node);
-        let mut fixed = vec![named(b".", node)];
-        let parent = if index <= 1 { self.parent(rq, node).await? } else { node };
-        fixed.push(named(b"..", parent));
-        let none = BTreeMap::new();
-        let members = match node.object {
-            Node::ROOT => {
-                let opened = self.open(rq, node.branch).await?;
-                let visible = matches!(opened, Opened::Files(files) if files.is_snapdir_visible());
-                if visible && !branch.is_snapshot {
-                    fixed.push(named(b".zfs", at(Node::CONTROL)));
-                }
-                &branch.children
-            }
-            Node::CONTROL => {
-                fixed.push(named(b"snapshot", at(Node::SNAPSHOTS)));
-                &none
-            }
-            Node::SNAPSHOTS => &branch.snapshots,
-            _ => &none,
-        };
-        let members = members.iter().map(|(name, branch)| named(name, Node { branch: *branch, object: Node::ROOT }));
-        for (position, (name, node)) in fixed.into_iter().chain(members).enumerate().skip(index).take(max) {
-            let cookie = Position::Laid(position as u64 + 1).cookie();
-            out.push(TreeEntry { name, node, kind: Some(FileKind::Directory), cookie });
-        }
-        Ok(())
     }
 
     async fn require_directory(&self, rq: &Request, node: Node) -> Result<(), FileError> {
@@ -515,9 +488,11 @@ impl Tree {
         if let Some(opened) = lock().clone().filter(|opened| !opened.is_closed()) {
             return Ok(opened);
         }
-        let opened = match self.opener.open(rq, &branch.member.name).await {
+        let opened = match self.opener.open(rq, &branch.member).await {
             Ok(files) => Opened::Files(files),
             Err(FileError::NoKey) => Opened::Locked,
+            // It went, and the tree has not heard of it yet.
+            Err(FileError::NotFound) => return Err(FileError::Stale { object: ObjectId(Node::ROOT) }),
             Err(error) => return Err(error),
         };
         let (opened, succeeds) = {

@@ -23,7 +23,8 @@ use crate::live::Live;
 use crate::object::Object;
 use crate::read::{SEEK_DESCENTS, Seek};
 use bytes::Bytes;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weir_blocks::{CacheClass, Origin, ReadOptions};
 use weir_cache::Cache;
 use weir_codec::crypt::DatasetKey;
@@ -94,6 +95,10 @@ pub struct ObjectSet {
     locked: bool,
     remembered: Mutex<Remembered>,
     live: Option<Live>,
+    /// What the cache may keep of it now.
+    cache_class: RwLock<CacheClass>,
+    /// See [`ObjectSet::close`].
+    pub(crate) closed: AtomicBool,
 }
 
 impl ObjectSet {
@@ -128,7 +133,8 @@ impl ObjectSet {
         let options = options_of(&opening);
         let locked = pointer.uses_crypt() && options.keys.is_none();
         let root = Mutex::new(Root::new(pointer, header));
-        ObjectSet { cache, options, root, locked, remembered: Mutex::default(), live: None }
+        let (cache_class, closed) = (RwLock::new(options.cache), AtomicBool::new(false));
+        ObjectSet { cache, options, root, locked, remembered: Mutex::default(), live: None, cache_class, closed }
     }
 
     pub(crate) fn alive(self, live: Live) -> Self {
@@ -192,7 +198,18 @@ impl ObjectSet {
     pub(crate) fn options_at(&self, place: Place) -> ReadOptions {
         let Place { objset, object, level, block } = place;
         let origin = Some(Origin { objset, object: object.0, level: level.into(), block });
-        ReadOptions { origin, ..self.options.clone() }
+        ReadOptions { origin, ..self.options_now() }
+    }
+
+    /// How its blocks are read and kept, as its properties are now.
+    pub(crate) fn options_now(&self) -> ReadOptions {
+        let cache = *self.cache_class.read().unwrap_or_else(PoisonError::into_inner);
+        ReadOptions { cache, ..self.options.clone() }
+    }
+
+    /// Lets the cache keep that of it from now on (`primarycache`).
+    pub fn set_cache_class(&self, class: CacheClass) {
+        *self.cache_class.write().unwrap_or_else(PoisonError::into_inner) = class;
     }
 
     /// The object that holds all dnodes; `None` in a set that never had an object.

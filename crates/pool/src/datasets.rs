@@ -4,7 +4,7 @@ use crate::error::PoolError;
 use crate::open::Pool;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use weir_files::{FileSystem, Identity};
+use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{ObjsetId, ObjsetKind};
 use weir_machine::Request;
 use weir_objects::ObjectSet;
@@ -102,8 +102,7 @@ impl Pool {
             referenced_bytes: dataset.phys.referenced_bytes,
             available_bytes,
             long_names: long_names != 0,
-            // The property's values: hidden 0, visible 1, disabled 2.
-            snapdir_visible: snapdir == 1,
+            snapdir: Snapdir::from_number(snapdir),
         })
     }
 

@@ -143,15 +143,26 @@ impl Volume {
         self.objects.object(rq, DATA).await.map_err(|source| self.failed(offset, source))
     }
 
-    /// Registers a user: a volume that somebody uses is not destroyed.
+    /// Registers a user: a volume that somebody uses is not destroyed, unless it is closed already.
     pub fn attach(self: &Arc<Self>) -> Attachment {
-        self.users.fetch_add(1, Ordering::AcqRel);
+        self.users.fetch_add(1, Ordering::SeqCst);
         Attachment(self.clone())
+    }
+
+    /// Closes it for good, unless somebody uses it. Gives whether it is closed.
+    pub fn close_unless_used(&self) -> bool {
+        // Who attaches counts first and looks then, and here it is the other way round: one of both sees the other.
+        self.objects.close(true);
+        let used = self.users() > 0;
+        if used {
+            self.objects.close(false);
+        }
+        !used
     }
 
     /// How many use it.
     pub fn users(&self) -> usize {
-        self.users.load(Ordering::Acquire)
+        self.users.load(Ordering::SeqCst)
     }
 
     /// Whether it was closed for good.

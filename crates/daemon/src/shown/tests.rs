@@ -1,8 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 use super::*;
-use weir_files::{Cred, New, NewKind};
-use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_files::{Cred, New, NewKind, Snapdir, WriteAt};
+use weir_machine::Source;
+use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_pool::config::Class;
 use weir_pool::{CreateOptions, Layout, NewLeaf, NewTop};
 use weir_sim::{SimWorld, Timing};
@@ -70,6 +71,109 @@ fn numbers_of_the_destroyed_lead_to_nobody_else() {
         let again = tree.lookup(rq, snapshots, b"s").await.unwrap();
         tree.lookup(rq, again, b"new").await.unwrap();
         assert_eq!(volume().await, b"new!"[..]);
+        engine.export().await.unwrap();
+    });
+    run.unwrap();
+}
+
+/// A pool of one small disk in memory.
+async fn pool_of(world: &SimWorld) -> Arc<Engine> {
+    let leaf = NewLeaf { path: "/sim/d0".into(), is_file: true };
+    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let mut options = CreateOptions::new("tank", vec![top]);
+    options.arc_bytes = 16 << 20;
+    options.features.push("longname".into());
+    Engine::create(&world.machine(), &options).await.unwrap()
+}
+
+/// A file that is open keeps its snapshot. A snapshot that nobody uses goes, and from then on, before its doors have heard of
+/// it, nobody reads or borrows anything of it, and nobody finds another one of its name in its place.
+#[test]
+fn snapshots_stay_while_files_of_them_are_open() {
+    let world = SimWorld::new(1);
+    world.add_disk("/sim/d0", 64 << 20, 512, Timing::SataSsd);
+    let run = world.run(async {
+        let rq = &Request::internal("test");
+        let engine = pool_of(&world).await;
+        let files = engine.file_system(rq, "tank").await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let cred = Cred::root();
+        let file = files.create(rq, &cred, files.root(), b"f", &new).await.unwrap().object;
+        files.write(rq, &cred, file, WriteAt::Offset(0), Bytes::from(vec![7; 256 << 10])).await.unwrap();
+        engine.snapshot(vec!["tank@s".into()], Vec::new()).await.unwrap();
+        files.remove(rq, &cred, files.root(), b"f").await.unwrap();
+        let front = Front::open(rq, &Shown::Written(engine.clone())).await.unwrap();
+        let tree = &front.tree;
+        let mut old = tree.root();
+        for name in [&b".zfs"[..], b"snapshot", b"s", b"f"] {
+            old = tree.lookup(rq, old, name).await.unwrap();
+        }
+        let destroy = || engine.destroy_snapshots(vec!["tank@s".into()], false);
+        tree.hold(rq, old).await.unwrap();
+        assert!(destroy().await.unwrap_err().to_string().contains("busy"));
+        let read = async || tree.read(rq, old, 0, 4).await.map(|pieces| pieces.concat());
+        assert_eq!(read().await.unwrap(), [7; 4]);
+        tree.release(rq, old).await.unwrap();
+
+        let snapshot = engine.file_system(rq, "tank@s").await.unwrap();
+        let copy = files.create(rq, &cred, files.root(), b"copy", &new).await.unwrap().object;
+        destroy().await.unwrap();
+        engine.snapshot(vec!["tank@s".into()], Vec::new()).await.unwrap();
+        assert!(matches!(read().await, Err(FileError::Stale { .. })));
+        assert!(matches!(snapshot.read(rq, file, 0, 4).await, Err(FileError::Stale { .. })));
+        let source = (&*snapshot, file, 0);
+        let copied = files.copy_range(rq, &cred, source, (copy, 0), 256 << 10).await;
+        assert!(matches!(copied, Err(FileError::Stale { .. })), "its blocks are nobody's");
+        front.renew(rq).await.unwrap();
+        assert!(matches!(read().await, Err(FileError::Stale { .. })));
+        engine.export().await.unwrap();
+    });
+    run.unwrap();
+}
+
+/// What an open file system knows of its properties it learns anew when they are set, or inherited from others.
+#[test]
+fn properties_count_in_what_is_open() {
+    let world = SimWorld::new(1);
+    world.add_disk("/sim/d0", 64 << 20, 512, Timing::SataSsd);
+    let run = world.run(async {
+        let rq = &Request::internal("test");
+        let engine = pool_of(&world).await;
+        for name in ["tank/a", "tank/b"] {
+            let kind = Kind::FileSystem(FileSystemSpec::default());
+            let new = NewDataset { name: name.into(), kind, properties: Vec::new() };
+            engine.create_dataset(new).await.unwrap();
+        }
+        let set = async |name: &str, property: &str, value: u64| {
+            let settings = vec![(property.to_owned(), Setting::Set(Value::Number(value)))];
+            engine.set_properties(name.into(), settings).await.unwrap();
+        };
+        let files = engine.file_system(rq, "tank/a").await.unwrap();
+        assert_eq!((files.snapdir(), files.name_max()), (Snapdir::Hidden, 255));
+        set("tank/a", "snapdir", 1).await;
+        set("tank/a", "longname", 1).await;
+        assert_eq!((files.snapdir(), files.name_max()), (Snapdir::Visible, 1023));
+        let long = "n".repeat(1000);
+        let new = New::of(NewKind::Regular, 0o600);
+        files.create(rq, &Cred::root(), files.root(), long.as_bytes(), &new).await.unwrap();
+
+        let bytes: Bytes = (0..8192u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        // What is not kept comes from the disk, also when it was written just now.
+        let from_disk = async |name: &str, keeps: u64| {
+            set("tank/a", "primarycache", keeps).await;
+            let file = files.create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.unwrap().object;
+            files.write(rq, &Cred::root(), file, WriteAt::Offset(0), bytes.clone()).await.unwrap();
+            engine.sync().await.unwrap();
+            let reading = Request::internal("test");
+            assert_eq!(files.read(&reading, file, 0, 8192).await.unwrap(), bytes);
+            reading.served_bytes(Source::Disk) > 0
+        };
+        assert!(!from_disk("kept", 2).await && from_disk("passing", 1).await && !from_disk("kept again", 2).await);
+
+        set("tank/b", "readonly", 1).await;
+        assert!(files.is_writable());
+        engine.rename("tank/a".into(), "tank/b/a".into()).await.unwrap();
+        assert!(!files.is_writable(), "by inheritance");
         engine.export().await.unwrap();
     });
     run.unwrap();

@@ -28,7 +28,7 @@ impl Tree {
         let branch = self.branch(node)?;
         let fixed = name == b"." || name == b"..";
         let at_root = node.object == Node::ROOT;
-        Ok(fixed || at_root && (name == b".zfs" && !branch.is_snapshot || branch.children.contains_key(name)))
+        Ok(fixed || at_root && (name == b".zfs" && !branch.is_snapshot || branch.children.get(name).is_some()))
     }
 
     fn must_be_free(&self, node: Node, name: &[u8]) -> Result<(), FileError> {
@@ -228,12 +228,12 @@ impl Tree {
     /// Returns when all that was changed in the node's file system before the call is on stable storage.
     pub async fn sync(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         match self.open(rq, node.branch).await? {
-            Opened::Files(files) if files.is_writable() => {
+            // Also where nothing may change any more: what was changed before may not be stable yet.
+            Opened::Files(files) => {
                 let object = (!node.is_synthetic()).then(|| object_of(&*files, node));
                 files.sync(rq, object).await
             }
-            // Nothing changes there.
-            _ => Ok(()),
+            Opened::Locked => Ok(()),
         }
     }
 

@@ -3,10 +3,11 @@
 
 mod changes;
 
+use super::Member;
 use super::source::{Answer, Files, Opener};
 use crate::{
-    Acl, Attributes, Cred, DirEntry, FileError, FileFlags, FileKind, New, RenameMode, Seek, SetAttributes, Space,
-    Usage, WriteAt, XattrMode,
+    Acl, Attributes, Cred, DirEntry, FileError, FileFlags, FileKind, New, RenameMode, Seek, SetAttributes, Snapdir,
+    Space, Usage, WriteAt, XattrMode,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -34,8 +35,8 @@ struct Entry {
 
 /// The files.
 pub struct MemoryFiles {
-    /// Whether `.zfs` is listed.
-    pub snapdir_visible: bool,
+    /// Where `.zfs` is.
+    pub snapdir: Snapdir,
     /// Whether it can be changed.
     pub writable: bool,
     fsid: u64,
@@ -50,6 +51,8 @@ struct State {
     holds: BTreeMap<u64, u64>,
     /// Changes so far: each takes a second.
     changes: u64,
+    /// How often it was made stable.
+    syncs: u64,
 }
 
 impl MemoryFiles {
@@ -57,11 +60,16 @@ impl MemoryFiles {
     pub fn new(fsid: u64) -> Self {
         let mut state = State::default();
         state.insert(ROOT, ROOT, FileKind::Directory, 0o755, Bytes::new());
-        MemoryFiles { snapdir_visible: false, writable: false, fsid, state: Mutex::new(state) }
+        MemoryFiles { snapdir: Snapdir::Hidden, writable: false, fsid, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often it was made stable.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
     }
 
     /// Adds a file below the directory `parent` (34 is the root); its content is a symbolic link's target, too.
@@ -180,8 +188,8 @@ impl Files for MemoryFiles {
         false
     }
 
-    fn is_snapdir_visible(&self) -> bool {
-        self.snapdir_visible
+    fn snapdir(&self) -> Snapdir {
+        self.snapdir
     }
 
     fn attributes<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {
@@ -362,6 +370,7 @@ impl Files for MemoryFiles {
     }
 
     fn sync<'a>(&'a self, _: &'a Request, _: Option<ObjectId>) -> Answer<'a, ()> {
+        self.state().syncs += 1;
         now(Ok(()))
     }
 
@@ -380,8 +389,8 @@ impl Files for MemoryFiles {
 pub struct MemoryOpener(pub BTreeMap<String, Arc<MemoryFiles>>);
 
 impl Opener for MemoryOpener {
-    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Files>> {
-        let files = self.0.get(name).map(|files| Arc::clone(files) as Arc<dyn Files>);
+    fn open<'a>(&'a self, _: &'a Request, member: &'a Member) -> Answer<'a, Arc<dyn Files>> {
+        let files = self.0.get(&member.name).map(|files| Arc::clone(files) as Arc<dyn Files>);
         now(files.ok_or(FileError::NoKey))
     }
 }

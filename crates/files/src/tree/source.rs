@@ -1,9 +1,10 @@
 //! What the tree needs of a file system, as traits: the pool's file systems implement them, and so does a handful of
 //! files in memory, with which doors are tested without a pool.
 
+use super::Member;
 use crate::{
     Acl, Attributes, CaseSensitivity, Cred, DirEntry, FileError, FileSystem, New, RenameMode, Seek, SetAttributes,
-    SetFlags, Space, Usage, WriteAt, XattrMode,
+    SetFlags, Snapdir, Space, Usage, WriteAt, XattrMode,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -18,13 +19,14 @@ use weir_objects::zap::Match;
 /// A future answer.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, FileError>>;
 
-/// Opens file systems and snapshots by their full names.
+/// Opens file systems and snapshots.
 pub trait Opener: Send + Sync {
     /// Opens one.
     ///
     /// # Errors
-    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded.
-    fn open<'a>(&'a self, rq: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Files>>;
+    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded; [`FileError::NotFound`] if it is gone, whoever may
+    /// have its name now.
+    fn open<'a>(&'a self, rq: &'a Request, member: &'a Member) -> Answer<'a, Arc<dyn Files>>;
 }
 
 /// One file system: the operations of [`FileSystem`], see there.
@@ -38,7 +40,7 @@ pub trait Files: Send + Sync {
     fn has_exact_names(&self) -> bool {
         !self.is_case_insensitive()
     }
-    fn is_snapdir_visible(&self) -> bool;
+    fn snapdir(&self) -> Snapdir;
     /// Whether it was closed for good: everything else fails then.
     fn is_closed(&self) -> bool {
         false
@@ -192,8 +194,8 @@ impl Files for FileSystem {
         FileSystem::name_max(self)
     }
 
-    fn is_snapdir_visible(&self) -> bool {
-        FileSystem::is_snapdir_visible(self)
+    fn snapdir(&self) -> Snapdir {
+        FileSystem::snapdir(self)
     }
 
     fn is_closed(&self) -> bool {

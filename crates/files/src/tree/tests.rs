@@ -1,5 +1,6 @@
 use super::memory::{MemoryFiles, MemoryOpener};
 use super::*;
+use crate::Snapdir;
 use futures_util::FutureExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +20,7 @@ fn tree() -> Tree {
     opener.0.insert("p".into(), Arc::new(root));
     for name in ["p/a", "p/open", "p/a@s1", "p/a@s2"] {
         let mut files = MemoryFiles::new(3);
-        files.snapdir_visible = name == "p/open";
+        files.snapdir = if name == "p/open" { Snapdir::Visible } else { Snapdir::Hidden };
         files.add(34, name.as_bytes().rsplit(|b| *b == b'/').next().unwrap(), FileKind::Regular, 0o644, b"x");
         opener.0.insert(name.into(), Arc::new(files));
     }
@@ -60,11 +61,11 @@ fn names(tree: &Tree, path: &str, page: usize) -> Vec<String> {
 fn children_cover_directories_and_no_name_comes_twice() {
     let tree = tree();
     for page in [1, 2, 3, 100] {
-        assert_eq!(names(&tree, "", page), [".", "..", "a", "locked", "open", "file"]);
+        assert_eq!(names(&tree, "", page), [".", "..", "locked", "a", "open", "file"]);
         assert_eq!(names(&tree, "a", page), [".", "..", "dir"]);
         assert_eq!(names(&tree, "open", page), [".", "..", ".zfs", "open"]);
         assert_eq!(names(&tree, "a/.zfs", page), [".", "..", "snapshot"]);
-        assert_eq!(names(&tree, "a/.zfs/snapshot", page), [".", "..", "s1", "s2"]);
+        assert_eq!(names(&tree, "a/.zfs/snapshot", page), [".", "..", "s2", "s1"]);
         assert_eq!(names(&tree, "a/.zfs/snapshot/s1", page), [".", "..", "a@s1"]);
         assert_eq!(names(&tree, "locked", page), [".", ".."]);
     }
@@ -189,4 +190,64 @@ fn members_come_and_go_and_the_others_keep_their_nodes() {
     let again = walk(&tree, "b").unwrap();
     assert!(again.branch != a.branch && again.branch != new.branch);
     assert_eq!((tree.members().len(), told.load(Ordering::Relaxed)), (2, 2));
+}
+
+/// Snapshots come and go while somebody lists them, an entry at a time: each that was there all the time is told once.
+#[test]
+fn listings_go_on_where_they_were() {
+    let mut opener = MemoryOpener::default();
+    opener.0.insert("p".into(), Arc::new(MemoryFiles::new(1)));
+    let opener = Arc::new(opener);
+    let members = |snapshots: &[u64]| {
+        let named = |id: &u64| member(&format!("p@s{id}"), *id);
+        std::iter::once(member("p", 1)).chain(snapshots.iter().map(named)).collect::<Vec<_>>()
+    };
+    let rq = Request::internal("test");
+    for page in [1, 2, 3] {
+        let mut tree = Tree::new(opener.clone(), members(&[20, 30, 40, 50, 60]));
+        let (mut told, mut cookie) = (Vec::new(), 0);
+        for step in 0.. {
+            let entries = wait(tree.read_dir(&rq, walk(&tree, ".zfs/snapshot").unwrap(), cookie, page)).unwrap();
+            cookie = entries.last().map_or(cookie, |last| last.cookie);
+            told.extend(entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()));
+            if entries.len() < page {
+                break;
+            }
+            // Those before the place go, and others come; in the end after a restart, where all get other indices.
+            match step {
+                0 | 1 => tree.renew(members(&[7, 8, 9, 30, 40, 50, 60])),
+                2 => tree.renew(members(&[40, 50, 60])),
+                _ => tree = Tree::new(opener.clone(), members(&[55, 40, 5, 60, 50])),
+            }
+        }
+        for name in [".", "..", "s40", "s50", "s60"] {
+            assert_eq!(told.iter().filter(|other| *other == name).count(), 1, "{name} in {told:?}");
+        }
+    }
+}
+
+#[test]
+fn there_may_be_no_way_to_snapshots() {
+    let mut files = MemoryFiles::new(1);
+    files.snapdir = Snapdir::Disabled;
+    let opener = MemoryOpener(BTreeMap::from([("p".to_owned(), Arc::new(files))]));
+    let tree = Tree::new(Arc::new(opener), vec![member("p", 1), member("p@s", 2)]);
+    assert_eq!(walk(&tree, ".zfs"), Err(FileError::NotFound));
+    let rq = Request::internal("test");
+    for object in [Node::CONTROL, Node::SNAPSHOTS] {
+        let node = Node { branch: 0, object };
+        assert_eq!(wait(tree.lookup(&rq, node, b"s")), Err(FileError::NotFound));
+        assert_eq!(wait(tree.read_dir(&rq, node, 0, 9)), Err(FileError::NotFound));
+    }
+}
+
+/// What was changed before a file system became read-only can still be made stable.
+#[test]
+fn stable_is_stable_where_nothing_may_change_any_more() {
+    let files = Arc::new(MemoryFiles::new(1));
+    let opener = MemoryOpener(BTreeMap::from([("p".to_owned(), files.clone())]));
+    let tree = Tree::new(Arc::new(opener), vec![member("p", 1)]);
+    let rq = Request::internal("test");
+    wait(tree.sync(&rq, tree.root())).unwrap();
+    assert_eq!((files.writable, files.syncs()), (false, 1));
 }

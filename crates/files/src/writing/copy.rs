@@ -89,6 +89,7 @@ impl FileSystem {
         if !Arc::ptr_eq(from.objects().cache(), self.objects().cache()) {
             return Err(FileError::CrossDevice);
         }
+        let _kept = from.keep(source)?;
         let _held = self.lock_both(from, source, target).await?;
         let (lender, source_bytes) = from.contents(rq, cred, source).await?;
         let mut node = self.node(rq, target).await?.require_file()?;

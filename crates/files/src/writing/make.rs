@@ -91,6 +91,13 @@ impl FileSystem {
         new: &New,
     ) -> Result<ObjectId, FileError> {
         let writing = self.writing()?;
+        match new.set.size_bytes {
+            Some(_) if new.kind != NewKind::Regular => {
+                return Err(FileError::Invalid { why: "a size of what has none" });
+            }
+            Some(size_bytes) => Self::check_size(size_bytes)?,
+            None => {}
+        }
         let _held = writing.locks.one(dir).await;
         let parent = self.dir_node(rq, dir).await?;
         may::pass(cred, &parent)?;

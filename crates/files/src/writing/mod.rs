@@ -46,7 +46,7 @@ mod set;
 mod set_acl;
 #[cfg(test)]
 mod tests;
-mod unlinked;
+pub(crate) mod unlinked;
 mod xattrs;
 
 pub use access::AccessTimes;
@@ -55,10 +55,9 @@ pub use owner::{Owner, owner_of};
 pub(crate) use row::Naming;
 
 use crate::error::FileError;
-use crate::file_system::FileSystem;
+use crate::file_system::{FileSystem, Snapdir};
 use futures_util::lock::Mutex as AsyncMutex;
 use locks::Locks;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::ObjectId;
 use weir_format::znode::Timestamp;
@@ -105,6 +104,10 @@ pub struct Settings {
     pub access_times: AccessTimes,
     /// The pool counts space by project: new files get a project number.
     pub projects: bool,
+    /// `longname`: names may have 1023 bytes instead of 255.
+    pub long_names: bool,
+    /// `snapdir`.
+    pub snapdir: Snapdir,
 }
 
 impl Default for Settings {
@@ -120,6 +123,8 @@ impl Default for Settings {
             acl_inherit: AclInherit::default(),
             access_times: AccessTimes::default(),
             projects: false,
+            long_names: false,
+            snapdir: Snapdir::Hidden,
         }
     }
 }
@@ -147,8 +152,6 @@ pub(crate) struct Writing {
     shapes: AsyncMutex<()>,
     /// The delete queue.
     unlinked: ObjectId,
-    /// What is held open.
-    holds: Mutex<BTreeMap<ObjectId, unlinked::Held>>,
     /// When files were read, as far as that is not stored.
     accessed: access::Noted,
     /// Limits of users, groups and projects, once they were asked for.
@@ -169,7 +172,6 @@ impl Writing {
             renames: AsyncMutex::new(()),
             shapes: AsyncMutex::new(()),
             unlinked,
-            holds: Mutex::default(),
             accessed: Mutex::default(),
             quotas: Mutex::default(),
         }

@@ -6,6 +6,8 @@
 //! off from its end, piece by piece, over as many groups as it takes ([`ObjectSet::free_down`]); with the last piece the
 //! object and its entry in the queue go together.
 //!
+//! A snapshot changes nothing, but it may go: files of it that are held open keep it.
+//!
 //! [`ObjectSet::free_down`]: weir_objects::ObjectSet::free_down
 
 use super::lock;
@@ -13,6 +15,8 @@ use super::node::Node;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use weir_format::ObjectId;
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_machine::Request;
@@ -25,20 +29,67 @@ const BATCH: usize = 256;
 /// What a removal is said to write: blocks of dnodes and of the queue.
 const REAP_BYTES: u64 = 8 << 10;
 
+/// What is held open.
+pub(crate) type Holds = Mutex<BTreeMap<ObjectId, Held>>;
+
 /// A file that somebody has open.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     count: u64,
     /// It has no name any more: the last hold takes it along.
     nameless: bool,
 }
 
+/// A snapshot that is kept until this is dropped.
+pub(super) struct Kept<'a> {
+    files: &'a FileSystem,
+    object: ObjectId,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        // Nothing of a snapshot loses its name.
+        self.files.end_hold(self.object);
+    }
+}
+
 impl FileSystem {
-    /// Keeps a file alive although its last name may go: somebody has it open. One [`FileSystem::release`] for each.
+    /// Keeps a file alive although its last name may go: somebody has it open. Keeps a snapshot, too, unless it is closed
+    /// already: who holds looks then. One [`FileSystem::release`] for each.
     pub fn hold(&self, object: ObjectId) {
-        if let Some(writing) = &self.writing {
-            lock(&writing.holds).entry(object).or_default().count += 1;
+        lock(&self.holds).entry(object).or_default().count += 1;
+    }
+
+    /// Closes it for good, unless files of it are held. Gives whether it is closed.
+    pub fn close_unless_used(&self) -> bool {
+        let holds = lock(&self.holds);
+        if holds.is_empty() {
+            self.objects().close(true);
         }
+        holds.is_empty()
+    }
+
+    /// Keeps a snapshot for as long as blocks of a file are lent; `None` for what is no snapshot.
+    ///
+    /// # Errors
+    /// [`FileError::Stale`] if it is gone.
+    pub(super) fn keep(&self, object: ObjectId) -> Result<Option<Kept<'_>>, FileError> {
+        if !self.is_snapshot() {
+            return Ok(None);
+        }
+        self.hold(object);
+        let kept = Kept { files: self, object };
+        if self.is_closed() { Err(FileError::Stale { object }) } else { Ok(Some(kept)) }
+    }
+
+    /// Ends a hold; gives what is known of the file if it was the last one.
+    fn end_hold(&self, object: ObjectId) -> Option<Held> {
+        let mut holds = lock(&self.holds);
+        let last = holds.get_mut(&object).is_some_and(|hold| {
+            hold.count -= 1;
+            hold.count == 0
+        });
+        if last { holds.remove(&object) } else { None }
     }
 
     /// Ends a hold. A file without a name and without holds goes.
@@ -46,16 +97,7 @@ impl FileSystem {
     /// # Errors
     /// What taking the file apart meets. It is then in the delete queue still.
     pub async fn release(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
-        let Some(writing) = &self.writing else { return Ok(()) };
-        let ended = {
-            let mut holds = lock(&writing.holds);
-            let last = holds.get_mut(&object).is_some_and(|hold| {
-                hold.count -= 1;
-                hold.count == 0
-            });
-            if last { holds.remove(&object) } else { None }
-        };
-        match ended {
+        match self.end_hold(object) {
             Some(Held { nameless: true, .. }) => self.reap_unless_held(rq, object).await,
             _ => Ok(()),
         }
@@ -63,7 +105,7 @@ impl FileSystem {
 
     /// How many files are held open.
     pub fn held_count(&self) -> usize {
-        self.writing.as_ref().map_or(0, |writing| lock(&writing.holds).len())
+        lock(&self.holds).len()
     }
 
     /// Whether it was closed for good.
@@ -73,8 +115,7 @@ impl FileSystem {
 
     /// Whether a file without a name is held open. If so, it goes with its last hold.
     fn stays_held(&self, object: ObjectId) -> bool {
-        let Some(writing) = &self.writing else { return false };
-        lock(&writing.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
+        lock(&self.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
     }
 
     /// Whether a file that has just lost its last name can go in the same transaction. One that cannot be read to be taken

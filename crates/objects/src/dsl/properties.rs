@@ -97,7 +97,10 @@ impl Dsl {
     }
 
     /// What the property `primarycache` says.
-    pub(super) async fn cache_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
+    ///
+    /// # Errors
+    /// What reading the properties meets.
+    pub async fn cache_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
         for (_, stored) in self.stored_chain(rq, dir).await? {
             match props::stored_value(&stored, "primarycache").map(|(value, _)| value) {
                 Some(Value::Number(0)) => return Ok(CacheClass::None),

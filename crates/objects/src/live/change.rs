@@ -112,17 +112,14 @@ impl ObjectSet {
     }
 
     /// Lets no transaction begin from now on, or again. Those that have begun are in the group that is open now, or
-    /// older ones.
+    /// older ones. A set that is read is closed when its blocks are about to be given to others.
     pub fn close(&self, closed: bool) {
-        if let Some(live) = self.live() {
-            live.closed.store(closed, Ordering::SeqCst);
-        }
+        self.closed.store(closed, Ordering::SeqCst);
     }
 
     /// Whether it is closed, or the key that opens it was taken away.
     pub fn is_closed(&self) -> bool {
-        self.options().keys.as_ref().is_some_and(|keys| keys.is_revoked())
-            || self.live().is_some_and(|live| live.closed.load(Ordering::SeqCst))
+        self.options().keys.as_ref().is_some_and(|keys| keys.is_revoked()) || self.closed.load(Ordering::SeqCst)
     }
 
     /// Changes the node of object `id`: under the lock, on the newest state.

@@ -53,7 +53,6 @@ use futures_util::future::BoxFuture;
 use node::Node;
 use numbers::Numbers;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::compress::ZstdLevel;
 use weir_format::zil::ZilHeader;
@@ -219,8 +218,6 @@ pub(crate) struct State {
 /// What makes an object set live.
 pub(crate) struct Live {
     pub gate: Arc<dyn Gate>,
-    /// Nothing may change any more.
-    pub closed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -229,7 +226,7 @@ impl Live {
         let numbers = Numbers::new(first_block);
         let (nodes, zil) = Default::default();
         let state = State { nodes, version: 0, edits: 0, numbers, policy, zil, long_names: false };
-        Live { gate, closed: AtomicBool::new(false), state: Mutex::new(state) }
+        Live { gate, state: Mutex::new(state) }
     }
 
     /// The overlay. Held for a look or a change, never across an await.

@@ -195,7 +195,7 @@ impl Writer<'_> {
         let (cache, rq) = (self.set.cache(), self.rq);
         let written = cache.blocks().write(rq, bytes.clone(), &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;
-        cache.keep(&pointer, self.set.options(), bytes);
+        cache.keep(&pointer, &self.set.options_now(), bytes);
         self.born(tree, pointer);
         Ok(pointer)
     }
@@ -222,7 +222,7 @@ impl Writer<'_> {
             let Some((_, first)) = batch.first() else { break };
             let place = self.place(tree.id, 0, first.block);
             let taken = self.room.take(batch.iter().map(|(bytes, _)| bytes.len() as u64).sum()).await;
-            let (cache, read, dedup) = (self.set.cache().clone(), self.set.options().clone(), dedup.clone());
+            let (cache, read, dedup) = (self.set.cache().clone(), self.set.options_now(), dedup.clone());
             let job = async move {
                 let _taken = taken;
                 write_batch(&cache, batch, &read, dedup, place).await

@@ -107,7 +107,9 @@ impl Engine {
                 Ok(())
             })
         })
-        .await
+        .await?;
+        // Logs go elsewhere, where the pool has devices for them.
+        self.renew_settings(&Request::internal("add")).await
     }
 }
 

@@ -164,7 +164,9 @@ impl Engine {
         self.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move { Ok(syncing.change.rename(&from, &to).await?) })
         })
-        .await
+        .await?;
+        // It inherits from others now.
+        self.renew_settings(&Request::internal("rename")).await
     }
 
     /// Gives a snapshot another name.

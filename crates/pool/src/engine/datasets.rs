@@ -13,7 +13,7 @@ use crate::config::{Class, VdevConfig};
 use crate::error::PoolError;
 use std::sync::Arc;
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
-use weir_files::{FileSystem, Identity};
+use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{Dnode, ObjsetKind};
 use weir_machine::Request;
 use weir_objects::dsl::{Dataset, Dsl, PoolFacts};
@@ -66,7 +66,9 @@ impl Engine {
         let identity = self.identity(rq, &dsl, &dataset).await?;
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
-            return FileSystem::open(rq, set, identity).await.map_err(failed);
+            let files = FileSystem::open(rq, set, identity).await.map_err(failed)?;
+            self.reading.watch(dataset.objset(), &Door::Files(files.clone()));
+            return Ok(files);
         }
         if let Some(Door::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
             return Ok(files);
@@ -107,7 +109,7 @@ impl Engine {
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let volume = Volume::open(rq, set, name).await.map_err(failed)?;
-            self.reading.watch(dataset.objset(), &volume);
+            self.reading.watch(dataset.objset(), &Door::Volume(volume.clone()));
             return Ok(volume);
         }
         if let Some(Door::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
@@ -232,6 +234,8 @@ impl Engine {
             acl_inherit: AclInherit::from_number(number("aclinherit").await?).unwrap_or_default(),
             access_times,
             projects,
+            long_names: self.long_names(rq, dsl, dataset).await?,
+            snapdir: Snapdir::from_number(number("snapdir").await?),
         })
     }
 
@@ -247,6 +251,11 @@ impl Engine {
         Ok(crate::features::Features::read(rq, &mos).await?.count(guid))
     }
 
+    async fn long_names(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<bool, PoolError> {
+        Ok(self.number(rq, dsl, dataset, "longname").await? != 0
+            && self.feature_count(rq, "org.zfsonlinux:longname").await?.is_some())
+    }
+
     async fn identity(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Identity, PoolError> {
         Ok(Identity {
             name: dataset.name.clone(),
@@ -254,10 +263,8 @@ impl Engine {
             is_snapshot: dataset.is_snapshot(),
             referenced_bytes: dataset.phys.referenced_bytes,
             available_bytes: self.number(rq, dsl, dataset, "available").await?,
-            long_names: self.number(rq, dsl, dataset, "longname").await? != 0
-                && self.feature_count(rq, "org.zfsonlinux:longname").await?.is_some(),
-            // hidden 0, visible 1, disabled 2.
-            snapdir_visible: self.number(rq, dsl, dataset, "snapdir").await? == 1,
+            long_names: self.long_names(rq, dsl, dataset).await?,
+            snapdir: Snapdir::from_number(self.number(rq, dsl, dataset, "snapdir").await?),
         })
     }
 }

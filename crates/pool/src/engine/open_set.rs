@@ -7,6 +7,7 @@ use super::Engine;
 use super::datasets::policy_for;
 use crate::error::PoolError;
 use std::sync::Arc;
+use weir_blocks::CacheClass;
 use weir_codec::compress::ZstdLevel;
 use weir_format::{ChecksumKind, CompressionKind, ObjsetId, ObjsetKind};
 use weir_machine::Request;
@@ -48,7 +49,11 @@ impl Engine {
             None => ObjsetKind::None,
         };
         let policy = policy_for(kind, policy);
-        let opening = Opening { id, key, ..Opening::default() };
+        let cache = match dsl.dir(dataset.dir) {
+            Some(dir) => dsl.cache_class(rq, dir).await?,
+            None => CacheClass::All,
+        };
+        let opening = Opening { id, key, cache };
         let gate: Arc<dyn Gate> = self.gate.clone();
         let pointer = dataset.phys.pointer;
         let set = ObjectSet::open_live(rq, self.cache.clone(), pointer, opening, gate, policy).await?;
@@ -65,6 +70,9 @@ impl Engine {
         if let Some(open) = self.sets.get(ObjsetId(dataset.id.0)) {
             let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;
             open.set.set_policy(policy_for(open.set.kind(), policy));
+            if let Some(dir) = dsl.dir(dataset.dir) {
+                open.set.set_cache_class(dsl.cache_class(rq, dir).await?);
+            }
         }
         Ok(())
     }

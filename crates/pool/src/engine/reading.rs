@@ -1,4 +1,8 @@
-//! Snapshots that somebody reads for long: they cannot be destroyed meanwhile.
+//! Snapshots that somebody reads: they cannot be destroyed meanwhile.
+//!
+//! Clients have files of a snapshot open, or are attached to one of a volume; comparisons read two. A snapshot that is open
+//! here and that nobody uses is closed before it goes: what clients then ask of it is stale, and never what others wrote
+//! where its blocks were.
 //!
 //! What a head file system holds now is read from a snapshot as well, one that nobody asked to keep: it is made with a
 //! temporary hold and marked to go with that hold, so that it goes when the pool is opened next, if its reader could not
@@ -6,15 +10,17 @@
 //!
 //! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_long_hold`), `zfs_ioctl.c` (`zfs_ioc_tmp_snapshot`).
 
+use super::sets::Door;
 use super::{Engine, Syncing};
 use crate::diff::Pair;
 use crate::error::PoolError;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use weir_files::FileSystem;
 use weir_files::diff::Diff;
 use weir_format::{ObjectId, ObjsetId};
 use weir_machine::Request;
-use weir_objects::dsl::change::ChangeError;
+use weir_objects::dsl::change::{ChangeError, IsRead};
 use weir_volumes::Volume;
 
 /// The tag of temporary holds.
@@ -30,8 +36,23 @@ pub struct Reading(Arc<Mutex<Readers>>);
 struct Readers {
     /// By how many.
     counts: BTreeMap<ObjsetId, usize>,
-    /// Snapshots of volumes, for clients to attach to.
-    volumes: Vec<(ObjsetId, Weak<Volume>)>,
+    /// Those that are open for clients.
+    doors: Vec<(ObjsetId, WeakDoor)>,
+}
+
+/// A snapshot that is open for as long as somebody has it.
+enum WeakDoor {
+    Files(Weak<FileSystem>),
+    Volume(Weak<Volume>),
+}
+
+impl WeakDoor {
+    fn upgrade(&self) -> Option<Door> {
+        match self {
+            WeakDoor::Files(files) => files.upgrade().map(Door::Files),
+            WeakDoor::Volume(volume) => volume.upgrade().map(Door::Volume),
+        }
+    }
 }
 
 impl Reading {
@@ -39,12 +60,20 @@ impl Reading {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Their objects.
-    pub(crate) fn objects(&self) -> BTreeSet<ObjectId> {
+    /// Whether a snapshot is being read. If not, it is closed.
+    fn is_read(&self, id: ObjectId) -> bool {
         let all = self.all_of();
-        let is_used = |volume: &Weak<Volume>| volume.upgrade().is_some_and(|volume| volume.users() > 0);
-        let attached = all.volumes.iter().filter(|(_, volume)| is_used(volume)).map(|(id, _)| id);
-        attached.chain(all.counts.keys()).map(|id| ObjectId(id.0)).collect()
+        let of_it = |door: &&(ObjsetId, WeakDoor)| door.0 == ObjsetId(id.0);
+        let doors: Vec<Door> = all.doors.iter().filter(of_it).filter_map(|(_, door)| door.upgrade()).collect();
+        all.counts.contains_key(&ObjsetId(id.0))
+            || doors.iter().any(Door::is_used)
+            || !doors.iter().all(Door::close_unless_used)
+    }
+
+    /// The same, to be asked by those who destroy.
+    pub(crate) fn asked(&self) -> IsRead {
+        let reading = self.clone();
+        Arc::new(move |id| reading.is_read(id))
     }
 
     fn begin(&self, id: ObjsetId) -> Reader {
@@ -52,11 +81,15 @@ impl Reading {
         Reader { reading: self.clone(), id }
     }
 
-    /// A snapshot of a volume was opened: it is read while clients are attached to it.
-    pub(crate) fn watch(&self, id: ObjsetId, volume: &Arc<Volume>) {
+    /// A snapshot was opened: it is read while clients use it.
+    pub(crate) fn watch(&self, id: ObjsetId, door: &Door) {
+        let door = match door {
+            Door::Files(files) => WeakDoor::Files(Arc::downgrade(files)),
+            Door::Volume(volume) => WeakDoor::Volume(Arc::downgrade(volume)),
+        };
         let mut all = self.all_of();
-        all.volumes.retain(|(_, other)| other.strong_count() > 0);
-        all.volumes.push((id, Arc::downgrade(volume)));
+        all.doors.retain(|(_, other)| other.upgrade().is_some());
+        all.doors.push((id, door));
     }
 }
 

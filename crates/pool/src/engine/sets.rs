@@ -25,6 +25,14 @@ impl Door {
             Door::Volume(volume) => volume.users() > 0,
         }
     }
+
+    /// Closes it for good, unless clients use it. Gives whether it is closed.
+    pub fn close_unless_used(&self) -> bool {
+        match self {
+            Door::Files(files) => files.close_unless_used(),
+            Door::Volume(volume) => volume.close_unless_used(),
+        }
+    }
 }
 
 /// A data set that is open for changes.

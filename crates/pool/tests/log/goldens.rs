@@ -127,7 +127,7 @@ fn settings() -> Settings {
         acl_mode: Default::default(),
         acl_inherit: Default::default(),
         access_times: AccessTimes::Off,
-        projects: false,
+        ..Settings::default()
     }
 }
 
@@ -223,7 +223,7 @@ fn replay(name: &str, dataset_name: &str, txg: u64, at_least: u64) {
             referenced_bytes: 0,
             available_bytes: 0,
             long_names: false,
-            snapdir_visible: false,
+            snapdir: weir_files::Snapdir::Hidden,
         };
         let files = FileSystem::open_writable(&rq, set.clone(), identity, opening).await.unwrap();
         let copying = Copying { files: files.clone(), kinds: Default::default() };

@@ -24,7 +24,7 @@ impl Change<'_> {
     /// [`ChangeError::Missing`], [`ChangeError::Busy`] (held), [`ChangeError::HasDependents`] (clones).
     pub async fn check_destroy_snapshot(&mut self, name: &str, defer: bool) -> Result<(), ChangeError> {
         let found = self.find_snapshot(name).await?;
-        if self.reading.contains(&found.id) {
+        if (self.reading)(found.id) {
             return Err(ChangeError::busy(name, "it is being read"));
         }
         self.check_lists(found.phys.next_snapshot).await?;

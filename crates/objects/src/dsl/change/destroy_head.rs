@@ -77,7 +77,7 @@ impl Change<'_> {
         }
         let origin = self.dataset(phys.prev_snapshot).await?;
         let waits = origin.flags & DslDataset::DEFER_DESTROY != 0 && origin.children == 2;
-        Ok(waits && self.holds_on(&origin).await? == 0 && !self.reading.contains(&phys.prev_snapshot))
+        Ok(waits && self.holds_on(&origin).await? == 0 && !(self.reading)(phys.prev_snapshot))
     }
 
     /// The snapshot that a dataset began with forgets it.

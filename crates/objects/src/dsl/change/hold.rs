@@ -75,7 +75,7 @@ impl Change<'_> {
             if !there {
                 return Err(ChangeError::Missing { name: format!("{name} (tag {tag})") });
             }
-            if found.phys.flags & DslDataset::DEFER_DESTROY != 0 && self.reading.contains(&found.id) {
+            if found.phys.flags & DslDataset::DEFER_DESTROY != 0 && (self.reading)(found.id) {
                 return Err(ChangeError::busy(name, "it is being read, and would go with its last hold"));
             }
         }

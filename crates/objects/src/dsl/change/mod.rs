@@ -111,6 +111,9 @@ pub struct PoolContext {
     pub host: String,
 }
 
+/// Asked before a snapshot is destroyed: whether it is being read. If so, it stays; if not, nobody begins to.
+pub type IsRead = Arc<dyn Fn(ObjectId) -> bool + Send + Sync>;
+
 /// The syncing context of one transaction group, for changes of datasets.
 pub struct Change<'a> {
     /// On whose behalf.
@@ -123,8 +126,8 @@ pub struct Change<'a> {
     pub pool: PoolContext,
     /// Seconds since 1970.
     pub now_s: u64,
-    /// Snapshots that are being read: they are not destroyed.
-    pub reading: BTreeSet<ObjectId>,
+    /// Which snapshots are being read.
+    pub reading: IsRead,
     frees: Vec<BlockPointer>,
     label_features: BTreeMap<&'static str, bool>,
     pool_objects: BTreeMap<&'static str, ObjectId>,
@@ -136,8 +139,8 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     /// A context for the group of `tx`.
     pub fn new(rq: &'a Request, mos: Arc<ObjectSet>, tx: &'a Tx, pool: PoolContext, now_s: u64) -> Self {
-        let (reading, frees, label_features, pool_objects, touched) = Default::default();
-        let records = Vec::new();
+        let (frees, label_features, pool_objects, touched) = Default::default();
+        let (reading, records): (IsRead, _) = (Arc::new(|_| false), Vec::new());
         Change { rq, mos, tx, pool, now_s, reading, frees, label_features, pool_objects, touched, records }
     }
 
