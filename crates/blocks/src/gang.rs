@@ -9,10 +9,10 @@
 //! Every copy of a header holds the same, so any one that proves itself will do. The pieces must add up to exactly the
 //! block: that, and a limit on depth, bounds what a forged header can cost.
 
-use crate::error::{BlockError, note};
+use crate::error::BlockError;
 use crate::pipeline::{Blocks, Way};
 use crate::unproven::Stage;
-use crate::vdev::{Job, Place};
+use crate::vdev::Job;
 use futures_util::future::{BoxFuture, join_all};
 use weir_codec::checksum::verify_gang_header;
 use weir_format::{BlockPointer, DecodeError, gang};
@@ -85,20 +85,13 @@ pub(crate) fn read<'a>(
     })
 }
 
-/// Any copy of the header that proves itself.
+/// A copy of the header that proves itself; of a scrub, all do or are put right.
 async fn header(blocks: &Blocks, request: &Request, pointer: &BlockPointer, way: Way) -> Result<Buf, BlockError> {
     let job = Job { psize_bytes: gang::CLASSIC_BYTES as u64, ..blocks.healing_job(request, pointer, way) };
     let sizes = pointer.dvas().filter_map(|d| blocks.tree().gang_header_bytes(d.vdev));
     let len = sizes.min().unwrap_or(0).clamp(gang::CLASSIC_BYTES as u64, gang::MAX_BYTES as u64);
     let proof = |bytes: &[u8]| if blocks.proves() { proven_part(pointer, bytes).map(drop) } else { Ok(()) };
-    let mut worst = None;
-    for dva in pointer.dvas() {
-        match blocks.tree().read(&job, Place::new(dva.vdev, dva.offset_bytes), len, &proof).await {
-            Ok(buf) => return Ok(buf),
-            Err(error) => note(&mut worst, error),
-        }
-    }
-    Err(worst.unwrap_or(BlockError::Forged { vdev: 0, offset: 0, field: "number of copies", value: 0 }))
+    blocks.any_copy(&job, pointer, len, &proof).await
 }
 
 #[cfg(test)]

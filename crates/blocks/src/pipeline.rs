@@ -9,7 +9,7 @@
 use crate::error::{BlockError, note};
 use crate::gang;
 use crate::unproven::{Forger, Stage};
-use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Tree, WriteJob};
+use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Proof, Tree, WriteJob};
 use crate::watch::{About, Fault, Origin, What};
 use crate::write::Writer;
 use bytes::Bytes;
@@ -272,15 +272,31 @@ impl Blocks {
         let job = Job { speculative: log, ..self.healing_job(request, pointer, way) };
         let job = Job { heals: job.heals && !log, ..job };
         let proof = |bytes: &[u8]| if self.proves() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
+        let mut buf = self.any_copy(&job, pointer, pointer.psize_bytes(), &proof).await?;
+        if !job.tests_every_copy() {
+            self.forge(pointer, Stage::Physical, buf.as_mut());
+        }
+        Ok(buf)
+    }
+
+    /// `len` bytes from the first of a pointer's places where they prove themselves; a scrub tests all places. Where others
+    /// were found, the right ones are put.
+    pub(crate) async fn any_copy(
+        &self,
+        job: &Job<'_>,
+        pointer: &BlockPointer,
+        len: u64,
+        proof: Proof<'_>,
+    ) -> Result<Buf, BlockError> {
         let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
         for dva in pointer.dvas() {
             let place = Place::new(dva.vdev, dva.offset_bytes);
-            match self.tree.read(&job, place, pointer.psize_bytes(), &proof).await {
-                Ok(buf) if job.tests_every_copy() => right = Some(buf),
-                Ok(mut buf) => {
-                    self.forge(pointer, Stage::Physical, buf.as_mut());
+            match self.tree.read(job, place, len, proof).await {
+                Ok(buf) => {
                     right = Some(buf);
-                    break;
+                    if !job.tests_every_copy() {
+                        break;
+                    }
                 }
                 Err(error) => {
                     wrong.extend((!matches!(error, BlockError::Missing { .. })).then_some(place));
@@ -291,7 +307,7 @@ impl Blocks {
         if let Some(buf) = right {
             wrong.retain(|&place| job.mends(&self.tree, place));
             if !wrong.is_empty() {
-                self.heal(&job, &wrong, buf.as_ref()).await;
+                self.heal(job, &wrong, buf.as_ref()).await;
             }
             return Ok(buf);
         }

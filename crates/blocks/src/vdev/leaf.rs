@@ -94,7 +94,16 @@ impl Waiter {
 /// A disk and what waits for it.
 struct Line {
     disk: Arc<dyn Disk>,
-    queue: Mutex<Queue<Waiter>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: Queue<Waiter>,
+    /// Turns that ended and are not passed on yet: class and length.
+    ended: Vec<(Priority, u64)>,
+    /// Somebody is passing turns on.
+    passing: bool,
 }
 
 pub(crate) struct Leaf {
@@ -108,7 +117,7 @@ pub(crate) struct Leaf {
 
 impl Leaf {
     pub fn new(disk: Option<Arc<dyn Disk>>, stale: bool, dtl: Vec<(Txg, Txg)>, bell: &Bell) -> Self {
-        let line = disk.map(|disk| Arc::new(Line { disk, queue: Mutex::default() }));
+        let line = disk.map(|disk| Arc::new(Line { disk, state: Mutex::default() }));
         let (counters, writes, bell) = (Counters::default(), LeafWrites::default(), bell.clone());
         Leaf { line, stale, dtl, counters, writes, bell }
     }
@@ -161,7 +170,7 @@ impl Leaf {
     /// Reads under way and waiting, and whether one at `offset` would go on where the last one ended.
     pub fn load(&self, offset: u64) -> (usize, bool) {
         self.line.as_ref().map_or((0, false), |line| {
-            let queue = line.lock();
+            let queue = &line.lock().queue;
             (queue.load(), queue.goes_on(offset))
         })
     }
@@ -240,21 +249,39 @@ struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        loop {
-            let Some(mut batch) = self.line.lock().done(self.class, self.len) else { return };
-            batch.members.retain(|m| !m.token.tell.is_canceled());
-            if !batch.members.is_empty() {
-                return self.line.begin(batch);
-            }
-            (self.class, self.len) = (batch.class, batch.len);
-        }
+        self.line.pass_on(self.class, self.len);
     }
 }
 
 impl Line {
     /// Held only for a few instructions, never while anything is waited for or begun.
-    fn lock(&self) -> MutexGuard<'_, Queue<Waiter>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn has ended: begins what comes next. A disk may answer while an operation is handed to it, which ends the next
+    /// turn before this call returns; so whoever is at it already does that as well.
+    fn pass_on(self: &Arc<Self>, class: Priority, len: u64) {
+        {
+            let mut state = self.lock();
+            state.ended.push((class, len));
+            if std::mem::replace(&mut state.passing, true) {
+                return;
+            }
+        }
+        loop {
+            let next = {
+                let mut state = self.lock();
+                let Some((class, len)) = state.ended.pop() else {
+                    state.passing = false;
+                    return;
+                };
+                state.queue.done(class, len)
+            };
+            let Some(mut batch) = next else { continue };
+            batch.members.retain(|m| !m.token.tell.is_canceled());
+            self.begin(batch);
+        }
     }
 
     /// Reads as soon as there is room, perhaps together with others.
@@ -268,7 +295,7 @@ impl Line {
         let (tell, answer) = oneshot::channel();
         let waiter = Waiter { tell, buf: into.unwrap_or_else(|| self.disk.buffer(len as usize)) };
         let starts = {
-            let mut queue = self.lock();
+            let queue = &mut self.lock().queue;
             queue.asked(offset, len);
             if queue.try_start(class, len) {
                 Some(waiter)
@@ -293,6 +320,7 @@ impl Line {
                 members.push(last);
                 self.together(offset, members, turn);
             }
+            // All who waited left: the turn passes to the next.
             (_, None) => {}
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! *A flush that fails is not forgiven.* The device may have dropped what it could not keep, and say so once only: a
 //! second flush that succeeds proves nothing. So from then on every flush of this leaf fails, and the leaf counts as one
-//! that missed the transaction groups in question, until somebody has put it right.
+//! that missed the transaction groups in question, and all that come after, until somebody has put it right.
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
@@ -67,6 +67,14 @@ impl Flusher {
         self.completed.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Takes note that a flush failed which was not this one's: gives the groups of which the device may have dropped
+    /// writes.
+    pub fn distrust(&self, error: &DiskError) -> Option<Groups> {
+        let mut state = self.state();
+        state.failed.get_or_insert_with(|| error.clone());
+        state.unstable.take()
+    }
+
     /// Forgets that a flush failed.
     pub fn forgive(&self) {
         self.state().failed = None;
@@ -78,19 +86,22 @@ impl Flusher {
     }
 
     /// Makes stable what was completed before the call, with `here` perhaps on this thread. `lost` is told the transaction
-    /// groups of which the device may have dropped writes, and its answer, once.
+    /// groups of which the device may have dropped writes, and, the first time, its answer.
     pub async fn flush(
         &self,
         disk: &Arc<dyn Disk>,
         here: bool,
-        lost: impl Fn(Groups, &DiskError),
+        lost: impl Fn(Groups, Option<&DiskError>),
     ) -> Result<(), DiskError> {
         let mine = self.completed.load(Ordering::SeqCst);
         loop {
             let UnderWay { covers, answer, .. } = {
                 let mut state = self.state();
-                if let Some(error) = &state.failed {
-                    return Err(error.clone());
+                if let Some(error) = state.failed.clone() {
+                    let since = state.unstable.take();
+                    drop(state);
+                    since.into_iter().for_each(|groups| lost(groups, None));
+                    return Err(error);
                 }
                 if self.stable.load(Ordering::SeqCst) >= mine {
                     return Ok(());
@@ -120,7 +131,7 @@ impl Flusher {
     }
 
     /// Takes note of an answer; the first who waited for it does.
-    fn ended(&self, covers: u64, answer: &Result<(), DiskError>, lost: &impl Fn(Groups, &DiskError)) {
+    fn ended(&self, covers: u64, answer: &Result<(), DiskError>, lost: &impl Fn(Groups, Option<&DiskError>)) {
         let mut state = self.state();
         let Some(UnderWay { groups, .. }) = state.under_way.take_if(|u| u.covers == covers) else { return };
         match answer {
@@ -130,7 +141,7 @@ impl Flusher {
             Err(error) => {
                 state.failed = Some(error.clone());
                 drop(state);
-                groups.into_iter().for_each(|groups| lost(groups, error));
+                groups.into_iter().for_each(|groups| lost(groups, Some(error)));
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  mirror   every child that is there, at once     succeeds if one did that is not stale
-//!  raidz    parity, then all columns at once       succeeds unless more columns failed than there are parities
+//!  raidz    parity, then all columns at once       succeeds unless more columns of a row failed, or went to what is stale,
+//!                                                  than there are parities
 //!  draid    the same, all columns filled up with zeros to whole rows
 //!  leaf     its queue ([`super::wleaf`]), its disk
 //! ```
@@ -11,7 +12,9 @@
 //! it is asked last for the blocks born in it, and whoever keeps the pool's configuration can have it written down
 //! ([`super::Tree::missed`]).
 //!
-//! *Flush* ([`super::wflush`]) goes to the leaves that were written to since their last.
+//! *Flush* ([`super::wflush`]) goes to the leaves that were written to since their last. What one leaf refused and another
+//! took, but could not keep, is lost together: so leaves that missed a group which a failing one may have lost count as
+//! failing with it.
 
 use super::leaf::{FRONT_BYTES, Leaf, on_device};
 use super::wflush::{Flusher, Groups};
@@ -98,7 +101,12 @@ impl LeafWrites {
     }
 
     pub fn has_missed(&self, birth: Txg) -> bool {
-        self.missed().iter().any(|(from, to)| (*from..=*to).contains(&birth))
+        self.has_missed_of(&[(birth, birth)])
+    }
+
+    /// Whether any of these groups was missed.
+    fn has_missed_of(&self, groups: &[(Txg, Txg)]) -> bool {
+        self.missed().iter().any(|(from, to)| groups.iter().any(|(first, last)| from <= last && first <= to))
     }
 
     fn miss(&self, first: Txg, last: Txg) {
@@ -197,6 +205,14 @@ impl Tree {
         found.ok_or(BlockError::NoSuchLeaf { guid })
     }
 
+    /// Takes note that the leaf `guid` failed a flush that was asked for past this tree: what it took since its last good one
+    /// may be lost, whatever it says to the next.
+    pub fn distrust(&self, guid: u64, error: &DiskError) {
+        let Ok((_, leaf, _)) = self.disk_of(guid) else { return };
+        let lost = leaf.writes().flusher.distrust(error);
+        lost.into_iter().for_each(|(first, last)| leaf.writes().miss(first, last));
+    }
+
     /// Forgets what the leaf `guid` missed: it has been put right.
     pub fn forget_missed(&self, guid: u64) {
         if let Ok((_, leaf, _)) = self.disk_of(guid) {
@@ -259,12 +275,11 @@ impl Vdev {
                 Body::Mirror(children) => write_mirror(children, job, place, offset, data).await,
                 Body::Raidz(vdev) => vdev.write(job, place, offset, data).await,
                 Body::Draid { map, children } => {
-                    let nparity = map.layout().nparity;
                     let map = Map::of_draid(map, offset, data.len() as u64);
                     if map.len != data.len() {
                         return Err(refused(place, "a place beyond its dRAID group"));
                     }
-                    borne(write_rows(children, job, place, &map, &data, true).await, nparity)
+                    write_rows(children, job, place, &map, &data, true).await
                 }
                 Body::DraidSpare { .. } => Err(refused(place, "a distributed spare")),
                 Body::Indirect(_) => Err(refused(place, "a removed vdev")),
@@ -278,7 +293,17 @@ impl Vdev {
         match &self.body {
             Body::Leaf(leaf) => leaf.present() && !leaf.is_stale(),
             Body::Mirror(children) => children.iter().any(Vdev::is_fresh),
+            Body::DraidSpare { .. } => false,
             _ => true,
+        }
+    }
+
+    /// Whether some of what was written in these groups may be missing here.
+    fn lacks(&self, groups: &[(Txg, Txg)]) -> bool {
+        match &self.body {
+            Body::Leaf(leaf) => leaf.writes().has_missed_of(groups),
+            Body::Mirror(children) => children.iter().filter(|c| c.is_fresh()).all(|c| c.lacks(groups)),
+            _ => self.children().iter().any(|c| c.lacks(groups)),
         }
     }
 
@@ -304,24 +329,25 @@ impl Vdev {
 
     fn flush(&self, place: Place, here: bool) -> BoxFuture<'_, Result<(), BlockError>> {
         Box::pin(async move {
-            let (children, bears) = match &self.body {
+            let (children, nparity) = match &self.body {
                 Body::Leaf(leaf) => return leaf.flush(self, place, here).await,
-                // What only a stale side has kept is not kept.
-                Body::Mirror(children) => {
-                    (children, children.iter().filter(|c| c.is_fresh()).count().saturating_sub(1))
-                }
-                Body::Raidz(vdev) => (&vdev.children, bears(&vdev.children, vdev.nparity)),
-                Body::Draid { map, children } => (children, bears(children, map.layout().nparity)),
+                Body::Mirror(children) => (children, children.len().saturating_sub(1)),
+                Body::Raidz(vdev) => (&vdev.children, vdev.nparity as usize),
+                Body::Draid { map, children } => (children, map.layout().nparity as usize),
                 _ => return Ok(()),
             };
             let answers = join_all(children.iter().map(|c| c.flush(place, here))).await;
-            let (mut worst, mut failed) = (None, 0);
-            for (child, answer) in children.iter().zip(answers) {
-                let Err(error) = answer else { continue };
-                failed += usize::from(child.is_fresh());
+            let (mut worst, mut lost) = (None, Vec::new());
+            let failed: Vec<bool> = answers.iter().map(Result::is_err).collect();
+            for (child, error) in children.iter().zip(answers).filter_map(|(c, answer)| Some((c, answer.err()?))) {
+                child.collect_missed(&mut lost);
                 note(&mut worst, error);
             }
-            worst.filter(|_| failed > bears).map_or(Ok(()), Err)
+            let groups: Missed = lost.into_iter().flat_map(|(_, groups)| groups).collect();
+            // What only a stale side has kept is not kept.
+            let is_kept = |(child, failed): &(&Vdev, bool)| child.is_fresh() && !failed && !child.lacks(&groups);
+            let gone = children.len() - children.iter().zip(failed).filter(is_kept).count();
+            worst.filter(|_| gone > nparity).map_or(Ok(()), Err)
         })
     }
 
@@ -399,7 +425,7 @@ impl RaidzVdev {
             return Err(refused(place, "a RAID-Z vdev that is being widened"));
         }
         let target = self.target(offset, data.len() as u64, job.txg);
-        borne(write_rows(&self.children, job, place, &target.map, &data, false).await, self.nparity)
+        write_rows(&self.children, job, place, &target.map, &data, false).await
     }
 
     /// The part of child `index` that holds its sectors of a range.
@@ -411,24 +437,8 @@ impl RaidzVdev {
     }
 }
 
-/// How many failing children more a vdev bears.
-fn bears(children: &[Vdev], nparity: u64) -> usize {
-    let absent = children.iter().filter(|c| c.reluctance(Txg(u64::MAX)) == 2).count();
-    (nparity as usize).saturating_sub(absent)
-}
-
-/// What became of a block whose columns were answered so.
-fn borne(answers: Vec<Result<(), BlockError>>, nparity: u64) -> Result<(), BlockError> {
-    let (mut failed, mut worst) = (0, None);
-    for error in answers.into_iter().filter_map(Result::err) {
-        failed += 1;
-        note(&mut worst, error);
-    }
-    worst.filter(|_| failed > nparity).map_or(Ok(()), Err)
-}
-
-/// Writes all columns of all rows at once; the answers are those of the columns. With `filled`, all columns of a row are
-/// as long as the longest.
+/// Writes all columns of all rows at once. With `filled`, all columns of a row are as long as the longest. Each row bears as
+/// many columns that are not kept as it has parities.
 async fn write_rows(
     children: &[Vdev],
     job: &WriteJob<'_>,
@@ -436,9 +446,9 @@ async fn write_rows(
     map: &Map,
     data: &Bytes,
     filled: bool,
-) -> Vec<Result<(), BlockError>> {
+) -> Result<(), BlockError> {
     let mut columns = Vec::new();
-    for row in &map.rows {
+    for (number, row) in map.rows.iter().enumerate() {
         let longest = row.columns.iter().map(|c| c.size_bytes).max().unwrap_or(0);
         let piece = |column: &Column| {
             let bytes = data.slice(column.at..column.at + column.size_bytes);
@@ -457,18 +467,30 @@ async fn write_rows(
         let mut outs: Vec<&mut [u8]> = parities.iter_mut().map(AsMut::as_mut).collect();
         if let Err(fault) = parity::generate(&slices, &mut outs) {
             let Place { vdev, offset, .. } = place;
-            return vec![Err(BlockError::Corrupt { vdev, offset, fault }); map.nparity + 1];
+            return Err(BlockError::Corrupt { vdev, offset, fault });
         }
         let all = parities.into_iter().map(Buf::into_bytes).chain(pieces);
-        columns.extend(row.columns.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty()));
+        let held = row.columns.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty());
+        columns.extend(held.map(|(column, bytes)| (number, column, bytes)));
     }
-    let writes = columns.into_iter().map(|(column, bytes)| async move {
+    let writes = columns.into_iter().map(|(number, column, bytes)| async move {
         match children.get(column.child) {
-            Some(child) => child.write(job, place, column.offset_bytes, bytes).await,
-            None => Err(refused(place, "a child that is not there")),
+            Some(child) => {
+                let answer = child.write(job, place, column.offset_bytes, bytes).await;
+                (number, child.is_fresh(), answer)
+            }
+            None => (number, false, Err(refused(place, "a child that is not there"))),
         }
     });
-    join_all(writes).await
+    let (mut lost, mut worst) = (vec![0; map.rows.len()], None);
+    for (number, is_fresh, answer) in join_all(writes).await {
+        lost[number] += usize::from(!is_fresh || answer.is_err());
+        answer.err().into_iter().for_each(|error| note(&mut worst, error));
+    }
+    if lost.into_iter().all(|columns| columns <= map.nparity) {
+        return Ok(());
+    }
+    Err(worst.unwrap_or(refused(place, "a vdev of which too many parts are out of date")))
 }
 
 impl Leaf {
@@ -496,7 +518,8 @@ impl Leaf {
             self.writes().repaired_bytes.fetch_add(len, Ordering::Relaxed);
         }
         answer.map_err(|error| {
-            if !job.repair {
+            // Who scrubs goes on as if all were right now; others will meet it again.
+            if !job.repair || class == Priority::Scrub {
                 self.writes().miss(job.txg, job.txg);
             }
             self.tell(vdev.guid, What::Write(&error), (on_device(offset), len), job.about, class);
@@ -507,10 +530,12 @@ impl Leaf {
     async fn flush(&self, vdev: &Vdev, place: Place, here: bool) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else { return Ok(()) };
         let writes = self.writes();
-        let lost = |(first, last): Groups, error: &DiskError| {
-            writes.write_errors.fetch_add(1, Ordering::Relaxed);
+        let lost = |(first, last): Groups, news: Option<&DiskError>| {
             writes.miss(first, last);
-            self.tell(vdev.guid, What::Flush(error), (0, 0), About::default(), Priority::Sync);
+            if let Some(error) = news {
+                writes.write_errors.fetch_add(1, Ordering::Relaxed);
+                self.tell(vdev.guid, What::Flush(error), (0, 0), About::default(), Priority::Sync);
+            }
         };
         writes.flusher.flush(disk, here, lost).await.map_err(|error| device(place, vdev, error))
     }

@@ -4,8 +4,11 @@
 #![allow(clippy::disallowed_methods, reason = "the filter is for one thread and those that it starts")]
 
 use super::Backend;
-use crate::disk::Access;
+use crate::disk::{Access, Disk, Io, Op, Parts};
 use crate::{Buf, Machine, Production};
+use smallvec::smallvec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// From now on, this thread and those that it starts get `errno` for a system call.
 fn refuse(call: libc::c_long, errno: i32) {
@@ -71,4 +74,31 @@ fn a_thread_without_a_ring_of_its_own_uses_the_shared_one() {
         std::fs::remove_file(&path).unwrap();
     });
     done.join().unwrap();
+}
+
+/// Each answer starts the next read, as a queue before a disk does for those who wait.
+fn go_on(disk: &Arc<dyn Disk>, left: &Arc<AtomicU32>) {
+    if left.fetch_sub(1, Ordering::SeqCst) > 1 {
+        let (next, rest) = (disk.clone(), left.clone());
+        let done = Box::new(move |_| go_on(&next, &rest));
+        let bufs = smallvec![disk.buffer(4096)];
+        disk.submit(Io { op: Op::Read, offset: 0, len: 4096, bufs, parts: Parts::new(), here: false, done });
+    }
+}
+
+#[test]
+fn a_drive_ends_though_others_go_on_with_what_it_began() {
+    let Ok(machine) = Production::default().backend(Backend::Uring).build() else {
+        return eprintln!("skipped: no io_uring here");
+    };
+    let path = std::env::temp_dir().join(format!("weir-go-on-{}", std::process::id()));
+    std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
+    let left = Arc::new(AtomicU32::new(20_000));
+    machine.block_on(async { go_on(&disk, &left) });
+    assert!(left.load(Ordering::SeqCst) > 0, "it was held until nobody wanted anything any more");
+    while left.load(Ordering::SeqCst) > 0 {
+        std::thread::yield_now();
+    }
+    std::fs::remove_file(&path).unwrap();
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::{BlockError, SpaceChange};
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
-use weir_machine::{Priority, Request};
+use weir_machine::{DiskError, Op, Priority, Request};
 use weir_objects::dsl::change::space::Delta;
 use weir_objects::dsl::change::{Change, Limits, PoolContext, SyncedSet};
 use weir_objects::mos_plan::{MosDelta, MosPlan, MosRoot};
@@ -402,7 +402,11 @@ impl Syncing<'_> {
             if let PoolError::Disk { path, source } = fault
                 && let Some(leaf) = core.leaves.iter().find(|leaf| leaf.path == *path)
             {
-                let health = self.engine.cache.blocks().tree().health().into_iter().find(|h| h.guid == leaf.guid);
+                let tree = self.engine.cache.blocks().tree();
+                if matches!(source, DiskError::Os { op: Op::Flush, .. }) {
+                    tree.distrust(leaf.guid, source);
+                }
+                let health = tree.health().into_iter().find(|h| h.guid == leaf.guid);
                 self.engine.events.label_not_written(leaf.guid, health.map(|h| h.counts).unwrap_or_default(), source);
             }
         }

@@ -13,7 +13,8 @@
 //!
 //! Nobody else sees this ring. Where others wait for what this thread has started (a block that two readers want), they
 //! wait until its turn is over: a future's turn is short, and it never waits for another task in the middle of it. A thread
-//! that returns from its drive has waited for all that it started.
+//! that returns from its drive has waited for all that it started, but what its last answers start goes through the shared
+//! ring: others may have something to start for ever.
 //!
 //! The ring is made when the thread submits for the first time, and kept for the thread's next drive. Where the kernel
 //! gives none, the shared ring serves this thread as all others.
@@ -115,7 +116,7 @@ fn step(call: Option<&Call>) -> bool {
     // Whoever is answered may start the next operation here.
     for rest in done.into_iter().filter_map(settle) {
         // It came from this ring.
-        let _ = submit(rest);
+        OWN.with_borrow_mut(|own| own.ring.iter_mut().next().map(|ring| ring.push(rest)));
     }
     looked
 }
@@ -132,8 +133,8 @@ impl Driving {
 
 impl Drop for Driving {
     fn drop(&mut self) {
-        while step(None) {}
         OWN.with_borrow_mut(|own| own.driving = false);
+        while step(None) {}
     }
 }
 

@@ -1,0 +1,175 @@
+//! Devices that fail together: what one refused and another could not keep, and what no repair reaches.
+
+use crate::store::*;
+use futures_util::future::{join, join_all};
+use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, WriteOptions, draid};
+use weir_format::{BlockPointer, Txg};
+use weir_machine::{DiskError, Op, Priority, Request};
+use weir_sim::{Fault, Timing};
+
+fn fail(bench: &Bench, disk: usize, nth: u64) {
+    bench.disks[disk].lay(Fault::FailNth { nth, errno: 5 });
+}
+
+fn flush(bench: &Bench, blocks: &Blocks) -> bool {
+    bench.world.run(blocks.flush()).unwrap().is_ok()
+}
+
+fn scrub(bench: &Bench, blocks: &Blocks, pointer: &BlockPointer) -> Vec<u8> {
+    let request = Request::internal("scrub").with_priority(Priority::Scrub);
+    bench.world.run(blocks.read(&request, pointer, &Default::default())).unwrap().unwrap().to_vec()
+}
+
+/// One device refuses a block, and another, which took it, cannot keep it: each alone is borne, both together are not, nor
+/// are they forgotten by the next flush.
+#[test]
+fn what_one_refused_and_another_lost_is_not_stable() {
+    for (kind, disks, bears) in
+        [(VdevKind::Mirror, 2usize, 1), (raidz(1), 3, 1), (VdevKind::Mirror, 3, 2), (raidz(2), 4, 2)]
+    {
+        for (refuses, loses) in [(true, false), (false, true), (true, true)] {
+            let bench = Bench::new(1, disks, Timing::Nvme);
+            let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+            if refuses {
+                fail(&bench, 0, 0);
+            }
+            let data = pattern(64 << 10, 1);
+            let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+            if loses {
+                fail(&bench, 1, 0);
+            }
+            let is_borne = usize::from(refuses) + usize::from(loses) <= bears;
+            for _ in 0..2 {
+                assert_eq!(flush(&bench, &blocks), is_borne, "{kind:?} {refuses} {loses}");
+            }
+            assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+        }
+    }
+}
+
+/// A device that failed a flush is given more, and none of that is believed to be there.
+#[test]
+fn what_a_device_takes_after_a_failed_flush_counts_as_missed() {
+    let bench = Bench::new(2, 2, Timing::Nvme);
+    let blocks = pool_of(&bench, VdevKind::Mirror, 12, 2, &[]);
+    write(&bench, &blocks, &pattern(4096, 1), &options()).unwrap();
+    fail(&bench, 0, 0);
+    assert!(flush(&bench, &blocks));
+    let next = WriteOptions { txg: Txg(TXG.0 + 1), ..options() };
+    write(&bench, &blocks, &pattern(4096, 2), &next).unwrap();
+    assert!(flush(&bench, &blocks));
+    assert_eq!(blocks.tree().missed(), [(100, vec![(TXG, next.txg)])]);
+    fail(&bench, 1, 0);
+    write(&bench, &blocks, &pattern(4096, 3), &next).unwrap();
+    assert!(!flush(&bench, &blocks), "the other side alone refused it");
+}
+
+/// The same after a flush of its labels failed: what it had taken by then may have gone with them.
+#[test]
+fn a_device_whose_labels_were_not_flushed_is_not_believed() {
+    for (disks, bears) in [(1usize, false), (2, true)] {
+        let bench = Bench::new(8, disks, Timing::Nvme);
+        let blocks = pool_of(&bench, VdevKind::Mirror, 12, disks, &[]);
+        write(&bench, &blocks, &pattern(4096, 1), &options()).unwrap();
+        let error = DiskError::Os { op: Op::Flush, offset: 0, len: 0, errno: 5 };
+        blocks.tree().distrust(100, &error);
+        assert_eq!(flush(&bench, &blocks), bears);
+        assert_eq!(blocks.tree().missed(), [(100, vec![(TXG, TXG)])]);
+    }
+}
+
+/// A stale device, which a resilver will write anew, keeps no column for good.
+#[test]
+fn what_went_to_a_stale_column_is_not_kept() {
+    let bench = Bench::new(3, 3, Timing::Nvme);
+    let mut leaves = bench.leaves(0..3, &[]);
+    leaves[2].stale = true;
+    let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves)]);
+    open(&blocks, 1);
+    write(&bench, &blocks, &pattern(64 << 10, 1), &options()).unwrap();
+    assert!(flush(&bench, &blocks));
+    fail(&bench, 0, 0);
+    assert!(write(&bench, &blocks, &pattern(64 << 10, 2), &options()).is_err());
+    fail(&bench, 0, 0);
+    assert!(!flush(&bench, &blocks));
+}
+
+/// A block that goes on in the next group of a dRAID vdev is two rows, each of which bears a missing disk.
+#[test]
+fn each_row_of_draid_bears_a_missing_disk() {
+    let layout = draid::Layout { ndata: 2, nparity: 1, nspares: 0, ngroups: 4, children: 4, width: 4 };
+    let group = 3 * (16u64 << 20);
+    for missing in 0..4 {
+        let bench = Bench::new(4, 4, Timing::Nvme);
+        let build =
+            |missing: &[usize]| bench.blocks(vec![top(0, VdevKind::Draid(layout), 12, bench.leaves(0..4, missing))]);
+        let blocks = build(&[missing]);
+        blocks.tree().set_writable(true);
+        let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 30, metaslab_count: 1, closed: false };
+        blocks.add_vdev(&grid).unwrap();
+        let free = group - (96 << 10)..group + (192 << 10);
+        blocks.set_space(0, 0, std::slice::from_ref(&free)).unwrap();
+        let data = pattern(128 << 10, 5);
+        let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+        assert_eq!(pointer.dva(0).offset_bytes, group - (96 << 10));
+        assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+        assert_eq!(bench.read(&build(&[missing]), &pointer).unwrap(), data, "without {missing}");
+    }
+}
+
+/// What a scrub could not put right is missed; who only stumbled on it leaves that to the next.
+#[test]
+fn a_repair_that_fails_under_a_scrub_is_on_record() {
+    for (kind, disks) in [(VdevKind::Mirror, 2usize), (raidz(1), 3)] {
+        let bench = Bench::new(5, disks, Timing::Nvme);
+        let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
+        let data = pattern(64 << 10, 1);
+        let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+        blocks.synced(TXG);
+        bench.disks[1].lay(Fault::Rot { offset: FRONT, len: 16 << 20, bits: 60_000 });
+        fail(&bench, 1, 1);
+        assert_eq!(scrub(&bench, &blocks, &pointer), data);
+        assert_eq!(blocks.tree().missed(), [(101, vec![(TXG, TXG)])], "{kind:?}");
+        assert_eq!(scrub(&bench, &blocks, &pointer), data);
+        assert_eq!(blocks.tree().health()[1].counts.repaired_bytes, if disks == 2 { 64 << 10 } else { 32 << 10 });
+    }
+}
+
+/// A gang's header has more copies than its pieces: a scrub tests and mends all of them, and a read those that it met.
+#[test]
+fn all_copies_of_a_gang_header_are_put_right() {
+    let bench = Bench::new(6, 2, Timing::Nvme);
+    let blocks = stripe_of(&bench, 12, 2);
+    blocks.force_gangs_above(Some(8 << 10)).unwrap();
+    let data = pattern(16 << 10, 6);
+    let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+    blocks.synced(TXG);
+    let headers: Vec<_> = pointer.dvas().collect();
+    assert!(pointer.is_gang() && headers.len() == 2 && headers[0].vdev != headers[1].vdev);
+    let rot = |n: usize| {
+        let at = FRONT + headers[n].offset_bytes;
+        bench.disks[headers[n].vdev as usize].lay(Fault::Rot { offset: at, len: 4096, bits: 999 })
+    };
+    let repaired = |n: usize| blocks.tree().health()[headers[n].vdev as usize].counts.repaired_bytes;
+    rot(1);
+    assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+    assert_eq!(repaired(1), 0, "the first copy was right");
+    assert_eq!(scrub(&bench, &blocks, &pointer), data);
+    assert_eq!(repaired(1), 4096);
+    rot(0);
+    assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
+    assert_eq!(repaired(0), 4096);
+}
+
+/// However many reads wait for a disk that refuses at once, each is refused in its turn.
+#[test]
+fn any_number_of_reads_beyond_the_end_of_a_disk_is_refused() {
+    let bench = Bench::new(7, 1, Timing::Nvme);
+    let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, 1 << 40)).collect());
+    let request = Request::internal("test");
+    let reads = (0..20_000u64).map(|n| blocks.read_raw(&request, 0, (1 << 30) + n * (1 << 20), 4096));
+    // The first ones are under way, so that all others wait.
+    let first = (0..40u64).map(|n| blocks.read_raw(&request, 0, n * 4096, 4096));
+    let (first, rest) = bench.world.run(async { join(join_all(first), join_all(reads)).await }).unwrap();
+    assert!(first.iter().all(Result::is_ok) && rest.iter().all(Result::is_err));
+}
