@@ -5,11 +5,13 @@
 //! ```
 //!
 //! The labels are good enough to find the configuration in the MOS; that one is trusted and replaces them. With a rewind,
-//! older uberblocks are tried in turn until one leads to a MOS that can be read.
+//! older uberblocks are tried in turn until one leads to a MOS that can be read, the list of data sets and the space maps
+//! with it (of a pool that is to be written, all that they say).
 //!
 //! What fails: [`PoolError`] names the devices that are missing beyond redundancy, the features that are not known, or
 //! the first thing in the MOS that cannot be read.
 
+use crate::allocated;
 use crate::assemble::{Assembly, FoundPool, assemble};
 use crate::capacity::{self, Capacity};
 use crate::config::{Class, PoolConfig, VdevConfig, VdevKind};
@@ -144,6 +146,8 @@ struct Candidate<'a> {
     arc_bytes: u64,
     forger: Option<Forger>,
     writing: bool,
+    /// There are other states to choose from.
+    rewinds: bool,
 }
 
 /// What one uberblock led to.
@@ -155,6 +159,9 @@ struct Opened {
     cache: Arc<Cache>,
     mos: Mos,
     features: Features,
+    dsl: Arc<Dsl>,
+    space: Space,
+    capacity: Capacity,
 }
 
 impl Pool {
@@ -177,7 +184,8 @@ impl Pool {
         let label = found.config.clone();
         features::check_label(&label)?;
         let (forger, writing) = (options.forger.clone(), access == Access::ReadWrite);
-        let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes, forger, writing };
+        let rewinds = options.rewind != Rewind::No;
+        let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes, forger, writing, rewinds };
         let mut opened = candidate.rewind(options.rewind).await?;
         if options.checkpoint {
             let uberblock = checkpoint(&opened).await?;
@@ -187,10 +195,7 @@ impl Pool {
         let newest_txg = uberblocks::ranked(&found, None).first().map_or(opened.uberblock.txg, |u| u.txg);
         let (state, states) = opened.states;
         let rq = &Request::internal("open");
-        let dsl = Dsl::open(rq, opened.mos.set.clone(), &opened.config.name).await?;
-        let (wrapping, loaded) = load_keys(rq, &dsl, &options.keys).await?;
-        let space = space::load(rq, &opened.mos, &opened.tree).await?;
-        let capacity = capacity::reckon(rq, &opened.mos, &opened.tree, &space).await?;
+        let (wrapping, loaded) = load_keys(rq, &opened.dsl, &options.keys).await?;
         Ok(Pool {
             machine: machine.clone(),
             config: opened.config,
@@ -207,11 +212,11 @@ impl Pool {
             devices: found.devices,
             aux: assembly.aux,
             warnings,
-            dsl,
+            dsl: opened.dsl,
             loaded,
             wrapping,
-            space,
-            capacity,
+            space: opened.space,
+            capacity: opened.capacity,
         })
     }
 
@@ -347,7 +352,17 @@ impl Candidate<'_> {
         let tree = self.tree(&trusted, &dtls, &uberblock)?;
         indirect::load(rq, &mos, &trusted, &tree).await.map_err(self.unreadable("the mapping of a removed vdev"))?;
         let (cache, mos) = self.mos(rq, tree, salt, &uberblock, self.arc_bytes).await?;
-        Ok(Opened { config, tree: trusted, states, uberblock, cache, mos, features })
+        let dsl = Dsl::open(rq, mos.set.clone(), &config.name).await?;
+        let space = space::load(rq, &mos, &trusted).await?;
+        let capacity = capacity::reckon(rq, &mos, &trusted, &space).await?;
+        if self.rewinds && self.writing {
+            let known = allocated::allocated(rq, &mos, &trusted.children).await?;
+            if let Some(fault) = known.faults.first() {
+                let what = format!("its space maps cannot be trusted: {fault}");
+                return Err(PoolError::Config { pool: self.name().to_owned(), what });
+            }
+        }
+        Ok(Opened { config, tree: trusted, states, uberblock, cache, mos, features, dsl, space, capacity })
     }
 
     /// How the vdevs stand, or which of them lack too much.

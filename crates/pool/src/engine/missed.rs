@@ -3,12 +3,14 @@
 //! A leaf that is not there, or refused a write, misses the group's blocks. Its dirty-time log is a space map in the MOS
 //! whose segments are transaction groups; the configuration names it. It is written with the group itself: a group that
 //! counts has its gaps on record. What is missed only while the MOS is being written stands in the log of the next group.
-//! A scrub without errors, from its beginning in this program's hands, ends what it covered.
+//! A scrub without errors, from its beginning in this program's hands, ends what it covered, but not for sides of mirrors
+//! below RAID-Z: of those it asks one only.
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`).
 
 use super::labels;
 use super::syncing::Syncing;
+use crate::config::{VdevConfig, VdevKind};
 use crate::error::PoolError;
 use crate::ranges::Ranges;
 use std::collections::BTreeMap;
@@ -76,12 +78,21 @@ impl Missed {
     }
 }
 
+/// The leaves that a scrub does not ask for all that they hold: a disk and its spare or replacement below RAID-Z or dRAID.
+fn untested(root: &VdevConfig) -> Vec<u64> {
+    let striped = |vdev: &&VdevConfig| matches!(vdev.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. });
+    let sides = root.walk().into_iter().filter(striped).flat_map(|vdev| &vdev.children).filter(|c| !c.is_leaf());
+    sides.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
+}
+
 impl Syncing<'_> {
     /// A scrub went through all blocks up to group `up_to`, since this program opened the pool, and found right, or put
     /// right, every copy: the leaves that were there all the time have missed nothing older.
     pub(super) async fn forget_missed(&mut self, up_to: Txg) -> Result<(), PoolError> {
-        let failing: Vec<u64> = self.engine.cache.blocks().tree().missed().into_iter().map(|(guid, _)| guid).collect();
-        for guid in self.core.missed.forget(up_to, &failing) {
+        let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
+        let mut kept = untested(&VdevConfig::parse(&self.core.config.root).map_err(bad)?);
+        kept.extend(self.engine.cache.blocks().tree().missed().into_iter().map(|(guid, _)| guid));
+        for guid in self.core.missed.forget(up_to, &kept) {
             self.write_log(guid).await?;
         }
         Ok(())
@@ -155,5 +166,25 @@ mod tests {
         assert_eq!(missed.segments(7).iter().map(|s| (s.offset_bytes, s.length_bytes)).collect::<Vec<_>>(), [(13, 1)]);
         assert_eq!(missed.segments(8).len() + missed.segments(6).len(), 2);
         assert_eq!(missed.forget(Txg(12), &[6]), [0u64; 0]);
+    }
+
+    #[test]
+    fn sides_below_raidz_are_not_tested_by_a_scrub() {
+        let vdev = |kind: &str, guid: u64, children: Vec<NvList>| {
+            let mut list = NvList::new();
+            list.set("type", kind);
+            list.set("guid", guid);
+            list.set("nparity", 1u64);
+            if !children.is_empty() {
+                list.set("children", children);
+            }
+            list
+        };
+        let disk = |guid| vdev("disk", guid, vec![]);
+        let pair = |guid, a, b| vdev("replacing", guid, vec![disk(a), disk(b)]);
+        let raidz = vdev("raidz", 1, vec![disk(10), pair(2, 11, 12), disk(13)]);
+        let mirror = vdev("mirror", 3, vec![disk(20), pair(4, 21, 22)]);
+        let root = VdevConfig::parse(&vdev("root", 5, vec![raidz, mirror])).unwrap();
+        assert_eq!(untested(&root), [11, 12]);
     }
 }

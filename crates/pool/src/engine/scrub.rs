@@ -8,7 +8,8 @@
 //! The record is OpenZFS's (`dsl_scan_phys_t`), so either program shows the other's scrubs, and goes on with them: this one
 //! where it left off ([`PLACE`]), OpenZFS from the start, as a scrub of which it does not know the place. A walk goes by
 //! data sets and objects in the order of their numbers; what is done counts as done also for snapshots taken meanwhile, but
-//! those are walked once more at the end, for blocks may have moved to them from before the place.
+//! those are walked once more at the end, for blocks may have moved to them from before the place. Places of that second walk
+//! come after all others ([`AGAIN`]).
 //!
 //! *Fresh pointers.* The pool changes while it is scrubbed. Each stretch of the walk holds back the reuse of space
 //! ([`weir_blocks::ReadHold`]) and looks up its pointers anew, so none leads to another block than its own; stretches are
@@ -26,13 +27,15 @@ use crate::walk::{At, Claim, Position, Prove, Visit, Walk};
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::{BlockError, Class};
-use weir_format::dsl::{ScanPhys, pool as names};
+use weir_format::dsl::{DslDataset, ScanPhys, pool as names};
 use weir_format::{BlockPointer, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::{Clock, Nanos, Request};
 use weir_objects::zap::{self, Key, NewZap, Zap};
 
 /// Where this program's scrub is: object set, object, seconds spent, block. Beside `scan` in the MOS.
 pub const PLACE: &str = "org.weir:scrub";
+/// In the object set of a place: it is one of the walk over the snapshots that were taken meanwhile.
+const AGAIN: u64 = 1 << 63;
 /// In the flags of `scan`: halted (`DSF_SCRUB_PAUSED`).
 pub const PAUSED: u64 = 2;
 const SCRUB: u64 = 1;
@@ -245,25 +248,22 @@ impl Engine {
         let blocks = self.cache.blocks().clone();
         let _hold = blocks.hold();
         let mos = Mos { set: self.mos.clone() };
-        let (mut roots, _) = {
+        let Position { objset: ObjsetId(place), .. } = progress.place;
+        let (again, from) = (place & AGAIN != 0, ObjsetId(place & !AGAIN));
+        // Snapshots taken since: what they hold may have been before the place when they were.
+        let start = progress.scan.max_txg;
+        let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
+        let (mut roots, late) = {
             let _steady = self.steady.lock().await;
-            roots::roots(rq, &mos).await?
+            let (late, _) = roots::datasets(rq, &mos, &late).await?;
+            if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
         };
-        roots.retain(|root| root.objset >= progress.place.objset);
+        roots.retain(|root| root.objset >= from);
         let walk = Walk { machine: self.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
-        let next = walk.run_from(roots, progress.place, stretch).await;
-        if next.is_none() {
-            // Snapshots taken since: what they hold may have been before the place when they were.
-            (stretch.until, stretch.most_bytes) = (Nanos(u64::MAX), u64::MAX);
-            let start = progress.scan.max_txg;
-            let late = |d: &weir_format::dsl::DslDataset| d.is_snapshot() && d.creation_txg > start;
-            let (late, _) = {
-                let _steady = self.steady.lock().await;
-                roots::datasets(rq, &mos, &late).await?
-            };
-            walk.run(late, stretch).await;
-        }
-        Ok(next)
+        let next = walk.run_from(roots, Position { objset: from, ..progress.place }, stretch).await;
+        let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | AGAIN), ..p };
+        let begin = (!late.is_empty()).then(|| marked(Position::default()));
+        Ok(if again { next.map(marked) } else { next.or(begin) })
     }
 }
 

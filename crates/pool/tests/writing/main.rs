@@ -18,6 +18,7 @@ mod gangs;
 mod goldens;
 mod keys;
 mod real;
+mod rewind;
 mod scrub;
 mod space_log;
 mod stuck;

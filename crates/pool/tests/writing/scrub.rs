@@ -146,6 +146,44 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// Snapshots that are taken while a scrub is under way are walked in stretches like all else: what is freed meanwhile does
+/// not wait until all of them are done.
+#[test]
+fn snapshots_of_meanwhile_are_scrubbed_in_stretches() {
+    let (dir, machine) = pool("meanwhile", Layout::Mirror, 2);
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 800, 5).await.unwrap();
+        engine.sync().await.unwrap();
+        engine.scrub_start().await.unwrap();
+        let first = engine.scrub_on(&small(), &mut |_| false).await.unwrap().unwrap();
+        work::snapshot(&engine, "tank@meanwhile").await.unwrap();
+        let mut examined = vec![first.scan.examined_bytes];
+        let mut places = vec![first.place];
+        let done = engine
+            .scrub_on(&small(), &mut |progress| {
+                examined.push(progress.scan.examined_bytes);
+                places.push(progress.place);
+                true
+            })
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
+        let longest = examined.windows(2).map(|w| w[1] - w[0]).max().unwrap();
+        // A stretch that finds only the way to its place is walked again, longer.
+        assert!(longest < 2 << 20, "{longest} bytes in one stretch: {examined:?}");
+        // The last place is what it was when the scrub ended.
+        places.pop();
+        assert!(places.windows(2).all(|w| w[0] < w[1]), "{places:?}");
+        // The file twice: on its own, and again in the snapshot.
+        assert!(done.scan.examined_bytes > 2 * 400 * (16 << 10), "{done:?}");
+        engine.export().await.unwrap();
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn a_scrub_that_is_stopped_is_over() {
     let (dir, machine) = pool("stopped", Layout::Single, 1);

@@ -1,0 +1,58 @@
+//! Going back past states that cannot be read (`zpool import -F`).
+
+use crate::real::{folder, pool_of};
+use crate::{work, zdb};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use weir_format::dsl::pool as names;
+use weir_format::{ObjectId, Txg};
+use weir_machine::{Machine, Request};
+use weir_pool::engine::ImportOptions;
+use weir_pool::{Engine, Layout, OpenOptions, Pool, Rewind};
+
+/// The newest log of space maps that says anything: its group, and where its first block lies on the device.
+async fn newest_log(pool: &Pool) -> (Txg, Vec<u64>) {
+    let rq = &Request::internal("test");
+    let zap = pool.mos.named(rq, names::LOG_SPACEMAP).await.unwrap().unwrap();
+    let logs = pool.mos.numbers(rq, zap).await.unwrap();
+    let mut logs: Vec<_> = logs.into_iter().map(|(txg, id)| (u64::from_str_radix(&txg, 16).unwrap(), id)).collect();
+    logs.sort_unstable();
+    for (txg, id) in logs.into_iter().rev() {
+        let object = pool.mos.set.object(rq, ObjectId(id)).await.unwrap();
+        if let Some(pointer) = pool.mos.set.pointer_at(rq, &object, 0, 0).await.unwrap().filter(|p| !p.is_hole()) {
+            return (Txg(txg), pointer.dvas().map(|dva| (4 << 20) + dva.offset_bytes).collect());
+        }
+    }
+    panic!("no log says anything");
+}
+
+fn options(dir: &Path, rewind: Rewind) -> OpenOptions {
+    OpenOptions { rewind, ..OpenOptions::new(vec![dir.to_owned()], "tank") }
+}
+
+#[test]
+fn a_state_whose_space_maps_cannot_be_read_is_left_for_an_older_one() {
+    let dir = folder("rewind-maps");
+    let machine = Machine::production().unwrap();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.stop().await.unwrap();
+        let (bad, places) = newest_log(&Pool::open(&machine, &options(&dir, Rewind::No)).await.unwrap()).await;
+        let device = File::options().write(true).open(dir.join("a0")).unwrap();
+        places.iter().for_each(|at| device.write_all_at(&[0xe7; 512], *at).unwrap());
+
+        Pool::open(&machine, &options(&dir, Rewind::No)).await.unwrap_err();
+        let found = Pool::open(&machine, &options(&dir, Rewind::Auto)).await.unwrap();
+        assert!(found.uberblock.txg < bad && found.newest_txg >= bad, "{found:?}, {bad}");
+        drop(found);
+        Engine::import(&machine, &ImportOptions::new(options(&dir, Rewind::No))).await.unwrap_err();
+        let engine = Engine::import(&machine, &ImportOptions::new(options(&dir, Rewind::Auto))).await.unwrap();
+        work::write_object(&engine, "tank", 20, 9).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
