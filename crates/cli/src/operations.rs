@@ -27,7 +27,7 @@ pub enum Operation {
     Promote(String),
     /// Another name.
     Rename(String, String),
-    /// Snapshots (full names) get another name after the `@`, one after the other.
+    /// Snapshots (full names) get another name after the `@`, all or none.
     RenameSnapshots(Vec<(String, String)>),
     /// Holds: snapshot and tag.
     Hold(Vec<(String, String)>),
@@ -67,12 +67,7 @@ impl Operation {
             Operation::Rollback(name, to) => engine.rollback(name, Some(to)).await,
             Operation::Promote(name) => engine.promote(name).await,
             Operation::Rename(from, to) => engine.rename(from, to).await,
-            Operation::RenameSnapshots(names) => {
-                for (from, to) in names {
-                    engine.rename_snapshot(from, to).await?;
-                }
-                Ok(())
-            }
+            Operation::RenameSnapshots(names) => engine.rename_snapshots(names).await,
             Operation::Hold(holds) => engine.hold(holds).await,
             Operation::Release(holds) => engine.release(holds).await,
             Operation::Bookmark(bookmarks) => engine.bookmark(bookmarks).await,

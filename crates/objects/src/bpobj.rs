@@ -24,6 +24,7 @@ use crate::error::ObjectError;
 use crate::live::NewObject;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
+use crate::trail::Trail;
 use crate::txg::Tx;
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
@@ -445,17 +446,21 @@ pub struct Walk {
     lists: Vec<ObjectId>,
     at: u64,
     seen: usize,
+    trail: Trail,
 }
 
 impl Walk {
     /// From the start of `id`.
     pub fn new(id: ObjectId) -> Self {
-        Walk { lists: vec![id], at: 0, seen: 0 }
+        Walk { lists: vec![id], at: 0, seen: 0, trail: Trail::default() }
     }
 
     /// The next pointers; `None` at the end.
     pub async fn next(&mut self, rq: &Request, mos: &Arc<ObjectSet>) -> Result<Option<Vec<BlockPointer>>, ObjectError> {
         while let Some(id) = self.lists.last().copied() {
+            if self.at == 0 {
+                self.trail.step(mos, id)?;
+            }
             let (object, header) = load(rq, mos, id).await?;
             let count = header.pointers.saturating_sub(self.at).min(POINTERS_AT_ONCE);
             let words = mos.read_words(rq, &object, self.at.saturating_mul(WORDS), count * WORDS).await?;

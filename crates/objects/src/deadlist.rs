@@ -71,7 +71,9 @@ pub async fn lists(rq: &Request, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<L
     let place = mos.place(id, 0, 0);
     let mut out = Lists::new();
     for entry in Zap::of(rq, mos, object).await?.all(rq, MOST).await? {
-        let (Some(key), Some(list)) = (Deadlist::key(&entry.key.text()), entry.value.first()) else {
+        // Each key in the one form by which it is found again: whoever takes the entries out one by one comes to an end.
+        let key = Deadlist::key(&entry.key.text()).filter(|key| zap::Key::of_int(*key) == entry.key);
+        let (Some(key), Some(list)) = (key, entry.value.first()) else {
             return Err(ObjectError::Corrupt { place, why: "an entry of a dead list that is none" });
         };
         out.insert(Txg(key), ObjectId(list));
@@ -264,12 +266,14 @@ pub async fn merge(
     empty: &mut EmptyList,
 ) -> Result<(), ObjectError> {
     if is_old(&*mos.object(rq, other).await?) {
+        // All of it first: in a forged pool, what is put in may stand in this very list.
+        let mut all = Vec::new();
         loop {
             let pointers = bpobj::take(rq, mos, tx, other, u64::MAX, dsize).await?;
             if pointers.is_empty() {
-                return Ok(());
+                return insert(rq, mos, tx, id, &all, dsize, empty).await.map(drop);
             }
-            insert(rq, mos, tx, id, &pointers, dsize, empty).await?;
+            all.extend(pointers);
         }
     }
     let mut own = lists(rq, mos, id).await?;

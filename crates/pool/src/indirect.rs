@@ -21,8 +21,15 @@ pub async fn mapping(rq: &Request, mos: &Mos, id: ObjectId) -> Result<(MappingHe
     let bytes = mos.bytes(rq, &object, len).await?;
     let mut c = Cursor::new(&bytes, object.dnode.endian, "indirect mapping");
     let mut entries = Vec::with_capacity(bytes.len() / MappingEntry::SIZE);
+    let mut end = 0;
     while c.remaining() >= MappingEntry::SIZE {
-        entries.push(MappingEntry::decode(&mut c).map_err(decode)?);
+        let entry = MappingEntry::decode(&mut c).map_err(decode)?;
+        if entry.source_bytes < end {
+            // Whoever follows it from map to map would go twice as many ways with each.
+            return Err(ObjectError::Corrupt { place, why: "two places for the same space of a removed vdev" });
+        }
+        end = entry.source_end_bytes();
+        entries.push(entry);
     }
     Ok((header, entries))
 }

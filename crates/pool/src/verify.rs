@@ -29,11 +29,11 @@ use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, Txg, br
 use weir_machine::Request;
 use weir_objects::dsl::change::waiting_trees;
 use weir_objects::zap::Zap;
-use weir_objects::{DataBlocks, ObjectError, Place, deadlist, livelist};
+use weir_objects::{DataBlocks, ObjectError, Place, Trail, deadlist, livelist};
 
 /// Findings of one kind that are kept; all are counted.
 const KEPT: usize = 1000;
-/// Longest chain of removed vdevs, and deepest nesting of lists of pointers.
+/// Longest chain of removed vdevs.
 const MAX_DEPTH: u32 = 64;
 /// Blocks of a destroyed dataset's tree that are held at a time.
 const TREE_BLOCKS: u64 = 1 << 16;
@@ -249,12 +249,10 @@ async fn deferred(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
     verifier.row = Some(DEFERRED);
     for name in [names::SYNC_BPOBJ, names::FREE_BPOBJ] {
         let Some(list) = plan.mos.named(rq, name).await? else { continue };
-        let mut lists = vec![(list, 0)];
-        while let Some((list, depth)) = lists.pop() {
-            let below = pointers(rq, plan, list, verifier).await?;
-            if depth < MAX_DEPTH {
-                lists.extend(below.into_iter().map(|l| (l, depth + 1)));
-            }
+        let (mut lists, mut trail) = (vec![list], Trail::default());
+        while let Some(list) = lists.pop() {
+            trail.step(&plan.mos.set, list)?;
+            lists.extend(pointers(rq, plan, list, verifier).await?);
         }
     }
     deleted_clones(rq, plan, verifier).await?;

@@ -168,6 +168,9 @@ pub fn rename(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                     }
                 }
                 drop(dsl);
+                if !all.iter().any(|(name, _)| name == from) {
+                    return Err(Failure::failed(format!("{doing}: dataset does not exist")));
+                }
                 target::run(call, engine, &doing, Operation::RenameSnapshots(all)).await
             })?;
             Ok(0)

@@ -44,8 +44,20 @@ use weir_format::dsl::{dir_field, pool};
 use weir_format::{DslDataset, DslDir, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 
+/// Longest name of a dataset that is believed, in bytes: a pool of another name may have made one longer than it could be
+/// given.
+const LONGEST_NAME: usize = 1024;
 /// Most entries of one directory of datasets, or snapshots of one dataset, that are believed.
 const MOST: usize = 1 << 24;
+
+/// How the names of a dataset's snapshots and bookmarks are looked for: without case if those of its files are
+/// (`dsl_dataset_snap_lookup`).
+pub(crate) fn matching(phys: &DslDataset) -> zap::Match {
+    match phys.flags & DslDataset::CASE_INSENSITIVE {
+        0 => zap::Match::Exact,
+        _ => zap::Match::Normalized,
+    }
+}
 
 /// A directory of the tree: a file system or volume with all that belongs to it.
 #[derive(Clone, Debug)]
@@ -131,14 +143,17 @@ impl Dsl {
             match read_dir(rq, &mos, id, &name).await {
                 Ok((mut dir, children)) => {
                     for (child, below) in children {
-                        if seen.insert(child) {
-                            dir.children.push(child);
-                            to_read.push((child, format!("{name}/{below}")));
-                        } else {
-                            let why = "the directory stands in the tree twice";
-                            let place = mos.place(child, 0, 0);
-                            damaged.push((format!("{name}/{below}"), ObjectError::Corrupt { place, why }));
-                        }
+                        let why = match (seen.insert(child), name.len() + 1 + below.len() <= LONGEST_NAME) {
+                            (true, true) => {
+                                dir.children.push(child);
+                                to_read.push((child, format!("{name}/{below}")));
+                                continue;
+                            }
+                            (false, _) => "the directory stands in the tree twice",
+                            (true, false) => "the directory stands deeper than any name can lead",
+                        };
+                        let place = mos.place(child, 0, 0);
+                        damaged.push((format!("{name}/{below}"), ObjectError::Corrupt { place, why }));
                     }
                     names.insert(name, id);
                     dirs.insert(id, dir);
@@ -205,7 +220,9 @@ impl Dsl {
         if head.phys.snapshot_names.0 == 0 {
             return Err(absent());
         }
-        let id = zap::lookup_word(rq, &self.mos, head.phys.snapshot_names, snapshot).await?.ok_or_else(absent)?;
+        let names = Zap::open(rq, &self.mos, head.phys.snapshot_names).await?;
+        let found = names.lookup(rq, snapshot.as_bytes(), matching(&head.phys)).await?;
+        let id = found.and_then(|value| value.first()).ok_or_else(absent)?;
         self.dataset(rq, ObjectId(id), name.to_owned()).await
     }
 

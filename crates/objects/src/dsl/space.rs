@@ -9,6 +9,7 @@
 
 use super::{Dataset, Dir, Dsl, MOST};
 use crate::error::ObjectError;
+use crate::trail::Trail;
 use crate::zap::Zap;
 use std::sync::Arc;
 use weir_format::dsl::{Bpobj, Deadlist};
@@ -17,8 +18,6 @@ use weir_machine::Request;
 
 /// Deepest chain of directories that is followed; names are at most 255 bytes long, so no real one is deeper.
 const DEEPEST: usize = 256;
-/// Longest chain of snapshots that is followed.
-const LONGEST: usize = 1 << 24;
 /// Block pointers of old dead lists read at a time.
 const POINTERS_AT_ONCE: u64 = 8192;
 
@@ -74,8 +73,9 @@ impl Dsl {
     /// was cloned from.
     pub async fn written_since(&self, rq: &Request, dataset: &Dataset, since: &Dataset) -> Result<u64, ObjectError> {
         let mut total = dataset.phys.referenced_bytes.wrapping_sub(since.phys.referenced_bytes);
-        let (mut at, mut phys) = (dataset.id, dataset.phys.clone());
-        for _ in 0..LONGEST {
+        let (mut at, mut phys, mut trail) = (dataset.id, dataset.phys.clone(), Trail::default());
+        loop {
+            trail.step(&self.mos, at)?;
             if at == since.id {
                 return Ok(total);
             }

@@ -169,13 +169,13 @@ impl Engine {
         self.renew_settings(&Request::internal("rename")).await
     }
 
-    /// Gives a snapshot another name.
+    /// Gives snapshots other names, all or none: pairs of a snapshot and what is to stand after its `@`.
     ///
     /// # Errors
-    /// Those of [`Change::rename_snapshot`].
-    pub async fn rename_snapshot(&self, from: String, to: String) -> Result<(), PoolError> {
+    /// Those of [`Change::rename_snapshots`].
+    pub async fn rename_snapshots(&self, names: Pairs) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut Syncing<'_>| {
-            Box::pin(async move { Ok(syncing.change.rename_snapshot(&from, &to).await?) })
+            Box::pin(async move { Ok(syncing.change.rename_snapshots(&names).await?) })
         })
         .await
     }

@@ -6,8 +6,14 @@
 
 use super::names::{Found, check_name, split_name};
 use super::{Change, ChangeError, ZAP_METADATA};
-use crate::zap::Value;
+use crate::dsl::matching;
+use crate::trail::Trail;
+use crate::zap::name::normalize;
+use crate::zap::{Match, Value};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use weir_format::dsl::{Bookmark, dataset_field, dir_field};
+use weir_format::zap::NormFlags;
 use weir_format::{DslDataset, ObjectId, Txg};
 
 impl Change<'_> {
@@ -110,9 +116,9 @@ impl Change<'_> {
 
     /// Whether a snapshot comes before a head's present in its history: one of its own, or up to its origin.
     async fn is_before(&self, snapshot: &Found, head: &Found) -> Result<bool, ChangeError> {
-        let mut at = head.at.dir.clone();
-        let mut until = Txg(u64::MAX);
+        let (mut at, mut until, mut trail) = (head.at.dir.clone(), Txg(u64::MAX), Trail::default());
         loop {
+            trail.step(&self.mos, at.head_dataset)?;
             if self.dataset(at.head_dataset).await?.dir == snapshot.at.id {
                 return Ok(snapshot.phys.creation_txg <= until);
             }
@@ -139,9 +145,7 @@ impl Change<'_> {
             return Err(ChangeError::kind(name, "not the name of a bookmark"));
         };
         let head = self.find_head(of).await?;
-        if let Some(zap) = self.bookmarks_zap(head.id).await?
-            && self.word(zap, short).await?.is_some()
-        {
+        if self.bookmark_named(&head, short).await?.is_some() {
             return Err(ChangeError::exists(name));
         }
         match split_name(source) {
@@ -158,14 +162,29 @@ impl Change<'_> {
         }
     }
 
-    /// A bookmark by its full name: head, its ZAP, what it says.
-    async fn find_bookmark(&mut self, name: &str) -> Result<(ObjectId, ObjectId, Bookmark), ChangeError> {
+    /// The bookmark of a head that has this name after the `#`, with its name as it stands.
+    pub(super) async fn bookmark_named(
+        &self,
+        head: &Found,
+        short: &str,
+    ) -> Result<Option<(String, Bookmark)>, ChangeError> {
+        let Some(zap) = self.bookmarks_zap(head.id).await? else { return Ok(None) };
+        let mut all = self.bookmarks_in(zap).await?;
+        let mut at = all.iter().position(|(name, _)| name == short);
+        if at.is_none() && matching(&head.phys) == Match::Normalized {
+            // As such ZAPs compare names.
+            let folded = |name: &str| normalize(name.as_bytes(), NormFlags(NormFlags::TO_UPPER)).map(Cow::into_owned);
+            at = all.iter().position(|(name, _)| folded(name) == folded(short));
+        }
+        Ok(at.map(|at| all.swap_remove(at)))
+    }
+
+    /// A bookmark by its full name: its head, its name as it stands, what it says.
+    async fn find_bookmark(&mut self, name: &str) -> Result<(Found, String, Bookmark), ChangeError> {
         let (of, short) = name.split_once('#').unwrap_or((name, ""));
-        let head = self.find_head(of).await?.id;
-        let missing = || ChangeError::missing(name);
-        let zap = self.bookmarks_zap(head).await?.ok_or_else(missing)?;
-        let found = self.bookmarks_in(zap).await?.into_iter().find(|(n, _)| n == short);
-        Ok((head, zap, found.ok_or_else(missing)?.1))
+        let head = self.find_head(of).await?;
+        let (short, bookmark) = self.bookmark_named(&head, short).await?.ok_or_else(|| ChangeError::missing(name))?;
+        Ok((head, short, bookmark))
     }
 
     /// Makes bookmarks, `(name, source)` each, all or none.
@@ -173,8 +192,12 @@ impl Change<'_> {
     /// # Errors
     /// Those of [`Change::check_bookmark`], before anything was changed.
     pub async fn bookmark(&mut self, bookmarks: &[(String, String)]) -> Result<(), ChangeError> {
+        let mut seen = BTreeSet::new();
         for (name, source) in bookmarks {
             self.check_bookmark(name, source).await?;
+            if !seen.insert(name) {
+                return Err(ChangeError::exists(name));
+            }
         }
         for (name, source) in bookmarks {
             let (of, short) = name.split_once('#').unwrap_or((name, ""));
@@ -199,13 +222,13 @@ impl Change<'_> {
     /// Destroys bookmarks (full names); those that are not there are no error.
     pub async fn destroy_bookmarks(&mut self, names: &[String]) -> Result<(), ChangeError> {
         for name in names {
-            let (head, zap, bookmark) = match self.find_bookmark(name).await {
+            let (head, short, bookmark) = match self.find_bookmark(name).await {
                 Err(ChangeError::Missing { .. }) => continue,
                 other => other?,
             };
-            let (of, short) = name.split_once('#').unwrap_or((name, ""));
-            self.destroy_bookmark(head, zap, short, &bookmark).await?;
-            self.log(of, head, "remove bookmark", &format!("name={short}")).await?;
+            let Some(zap) = self.bookmarks_zap(head.id).await? else { continue };
+            self.destroy_bookmark(head.id, zap, &short, &bookmark).await?;
+            self.log(&head.name, head.id, "remove bookmark", &format!("name={short}")).await?;
         }
         Ok(())
     }

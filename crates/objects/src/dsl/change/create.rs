@@ -11,11 +11,15 @@ use super::{Change, ChangeError, FileSystemSpec, VolumeSpec, number};
 use crate::deadlist;
 use crate::object_set::{ObjectSet, Opening};
 use crate::props;
+use std::collections::BTreeMap;
 use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, DslDir, ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
 
 /// The first txg of a pool: what is made in it says that it was made in txg 1 (`TXG_INITIAL`).
 const FIRST_TXG: u64 = 4;
+/// `casesensitivity=insensitive`: names of its snapshots are compared without case, too. Where it is `mixed` they are not
+/// (`zfs_fill_zplprops_impl`).
+const INSENSITIVE: u64 = 1;
 /// Flag of a directory: its breakdown of used space counts.
 const USED_BREAKDOWN: u64 = 1;
 
@@ -87,11 +91,9 @@ impl Change<'_> {
     /// Counts file systems or snapshots from a directory upwards, as far as the directories keep counts
     /// (`dsl_fs_ss_count_adjust`).
     pub(super) async fn count_datasets(&mut self, dir: ObjectId, field: &str, by: i64) -> Result<(), ChangeError> {
-        let mut at = dir;
-        while at.0 != 0 && by != 0 {
+        for (at, _) in self.upwards(dir).await?.into_iter().filter(|_| by != 0) {
             let Some(count) = self.dir_word(at, field).await? else { break };
             self.put_word(at, field, count.saturating_add_signed(by)).await?;
-            at = self.dir(at).await?.parent;
         }
         Ok(())
     }
@@ -292,13 +294,25 @@ impl Change<'_> {
         more: u64,
         until: ObjectId,
     ) -> Result<(), ChangeError> {
+        self.take_count(dir, field, more, until, &mut BTreeMap::new()).await
+    }
+
+    /// The same beside what others are to add, by directory; then it is to be added, too.
+    pub(super) async fn take_count(
+        &mut self,
+        dir: ObjectId,
+        field: &'static str,
+        more: u64,
+        until: ObjectId,
+        taken: &mut BTreeMap<ObjectId, u64>,
+    ) -> Result<(), ChangeError> {
         let property = if field == dir_field::SNAPSHOT_COUNT { "snapshot_limit" } else { "filesystem_limit" };
-        let mut at = dir;
-        while at.0 != 0 && at != until && more != 0 {
+        for (at, of) in self.upwards(dir).await?.into_iter().take_while(|(at, _)| *at != until && more != 0) {
             let Some(count) = self.dir_word(at, field).await? else { break };
-            let of = self.dir(at).await?;
+            let all = taken.entry(at).or_default();
+            *all = all.saturating_add(more);
             let limit = self.word(of.props, property).await?.unwrap_or(u64::MAX);
-            if count.saturating_add(more) > limit {
+            if count.saturating_add(*all) > limit {
                 let why = if field == dir_field::SNAPSHOT_COUNT {
                     "the limit of snapshots is reached"
                 } else {
@@ -306,7 +320,6 @@ impl Change<'_> {
                 };
                 return Err(ChangeError::space(&self.dir_name(at).await?, why));
             }
-            at = of.parent;
         }
         Ok(())
     }
@@ -321,7 +334,12 @@ impl Change<'_> {
         let parent = self.check_place(&new.name).await?;
         let last = new.name.rsplit_once('/').map_or(new.name.as_str(), |(_, last)| last);
         let created = self.create_head(parent, last, None).await?;
-        if new.kind.objset() == ObjsetKind::Zfs {
+        if let Kind::FileSystem(spec) = &new.kind {
+            if spec.casesensitivity == INSENSITIVE {
+                let mut phys = self.dataset(created.dataset).await?;
+                phys.flags |= DslDataset::CASE_INSENSITIVE;
+                self.put_dataset(created.dataset, &phys).await?;
+            }
             self.use_accounting(created.dataset).await?;
         }
         self.log(&new.name, created.dataset, "create", "").await?;

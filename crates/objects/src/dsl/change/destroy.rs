@@ -14,15 +14,17 @@
 use super::space::{Delta, Use, changed};
 use super::{Change, ChangeError};
 use crate::error::ObjectError;
+use crate::trail::Trail;
+use std::collections::BTreeSet;
 use weir_format::dsl::{Bookmark, dataset_field, dir_field, pool};
 use weir_format::{DslDataset, ObjectId, Txg};
 
 impl Change<'_> {
-    /// Checks that a snapshot may be destroyed; `defer`: or marked to be, once nothing needs it any more.
+    /// Checks that a snapshot may be destroyed; `defer`: or marked to be, once nothing needs it any more. Gives its object.
     ///
     /// # Errors
     /// [`ChangeError::Missing`], [`ChangeError::Busy`] (held), [`ChangeError::HasDependents`] (clones).
-    pub async fn check_destroy_snapshot(&mut self, name: &str, defer: bool) -> Result<(), ChangeError> {
+    pub async fn check_destroy_snapshot(&mut self, name: &str, defer: bool) -> Result<ObjectId, ChangeError> {
         let found = self.find_snapshot(name).await?;
         if (self.reading)(found.id) {
             return Err(ChangeError::busy(name, "it is being read"));
@@ -30,7 +32,7 @@ impl Change<'_> {
         self.check_lists(found.phys.next_snapshot).await?;
         self.check_lists(found.at.dir.head_dataset).await?;
         if defer {
-            return Ok(());
+            return Ok(found.id);
         }
         if self.holds_on(&found.phys).await? > 0 {
             return Err(ChangeError::busy(name, "it is held"));
@@ -39,7 +41,7 @@ impl Change<'_> {
             let dependents = self.clone_names(&found.phys).await?;
             return Err(ChangeError::HasDependents { name: name.to_owned(), what: "clones", dependents });
         }
-        Ok(())
+        Ok(found.id)
     }
 
     /// How many holds a snapshot has.
@@ -65,10 +67,14 @@ impl Change<'_> {
     /// # Errors
     /// Those of [`Change::check_destroy_snapshot`], before anything was changed.
     pub async fn destroy_snapshots(&mut self, names: &[String], defer: bool) -> Result<(), ChangeError> {
+        let (mut doomed, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
         for name in names {
-            self.check_destroy_snapshot(name, defer).await?;
+            let found = self.check_destroy_snapshot(name, defer).await?;
+            if seen.insert(found) {
+                doomed.push(name);
+            }
         }
-        for name in names {
+        for name in doomed {
             let found = self.find_snapshot(name).await?;
             let needed = found.phys.children > 1 || self.holds_on(&found.phys).await? > 0;
             if needed {
@@ -191,8 +197,9 @@ impl Change<'_> {
 
     /// Heads of clones that branched off after `key` do not tell births around it apart any more.
     pub(super) async fn remove_clones_key(&mut self, dir: ObjectId, key: Txg) -> Result<(), ChangeError> {
-        let mut to_visit = vec![dir];
+        let (mut to_visit, mut trail) = (vec![dir], Trail::default());
         while let Some(dir) = to_visit.pop() {
+            trail.step(&self.mos, dir)?;
             let clones = self.dir(dir).await?.clones;
             for (_, value) in self.entries(clones).await? {
                 let Some(id) = value.first().map(ObjectId) else { continue };

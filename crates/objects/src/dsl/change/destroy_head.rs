@@ -29,7 +29,7 @@ impl Change<'_> {
         if !snapshots.is_empty() {
             return Err(ChangeError::HasDependents { name: name.into(), what: "snapshots", dependents: snapshots });
         }
-        Ok(())
+        self.check_freeing(&found.phys).await
     }
 
     /// Destroys a file system or volume. Its live set is closed before, its intent log with it.

@@ -63,6 +63,10 @@ impl Change<'_> {
         if bytes.len() as u64 >= room {
             return Ok(());
         }
+        if header.end.saturating_sub(header.begin) > room {
+            let place = self.mos.place(id, 0, 0);
+            return Err(ObjectError::Corrupt { place, why: "the history is longer than its ring" }.into());
+        }
         while room.saturating_sub(header.end.saturating_sub(header.begin)) <= bytes.len() as u64 {
             let length = self.history_length(id, &header).await?;
             header.begin = header.begin.saturating_add(length + LENGTH_BYTES);

@@ -67,12 +67,13 @@ impl Change<'_> {
     /// Checks that holds may be released.
     ///
     /// # Errors
-    /// [`ChangeError::Missing`]: no such snapshot, or no such tag on it.
+    /// [`ChangeError::Missing`]: no such snapshot, or no such tag on it (any more: it is named twice).
     pub async fn check_releases(&mut self, holds: &[(String, String)]) -> Result<(), ChangeError> {
+        let mut seen = BTreeSet::new();
         for (name, tag) in holds {
             let found = self.find_snapshot(name).await?;
             let there = found.phys.user_refs.0 != 0 && self.word(found.phys.user_refs, tag).await?.is_some();
-            if !there {
+            if !there || !seen.insert((found.id, tag)) {
                 return Err(ChangeError::Missing { name: format!("{name} (tag {tag})") });
             }
             if found.phys.flags & DslDataset::DEFER_DESTROY != 0 && (self.reading)(found.id) {

@@ -13,24 +13,20 @@
 //!                                                   directory above ─ quota … ─ root: the pool's size less the slop
 //! ```
 
-use super::space::{available, charged};
+use super::space::{available, available_without, charged};
 use super::{Change, ChangeError};
 use crate::live::Purpose;
+use crate::trail::Trail;
 use std::collections::BTreeMap;
-use weir_format::{ObjectId, ObjectType, ObjsetId, Txg};
+use weir_format::dsl::dir_field;
+use weir_format::{DslDir, ObjectId, ObjectType, ObjsetId, Txg};
 
 impl Change<'_> {
     /// Bytes that may still be written below a directory.
     pub(super) async fn available_in(&mut self, dir: ObjectId) -> Result<u64, ChangeError> {
-        let mut path = Vec::new();
-        let mut at = dir;
-        while at.0 != 0 {
-            let phys = self.dir(at).await?;
-            path.push((phys.quota_bytes, phys.used_bytes, phys.reserved_bytes));
-            at = phys.parent;
-        }
-        path.reverse();
-        Ok(available(&path, self.pool.capacity_bytes))
+        let way = self.upwards(dir).await?;
+        let levels: Vec<_> = way.iter().rev().map(|(_, phys)| level_of(phys)).collect();
+        Ok(available(&levels, self.pool.capacity_bytes))
     }
 
     /// Whether `bytes` may still be written below a directory, beside what others are to take, by directory; then it is to
@@ -41,12 +37,10 @@ impl Change<'_> {
         bytes: u64,
         taken: &mut BTreeMap<ObjectId, u64>,
     ) -> Result<bool, ChangeError> {
-        let (mut path, mut at) = (Vec::new(), dir);
-        while at.0 != 0 {
-            let phys = self.dir(at).await?;
+        let mut path = Vec::new();
+        for (at, phys) in self.upwards(dir).await? {
             let used = phys.used_bytes.saturating_add(taken.get(&at).copied().unwrap_or(0));
             path.push((at, (phys.quota_bytes, used, phys.reserved_bytes)));
-            at = phys.parent;
         }
         let levels: Vec<_> = path.iter().rev().map(|(_, level)| *level).collect();
         if bytes > available(&levels, self.pool.capacity_bytes) {
@@ -60,11 +54,40 @@ impl Change<'_> {
         Ok(true)
     }
 
+    /// Whether what stands below one directory may move below another: those above that did not have it need room for it,
+    /// when the first that is above both is rid of it (`dsl_dir_transfer_possible`).
+    ///
+    /// # Errors
+    /// [`ChangeError::Space`] if a limit of datasets or snapshots forbids it.
+    pub(super) async fn check_transfer(
+        &mut self,
+        from: ObjectId,
+        to: ObjectId,
+        moved: &Moved,
+    ) -> Result<bool, ChangeError> {
+        let (old, new) = (self.upwards(from).await?, self.upwards(to).await?);
+        let has = |way: &[(ObjectId, DslDir)], id: ObjectId| way.iter().any(|(at, _)| *at == id);
+        let shared = new.iter().map(|(id, _)| *id).find(|id| has(&old, *id)).unwrap_or_default();
+        let mut leaves = -i64::try_from(moved.bytes).unwrap_or(i64::MAX);
+        for (_, phys) in old.iter().take_while(|(id, _)| *id != shared) {
+            leaves = charged(phys.used_bytes, leaves, phys.reserved_bytes);
+        }
+        let levels: Vec<_> = new.iter().rev().map(|(_, phys)| level_of(phys)).collect();
+        let at = new.iter().rev().position(|(id, _)| *id == shared).unwrap_or(usize::MAX);
+        if moved.bytes > available_without(&levels, self.pool.capacity_bytes, at, leaves) {
+            return Ok(false);
+        }
+        self.check_count_limit(to, dir_field::FILESYSTEM_COUNT, moved.datasets, shared).await?;
+        self.check_count_limit(to, dir_field::SNAPSHOT_COUNT, moved.snapshots, shared).await?;
+        Ok(true)
+    }
+
     /// The numbers of all directories and heads, for the gate.
     pub async fn limits(&mut self) -> Result<Limits, ChangeError> {
         let mut limits = Limits { capacity_bytes: self.pool.capacity_bytes, ..Limits::default() };
-        let mut to_read = vec![self.root_dir().await?];
+        let (mut to_read, mut trail) = (vec![self.root_dir().await?], Trail::default());
         while let Some(id) = to_read.pop() {
+            trail.step(&self.mos, id)?;
             let dir = self.dir(id).await?;
             to_read.extend(self.children_of(&dir).await?.into_iter().map(|(_, child)| child));
             self.read_limits(id, &mut limits).await?;
@@ -110,6 +133,22 @@ impl Change<'_> {
         limits.sets.insert(ObjsetId(dir.head_dataset.0), set);
         Ok(())
     }
+}
+
+/// What is to move from one directory to another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    /// What the one is charged for it and the other will be.
+    pub bytes: u64,
+    /// File systems and volumes.
+    pub datasets: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+}
+
+/// What limits a directory: quota, bytes used, bytes reserved.
+pub(super) fn level_of(phys: &DslDir) -> (u64, u64, u64) {
+    (phys.quota_bytes, phys.used_bytes, phys.reserved_bytes)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -63,6 +63,7 @@ pub use trees::{Tree, waiting_trees};
 pub use volume::{VolumeSpec, check_volume_size, set_volume_size};
 
 use crate::error::ObjectError;
+use crate::listing::DataBlocks;
 use crate::live::NewObject;
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
@@ -211,6 +212,18 @@ impl<'a> Change<'a> {
 
     async fn remove(&self, id: ObjectId) -> Result<(), ChangeError> {
         Ok(self.mos.remove(self.rq, self.tx, id).await?)
+    }
+
+    /// Takes an object of the MOS away that nobody asks for any more. If its blocks cannot be found, it stays behind: that
+    /// would stop the pool, for nothing.
+    ///
+    /// # Errors
+    /// What finding them meets; then nothing was changed.
+    pub async fn discard(&self, id: ObjectId) -> Result<(), ChangeError> {
+        let object = self.mos.object(self.rq, id).await?;
+        let mut blocks = DataBlocks::of(&self.mos, &object);
+        while blocks.next(self.rq).await?.is_some() {}
+        self.remove(id).await
     }
 
     async fn remove_if(&self, id: ObjectId) -> Result<(), ChangeError> {

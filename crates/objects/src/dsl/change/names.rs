@@ -2,8 +2,10 @@
 //! `module/zcommon/zfs_namecheck.c`), and how they lead to objects.
 
 use super::{Change, ChangeError};
+use crate::dsl::matching;
 use crate::error::ObjectError;
-use crate::zap::Value;
+use crate::trail::Trail;
+use crate::zap::{Value, Zap};
 use weir_format::dsl::{dataset_field, pool};
 use weir_format::{DslDataset, DslDir, ObjectId};
 
@@ -134,15 +136,34 @@ impl Change<'_> {
             return Err(ChangeError::kind(name, "not a snapshot"));
         };
         let head = self.find_head(of).await.map_err(|e| renamed(e, name))?;
-        let id = self.word(head.phys.snapshot_names, snapshot).await?;
-        let id = ObjectId(id.ok_or_else(|| ChangeError::missing(name))?);
+        let id = self.snapshot_named(&head.phys, snapshot).await?.ok_or_else(|| ChangeError::missing(name))?;
         let phys = self.dataset(id).await?;
         Ok(Found { at: head.at, id, phys, name: name.to_owned() })
+    }
+
+    /// The snapshot of a head that has this name after the `@`.
+    pub(super) async fn snapshot_named(&self, head: &DslDataset, name: &str) -> Result<Option<ObjectId>, ChangeError> {
+        let names = Zap::open(self.rq, &self.mos, head.snapshot_names).await?;
+        let found = names.lookup(self.rq, name.as_bytes(), matching(head)).await?;
+        Ok(found.and_then(|value| value.first()).map(ObjectId))
     }
 
     /// A head or snapshot.
     pub(super) async fn find(&mut self, name: &str) -> Result<Found, ChangeError> {
         if name.contains('@') { self.find_snapshot(name).await } else { self.find_head(name).await }
+    }
+
+    /// A directory and those above it, up to the root.
+    pub(super) async fn upwards(&self, dir: ObjectId) -> Result<Vec<(ObjectId, DslDir)>, ChangeError> {
+        let (mut out, mut trail, mut at) = (Vec::new(), Trail::default(), dir);
+        while at.0 != 0 {
+            trail.step(&self.mos, at)?;
+            let phys = self.dir(at).await?;
+            let parent = phys.parent;
+            out.push((at, phys));
+            at = parent;
+        }
+        Ok(out)
     }
 
     /// The names of the directories below, sorted; ZFS's own left out.
@@ -164,17 +185,13 @@ impl Change<'_> {
 
     /// The full name of a directory, found from below.
     pub(super) async fn dir_name(&mut self, id: ObjectId) -> Result<String, ChangeError> {
-        let root = self.root_dir().await?;
-        let (mut at, mut parts) = (id, Vec::new());
-        while at != root && parts.len() <= DEEPEST {
-            let parent = self.dir(at).await?.parent;
-            let children = self.dir(parent).await?.children;
-            let entries = self.entries(children).await?;
+        let (way, mut parts) = (self.upwards(id).await?, Vec::new());
+        for ((at, _), (_, above)) in way.iter().zip(way.iter().skip(1)) {
+            let entries = self.entries(above.children).await?;
             let name = entries.into_iter().find(|(_, v)| v.first() == Some(at.0)).map(|(name, _)| name);
-            let place = self.mos.place(at, 0, 0);
+            let place = self.mos.place(*at, 0, 0);
             let orphan = ObjectError::Corrupt { place, why: "a directory that its parent does not name" };
             parts.push(name.ok_or(orphan)?);
-            at = parent;
         }
         parts.push(self.pool.name.clone());
         parts.reverse();

@@ -9,9 +9,11 @@
 //! that is follows from sizes and dead lists alone: snapshot N refers to what N-1 did, and what was born, less what died;
 //! so all that was born up to the branch point is what it refers to plus all dead lists up to it.
 
+use super::limits::Moved;
 use super::names::Found;
 use super::space::{Delta, Use, difference};
 use super::{Change, ChangeError};
+use crate::trail::Trail;
 use weir_format::dsl::{Bookmark, dir_field};
 use weir_format::{DslDataset, ObjectId, ObjectType, Txg};
 
@@ -41,8 +43,9 @@ impl Plan {
 impl Change<'_> {
     /// A chain of snapshots from `from` back to, without it, `until`.
     async fn chain(&self, from: ObjectId, until: ObjectId) -> Result<Vec<(ObjectId, DslDataset)>, ChangeError> {
-        let (mut out, mut at) = (Vec::new(), from);
-        while at.0 != 0 && at != until && out.len() < super::MOST {
+        let (mut out, mut trail, mut at) = (Vec::new(), Trail::default(), from);
+        while at.0 != 0 && at != until {
+            trail.step(&self.mos, at)?;
             let phys = self.dataset(at).await?;
             let previous = phys.prev_snapshot;
             out.push((at, phys));
@@ -115,18 +118,16 @@ impl Change<'_> {
         let name = &plan.clone.name;
         let mut conflicts = Vec::new();
         for (_, snapshot, _) in &plan.shared {
-            if self.word(plan.clone.phys.snapshot_names, snapshot).await?.is_some() {
+            if self.snapshot_named(&plan.clone.phys, snapshot).await?.is_some() {
                 conflicts.push(format!("{name}@{snapshot}"));
             }
             if name.len() + 1 + snapshot.len() > 255 {
                 return Err(ChangeError::Name { name: format!("{name}@{snapshot}"), why: "name is too long" });
             }
         }
-        if let Some(zap) = self.bookmarks_zap(plan.clone.id).await? {
-            for (bookmark, _) in self.bookmarks_to_move(plan).await? {
-                if self.word(zap, &bookmark).await?.is_some() {
-                    conflicts.push(format!("{name}#{bookmark}"));
-                }
+        for (bookmark, _) in self.bookmarks_to_move(plan).await? {
+            if self.bookmark_named(&plan.clone, &bookmark).await?.is_some() {
+                conflicts.push(format!("{name}#{bookmark}"));
             }
         }
         if !conflicts.is_empty() {
@@ -137,24 +138,13 @@ impl Change<'_> {
         self.check_promotion_key(plan).await
     }
 
-    /// What moves must fit under the clone's limits, up to the first directory above both.
+    /// What moves must fit under the clone's limits, and those of what is above it.
     async fn check_promotion_space(&mut self, plan: &Plan) -> Result<(), ChangeError> {
-        let moved = plan.moved.used.max(0) as u64;
-        let mut above_origin = Vec::new();
-        let mut at = plan.origin_dir;
-        while at.0 != 0 {
-            above_origin.push(at);
-            at = self.dir(at).await?.parent;
+        let moved = Moved { bytes: plan.moved.used.max(0) as u64, datasets: 0, snapshots: plan.shared.len() as u64 };
+        match self.check_transfer(plan.origin_dir, plan.clone.at.id, &moved).await? {
+            true => Ok(()),
+            false => Err(ChangeError::space(&plan.clone.name, "out of space for what it takes over")),
         }
-        let mut at = plan.clone.at.id;
-        while at.0 != 0 && !above_origin.contains(&at) {
-            let dir = self.dir(at).await?;
-            if dir.quota_bytes != 0 && dir.used_bytes.saturating_add(moved) > dir.quota_bytes {
-                return Err(ChangeError::space(&plan.clone.name, "out of space: a quota"));
-            }
-            at = dir.parent;
-        }
-        self.check_count_limit(plan.clone.at.id, dir_field::SNAPSHOT_COUNT, plan.shared.len() as u64, at).await
     }
 
     /// Both must stay wrapped by the same key (`dsl_dataset_promote_crypt_check`).

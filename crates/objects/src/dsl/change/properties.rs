@@ -16,6 +16,7 @@ use super::space::{Delta, Use, difference};
 use super::synced::{OLD_LONGEST_BLOCK, feature_of_checksum};
 use super::{Change, ChangeError, Created, number};
 use crate::props::{self, Rule};
+use crate::trail::Trail;
 use crate::zap::Value;
 use weir_format::dsl::dir_field;
 use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType};
@@ -363,9 +364,10 @@ impl Change<'_> {
             self.count_feature("filesystem_limits", 1).await?;
         }
         // Directories below first: each adds up what those below it have.
-        let (mut order, mut at) = (vec![dir], 0);
+        let (mut order, mut at, mut trail) = (vec![dir], 0, Trail::default());
         while let Some(id) = order.get(at).copied() {
             at += 1;
+            trail.step(&self.mos, id)?;
             if self.dir_word(id, dir_field::FILESYSTEM_COUNT).await?.is_none() {
                 let phys = self.dir(id).await?;
                 order.extend(self.children_of(&phys).await?.into_iter().map(|(_, child)| child));

@@ -1,8 +1,13 @@
 //! Renaming (OpenZFS `dsl_dir_rename_sync`, `dsl_dataset_rename_snapshot_sync`).
 
-use super::names::{FoundDir, check_component};
-use super::space::{Delta, Use, available, difference};
+use super::limits::Moved;
+use super::names::{Found, FoundDir, check_component};
+use super::space::{Delta, Use, difference};
 use super::{Change, ChangeError};
+use crate::dsl::matching;
+use crate::trail::Trail;
+use crate::zap;
+use std::collections::BTreeSet;
 use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, ObjectId};
 
@@ -31,8 +36,9 @@ impl Change<'_> {
     /// The names below, and those of snapshots, become longer as well.
     async fn check_longest(&mut self, found: &FoundDir, from: &str, to: &str) -> Result<(), ChangeError> {
         let more = to.len().saturating_sub(from.len());
-        let mut to_visit = vec![(found.id, from.len())];
+        let (mut to_visit, mut trail) = (vec![(found.id, from.len())], Trail::default());
         while let Some((id, len)) = to_visit.pop() {
+            trail.step(&self.mos, id)?;
             let dir = self.dir(id).await?;
             let snapshots = match dir.head_dataset {
                 ObjectId(0) => Vec::new(),
@@ -47,27 +53,17 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The new parent and those above it need room for all that moves, and their limits too (`dsl_dir_transfer_possible`).
+    /// The new parent and those above it need room for all that moves, and their limits too.
     async fn check_move(&mut self, found: &FoundDir, parent: ObjectId, to: &str) -> Result<(), ChangeError> {
         let dir = &found.dir;
-        let charge = dir.used_bytes.max(dir.reserved_bytes);
-        let (old, new) = (self.path(dir.parent).await?, self.path(parent).await?);
-        let common = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-        let mut levels = Vec::new();
-        for id in &new {
-            let phys = self.dir(*id).await?;
-            // What is above both is freed of it first.
-            let leaves = if levels.len() < common { charge } else { 0 };
-            levels.push((phys.quota_bytes, phys.used_bytes.saturating_sub(leaves), phys.reserved_bytes));
-        }
-        if charge > available(&levels, self.pool.capacity_bytes) {
+        let moved = Moved {
+            bytes: dir.used_bytes.max(dir.reserved_bytes),
+            datasets: 1 + self.dir_word(found.id, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0),
+            snapshots: self.dir_word(found.id, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0),
+        };
+        if !self.check_transfer(dir.parent, parent, &moved).await? {
             return Err(ChangeError::space(to, "out of space below the new parent"));
         }
-        let datasets = 1 + self.dir_word(found.id, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0);
-        let snapshots = self.dir_word(found.id, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0);
-        let shared = common.checked_sub(1).and_then(|last| new.get(last)).copied().unwrap_or_default();
-        self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, datasets, shared).await?;
-        self.check_count_limit(parent, dir_field::SNAPSHOT_COUNT, snapshots, shared).await?;
         // Who changes a key goes down through those that inherit it and no further: what it wraps stays among them.
         match self.key_root(found.id).await? {
             Some(root) if root != found.id && self.key_root(parent).await? != Some(root) => {
@@ -75,17 +71,6 @@ impl Change<'_> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The directories from the root to `id`.
-    async fn path(&self, id: ObjectId) -> Result<Vec<ObjectId>, ChangeError> {
-        let (mut path, mut at) = (Vec::new(), id);
-        while at.0 != 0 {
-            path.push(at);
-            at = self.dir(at).await?.parent;
-        }
-        path.reverse();
-        Ok(path)
     }
 
     /// Renames a file system or volume, with all below it.
@@ -131,35 +116,42 @@ impl Change<'_> {
     }
 
     /// Checks that a snapshot may get another name after the `@`.
-    ///
-    /// # Errors
-    /// [`ChangeError::Missing`], [`ChangeError::Exists`], [`ChangeError::Name`].
-    pub async fn check_rename_snapshot(&mut self, from: &str, to: &str) -> Result<(), ChangeError> {
+    async fn check_rename_snapshot(&mut self, from: &str, to: &str) -> Result<(Found, DslDataset), ChangeError> {
         check_component(to).map_err(|why| ChangeError::Name { name: to.to_owned(), why })?;
         let found = self.find_snapshot(from).await?;
         let head = self.dataset(found.at.dir.head_dataset).await?;
         let full = format!("{}@{to}", found.at.name);
-        if self.word(head.snapshot_names, to).await?.is_some() {
+        if self.snapshot_named(&head, to).await?.is_some() {
             return Err(ChangeError::exists(&full));
         }
         if full.len() > 255 {
             return Err(ChangeError::Name { name: full, why: "name is too long" });
         }
-        Ok(())
+        Ok((found, head))
     }
 
-    /// Renames a snapshot (full name) to another name after the `@`.
+    /// Renames snapshots (full names) to other names after the `@`, all or none; one of each dataset.
     ///
     /// # Errors
-    /// Those of [`Change::check_rename_snapshot`], before anything was changed.
-    pub async fn rename_snapshot(&mut self, from: &str, to: &str) -> Result<(), ChangeError> {
-        self.check_rename_snapshot(from, to).await?;
-        let found = self.find_snapshot(from).await?;
-        self.log(from, found.id, "rename", &format!("-> @{to}")).await?;
-        let head: DslDataset = self.dataset(found.at.dir.head_dataset).await?;
-        let old = from.split_once('@').map_or("", |(_, name)| name);
-        self.zap_remove(head.snapshot_names, old).await?;
-        self.insert_word(head.snapshot_names, to, found.id.0).await?;
-        self.note_snapshots_changed(found.at.id).await
+    /// [`ChangeError::Missing`], [`ChangeError::Exists`], [`ChangeError::Name`], [`ChangeError::Busy`] (two of one dataset),
+    /// before anything was changed.
+    pub async fn rename_snapshots(&mut self, names: &[(String, String)]) -> Result<(), ChangeError> {
+        let (mut plan, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
+        for (from, to) in names {
+            let (found, head) = self.check_rename_snapshot(from, to).await?;
+            if !seen.insert(found.at.id) {
+                return Err(ChangeError::busy(from, "two snapshots of one dataset at once"));
+            }
+            plan.push((found, head, to));
+        }
+        for (found, head, to) in plan {
+            self.log(&found.name, found.id, "rename", &format!("-> @{to}")).await?;
+            let old = found.name.split_once('@').map_or("", |(_, name)| name);
+            let how = matching(&head);
+            zap::remove_match(self.rq, &self.mos, self.tx, head.snapshot_names, old.as_bytes(), how).await?;
+            self.insert_word(head.snapshot_names, to, found.id.0).await?;
+            self.note_snapshots_changed(found.at.id).await?;
+        }
+        Ok(())
     }
 }

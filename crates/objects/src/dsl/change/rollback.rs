@@ -61,7 +61,7 @@ impl Change<'_> {
         if charge > self.available_in(head.at.id).await? {
             return Err(ChangeError::space(name, "out of space"));
         }
-        Ok(())
+        self.check_freeing(phys).await
     }
 
     async fn newer_snapshots(&mut self, head: &Found, target: &Found) -> Result<ChangeError, ChangeError> {

@@ -91,18 +91,28 @@ impl Change<'_> {
         self.enqueue(queue, b, of_a).await
     }
 
-    /// The error logs of a head that goes.
+    /// The error logs of a head that goes. One that cannot be read keeps what it says of it: no reason to keep the head
+    /// (`delete_dataset_errlog`).
     pub(super) async fn drop_error_logs(&mut self, head: ObjectId) -> Result<(), ChangeError> {
         if !self.is_enabled("head_errlog").await? {
             return Ok(());
         }
         for name in [pool::ERRLOG_LAST, pool::ERRLOG_SCRUB] {
             let Some(log) = self.word(super::DIRECTORY, name).await?.filter(|log| *log != 0) else { continue };
-            let log = ObjectId(log);
-            if let Some(own) = zap::lookup_int(self.rq, &self.mos, log, head.0).await? {
-                self.remove_if(ObjectId(own)).await?;
-                self.set_remove(log, head.0).await?;
+            match self.drop_errors_of(ObjectId(log), head).await {
+                Err(ChangeError::Object(error)) => {
+                    tracing::warn!(pool = self.pool.name.as_str(), %error, "a log of errors does not forget {head}");
+                }
+                other => other?,
             }
+        }
+        Ok(())
+    }
+
+    async fn drop_errors_of(&self, log: ObjectId, head: ObjectId) -> Result<(), ChangeError> {
+        if let Some(own) = zap::lookup_int(self.rq, &self.mos, log, head.0).await? {
+            self.set_remove(log, head.0).await?;
+            self.discard(ObjectId(own)).await?;
         }
         Ok(())
     }

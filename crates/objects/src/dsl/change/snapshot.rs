@@ -24,7 +24,7 @@ impl Change<'_> {
     /// (a dataset that is being received or destroyed; a second snapshot in one group), [`ChangeError::Space`] (a
     /// refreservation that has no room beside the snapshot; a limit).
     pub async fn check_snapshots(&mut self, names: &[String]) -> Result<(), ChangeError> {
-        let (mut seen, mut taken) = (BTreeSet::new(), BTreeMap::new());
+        let (mut seen, mut taken, mut counted) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         for name in names {
             check_name(name)?;
             let (of, Some(('@', snapshot))) = split_name(name) else {
@@ -35,6 +35,7 @@ impl Change<'_> {
             }
             let head = self.find_head(of).await?;
             self.check_snapshot(&head, name, snapshot).await?;
+            self.take_count(head.at.id, dir_field::SNAPSHOT_COUNT, 1, ObjectId(0), &mut counted).await?;
             // What is unique to it now is charged once more: the refreservation is to hold beside the snapshot.
             let needed = head.phys.unique_bytes.min(self.ref_reservation(head.at.id).await?);
             if needed > 0 && !self.take_room(head.at.id, needed, &mut taken).await? {
@@ -47,7 +48,7 @@ impl Change<'_> {
 
     async fn check_snapshot(&mut self, head: &Found, name: &str, snapshot: &str) -> Result<(), ChangeError> {
         check_component(snapshot).map_err(|why| ChangeError::Name { name: name.to_owned(), why })?;
-        if self.word(head.phys.snapshot_names, snapshot).await?.is_some() {
+        if self.snapshot_named(&head.phys, snapshot).await?.is_some() {
             return Err(ChangeError::exists(name));
         }
         if head.phys.prev_snapshot_txg >= self.txg() {
@@ -56,8 +57,7 @@ impl Change<'_> {
         if head.phys.flags & DslDataset::INCONSISTENT != 0 {
             return Err(ChangeError::busy(name, "it is being received or destroyed"));
         }
-        self.check_lists(head.id).await?;
-        self.check_count_limit(head.at.id, dir_field::SNAPSHOT_COUNT, 1, ObjectId(0)).await
+        self.check_lists(head.id).await
     }
 
     /// Makes snapshots of several datasets, all of the same moment, with user properties.

@@ -113,14 +113,24 @@ pub fn transfer(dir: &mut DslDir, bytes: i64, from: Use, to: Use) {
 /// What is left below a directory, level by level from the root: `(quota, used, reserved)` of each; `pool_bytes` is the
 /// pool's size less its slop (OpenZFS `dsl_dir_space_available`).
 pub fn available(path: &[(u64, u64, u64)], pool_bytes: u64) -> u64 {
+    available_without(path, pool_bytes, usize::MAX, 0)
+}
+
+/// The same when the directory at depth `at` is charged `by` (not more than 0) for something that is going to leave it.
+pub fn available_without(path: &[(u64, u64, u64)], pool_bytes: u64, at: usize, by: i64) -> u64 {
     let mut above = u64::MAX;
     for (depth, (quota, used, reserved)) in path.iter().enumerate() {
         let mut quota = if *quota == 0 { u64::MAX } else { *quota };
         if depth == 0 {
             quota = quota.min(pool_bytes);
         }
-        let from_parent = above.saturating_add(reserved.saturating_sub(*used));
-        above = quota.saturating_sub(*used).min(from_parent);
+        let mut from_parent = above.saturating_add(reserved.saturating_sub(*used));
+        let mut used = *used;
+        if depth == at {
+            used = changed(used, by);
+            from_parent = from_parent.saturating_add(by.unsigned_abs());
+        }
+        above = quota.saturating_sub(used).min(from_parent);
     }
     above
 }
@@ -145,6 +155,9 @@ mod tests {
         // 500 of the 900 used are an unused reservation of the child's.
         assert_eq!(available(&[(0, 900, 0), (0, 0, 500)], 1000), 600);
         assert_eq!(available(&[(0, 100, 0), (50, 60, 0)], 1000), 0);
+        // 200 leave the directory below the root, and may come back below it though its quota is used up.
+        assert_eq!(available(&[(0, 300, 0), (300, 300, 0)], 1000), 0);
+        assert_eq!(available_without(&[(0, 300, 0), (300, 300, 0)], 1000, 1, -200), 200);
     }
 
     proptest! {

@@ -124,12 +124,10 @@ impl Change<'_> {
         old: Use,
         new: Use,
     ) -> Result<(), ChangeError> {
-        let (mut at, mut delta, mut new_use, mut old, mut new) = (dir, delta, new_use, old, new);
-        while at.0 != 0 {
-            let mut phys = self.dir(at).await?;
+        let (mut delta, mut new_use, mut old, mut new) = (delta, new_use, old, new);
+        for (at, mut phys) in self.upwards(dir).await? {
             let above = super::space::book(&mut phys, delta, new_use, old, new);
             self.put_dir(at, &phys).await?;
-            at = phys.parent;
             (new_use, old, new) = (delta.used, Use::ChildReservations, Use::Children);
             delta.used = above;
         }

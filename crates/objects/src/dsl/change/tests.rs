@@ -3,7 +3,9 @@
 mod golden;
 mod keys;
 mod limits;
+mod links;
 mod model;
+mod together;
 
 use super::*;
 use crate::dsl::Dsl;

@@ -26,10 +26,13 @@ use crate::object_set::{ObjectSet, Opening};
 use crate::zap;
 use futures_util::future::BoxFuture;
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_cache::Cache;
 use weir_format::dsl::pool;
-use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset, ObjsetId, Txg};
+use weir_format::{
+    BlockPointer, Cursor, Dnode, DslDataset, Encoder, Endian, ObjectId, ObjectType, Objset, ObjsetId, Txg,
+};
 use weir_machine::Request;
 
 /// An array of words that describes itself as metadata (`DMU_OTN_UINT64_METADATA`).
@@ -198,6 +201,9 @@ struct Freer {
     /// What could not be read there.
     stuck: Option<ObjectError>,
     freed: Vec<BlockPointer>,
+    /// Blocks of pointers that were gone into, by their addresses. One is met once in a sound tree; in a
+    /// forged one, levels of blocks full of the same pointer would make the walk as long as the product of their widths.
+    entered: BTreeSet<(u32, u64)>,
 }
 
 impl Change<'_> {
@@ -208,6 +214,19 @@ impl Change<'_> {
 
     async fn put_trees_header(&self, id: ObjectId, header: &Header) -> Result<(), ChangeError> {
         Ok(self.mos.set_bonus(self.rq, self.tx, id, WORDS_METADATA, &header.encode()).await?)
+    }
+
+    /// Checks that a dataset can be freed. Pools that do not know trees have it freed at once, so all of it must be found;
+    /// in others what cannot be read waits.
+    ///
+    /// # Errors
+    /// What reading it meets.
+    pub(super) async fn check_freeing(&mut self, phys: &DslDataset) -> Result<(), ChangeError> {
+        if !self.is_enabled(FEATURE).await? {
+            let tree = Tree { root: phys.pointer, after: phys.prev_snapshot_txg, mark: None };
+            tree.look(self.rq, self.mos.cache(), u64::MAX).await?;
+        }
+        Ok(())
     }
 
     /// A tree of which all that was born after `after` is to be freed; its space is booked on `$FREE` until it is.
@@ -371,8 +390,8 @@ impl Freer {
     async fn open(rq: &Request, cache: &Arc<Cache>, tree: &Tree, most: u64) -> Result<Self, ObjectError> {
         let opening = Opening { id: ObjsetId(DESTROYED), ..Opening::default() };
         let set = ObjectSet::open(rq, cache.clone(), tree.root, opening).await?;
-        let (resume, freed) = (tree.mark, Vec::new());
-        Ok(Freer { set, after: tree.after, resume, left: most, paused: None, stuck: None, freed })
+        let (freed, entered) = Default::default();
+        Ok(Freer { set, after: tree.after, resume: tree.mark, left: most, paused: None, stuck: None, freed, entered })
     }
 
     /// Walks the whole set: its objects, the accounting, then its header.
@@ -472,6 +491,10 @@ impl Freer {
             if self.resume == Some(mark) {
                 // All below it is gone.
                 self.resume = None;
+            } else if (level > 0 || object.id.0 == 0) && !self.enter(&pointer) {
+                let place = self.set.place(object.id, level, block);
+                let error = ObjectError::Corrupt { place, why: "a block of pointers that stands in the tree twice" };
+                self.get_stuck(Self::first_below(object, level, block), error);
             } else if level > 0 {
                 self.below(rq, object, level, block, &pointer).await;
             } else if object.id.0 == 0 {
@@ -487,6 +510,14 @@ impl Freer {
             self.left = self.left.saturating_sub(1);
             self.freed.push(pointer);
         })
+    }
+
+    /// Notes a block of pointers or dnodes; false if it was met before.
+    fn enter(&mut self, pointer: &BlockPointer) -> bool {
+        let entered = &mut self.entered;
+        // Every copy: one that is not there could hide one that is. None of them stands in its pointer.
+        let known = pointer.dvas().filter(|dva| !entered.insert((dva.vdev, dva.offset_bytes))).count();
+        !pointer.is_embedded() && known == 0
     }
 
     async fn below(&mut self, rq: &Request, object: &Arc<Object>, level: u8, block: u64, pointer: &BlockPointer) {
