@@ -259,14 +259,16 @@ impl Engine {
         aux.label(config.version).await?;
         let tree = config_tree(&config)?;
         let (engine, contents) = assemble(machine, options, config, leaves, &tree, aux)?;
-        engine
-            .sync_task(move |syncing: &mut Syncing<'_>| {
-                Box::pin(async move {
-                    let done = contents.make(syncing).await;
-                    syncing.or_give_up(done)
-                })
+        let first = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let done = contents.make(syncing).await;
+                syncing.or_give_up(done)
             })
-            .await?;
+        });
+        if let Err(error) = first.await {
+            engine.abandon().await;
+            return Err(error);
+        }
         engine.events.post("pool_create", |_| {});
         Ok(engine)
     }

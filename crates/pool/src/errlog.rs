@@ -18,7 +18,8 @@ use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_format::records::ErrorName;
 use weir_machine::Request;
-use weir_objects::Zap;
+use weir_objects::zap::Entry;
+use weir_objects::{ObjectError, Zap};
 
 /// The feature by which the log is kept by dataset.
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
@@ -32,6 +33,8 @@ const AT_ONCE: usize = 1024;
 pub struct Errors {
     /// Blocks with an error.
     pub count: u64,
+    /// Why a part of the log cannot be read.
+    pub lost: Option<ObjectError>,
     /// Dataset and object of each, once.
     objects: BTreeSet<(u64, u64)>,
 }
@@ -43,7 +46,7 @@ impl Pool {
         let by_head = self.features.count(HEAD_ERRLOG).is_some();
         for name in [names::ERRLOG_LAST, names::ERRLOG_SCRUB] {
             let Some(id) = self.mos.named(rq, name).await? else { continue };
-            for entry in Zap::open(rq, &self.mos.set, id).await?.all(rq, MAX_ENTRIES).await? {
+            for entry in self.entries(rq, id, &mut out).await {
                 if !by_head {
                     if let Some(ErrorName::Bookmark { objset, object, .. }) = ErrorName::parse(&entry.key.text(), false)
                     {
@@ -53,7 +56,7 @@ impl Pool {
                 }
                 let (head, log) = (u64::from_str_radix(&entry.key.text(), 16), entry.value.first());
                 let (Ok(head), Some(log)) = (head, log) else { continue };
-                for entry in Zap::open(rq, &self.mos.set, ObjectId(log)).await?.all(rq, MAX_ENTRIES).await? {
+                for entry in self.entries(rq, ObjectId(log), &mut out).await {
                     if let Some(ErrorName::InHead { object, .. }) = ErrorName::parse(&entry.key.text(), true) {
                         out.add(head, object);
                     }
@@ -61,6 +64,15 @@ impl Pool {
             }
         }
         Ok(out)
+    }
+
+    /// The entries of a log; none if it cannot be read, which is noted.
+    async fn entries(&self, rq: &Request, log: ObjectId, errors: &mut Errors) -> Vec<Entry> {
+        let read = async { Zap::open(rq, &self.mos.set, log).await?.all(rq, MAX_ENTRIES).await };
+        read.await.unwrap_or_else(|error| {
+            errors.lost = Some(error);
+            Vec::new()
+        })
     }
 
     /// What the errors concern, one line each: `dataset:/path`.

@@ -43,7 +43,7 @@ use crate::watch::{About, Bell, Watch, What};
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
 use leaf::Leaf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use weir_codec::CodecError;
 use weir_format::Txg;
@@ -196,6 +196,8 @@ pub struct Tree {
     tops: Box<[OnceLock<Top>]>,
     /// Whether anything may be written.
     writable: AtomicBool,
+    /// Writes and discards that have begun and not ended.
+    under_way: AtomicU64,
     bell: Bell,
 }
 
@@ -209,7 +211,7 @@ impl Tree {
         let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &bell)?)));
         let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
         tops.resize_with(tops.len() + ROOM, OnceLock::new);
-        Ok(Arc::new(Tree { tops: tops.into(), writable: AtomicBool::new(false), bell }))
+        Ok(Arc::new(Tree { tops: tops.into(), writable: AtomicBool::new(false), under_way: AtomicU64::new(0), bell }))
     }
 
     /// Adds a top-level vdev behind the last one. Nothing of it is used until somebody takes space there.

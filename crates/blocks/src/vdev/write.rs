@@ -28,6 +28,7 @@ use futures_util::future::{BoxFuture, join_all};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use weir_codec::parity;
 use weir_format::Txg;
 use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Priority, Request};
@@ -136,7 +137,7 @@ impl LeafWrites {
 impl Tree {
     /// Writes `data`, filled up with zeros to whole sectors, at `place`, with the redundancy of its vdev.
     pub(crate) async fn write(&self, job: &WriteJob<'_>, place: Place, data: Bytes) -> Result<(), BlockError> {
-        self.check_writable()?;
+        let _under_way = self.begin()?;
         let (top, whole) = self.check(place, data.len() as u64)?;
         let data = if whole == data.len() as u64 {
             data
@@ -253,10 +254,38 @@ impl Tree {
     /// Tells the disks below top-level vdev `vdev` that a range of its space is no longer needed: as much of it as makes
     /// whole sectors on them. Gives the bytes of which a disk took note; errors do not matter, it is a hint.
     pub(crate) async fn discard(&self, vdev: u32, range: Range<u64>) -> u64 {
-        match self.top(Place::new(vdev, 0)) {
-            Ok(top) if self.is_writable() => top.vdev.discard(range).await,
+        match (self.top(Place::new(vdev, 0)), self.begin()) {
+            (Ok(top), Ok(_under_way)) => top.vdev.discard(range).await,
             _ => 0,
         }
+    }
+
+    /// Notes that something begins that changes devices.
+    fn begin(&self) -> Result<UnderWay<'_>, BlockError> {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        // Noted before it looks: whoever forbids writing and looks then sees it, or it sees that.
+        let under_way = UnderWay(self);
+        self.check_writable().map(|()| under_way)
+    }
+
+    /// Forbids writing, and returns when nothing is on its way to the devices any more.
+    pub async fn close(&self, clock: &Clock) {
+        self.set_writable(false);
+        while self.under_way.load(Ordering::SeqCst) > 0 {
+            clock.sleep(CLOSING).await;
+        }
+    }
+}
+
+/// Between two looks whether something is still under way.
+const CLOSING: Duration = Duration::from_millis(1);
+
+/// Something that changes devices, until it has ended.
+struct UnderWay<'a>(&'a Tree);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

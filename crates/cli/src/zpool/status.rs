@@ -215,7 +215,11 @@ impl Report {
         out.push_str("config:\n\n");
         out.push_str(&self.tree_text(pool));
         out.push('\n');
+        if let Some(error) = &self.errors.lost {
+            out.push_str(&format!("errors: Part of the list is unavailable: {error}\n"));
+        }
         match (self.errors.count, verbose) {
+            (0, _) if self.errors.lost.is_some() => {}
             (0, _) => out.push_str("errors: No known data errors\n"),
             (n, false) => out.push_str(&format!("errors: {n} data errors, use '-v' for a list\n")),
             (_, true) => {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A metaslab comes round every 32 groups at most, so that small frees grow together. One turn is under way at a time; it
-//! ends before the pool is closed. What is not remembered (freed before the pool was opened, or with the property off)
+//! ends before the labels say that the pool is closed. What is not remembered (freed before the pool was opened, or with the property off)
 //! `zpool trim` finds.
 //!
 //! Source: OpenZFS `module/zfs/vdev_trim.c` (`vdev_autotrim_thread`).
@@ -94,7 +94,7 @@ impl AutoTrim {
 impl Syncing<'_> {
     /// The group is on stable storage, and `freed` is usable again.
     pub(super) async fn auto_trim(&mut self, freed: Vec<(u32, Range<u64>)>) -> Result<(), PoolError> {
-        if self.core.config_object.0 == 0 {
+        if self.core.config_object.0 == 0 || self.core.ended {
             return Ok(());
         }
         let (rq, mos) = (self.change.rq, &self.change.mos);

@@ -250,6 +250,27 @@ impl Engine {
         self.end(None).await
     }
 
+    /// Gives up a pool whose first group failed: returns when nobody has its devices any more.
+    pub(crate) async fn abandon(&self) {
+        // The syncer has ended, or is about to; if not, this ends it.
+        let ended = self.sync_task(|syncing: &mut Syncing<'_>| {
+            syncing.core.ended = true;
+            Box::pin(async { Ok(()) })
+        });
+        let _refused = ended.await;
+        self.wait_ended().await;
+        self.events.end();
+    }
+
+    /// Waits for the syncer to end.
+    async fn wait_ended(&self) {
+        let syncer = self.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(syncer) = syncer {
+            // A syncer that was lost has told so already, to all who waited.
+            let _ended = syncer.await;
+        }
+    }
+
     async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
         let done = self.end_as(state).await;
         match state.filter(|_| done.is_ok()) {
@@ -276,11 +297,7 @@ impl Engine {
             })
         })
         .await?;
-        let syncer = self.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(syncer) = syncer {
-            // A syncer that was lost has told so already, to all who waited.
-            let _ended = syncer.await;
-        }
+        self.wait_ended().await;
         Ok(())
     }
 }

@@ -32,12 +32,12 @@ use crate::{allocated, dtl, label};
 use std::sync::Arc;
 use weir_blocks::Formats;
 use weir_format::dsl::pool as names;
-use weir_format::{DslDataset, Endian, ObjectId, ObjectType, Txg, features};
+use weir_format::{DslDataset, DslDir, Endian, ObjectId, ObjectType, Txg, features};
 use weir_machine::{Access, Machine, Request};
 use weir_objects::dedup::Dedup;
 use weir_objects::live::{OpenGate, Policy};
 use weir_objects::txg::TxGroups;
-use weir_objects::{ObjectSet, Opening};
+use weir_objects::{ObjectSet, Opening, zap};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
 const NOT_WRITTEN: [&str; 1] = ["draid_failure_domains"];
@@ -92,6 +92,7 @@ impl Engine {
         check_sizes(&pool)?;
         check_features(&pool)?;
         let rq = &Request::internal("import");
+        check_tree(rq, &pool).await?;
         check_dead_lists(rq, &pool).await?;
         for (name, why) in UNDER_WAY {
             if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_under_way(name, &words)) {
@@ -110,18 +111,20 @@ impl Engine {
         let engine = assemble(machine, options, pool, config).await?;
         absent.into_iter().for_each(|leaf| engine.events.report("vdev.open_failed", Some(leaf)));
         let without_logs = options.without_logs;
-        engine
-            .sync_task(move |syncing: &mut Syncing<'_>| {
-                Box::pin(async move {
-                    let done = match unflushed::first_group(syncing, without_logs).await {
-                        Ok(()) => added.make(syncing).await,
-                        failed => failed,
-                    };
-                    // Of logs that this group does not claim, the next import would believe that they are.
-                    syncing.or_give_up(done)
-                })
+        let first = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let done = match unflushed::first_group(syncing, without_logs).await {
+                    Ok(()) => added.make(syncing).await,
+                    failed => failed,
+                };
+                // Of logs that this group does not claim, the next import would believe that they are.
+                syncing.or_give_up(done)
             })
-            .await?;
+        });
+        if let Err(error) = first.await {
+            engine.abandon().await;
+            return Err(error);
+        }
         engine.events.post("pool_import", |_| {});
         Ok(engine)
     }
@@ -225,6 +228,8 @@ fn check_size(pool: &Pool, vdev: &VdevConfig, least_bytes: u64) -> Result<(), Po
     vdev.children.iter().try_for_each(|child| check_size(pool, child, each))
 }
 
+/// Directories that every pool has for itself (older ones not all of them).
+const OWN_DIRS: [&str; 3] = ["$MOS", "$FREE", "$ORIGIN"];
 /// The versions of pools that are written: the last that had a number of its own, and that of features.
 const VERSIONS: [u64; 2] = [28, features::VERSION_FEATURES];
 /// What of an operation that was begun stands in the MOS directory, and why the pool cannot be written meanwhile.
@@ -248,6 +253,37 @@ fn check_features(pool: &Pool) -> Result<(), PoolError> {
         if NOT_WRITTEN.contains(&feature.name) {
             let name = feature.name;
             return Err(refused(pool, format!("it uses feature@{name}, which is not kept up; it can be read")));
+        }
+    }
+    Ok(())
+}
+
+/// The way up from each directory of datasets is the way down that led to it: space is booked upwards. Who only reads does
+/// without what cannot be found.
+async fn check_tree(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
+    if let Some((name, error)) = pool.dsl.damaged().first() {
+        return Err(refused(pool, format!("its dataset '{name}' cannot be found: {error}")));
+    }
+    let lost = |name: &str| refused(pool, format!("its dataset '{name}' does not say where it stands"));
+    let (set, Some(root)) = (&pool.mos.set, pool.dsl.root()) else { return Err(lost(pool.name())) };
+    if root.phys.parent.0 != 0 {
+        return Err(lost(&root.name));
+    }
+    for dir in pool.dsl.dirs() {
+        for child in dir.children.iter().filter_map(|child| pool.dsl.dir(*child)) {
+            if child.phys.parent != dir.id {
+                return Err(lost(&child.name));
+            }
+        }
+    }
+    // ZFS's own, which have no name for users.
+    for name in OWN_DIRS {
+        let Some(id) = zap::lookup_word(rq, set, root.phys.children, name).await?.map(ObjectId) else { continue };
+        let object = set.object(rq, id).await?;
+        let phys = DslDir::decode(object.dnode.bonus(), object.dnode.endian);
+        let phys = phys.map_err(|e| PoolError::Decode { what: format!("directory {name}"), source: e })?;
+        if object.dnode.bonus_type != ObjectType::DSL_DIR || phys.parent != root.id {
+            return Err(lost(name));
         }
     }
     Ok(())

@@ -30,6 +30,7 @@ use weir_blocks::{BlockError, Class};
 use weir_format::dsl::{DslDataset, ScanPhys, pool as names};
 use weir_format::{BlockPointer, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::{Clock, Nanos, Request};
+use weir_objects::ObjectError;
 use weir_objects::zap::{self, Key, NewZap, Zap};
 
 /// Where this program's scrub is: object set, object, seconds spent, block. Beside `scan` in the MOS.
@@ -335,7 +336,10 @@ impl Syncing<'_> {
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
         scan.errors = scan.errors.saturating_add(stretch.error_count);
         progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
-        self.log_errors(&stretch.errors).await?;
+        if let Err(error) = self.log_errors(&stretch.errors).await {
+            // They are counted, and whoever reads the file meets them again (`sync_error_list`).
+            tracing::warn!("errors that a scrub found cannot be written down: {error}");
+        }
         match next {
             Some(place) => {
                 progress.place = place;
@@ -346,10 +350,9 @@ impl Syncing<'_> {
     }
 
     async fn end_scrub(&mut self, mut progress: Progress, state: u64) -> Result<(), PoolError> {
-        let (rq, tx) = (self.change.rq, self.change.tx);
-        let mos = self.change.mos.clone();
+        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
         if progress.scan.queue.0 != 0 {
-            mos.remove(rq, tx, progress.scan.queue).await?;
+            self.discard(progress.scan.queue, "the queue of a scrub").await;
         }
         progress.scan.queue = ObjectId(0);
         progress.scan.flags &= !PAUSED;
@@ -424,18 +427,34 @@ impl Syncing<'_> {
         dir.map_or(objset.0, |dir| dir.head_dataset.0)
     }
 
+    /// The logs that a log by head leads to. One that cannot be read leaves them behind: the scrub is not to suffer for what
+    /// the one before found (`delete_errlog`).
+    async fn inner_logs(&self, log: ObjectId) -> Vec<ObjectId> {
+        let (rq, mos) = (self.change.rq, &self.change.mos);
+        let read = async { Zap::open(rq, mos, log).await?.all(rq, crate::mos::MAX_ENTRIES).await };
+        let entries = read.await.unwrap_or_else(|error: ObjectError| {
+            tracing::warn!("an old log of errors cannot be read, and what it leads to stays behind: {error}");
+            Vec::new()
+        });
+        let inner = entries.iter().filter(|e| !e.key.text().contains(':')).filter_map(|e| e.value.first());
+        inner.map(ObjectId).collect()
+    }
+
+    /// Takes an object away that nobody asks for any more, if that can be done.
+    async fn discard(&self, id: ObjectId, what: &str) {
+        if let Err(error) = self.change.discard(id).await {
+            tracing::warn!("{what} stays behind: {error}");
+        }
+    }
+
     /// The log of this scrub becomes the last one; that of the one before is no more.
     async fn rotate_errors(&mut self) -> Result<(), PoolError> {
         let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
         let named = async |name: &str| zap::lookup_word(rq, &mos, DIRECTORY, name).await;
-        if let Some(old) = named(names::ERRLOG_LAST).await?.filter(|id| *id != 0) {
-            let entries = Zap::open(rq, &mos, ObjectId(old)).await?.all(rq, crate::mos::MAX_ENTRIES).await?;
-            // By head, the entries lead to logs of their own.
-            let inner = entries.iter().filter(|e| !e.key.text().contains(':')).filter_map(|e| e.value.first());
-            for id in inner.collect::<Vec<_>>() {
-                mos.remove(rq, tx, ObjectId(id)).await?;
+        if let Some(old) = named(names::ERRLOG_LAST).await?.filter(|id| *id != 0).map(ObjectId) {
+            for inner in self.inner_logs(old).await.into_iter().chain([old]) {
+                self.discard(inner, "an old log of errors").await;
             }
-            mos.remove(rq, tx, ObjectId(old)).await?;
         }
         let last = named(names::ERRLOG_SCRUB).await?.unwrap_or(0);
         if last == 0 {

@@ -393,8 +393,13 @@ impl Syncing<'_> {
             reflow: core.uberblock.reflow,
         };
         let place = Place { objset: self.engine.mos.id(), ..Place::default() };
-        let flushed = self.engine.cache.blocks().flush().await;
-        flushed.map_err(|error| ObjectError::Block { place, error })?;
+        let blocks = self.engine.cache.blocks();
+        blocks.flush().await.map_err(|error| ObjectError::Block { place, error })?;
+        if core.ended {
+            // Once the labels say that the pool may be opened elsewhere, nothing more may come to its devices.
+            blocks.tree().close(&self.engine.machine.clock).await;
+            core.autotrim.end().await;
+        }
         let config = core.config_dirty.then_some(&core.config);
         let faults = labels::commit(&core.leaves, config, &uberblock, txg).await?;
         for fault in &faults {

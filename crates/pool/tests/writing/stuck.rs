@@ -23,7 +23,7 @@ const HOLE: std::ops::Range<u64> = 1000..1100;
 
 /// Which block of a destroyed tree cannot be read.
 #[derive(Clone, Copy, Debug)]
-enum Bad {
+pub enum Bad {
     /// The set's own.
     Root,
     /// The first below its root.
@@ -34,7 +34,7 @@ enum Bad {
     Pointers,
 }
 
-async fn make(engine: &Engine, name: &str) -> (Arc<FileSystem>, ObjectId) {
+pub async fn make(engine: &Engine, name: &str) -> (Arc<FileSystem>, ObjectId) {
     let (rq, root) = (&Request::internal("test"), Cred::root());
     let properties = vec![("recordsize".to_owned(), Value::Number(BLOCK_BYTES))];
     let kind = Kind::FileSystem(FileSystemSpec::default());
@@ -66,7 +66,7 @@ async fn below(files: &FileSystem, pointer: &BlockPointer, index: usize) -> Bloc
     BlockPointer::decode(&mut cursor).unwrap()
 }
 
-async fn pointer_of(files: &FileSystem, file: ObjectId, bad: Bad) -> BlockPointer {
+pub async fn pointer_of(files: &FileSystem, file: ObjectId, bad: Bad) -> BlockPointer {
     let set = files.objects();
     let meta = set.root().header.meta_dnode.clone().unwrap();
     let mut at = meta.block_pointers[0];
@@ -92,7 +92,7 @@ async fn pointer_of(files: &FileSystem, file: ObjectId, bad: Bad) -> BlockPointe
 }
 
 /// Turns bits around in all copies of a block; a second time, they are right again.
-fn spoil(dir: &Path, pointer: &BlockPointer) {
+pub fn spoil(dir: &Path, pointer: &BlockPointer) {
     let disk = std::fs::File::options().read(true).write(true).open(dir.join("a0")).unwrap();
     for dva in pointer.dvas() {
         let (at, mut bytes) = (FRONT_BYTES + dva.offset_bytes, [0; 64]);
