@@ -24,7 +24,7 @@ pub(crate) struct Changes {
     /// What stood there before this txg is gone: the whole tree is to be freed first.
     pub removed: bool,
     /// The object's own fields at the end of the txg; `None` if it does not exist then.
-    pub image: Option<Dnode>,
+    pub image: Option<Box<Dnode>>,
     /// Blocks freed, before `blocks` were written.
     pub freed: Spans,
     /// Blocks written, whole.
@@ -88,8 +88,10 @@ impl Node {
     /// The changes of the open txg.
     pub fn changes(&mut self, txg: Txg) -> &mut Changes {
         self.edits += 1;
-        let image = self.current.as_ref().map(|o| o.dnode.clone());
-        let changes = self.txgs.entry(txg.0).or_insert_with(|| Arc::new(Changes { image, ..Changes::default() }));
+        let changes = self.txgs.entry(txg.0).or_insert_with(|| {
+            let image = self.current.as_ref().map(|o| Box::new(o.dnode.clone()));
+            Arc::new(Changes { image, ..Changes::default() })
+        });
         Arc::make_mut(changes)
     }
 
@@ -138,7 +140,7 @@ impl Node {
     /// Puts the dnode's fields as `image` has them; pointers are those of the synced tree.
     pub fn set_image(&mut self, id: ObjectId, txg: Txg, mut image: Dnode) {
         let changes = self.changes(txg);
-        changes.image = Some(image.clone());
+        changes.image = Some(Box::new(image.clone()));
         self.graft(&mut image);
         let dirty = self.txgs.values().any(|c| c.writes());
         self.current = Some(Arc::new(match &self.current {
@@ -181,13 +183,16 @@ impl Node {
     pub fn synced(&mut self, txg: Txg, base: Option<Arc<Object>>) -> bool {
         self.txgs.remove(&txg.0);
         self.base = base;
+        if self.txgs.is_empty() {
+            return true;
+        }
         if let Some(current) = self.current.take() {
             let mut image = current.dnode.clone();
             self.graft(&mut image);
             let dirty = self.txgs.values().any(|c| c.writes());
             self.current = Some(Arc::new(current.with_dnode(image, dirty)));
         }
-        self.txgs.is_empty()
+        false
     }
 }
 

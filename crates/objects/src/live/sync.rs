@@ -75,8 +75,6 @@ struct Dirty {
 }
 
 /// An object as it was written; `None` if it is gone.
-type Synced = (ObjectId, Option<Dnode>);
-/// An object as it is now; `None` if it is gone.
 pub(crate) type Adopted = (ObjectId, Option<Arc<Object>>);
 
 impl ObjectSet {
@@ -128,7 +126,7 @@ impl ObjectSet {
         }
         let policy = live.state().policy;
         let writer = Writer::new(self, rq, txg, policy);
-        let mut synced: Vec<Synced> = Vec::new();
+        let mut synced: Vec<Adopted> = Vec::new();
         let mut usage = Usage::default();
         let objects = live.dirty(txg).into_iter().filter(|d| !is_accounting(d.id));
         let trees = objects.map(|dirty| writer.sync_counted(dirty));
@@ -136,21 +134,20 @@ impl ObjectSet {
         while let Some(tree) = trees.next().await {
             let (dirty, dnode) = tree?;
             let dnode = usage.count(&writer, &dirty.base, dnode, &dirty.changes).await?;
-            synced.push((dirty.id, dnode));
+            synced.push(written(dirty.id, dnode));
         }
         drop(trees);
         usage.apply(self, rq, txg).await?;
         for dirty in live.dirty(txg).into_iter().filter(|d| is_accounting(d.id)) {
-            synced.push((dirty.id, writer.sync_object(&dirty).await?));
+            synced.push(written(dirty.id, writer.sync_object(&dirty).await?));
         }
         let zil = live.state().zil.clone();
         let root = writer.root(&synced, zil).await?;
         let mut outcome = writer.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         outcome.root = root.pointer;
         outcome.long_names = std::mem::take(&mut live.state().long_names);
-        outcome.large_dnodes = synced.iter().any(|(_, dnode)| dnode.as_ref().is_some_and(|d| d.extra_slots > 0));
-        let adopted = |(id, dnode): Synced| (id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))));
-        self.adopt(live, txg, root, synced.into_iter().map(adopted).collect());
+        outcome.large_dnodes = synced.iter().any(|(_, o)| o.as_ref().is_some_and(|o| o.dnode.extra_slots > 0));
+        self.adopt(live, txg, root, synced);
         Ok(Some(outcome))
     }
 
@@ -191,6 +188,10 @@ impl Live {
     }
 }
 
+fn written(id: ObjectId, dnode: Option<Dnode>) -> Adopted {
+    (id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))))
+}
+
 /// The objects whose dnodes stand in the header.
 fn is_accounting(id: ObjectId) -> bool {
     id.0 >= Objset::PROJECTUSED_OBJECT
@@ -209,22 +210,23 @@ impl Writer<'_> {
             outcome.orphans.extend(&dirty.changes.orphans);
         }
         let base = dirty.base.as_ref().map(|object| &object.dnode);
-        self.object(dirty.id, base, &dirty.changes, &|_| 1).await
+        self.object(dirty.id, base, &dirty.changes).await
     }
 
     /// Writes the blocks of dnodes and the header.
-    async fn root(&self, synced: &[Synced], zil: Option<ZilHeader>) -> Result<Arc<Root>, ObjectError> {
+    async fn root(&self, synced: &[Adopted], zil: Option<ZilHeader>) -> Result<Arc<Root>, ObjectError> {
         let old = self.set.root();
         let mut header = old.header.clone();
-        let slots: Vec<&Synced> = synced.iter().filter(|(id, _)| !is_accounting(*id)).collect();
+        let slots: Vec<&Adopted> = synced.iter().filter(|(id, _)| !is_accounting(*id)).collect();
         if !slots.is_empty() {
             header.meta_dnode = self.meta(&old, &slots).await?;
         }
-        for (id, dnode) in synced {
+        for (id, object) in synced {
+            let dnode = || object.as_ref().map(|object| object.dnode.clone());
             match id.0 {
-                Objset::USERUSED_OBJECT => header.user_used = dnode.clone(),
-                Objset::GROUPUSED_OBJECT => header.group_used = dnode.clone(),
-                Objset::PROJECTUSED_OBJECT => header.project_used = dnode.clone(),
+                Objset::USERUSED_OBJECT => header.user_used = dnode(),
+                Objset::GROUPUSED_OBJECT => header.group_used = dnode(),
+                Objset::PROJECTUSED_OBJECT => header.project_used = dnode(),
                 _ => {}
             }
         }
@@ -246,40 +248,52 @@ impl Writer<'_> {
     }
 
     /// Writes the blocks of the dnodes that changed.
-    async fn meta(&self, old: &Root, synced: &[&Synced]) -> Result<Option<Dnode>, ObjectError> {
+    async fn meta(&self, old: &Root, synced: &[&Adopted]) -> Result<Option<Dnode>, ObjectError> {
         let base = old.meta.as_ref().map(|meta| &meta.dnode);
         let mut image = base.cloned().unwrap_or_else(|| meta_dnode(self.set.id()));
         let block_bytes = u64::from(image.data_block_bytes).max(512);
         let per_block = block_bytes / Dnode::SLOT as u64;
-        let mut by_block: BTreeMap<u64, Vec<&Synced>> = BTreeMap::new();
+        let mut by_block: BTreeMap<u64, Vec<&Adopted>> = BTreeMap::new();
         for one in synced {
             by_block.entry(one.0.0 / per_block).or_default().push(one);
         }
-        let mut changes = Changes::default();
-        for (block, objects) in by_block {
-            let place = self.set.place(ObjectId(0), 0, block);
-            let pointer = match old.meta.as_ref() {
-                Some(meta) => self.set.pointer_at(self.rq, meta, 0, block).await?,
-                None => None,
-            };
-            let mut bytes = match pointer {
-                Some(pointer) => {
-                    let read = self.set.cache().read(self.rq, &pointer, &self.set.options_at(place)).await;
-                    read.map_err(|e| ObjectError::block(place, e))?.to_vec()
-                }
-                None => vec![0; block_bytes as usize],
-            };
-            // What is gone goes first: a larger dnode may stand over its slot now.
-            for gone in [true, false] {
-                for (id, dnode) in objects.iter().filter(|(_, d)| d.is_none() == gone) {
-                    put_dnode(&mut bytes, (id.0 % per_block) as usize * Dnode::SLOT, dnode.as_ref());
-                }
+        image.max_block_id = by_block.keys().next_back().copied().unwrap_or(0).max(image.max_block_id);
+        let changes = Changes { image: Some(Box::new(image)), ..Changes::default() };
+        let blocks = stream::iter(by_block).then(|(block, objects)| async move {
+            Ok((block, self.dnodes_changed(old, block, block_bytes, &objects).await?))
+        });
+        self.object_of(ObjectId(0), base, &changes, blocks, &|bytes| dnodes_in(bytes)).await
+    }
+
+    /// The block `number` of dnodes, of `block_bytes` bytes, as it is with `objects`.
+    async fn dnodes_changed(
+        &self,
+        old: &Root,
+        number: u64,
+        block_bytes: u64,
+        objects: &[&Adopted],
+    ) -> Result<Bytes, ObjectError> {
+        let place = self.set.place(ObjectId(0), 0, number);
+        let pointer = match old.meta.as_ref() {
+            Some(meta) => self.set.pointer_at(self.rq, meta, 0, number).await?,
+            None => None,
+        };
+        let mut bytes = match pointer {
+            Some(pointer) => {
+                let read = self.set.cache().read(self.rq, &pointer, &self.set.options_at(place)).await;
+                read.map_err(|e| ObjectError::block(place, e))?.to_vec()
             }
-            image.max_block_id = image.max_block_id.max(block);
-            changes.blocks.insert(block, Bytes::from(bytes));
+            None => vec![0; block_bytes as usize],
+        };
+        let per_block = block_bytes / Dnode::SLOT as u64;
+        // What is gone goes first: a larger dnode may stand over its slot now.
+        for gone in [true, false] {
+            for (id, object) in objects.iter().filter(|(_, object)| object.is_none() == gone) {
+                let at = (id.0 % per_block) as usize * Dnode::SLOT;
+                put_dnode(&mut bytes, at, object.as_ref().map(|object| &object.dnode));
+            }
         }
-        changes.image = Some(image);
-        self.object(ObjectId(0), base, &changes, &|bytes| dnodes_in(bytes)).await
+        Ok(Bytes::from(bytes))
     }
 }
 

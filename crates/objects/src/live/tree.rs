@@ -19,9 +19,10 @@ use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, try_join_all};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_blocks::{BlockError, Class, ReadOptions, WriteOptions};
 use weir_cache::Cache;
@@ -95,6 +96,9 @@ impl Tree<'_> {
         self.freed.at_or_after(range.start).is_some_and(|s| s.start <= range.start && s.end >= range.end)
     }
 }
+
+/// A data block to be written: its number and its bytes.
+pub(super) type Block = Result<(u64, Bytes), ObjectError>;
 
 /// How many blocks (or dnodes) a data block counts for.
 pub(super) type Fill<'a> = &'a (dyn Fn(&[u8]) -> u64 + Sync);
@@ -204,24 +208,26 @@ impl Writer<'_> {
     async fn write_data(
         &self,
         tree: &Tree<'_>,
-        blocks: &BTreeMap<u64, Bytes>,
+        blocks: impl Stream<Item = Block>,
         fill: Fill<'_>,
     ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
         let mut out = BTreeMap::new();
         let mut under_way = FuturesUnordered::new();
         let dedup = self.dedup(tree.kind);
-        let block_bytes = blocks.values().next().map_or(1, Bytes::len).max(1);
-        let together = (TOGETHER_BYTES / block_bytes).clamp(1, TOGETHER);
-        let mut rest = blocks.iter();
+        let mut blocks = pin!(blocks);
         loop {
-            let one = |(n, bytes): (&u64, &Bytes)| {
-                let options = self.options(tree.id, tree.kind, 0, *n, bytes.len());
-                (bytes.clone(), WriteOptions { fill: fill(bytes), ..options })
-            };
-            let batch: Vec<_> = rest.by_ref().take(together).map(one).collect();
+            let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+            while batch.len() < TOGETHER && batch_bytes < TOGETHER_BYTES {
+                let Some(block) = blocks.next().await else { break };
+                let (n, bytes) = block?;
+                batch_bytes += bytes.len();
+                let options = self.options(tree.id, tree.kind, 0, n, bytes.len());
+                let options = WriteOptions { fill: fill(&bytes), ..options };
+                batch.push((bytes, options));
+            }
             let Some((_, first)) = batch.first() else { break };
             let place = self.place(tree.id, 0, first.block);
-            let taken = self.room.take(batch.iter().map(|(bytes, _)| bytes.len() as u64).sum()).await;
+            let taken = self.room.take(batch_bytes as u64).await;
             let (cache, read, dedup) = (self.set.cache().clone(), self.set.options_now(), dedup.clone());
             let job = async move {
                 let _taken = taken;
@@ -242,16 +248,8 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// Writes the data blocks that lie nowhere yet, and takes over those that are shared or placed.
-    async fn share_data(
-        &self,
-        tree: &Tree<'_>,
-        changes: &Changes,
-        fill: Fill<'_>,
-    ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
-        let mut blocks = changes.blocks.clone();
-        blocks.retain(|n, _| !changes.placed.contains_key(n));
-        let mut edits = self.write_data(tree, &blocks, fill).await?;
+    /// Takes over the data blocks that are shared or placed.
+    fn share_data(&self, tree: &Tree<'_>, changes: &Changes, edits: &mut BTreeMap<u64, BlockPointer>) {
         for (n, pointer) in &changes.placed {
             self.born(tree, *pointer);
             edits.insert(*n, *pointer);
@@ -262,7 +260,6 @@ impl Writer<'_> {
             self.outcome.lock().unwrap_or_else(PoisonError::into_inner).cloned.push(pointer);
             edits.insert(*n, pointer);
         }
-        Ok(edits)
     }
 
     fn landed(&self, tree: &Tree<'_>, out: &mut BTreeMap<u64, BlockPointer>, written: Written) {
@@ -278,9 +275,22 @@ impl Writer<'_> {
         id: ObjectId,
         base: Option<&Dnode>,
         changes: &Changes,
+    ) -> Result<Option<Dnode>, ObjectError> {
+        let to_write = changes.blocks.iter().filter(|(n, _)| !changes.placed.contains_key(n));
+        let blocks = stream::iter(to_write.map(|(n, bytes)| Ok((*n, bytes.clone()))));
+        self.object_of(id, base, changes, blocks, &|_| 1).await
+    }
+
+    /// The same with blocks that are made as they are written, so that they are not in memory all at once.
+    pub async fn object_of(
+        &self,
+        id: ObjectId,
+        base: Option<&Dnode>,
+        changes: &Changes,
+        blocks: impl Stream<Item = Block>,
         fill: Fill<'_>,
     ) -> Result<Option<Dnode>, ObjectError> {
-        let kind = changes.image.as_ref().or(base).map_or(ObjectType::NONE, |d| d.object_type);
+        let kind = changes.image.as_deref().or(base).map_or(ObjectType::NONE, |d| d.object_type);
         let everything = Spans::default();
         let bare = |shift: u8| Tree {
             id,
@@ -301,15 +311,13 @@ impl Writer<'_> {
             self.killed(&tree, old.spill.unwrap_or_default(), 0, Place::SPILL);
             base = None;
         }
-        let Some(image) = &changes.image else { return Ok(None) };
+        let Some(image) = changes.image.as_deref() else { return Ok(None) };
         let mut dnode = image.clone();
         adopt(&mut dnode, base);
         let mut tree = Tree { freed: &changes.freed, ..bare(dnode.indirect_shift) };
-        if changes.shared.is_empty() && changes.placed.is_empty() {
-            tree.edits = self.write_data(&tree, &changes.blocks, fill).await?;
-        } else {
-            tree.edits = self.share_data(&tree, changes, fill).await?;
-        }
+        let mut edits = self.write_data(&tree, blocks, fill).await?;
+        self.share_data(&tree, changes, &mut edits);
+        tree.edits = edits;
         grow(&mut tree, &mut dnode);
         let top = dnode.levels - 1;
         self.edit_all(&tree, &mut dnode.block_pointers, top, 0, dnode.data_block_bytes.into()).await?;

@@ -154,7 +154,7 @@ impl MosPlan {
             tree.image = None;
             return Ok(any);
         };
-        tree.set_image(image.clone());
+        tree.set_image((**image).clone());
         if let Some(base) = tree.base.clone() {
             for span in look.changes.freed.iter() {
                 for ((level, block), old) in self.old_pointers(rq, &base, span, false).await? {

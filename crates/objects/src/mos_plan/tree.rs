@@ -43,7 +43,7 @@ impl Tree {
         let base = if look.changes.removed { None } else { look.base.clone() };
         let mut tree = Self::with(look.id, base);
         if let Some(image) = &look.changes.image {
-            tree.set_image(image.clone());
+            tree.set_image((**image).clone());
         }
         tree
     }
