@@ -95,8 +95,8 @@ type Settings = Vec<(&'static str, String)>;
 fn cut_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String> {
     let long = arguments.iter().any(|word| word == "--long");
     let mut settings = vec![("WEIR_SIM_CUTS", if long { LONG_CUTS } else { CUTS }.to_owned())];
-    // zdb is slow: now and then will do.
-    settings.push(("WEIR_SIM_ZDB", if long { "500" } else { "2000" }.to_owned()));
+    // The pools have to be put into files for zdb: now and then will do.
+    settings.push(("WEIR_SIM_ZDB", "500".to_owned()));
     if long {
         settings.push(("WEIR_SIM_STATE", target().join("sim-state").display().to_string()));
     }

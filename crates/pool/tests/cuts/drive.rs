@@ -211,9 +211,7 @@ impl<'a> Cutter<'a> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
             let beside = scope.spawn(beside);
-            // Who waits for zdb, which waits for its files, leaves a processor to another.
-            let workers = processors + usize::from(self.zdb.is_some());
-            let working: Vec<_> = (0..workers).map(|_| scope.spawn(|| self.work())).collect();
+            let working: Vec<_> = (0..processors).map(|_| scope.spawn(|| self.work())).collect();
             for thread in working {
                 thread.join().expect("a cut panicked");
             }

@@ -1,4 +1,4 @@
-//! OpenZFS's zdb as a judge of cut pools, now and then: it is slow.
+//! OpenZFS's zdb as a judge of cut pools, now and then: the pools have to be put into files for it.
 
 use crate::drive::Judged;
 use crate::judge::{Way, judge, look};
