@@ -109,8 +109,10 @@ pub(super) async fn read(
     let rest = read.untried();
     if !rest.is_empty() {
         read.fetch(&rest).await;
-        // A stale column that had been left out may be right after all.
+        // A stale column that had been left out may be right after all; what stood in for it was not.
         if read.assemble(&mut block, &[]) == Assembly::Built && prove(block.as_ref()).is_ok() {
+            read.count_differences(&block);
+            read.heal(&block).await;
             return Ok(block);
         }
     }
@@ -122,10 +124,13 @@ pub(super) async fn read(
         let before = read.cells.clone();
         read.ask_side(child, side).await;
         let whole = read.assemble(&mut block, &[]) == Assembly::Built && prove(block.as_ref()).is_ok();
-        if whole || read.search(&mut block, &prove).is_ok() {
+        let found = whole || read.search(&mut block, &prove).is_ok();
+        read.cells = before;
+        if found {
+            // What the other side gave is among the differences now, and both sides get what belongs there.
+            read.heal(&block).await;
             return Ok(block);
         }
-        read.cells = before;
     }
     Err(read.damaged(fault))
 }

@@ -2,6 +2,7 @@
 
 use crate::store::*;
 use futures_util::future::{join, join_all};
+use weir_blocks::raidz::Map;
 use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, WriteOptions, draid};
 use weir_format::{BlockPointer, Txg};
 use weir_machine::{DiskError, Op, Priority, Request};
@@ -133,6 +134,48 @@ fn a_repair_that_fails_under_a_scrub_is_on_record() {
         assert_eq!(scrub(&bench, &blocks, &pointer), data);
         assert_eq!(blocks.tree().health()[1].counts.repaired_bytes, if disks == 2 { 64 << 10 } else { 32 << 10 });
     }
+}
+
+/// A stale device had its column after all, and the parity in its place was wrong: that is put right.
+#[test]
+fn a_wrong_parity_that_stood_in_for_a_stale_column_is_put_right() {
+    let bench = Bench::new(9, 3, Timing::Nvme);
+    let whole = pool_of(&bench, raidz(1), 12, 3, &[]);
+    let data = pattern(64 << 10, 1);
+    let pointer = write(&bench, &whole, &data, &options()).unwrap();
+    let columns = Map::new(pointer.dva(0).offset_bytes, 64 << 10, 12, 3, 1).rows.remove(0).columns;
+    let mut leaves = bench.leaves(0..3, &[]);
+    leaves[columns[1].child].dtl = vec![(TXG, TXG)];
+    let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves)]);
+    open(&blocks, 1);
+    let request = Request::internal("test");
+    bench.world.run(blocks.claim(&request, &pointer, TXG)).unwrap().unwrap();
+    blocks.synced(TXG);
+    bench.disks[columns[0].child].lay(Fault::Rot { offset: FRONT, len: 16 << 20, bits: 60_000 });
+    assert_eq!(scrub(&bench, &blocks, &pointer), data);
+    let counts = blocks.tree().health()[columns[0].child].counts;
+    assert_eq!((counts.checksum_errors, counts.repaired_bytes), (1, 32 << 10));
+}
+
+/// Of a disk and its replacement one side is wrong, and nothing else makes good for it: it gets what the other has.
+#[test]
+fn a_wrong_side_below_raidz_is_put_right_by_the_other() {
+    let bench = Bench::new(10, 4, Timing::Nvme);
+    let build = |missing: &[usize]| {
+        let mut leaves = bench.leaves(0..4, missing);
+        let pair = vec![leaves[1].clone(), leaves.remove(3)];
+        leaves[1] = weir_blocks::VdevSpec::inner(1, 77, "replacing-1", VdevKind::Replacing, pair);
+        let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves)]);
+        open(&blocks, 1);
+        blocks
+    };
+    let blocks = build(&[2]);
+    let data = pattern(64 << 10, 1);
+    let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+    blocks.synced(TXG);
+    bench.disks[1].lay(Fault::Rot { offset: FRONT, len: 16 << 20, bits: 60_000 });
+    assert_eq!(scrub(&bench, &blocks, &pointer), data);
+    assert!(bench.read(&build(&[2, 3]), &pointer) == Ok(data), "the side that was wrong is right now");
 }
 
 /// A gang's header has more copies than its pieces: a scrub tests and mends all of them, and a read those that it met.
