@@ -4,7 +4,8 @@
 //! whose segments are transaction groups; the configuration names it. It is written with the group itself: a group that
 //! counts has its gaps on record. What is missed only while the MOS is being written stands in the log of the next group.
 //! A scrub without errors, from its beginning in this program's hands, ends what it covered, but not for sides of mirrors
-//! below RAID-Z: of those it asks one only.
+//! below RAID-Z: of those it asks one only. Nor does it where blocks may have passed it by: a copy shares them with a file
+//! that the scrub has behind it, a snapshot that goes leaves them to the next.
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`).
 

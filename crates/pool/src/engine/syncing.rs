@@ -45,6 +45,8 @@ const FREED_AT_ONCE: u64 = 4096;
 /// So long a group may free them although somebody waits for it (`zfs_free_min_time_ms`), and if nobody does.
 const FREEING_TIME: Duration = Duration::from_secs(1);
 const FREEING_TIME_ALONE: Duration = Duration::from_millis(2500);
+/// What the history calls it when a snapshot goes, whose blocks may then be the next one's.
+const DESTROY: &str = "destroy";
 /// Bytes of a block of the configuration's object.
 pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
 
@@ -70,7 +72,8 @@ pub struct Core {
     pub aside: AsideMaps,
     /// What devices missed.
     pub missed: Missed,
-    /// The group in which the scrub began that runs, if it began since the pool was opened.
+    /// The group in which the scrub began that runs, if it began since the pool was opened, and no block may have moved since
+    /// from where it was not to where it had been already.
     pub scrub_began: Option<Txg>,
     /// What is to be trimmed in the background.
     pub autotrim: AutoTrim,
@@ -162,7 +165,12 @@ impl Syncing<'_> {
             self.commit(root.pointer, now_s).await?;
             plan.finish(&root);
         }
-        self.change.take_records().iter().for_each(|record| self.engine.events.post_history(record));
+        for record in self.change.take_records() {
+            if record.get_str("internal_name") == Some(DESTROY) {
+                self.core.scrub_began = None;
+            }
+            self.engine.events.post_history(&record);
+        }
         let freed = self.engine.cache.blocks().synced(self.txg());
         self.auto_trim(freed).await
     }
@@ -216,6 +224,7 @@ impl Syncing<'_> {
         if cloned.is_empty() {
             return Ok(());
         }
+        self.core.scrub_began = None;
         let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
         let tree = VdevConfig::parse(&self.core.config.root).map_err(bad)?;
         for pointer in cloned {
@@ -284,7 +293,12 @@ impl Syncing<'_> {
 
     /// Writes the dedup tables, and gives back what they have no reference to any more.
     async fn sync_dedup(&mut self) -> Result<(), PoolError> {
-        let freed = self.engine.gate.dedup.sync(&mut self.change).await?;
+        let dedup = &self.engine.gate.dedup;
+        let saved_bytes = dedup.saved_bytes();
+        let freed = dedup.sync(&mut self.change).await?;
+        if dedup.saved_bytes() > saved_bytes {
+            self.core.scrub_began = None;
+        }
         self.free(&freed).await
     }
 
