@@ -133,7 +133,11 @@ impl Front {
     /// What reading its data sets meets.
     pub async fn open(rq: &Request, pool: &Shown) -> Result<Front, PoolError> {
         let all = datasets(rq, pool).await?;
-        let tree = Arc::new(Tree::new(Arc::new(PoolOpener(pool.clone())), members(&all)));
+        let clock = match pool {
+            Shown::Read(pool) => pool.machine.clock.clone(),
+            Shown::Written(engine) => engine.machine.clock.clone(),
+        };
+        let tree = Arc::new(Tree::with_clock(Arc::new(PoolOpener(pool.clone())), members(&all), clock));
         let volumes = Arc::new(Volumes::default());
         volumes.renew(rq, pool, &all).await;
         Ok(Front { pool: pool.clone(), tree, volumes })

@@ -38,8 +38,9 @@ use laid::Entries;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::UNIX_EPOCH;
 use weir_format::ObjectId;
-use weir_machine::Request;
+use weir_machine::{Clock, Request};
 
 /// One file or directory of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,6 +110,8 @@ struct Branch {
     is_snapshot: bool,
     children: Entries,
     snapshots: Entries,
+    /// When snapshots came or went last, in nanoseconds since 1970; else when the tree was made.
+    snapshots_changed_ns: i128,
     /// What stands behind it, also when it is called something else.
     opened: Arc<Mutex<Option<Opened>>>,
 }
@@ -123,7 +126,7 @@ struct Shape {
 
 impl Shape {
     /// What comes after `before`: see [`Tree::new`] for the order of the members.
-    fn after(before: &Shape, mut members: Vec<Member>) -> Shape {
+    fn after(before: &Shape, mut members: Vec<Member>, now_ns: i128) -> Shape {
         if let Some(rest) = members.get_mut(1..) {
             // Parents before children: `a` < `a/b`, and a snapshot after its file system.
             rest.sort_by(|a, b| a.name.cmp(&b.name));
@@ -146,7 +149,15 @@ impl Shape {
             let opened = before.branch(index).map(|branch| branch.opened.clone()).unwrap_or_default();
             let (children, snapshots) = Default::default();
             by_name.insert(member.name.clone(), index);
-            branches.insert(index, Branch { member, parent, is_snapshot, children, snapshots, opened });
+            let snapshots_changed_ns = now_ns;
+            let branch = Branch { member, parent, is_snapshot, children, snapshots, snapshots_changed_ns, opened };
+            branches.insert(index, branch);
+        }
+        for (index, branch) in &mut branches {
+            let unchanged = |old: &&Arc<Branch>| old.snapshots.by_name == branch.snapshots.by_name;
+            if let Some(old) = before.branch(*index).filter(unchanged) {
+                branch.snapshots_changed_ns = old.snapshots_changed_ns;
+            }
         }
         let by_id = branches.iter().map(|(index, branch)| (branch.member.id, *index)).collect();
         let mut slots = vec![None; next];
@@ -171,6 +182,8 @@ impl Shape {
 pub struct Tree {
     opener: Arc<dyn Opener>,
     shape: RwLock<Arc<Shape>>,
+    /// Without one, all times of what is no object are those of objects.
+    clock: Option<Clock>,
     /// Who is told that it was renewed.
     watchers: Mutex<Vec<Watcher>>,
 }
@@ -180,8 +193,21 @@ type Watcher = Box<dyn Fn() + Send + Sync>;
 impl Tree {
     /// A tree of `members`, the first of which is the root; a member whose parent is not among them is left out.
     pub fn new(opener: Arc<dyn Opener>, members: Vec<Member>) -> Self {
-        let shape = Shape::after(&Shape::default(), members);
-        Tree { opener, shape: RwLock::new(Arc::new(shape)), watchers: Mutex::default() }
+        let shape = Shape::after(&Shape::default(), members, 0);
+        Tree { opener, shape: RwLock::new(Arc::new(shape)), clock: None, watchers: Mutex::default() }
+    }
+
+    /// The same; the directory of snapshots shows when they came or went last, so that clients that keep what it held look
+    /// again. What came or went before the tree was made it does not know, so it shows that time first.
+    pub fn with_clock(opener: Arc<dyn Opener>, members: Vec<Member>, clock: Clock) -> Self {
+        let tree = Tree { clock: Some(clock), ..Tree::new(opener, Vec::new()) };
+        tree.renew(members);
+        tree
+    }
+
+    fn now_ns(&self) -> i128 {
+        let wall = self.clock.as_ref().and_then(|clock| clock.wall().duration_since(UNIX_EPOCH).ok());
+        wall.and_then(|since| i128::try_from(since.as_nanos()).ok()).unwrap_or(0)
     }
 
     /// Calls `told` when members came, went or are called otherwise ([`Tree::renew`]), or one is no longer what it was (rolled
@@ -195,7 +221,7 @@ impl Tree {
     pub fn renew(&self, members: Vec<Member>) {
         let changed = {
             let mut shape = self.shape.write().unwrap_or_else(PoisonError::into_inner);
-            let next = Shape::after(&shape, members);
+            let next = Shape::after(&shape, members, self.now_ns());
             let mut changed = !next.members().eq(shape.members());
             for branch in next.branches.iter().flatten() {
                 let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -358,7 +384,12 @@ impl Tree {
             Opened::Files(files) if node.is_synthetic() => {
                 let root = files.attributes(rq, files.root()).await?;
                 let inside = if node.object == Node::CONTROL { 1 } else { branch.snapshots.by_name.len() };
-                Ok(synthetic(node, Some(&root), inside))
+                let mut found = synthetic(node, Some(&root), inside);
+                if node.object == Node::SNAPSHOTS {
+                    found.mtime_ns = found.mtime_ns.max(branch.snapshots_changed_ns);
+                    found.ctime_ns = found.ctime_ns.max(branch.snapshots_changed_ns);
+                }
+                Ok(found)
             }
             Opened::Files(files) => files.attributes(rq, object_of(&*files, node)).await,
         }

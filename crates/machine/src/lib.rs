@@ -44,7 +44,7 @@ pub use memory::Memory;
 pub use production::{BuildError, Production};
 pub use real::{Backend, RealDisks};
 pub use request::{Priority, Request, Served, Source};
-pub use room::{Place, Room};
+pub use room::{Place, Room, lean};
 pub use tasks::{JoinHandle, TaskLost, Tasks};
 pub use time::{Clock, Nanos};
 

@@ -5,8 +5,11 @@
 //! take it from all others. So what a client is to do with the memory is done [`Room::hurried`]: it may take its time as
 //! long as nobody waits, and no longer than so long if somebody does.
 //!
+//! What is counted must be what is held: a few bytes of a large block keep all of it, so such are copied ([`lean`]).
+//!
 //! Invariant: whoever waits for a place of one room holds none of the same room that it alone can give back.
 
+use bytes::Bytes;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -17,6 +20,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What a room is counted in, in bytes.
 const UNIT_BYTES: usize = 4096;
+/// Which part of a piece of memory is worth to hold it whole.
+const LEAN_PART: usize = 4;
+
+/// Bytes that may be held for long, of a piece of memory of `whole_bytes` that goes on living with them: a copy, if that is
+/// much more than they are.
+pub fn lean(bytes: Bytes, whole_bytes: usize) -> Bytes {
+    if bytes.len() < whole_bytes / LEAN_PART { Bytes::copy_from_slice(&bytes) } else { bytes }
+}
 
 /// So many bytes, for all who take of them.
 #[derive(Clone, Debug)]
@@ -109,6 +120,14 @@ mod tests {
         assert!(Box::pin(room.take(1)).as_mut().now_or_never().is_none());
         assert!(!room.is_wanted(), "who gave up waits no more");
         drop(all);
+    }
+
+    #[test]
+    fn small_parts_are_copied() {
+        let whole = Bytes::from(vec![7; 4096]);
+        let kept = |len: usize| lean(whole.slice(9..9 + len), whole.len());
+        assert!(kept(1023).is_unique() && !kept(1024).is_unique());
+        assert_eq!((kept(1023), kept(2000)), (whole.slice(..1023), whole.slice(..2000)));
     }
 
     #[test]

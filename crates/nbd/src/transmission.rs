@@ -18,7 +18,7 @@ use crate::handshake::Agreed;
 use crate::wire::{self, Errno, RequestHeader, chunk, command};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use weir_machine::Request;
+use weir_machine::{Request, lean};
 
 /// Data are read in pieces of this many bytes, side by side.
 const PIECE_BYTES: u32 = 1 << 20;
@@ -243,7 +243,9 @@ fn pieces_of(offset: u64, length: u32) -> impl Iterator<Item = (u64, u32)> {
 }
 
 async fn read_whole(device: &dyn Device, rq: &Request, offset: u64, length: u32) -> Result<Pieces, DeviceError> {
-    join_all(pieces_of(offset, length).map(|(at, len)| device.read(rq, at, len))).await.into_iter().collect()
+    let block_bytes = device.block_bytes() as usize;
+    let pieces = join_all(pieces_of(offset, length).map(|(at, len)| device.read(rq, at, len))).await;
+    pieces.into_iter().map(|piece| Ok(lean(piece?, block_bytes))).collect()
 }
 
 async fn cache(device: &dyn Device, rq: &Request, header: &RequestHeader) -> Result<(), DeviceError> {
@@ -275,7 +277,7 @@ async fn read_by_stretches(device: &dyn Device, rq: &Request, header: &RequestHe
     }
     for ((at, _), result) in data.into_iter().zip(read) {
         match result {
-            Ok(bytes) => out.extend(reply.data_chunk(0, at, bytes)),
+            Ok(bytes) => out.extend(reply.data_chunk(0, at, lean(bytes, device.block_bytes() as usize))),
             Err(error) => out.push(reply.error_at(report(rq, at, &error), at)),
         }
     }

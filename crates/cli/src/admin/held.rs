@@ -101,7 +101,8 @@ impl Held {
 
     /// Whether clients use any of its data sets.
     pub fn is_used(&self) -> bool {
-        self.engine.sets.all().iter().filter_map(|open| open.door.as_ref()).any(|door| door.is_used())
+        let heads = self.engine.sets.all();
+        heads.iter().filter_map(|open| open.door.as_ref()).any(|door| door.is_used()) || self.engine.reading.is_used()
     }
 
     /// Has the process close the pool and end; returns when nobody has its devices any more.

@@ -109,6 +109,11 @@ fn snapshots_stay_while_files_of_them_are_open() {
             old = tree.lookup(rq, old, name).await.unwrap();
         }
         let destroy = || engine.destroy_snapshots(vec!["tank@s".into()], false);
+        let dir = tree.parent(rq, tree.parent(rq, old).await.unwrap()).await.unwrap();
+        let changed = async || tree.attributes(rq, dir).await.unwrap().ctime_ns;
+        let before = changed().await;
+        front.renew(rq).await.unwrap();
+        assert_eq!(changed().await, before, "none came or went");
         tree.hold(rq, old).await.unwrap();
         assert!(destroy().await.unwrap_err().to_string().contains("busy"));
         let read = async || tree.read(rq, old, 0, 4).await.map(|pieces| pieces.concat());
@@ -126,6 +131,7 @@ fn snapshots_stay_while_files_of_them_are_open() {
         assert!(matches!(copied, Err(FileError::Stale { .. })), "its blocks are nobody's");
         front.renew(rq).await.unwrap();
         assert!(matches!(read().await, Err(FileError::Stale { .. })));
+        assert!(changed().await > before);
         engine.export().await.unwrap();
     });
     run.unwrap();

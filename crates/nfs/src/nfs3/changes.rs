@@ -15,6 +15,7 @@ use crate::reply::Results;
 use crate::wire::Decoder;
 use weir_files::permission::WRITE;
 use weir_files::{Cred, FileKind, SetAttributes, SetTime, WriteAt};
+use weir_machine::lean;
 
 impl Context<'_> {
     /// Begins a change of the file of a handle, and looks at it.
@@ -123,7 +124,8 @@ impl Context<'_> {
             self.require(found, WRITE).await?;
         }
         if !data.is_empty() {
-            let data = self.message.slice_ref(data);
+            // It is held until it is synced; the message may be longer than it has to be.
+            let data = lean(self.message.slice_ref(data), self.message.len());
             let cred = self.cred().checked();
             let done = self.tree.write(self.rq, &cred, found.node, WriteAt::Offset(offset), data).await;
             done.map_err(|e| self.report(&e))?;

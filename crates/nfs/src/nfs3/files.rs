@@ -7,6 +7,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use weir_files::FileKind;
 use weir_files::permission::{EXECUTE, READ, WRITE};
+use weir_machine::lean;
 
 /// ACCESS: read a file, list a directory.
 const ACCESS_READ: u32 = 0x01;
@@ -160,6 +161,9 @@ impl Context<'_> {
         match self.tree.read(self.rq, file.node, offset, wanted as usize).await {
             Ok(pieces) => {
                 let count = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
+                // A client may leave it with us for long.
+                let block_bytes = file.attributes.block_bytes as usize;
+                let pieces = pieces.into_iter().map(|piece| lean(piece, block_bytes)).collect();
                 let eof = u64::from(count) >= left;
                 Ok(ReadResult { file, pieces, count, eof })
             }

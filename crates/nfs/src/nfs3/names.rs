@@ -218,7 +218,8 @@ impl Context<'_> {
             Err((status, dir)) => return (status, Weak::unchanged(dir), Weak::default()),
         };
         // Within one directory there is one change, not two that overlap.
-        let same = self.node(to.0).is_ok_and(|(node, _)| node == dir.node);
+        let is_dir = |(node, generation)| node == dir.node && generation == dir.attributes.generation;
+        let same = self.node(to.0).is_ok_and(is_dir);
         let other = if same { None } else { Some(self.changing_directory(to.0).await) };
         let (other_change, other) = match other {
             None => (None, dir.clone()),

@@ -344,6 +344,23 @@ fn pipelined_calls_are_all_answered_over_tcp() {
     });
 }
 
+/// A few bytes that wait for their client do not keep the block that they are in.
+#[test]
+fn short_replies_hold_what_they_say() {
+    let mut files = MemoryFiles::new(1);
+    files.add(34, b"big", FileKind::Regular, 0o644, &vec![7; 1 << 20]);
+    let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
+    let tree = Tree::new(Arc::new(opener), vec![Member { name: "p".into(), id: 1 }]);
+    let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
+    let server = Server::new(tree, 1, secrets, Options::default());
+    let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
+    for (count, is_copy) in [(100, true), (1 << 16, false), (1 << 20, false)] {
+        let message = Bytes::from(call(NFS, 3, 6, 1000, args(&file).u64(0).u32(count)));
+        let reply = server.answer(&Peer::new("test", true), &message).now_or_never().unwrap().unwrap();
+        assert_eq!(reply.pieces[1].is_unique(), is_copy, "{count} bytes");
+    }
+}
+
 /// Clients that ask for much and take nothing: no more is read for them than has room, and others are served.
 #[test]
 fn replies_that_nobody_takes_are_bounded() {

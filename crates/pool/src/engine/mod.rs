@@ -109,7 +109,7 @@ pub struct Engine {
     /// Held while vdevs are added.
     adding: AsyncMutex<()>,
     /// The snapshots that somebody reads.
-    pub(crate) reading: Reading,
+    pub reading: Reading,
     shown: Mutex<Shown>,
     syncer: Mutex<Option<JoinHandle<Core>>>,
 }

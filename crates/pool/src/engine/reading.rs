@@ -37,7 +37,7 @@ struct Readers {
     /// By how many.
     counts: BTreeMap<ObjsetId, usize>,
     /// Those that are open for clients.
-    doors: Vec<(ObjsetId, WeakDoor)>,
+    doors: BTreeMap<ObjsetId, Vec<WeakDoor>>,
 }
 
 /// A snapshot that is open for as long as somebody has it.
@@ -62,12 +62,20 @@ impl Reading {
 
     /// Whether a snapshot is being read. If not, it is closed.
     fn is_read(&self, id: ObjectId) -> bool {
-        let all = self.all_of();
-        let of_it = |door: &&(ObjsetId, WeakDoor)| door.0 == ObjsetId(id.0);
-        let doors: Vec<Door> = all.doors.iter().filter(of_it).filter_map(|(_, door)| door.upgrade()).collect();
-        all.counts.contains_key(&ObjsetId(id.0))
+        let (mut all, id) = (self.all_of(), ObjsetId(id.0));
+        let doors: Vec<Door> = all.doors.get(&id).into_iter().flatten().filter_map(WeakDoor::upgrade).collect();
+        let is_read = all.counts.contains_key(&id)
             || doors.iter().any(Door::is_used)
-            || !doors.iter().all(Door::close_unless_used)
+            || !doors.iter().all(Door::close_unless_used);
+        if !is_read {
+            all.doors.remove(&id);
+        }
+        is_read
+    }
+
+    /// Whether clients use any snapshot.
+    pub fn is_used(&self) -> bool {
+        self.all_of().doors.values().flatten().filter_map(WeakDoor::upgrade).any(|door| door.is_used())
     }
 
     /// The same, to be asked by those who destroy.
@@ -88,8 +96,9 @@ impl Reading {
             Door::Volume(volume) => WeakDoor::Volume(Arc::downgrade(volume)),
         };
         let mut all = self.all_of();
-        all.doors.retain(|(_, other)| other.upgrade().is_some());
-        all.doors.push((id, door));
+        let doors = all.doors.entry(id).or_default();
+        doors.retain(|other| other.upgrade().is_some());
+        doors.push(door);
     }
 }
 

@@ -167,6 +167,15 @@ fn blocks_grow_with_the_file_up_to_the_record_size() {
         assert_eq!((sized.size_bytes, sized.block_bytes), (1 << 40, 4096));
         let too_large = fs.set_attributes(rq, root, id, &SetAttributes::size(1 << 63)).await;
         assert_eq!(too_large, Err(FileError::TooLarge));
+        // Nor is one made that large; and what is no plain file keeps what it is made of.
+        let born = async |name: &[u8], kind, size| {
+            let new = New { set: SetAttributes::size(size), ..New::of(kind, 0o700) };
+            fs.create(rq, root, ROOT, name, &new).await.map(|made| made.size_bytes)
+        };
+        assert_eq!(born(b"h", NewKind::Regular, 1 << 63).await, Err(FileError::TooLarge));
+        assert_eq!(born(b"h", NewKind::Regular, 77).await, Ok(77));
+        assert!(matches!(born(b"d", NewKind::Directory, 1).await, Err(FileError::Invalid { .. })));
+        assert!(matches!(born(b"l", NewKind::Symlink(b"to".into()), 1).await, Err(FileError::Invalid { .. })));
     });
 }
 
