@@ -143,7 +143,9 @@ impl FileSystem {
         identity: Identity,
         opening: Opening,
     ) -> Result<Arc<Self>, FileError> {
-        Self::open_as(rq, objects, identity, Some(opening)).await.map(Arc::new)
+        let files = Arc::new(Self::open_as(rq, objects, identity, Some(opening)).await?);
+        files.writing.iter().for_each(|writing| writing.belongs_to(&files));
+        Ok(files)
     }
 
     async fn open_as(

@@ -58,7 +58,7 @@ use crate::error::FileError;
 use crate::file_system::{FileSystem, Snapdir};
 use futures_util::lock::Mutex as AsyncMutex;
 use locks::Locks;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use weir_format::ObjectId;
 use weir_format::znode::Timestamp;
 use weir_machine::{Machine, Request};
@@ -143,6 +143,8 @@ pub struct Opening {
 /// What a file system has that can be changed.
 pub(crate) struct Writing {
     machine: Machine,
+    /// The file system itself, for what goes on when nobody waits for it.
+    own: OnceLock<Weak<FileSystem>>,
     zil: Option<Arc<Zil>>,
     settings: Mutex<Settings>,
     locks: Locks,
@@ -166,6 +168,7 @@ impl Writing {
     pub fn new(opening: Opening, unlinked: ObjectId) -> Self {
         Writing {
             machine: opening.machine,
+            own: OnceLock::new(),
             zil: opening.zil,
             settings: Mutex::new(opening.settings),
             locks: Locks::default(),
@@ -175,6 +178,12 @@ impl Writing {
             accessed: Mutex::default(),
             quotas: Mutex::default(),
         }
+    }
+
+    /// It belongs to this file system.
+    pub fn belongs_to(&self, files: &Arc<FileSystem>) {
+        // There is one, and it is told once.
+        let _ = self.own.set(Arc::downgrade(files));
     }
 
     /// The properties.

@@ -35,11 +35,11 @@ impl FileSystem {
         self.after_removal(rq, gone).await
     }
 
-    /// A file that lost its last name and is not held goes for good.
+    /// A file that lost its last name and is not held goes for good, a large one by and by.
     pub(super) async fn after_removal(&self, rq: &Request, gone: Option<ObjectId>) -> Result<(), FileError> {
         self.settle(rq, None).await?;
         match gone {
-            Some(id) => self.reap_unless_held(rq, id).await,
+            Some(id) => self.reap_soon(rq, id).await,
             None => Ok(()),
         }
     }

@@ -3,8 +3,8 @@
 //! A file that loses its last name while it is open, or that is too large for one transaction, stands in the *delete
 //! queue*, a ZAP that the master node leads to (OpenZFS `module/os/linux/zfs/zfs_dir.c`, `zfs_unlinked_add`,
 //! `zfs_rmnode`). So a crash loses nothing: whoever opens the file system next empties the queue. A large file is cut
-//! off from its end, piece by piece, over as many groups as it takes ([`ObjectSet::free_down`]); with the last piece the
-//! object and its entry in the queue go together.
+//! off from its end, piece by piece, over as many groups as it takes ([`ObjectSet::free_down`]), while who removed it goes
+//! on; with the last piece the object and its entry in the queue go together.
 //!
 //! A snapshot changes nothing, but it may go: files of it that are held open keep it.
 //!
@@ -17,6 +17,7 @@ use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::Weak;
 use weir_format::ObjectId;
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_machine::Request;
@@ -98,7 +99,7 @@ impl FileSystem {
     /// What taking the file apart meets. It is then in the delete queue still.
     pub async fn release(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         match self.end_hold(object) {
-            Some(Held { nameless: true, .. }) => self.reap_unless_held(rq, object).await,
+            Some(Held { nameless: true, .. }) => self.reap_soon(rq, object).await,
             _ => Ok(()),
         }
     }
@@ -132,6 +133,24 @@ impl FileSystem {
         let queue = self.writing()?.unlinked;
         let entered = zap::put_int(rq, self.objects(), tx, queue, object.0, object.0).await;
         entered.map_err(|e| FileError::at(e, queue, 0))
+    }
+
+    /// Sees to it that a file without a name goes, if nobody holds it. One that takes many groups goes by and by: nobody
+    /// waits for it (`zfs_zrele_async`). That it could not, the log tells; then it is still in the queue.
+    ///
+    /// # Errors
+    /// What taking a small file apart meets.
+    pub(super) async fn reap_soon(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        let Some(writing) = &self.writing else { return Ok(()) };
+        let replaying = writing.zil.as_ref().is_some_and(|zil| zil.is_replaying());
+        let found = self.objects().object(rq, object).await;
+        let large = !replaying && found.is_ok_and(|found| !self.objects().is_small(&found));
+        let own = writing.own.get().filter(|_| large).and_then(Weak::upgrade);
+        let Some(files) = own else { return self.reap_unless_held(rq, object).await };
+        writing.machine.tasks.spawn(async move {
+            files.reap_or_tell(&Request::internal("delete queue"), object).await;
+        });
+        Ok(())
     }
 
     /// Takes a file apart that has no name, if nobody holds it.
