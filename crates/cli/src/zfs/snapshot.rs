@@ -114,6 +114,10 @@ pub fn rollback(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         }
         // What changes them waits for a group.
         drop(dsl);
+        if engine.is_used(&rq, of).await? {
+            // Before anything is gone for it.
+            return Err(Failure::failed(format!("{doing}: '{of}' is busy: clients use it")));
+        }
         if !later.is_empty() {
             target::run(call, engine, &doing, Operation::DestroyBookmarks(later)).await?;
         }

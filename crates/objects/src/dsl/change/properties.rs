@@ -245,6 +245,10 @@ impl Change<'_> {
     /// Those of [`Change::check_property`], before anything was changed.
     pub async fn set_property(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), ChangeError> {
         self.check_property(name, property, setting).await?;
+        self.set_checked(name, property, setting).await
+    }
+
+    async fn set_checked(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), ChangeError> {
         let found = self.find(name).await?;
         if found.phys.is_snapshot() {
             self.set_on_snapshot(found.id, property, setting).await?;
@@ -268,8 +272,41 @@ impl Change<'_> {
         for (property, setting) in settings {
             self.check_property(name, property, setting).await?;
         }
+        self.check_together(name, settings).await?;
         for (property, setting) in settings {
-            self.set_property(name, property, setting).await?;
+            self.set_checked(name, property, setting).await?;
+        }
+        Ok(())
+    }
+
+    /// Limits that are set at once must fit each other as well.
+    async fn check_together(&mut self, name: &str, settings: &[(String, Setting)]) -> Result<(), ChangeError> {
+        const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
+        if settings.iter().filter(|(property, _)| LIMITS.contains(&property.as_str())).count() < 2 {
+            return Ok(());
+        }
+        let found = self.find(name).await?;
+        let (dir, phys) = (&found.at.dir, &found.phys);
+        let mut after = [0; LIMITS.len()];
+        for (value, limit) in after.iter_mut().zip(LIMITS) {
+            *value = match settings.iter().rev().find(|(property, _)| property == limit) {
+                Some((_, setting)) => self.predicted(dir.props, limit, setting).await?,
+                None => self.own_number(found.at.id, limit).await?,
+            };
+        }
+        let [quota, reserved, ref_quota, ref_reserved] = after;
+        let unused = |reservation: u64| reservation.saturating_sub(phys.unique_bytes);
+        let kept = dir.used_bytes.saturating_sub(unused(self.ref_reservation(found.at.id).await?));
+        let charge = kept.saturating_add(unused(ref_reserved)).max(reserved);
+        if quota != 0 && quota < charge || ref_quota != 0 && ref_quota < ref_reserved.max(phys.referenced_bytes) {
+            return Err(ChangeError::space(name, "size is less than current used or reserved space"));
+        }
+        let left = match dir.parent {
+            ObjectId(0) => self.pool.capacity_bytes.saturating_sub(dir.used_bytes),
+            parent => self.available_in(parent).await?,
+        };
+        if charge.saturating_sub(dir.used_bytes.max(dir.reserved_bytes)) > left {
+            return Err(ChangeError::space(name, "size is greater than available space"));
         }
         Ok(())
     }

@@ -153,3 +153,31 @@ fn names_without_case() {
         change.destroy("tank/i").await.unwrap();
     });
 }
+
+/// Each of them alone would do.
+#[test]
+fn limits_that_do_not_fit_each_other() {
+    run(35, |machine| async move {
+        const MIB: u64 = 1 << 20;
+        let lab = lab(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        let all = |limits: &[(&str, u64)]| -> Vec<_> {
+            limits.iter().map(|(name, n)| ((*name).to_owned(), Setting::Set(crate::props::Value::Number(*n)))).collect()
+        };
+        let (before, most) = (change.marks(), lab.pool.capacity_bytes / 3 * 2);
+        for limits in [
+            &[("quota", 4 * MIB), ("reservation", 8 * MIB)][..],
+            &[("refquota", 4 * MIB), ("refreservation", 8 * MIB)],
+            &[("quota", 4 * MIB), ("refreservation", 8 * MIB)],
+            &[("refreservation", most), ("reservation", most * 2)],
+        ] {
+            let refused = change.set_properties("tank/a", &all(limits)).await;
+            assert!(matches!(refused, Err(ChangeError::Space { .. })), "{limits:?}: {refused:?}");
+            assert_eq!(change.marks(), before, "{limits:?}: nothing was changed");
+        }
+        change.set_properties("tank/a", &all(&[("quota", 8 * MIB), ("reservation", 8 * MIB)])).await.unwrap();
+        // A reservation covers what the head reserves of it.
+        change.set_properties("tank/b", &all(&[("refreservation", most), ("reservation", most)])).await.unwrap();
+    });
+}
