@@ -135,7 +135,7 @@ impl Dnode {
 
     /// The dnode's slots as they stand on disk, in its own byte order.
     pub fn encode(&self) -> Vec<u8> {
-        let mut e = Encoder::new(self.endian);
+        let mut e = Encoder::with_room(self.endian, self.slots() * Dnode::SLOT);
         let pointers = self.block_pointers.len().min(3) as u8;
         e.bytes(&[self.object_type.0, self.indirect_shift, self.levels, pointers]);
         e.bytes(&[self.bonus_type.0, self.checksum, self.compression, self.flags.0]);

@@ -13,9 +13,9 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Starts empty.
+    /// Starts empty, with room for what most structures take.
     pub fn new(endian: Endian) -> Self {
-        Encoder { bytes: Vec::new(), endian }
+        Encoder::with_room(endian, 128)
     }
 
     /// Starts empty, with room for so many bytes.
