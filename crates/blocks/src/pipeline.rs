@@ -226,11 +226,10 @@ impl Blocks {
     }
 
     /// Writes the right bytes to copies that were found wrong.
-    async fn heal(&self, job: &Job<'_>, wrong: &[Place], right: &[u8]) {
+    async fn heal(&self, repairs: &[(WriteJob<'_>, Place)], right: &[u8]) {
         let right = Bytes::copy_from_slice(right);
-        let job = &WriteJob::repairing(job);
         // The device counts what it could not write.
-        join_all(wrong.iter().map(|&place| self.tree.write(job, place, right.clone()))).await;
+        join_all(repairs.iter().map(|(job, place)| self.tree.write(job, *place, right.clone()))).await;
     }
 
     fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
@@ -305,9 +304,10 @@ impl Blocks {
             }
         }
         if let Some(buf) = right {
-            wrong.retain(|&place| job.mends(&self.tree, place));
-            if !wrong.is_empty() {
-                self.heal(job, &wrong, buf.as_ref()).await;
+            let repair = |&place: &Place| Some((WriteJob::repairing(job, &self.tree, place)?, place));
+            let repairs: Vec<_> = wrong.iter().filter_map(repair).collect();
+            if !repairs.is_empty() {
+                self.heal(&repairs, buf.as_ref()).await;
             }
             return Ok(buf);
         }

@@ -45,8 +45,11 @@ pub(super) async fn read(
         }
     }
     if let Some(buf) = right {
-        if proof.is_some() && !wrong.is_empty() && job.mends(tree, place) {
-            heal(&wrong, job, place, offset, buf.as_ref()).await;
+        if proof.is_some()
+            && !wrong.is_empty()
+            && let Some(repair) = WriteJob::repairing(job, tree, place)
+        {
+            heal(&wrong, &repair, place, offset, buf.as_ref()).await;
         }
         return Ok(buf);
     }
@@ -54,9 +57,8 @@ pub(super) async fn read(
 }
 
 /// Writes the right bytes to the children that gave others, or none though they are there.
-async fn heal(wrong: &[&Vdev], job: &Job<'_>, place: Place, offset: u64, right: &[u8]) {
+async fn heal(wrong: &[&Vdev], job: &WriteJob<'_>, place: Place, offset: u64, right: &[u8]) {
     let right = Bytes::copy_from_slice(right);
-    let job = &WriteJob::repairing(job);
     // The device counts what it could not write.
     join_all(wrong.iter().map(|child| child.write(job, place, offset, right.clone()))).await;
 }

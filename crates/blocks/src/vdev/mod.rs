@@ -40,6 +40,7 @@ use crate::draid;
 use crate::error::BlockError;
 use crate::raidz::{Map, Reflowed};
 use crate::watch::{About, Bell, Watch, What};
+use crate::write::ReadHold;
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
 use leaf::Leaf;
@@ -64,6 +65,8 @@ pub(crate) type Proof<'a> = &'a (dyn Fn(&[u8]) -> Result<(), CodecError> + Sync)
 pub(crate) trait Umpire: Sync {
     /// What a pointer to a block of `psize_bytes`, born in `birth`, can expect to find at `place`.
     fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> Standing;
+    /// Keeps what is in use now from being used again.
+    fn hold(&self) -> ReadHold;
 }
 
 /// What a read needs on its way through the tree.

@@ -8,13 +8,14 @@
 //!
 //! As with reads ([`super::leaf`]), whoever has a disk's answer starts what comes next, before anybody is woken. Nothing is
 //! copied: the parts of a joined write are the writers' own bytes, one behind the other. A writer that is dropped leaves
-//! its write to end by itself; what still waits then is not begun.
+//! its write to end by itself, and the place is not used again before that; what still waits then is not begun.
 //!
 //! Writes that come together ([`Plug`]) all go into the queue first: of blocks that lie side by side, each disk then gets
 //! one operation.
 
 use super::leaf::FRONT_BYTES;
 use super::wqueue::{Batch, Member, WriteQueue};
+use crate::write::ReadHold;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::fmt;
@@ -24,6 +25,8 @@ use weir_machine::{Bufs, Disk, DiskError, Io, Op, Priority};
 struct Waiter {
     tell: oneshot::Sender<Result<(), DiskError>>,
     data: Bytes,
+    /// The place is not used again before the disk has answered, or while this waits.
+    _hold: Option<Arc<ReadHold>>,
 }
 
 impl Waiter {
@@ -112,9 +115,10 @@ impl Writers {
         (offset, data): (u64, Bytes),
         plug: Option<&Plug>,
         here: bool,
+        hold: Option<Arc<ReadHold>>,
     ) -> Result<(), DiskError> {
         let (tell, answer) = oneshot::channel();
-        let (len, token) = (data.len() as u64, Waiter { tell, data });
+        let (len, token) = (data.len() as u64, Waiter { tell, data, _hold: hold });
         let starts = {
             let queue = &mut self.lock().queue;
             if plug.is_none() && queue.try_start(class) {
@@ -251,7 +255,7 @@ mod tests {
         let disk: Arc<dyn Disk> = holding.clone();
         let data: Vec<Bytes> = (0..200).map(|n| Bytes::from(vec![n as u8; BLOCK as usize])).collect();
         let write = |n: usize| {
-            Box::pin(writers.write(&disk, Priority::Async, (n as u64 * BLOCK, data[n].clone()), None, false))
+            Box::pin(writers.write(&disk, Priority::Async, (n as u64 * BLOCK, data[n].clone()), None, false, None))
         };
         let mut writes: Vec<_> = (0..data.len()).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
@@ -279,10 +283,10 @@ mod tests {
         let (write, class) = (|n: u64| (n * BLOCK, Bytes::from(vec![7; BLOCK as usize])), Priority::Async);
         let plug = Plug::default();
         let mut together: Vec<_> =
-            (0..8).map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug), false))).collect();
+            (0..8).map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug), false, None))).collect();
         assert!(together.iter_mut().all(|write| write.now_or_never().is_none()) && holding.take(false).is_empty());
         // One without a plug stands behind them.
-        let mut later = Box::pin(writers.write(&disk, class, write(9), None, false));
+        let mut later = Box::pin(writers.write(&disk, class, write(9), None, false, None));
         assert!((&mut later).now_or_never().is_none() && holding.take(false).is_empty());
         plug.pull();
         let under_way = holding.take(false);
@@ -291,8 +295,8 @@ mod tests {
         assert!(together.iter_mut().all(|write| write.now_or_never() == Some(Ok(()))));
         assert_eq!(later.now_or_never(), Some(Ok(())));
         // Whoever leaves with the plug in hand leaves the way free.
-        let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug), false));
-        let mut later = Box::pin(writers.write(&disk, class, write(1), None, false));
+        let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug), false, None));
+        let mut later = Box::pin(writers.write(&disk, class, write(1), None, false, None));
         assert!((&mut left).now_or_never().is_none() && (&mut later).now_or_never().is_none());
         drop((left, together));
         drop(plug);
@@ -307,7 +311,8 @@ mod tests {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
         let data = Bytes::from_static(&[7; 512]);
-        let write = |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, data.clone()), None, false));
+        let write =
+            |n: u64| Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, data.clone()), None, false, None));
         let mut writes: Vec<_> = (0..100_000).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
         holding.take(true).into_iter().for_each(|io| io.fail_errno(5));
@@ -319,7 +324,7 @@ mod tests {
         let (holding, writers) = (Arc::new(Holding::default()), Writers::default());
         let disk: Arc<dyn Disk> = holding.clone();
         let write = |n: u64| {
-            Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None, false))
+            Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None, false, None))
         };
         let mut writes: Vec<_> = (0..100).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));

@@ -23,6 +23,7 @@ use super::{Body, Job, Place, RaidzVdev, Tree, Vdev};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map};
 use crate::watch::{About, What};
+use crate::write::ReadHold;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use std::ops::Range;
@@ -51,13 +52,18 @@ pub(crate) struct WriteJob<'a> {
     pub here: bool,
     /// Which block is written.
     pub about: About,
+    /// Keeps its place from being used again until the disks have answered, also where nobody waits for that any more.
+    pub hold: Option<Arc<ReadHold>>,
 }
 
 impl<'a> WriteJob<'a> {
-    /// A write that puts right what this read found wrong.
-    pub fn repairing(job: &Job<'a>) -> Self {
+    /// A write that puts right what this read found wrong at `place`, if that is to be done.
+    pub fn repairing(job: &Job<'a>, tree: &Tree, place: Place) -> Option<Self> {
         let Job { request, clock, pool, birth: txg, about, .. } = *job;
-        WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about }
+        // Held before it is asked whether the block is still there.
+        let hold = Some(Arc::new(job.umpire?.hold()));
+        let repair = WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about, hold };
+        job.mends(tree, place).then_some(repair)
     }
 }
 
@@ -540,7 +546,7 @@ impl Leaf {
         let len = data.len() as u64;
         let started = job.clock.now();
         let (class, writers) = (job.request.priority, &self.writes().writers);
-        let answer = writers.write(disk, class, (offset, data), job.plug, job.here).await;
+        let answer = writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
         job.request.book_device(job.clock.now().ns_since(started));
         self.writes().book(len, answer.is_ok(), Some(job.txg));
         if job.repair && answer.is_ok() {

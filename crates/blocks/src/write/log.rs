@@ -101,7 +101,8 @@ impl Blocks {
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
         let here = request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev));
         let (clock, pool, txg) = (self.clock(), &self.pool, pointer.physical_birth());
-        let job = WriteJob { request, clock, pool, txg, repair: false, plug: None, here, about: About::default() };
+        let (about, hold) = (About::default(), self.hold().map(Arc::new));
+        let job = WriteJob { request, clock, pool, txg, repair: false, plug: None, here, about, hold };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
         let copies = pointer.dvas().map(|d| self.tree().write(&job, place(d), sealed.clone()));
         let (mut worst, mut written) = (None, false);

@@ -238,6 +238,10 @@ impl Umpire for Writer {
     fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> Standing {
         self.space().standing(place.vdev, place.offset, psize_bytes, birth)
     }
+
+    fn hold(&self) -> ReadHold {
+        self.reads.begin()
+    }
 }
 
 impl Blocks {
@@ -483,8 +487,8 @@ impl Blocks {
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
         let pool = self.writing.as_ref().map_or(&self.pool, |writer| &writer.buffers);
-        let (clock, about) = (self.clock(), About::default());
-        let job = WriteJob { request, clock, pool, txg, repair: false, plug, here: false, about };
+        let (clock, about, hold) = (self.clock(), About::default(), self.hold().map(Arc::new));
+        let job = WriteJob { request, clock, pool, txg, repair: false, plug, here: false, about, hold };
         let job = &job;
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);

@@ -1,7 +1,8 @@
 //! Devices that fail together: what one refused and another could not keep, and what no repair reaches.
 
 use crate::store::*;
-use futures_util::future::{join, join_all};
+use futures_util::future::{Either, join, join_all, select};
+use std::time::Duration;
 use weir_blocks::raidz::Map;
 use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, WriteOptions, draid};
 use weir_format::{BlockPointer, Txg};
@@ -215,4 +216,26 @@ fn any_number_of_reads_beyond_the_end_of_a_disk_is_refused() {
     let first = (0..40u64).map(|n| blocks.read_raw(&request, 0, n * 4096, 4096));
     let (first, rest) = bench.world.run(async { join(join_all(first), join_all(reads)).await }).unwrap();
     assert!(first.iter().all(Result::is_ok) && rest.iter().all(Result::is_err));
+}
+
+/// A writer leaves while a slow disk still has its write: the place is not given to another block before the disk is done.
+#[test]
+fn the_place_of_a_write_that_nobody_waits_for_is_kept_until_it_has_ended() {
+    let bench = Bench::new(11, 1, Timing::Nvme);
+    let blocks = pool_of(&bench, VdevKind::Mirror, 12, 1, &[]);
+    let (request, clock) = (Request::internal("test"), bench.machine.clock.clone());
+    blocks.synced(Txg(TXG.0 - 1));
+    let hangs = bench.disks[0].lay(Fault::Hang);
+    let left = bench.world.run(async {
+        let options = options();
+        let write = std::pin::pin!(blocks.write(&request, pattern(8192, 1).into(), &options));
+        matches!(select(write, std::pin::pin!(clock.sleep(Duration::from_millis(5)))).await, Either::Right(_))
+    });
+    assert!(left.unwrap());
+    blocks.take_changes(TXG);
+    let ripe = |from: u64| (TXG.0 + from..TXG.0 + from + 4).map(|txg| blocks.synced(Txg(txg)).len()).sum::<usize>();
+    assert_eq!(ripe(0), 0, "the disk may still write there");
+    bench.disks[0].lift(hangs);
+    bench.world.run(clock.sleep(Duration::from_millis(5))).unwrap();
+    assert_eq!(ripe(4), 1);
 }

@@ -52,10 +52,10 @@ impl Read<'_> {
     /// is: the block is there nevertheless.
     pub(super) async fn heal(&self, block: &Buf) {
         let differences = self.differences(block, true);
-        if differences.is_empty() || !self.job.mends(self.tree, self.place) {
+        if differences.is_empty() {
             return;
         }
-        let job = &WriteJob::repairing(self.job);
+        let Some(job) = &WriteJob::repairing(self.job, self.tree, self.place) else { return };
         let writes = differences.into_iter().filter_map(|(at, bytes)| {
             let (column, child) = (*self.column(at), self.child(at)?);
             Some(async move {
