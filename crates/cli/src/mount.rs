@@ -153,6 +153,15 @@ pub async fn tell_of_unsynced(shown: &Shown) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether a mount may have what a property can forbid. There is one mount for all file systems: what one forbids, it has not.
+async fn allowed(shown: &Shown, wanted: bool, property: &str) -> Result<bool, Failure> {
+    let off = if wanted { shown.off(&Request::internal("mount"), property).await? } else { None };
+    if let Some(name) = &off {
+        eprintln!("{name}: {property}=off: so it is in all of this mount");
+    }
+    Ok(wanted && off.is_none())
+}
+
 /// Runs the command.
 pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
@@ -170,7 +179,9 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         tell_of_unsynced(shown).await?;
         let front = opened.front().await?;
         let writable = shown.is_writable();
-        let options = MountOptions { source: shown.name(), threads: THREADS, writable, ..options };
+        let (dev, suid) =
+            (allowed(shown, options.dev, "devices").await?, allowed(shown, options.suid, "setuid").await?);
+        let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, ..options };
         let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(&mountpoint), &options)?;
         let stop = StopSignal::new()?;
         ready.tell()?;

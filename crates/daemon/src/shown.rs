@@ -77,6 +77,23 @@ impl Shown {
         Ok(out)
     }
 
+    /// The first file system whose property of that name is `off`. What is only read is not asked.
+    ///
+    /// # Errors
+    /// What reading the properties meets.
+    pub async fn off(&self, rq: &Request, property: &str) -> Result<Option<String>, PoolError> {
+        let Shown::Written(engine) = self else { return Ok(None) };
+        let (dsl, facts) = (engine.dsl(rq).await?, engine.facts());
+        for info in datasets_of(rq, &dsl, false).await.iter().filter(|info| info.kind == DatasetKind::Filesystem) {
+            let dataset = dsl.find(rq, &info.name).await?;
+            let found = dsl.property(rq, &dataset, &facts, property).await?;
+            if found.is_some_and(|found| found.value == Value::Number(0)) {
+                return Ok(Some(info.name.clone()));
+            }
+        }
+        Ok(None)
+    }
+
     async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
         match self {
             Shown::Read(pool) => pool.file_system(rq, name).await,

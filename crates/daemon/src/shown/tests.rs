@@ -176,6 +176,11 @@ fn properties_count_in_what_is_open() {
         };
         assert!(!from_disk("kept", 2).await && from_disk("passing", 1).await && !from_disk("kept again", 2).await);
 
+        let shown = Shown::Written(engine.clone());
+        assert_eq!(shown.off(rq, "setuid").await.unwrap(), None);
+        set("tank/b", "setuid", 0).await;
+        assert_eq!(shown.off(rq, "setuid").await.unwrap().as_deref(), Some("tank/b"));
+
         set("tank/b", "readonly", 1).await;
         assert!(files.is_writable());
         engine.rename("tank/a".into(), "tank/b/a".into()).await.unwrap();
