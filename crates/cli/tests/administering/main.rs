@@ -185,6 +185,12 @@ fn a_mount_shows_what_comes_and_goes() {
         assert!(lab.fails(line).contains("busy"), "{line}");
     }
     assert_eq!(lab.ok("zfs list -H -o name -t snapshot"), "p/a@s\n");
+    // Nothing goes for what cannot be done.
+    lab.ok("zfs snapshot p/a@t");
+    assert!(lab.fails("zfs rollback -r p/a@s").contains("busy"));
+    assert!(lab.fails("zfs rename -r p/a@gone @t").contains("does not exist"));
+    assert_eq!(lab.ok("zfs list -H -o name -t snapshot"), "p/a@s\np/a@t\n");
+    lab.ok("zfs destroy p/a@t");
     drop(open);
     // The kernel says a moment later that nobody has it open, and believes names for a second.
     let rolled = (0..50).any(|_| {
