@@ -426,7 +426,7 @@ async fn take_own(
         let place = mos.place(object.id, 0, 0);
         return Err(ObjectError::Corrupt { place, why: "a list is shorter than its header says" });
     }
-    let mut out: Vec<BlockPointer> = pointers.iter().map(|words| BlockPointer::from_words(*words)).collect();
+    let mut out = without_holes(mos, object.id, pointers)?;
     out.reverse();
     header.pointers = first;
     let frees = out.iter().filter(|p| p.is_free_marked()).count() as u64;
@@ -434,6 +434,19 @@ async fn take_own(
     mos.punch(rq, tx, object.id, first.saturating_mul(WORDS * 8), u64::MAX).await?;
     store(rq, mos, tx, object, &header).await?;
     Ok(out)
+}
+
+/// The pointers of a list. None of them is a hole: in a forged list of holes there could be more than anybody can count.
+pub(crate) fn without_holes(
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+    words: &[[u64; 16]],
+) -> Result<Vec<BlockPointer>, ObjectError> {
+    let pointers: Vec<BlockPointer> = words.iter().map(|words| BlockPointer::from_words(*words)).collect();
+    match pointers.iter().any(BlockPointer::is_hole) {
+        true => Err(ObjectError::Corrupt { place: mos.place(id, 0, 0), why: "a list of block pointers with a hole" }),
+        false => Ok(pointers),
+    }
 }
 
 /// Pointers read at a time.
@@ -467,7 +480,7 @@ impl Walk {
             let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
             if !pointers.is_empty() {
                 self.at += pointers.len() as u64;
-                return Ok(Some(pointers.iter().map(|words| BlockPointer::from_words(*words)).collect()));
+                return without_holes(mos, id, pointers).map(Some);
             }
             self.lists.pop();
             self.at = 0;

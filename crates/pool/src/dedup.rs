@@ -13,7 +13,7 @@ use weir_format::brt::{self, BrtVdev};
 use weir_format::dsl::pool as names;
 use weir_format::{Dva, ObjectId};
 use weir_machine::Request;
-use weir_objects::{ObjectError, Place, tables, zap};
+use weir_objects::{ObjectError, Place, Trail, tables, zap};
 
 /// Every table's name, and that of every directory of tables, begins so.
 const TABLES: &str = "DDT-";
@@ -89,8 +89,9 @@ async fn tables(
     tops: &[VdevConfig],
     out: &mut Shared,
 ) -> Result<(), ObjectError> {
-    let mut to_read = vec![directory];
+    let (mut to_read, mut trail) = (vec![directory], Trail::default());
     while let Some(id) = to_read.pop() {
+        trail.step(&mos.set, id)?;
         for (name, object) in mos.numbers(rq, id).await? {
             if !name.starts_with(TABLES) || name == names::DDT_STATS {
                 continue;

@@ -47,6 +47,8 @@ use weir_machine::Request;
 /// Longest name of a dataset that is believed, in bytes: a pool of another name may have made one longer than it could be
 /// given.
 const LONGEST_NAME: usize = 1024;
+/// Deepest chain of directories that is followed upwards: each has a name of one letter and a slash at least.
+const DEEPEST: usize = LONGEST_NAME / 2;
 /// Most entries of one directory of datasets, or snapshots of one dataset, that are believed.
 const MOST: usize = 1 << 24;
 

@@ -7,7 +7,8 @@
 //! *Written since* a snapshot: the growth of what is referenced, plus what the snapshot refers to and was freed since,
 //! which stands in the dead lists in between, under births up to the snapshot's (`dsl_dataset_space_written`).
 
-use super::{Dataset, Dir, Dsl, MOST};
+use super::{DEEPEST, Dataset, Dir, Dsl, MOST};
+use crate::bpobj;
 use crate::error::ObjectError;
 use crate::trail::Trail;
 use crate::zap::Zap;
@@ -16,8 +17,6 @@ use weir_format::dsl::{Bpobj, Deadlist};
 use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
-/// Deepest chain of directories that is followed; names are at most 255 bytes long, so no real one is deeper.
-const DEEPEST: usize = 256;
 /// Block pointers of old dead lists read at a time.
 const POINTERS_AT_ONCE: u64 = 8192;
 
@@ -154,7 +153,7 @@ impl Dsl {
         let count = header.pointers.saturating_sub(from).min(POINTERS_AT_ONCE);
         let words = self.mos.read_words(rq, object, from.saturating_mul(WORDS), count * WORDS).await?;
         let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
-        Ok(pointers.iter().map(|words| BlockPointer::from_words(*words)).collect())
+        bpobj::without_holes(&self.mos, object.id, pointers)
     }
 
     /// The sub-lists of a list.

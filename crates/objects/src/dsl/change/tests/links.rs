@@ -114,6 +114,22 @@ fn lists_that_hold_themselves() {
     });
 }
 
+/// A list of very many holes, of which the last block alone is there.
+#[test]
+fn lists_without_end() {
+    run(25, |machine| async move {
+        let lab = Lab::new(&machine).await;
+        let (rq, mos, tx) = (&lab.rq, &lab.mos, &lab.tx());
+        let list = bpobj::create(rq, mos, tx, false).await.unwrap();
+        mos.write(rq, tx, list, 1 << 50, &[1; 128]).await.unwrap();
+        put_list(&lab, tx, list, &Bpobj { pointers: 1 << 43, sizes: Some((0, 0)), ..Bpobj::default() }).await;
+        let walked = bpobj::Walk::new(list).next(rq, mos).await;
+        assert!(matches!(walked, Err(ObjectError::Corrupt { .. })), "{walked:?}");
+        let taken = bpobj::take(rq, mos, tx, list, 9, &super::size).await;
+        assert!(matches!(taken, Err(ObjectError::Corrupt { .. })), "{taken:?}");
+    });
+}
+
 /// A plain list is merged into a dead list that leads to it: what is put in must not be taken out again.
 #[test]
 fn a_list_that_is_merged_into_itself() {
