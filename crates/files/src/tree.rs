@@ -29,6 +29,7 @@ mod laid;
 pub mod memory;
 mod source;
 
+pub use change::Kept;
 pub use source::{Answer, Files, Opener};
 
 use crate::{Acl, Attributes, FileError, FileKind, Seek, Snapdir, Usage};

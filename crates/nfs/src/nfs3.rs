@@ -26,8 +26,9 @@ use crate::handle::{FileId, HandleError, Handles};
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder};
 use bytes::Bytes;
+use smallvec::SmallVec;
 use weir_files::permission::{Guarded, POSIX_ACCESS, granted, is_decided_by_mode};
-use weir_files::tree::{Node, Tree};
+use weir_files::tree::{Kept, Node, Tree};
 use weir_files::{Attributes, Cred, FileError, FileFlags, FileKind};
 use weir_machine::Request;
 
@@ -189,8 +190,37 @@ pub(crate) struct Found {
 /// An optional file, for the results of an error.
 pub(crate) type Failed = (Status, Option<Found>);
 
-/// Runs a procedure; `None` when the arguments make no sense.
+/// The handles in the arguments of a procedure, as far as they make sense.
+fn handles(procedure: u32, arguments: &[u8]) -> SmallVec<[&[u8]; 2]> {
+    let mut input = Decoder::new(arguments);
+    let first = if procedure == 0 { None } else { handle_argument(&mut input) };
+    let second = match procedure {
+        14 => name_argument(&mut input).and_then(|_| handle_argument(&mut input)),
+        15 => handle_argument(&mut input),
+        _ => None,
+    };
+    first.into_iter().chain(second).collect()
+}
+
+/// Runs a procedure; `None` when the arguments make no sense. The files of its handles are kept meanwhile: a handle that was
+/// looked at stays what it was, though the call may wait for long before it writes.
 pub(crate) async fn run(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
+    let mut kept = SmallVec::<[Kept; 2]>::new();
+    for handle in handles(procedure, arguments) {
+        let Ok((node, _)) = context.node(handle) else { continue };
+        // What fails here fails there, where it is answered.
+        kept.extend(context.tree.keep(context.rq, node).await.ok().flatten());
+    }
+    let results = run_kept(context, procedure, arguments, out).await;
+    for kept in kept {
+        if let Err(error) = kept.release(context.rq).await {
+            tracing::warn!(%error, "a removed file waits until its file system is next opened");
+        }
+    }
+    results
+}
+
+async fn run_kept(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
     let input = Decoder::new(arguments);
     let mut out = Results::new(out);
     match procedure {

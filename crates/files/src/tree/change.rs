@@ -12,6 +12,22 @@ use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
+/// A file that is kept alive although its last name may go, for as long as a call takes.
+pub struct Kept {
+    files: Arc<dyn Files>,
+    object: ObjectId,
+}
+
+impl Kept {
+    /// Ends it; a file without a name that nobody else holds goes.
+    ///
+    /// # Errors
+    /// What taking the file apart meets. It goes when the file system is next opened, then.
+    pub async fn release(self, rq: &Request) -> Result<(), FileError> {
+        self.files.release(rq, self.object).await
+    }
+}
+
 impl Tree {
     /// The file system of a node that is to be changed.
     async fn changing(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
@@ -234,6 +250,19 @@ impl Tree {
                 files.sync(rq, object).await
             }
             Opened::Locked => Ok(()),
+        }
+    }
+
+    /// Keeps a file for a call that has its number from somewhere, and so the number for the file: it cannot become
+    /// another's before the call is done. Who calls looks then whether it is still the file that is meant.
+    pub async fn keep(&self, rq: &Request, node: Node) -> Result<Option<Kept>, FileError> {
+        match self.open(rq, node.branch).await? {
+            Opened::Files(files) if !node.is_synthetic() => {
+                let object = object_of(&*files, node);
+                files.hold(object);
+                Ok(Some(Kept { files, object }))
+            }
+            _ => Ok(None),
         }
     }
 

@@ -53,6 +53,8 @@ struct State {
     changes: u64,
     /// How often it was made stable.
     syncs: u64,
+    /// How often a file was read or changed that nobody held.
+    unheld: u64,
 }
 
 impl MemoryFiles {
@@ -70,6 +72,17 @@ impl MemoryFiles {
     /// How often it was made stable.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
+    }
+
+    /// How often a file was read, written or given attributes while nobody held it: a pool may have given its number to
+    /// another one before.
+    pub fn unheld(&self) -> u64 {
+        self.state().unheld
+    }
+
+    /// How many files are held.
+    pub fn held_count(&self) -> usize {
+        self.state().holds.len()
     }
 
     /// Adds a file below the directory `parent` (34 is the root); its content is a symbolic link's target, too.
@@ -107,6 +120,10 @@ impl MemoryFiles {
 }
 
 impl State {
+    fn note_use(&mut self, object: ObjectId) {
+        self.unheld += u64::from(!self.holds.contains_key(&object.0));
+    }
+
     fn insert(&mut self, object: u64, parent: u64, kind: FileKind, mode: u32, content: Bytes) {
         let size_bytes = if kind == FileKind::Directory { 2 } else { content.len() as u64 };
         let time_ns = EPOCH_NS;
@@ -222,7 +239,9 @@ impl Files for MemoryFiles {
         offset: u64,
         len: usize,
     ) -> Answer<'a, smallvec::SmallVec<[Bytes; 4]>> {
-        now(self.state().slice(object, offset, len).map(|bytes| smallvec![bytes]))
+        let mut state = self.state();
+        state.note_use(object);
+        now(state.slice(object, offset, len).map(|bytes| smallvec![bytes]))
     }
 
     fn seek<'a>(&'a self, _: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>> {

@@ -1,9 +1,13 @@
 //! Everything that changes something.
 
 use crate::harness::*;
+use std::sync::Arc;
+use weir_files::FileKind;
+use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
+use weir_files::tree::{Member, Tree};
 use weir_nfs::fuzz::{small_server, writable_server};
 use weir_nfs::wire::{Decoder, Encoder};
-use weir_nfs::{Options, Peer, Server, Squash};
+use weir_nfs::{Options, Peer, Secrets, Server, Squash};
 
 const ALICE: u32 = 1000;
 
@@ -327,6 +331,26 @@ fn a_write_is_never_answered_by_another_one() {
     *write.last_mut().unwrap() = 8;
     assert_eq!(answer_to(&server, &alice, &write)[24..28], [0; 4]);
     assert_eq!(read(&server, &file).last(), Some(&8));
+}
+
+/// A call may wait between looking at a handle and writing: the number must not become another file's meanwhile.
+#[test]
+fn files_are_kept_while_a_call_is_about_them() {
+    let mut files = MemoryFiles::new(0x11);
+    files.writable = true;
+    files.add(34, b"file", FileKind::Regular, 0o666, b"contents");
+    let files = Arc::new(files);
+    let opener = MemoryOpener([("p".to_owned(), Arc::clone(&files))].into());
+    let tree = Tree::new(Arc::new(opener), vec![Member { name: "p".into(), id: 54 }]);
+    let secrets = Secrets { handles: [1; 32], verifier: *b"verifier" };
+    let server = Server::new(tree, 0xabcd, secrets, Options::default());
+    let root = mount(&server, "/p").unwrap();
+    let file = lookup(&server, &root, b"file").unwrap();
+    assert_eq!(write(&server, &file, ALICE, 0, 2, b"CON"), Ok((3, 2)));
+    assert_eq!(read(&server, &file), b"CONtents");
+    assert_eq!(ended(&ask(&server, 12, 0, args(&root).opaque(b"file"))), 0);
+    assert!(write(&server, &file, ALICE, 0, 2, b"late").is_err());
+    assert_eq!((files.unheld(), files.held_count()), (0, 0));
 }
 
 #[test]

@@ -251,6 +251,7 @@ impl State {
     }
 
     pub(super) fn write(&mut self, file: ObjectId, at: WriteAt, data: &[u8]) -> Result<Attributes, FileError> {
+        self.note_use(file);
         let entry = self.file(file)?;
         let size_bytes = entry.attributes.size_bytes;
         let offset = if let WriteAt::Offset(offset) = at { offset } else { size_bytes };
@@ -264,6 +265,7 @@ impl State {
     }
 
     pub(super) fn set(&mut self, object: ObjectId, set: &SetAttributes) -> Result<Attributes, FileError> {
+        self.note_use(object);
         if let Some(size_bytes) = set.size_bytes {
             let entry = self.file(object)?;
             entry.content = Self::resize(entry, size_bytes)?.into();
