@@ -25,6 +25,8 @@ use crate::space::{self, Space};
 use crate::spec::{Facts, specs};
 use crate::status::{self, States, VdevState};
 use crate::uberblocks;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -150,8 +152,8 @@ struct Candidate<'a> {
     rewinds: bool,
 }
 
-/// What one uberblock led to.
-struct Opened {
+/// The MOS that one uberblock led to.
+struct Rooted {
     config: PoolConfig,
     tree: VdevConfig,
     states: (VdevState, States),
@@ -159,6 +161,10 @@ struct Opened {
     cache: Arc<Cache>,
     mos: Mos,
     features: Features,
+}
+
+/// What stands in it.
+struct Contents {
     dsl: Arc<Dsl>,
     space: Space,
     capacity: Capacity,
@@ -186,16 +192,18 @@ impl Pool {
         let (forger, writing) = (options.forger.clone(), access == Access::ReadWrite);
         let rewinds = options.rewind != Rewind::No;
         let candidate = Candidate { machine, found: &found, arc_bytes: options.arc_bytes, forger, writing, rewinds };
-        let mut opened = candidate.rewind(options.rewind).await?;
-        if options.checkpoint {
-            let uberblock = checkpoint(&opened).await?;
-            opened = candidate.attempt(uberblock).await?;
-        }
+        let (opened, contents) = if options.checkpoint {
+            // Of the newest state only the way to the checkpoint matters: who wants that may have nothing else left.
+            let newest = candidate.rewind(options.rewind, |uberblock| candidate.root(uberblock).boxed()).await?;
+            candidate.whole(checkpoint(&newest).await?).await?
+        } else {
+            candidate.rewind(options.rewind, |uberblock| candidate.whole(uberblock).boxed()).await?
+        };
         let warnings = warnings(&found, &opened);
         let newest_txg = uberblocks::ranked(&found, None).first().map_or(opened.uberblock.txg, |u| u.txg);
         let (state, states) = opened.states;
         let rq = &Request::internal("open");
-        let (wrapping, loaded) = load_keys(rq, &opened.dsl, &options.keys).await?;
+        let (wrapping, loaded) = load_keys(rq, &contents.dsl, &options.keys).await?;
         Ok(Pool {
             machine: machine.clone(),
             config: opened.config,
@@ -212,11 +220,11 @@ impl Pool {
             devices: found.devices,
             aux: assembly.aux,
             warnings,
-            dsl: opened.dsl,
+            dsl: contents.dsl,
             loaded,
             wrapping,
-            space: opened.space,
-            capacity: opened.capacity,
+            space: contents.space,
+            capacity: contents.capacity,
         })
     }
 
@@ -273,13 +281,18 @@ impl Candidate<'_> {
         move |source| PoolError::Mos { pool: pool.clone(), what: what.clone(), source: Box::new(source) }
     }
 
-    async fn rewind(&self, rewind: Rewind) -> Result<Opened, PoolError> {
+    /// Tries one state after the other.
+    async fn rewind<'a, T>(
+        &self,
+        rewind: Rewind,
+        attempt: impl Fn(Uberblock) -> BoxFuture<'a, Result<T, PoolError>>,
+    ) -> Result<T, PoolError> {
         let at_most = if let Rewind::Before(txg) = rewind { Some(txg) } else { None };
         let ranked = uberblocks::ranked(self.found, at_most);
         let tries = if rewind == Rewind::No { 1 } else { ranked.len() };
         let mut first = None;
         for uberblock in ranked.into_iter().take(tries) {
-            match self.attempt(uberblock).await {
+            match attempt(uberblock).await {
                 Ok(opened) => return Ok(opened),
                 // Older uberblocks bring back neither devices nor features.
                 Err(e @ (PoolError::MissingDevices { .. } | PoolError::UnsupportedFeatures { .. })) => return Err(e),
@@ -320,7 +333,25 @@ impl Candidate<'_> {
         Tree::new(specs(config, &facts)).map_err(bad)
     }
 
-    async fn attempt(&self, uberblock: Uberblock) -> Result<Opened, PoolError> {
+    /// A state with what stands in it.
+    async fn whole(&self, uberblock: Uberblock) -> Result<(Rooted, Contents), PoolError> {
+        let rooted = self.root(uberblock).await?;
+        let rq = &Request::internal("open");
+        let dsl = Dsl::open(rq, rooted.mos.set.clone(), &rooted.config.name).await?;
+        let space = space::load(rq, &rooted.mos, &rooted.tree).await?;
+        let capacity = capacity::reckon(rq, &rooted.mos, &rooted.tree, &space).await?;
+        if self.rewinds && self.writing {
+            let known = allocated::allocated(rq, &rooted.mos, &rooted.tree.children).await?;
+            if let Some(fault) = known.faults.first() {
+                let what = format!("its space maps cannot be trusted: {fault}");
+                return Err(PoolError::Config { pool: self.name().to_owned(), what });
+            }
+        }
+        Ok((rooted, Contents { dsl, space, capacity }))
+    }
+
+    /// The MOS of a state.
+    async fn root(&self, uberblock: Uberblock) -> Result<Rooted, PoolError> {
         let rq = &Request::internal("open");
         let by_labels = self.found.label_tree()?;
         let none = BTreeMap::new();
@@ -352,17 +383,7 @@ impl Candidate<'_> {
         let tree = self.tree(&trusted, &dtls, &uberblock)?;
         indirect::load(rq, &mos, &trusted, &tree).await.map_err(self.unreadable("the mapping of a removed vdev"))?;
         let (cache, mos) = self.mos(rq, tree, salt, &uberblock, self.arc_bytes).await?;
-        let dsl = Dsl::open(rq, mos.set.clone(), &config.name).await?;
-        let space = space::load(rq, &mos, &trusted).await?;
-        let capacity = capacity::reckon(rq, &mos, &trusted, &space).await?;
-        if self.rewinds && self.writing {
-            let known = allocated::allocated(rq, &mos, &trusted.children).await?;
-            if let Some(fault) = known.faults.first() {
-                let what = format!("its space maps cannot be trusted: {fault}");
-                return Err(PoolError::Config { pool: self.name().to_owned(), what });
-            }
-        }
-        Ok(Opened { config, tree: trusted, states, uberblock, cache, mos, features, dsl, space, capacity })
+        Ok(Rooted { config, tree: trusted, states, uberblock, cache, mos, features })
     }
 
     /// How the vdevs stand, or which of them lack too much.
@@ -391,7 +412,7 @@ pub(crate) async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
 }
 
 /// The uberblock that the checkpoint keeps: its words stand in the MOS directory.
-async fn checkpoint(opened: &Opened) -> Result<Uberblock, PoolError> {
+async fn checkpoint(opened: &Rooted) -> Result<Uberblock, PoolError> {
     let rq = &Request::internal("open");
     let pool = opened.config.name.clone();
     let words = opened.mos.named_words(rq, names::CHECKPOINT).await;
@@ -409,7 +430,7 @@ async fn checkpoint(opened: &Opened) -> Result<Uberblock, PoolError> {
 }
 
 /// What a person should know who opens this pool.
-fn warnings(found: &FoundPool, opened: &Opened) -> Vec<String> {
+fn warnings(found: &FoundPool, opened: &Rooted) -> Vec<String> {
     let mut out = Vec::new();
     for vdev in opened.tree.leaves() {
         if !found.devices.contains_key(&vdev.guid) && matches!(vdev.kind, VdevKind::Disk | VdevKind::File) {

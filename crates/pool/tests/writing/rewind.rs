@@ -1,7 +1,7 @@
 //! Going back past states that cannot be read (`zpool import -F`).
 
 use crate::real::{folder, pool_of};
-use crate::{work, zdb};
+use crate::{goldens, work, zdb};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -54,5 +54,26 @@ fn a_state_whose_space_maps_cannot_be_read_is_left_for_an_older_one() {
         work::demand_whole(&machine, &dir, "tank").await;
     });
     zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_checkpoint_is_opened_though_the_newest_state_is_bad() {
+    let Some(goldens) = goldens::goldens() else { return };
+    let dir = goldens::unpack(&goldens, "checkpoint");
+    let machine = Machine::production().unwrap();
+    machine.block_on(async {
+        let options = |checkpoint| OpenOptions { checkpoint, ..OpenOptions::new(vec![dir.clone()], "g-checkpoint") };
+        let pool = Pool::open(&machine, &options(false)).await.unwrap();
+        let (_, places) = newest_log(&pool).await;
+        for device in pool.devices.values() {
+            let device = File::options().write(true).open(&device.path).unwrap();
+            places.iter().for_each(|at| device.write_all_at(&[0xe7; 512], *at).unwrap());
+        }
+        drop(pool);
+        Pool::open(&machine, &options(false)).await.unwrap_err();
+        let old = Pool::open(&machine, &options(true)).await.unwrap();
+        assert!(old.uberblock.txg < old.newest_txg);
+    });
     std::fs::remove_dir_all(&dir).unwrap();
 }
