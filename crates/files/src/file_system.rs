@@ -9,6 +9,7 @@ use crate::writing::unlinked::Holds;
 use crate::writing::{Opening, Settings, Writing};
 use bytes::Bytes;
 use smallvec::SmallVec;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 use weir_format::zap::NormFlags;
 use weir_format::znode::{DirEntry as StoredEntry, master};
@@ -119,6 +120,8 @@ pub struct FileSystem {
     numbers: RwLock<Arc<Numbers>>,
     pub(crate) writing: Option<Writing>,
     pub(crate) holds: Holds,
+    /// The newest group in which blocks of it were lent to another file system.
+    pub(crate) lent: AtomicU64,
 }
 
 impl FileSystem {
@@ -201,6 +204,7 @@ impl FileSystem {
             numbers: RwLock::new(Arc::new(numbers)),
             writing,
             holds: Holds::default(),
+            lent: AtomicU64::new(0),
         })
     }
 

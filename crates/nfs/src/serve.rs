@@ -65,7 +65,6 @@ type Outgoing = (Reply, Held);
 /// What a call holds until its reply is written.
 struct Held {
     _call: OwnedSemaphorePermit,
-    _long: Option<OwnedSemaphorePermit>,
     _reply: (Place, Place),
 }
 
@@ -188,10 +187,12 @@ async fn read(
             let Ok(call) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
             let bytes = reply_bytes(&message);
             let reply = (replies.take(bytes).await, shared.replies.take(bytes).await);
-            let held = Held { _call: call, _long: long, _reply: reply };
+            let held = Held { _call: call, _reply: reply };
             let (server, client, sender) = (Arc::clone(&shared.server), client.clone(), sender.clone());
             drop(shared.tasks.spawn(async move {
                 let reply = server.answer(&client, &Bytes::from(message)).await;
+                // The call is gone, whenever its reply is taken.
+                drop(long);
                 if let Some(reply) = reply {
                     // A writer that is gone needs no reply.
                     let _ = sender.send((reply, held)).await;

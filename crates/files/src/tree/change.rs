@@ -24,7 +24,7 @@ impl Kept {
     /// # Errors
     /// What taking the file apart meets. It goes when the file system is next opened, then.
     pub async fn release(self, rq: &Request) -> Result<(), FileError> {
-        self.files.release(rq, self.object).await
+        self.files.end_call(rq, self.object).await
     }
 }
 
@@ -259,7 +259,7 @@ impl Tree {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => {
                 let object = object_of(&*files, node);
-                files.hold(object);
+                files.hold_for_call(object);
                 Ok(Some(Kept { files, object }))
             }
             _ => Ok(None),

@@ -175,6 +175,13 @@ pub trait Files: Send + Sync {
     fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId) -> Answer<'a, ()> {
         ready(Ok(())).boxed()
     }
+    /// A hold for the time of a call.
+    fn hold_for_call(&self, object: ObjectId) {
+        self.hold(object);
+    }
+    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+        self.release(rq, object)
+    }
 }
 
 fn refused<'a, T: Send + 'a>() -> Answer<'a, T> {
@@ -385,5 +392,13 @@ impl Files for FileSystem {
 
     fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ()> {
         FileSystem::release(self, rq, object).boxed()
+    }
+
+    fn hold_for_call(&self, object: ObjectId) {
+        FileSystem::hold_for_call(self, object);
+    }
+
+    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+        FileSystem::end_call(self, rq, object).boxed()
     }
 }

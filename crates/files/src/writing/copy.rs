@@ -199,6 +199,7 @@ impl FileSystem {
         let most = copying.left.min(blocks * block_bytes);
         self.may_grow(rq, &owners(node)).await?;
         let tx = self.begin(rq, most, Purpose::Write).await?;
+        copying.files.note_lent(tx.txg());
         let failed = |e| FileError::at(e, copying.source, from);
         let mut pointers = Vec::new();
         let mut why = Shared::Never;

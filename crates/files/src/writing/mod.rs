@@ -152,6 +152,8 @@ pub(crate) struct Writing {
     renames: AsyncMutex<()>,
     /// Held while attributes or layouts are registered.
     shapes: AsyncMutex<()>,
+    /// Held while a large file goes by and by.
+    reaping: AsyncMutex<()>,
     /// The delete queue.
     unlinked: ObjectId,
     /// When files were read, as far as that is not stored.
@@ -174,6 +176,7 @@ impl Writing {
             locks: Locks::default(),
             renames: AsyncMutex::new(()),
             shapes: AsyncMutex::new(()),
+            reaping: AsyncMutex::new(()),
             unlinked,
             accessed: Mutex::default(),
             quotas: Mutex::default(),

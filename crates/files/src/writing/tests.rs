@@ -13,7 +13,7 @@ use crate::{Attributes, Cred, FileKind};
 use bytes::Bytes;
 use proptest::prelude::*;
 use weir_format::znode::master;
-use weir_format::{ObjectType, ObjsetKind};
+use weir_format::{ObjectType, ObjsetKind, Txg};
 use weir_objects::live::scratch;
 use weir_objects::sa::SaTable;
 use weir_objects::zap::{self, NewZap};

@@ -16,10 +16,10 @@ use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::Weak;
-use weir_format::ObjectId;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, Weak};
 use weir_format::znode::DirEntry as StoredEntry;
+use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 use weir_objects::live::Purpose;
 use weir_objects::txg::Tx;
@@ -37,6 +37,8 @@ pub(crate) type Holds = Mutex<BTreeMap<ObjectId, Held>>;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
     count: u64,
+    /// So many of them for the time of a call.
+    calls: u64,
     /// It has no name any more: the last hold takes it along.
     nameless: bool,
 }
@@ -61,13 +63,36 @@ impl FileSystem {
         lock(&self.holds).entry(object).or_default().count += 1;
     }
 
-    /// Closes it for good, unless files of it are held. Gives whether it is closed.
-    pub fn close_unless_used(&self) -> bool {
+    /// The same for the time of a call, by which a file is not in use. One [`FileSystem::end_call`] for each.
+    pub fn hold_for_call(&self, object: ObjectId) {
+        let mut holds = lock(&self.holds);
+        let held = holds.entry(object).or_default();
+        (held.count, held.calls) = (held.count + 1, held.calls + 1);
+    }
+
+    /// Ends the hold of a call, as [`FileSystem::release`] does.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::release`].
+    pub async fn end_call(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+        lock(&self.holds).entry(object).and_modify(|held| held.calls = held.calls.saturating_sub(1));
+        self.release(rq, object).await
+    }
+
+    /// Closes it for good, unless files of it are held or blocks of it were lent in a group after `syncing`: their new
+    /// owners count with that group only. Gives whether it is closed.
+    pub fn close_unless_used(&self, syncing: Txg) -> bool {
         let holds = lock(&self.holds);
-        if holds.is_empty() {
+        let unused = holds.is_empty() && self.lent.load(Ordering::SeqCst) <= syncing.0;
+        if unused {
             self.objects().close(true);
         }
-        holds.is_empty()
+        unused
+    }
+
+    /// Blocks of it are lent in a group. Noted while the file is held.
+    pub(super) fn note_lent(&self, txg: Txg) {
+        self.lent.fetch_max(txg.0, Ordering::SeqCst);
     }
 
     /// Keeps a snapshot for as long as blocks of a file are lent; `None` for what is no snapshot.
@@ -104,9 +129,9 @@ impl FileSystem {
         }
     }
 
-    /// How many files are held open.
+    /// How many files are held open; for longer than a call, that is.
     pub fn held_count(&self) -> usize {
-        lock(&self.holds).len()
+        lock(&self.holds).values().filter(|held| held.count > held.calls).count()
     }
 
     /// Whether it was closed for good.
@@ -148,6 +173,9 @@ impl FileSystem {
         let own = writing.own.get().filter(|_| large).and_then(Weak::upgrade);
         let Some(files) = own else { return self.reap_unless_held(rq, object).await };
         writing.machine.tasks.spawn(async move {
+            // One after the other: what may be given back in a group is shared with those who wait for it.
+            let Some(writing) = &files.writing else { return };
+            let _turn = writing.reaping.lock().await;
             files.reap_or_tell(&Request::internal("delete queue"), object).await;
         });
         Ok(())

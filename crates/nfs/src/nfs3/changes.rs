@@ -142,10 +142,8 @@ impl Context<'_> {
         let (_offset, _count) = (input.u64()?, input.u32()?);
         let committed = async {
             let found = self.resolve(handle).await.map_err(|status| (status, None))?;
-            let done = match self.may_change(&found).await {
-                Ok(()) => self.make_stable(&found).await,
-                refused => refused,
-            };
+            // Also where nothing may change any more: what was written before may not be stable yet.
+            let done = if self.may_write { self.make_stable(&found).await } else { Err(Status::Rofs) };
             done.map(|()| found.clone()).map_err(|status| (status, Some(found)))
         };
         match committed.await {

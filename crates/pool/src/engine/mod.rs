@@ -364,6 +364,9 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
             answer(done.as_ref().copied().map_err(|why| engine.suspended(why)));
         }
         if core.ended {
+            // Also where a group failed with others of its writes still under way: whoever takes the pool next gets its
+            // devices to itself.
+            engine.cache.blocks().tree().close(&engine.machine.clock).await;
             core.autotrim.end().await;
             engine.queue.close();
             // Who still waits for a group waits for nothing.

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_files::FileSystem;
 use weir_files::diff::Diff;
-use weir_format::{ObjectId, ObjsetId};
+use weir_format::{ObjectId, ObjsetId, Txg};
 use weir_machine::Request;
 use weir_objects::dsl::change::{ChangeError, IsRead};
 use weir_volumes::Volume;
@@ -60,13 +60,13 @@ impl Reading {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a snapshot is being read. If not, it is closed.
-    fn is_read(&self, id: ObjectId) -> bool {
+    /// Whether a snapshot is being read, asked in the group that is syncing. If not, it is closed.
+    fn is_read(&self, id: ObjectId, syncing: Txg) -> bool {
         let (mut all, id) = (self.all_of(), ObjsetId(id.0));
         let doors: Vec<Door> = all.doors.get(&id).into_iter().flatten().filter_map(WeakDoor::upgrade).collect();
         let is_read = all.counts.contains_key(&id)
             || doors.iter().any(Door::is_used)
-            || !doors.iter().all(Door::close_unless_used);
+            || !doors.iter().all(|door| door.close_unless_used(syncing));
         if !is_read {
             all.doors.remove(&id);
         }
@@ -78,10 +78,10 @@ impl Reading {
         self.all_of().doors.values().flatten().filter_map(WeakDoor::upgrade).any(|door| door.is_used())
     }
 
-    /// The same, to be asked by those who destroy.
-    pub(crate) fn asked(&self) -> IsRead {
+    /// The same, to be asked by those who destroy in the group that is syncing.
+    pub(crate) fn asked(&self, syncing: Txg) -> IsRead {
         let reading = self.clone();
-        Arc::new(move |id| reading.is_read(id))
+        Arc::new(move |id| reading.is_read(id, syncing))
     }
 
     fn begin(&self, id: ObjsetId) -> Reader {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_files::FileSystem;
-use weir_format::ObjsetId;
+use weir_format::{ObjsetId, Txg};
 use weir_objects::ObjectSet;
 use weir_objects::zil::Zil;
 use weir_volumes::Volume;
@@ -27,9 +27,10 @@ impl Door {
     }
 
     /// Closes it for good, unless clients use it. Gives whether it is closed.
-    pub fn close_unless_used(&self) -> bool {
+    /// `syncing`: the group in which it goes.
+    pub fn close_unless_used(&self, syncing: Txg) -> bool {
         match self {
-            Door::Files(files) => files.close_unless_used(),
+            Door::Files(files) => files.close_unless_used(syncing),
             Door::Volume(volume) => volume.close_unless_used(),
         }
     }

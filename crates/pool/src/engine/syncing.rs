@@ -113,7 +113,7 @@ pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<
     core.context.capacity_bytes = engine.gate.space().capacity_bytes();
     let mut change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
     // Who begins to read one waits for this group.
-    change.reading = engine.reading.asked();
+    change.reading = engine.reading.asked(txg);
     let mut syncing = Syncing { change, core, engine, made: Vec::new() };
     let mut answers = VecDeque::new();
     (syncing.run(&mut answers, now_s).await, answers)

@@ -50,6 +50,33 @@ fn an_open_file_outlives_its_name_and_a_crash_ends_it() {
 }
 
 #[test]
+fn a_call_keeps_a_file_and_is_no_use_of_its_file_system() {
+    in_world(Settings::default(), async |rq, _, fs| {
+        let root = &Cred::root();
+        let id = fs.create(rq, root, ROOT, b"file", &file(0o600)).await.unwrap().object;
+        fs.hold_for_call(id);
+        assert_eq!((fs.held_count(), fs.close_unless_used(Txg(u64::MAX))), (0, false));
+        fs.hold(id);
+        assert_eq!(fs.held_count(), 1);
+        fs.release(rq, id).await.unwrap();
+        fs.remove(rq, root, ROOT, b"file").await.unwrap();
+        assert_eq!((fs.held_count(), fs.attributes(rq, id).await.map(|a| a.links)), (0, Ok(0)));
+        fs.end_call(rq, id).await.unwrap();
+        assert!(fs.attributes(rq, id).await.is_err());
+    });
+}
+
+#[test]
+fn what_has_lent_blocks_stays_until_their_owners_count() {
+    in_world(Settings::default(), async |_, _, fs| {
+        fs.note_lent(Txg(8));
+        fs.note_lent(Txg(7));
+        assert_eq!((fs.close_unless_used(Txg(7)), fs.is_closed()), (false, false));
+        assert_eq!((fs.close_unless_used(Txg(8)), fs.is_closed()), (true, true));
+    });
+}
+
+#[test]
 fn a_directory_does_not_come_to_stand_in_itself() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
