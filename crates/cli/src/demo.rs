@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_daemon::fuse::{self, MountOptions, Mounted};
 use weir_daemon::service::summary;
-use weir_daemon::{Front, Service, ServiceError, ServiceOptions};
+use weir_daemon::{Exports, Service, ServiceError, ServiceOptions};
 use weir_machine::{Machine, Production};
 use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
 use weir_objects::props::Value;
@@ -148,7 +148,7 @@ async fn show(machine: &Machine, folder: &Path, opened: &OpenedPool, once: bool)
 }
 
 /// Starts the servers, on other ports than the usual ones where those are taken.
-async fn start(machine: &Machine, front: &Arc<Front>) -> Result<Service, Failure> {
+async fn start(machine: &Machine, front: &Arc<Exports>) -> Result<Service, Failure> {
     let usual = ServiceOptions::default();
     match Service::start(machine, front, &usual).await {
         Err(ServiceError::Listen { address, .. }) => {
@@ -161,7 +161,7 @@ async fn start(machine: &Machine, front: &Arc<Front>) -> Result<Service, Failure
 }
 
 /// Mounts the pool in the folder, if this machine can.
-async fn mount(machine: &Machine, folder: &Path, front: &Front) -> Result<Option<Mounted>, Failure> {
+async fn mount(machine: &Machine, folder: &Path, front: &Exports) -> Result<Option<Mounted>, Failure> {
     let path = folder.join("mnt");
     // What an earlier run left mounted there answers nobody.
     if let Err(error) = std::fs::create_dir_all(&path) {
@@ -174,7 +174,7 @@ async fn mount(machine: &Machine, folder: &Path, front: &Front) -> Result<Option
         allow_other: root,
         threads: 2,
         writable: true,
-        alone: false,
+        exclusive: false,
         dev: false,
         suid: false,
     };

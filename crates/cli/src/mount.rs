@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
-use weir_daemon::{Front, Shown};
+use weir_daemon::{Exports, OpenPool};
 use weir_machine::{Machine, Production, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
 
@@ -48,7 +48,7 @@ pub enum Access {
 /// A pool opened one way or the other, until it is closed.
 pub struct OpenedPool {
     /// What is shown of it.
-    pub shown: Shown,
+    pub shown: OpenPool,
     served: Option<Served>,
 }
 
@@ -85,7 +85,7 @@ impl OpenedPool {
             }
         }
         let pool = machine.block_on(open_pool(machine, options))?;
-        Ok(OpenedPool { shown: Shown::Read(pool), served: None })
+        Ok(OpenedPool { shown: OpenPool::ReadOnly(pool), served: None })
     }
 
     /// A pool that is open for changes already.
@@ -94,15 +94,15 @@ impl OpenedPool {
         let devices = written.locks().map(Locks::identities).unwrap_or_default();
         let held = Held::new(written.machine.clone(), written.engine.clone(), devices, wish);
         held.go_on_scrubbing();
-        let shown = Shown::Written(written.engine.clone());
+        let shown = OpenPool::Writable(written.engine.clone());
         let (door, ending) = (Mutex::default(), Mutex::default());
         let endings = tokio::sync::Mutex::new(endings);
         OpenedPool { shown, served: Some(Served { written, held, door, endings, ending }) }
     }
 
     /// What its doors show. From now on administrators are heard, if it is open for changes.
-    pub async fn front(&self) -> Result<Arc<Front>, Failure> {
-        let front = Arc::new(Front::open(&Request::internal("serve"), &self.shown).await?);
+    pub async fn front(&self) -> Result<Arc<Exports>, Failure> {
+        let front = Arc::new(Exports::open(&Request::internal("serve"), &self.shown).await?);
         if let Some(served) = &self.served {
             served.held.set_front(front.clone());
             match Door::open(&served.held) {
@@ -146,16 +146,16 @@ impl OpenedPool {
 }
 
 /// Says where what is acknowledged as stable is not.
-pub async fn tell_of_unsynced(shown: &Shown) -> Result<(), Failure> {
-    for name in shown.unsynced(&Request::internal("sync")).await? {
+pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
+    for name in shown.with_sync_disabled(&Request::internal("sync")).await? {
         eprintln!("{name}: sync=disabled: what is acknowledged as stable here may be lost in a crash");
     }
     Ok(())
 }
 
 /// Whether a mount may have what a property can forbid. There is one mount for all file systems: what one forbids, it has not.
-async fn allowed(shown: &Shown, wanted: bool, property: &str) -> Result<bool, Failure> {
-    let off = if wanted { shown.off(&Request::internal("mount"), property).await? } else { None };
+async fn allowed(shown: &OpenPool, wanted: bool, property: &str) -> Result<bool, Failure> {
+    let off = if wanted { shown.first_with_off(&Request::internal("mount"), property).await? } else { None };
     if let Some(name) = &off {
         eprintln!("{name}: {property}=off: so it is in all of this mount");
     }
@@ -274,8 +274,15 @@ fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
     if access == Access::Read {
         (dev, suid) = (false, false);
     }
-    let options =
-        MountOptions { source: String::new(), allow_other, threads: THREADS, writable: false, alone: true, dev, suid };
+    let options = MountOptions {
+        source: String::new(),
+        allow_other,
+        threads: THREADS,
+        writable: false,
+        exclusive: true,
+        dev,
+        suid,
+    };
     Ok((options, access))
 }
 

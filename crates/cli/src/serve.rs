@@ -93,7 +93,7 @@ fn service_options(args: &Args) -> Result<ServiceOptions, Failure> {
 fn nfs_options(args: &Args) -> Result<nfs::Options, Failure> {
     let squash = match (args.has('S'), args.has('A')) {
         (true, true) => return Err(SPEC.misused("--no-root-squash and --all-squash exclude each other")),
-        (true, false) => Squash::Nobody,
+        (true, false) => Squash::None,
         (false, true) => Squash::All,
         (false, false) => Squash::Root,
     };

@@ -1,59 +1,59 @@
-//! What is said over an administrator's socket: frames of a kind, a length and bytes.
+//! Wire format of the administration socket: frames of a kind, a length and contents.
 //!
 //! ```text
-//!   kind u8 │ length u32, little-endian │ bytes        length at most MAX_BYTES, and less for most kinds
+//!   kind u8 │ length u32, little-endian │ bytes        length at max_bytes MAX_BYTES, and less for max_bytes kinds
 //!
 //!   client ─► Call (once, first) · Input
-//!   holder ─► Out · Err · Ask · AskBytes · End (once, last)
+//!   server ─► Out · Err · Ask · AskBytes · End (once, last)
 //! ```
 //!
-//! In a call, texts are a length (u32) and bytes.
+//! In a call, a string is a length (u32) and bytes.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Bytes of a frame before its contents.
+/// Size of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 5;
-/// Longest contents of a call.
+/// Maximum size of the contents of a call in bytes.
 pub const MAX_CALL_BYTES: usize = 1 << 20;
-/// Longest contents of any other frame.
+/// Maximum size of the contents of any other frame in bytes.
 pub const MAX_BYTES: usize = 64 << 10;
-/// Most words of a command line.
+/// Maximum number of arguments of a command.
 const MAX_WORDS: usize = 16_384;
-/// What a call begins with: it changes when the protocol does.
+/// Protocol version at the start of a call.
 const VERSION: u32 = 2;
 
-/// Why a frame is none.
+/// Error of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
-    /// A kind that there is not.
+    /// Unknown kind.
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
-    /// Longer than its kind may be.
+    /// Longer than the limit of its kind.
     #[error("a frame of {0} bytes")]
     TooLong(usize),
-    /// Contents that are none of its kind.
-    #[error("a frame with contents that make no sense")]
+    /// Malformed contents.
+    #[error("a frame with malformed contents")]
     Contents,
     /// Another version of the protocol.
-    #[error("the other side speaks version {0} of the protocol, this one {VERSION}: use the same weir for both")]
+    #[error("the peer uses protocol version {0}, this program {VERSION}: use the same version of weir for both")]
     Version(u32),
 }
 
-/// Who called a command, and where.
+/// A command with its arguments and environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The program's name: `zpool`, `zfs`.
+    /// Program name: `zpool`, `zfs`.
     pub program: String,
-    /// The words behind it.
+    /// Arguments of the command.
     pub words: Vec<OsString>,
-    /// The working folder.
+    /// Working directory.
     pub folder: PathBuf,
-    /// Where pools are looked for if no word says it.
+    /// Search path for pools from the environment, used if no argument gives one.
     pub dirs: Option<OsString>,
-    /// User and group. Not sent: the kernel says who is at the other end.
+    /// User and group ID. Not sent: the server reads them from the socket's peer credentials.
     pub ids: (u32, u32),
     /// Whether standard error is a terminal.
     pub terminal: bool,
@@ -64,21 +64,21 @@ pub struct Caller {
 pub enum Frame {
     /// A command.
     Call(Caller),
-    /// What the client read; the end of its input if empty.
+    /// Bytes of the client's standard input; empty at its end.
     Input(Vec<u8>),
-    /// For its standard output.
+    /// Bytes for the client's standard output.
     Out(Vec<u8>),
-    /// For its standard error.
+    /// Bytes for the client's standard error.
     Err(Vec<u8>),
-    /// The command needs one line from the client's standard input; shown is this prompt.
+    /// Requests one line of the client's standard input, after showing this prompt.
     Ask(Vec<u8>),
-    /// The command ended with this exit code.
+    /// Exit code of the command.
     End(u8),
-    /// The command needs the client's standard input to its end, at most so many bytes; nothing from a terminal.
+    /// Requests the rest of the client's standard input, at max_bytes this many bytes; not read from a terminal.
     AskBytes(u32),
 }
 
-/// Takes bytes apart.
+/// Decodes the contents of a frame.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -145,7 +145,7 @@ fn read_call(bytes: &[u8]) -> Result<Caller, WireError> {
 }
 
 impl Frame {
-    /// Its bytes. Output of any length goes through [`Frame::cut`] first.
+    /// Encodes the frame. Contents must fit in one frame: see [`Frame::chunks`].
     pub fn encode(&self) -> Vec<u8> {
         let (kind, contents) = match self {
             Frame::Call(caller) => (1, call(caller)),
@@ -154,7 +154,7 @@ impl Frame {
             Frame::Err(bytes) => (4, bytes.clone()),
             Frame::Ask(bytes) => (5, bytes.clone()),
             Frame::End(code) => (6, vec![*code]),
-            Frame::AskBytes(most) => (7, most.to_le_bytes().to_vec()),
+            Frame::AskBytes(max_bytes) => (7, max_bytes.to_le_bytes().to_vec()),
         };
         let mut out = vec![kind];
         out.extend_from_slice(&(contents.len() as u32).to_le_bytes());
@@ -162,32 +162,32 @@ impl Frame {
         out
     }
 
-    /// Output of any length as frames.
-    pub fn cut(bytes: &[u8], make: fn(Vec<u8>) -> Frame) -> impl Iterator<Item = Frame> {
+    /// Splits output of any length into frames.
+    pub fn chunks(bytes: &[u8], make: fn(Vec<u8>) -> Frame) -> impl Iterator<Item = Frame> {
         bytes.chunks(MAX_BYTES).map(move |piece| make(piece.to_vec()))
     }
 
-    /// The length of the contents that follow a header.
+    /// Length of the contents that follow a header, in bytes.
     ///
     /// # Errors
-    /// If there is no such kind, or they are too long for it.
+    /// If the kind is unknown or the length exceeds its limit.
     pub fn length(header: [u8; HEADER_BYTES]) -> Result<usize, WireError> {
         let [kind, length @ ..] = header;
         let length = u32::from_le_bytes(length) as usize;
-        let most = match kind {
+        let max_bytes = match kind {
             1 => MAX_CALL_BYTES,
             2..=5 => MAX_BYTES,
             6 => 1,
             7 => 4,
             other => return Err(WireError::Kind(other)),
         };
-        if length > most { Err(WireError::TooLong(length)) } else { Ok(length) }
+        if length > max_bytes { Err(WireError::TooLong(length)) } else { Ok(length) }
     }
 
-    /// The frame of a kind with these contents.
+    /// Decodes the contents of a frame of this kind.
     ///
     /// # Errors
-    /// If they make no sense.
+    /// If the contents are malformed.
     pub fn decode(kind: u8, contents: &[u8]) -> Result<Frame, WireError> {
         Ok(match kind {
             1 => Frame::Call(read_call(contents)?),
@@ -205,10 +205,10 @@ impl Frame {
     }
 }
 
-/// A fuzz target: its name and its body.
+/// Name and body of a fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Name and body of each fuzz target: each returns, whatever the input, in time and memory bounded by its length.
+/// Fuzz targets of this crate: each must return for any input, in time and memory bounded by the input's length.
 pub const TARGETS: &[Target] = &[("admin_frame", frame_target)];
 
 fn frame_target(data: &[u8]) {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_as_they_were() {
+    fn frames_round_trip() {
         let without = Caller { dirs: None, terminal: false, ..caller() };
         for frame in [
             Frame::Call(caller()),
@@ -260,11 +260,11 @@ mod tests {
         ] {
             assert_eq!(decode(&frame.encode()), Ok(frame));
         }
-        assert_eq!(Frame::cut(&[1; MAX_BYTES + 1], Frame::Out).count(), 2);
+        assert_eq!(Frame::chunks(&[1; MAX_BYTES + 1], Frame::Out).count(), 2);
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn malformed_frames_are_rejected() {
         assert_eq!(Frame::length([9, 0, 0, 0, 0]), Err(WireError::Kind(9)));
         assert_eq!(Frame::length([3, 1, 0, 1, 0]), Err(WireError::TooLong(MAX_BYTES + 1)));
         assert_eq!(Frame::decode(6, &[]), Err(WireError::Contents));

@@ -1,43 +1,43 @@
-//! Hosts that are named: single addresses and networks.
+//! Sets of hosts: single addresses and networks.
 
 use std::net::IpAddr;
 use thiserror::Error;
 
-/// A text that names no host.
+/// A word that is neither an address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("'{0}' is no address and no network (192.0.2.7, 192.0.2.0/24, 2001:db8::/32)")]
-pub struct NoHost(String);
+#[error("'{0}' is not an address or network (192.0.2.7, 192.0.2.0/24, 2001:db8::/32)")]
+pub struct InvalidHost(String);
 
 /// A set of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<(IpAddr, u8)>);
 
 impl Hosts {
-    /// This machine alone.
+    /// Only this machine.
     pub fn loopback() -> Self {
         Hosts(vec![(IpAddr::from([127, 0, 0, 0]), 8), (IpAddr::from([0u16, 0, 0, 0, 0, 0, 0, 1]), 128)])
     }
 
-    /// Nobody.
+    /// The empty set.
     pub fn none() -> Self {
         Hosts(Vec::new())
     }
 
-    /// Adds addresses and networks, separated by commas; a leading `@` as in `sharenfs` means nothing.
+    /// Adds addresses and networks, separated by commas; a leading `@` as in `sharenfs` is ignored.
     ///
     /// # Errors
-    /// The first word that is neither.
-    pub fn add(&mut self, text: &str) -> Result<(), NoHost> {
+    /// The first word that is neither an address nor a network.
+    pub fn add(&mut self, text: &str) -> Result<(), InvalidHost> {
         for word in text.split(',').filter(|word| !word.is_empty()) {
-            self.0.push(network(word).ok_or_else(|| NoHost(word.to_owned()))?);
+            self.0.push(network(word).ok_or_else(|| InvalidHost(word.to_owned()))?);
         }
         Ok(())
     }
 
-    /// Whether an address is in the set. An IPv4 address that came over an IPv6 socket counts as itself.
+    /// Whether an address is in the set. An IPv4-mapped IPv6 address is treated as IPv4.
     pub fn has(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.0.iter().any(|(network, bits)| same_head(*network, address, *bits))
+        self.0.iter().any(|(network, bits)| has_same_prefix(*network, address, *bits))
     }
 }
 
@@ -48,13 +48,13 @@ fn network(word: &str) -> Option<(IpAddr, u8)> {
         None => (word, None),
     };
     let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most))?;
+    let max_bits = if address.is_ipv4() { 32 } else { 128 };
+    let bits = bits.map_or(Some(max_bits), |bits| bits.parse().ok().filter(|bits| *bits <= max_bits))?;
     Some((address, bits))
 }
 
-/// Whether two addresses of one kind agree in their first bits.
-fn same_head(one: IpAddr, other: IpAddr, bits: u8) -> bool {
+/// Whether two addresses of one family have the same prefix of `bits` bits.
+fn has_same_prefix(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     let differing = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
         (IpAddr::V6(one), IpAddr::V6(other)) => one.to_bits() ^ other.to_bits(),
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_hold_their_addresses_and_no_others() {
+    fn networks_contain_exactly_their_addresses() {
         let mut hosts = Hosts::none();
         hosts.add("192.0.2.7,@10.1.0.0/16,2001:db8::/32").unwrap();
         let has = |text: &str| hosts.has(text.parse().unwrap());
@@ -83,9 +83,9 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_words_are_reported() {
         for word in ["host", "1.2.3.4/33", "::/129", "1.2.3", "1.2.3.4/-1", "1.2.3.4/"] {
-            assert_eq!(Hosts::none().add(word), Err(NoHost(word.into())));
+            assert_eq!(Hosts::none().add(word), Err(InvalidHost(word.into())));
         }
     }
 }

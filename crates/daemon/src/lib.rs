@@ -1,28 +1,28 @@
-//! Ties pools to the protocols that serve them: the room that knows everyone.
+//! Connects pools to the protocol servers and mounts that export them.
 //!
 //! ```text
-//!   Pool or Engine ─▶ members ─▶ Tree ─▶ FUSE mount, or NFS server
+//!   Pool or Engine ─▶ file systems ─▶ Tree ─▶ FUSE mount, NFS server
 //!                └──▶ volumes ─▶ NBD server
 //! ```
 //!
-//! The pool knows data sets by name; the doors know a tree of file systems and a list of devices. What lies between is
-//! here: [`shown::Front`]. [`service::Service`] runs the servers and stops them.
+//! The pool provides datasets by name; the front ends need a tree of file systems and a list of devices.
+//! [`exports::Exports`] converts between them. [`service::Service`] starts and stops the servers.
 
 pub mod admin;
+pub mod exports;
 pub mod hosts;
 pub mod service;
-pub mod shown;
 
+pub use exports::{Exports, OpenPool};
 pub use hosts::Hosts;
 pub use service::{Service, ServiceError, ServiceOptions};
-pub use shown::{Front, Shown};
 
-/// Who NFS clients become.
+/// Identity mapping of NFS clients.
 pub mod nfs {
     pub use weir_nfs::{Options, Squash};
 }
 
-/// The FUSE door, for programs that mount.
+/// The FUSE front end, for programs that mount.
 pub mod fuse {
     pub use weir_fuse::{FuseError, MountOptions, Mounted, Unmounter, mount};
 }

@@ -1,7 +1,7 @@
-//! The servers of one pool: bound, started, described by lines to paste, stopped.
+//! Starts and stops the servers of one pool, and describes how to connect to them.
 
+use crate::exports::{Exports, OpenPool};
 use crate::hosts::Hosts;
-use crate::shown::{Front, Shown};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,61 +9,62 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_machine::{JoinHandle, Machine, Request, Served, Source};
-use weir_nbd::Directory as _;
+use weir_nbd::ExportList as _;
 use weir_nfs::Secrets;
 use weir_pool::PoolError;
 
-/// Where NFS listens by convention.
+/// Default port of NFS.
 pub const NFS_PORT: u16 = 2049;
-/// Where NBD listens by convention.
+/// Default port of NBD.
 pub const NBD_PORT: u16 = 10_809;
 
-/// Why there is no service.
+/// Error of starting the servers.
 #[derive(Debug, Error)]
 pub enum ServiceError {
-    /// The pool's data sets can't be read.
+    /// The pool's datasets cannot be read.
     #[error("{0}")]
     Pool(#[from] PoolError),
-    /// A port can't be had.
+    /// A port is unavailable.
     #[error("cannot listen on {address}: {why}; --nfs-port and --nbd-port choose others, 0 any free one")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         why: io::Error,
     },
 }
 
-/// How to serve.
+/// Options of the servers.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
     /// The address to listen on.
     pub listen: IpAddr,
-    /// The port of NFS and MOUNT; 0 picks a free one.
+    /// Port of NFS and MOUNT; 0 selects a free one.
     pub nfs_port: u16,
-    /// The port of NBD; 0 picks a free one.
+    /// Port of NBD; 0 selects a free one.
     pub nbd_port: u16,
-    /// Who becomes nobody, and who nobody is.
+    /// Identity mapping of NFS clients.
     pub nfs: weir_nfs::Options,
-    /// The hosts that may write.
+    /// Hosts that may write.
     pub writers: Hosts,
 }
 
 impl Default for ServiceOptions {
     fn default() -> Self {
         let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let (nfs, writers) = (weir_nfs::Options::default(), Hosts::loopback());
+        let nfs = weir_nfs::Options::default();
+        let writers = Hosts::loopback();
         ServiceOptions { listen, nfs_port: NFS_PORT, nbd_port: NBD_PORT, nfs, writers }
     }
 }
 
 /// The servers of one pool, running.
 pub struct Service {
-    /// Where NFS and MOUNT answer.
+    /// Address of NFS and MOUNT.
     pub nfs_address: SocketAddr,
-    /// Where NBD answers, if the pool has volumes, or may have them later.
+    /// Address of NBD; `None` for a read-only pool without volumes.
     pub nbd_address: Option<SocketAddr>,
-    front: Arc<Front>,
+    exports: Arc<Exports>,
     nfs: Arc<weir_nfs::Server>,
     nbd: Arc<weir_nbd::Server>,
     stop: watch::Sender<bool>,
@@ -71,80 +72,81 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts the servers. Inside a tokio runtime.
+    /// Starts the servers. Call it inside a tokio runtime.
     pub async fn start(
         machine: &Machine,
-        front: &Arc<Front>,
+        exports: &Arc<Exports>,
         options: &ServiceOptions,
     ) -> Result<Service, ServiceError> {
         let rq = Request::internal("serve");
-        let pool = &front.pool;
+        let pool = &exports.pool;
         let mut verifier = [0; 8];
         machine.entropy.fill(&mut verifier);
         let secrets = Secrets { handles: handle_key(&rq, pool).await?, verifier };
-        let nfs = Arc::new(weir_nfs::Server::new(front.tree.clone(), pool.guid(), secrets, options.nfs));
+        let nfs = Arc::new(weir_nfs::Server::new(exports.tree.clone(), pool.guid(), secrets, options.nfs));
         let hosts = Arc::new(options.writers.clone());
-        let writers: weir_nfs::Writers = Arc::new(move |address| hosts.has(address));
-        let nbd = Arc::new(weir_nbd::Server::new(front.volumes.clone(), Arc::clone(&writers)));
+        let write_acl: weir_nfs::WriteAcl = Arc::new(move |address| hosts.has(address));
+        let nbd = Arc::new(weir_nbd::Server::new(exports.volumes.clone(), Arc::clone(&write_acl)));
         let (stop, stopped) = watch::channel(false);
         let tasks = &machine.tasks;
         let (listener, nfs_address) = listen(options.listen, options.nfs_port).await?;
-        let has_volumes = !front.volumes.names().is_empty();
+        let has_volumes = !exports.volumes.names().is_empty();
         let nbd_listener = match (has_volumes, pool.is_writable()) {
             (false, false) => None,
             (true, _) => Some(listen(options.listen, options.nbd_port).await?),
-            // There may be volumes later.
+            // Volumes may be created later.
             (false, true) => listen(options.listen, options.nbd_port).await.inspect_err(|e| tracing::warn!("{e}")).ok(),
         };
-        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), writers, tasks.clone(), stopped.clone());
+        let serving = weir_nfs::serve(listener, Arc::clone(&nfs), write_acl, tasks.clone(), stopped.clone());
         let mut running = vec![tasks.spawn(serving)];
         let nbd_address = nbd_listener.as_ref().map(|(_, address)| *address);
         if let Some((listener, _)) = nbd_listener {
             running.push(tasks.spawn(weir_nbd::serve(listener, Arc::clone(&nbd), tasks.clone(), stopped)));
         }
-        Ok(Service { nfs_address, nbd_address, front: front.clone(), nfs, nbd, stop, running })
+        Ok(Service { nfs_address, nbd_address, exports: exports.clone(), nfs, nbd, stop, running })
     }
 
-    /// Lines ready to paste into a shell, for each file system and volume. `port=` and `mountport=` spare a client the
-    /// question to a port mapper (port 111), which nobody answers here.
+    /// Shell commands that mount each file system and attach each volume. `port=` and `mountport=` are given because
+    /// no port mapper (port 111) runs here.
     pub fn lines(&self) -> Vec<String> {
-        let (host, port) = (self.nfs_address.ip(), self.nfs_address.port());
-        let (how, flag) = if self.front.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
-        let exports = self.front.tree.members().into_iter().map(|member| member.name);
-        let mounts = exports.filter(|name| !name.contains('@')).map(|name| {
-            let source = quoted(&format!("{}:/{name}", bracketed(host)));
+        let host = self.nfs_address.ip();
+        let port = self.nfs_address.port();
+        let (how, flag) = if self.exports.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
+        let file_systems = self.exports.tree.members().into_iter().map(|member| member.name);
+        let mounts = file_systems.filter(|name| !name.contains('@')).map(|name| {
+            let source = shell_quoted(&format!("{}:/{name}", bracketed(host)));
             format!("mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {source} /mnt")
         });
         let volumes = self.nbd_address.into_iter().flat_map(|address| {
             let port = address.port();
-            self.front.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
-                let uri = format!("nbd://{address}/{}", escaped(&name));
-                let attach = format!("nbd-client {flag}-N {} {} {port} /dev/nbd0", quoted(&name), address.ip());
+            self.exports.volumes.names().into_iter().filter(|name| !name.contains('@')).flat_map(move |name| {
+                let uri = format!("nbd://{address}/{}", uri_escaped(&name));
+                let attach = format!("nbd-client {flag}-N {} {} {port} /dev/nbd0", shell_quoted(&name), address.ip());
                 [format!("qemu-img info {uri}"), attach]
             })
         });
         mounts.chain(volumes).collect()
     }
 
-    /// What was served: NFS, then NBD.
+    /// Request totals of NFS and NBD.
     pub fn served(&self) -> [(&'static str, &Served); 2] {
         [("nfs3", self.nfs.served()), ("nbd", self.nbd.served())]
     }
 
-    /// Stops accepting, answers what is under way, closes.
+    /// Stops accepting connections, answers the calls in progress, and closes.
     pub async fn stop(&mut self) {
         let _ = self.stop.send(true);
         for server in self.running.drain(..) {
-            // A server whose task was lost has nothing left to close.
+            // A failed server task needs no cleanup.
             let _ = server.await;
         }
     }
 }
 
-/// The key of NFS handles: the same whenever this pool is served, by whatever machine, so that clients' handles outlive
-/// the server. It is made from a number that was drawn at random when the pool was made and that no door shows: the GUID
-/// of the root dataset.
-async fn handle_key(rq: &Request, pool: &Shown) -> Result<[u8; 32], PoolError> {
+/// MAC key of NFS handles. It must be the same whenever and wherever this pool is served, so that clients' handles
+/// survive a restart. It is derived from the GUID of the root dataset, which was chosen at random when the pool was
+/// created and which no exports end reveals.
+async fn handle_key(rq: &Request, pool: &OpenPool) -> Result<[u8; 32], PoolError> {
     let root = pool.dsl(rq).await?.find(rq, &pool.name()).await?.phys.guid;
     let mut hasher = blake3::Hasher::new_derive_key("weir nfs file handles 1");
     for word in [pool.guid(), root] {
@@ -153,7 +155,7 @@ async fn handle_key(rq: &Request, pool: &Shown) -> Result<[u8; 32], PoolError> {
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// One line of statistics: how many requests, and how many bytes came from where.
+/// One line of statistics: number of requests, and bytes by source.
 pub fn summary(protocol: &str, served: &Served) -> String {
     let from = |sources: &[Source]| sources.iter().map(|source| served.bytes(*source)).sum::<u64>();
     format!(
@@ -182,14 +184,14 @@ fn bracketed(host: IpAddr) -> String {
     }
 }
 
-/// A word of a shell's line: names of datasets may have spaces.
-fn quoted(word: &str) -> String {
+/// Quotes a word for a shell, because dataset names may contain spaces.
+fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.:".contains(c);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
-/// A name as a part of a URI: what has a meaning there is written as `%` and two digits.
-fn escaped(name: &str) -> String {
+/// Percent-encodes a name for a URI.
+fn uri_escaped(name: &str) -> String {
     let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.:".contains(byte);
     name.bytes().map(|byte| if keep(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
@@ -199,17 +201,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_words_of_a_shell() {
-        assert_eq!(quoted("127.0.0.1:/p/v-1.x"), "127.0.0.1:/p/v-1.x");
-        assert_eq!(quoted("[::1]:/p"), "'[::1]:/p'");
-        assert_eq!(quoted("127.0.0.1:/p/a b"), "'127.0.0.1:/p/a b'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
+    fn names_are_quoted_for_a_shell() {
+        assert_eq!(shell_quoted("127.0.0.1:/p/v-1.x"), "127.0.0.1:/p/v-1.x");
+        assert_eq!(shell_quoted("[::1]:/p"), "'[::1]:/p'");
+        assert_eq!(shell_quoted("127.0.0.1:/p/a b"), "'127.0.0.1:/p/a b'");
+        assert_eq!(shell_quoted("it's"), r"'it'\''s'");
     }
 
     #[test]
-    fn names_become_uris() {
-        assert_eq!(escaped("p/v-1.x"), "p/v-1.x");
-        assert_eq!(escaped("p/v@s %"), "p/v%40s%20%25");
+    fn names_are_escaped_for_uris() {
+        assert_eq!(uri_escaped("p/v-1.x"), "p/v-1.x");
+        assert_eq!(uri_escaped("p/v@s %"), "p/v%40s%20%25");
         assert_eq!(bracketed("::1".parse().unwrap()), "[::1]");
     }
 }

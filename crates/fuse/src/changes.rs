@@ -1,6 +1,6 @@
-//! The operations that change something.
+//! Operations that modify something.
 
-use crate::convert::{self, WriteHow};
+use crate::convert::{self, WriteArgs};
 use crate::inner::{Entry, Inner, report};
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
@@ -8,7 +8,7 @@ use weir_files::tree::Node;
 use weir_files::{Attributes, Cred, New, NewKind, RenameMode, SetAttributes, Space, XattrMode};
 use weir_machine::Request;
 
-/// A file to be made.
+/// Arguments of a create.
 pub(crate) struct Create<'a> {
     pub(crate) parent: INodeNo,
     pub(crate) name: &'a [u8],
@@ -18,14 +18,14 @@ pub(crate) struct Create<'a> {
 }
 
 impl Inner {
-    /// Opens: the file is held until it is closed.
+    /// Opens a file: pins it until `close`.
     pub(crate) async fn open(&self, rq: &Request, number: INodeNo, writes: bool) -> Result<(), Errno> {
         let node = self.node(number)?;
         if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
             return Err(Errno::EROFS);
         }
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
-        // It may have gone before it was held.
+        // It may have been removed before it was pinned.
         match self.tree.attributes(rq, node).await {
             Ok(_) => Ok(()),
             Err(error) => {
@@ -35,7 +35,7 @@ impl Inner {
         }
     }
 
-    /// Ends what `open` began.
+    /// Closes a file that `open` pinned.
     pub(crate) async fn close(&self, rq: &Request, number: INodeNo) -> Result<(), Errno> {
         let node = self.node(number)?;
         self.tree.release(rq, node).await.map_err(|e| report(rq, &e))
@@ -43,11 +43,11 @@ impl Inner {
 
     async fn release(&self, rq: &Request, node: Node) {
         if let Err(error) = self.tree.release(rq, node).await {
-            tracing::warn!(%error, "a file that has no name any more may stay until the pool is imported again");
+            tracing::warn!(%error, "an unlinked file may stay in the unlinked set until the pool is imported again");
         }
     }
 
-    async fn made(
+    async fn create_node(
         &self,
         rq: &Request,
         cred: &Cred,
@@ -59,14 +59,14 @@ impl Inner {
         self.tree.create(rq, cred, dir, create.name, &new).await.map_err(|e| report(rq, &e))
     }
 
-    /// Makes a file of any kind that must not exist.
+    /// Creates a file of any kind; the name must not exist.
     pub(crate) async fn create(&self, rq: &Request, cred: &Cred, create: Create<'_>) -> Result<Entry, Errno> {
         let new = New::of(create.kind.clone(), 0);
-        let (node, attributes) = self.made(rq, cred, &create, new).await?;
-        self.named(rq, (create.parent, create.name), node, &attributes).await
+        let (node, attributes) = self.create_node(rq, cred, &create, new).await?;
+        self.entry_for(rq, (create.parent, create.name), node, &attributes).await
     }
 
-    /// Makes a plain file, or takes the one that is there unless `O_EXCL` forbids it, and opens it.
+    /// Creates a regular file, or uses the existing one unless `O_EXCL` is set, and opens it.
     pub(crate) async fn create_and_open(
         &self,
         rq: &Request,
@@ -75,20 +75,20 @@ impl Inner {
         flags: i32,
     ) -> Result<Entry, Errno> {
         let new = New { exclusive: flags & libc::O_EXCL != 0, ..New::of(NewKind::Regular, 0) };
-        let (node, mut attributes) = self.made(rq, cred, &create, new).await?;
+        let (node, mut attributes) = self.create_node(rq, cred, &create, new).await?;
         self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
-        let held = async {
+        let entry = async {
             if flags & libc::O_TRUNC != 0 && attributes.size_bytes != 0 {
                 let cut = self.tree.set_attributes(rq, cred, node, &SetAttributes::size(0)).await;
                 attributes = cut.map_err(|e| report(rq, &e))?;
             }
-            self.named(rq, (create.parent, create.name), node, &attributes).await
+            self.entry_for(rq, (create.parent, create.name), node, &attributes).await
         };
-        let shown = held.await;
-        if shown.is_err() {
+        let entry = entry.await;
+        if entry.is_err() {
             self.release(rq, node).await;
         }
-        shown
+        entry
     }
 
     pub(crate) async fn remove(
@@ -115,7 +115,8 @@ impl Inner {
         to: (INodeNo, &[u8]),
         mode: RenameMode,
     ) -> Result<(), Errno> {
-        let (from, to) = ((self.node(from.0)?, from.1), (self.node(to.0)?, to.1));
+        let from = (self.node(from.0)?, from.1);
+        let to = (self.node(to.0)?, to.1);
         self.tree.rename(rq, cred, from, to, mode).await.map_err(|e| report(rq, &e))
     }
 
@@ -127,9 +128,10 @@ impl Inner {
         parent: INodeNo,
         name: &[u8],
     ) -> Result<Entry, Errno> {
-        let (node, dir) = (self.node(number)?, self.node(parent)?);
+        let node = self.node(number)?;
+        let dir = self.node(parent)?;
         let attributes = self.tree.link(rq, cred, node, dir, name).await.map_err(|e| report(rq, &e))?;
-        self.named(rq, (parent, name), node, &attributes).await
+        self.entry_for(rq, (parent, name), node, &attributes).await
     }
 
     pub(crate) async fn set_attributes(
@@ -144,7 +146,7 @@ impl Inner {
             return self.attributes(rq, number).await;
         }
         let attributes = self.tree.set_attributes(rq, cred, node, set).await.map_err(|e| report(rq, &e))?;
-        Ok(self.attributes_shown(number, node, &attributes))
+        Ok(self.file_attr(number, node, &attributes))
     }
 
     pub(crate) async fn write(
@@ -152,31 +154,31 @@ impl Inner {
         rq: &Request,
         cred: &Cred,
         number: INodeNo,
-        how: WriteHow,
+        args: WriteArgs,
         data: Bytes,
     ) -> Result<(), Errno> {
         let node = self.node(number)?;
-        if how.drops_set_ids {
-            self.drop_set_ids(rq, cred, number, node).await?;
+        if args.clears_setid {
+            self.clear_setid(rq, cred, number, node).await?;
         }
-        self.tree.write(rq, cred, node, how.at, data).await.map_err(|e| report(rq, &e))?;
-        if how.stable { self.sync(rq, number).await } else { Ok(()) }
+        self.tree.write(rq, cred, node, args.at, data).await.map_err(|e| report(rq, &e))?;
+        if args.stable { self.sync(rq, number).await } else { Ok(()) }
     }
 
-    /// Takes the set-user-id and set-group-id bits that a write takes, as the kernel does where it sees the write before us,
-    /// and has it look at the mode again before anybody runs the file.
-    async fn drop_set_ids(&self, rq: &Request, cred: &Cred, number: INodeNo, node: Node) -> Result<(), Errno> {
+    /// Clears the set-user-id and set-group-id bits, as the kernel does for writes through its page cache, and
+    /// invalidates the kernel's cached mode before the file can be executed.
+    async fn clear_setid(&self, rq: &Request, cred: &Cred, number: INodeNo, node: Node) -> Result<(), Errno> {
         let mode = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?.mode;
-        let left = convert::without_set_ids(mode);
-        if left != mode & 0o7777 {
-            let set = SetAttributes { mode: Some(left), ..SetAttributes::default() };
+        let cleared = convert::clear_setid_bits(mode);
+        if cleared != mode & 0o7777 {
+            let set = SetAttributes { mode: Some(cleared), ..SetAttributes::default() };
             self.tree.set_attributes(rq, cred, node, &set).await.map_err(|e| report(rq, &e))?;
-            self.kernel.attributes_changed(number);
+            self.kernel.invalidate_attributes(number);
         }
         Ok(())
     }
 
-    /// Gives how many bytes were copied: the answer to the kernel has 32 bits for them.
+    /// Returns the number of bytes copied, which the kernel's reply limits to 32 bits.
     pub(crate) async fn copy_range(
         &self,
         rq: &Request,
@@ -185,9 +187,10 @@ impl Inner {
         (target, target_at): (INodeNo, u64),
         len: u64,
     ) -> Result<u32, Errno> {
-        const MOST: u64 = 1 << 31;
-        let (source, target) = ((self.node(source)?, source_at), (self.node(target)?, target_at));
-        let copied = self.tree.copy_range(rq, cred, source, target, len.min(MOST)).await;
+        const MAX_COPY_BYTES: u64 = 1 << 31;
+        let source = (self.node(source)?, source_at);
+        let target = (self.node(target)?, target_at);
+        let copied = self.tree.copy_range(rq, cred, source, target, len.min(MAX_COPY_BYTES)).await;
         copied.map(|bytes| bytes as u32).map_err(|e| report(rq, &e))
     }
 

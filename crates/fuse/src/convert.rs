@@ -1,4 +1,4 @@
-//! From our values to the kernel's and back: attributes, times, device numbers, flags, errors.
+//! Conversions between our types and the kernel's: attributes, times, device numbers, flags, errors.
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, RenameFlags, TimeOrNow, WriteFlags};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use weir_files::{
     Attributes, FileError, FileKind, NewKind, RenameMode, SetAttributes, SetTime, Space, WriteAt, XattrMode,
 };
 
-/// What the kernel calls a kind. It has no doors or event ports: they show as plain files.
+/// The kernel's file type. Solaris doors and event ports have none; they appear as regular files.
 pub(crate) fn kind(kind: FileKind) -> FileType {
     match kind {
         FileKind::Regular | FileKind::Other => FileType::RegularFile,
@@ -19,7 +19,7 @@ pub(crate) fn kind(kind: FileKind) -> FileType {
     }
 }
 
-/// The attributes under an inode number.
+/// Attributes with this inode number.
 pub(crate) fn attributes(number: u64, from: &Attributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
@@ -40,7 +40,7 @@ pub(crate) fn attributes(number: u64, from: &Attributes) -> FileAttr {
     }
 }
 
-/// Nanoseconds since 1970 as the system's time; what it can't hold becomes 1970.
+/// Converts nanoseconds since 1970 to system time; unrepresentable times become 1970.
 fn time(ns: i128) -> SystemTime {
     let magnitude = ns.unsigned_abs();
     let seconds = u64::try_from(magnitude / 1_000_000_000).unwrap_or(u64::MAX);
@@ -54,17 +54,17 @@ fn device(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xfff00) << 12)
 }
 
-/// Our errors as the kernel's numbers.
+/// Maps an error to an errno.
 pub(crate) fn errno(error: &FileError) -> Errno {
     Errno::from_i32(error.errno())
 }
 
-/// A device's numbers from the kernel's.
+/// Splits a device number of the FUSE protocol into major and minor.
 fn device_parts(device: u32) -> (u32, u32) {
     ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00))
 }
 
-/// What `mknod` makes; `None` for kinds that it is not for.
+/// File kind of a `mknod`; `None` if `mknod` cannot create it.
 pub(crate) fn new_kind(mode: u32, rdev: u32) -> Option<NewKind> {
     let (major, minor) = device_parts(rdev);
     match mode & libc::S_IFMT {
@@ -77,7 +77,7 @@ pub(crate) fn new_kind(mode: u32, rdev: u32) -> Option<NewKind> {
     }
 }
 
-/// Nanoseconds since 1970 of the system's time.
+/// Converts system time to nanoseconds since 1970.
 fn nanoseconds(time: SystemTime) -> i128 {
     let ns = |distance: Duration| i128::try_from(distance.as_nanos()).unwrap_or(i128::MAX);
     match time.duration_since(UNIX_EPOCH) {
@@ -86,7 +86,7 @@ fn nanoseconds(time: SystemTime) -> i128 {
     }
 }
 
-/// What `setattr` sets.
+/// Converts the arguments of `setattr`.
 pub(crate) fn set_attributes(
     mode: Option<u32>,
     uid: Option<u32>,
@@ -99,51 +99,52 @@ pub(crate) fn set_attributes(
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(time) => SetTime::At(nanoseconds(time)),
     };
-    let (atime, mtime) = (atime.map(time), mtime.map(time));
+    let atime = atime.map(time);
+    let mtime = mtime.map(time);
     SetAttributes { mode: mode.map(|mode| mode & 0o7777), uid, gid, size_bytes, atime, mtime }
 }
 
-/// How a write is done.
+/// Arguments of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WriteHow {
-    /// Where.
+pub(crate) struct WriteArgs {
+    /// Offset or end of file.
     pub(crate) at: WriteAt,
-    /// Stable before it is answered.
+    /// Make the data stable before the reply.
     pub(crate) stable: bool,
-    /// The kernel leaves it to us to take the file's set-user-id and set-group-id bits.
-    pub(crate) drops_set_ids: bool,
+    /// The server must clear the file's set-user-id and set-group-id bits.
+    pub(crate) clears_setid: bool,
 }
 
-/// How a file is opened. What is opened for writing alone goes past the kernel's pages, if it then drops those that others
-/// read (`drops_pages`): nobody reads them through it, so they would be a second copy, and the kernel asks for the file's
-/// capabilities before each write that it keeps.
-pub(crate) fn opened(flags: i32, drops_pages: bool) -> FopenFlags {
+/// Reply flags of an open. Write-only files bypass the page cache if the kernel then invalidates the pages of
+/// readers: the writer does not read the pages, so they would only be a second copy, and the kernel would query the
+/// `security.capability` xattr before each cached write.
+pub(crate) fn open_flags(flags: i32, invalidates_page_cache: bool) -> FopenFlags {
     match flags & libc::O_ACCMODE {
-        libc::O_WRONLY if drops_pages => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_DIRECT_IO,
+        libc::O_WRONLY if invalidates_page_cache => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_DIRECT_IO,
         _ => FopenFlags::FOPEN_KEEP_CACHE,
     }
 }
 
-/// The permission bits that a write leaves to who may not keep all: no set-user-id bit, and no set-group-id bit of a file
-/// that its group may run (Linux `setattr_should_drop_suidgid`).
-pub(crate) fn without_set_ids(mode: u32) -> u32 {
+/// Mode after a write by an unprivileged user: without the set-user-id bit, and without the set-group-id bit if the
+/// group may execute the file (Linux `setattr_should_drop_suidgid`).
+pub(crate) fn clear_setid_bits(mode: u32) -> u32 {
     let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
     mode & 0o7777 & !(libc::S_ISUID | group)
 }
 
-/// How a write is done by the flags of its open file. Pages that the kernel writes back by itself have their place, and
-/// borrow whatever open file there is: its flags mean nothing for them.
-pub(crate) fn write_how(offset: u64, open: i32, write: WriteFlags) -> WriteHow {
+/// Derives the arguments of a write from the flags of its open file. Pages written back from the page cache use an
+/// arbitrary open file of the inode, so its flags are ignored.
+pub(crate) fn write_args(offset: u64, open: i32, write: WriteFlags) -> WriteArgs {
     if write.contains(WriteFlags::FUSE_WRITE_CACHE) {
-        return WriteHow { at: WriteAt::Offset(offset), stable: false, drops_set_ids: false };
+        return WriteArgs { at: WriteAt::Offset(offset), stable: false, clears_setid: false };
     }
     let at = if open & libc::O_APPEND != 0 { WriteAt::End } else { WriteAt::Offset(offset) };
     // O_SYNC has the bit of O_DSYNC.
-    let drops_set_ids = write.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-    WriteHow { at, stable: open & libc::O_DSYNC != 0, drops_set_ids }
+    let clears_setid = write.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+    WriteArgs { at, stable: open & libc::O_DSYNC != 0, clears_setid }
 }
 
-/// What `renameat2` asks for; `None` for what is not offered.
+/// Mode of `renameat2`; `None` if unsupported.
 pub(crate) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
     match flags {
         flags if flags.is_empty() => Some(RenameMode::Replace),
@@ -153,7 +154,7 @@ pub(crate) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
     }
 }
 
-/// What `fallocate` asks for; `None` for what is not offered.
+/// Operation of `fallocate`; `None` if unsupported.
 pub(crate) fn space(mode: i32) -> Option<Space> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -164,7 +165,7 @@ pub(crate) fn space(mode: i32) -> Option<Space> {
     }
 }
 
-/// What `setxattr` asks for.
+/// Mode of `setxattr`; `None` if invalid.
 pub(crate) fn xattr_mode(flags: i32) -> Option<XattrMode> {
     match flags {
         0 => Some(XattrMode::Any),
@@ -187,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn device_numbers_are_laid_out_as_the_kernel_reads_them() {
+    fn device_numbers_are_encoded_as_the_kernel_expects() {
         assert_eq!(device(8, 1), 0x801);
         assert_eq!(device(259, 1_000), (259 << 8) | (1_000 & 0xff) | ((1_000 & !0xff) << 12));
     }
 
     #[test]
-    fn times_and_devices_come_back() {
+    fn times_and_devices_round_trip() {
         for ns in [0, 1, -1, 1_500_000_000_000_000_001, -1_250_000_000] {
             assert_eq!(nanoseconds(time(ns)), ns);
         }
@@ -216,12 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn writes_go_where_and_as_the_open_file_says() {
+    fn write_arguments_follow_the_open_flags() {
         let how = |open, cached| {
             let write = if cached { WriteFlags::FUSE_WRITE_CACHE } else { WriteFlags::empty() };
-            write_how(7, open, write)
+            write_args(7, open, write)
         };
-        let at = |at, stable| WriteHow { at, stable, drops_set_ids: false };
+        let at = |at, stable| WriteArgs { at, stable, clears_setid: false };
         assert_eq!(how(libc::O_RDWR, false), at(WriteAt::Offset(7), false));
         assert_eq!(how(libc::O_WRONLY | libc::O_APPEND, false), at(WriteAt::End, false));
         assert_eq!(how(libc::O_WRONLY | libc::O_DSYNC, false), at(WriteAt::Offset(7), true));
@@ -230,17 +231,17 @@ mod tests {
     }
 
     #[test]
-    fn writes_take_set_ids_as_linux_says() {
-        let write = write_how(0, libc::O_WRONLY, WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        assert!(write.drops_set_ids && !write_how(0, libc::O_WRONLY, WriteFlags::empty()).drops_set_ids);
-        assert_eq!([0o6755, 0o4644, 0o2745, 0o1777].map(without_set_ids), [0o755, 0o644, 0o2745, 0o1777]);
-        let direct = |flags, drops| opened(flags, drops).contains(FopenFlags::FOPEN_DIRECT_IO);
+    fn writes_clear_setid_bits_as_on_linux() {
+        let write = write_args(0, libc::O_WRONLY, WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        assert!(write.clears_setid && !write_args(0, libc::O_WRONLY, WriteFlags::empty()).clears_setid);
+        assert_eq!([0o6755, 0o4644, 0o2745, 0o1777].map(clear_setid_bits), [0o755, 0o644, 0o2745, 0o1777]);
+        let direct = |flags, drops| open_flags(flags, drops).contains(FopenFlags::FOPEN_DIRECT_IO);
         assert!(direct(libc::O_WRONLY | libc::O_APPEND, true) && !direct(libc::O_WRONLY, false));
-        assert!(!direct(libc::O_RDWR, true) && opened(0, true) == FopenFlags::FOPEN_KEEP_CACHE);
+        assert!(!direct(libc::O_RDWR, true) && open_flags(0, true) == FopenFlags::FOPEN_KEEP_CACHE);
     }
 
     #[test]
-    fn flags_mean_what_they_say_or_are_refused() {
+    fn flags_are_converted_or_rejected() {
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         assert_eq!(space(0), Some(Space::Reserve { keep_size: false }));
         assert_eq!(space(keep), Some(Space::Reserve { keep_size: true }));

@@ -1,8 +1,8 @@
-//! What operations share, and those that read.
+//! State shared by all operations, and the operations that only read.
 
 use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
-use crate::names::Names;
+use crate::name_cache::NameCache;
 use fuser::{
     Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
     ReplyXattr,
@@ -16,75 +16,76 @@ use weir_files::tree::{Node, Tree, TreeEntry};
 use weir_files::{Attributes, FileError, FileKind, Seek};
 use weir_machine::{Request, Served};
 
-/// How long the kernel may believe what it was told where nothing changes.
-pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// How long it may where something may change that it does not see: through another door, or by a transaction group
-/// that finds out how much space a file takes.
-pub(crate) const SHORTLY: Duration = Duration::from_secs(1);
-/// Entries asked for at once when only names are wanted, and when attributes are.
+/// TTL of everything on a read-only mount, and of names on an exclusive mount.
+pub(crate) const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
+/// TTL of whatever may change without the kernel's knowledge: by another front end, or by a txg sync that determines
+/// a file's allocated size.
+pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
+/// Directory entries per step of `readdir` and of `readdirplus`.
 const PLAIN_ENTRIES: usize = 128;
 const PLUS_ENTRIES: usize = 32;
-/// The unit in which `statvfs` counts.
+/// Block size in `statvfs`, in bytes.
 const STATFS_BYTES: u64 = 4096;
-/// The longest value of an extended attribute that Linux carries (`XATTR_SIZE_MAX`), and list of names.
+/// Maximum size in bytes of an extended attribute's value on Linux (`XATTR_SIZE_MAX`) and of a list of names.
 const XATTR_BYTES: usize = 65_536;
 
-/// What operations share.
+/// State shared by all operations of a mount.
 pub(crate) struct Inner {
     pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
     pub(crate) served: Served,
-    /// Whether the mount takes changes.
+    /// Whether the mount is writable.
     pub(crate) writable: bool,
-    /// How long the kernel may believe attributes.
-    pub(crate) valid: Duration,
-    /// What it believes of names.
-    pub(crate) kernel: Arc<Names>,
-    /// Nobody else changes what is shown.
-    alone: bool,
-    /// Whether the kernel drops the pages of a file that are written past.
-    drops_pages: OnceLock<bool>,
+    /// TTL of attributes.
+    pub(crate) attr_ttl: Duration,
+    /// The kernel's cached names.
+    pub(crate) kernel: Arc<NameCache>,
+    /// Whether no other front end changes the pool.
+    exclusive_mount: bool,
+    /// Whether the kernel invalidates the page cache on direct writes.
+    invalidates_page_cache: OnceLock<bool>,
 }
 
-/// What a name leads to.
+/// A resolved directory entry.
 pub(crate) struct Entry {
     pub(crate) attributes: FileAttr,
     pub(crate) generation: u64,
-    /// How long the kernel may believe it.
-    pub(crate) believed: Duration,
+    /// TTL of the entry.
+    pub(crate) entry_ttl: Duration,
 }
 
 impl Inner {
-    /// `alone` says that no other door changes what is shown.
-    pub(crate) fn new(tree: impl Into<Arc<Tree>>, writable: bool, alone: bool) -> Self {
-        let (tree, valid) = (tree.into(), if writable { SHORTLY } else { FOREVER });
-        let kernel = Arc::<Names>::default();
-        let alone = writable && alone;
-        if alone {
+    /// `exclusive_mount` means that no other front end changes the pool.
+    pub(crate) fn new(tree: impl Into<Arc<Tree>>, writable: bool, exclusive_mount: bool) -> Self {
+        let tree = tree.into();
+        let attr_ttl = if writable { SHORT_TTL } else { LONG_TTL };
+        let kernel = Arc::<NameCache>::default();
+        let exclusive_mount = writable && exclusive_mount;
+        if exclusive_mount {
             let kernel = Arc::downgrade(&kernel);
-            tree.watch(move || kernel.upgrade().iter().for_each(|kernel| kernel.take_back()));
+            tree.watch(move || kernel.upgrade().iter().for_each(|kernel| kernel.invalidate_all()));
         }
         Inner {
             tree,
             inodes: Inodes::new(),
             served: Served::default(),
             writable,
-            valid,
+            attr_ttl,
             kernel,
-            alone,
-            drops_pages: OnceLock::new(),
+            exclusive_mount,
+            invalidates_page_cache: OnceLock::new(),
         }
     }
 
-    /// Learns what the kernel does with the pages of a file that are written past.
-    pub(crate) fn drops_pages(&self, drops: bool) {
-        // A kernel introduces itself once.
-        let _ = self.drops_pages.set(drops);
+    /// Records whether the kernel invalidates the page cache on direct writes.
+    pub(crate) fn set_invalidates_page_cache(&self, invalidates: bool) {
+        // Set once, at `init`.
+        let _ = self.invalidates_page_cache.set(invalidates);
     }
 
-    /// How a file is opened with these flags.
-    pub(crate) fn opened(&self, flags: i32) -> FopenFlags {
-        convert::opened(flags, self.drops_pages.get().copied().unwrap_or(false))
+    /// Reply flags of an open with these flags.
+    pub(crate) fn open_flags(&self, flags: i32) -> FopenFlags {
+        convert::open_flags(flags, self.invalidates_page_cache.get().copied().unwrap_or(false))
     }
 
     pub(crate) fn node(&self, number: INodeNo) -> Result<Node, Errno> {
@@ -99,36 +100,37 @@ impl Inner {
         let dir = self.node(parent)?;
         let node = self.tree.lookup(rq, dir, name).await.map_err(|e| report(rq, &e))?;
         let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-        self.named(rq, (parent, name), node, &attributes).await
+        self.entry_for(rq, (parent, name), node, &attributes).await
     }
 
-    /// What the name in the directory `parent` leads to, for the kernel.
-    pub(crate) async fn named(
+    /// Builds the entry of a name in directory `parent`.
+    pub(crate) async fn entry_for(
         &self,
         rq: &Request,
         (parent, name): (INodeNo, &[u8]),
         node: Node,
         attributes: &Attributes,
     ) -> Result<Entry, Errno> {
-        let mut believed = self.valid;
-        if self.alone {
+        let mut entry_ttl = self.attr_ttl;
+        if self.exclusive_mount {
             let dir = self.node(parent)?;
             let exact = self.tree.has_exact_names(rq, dir).await.map_err(|e| report(rq, &e))?;
             let stays = exact && node.branch == dir.branch && !node.is_synthetic();
-            believed = self.kernel.believed(parent, name, stays);
+            entry_ttl = self.kernel.entry_ttl(parent, name, stays);
         }
         let generation = attributes.generation;
-        Ok(Entry { attributes: convert::attributes(self.number(node)?, attributes), generation, believed })
+        Ok(Entry { attributes: convert::attributes(self.number(node)?, attributes), generation, entry_ttl })
     }
 
     pub(crate) async fn attributes(&self, rq: &Request, number: INodeNo) -> Result<FileAttr, Errno> {
         let node = self.node(number)?;
         let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
-        Ok(self.attributes_shown(number, node, &attributes))
+        Ok(self.file_attr(number, node, &attributes))
     }
 
-    /// A file's attributes under its number. The mount's own root is never looked up, so it can show its object's number.
-    pub(crate) fn attributes_shown(&self, number: INodeNo, node: Node, attributes: &Attributes) -> FileAttr {
+    /// Attributes of a file with its inode number. The mount's root is never looked up, so it can show its object
+    /// number.
+    pub(crate) fn file_attr(&self, number: INodeNo, node: Node, attributes: &Attributes) -> FileAttr {
         let shown = if node == self.tree.root() { attributes.object.0 } else { number.0 };
         convert::attributes(shown, attributes)
     }
@@ -164,7 +166,7 @@ impl Inner {
         loop {
             let page = self.page(rq, node, cookie, PLAIN_ENTRIES).await?;
             for entry in &page {
-                let number = self.listed(node, entry);
+                let number = self.listed_number(node, entry);
                 let kind = entry.kind.unwrap_or(FileKind::Regular);
                 if reply.add(INodeNo(number), entry.cookie, convert::kind(kind), OsStr::from_bytes(&entry.name)) {
                     return Ok(());
@@ -193,14 +195,14 @@ impl Inner {
                 let number = self.number(entry.node).unwrap_or(UNKNOWN);
                 let attributes = attributes.ok().filter(|_| number != UNKNOWN);
                 let generation = attributes.as_ref().map(|a| a.generation).unwrap_or(0);
-                // What can't be read is listed all the same, and believed for no time: whoever wants it gets the error.
-                let (attributes, valid) = match attributes {
-                    Some(attributes) => (convert::attributes(number, &attributes), self.valid),
-                    None => (nothing(number, entry.kind), Duration::ZERO),
+                // An unreadable file is listed_number with a TTL of zero, so that an access to it returns the error.
+                let (attributes, attr_ttl) = match attributes {
+                    Some(attributes) => (convert::attributes(number, &attributes), self.attr_ttl),
+                    None => (placeholder_attr(number, entry.kind), Duration::ZERO),
                 };
                 let name = OsStr::from_bytes(&entry.name);
                 let ino = INodeNo(number);
-                if reply.add(ino, entry.cookie, name, &valid, &attributes, Generation(generation)) {
+                if reply.add(ino, entry.cookie, name, &attr_ttl, &attributes, Generation(generation)) {
                     return Ok(());
                 }
                 cookie = entry.cookie;
@@ -215,8 +217,8 @@ impl Inner {
         self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))
     }
 
-    /// The number that a listing shows for an entry; those of other file systems are not entered for it.
-    fn listed(&self, dir: Node, entry: &TreeEntry) -> u64 {
+    /// Inode number of a listed_number entry; other file systems are not entered for a listing.
+    fn listed_number(&self, dir: Node, entry: &TreeEntry) -> u64 {
         if entry.node.branch == dir.branch { self.number(entry.node).unwrap_or(UNKNOWN) } else { UNKNOWN }
     }
 
@@ -262,8 +264,8 @@ impl Inner {
     }
 }
 
-/// What stands for attributes that can't be had.
-fn nothing(number: u64, kind: Option<FileKind>) -> FileAttr {
+/// Placeholder for unreadable attributes.
+fn placeholder_attr(number: u64, kind: Option<FileKind>) -> FileAttr {
     let epoch = std::time::UNIX_EPOCH;
     FileAttr {
         ino: INodeNo(number),
@@ -284,15 +286,15 @@ fn nothing(number: u64, kind: Option<FileKind>) -> FileAttr {
     }
 }
 
-/// The kernel's number for an error; those that mean lost bytes are logged, for the caller sees EIO alone.
+/// Maps an error to an errno and logs corruption and I/O errors, because the caller sees only EIO.
 pub(crate) fn report(rq: &Request, error: &FileError) -> Errno {
     if matches!(error, FileError::Corrupt { .. } | FileError::Device { .. } | FileError::Unsupported { .. }) {
-        tracing::warn!(operation = rq.operation, %error, "answered with an error");
+        tracing::warn!(operation = rq.operation, %error, "operation failed");
     }
     convert::errno(error)
 }
 
-/// Answers the two-step protocol of extended attributes: size first, then the bytes.
+/// Replies to getxattr or listxattr: with the size if `size` is 0, else with the bytes.
 pub(crate) fn reply_xattr(reply: ReplyXattr, size: u32, value: Result<impl AsRef<[u8]>, Errno>) {
     match value {
         Err(errno) => reply.error(errno),

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   63        48 47                                  0
-//!   |    tag    |           object number             |      object numbers end at 2^48
+//!   |    tag    |           object number             |      object numbers are below 2^48
 //! ```
 //!
-//! Tag 0 is the root file system, so its files show the numbers that they have in ZFS; the others get a tag at the first
-//! step into them. The root directory of each is object 1 here, which makes the whole mount's root inode 1, as FUSE
-//! demands. Two files never share a number, so tools that recognise hard links by it are not fooled.
+//! Tag 0 is the root file system, so its files keep their ZFS object numbers; other file systems get a tag when they
+//! are first entered. The root directory of each file system is object 1 here, so the root inode of the mount is 1,
+//! as FUSE demands. Numbers are unique across the mount, so tools that detect hard links by inode number work.
 //!
-//! The table holds one entry per file system that was ever entered and is full at 65,535 of them; then the answer to
-//! further first steps is ENFILE.
+//! The table holds one entry per file system that was ever entered, at most 65,535; entering further ones fails with
+//! ENFILE.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,10 +18,10 @@ use weir_files::tree::Node;
 
 const OBJECT_BITS: u32 = 48;
 const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
-/// The number of directory entries whose file system has not been entered yet: what `readdir` shows, never a handle.
+/// Placeholder for directory entries whose file system was not entered yet: only `readdir` shows it.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
-/// The tags given out so far.
+/// The assigned tags.
 #[derive(Debug)]
 pub(crate) struct Inodes {
     tags: Mutex<Tags>,
@@ -38,7 +38,7 @@ impl Inodes {
         Inodes { tags: Mutex::new(Tags { branches: vec![0], by_branch: BTreeMap::from([(0, 0)]) }) }
     }
 
-    /// The number of a node; `None` when no tag is left.
+    /// Inode number of a node; `None` if no tag is left.
     pub(crate) fn number(&self, node: Node) -> Option<u64> {
         let mut tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = match tags.by_branch.get(&node.branch) {
@@ -53,7 +53,7 @@ impl Inodes {
         Some(u64::from(tag) << OBJECT_BITS | (node.object & OBJECT_MASK))
     }
 
-    /// The node of a number that was given out.
+    /// Node of an assigned inode number.
     pub(crate) fn node(&self, number: u64) -> Option<Node> {
         let tags = self.tags.lock().unwrap_or_else(PoisonError::into_inner);
         let branch = *tags.branches.get((number >> OBJECT_BITS) as usize)?;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_lead_back_and_never_collide() {
+    fn numbers_map_back_to_nodes_and_never_collide() {
         let inodes = Inodes::new();
         let nodes = [(0, 1), (0, 34), (7, 34), (7, 1), (3, Node::CONTROL), (3, Node::SNAPSHOTS), (0, Node::CONTROL)];
         let nodes = nodes.map(|(branch, object)| Node { branch, object });
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_table_is_bounded() {
         let inodes = Inodes::new();
-        let given = (0..70_000).filter(|branch| inodes.number(Node { branch: *branch, object: 1 }).is_some());
-        assert_eq!(given.count(), 65_535);
+        let assigned = (0..70_000).filter(|branch| inodes.number(Node { branch: *branch, object: 1 }).is_some());
+        assert_eq!(assigned.count(), 65_535);
     }
 }

@@ -1,44 +1,44 @@
-//! File systems through FUSE: a whole pool as one mount.
+//! FUSE front end: a whole pool as one mount.
 //!
 //! ```text
-//!   kernel ─ /dev/fuse ─▶ fuser (a few threads) ─▶ Door: one method per operation ─▶ Tree ─▶ file systems, snapshots
-//!                                                    │ polls once on the spot; what waits goes on as a task
+//!   kernel ─ /dev/fuse ─▶ fuser (a few threads) ─▶ FuseOps: one method per operation ─▶ Tree ─▶ file systems, snapshots
+//!                                                    │ polled once on this thread; continued as a task if it waits
 //!   kernel ◀──────────────────────── reply ◀─────────┘
 //! ```
 //!
-//! **Why fuser.** It speaks the kernel's protocol itself (no libfuse), hands out replies that may be answered later from
-//! any thread, and can read the device from several threads; that is all the concurrency there is to have. A door of
-//! our own over `/dev/fuse` would save one copy of reads that span several records, at the price of `unsafe` mounting
-//! and a protocol's worth of code.
+//! **Why fuser.** It implements the kernel's protocol itself (no libfuse), its replies can be sent later from any
+//! thread, and it can read the device from several threads. An implementation of our own over `/dev/fuse` would save
+//! one copy of reads that span several records, but need `unsafe` mounting code and the whole protocol.
 //!
-//! **One mount, many file systems.** A FUSE mount has one device number, so inode numbers carry the file system: see
-//! [`inodes`]. The root's files keep their ZFS object numbers.
+//! **One mount, many file systems.** A FUSE mount has one device number, so inode numbers encode the file system: see
+//! [`inodes`]. Files of the root file system keep their ZFS object numbers.
 //!
-//! **Read-only, nothing changes.** Attributes, names, links and pages may be cached for as long as the kernel likes,
-//! `open` is a no-op that the kernel stops asking for, and the state kept here per inode is none. Writes are refused by
-//! the kernel (`ro`).
+//! **Read-only mounts.** The kernel may cache attributes, names, links and pages for a long time, `open` is
+//! unsupported so that the kernel stops sending it, and no state per inode is kept here. The kernel rejects writes
+//! (`ro`).
 //!
-//! **Read-write, the kernel is believed for a second.** Its own changes it sees at once; what changes through another
-//! door of the same process it sees after that, and drops the pages of files whose size or time changed. Where there is no
-//! other door, names are believed for good: see [`names`]. Writes are not kept back by the kernel (no writeback cache), so
-//! what `write` acknowledged every other door reads; those to files opened for writing alone go past its pages. `fsync`,
-//! and writes to files opened with `O_SYNC` or `O_DSYNC`, return when the file system's log is stable. Open files are held.
+//! **Read-write mounts.** The kernel caches attributes for one second. It sees its own changes immediately, and
+//! changes by another front end of the same process after that time; it drops the pages of files whose size or time
+//! changed. If there is no other front end, names are cached indefinitely: see [`name_cache`]. The writeback cache is
+//! off, so data acknowledged by `write` are visible to every front end; writes to files opened write-only bypass the
+//! page cache. `fsync`, and writes to files opened with `O_SYNC` or `O_DSYNC`, return when the intent log is stable.
+//! Open files are pinned.
 //!
-//! **Who may.** The kernel checks modes and POSIX ACLs (`default_permissions`, `FUSE_POSIX_ACL`); file systems are told so
-//! and check only what no user may. NFSv4 ACLs, which Linux
-//! cannot carry, do not show here.
+//! **Permissions.** The kernel checks modes and POSIX ACLs (`default_permissions`, `FUSE_POSIX_ACL`); the file system
+//! skips these checks and enforces only the rules that apply to every user. NFSv4 ACLs, which Linux cannot represent,
+//! are not visible here.
 //!
-//! **What fails.** [`convert::errno`] is the one table from our errors to the kernel's. A read that meets a bad block is
-//! an error for the request; the kernel retries page by page, so only the bad block's pages are lost. A short answer
-//! would be taken for the end of the file, so there is none.
+//! **Errors.** [`convert::errno`] is the only mapping from file errors to errno values. A read that hits an
+//! unreadable block fails; the kernel retries page by page, so only the pages of that block are lost. Reads are never
+//! short, because the kernel would take a short read for the end of the file.
 
 mod changes;
 mod convert;
-mod door;
 mod flags;
+mod fuse_ops;
 mod inner;
 mod inodes;
 mod mount;
-mod names;
+mod name_cache;
 
 pub use mount::{FuseError, MountOptions, Mounted, Unmounter, mount};

@@ -1,10 +1,10 @@
-//! Mounting, waiting for the end, unmounting.
+//! Mounting and unmounting.
 //!
-//! As root the mount is made with `mount(2)` and no helper is needed; other users need `fusermount3`, which is set-uid.
-//! The end comes from outside (`umount`, and the kernel closes the session) or from inside ([`Mounted::unmount`]); a
-//! mount that is still in use is detached, so that it vanishes from the tree at once and the program can end.
+//! Root mounts with `mount(2)`; other users need `fusermount3`, which is set-uid. A mount ends by `umount`, after
+//! which the kernel closes the session, or by [`Unmounter::unmount`]. If the mount is busy, it is detached: it
+//! disappears from the directory tree immediately and the program can exit.
 
-use crate::door::Door;
+use crate::fuse_ops::FuseOps;
 use crate::inner::Inner;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use std::io;
@@ -14,62 +14,62 @@ use thiserror::Error;
 use weir_files::tree::Tree;
 use weir_machine::{Served, Tasks};
 
-/// Why there is no mount.
+/// Error of mounting or of a mount's session.
 #[derive(Debug, Error)]
 pub enum FuseError {
-    /// The mount point is no directory.
+    /// The mount point is not an accessible directory.
     #[error("{}: {why}", .path.display())]
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         why: io::Error,
     },
-    /// The kernel has no FUSE, or it is not open to this user.
+    /// The kernel has no FUSE, or this user may not open it.
     #[error("/dev/fuse: {0}; load the kernel module 'fuse' or pass the device into the container")]
     NoDevice(io::Error),
-    /// The kernel or its helper refused.
+    /// The kernel or its helper rejected the mount.
     #[error("cannot mount at {}: {why}{hint}", .path.display())]
     Refused {
         /// The mount point.
         path: PathBuf,
-        /// What was said.
+        /// The cause.
         why: io::Error,
-        /// What may help.
+        /// A suggestion for the user, or empty.
         hint: &'static str,
     },
-    /// The session broke.
+    /// The FUSE session failed.
     #[error("the mount ended: {0}")]
     Session(io::Error),
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What `mount` shows as the source: the pool's name.
+    /// Source shown by `mount`: the pool's name.
     pub source: String,
-    /// Whether other users may look in (the kernel still checks modes).
+    /// Whether other users may access the mount (the kernel still checks modes).
     pub allow_other: bool,
-    /// Threads that take requests from the kernel.
+    /// Number of threads that read requests from the kernel.
     pub threads: usize,
-    /// Whether the mount takes changes. If not, the kernel refuses them.
+    /// Whether the mount is writable. If not, the kernel rejects changes.
     pub writable: bool,
-    /// Whether no other door changes what is shown while this mount stands.
-    pub alone: bool,
-    /// Whether device nodes are devices.
+    /// Whether no other front end changes the pool while it is mounted.
+    pub exclusive: bool,
+    /// Whether device nodes work (`dev`).
     pub dev: bool,
-    /// Whether set-user-id and set-group-id bits of programs count.
+    /// Whether set-user-id and set-group-id bits take effect (`suid`).
     pub suid: bool,
 }
 
-/// A mount that is up.
+/// An active mount.
 pub struct Mounted {
     session: BackgroundSession,
     path: PathBuf,
     inner: Arc<Inner>,
 }
 
-/// Hands out the means to end a mount from another thread.
+/// Ends a mount from another thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     path: PathBuf,
@@ -95,14 +95,14 @@ pub fn mount(
         MountOption::FSName(options.source.clone()),
         MountOption::Subtype("weir".into()),
     ];
-    // Without a word of it the mount has neither.
+    // The default of both options is off.
     config.mount_options.extend(options.dev.then_some(MountOption::Dev));
     config.mount_options.extend(options.suid.then_some(MountOption::Suid));
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = false;
-    let inner = Arc::new(Inner::new(tree, options.writable, options.alone));
-    let door = Door { inner: Arc::clone(&inner), tasks };
+    let inner = Arc::new(Inner::new(tree, options.writable, options.exclusive));
+    let ops = FuseOps { inner: Arc::clone(&inner), tasks };
     let refused = |why: io::Error| {
         let helper = ["fusermount3", "fusermount"].iter().any(|name| is_on_path(name));
         let hint = match (rustix::process::geteuid().is_root(), helper) {
@@ -111,8 +111,8 @@ pub fn mount(
         };
         FuseError::Refused { path: path.clone(), why, hint }
     };
-    let session = Session::new(door, &path, &config).map_err(refused)?;
-    inner.kernel.tell(session.notifier());
+    let session = Session::new(ops, &path, &config).map_err(refused)?;
+    inner.kernel.set_notifier(session.notifier());
     let session = session.spawn().map_err(refused)?;
     Ok(Mounted { session, path, inner })
 }
@@ -123,12 +123,12 @@ fn is_on_path(program: &str) -> bool {
 }
 
 impl Mounted {
-    /// The means to end it.
+    /// A handle that unmounts it.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter { path: self.path.clone() }
     }
 
-    /// What was given so far.
+    /// Totals of all requests so far.
     pub fn served(&self) -> &Served {
         &self.inner.served
     }
@@ -140,8 +140,8 @@ impl Mounted {
 }
 
 impl Unmounter {
-    /// Unmounts; a mount in use is detached. Returns whether the mount was detached only: then [`Mounted::join`] returns
-    /// when its last user is gone.
+    /// Unmounts. Returns true if the mount was busy and only detached: then [`Mounted::join`] returns after its last
+    /// user is gone.
     pub fn unmount(&self) -> Result<bool, FuseError> {
         use rustix::mount::UnmountFlags;
         let session = |errno: rustix::io::Errno| FuseError::Session(errno.into());
@@ -155,7 +155,7 @@ impl Unmounter {
                 let helper = std::process::Command::new("fusermount3").arg("-uz").arg(&self.path).status();
                 helper.map(|_| true).map_err(FuseError::Session)
             }
-            // Not mounted any more: somebody was faster.
+            // Already unmounted.
             Err(rustix::io::Errno::INVAL) => Ok(false),
             Err(errno) => Err(session(errno)),
         }

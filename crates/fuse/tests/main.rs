@@ -1,4 +1,4 @@
-//! A tree in memory, mounted for real and looked at through the kernel. Skips where there is no FUSE.
+//! A tree in memory, mounted through the kernel. Tests are skipped where there is no FUSE.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "the kernel's time is the real one")]
@@ -43,7 +43,7 @@ fn tree() -> Tree {
     Tree::new(Arc::new(MemoryOpener(files)), vec![member("p", 1), member("p/c", 2), member("p/c@s", 3)])
 }
 
-/// A mount, or `None` with one line where FUSE can't be had.
+/// A mount, or `None` with a line on stderr if FUSE is unavailable.
 fn mounted(machine: &Machine, path: &Path) -> Option<Mounted> {
     mounted_tree(machine, tree(), path, false)
 }
@@ -52,7 +52,7 @@ fn mounted_tree(machine: &Machine, tree: impl Into<Arc<Tree>>, path: &Path, writ
     let root = rustix::process::geteuid().is_root();
     let source = "p".to_string();
     let options =
-        MountOptions { source, allow_other: root, threads: 2, writable, alone: writable, dev: root, suid: root };
+        MountOptions { source, allow_other: root, threads: 2, writable, exclusive: writable, dev: root, suid: root };
     match mount(tree, machine.tasks.clone(), path, &options) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
@@ -63,7 +63,7 @@ fn mounted_tree(machine: &Machine, tree: impl Into<Arc<Tree>>, path: &Path, writ
 }
 
 #[test]
-fn a_mounted_tree_looks_as_it_should() {
+fn a_read_only_mount_shows_the_tree() {
     let machine = Production::default().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let Some(mounted) = mounted(&machine, dir.path()) else { return };
@@ -113,7 +113,7 @@ fn a_mounted_tree_looks_as_it_should() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// A tree whose root and child can be changed and whose snapshot cannot.
+/// A tree with a writable root and child, and a read-only snapshot.
 fn writable_tree() -> Tree {
     let files = [("p", 1, true), ("p/c", 2, true), ("p/c@s", 3, false)].map(|(name, fsid, writable)| {
         let mut files = MemoryFiles::new(fsid);
@@ -131,7 +131,7 @@ fn errno<T: std::fmt::Debug>(result: Result<T, impl Into<std::io::Error>>) -> i3
 }
 
 #[test]
-fn files_are_made_written_and_changed() {
+fn files_are_created_written_and_modified() {
     use std::io::{Read, Seek, SeekFrom, Write};
     let machine = Production::default().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ fn files_are_made_written_and_changed() {
     assert_eq!((held.len(), &held[9..31]), (1_000_100, &[&long[9..10], &[0; 20], &long[30..31]].concat()[..]));
     assert_eq!(errno(rustix::fs::fallocate(&file, Space::COLLAPSE_RANGE, 0, 4096)), 95);
 
-    // What is open outlives its name.
+    // An open file survives the removal of its last link.
     std::fs::remove_file(at("long")).unwrap();
     assert_eq!(errno(std::fs::metadata(at("long"))), 2);
     file.write_all_at(b"still", 0).unwrap();
@@ -192,7 +192,7 @@ fn files_are_made_written_and_changed() {
 }
 
 #[test]
-fn names_are_made_moved_and_taken_away() {
+fn names_are_created_renamed_and_removed() {
     use rustix::fs::{CWD, FileType, Mode, RenameFlags};
     let machine = Production::default().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ fn names_are_made_moved_and_taken_away() {
 }
 
 #[test]
-fn names_are_believed_until_an_administrator_changes_something() {
+fn names_are_cached_until_administration_invalidates_them() {
     let machine = Production::default().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let tree = Arc::new(writable_tree());
@@ -248,12 +248,13 @@ fn names_are_believed_until_an_administrator_changes_something() {
     let at = |name: &str| dir.path().join(name);
     std::fs::create_dir(at("d")).unwrap();
     std::fs::write(at("d/f"), b"f").unwrap();
-    // What the kernel does itself, it sees.
+    // The kernel sees its own changes.
     std::fs::rename(at("d/f"), at("d/g")).unwrap();
     assert_eq!(errno(std::fs::metadata(at("d/f"))), 2);
     assert_eq!(std::fs::read(at("d/g")).unwrap(), b"f");
-    // Behind its back a name goes to another file: a rollback does so.
-    let (rq, cred) = (Request::internal("test"), Cred::root());
+    // Without the kernel's knowledge a name changes to another file, as in a rollback.
+    let rq = Request::internal("test");
+    let cred = Cred::root();
     machine.block_on(async {
         let d = tree.lookup(&rq, tree.root(), b"d").await.unwrap();
         tree.rename(&rq, &cred, (d, b"g"), (d, b"h"), RenameMode::Replace).await.unwrap();
@@ -277,7 +278,7 @@ fn names_are_believed_until_an_administrator_changes_something() {
 }
 
 #[test]
-fn what_is_written_past_the_kernels_pages_is_seen_in_them() {
+fn direct_writes_are_visible_through_the_page_cache() {
     let machine = Production::default().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let Some(mounted) = mounted_tree(&machine, writable_tree(), dir.path(), true) else { return };

@@ -1,7 +1,7 @@
-//! What the server needs of a volume, as traits: the pool's volumes implement them, and so does a run of bytes in memory,
-//! with which the protocol is tested without a pool.
+//! The server's interface to volumes, as traits. The pool's volumes implement them, and so do devices in memory,
+//! which allow to test the protocol without a pool.
 
-use crate::handshake::{Directory, ExportInfo};
+use crate::handshake::{ExportInfo, ExportList};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -11,68 +11,69 @@ use thiserror::Error;
 use weir_machine::Request;
 use weir_volumes::VolumeError;
 
-/// Why bytes could not be had or kept.
+/// Error of a device operation.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// There is no room for what was to be written: ENOSPC.
-    #[error("no room: {0}")]
+    /// The pool or the quota is full: ENOSPC.
+    #[error("no space: {0}")]
     Full(Box<dyn Error + Send + Sync>),
-    /// Nothing may be written here: EPERM.
+    /// The device is read-only: EPERM.
     #[error("the device is read-only")]
     ReadOnly,
-    /// Anything else: EIO; the words go to the log.
+    /// Any other error: EIO; the message is logged.
     #[error("{0}")]
     Failed(Box<dyn Error + Send + Sync>),
 }
 
 impl DeviceError {
-    /// Something went wrong, in these words or for this reason.
-    pub fn failed(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        DeviceError::Failed(why.into())
+    /// An I/O error with this message or cause.
+    pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        DeviceError::Failed(cause.into())
     }
 }
 
-/// A future answer.
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, DeviceError>>;
+/// Future of a device operation.
+pub type DeviceFuture<'a, T> = BoxFuture<'a, Result<T, DeviceError>>;
 
-/// A stretch of a device.
+/// A range of a device that is entirely data or entirely hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.
     pub len_bytes: u64,
-    /// Whether anything is stored there; what is not reads as zeros.
+    /// Whether it is allocated; a hole reads as zeros.
     pub data: bool,
 }
 
-/// A block device. Writes, zeroing and flushes come only where [`Device::is_writable`] says so.
+/// A block device. The server calls write, zero and flush only if [`Device::is_writable`].
 ///
-/// All connections to one export share one `Device`: what one has written the next reads, and a flush makes stable
-/// whatever any of them was told is done. `CAN_MULTI_CONN` rests on that.
+/// All connections to one export share one `Device`: a completed write is visible to all of them, and a flush makes
+/// every completed write stable. `CAN_MULTI_CONN` relies on this.
 pub trait Device: Send + Sync {
-    /// Whether it can be written.
+    /// Whether the device is writable.
     fn is_writable(&self) -> bool {
         false
     }
-    /// Writes `bytes` at `offset`; the caller stays inside the device. Done means visible to every reader, not stable.
-    fn write<'a>(&'a self, _rq: &'a Request, _offset: u64, _bytes: Bytes) -> Answer<'a, ()> {
+    /// Writes `bytes` at `offset`; the caller ensures that the range is inside the device. On completion the data are
+    /// visible to every reader, but not stable.
+    fn write<'a>(&'a self, _rq: &'a Request, _offset: u64, _bytes: Bytes) -> DeviceFuture<'a, ()> {
         Box::pin(std::future::ready(Err(DeviceError::ReadOnly)))
     }
-    /// Makes a range inside the device read as zeros, and gives back the space of the blocks that lie in it whole.
-    fn zero<'a>(&'a self, _rq: &'a Request, _offset: u64, _len: u32) -> Answer<'a, ()> {
+    /// Makes a range inside the device read as zeros and frees the blocks that lie entirely within it.
+    fn zero<'a>(&'a self, _rq: &'a Request, _offset: u64, _len: u32) -> DeviceFuture<'a, ()> {
         Box::pin(std::future::ready(Err(DeviceError::ReadOnly)))
     }
-    /// Brings all that was done before to stable storage.
-    fn flush<'a>(&'a self, _rq: &'a Request) -> Answer<'a, ()> {
+    /// Makes all completed writes stable.
+    fn flush<'a>(&'a self, _rq: &'a Request) -> DeviceFuture<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
-    /// Its size in bytes.
+    /// Size in bytes.
     fn size_bytes(&self) -> u64;
-    /// The unit in which it is stored, in bytes.
+    /// Block size of the volume in bytes.
     fn block_bytes(&self) -> u32;
-    /// Exactly `len` bytes at `offset`; the caller stays inside the device.
-    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> Answer<'a, Bytes>;
-    /// The stretches of a range that lies inside the device, in order and without gaps, at most `max` of them.
-    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>>;
+    /// Reads exactly `len` bytes at `offset`; the caller ensures that the range is inside the device.
+    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, Bytes>;
+    /// The extents of a range inside the device, in order and without gaps, at most `max` of them.
+    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> DeviceFuture<'a, Vec<Extent>>;
 }
 
 impl Device for weir_volumes::Volume {
@@ -88,23 +89,23 @@ impl Device for weir_volumes::Volume {
         weir_volumes::Volume::is_writable(self)
     }
 
-    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes) -> DeviceFuture<'a, ()> {
         Box::pin(async move { Ok(weir_volumes::Volume::write(self, rq, offset, bytes, false).await?) })
     }
 
-    fn zero<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> Answer<'a, ()> {
+    fn zero<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, ()> {
         Box::pin(async move { Ok(weir_volumes::Volume::zero(self, rq, offset, len.into(), true, false).await?) })
     }
 
-    fn flush<'a>(&'a self, rq: &'a Request) -> Answer<'a, ()> {
+    fn flush<'a>(&'a self, rq: &'a Request) -> DeviceFuture<'a, ()> {
         Box::pin(async move { Ok(weir_volumes::Volume::flush(self, rq).await?) })
     }
 
-    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> Answer<'a, Bytes> {
+    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, Bytes> {
         Box::pin(async move { Ok(weir_volumes::Volume::read(self, rq, offset, len as usize).await?) })
     }
 
-    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>> {
+    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> DeviceFuture<'a, Vec<Extent>> {
         Box::pin(async move {
             let extents = weir_volumes::Volume::extents(self, rq, offset, len.into(), max).await?;
             Ok(extents.into_iter().map(|e| Extent { len_bytes: e.len_bytes, data: e.data }).collect())
@@ -122,52 +123,52 @@ impl From<VolumeError> for DeviceError {
     }
 }
 
-/// The devices that are served.
-pub trait Exports: Directory + Send + Sync {
-    /// Opens one by its name.
-    fn open<'a>(&'a self, rq: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Device>>;
+/// The exported devices.
+pub trait BlockExports: ExportList + Send + Sync {
+    /// Opens an export by name.
+    fn open<'a>(&'a self, rq: &'a Request, name: &'a str) -> DeviceFuture<'a, Arc<dyn Device>>;
 }
 
-/// Bytes in memory: for tests and fuzzing. Blocks of 4 KiB that hold nothing but zeros are holes.
+/// A device in memory for tests and fuzzing. Blocks of 4 KiB that contain only zeros are holes.
 #[derive(Debug, Default)]
 pub struct MemoryDevice {
     bytes: Mutex<Vec<u8>>,
     bad_byte: Option<u64>,
     writable: bool,
-    room_bytes: Option<u64>,
+    max_write_bytes: Option<u64>,
     flushed: Mutex<Vec<u8>>,
 }
 
 const MEMORY_BLOCK: usize = 4096;
 
 impl MemoryDevice {
-    /// A read-only device of these bytes.
+    /// A read-only device with this content.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes: Vec<u8> = bytes.into();
         MemoryDevice { flushed: Mutex::new(bytes.clone()), bytes: Mutex::new(bytes), ..MemoryDevice::default() }
     }
 
-    /// Lets it be written, or not.
+    /// Makes the device writable or read-only.
     pub fn with_writing(self, writable: bool) -> Self {
         MemoryDevice { writable, ..self }
     }
 
-    /// Makes reads of this byte fail.
+    /// Makes reads of the byte at this offset fail.
     pub fn with_bad_byte(self, at: u64) -> Self {
         MemoryDevice { bad_byte: Some(at), ..self }
     }
 
-    /// Makes writes of more than so many bytes fail for lack of room.
-    pub fn with_room(self, bytes: u64) -> Self {
-        MemoryDevice { room_bytes: Some(bytes), ..self }
+    /// Makes writes of more than `bytes` bytes fail with [`DeviceError::Full`].
+    pub fn with_max_write_bytes(self, bytes: u64) -> Self {
+        MemoryDevice { max_write_bytes: Some(bytes), ..self }
     }
 
-    /// What it holds.
+    /// The current content.
     pub fn bytes(&self) -> Vec<u8> {
         self.locked().clone()
     }
 
-    /// What it held at the last flush.
+    /// The content at the last flush.
     pub fn flushed(&self) -> Vec<u8> {
         self.flushed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -192,18 +193,18 @@ impl Device for MemoryDevice {
         self.writable
     }
 
-    fn write<'a>(&'a self, _: &'a Request, offset: u64, bytes: Bytes) -> Answer<'a, ()> {
-        let full = self.room_bytes.is_some_and(|room| bytes.len() as u64 > room);
-        let done = if full { Err(DeviceError::Full("the test says so".into())) } else { Ok(()) };
-        let done = done.and_then(|()| self.change(offset, bytes.len(), |place| place.copy_from_slice(&bytes)));
+    fn write<'a>(&'a self, _: &'a Request, offset: u64, bytes: Bytes) -> DeviceFuture<'a, ()> {
+        let full = self.max_write_bytes.is_some_and(|max| bytes.len() as u64 > max);
+        let done = if full { Err(DeviceError::Full("write is larger than the test permits".into())) } else { Ok(()) };
+        let done = done.and_then(|()| self.change(offset, bytes.len(), |range| range.copy_from_slice(&bytes)));
         Box::pin(std::future::ready(done))
     }
 
-    fn zero<'a>(&'a self, _: &'a Request, offset: u64, len: u32) -> Answer<'a, ()> {
-        Box::pin(std::future::ready(self.change(offset, len as usize, |place| place.fill(0))))
+    fn zero<'a>(&'a self, _: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, ()> {
+        Box::pin(std::future::ready(self.change(offset, len as usize, |range| range.fill(0))))
     }
 
-    fn flush<'a>(&'a self, _: &'a Request) -> Answer<'a, ()> {
+    fn flush<'a>(&'a self, _: &'a Request) -> DeviceFuture<'a, ()> {
         let bytes = self.locked().clone();
         *self.flushed.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         Box::pin(std::future::ready(Ok(())))
@@ -217,17 +218,18 @@ impl Device for MemoryDevice {
         MEMORY_BLOCK as u32
     }
 
-    fn read<'a>(&'a self, _: &'a Request, offset: u64, len: u32) -> Answer<'a, Bytes> {
+    fn read<'a>(&'a self, _: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, Bytes> {
         let end = offset.saturating_add(len.into());
         let bad = self.bad_byte.is_some_and(|at| (offset..end).contains(&at));
         let range = usize::try_from(offset).ok().zip(usize::try_from(end).ok()).filter(|_| !bad);
         let all = self.locked();
         let bytes = range.and_then(|(start, end)| all.get(start..end)).map(Bytes::copy_from_slice);
-        Box::pin(std::future::ready(bytes.ok_or_else(|| DeviceError::failed("a bad byte"))))
+        Box::pin(std::future::ready(bytes.ok_or_else(|| DeviceError::failed("unreadable byte"))))
     }
 
-    fn extents<'a>(&'a self, _: &'a Request, offset: u64, len: u32, max: usize) -> Answer<'a, Vec<Extent>> {
-        let (mut at, end) = (offset as usize, (offset as usize).saturating_add(len as usize));
+    fn extents<'a>(&'a self, _: &'a Request, offset: u64, len: u32, max: usize) -> DeviceFuture<'a, Vec<Extent>> {
+        let mut at = offset as usize;
+        let end = (offset as usize).saturating_add(len as usize);
         let all = self.locked();
         let mut extents: Vec<Extent> = Vec::new();
         while at < end {
@@ -247,11 +249,11 @@ impl Device for MemoryDevice {
     }
 }
 
-/// Devices in memory by their names; the first one is the default.
+/// Devices in memory by name; the first one is the default export.
 #[derive(Default)]
 pub struct MemoryExports(pub BTreeMap<String, Arc<MemoryDevice>>);
 
-impl Directory for MemoryExports {
+impl ExportList for MemoryExports {
     fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
@@ -267,8 +269,8 @@ impl Directory for MemoryExports {
     }
 }
 
-impl Exports for MemoryExports {
-    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> Answer<'a, Arc<dyn Device>> {
+impl BlockExports for MemoryExports {
+    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> DeviceFuture<'a, Arc<dyn Device>> {
         let found = self.0.get(name).map(|device| Arc::clone(device) as Arc<dyn Device>);
         Box::pin(std::future::ready(found.ok_or_else(|| DeviceError::failed("no such export"))))
     }

@@ -1,7 +1,7 @@
-//! The entry points for hostile bytes: each returns, whatever the input, in time and memory bounded by its length.
+//! Fuzz targets: each must return for any input, in time and memory bounded by the input's length.
 
 use crate::device::{MemoryDevice, MemoryExports};
-use crate::handshake::{Agreed, Handshake, Next};
+use crate::handshake::{Handshake, Negotiated, NextAction};
 use crate::transmission;
 use crate::wire::RequestHeader;
 use bytes::Bytes;
@@ -9,13 +9,13 @@ use futures_util::FutureExt;
 use std::sync::Arc;
 use weir_machine::Request;
 
-/// A target: its name and its body.
+/// Name and body of a fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Name and body of each target.
+/// All fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[("nbd_handshake", handshake_target), ("nbd_request", request_target)];
 
-/// Two small read-only devices in memory, as the fuzz targets and the tests use them.
+/// Two small read-only devices in memory, for the fuzz targets and the tests.
 pub fn small_exports() -> MemoryExports {
     let mut bytes = vec![0; 64 << 10];
     for (at, byte) in bytes.iter_mut().enumerate().skip(8192).take(20_000) {
@@ -30,17 +30,17 @@ pub fn small_exports() -> MemoryExports {
 
 fn handshake_target(data: &[u8]) {
     let exports = small_exports();
-    let (mut handshake, mut turn) = Handshake::begin(true);
+    let (mut handshake, mut step) = Handshake::begin(true);
     let mut rest = data;
     loop {
-        assert!(turn.send.len() < 1 << 20);
-        let len = match turn.next {
-            Next::Read(len) => len,
-            Next::Skip(len) => len as usize,
-            Next::Serve(_) | Next::Close => return,
+        assert!(step.send.len() < 1 << 20);
+        let len = match step.next {
+            NextAction::Read(len) => len,
+            NextAction::Skip(len) => len as usize,
+            NextAction::Serve(_) | NextAction::Close => return,
         };
         let Some((now, later)) = rest.split_at_checked(len) else { return };
-        turn = handshake.take(&exports, now);
+        step = handshake.receive(&exports, now);
         rest = later;
     }
 }
@@ -52,11 +52,12 @@ fn request_target(data: &[u8]) {
     let Some(header) = RequestHeader::decode(&bytes) else { return };
     let writable = first & 4 != 0;
     let device = MemoryDevice::new(vec![1; 5000]).with_bad_byte(4500).with_writing(writable);
-    let agreed = Agreed { export: "p/w".into(), structured: first & 1 != 0, allocation: first & 2 != 0, writable };
-    let plan = transmission::plan(&header, 5000, &agreed);
+    let negotiated =
+        Negotiated { export: "p/w".into(), structured: first & 1 != 0, allocation: first & 2 != 0, writable };
+    let plan = transmission::plan(&header, 5000, &negotiated);
     let payload =
-        if matches!(plan, transmission::Plan::Write { .. }) { vec![9; header.length as usize] } else { vec![] };
+        if matches!(plan, transmission::CommandPlan::Write { .. }) { vec![9; header.length as usize] } else { vec![] };
     let rq = Request::internal("fuzz");
-    let reply = transmission::answer(&device, &rq, &agreed, &header, plan, payload.into()).now_or_never();
+    let reply = transmission::answer(&device, &rq, &negotiated, &header, plan, payload.into()).now_or_never();
     assert!(reply.is_some_and(|pieces| pieces.iter().map(Bytes::len).sum::<usize>() < 1 << 20));
 }

@@ -1,91 +1,92 @@
-//! The handshake: fixed newstyle, as a pure state machine. Bytes in, bytes and the next wish out.
+//! The fixed newstyle handshake as a pure state machine: each step takes the client's bytes and returns bytes to send
+//! and the next action.
 //!
 //! ```text
 //!   greeting ──▶ client flags ──▶ option header ──▶ option data ──▶ option header …
 //!                                      │                │
 //!                                      └── too long ─▶ skip, ERR_TOO_BIG
-//!   EXPORT_NAME / GO of a known name ──▶ Serve          ABORT, nonsense ──▶ Close
+//!   EXPORT_NAME / GO of a known name ──▶ Serve          ABORT, malformed ──▶ Close
 //! ```
 //!
 //! Memory is bounded by [`MAX_OPTION_BYTES`]; the number of options in one handshake by [`MAX_OPTIONS`].
 
 use crate::wire::{self, Reader, info, option, reply};
 
-/// The longest option data that are read; longer ones are skipped and refused.
+/// Maximum length of option data in bytes; longer data are skipped and rejected.
 pub const MAX_OPTION_BYTES: u32 = 64 << 10;
-/// How many options a client may send before it is taken for a babbler.
+/// Maximum number of options; a client that sends more is disconnected.
 pub const MAX_OPTIONS: u32 = 1024;
-/// How much is skipped for the sake of an over-long option before the connection is closed.
+/// Maximum length in bytes of rejected option data that are skipped; longer data end the connection.
 const MAX_SKIP_BYTES: u32 = 32 << 20;
 
-/// What the handshake needs to know of an export.
+/// Properties of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// Its name: the volume's.
+    /// Dataset name of the volume or snapshot.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// The block size that reads best, in bytes.
+    /// Preferred block size in bytes.
     pub block_bytes: u32,
     /// Whether the device can be written.
     pub writable: bool,
 }
 
-/// The exports, as the handshake sees them.
-pub trait Directory {
+/// Lookup of exports by name.
+pub trait ExportList {
     /// The names of all exports.
     fn names(&self) -> Vec<String>;
-    /// One export; the empty name asks for the default one.
+    /// Properties of an export; the empty name selects the default export.
     fn find(&self, name: &str) -> Option<ExportInfo>;
 }
 
-/// What was agreed.
+/// Result of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct Negotiated {
     /// The export's name.
     pub export: String,
-    /// Structured replies.
+    /// Structured replies were negotiated.
     pub structured: bool,
-    /// `base:allocation` was chosen for this export.
+    /// `base:allocation` was selected for this export.
     pub allocation: bool,
-    /// The client was told that it may write.
+    /// The export was offered as writable.
     pub writable: bool,
 }
 
-/// What to do after sending [`Turn::send`].
+/// The server's action after sending [`HandshakeStep::send`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Read exactly so many bytes and come back with them.
+pub enum NextAction {
+    /// Read exactly this many bytes and pass them to [`Handshake::receive`].
     Read(usize),
-    /// Throw so many bytes away and come back with none.
+    /// Discard this many bytes, then call [`Handshake::receive`] with none.
     Skip(u32),
-    /// Begin transmission.
-    Serve(Agreed),
+    /// Start the transmission phase.
+    Serve(Negotiated),
     /// Close the connection.
     Close,
 }
 
-/// One turn of the conversation.
+/// One step of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct HandshakeStep {
     /// Bytes to send first.
     pub send: Vec<u8>,
-    /// Then what.
-    pub next: Next,
+    /// Action after that.
+    pub next: NextAction,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum HandshakeState {
     ClientFlags,
     OptionHeader,
     OptionData { option: u32 },
     Skipping { option: u32 },
 }
 
-/// The state of one handshake.
+/// HandshakeState of one handshake.
 #[derive(Debug)]
 pub struct Handshake {
-    state: State,
+    state: HandshakeState,
     may_write: bool,
     no_zeroes: bool,
     structured: bool,
@@ -96,35 +97,37 @@ pub struct Handshake {
 const OPTION_HEADER_BYTES: usize = 16;
 
 impl Handshake {
-    /// Begins: the greeting, then four bytes of client flags are wanted. `may_write` says whether this client may write
-    /// at all.
-    pub fn begin(may_write: bool) -> (Self, Turn) {
+    /// Starts a handshake: sends the greeting and expects four bytes of client flags. `may_write` tells whether this
+    /// client may write.
+    pub fn begin(may_write: bool) -> (Self, HandshakeStep) {
         let mut send = Vec::with_capacity(18);
         send.extend_from_slice(&wire::MAGIC.to_be_bytes());
         send.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
         send.extend_from_slice(&(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES).to_be_bytes());
         let handshake = Handshake {
-            state: State::ClientFlags,
+            state: HandshakeState::ClientFlags,
             may_write,
             no_zeroes: false,
             structured: false,
             allocation_for: None,
             options: 0,
         };
-        (handshake, Turn { send, next: Next::Read(4) })
+        (handshake, HandshakeStep { send, next: NextAction::Read(4) })
     }
 
-    /// Takes the bytes that the last turn wished for.
-    pub fn take(&mut self, directory: &dyn Directory, bytes: &[u8]) -> Turn {
+    /// Processes the bytes that the last step requested.
+    pub fn receive(&mut self, exports: &dyn ExportList, bytes: &[u8]) -> HandshakeStep {
         match self.state {
-            State::ClientFlags => self.client_flags(bytes),
-            State::OptionHeader => self.option_header(directory, bytes).unwrap_or(close()),
-            State::OptionData { option } => self.option(directory, option, bytes),
-            State::Skipping { option } => self.refuse(option, reply::ERR_TOO_BIG, "the option's data are too long"),
+            HandshakeState::ClientFlags => self.client_flags(bytes),
+            HandshakeState::OptionHeader => self.option_header(exports, bytes).unwrap_or(close()),
+            HandshakeState::OptionData { option } => self.option(exports, option, bytes),
+            HandshakeState::Skipping { option } => {
+                self.refuse(option, reply::ERR_TOO_BIG, "the option's data are too long")
+            }
         }
     }
 
-    fn client_flags(&mut self, bytes: &[u8]) -> Turn {
+    fn client_flags(&mut self, bytes: &[u8]) -> HandshakeStep {
         let known = u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
         match Reader::new(bytes).u32() {
             Some(flags) if flags & !known == 0 => {
@@ -135,67 +138,68 @@ impl Handshake {
         }
     }
 
-    fn option_header(&mut self, directory: &dyn Directory, bytes: &[u8]) -> Option<Turn> {
+    fn option_header(&mut self, exports: &dyn ExportList, bytes: &[u8]) -> Option<HandshakeStep> {
         let mut reader = Reader::new(bytes);
         if reader.u64()? != wire::OPTION_MAGIC {
             return None;
         }
-        let (option, length) = (reader.u32()?, reader.u32()?);
+        let option = reader.u32()?;
+        let length = reader.u32()?;
         self.options += 1;
         if self.options > MAX_OPTIONS || length > MAX_SKIP_BYTES {
             return None;
         }
         if length > MAX_OPTION_BYTES {
-            self.state = State::Skipping { option };
-            return Some(Turn { send: Vec::new(), next: Next::Skip(length) });
+            self.state = HandshakeState::Skipping { option };
+            return Some(HandshakeStep { send: Vec::new(), next: NextAction::Skip(length) });
         }
         if length == 0 {
-            return Some(self.option(directory, option, &[]));
+            return Some(self.option(exports, option, &[]));
         }
-        self.state = State::OptionData { option };
-        Some(Turn { send: Vec::new(), next: Next::Read(length as usize) })
+        self.state = HandshakeState::OptionData { option };
+        Some(HandshakeStep { send: Vec::new(), next: NextAction::Read(length as usize) })
     }
 
-    fn option(&mut self, directory: &dyn Directory, option: u32, data: &[u8]) -> Turn {
+    fn option(&mut self, exports: &dyn ExportList, option: u32, data: &[u8]) -> HandshakeStep {
         match option {
-            option::EXPORT_NAME => self.export_name(directory, data),
+            option::EXPORT_NAME => self.export_name(exports, data),
             option::ABORT => {
                 let mut send = Vec::new();
                 wire::option_reply(&mut send, option, reply::ACK, &[]);
-                Turn { send, next: Next::Close }
+                HandshakeStep { send, next: NextAction::Close }
             }
-            option::LIST => self.list(directory, data),
-            option::INFO | option::GO => self.info(directory, option, data),
+            option::LIST => self.list(exports, data),
+            option::INFO | option::GO => self.info(exports, option, data),
             option::STRUCTURED_REPLY if data.is_empty() => {
                 self.structured = true;
                 self.acknowledge(option, Vec::new())
             }
             option::STRUCTURED_REPLY => self.refuse(option, reply::ERR_INVALID, "no data expected"),
-            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(directory, option, data),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(exports, option, data),
             option::STARTTLS => self.refuse(option, reply::ERR_UNSUP, "TLS is not offered"),
             _ => self.refuse(option, reply::ERR_UNSUP, "unknown option"),
         }
     }
 
-    /// EXPORT_NAME has no way to say no but to close.
-    fn export_name(&mut self, directory: &dyn Directory, data: &[u8]) -> Turn {
+    /// EXPORT_NAME has no error reply: an unknown name closes the connection.
+    fn export_name(&mut self, exports: &dyn ExportList, data: &[u8]) -> HandshakeStep {
         let found = std::str::from_utf8(data).ok().filter(|n| n.len() <= wire::MAX_NAME_BYTES);
-        let Some(export) = found.and_then(|name| directory.find(name)) else { return close() };
+        let Some(export) = found.and_then(|name| exports.find(name)) else { return close() };
         let mut send = Vec::with_capacity(134);
         send.extend_from_slice(&export.size_bytes.to_be_bytes());
         send.extend_from_slice(&self.transmission_flags(&export).to_be_bytes());
         if !self.no_zeroes {
             send.extend_from_slice(&[0; 124]);
         }
-        Turn { send, next: Next::Serve(self.agreed(&export)) }
+        HandshakeStep { send, next: NextAction::Serve(self.negotiated(&export)) }
     }
 
-    fn list(&mut self, directory: &dyn Directory, data: &[u8]) -> Turn {
+    fn list(&mut self, exports: &dyn ExportList, data: &[u8]) -> HandshakeStep {
         if !data.is_empty() {
             return self.refuse(option::LIST, reply::ERR_INVALID, "no data expected");
         }
         let mut send = Vec::new();
-        for name in directory.names() {
+        for name in exports.names() {
             let mut entry = (name.len() as u32).to_be_bytes().to_vec();
             entry.extend_from_slice(name.as_bytes());
             wire::option_reply(&mut send, option::LIST, reply::SERVER, &entry);
@@ -203,11 +207,11 @@ impl Handshake {
         self.acknowledge(option::LIST, send)
     }
 
-    fn info(&mut self, directory: &dyn Directory, option: u32, data: &[u8]) -> Turn {
+    fn info(&mut self, exports: &dyn ExportList, option: u32, data: &[u8]) -> HandshakeStep {
         let Some((name, wants)) = info_request(data) else {
             return self.refuse(option, reply::ERR_INVALID, "malformed request");
         };
-        let Some(export) = directory.find(name) else {
+        let Some(export) = exports.find(name) else {
             return self.refuse(option, reply::ERR_UNKNOWN, "no such export");
         };
         let mut send = Vec::new();
@@ -225,24 +229,24 @@ impl Handshake {
             about.extend_from_slice(self.description(&export).as_bytes());
             wire::option_reply(&mut send, option, reply::INFO, &about);
         }
-        // Always said, also unasked: a client that learns of it asks for better shapes, and none is bound to obey.
+        // Always sent, even if not requested: clients may use it to align their requests.
         let mut about = info::BLOCK_SIZE.to_be_bytes().to_vec();
         let preferred = export.block_bytes.next_power_of_two().clamp(512, wire::MAX_TRANSFER_BYTES);
         for size in [1, preferred, wire::MAX_TRANSFER_BYTES] {
             about.extend_from_slice(&size.to_be_bytes());
         }
         wire::option_reply(&mut send, option, reply::INFO, &about);
-        let mut turn = self.acknowledge(option, send);
+        let mut step = self.acknowledge(option, send);
         if option == option::GO {
-            turn.next = Next::Serve(self.agreed(&export));
+            step.next = NextAction::Serve(self.negotiated(&export));
         }
-        turn
+        step
     }
 
-    fn meta_context(&mut self, directory: &dyn Directory, option: u32, data: &[u8]) -> Turn {
+    fn meta_context(&mut self, exports: &dyn ExportList, option: u32, data: &[u8]) -> HandshakeStep {
         let set = option == option::SET_META_CONTEXT;
         if set {
-            // A failed or repeated choice undoes the earlier one.
+            // A new request replaces the earlier selection, even if it fails.
             self.allocation_for = None;
         }
         if !self.structured {
@@ -251,7 +255,7 @@ impl Handshake {
         let Some((name, queries)) = meta_request(data) else {
             return self.refuse(option, reply::ERR_INVALID, "malformed request");
         };
-        let Some(export) = directory.find(name) else {
+        let Some(export) = exports.find(name) else {
             return self.refuse(option, reply::ERR_UNKNOWN, "no such export");
         };
         let matches = |q: &str| q == wire::BASE_ALLOCATION || (!set && q == "base:");
@@ -269,10 +273,10 @@ impl Handshake {
         self.acknowledge(option, send)
     }
 
-    fn agreed(&self, export: &ExportInfo) -> Agreed {
+    fn negotiated(&self, export: &ExportInfo) -> Negotiated {
         let allocation = self.allocation_for.as_ref() == Some(&export.name);
         let writable = self.is_writable(export);
-        Agreed { export: export.name.clone(), structured: self.structured, allocation, writable }
+        Negotiated { export: export.name.clone(), structured: self.structured, allocation, writable }
     }
 
     fn is_writable(&self, export: &ExportInfo) -> bool {
@@ -295,28 +299,28 @@ impl Handshake {
         always | writing | if self.structured { wire::FLAG_SEND_DF } else { 0 }
     }
 
-    fn next_option(&mut self, send: Vec<u8>) -> Turn {
-        self.state = State::OptionHeader;
-        Turn { send, next: Next::Read(OPTION_HEADER_BYTES) }
+    fn next_option(&mut self, send: Vec<u8>) -> HandshakeStep {
+        self.state = HandshakeState::OptionHeader;
+        HandshakeStep { send, next: NextAction::Read(OPTION_HEADER_BYTES) }
     }
 
-    fn acknowledge(&mut self, option: u32, mut send: Vec<u8>) -> Turn {
+    fn acknowledge(&mut self, option: u32, mut send: Vec<u8>) -> HandshakeStep {
         wire::option_reply(&mut send, option, reply::ACK, &[]);
         self.next_option(send)
     }
 
-    fn refuse(&mut self, option: u32, kind: u32, why: &str) -> Turn {
+    fn refuse(&mut self, option: u32, kind: u32, message: &str) -> HandshakeStep {
         let mut send = Vec::new();
-        wire::option_reply(&mut send, option, kind, why.as_bytes());
+        wire::option_reply(&mut send, option, kind, message.as_bytes());
         self.next_option(send)
     }
 }
 
-fn close() -> Turn {
-    Turn { send: Vec::new(), next: Next::Close }
+fn close() -> HandshakeStep {
+    HandshakeStep { send: Vec::new(), next: NextAction::Close }
 }
 
-/// Name and wished kinds of information of INFO and GO.
+/// Decodes name and requested kinds of information of INFO and GO.
 fn info_request(data: &[u8]) -> Option<(&str, Vec<u16>)> {
     let mut reader = Reader::new(data);
     let name = reader.string()?;
@@ -328,12 +332,12 @@ fn info_request(data: &[u8]) -> Option<(&str, Vec<u16>)> {
     Some((name, wants))
 }
 
-/// Name and queries of LIST_META_CONTEXT and SET_META_CONTEXT.
+/// Decodes name and queries of LIST_META_CONTEXT and SET_META_CONTEXT.
 fn meta_request(data: &[u8]) -> Option<(&str, Vec<&str>)> {
     let mut reader = Reader::new(data);
     let name = reader.string()?;
     let count = reader.u32()? as usize;
-    // Each query takes four bytes at least: a forged count allocates nothing beyond the data at hand.
+    // Each query takes at least four bytes, so a false count cannot cause a large allocation.
     if count > reader.rest().len() / 4 {
         return None;
     }

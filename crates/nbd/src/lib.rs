@@ -1,15 +1,15 @@
-//! Network Block Device: each volume of the pool, and each snapshot of one, as an export under its data set's name.
+//! Network Block Device server: each volume of the pool and each snapshot of one is an export under its dataset name.
 //!
 //! ```text
 //!   TCP ─▶ handshake (pure): which export, which features
 //!       ─▶ requests ─▶ transmission: plan (pure) ─▶ device ─▶ chunks ─▶ TCP
 //! ```
 //!
-//! Fixed newstyle, several connections at once: all connections to an export share one device, so what one has written
-//! another reads, and a flush on one makes the others' finished writes stable (`CAN_MULTI_CONN`). Volumes are writable to
-//! the clients that the server was told, snapshots to nobody.
-//! Structured replies let a client receive holes as holes and lose no more than a bad block's piece; `base:allocation`
-//! tells it where the holes are. TLS is not offered: bind to loopback, or put a tunnel before it.
+//! Fixed newstyle negotiation with several concurrent connections. All connections to an export share one device:
+//! data written on one is visible on the others, and a flush on one makes the completed writes of all stable
+//! (`CAN_MULTI_CONN`). Volumes are writable for the configured clients; snapshots are read-only. With structured
+//! replies a client receives holes as holes, and an unreadable block costs only its own piece of a READ;
+//! `base:allocation` reports the holes. TLS is not supported: bind to loopback or use a tunnel.
 //!
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice/nbd repository.
 
@@ -20,6 +20,6 @@ pub mod serve;
 pub mod transmission;
 pub mod wire;
 
-pub use device::{Device, DeviceError, Exports, Extent};
-pub use handshake::{Directory, ExportInfo};
-pub use serve::{Server, Writers, serve};
+pub use device::{BlockExports, Device, DeviceError, Extent};
+pub use handshake::{ExportInfo, ExportList};
+pub use serve::{Server, WriteAcl, serve};

@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   accept ─▶ handshake ─▶ requests: a task each ─▶ channel ─▶ writer: write_vectored
-//!                           │ permits by weight, given back when the reply is written
+//!                           │ permits by data size, released after the reply is written
 //! ```
 //!
-//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_REQUESTS`] requests and [`MAX_BYTES`] of data between
-//! reading and written reply, however slowly the client reads, and [`MAX_ALL_BYTES`] of all connections together;
-//! [`HANDSHAKE_SECONDS`] for the whole handshake. A request whose data have no room is not begun, nor is anything read
-//! behind it. If somebody waits for such room, a client must send or take the data of each request within
-//! [`DATA_SECONDS`], or is cut off.
+//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_REQUESTS`] requests and [`MAX_CONNECTION_BYTES`] of
+//! data between reading and the written reply, however slowly the client reads, and [`MAX_TOTAL_BYTES`] over all
+//! connections; [`HANDSHAKE_TIMEOUT_S`] for the whole handshake. A request is not started, and nothing behind it is
+//! read, until its data fit. While another request waits for memory, a client must send or read the data of each
+//! request within [`DATA_TIMEOUT_S`] or is disconnected.
 
-use crate::device::{Device, Exports};
-use crate::handshake::{Agreed, Handshake, Next, Turn};
-use crate::transmission::{self, Pieces, Plan};
+use crate::device::{BlockExports, Device};
+use crate::handshake::{Handshake, HandshakeStep, Negotiated, NextAction};
+use crate::transmission::{self, CommandPlan, Pieces};
 use crate::wire::{self, REQUEST_BYTES, RequestHeader, command};
 use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, IoSlice};
@@ -26,63 +26,63 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_machine::{Place, Request, Room, Served, Tasks};
 
-/// Connections at a time; further ones wait to be accepted.
+/// Maximum number of open connections; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 128;
-/// Requests of one connection at a time.
+/// Maximum number of concurrent requests of one connection.
 pub const MAX_REQUESTS: usize = 128;
-/// Data of one connection, those to be written and those read and not yet sent, in bytes.
-pub const MAX_BYTES: u32 = 2 * wire::MAX_TRANSFER_BYTES;
-/// The same of all connections together, in bytes.
-pub const MAX_ALL_BYTES: usize = 256 << 20;
-/// Time to send or take the data of a request, if others wait.
-pub const DATA_SECONDS: u64 = 60;
-/// Time for the handshake.
-pub const HANDSHAKE_SECONDS: u64 = 30;
-/// So long a client that neither sends nor takes what it began to may keep a server that is to stop.
-pub const CLOSING_SECONDS: u64 = 5;
-/// How long it is waited after a connection could not be accepted: for lack of descriptors, most likely.
-const REFUSED_WAIT: Duration = Duration::from_millis(100);
-const DATA_LIMIT: Duration = Duration::from_secs(DATA_SECONDS);
+/// Maximum size of one connection's data, received or unsent, in bytes.
+pub const MAX_CONNECTION_BYTES: u32 = 2 * wire::MAX_TRANSFER_BYTES;
+/// Maximum size of the data of all connections, in bytes.
+pub const MAX_TOTAL_BYTES: usize = 256 << 20;
+/// Seconds in which a client must send or read the data of a request while another request waits for memory.
+pub const DATA_TIMEOUT_S: u64 = 60;
+/// Seconds for the whole handshake.
+pub const HANDSHAKE_TIMEOUT_S: u64 = 30;
+/// Shutdown waits at most this many seconds for clients that neither finish a request nor read their replies.
+pub const SHUTDOWN_TIMEOUT_S: u64 = 5;
+/// Delay before the next `accept` after one failed, most likely for lack of file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+const DATA_TIMEOUT: Duration = Duration::from_secs(DATA_TIMEOUT_S);
 
-/// A reply, and what is given back when it is written.
-type Outgoing = (Pieces, Held);
+/// A reply and the permits that are released after it was written.
+type Outgoing = (Pieces, RequestPermits);
 
-/// What a request holds until its reply is written.
-struct Held {
+/// Permits that a request holds until its reply is written.
+struct RequestPermits {
     _request: OwnedSemaphorePermit,
     _data: (Place, Place),
 }
 
-/// Which clients may write.
-pub type Writers = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+/// Decides by address which clients may write.
+pub type WriteAcl = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// What connections share.
+/// State shared by all connections.
 pub struct Server {
-    exports: Arc<dyn Exports>,
-    writers: Writers,
+    exports: Arc<dyn BlockExports>,
+    write_acl: WriteAcl,
     served: Served,
-    /// For the data of all connections.
+    /// Memory budget for the data of all connections.
     room: Room,
 }
 
 impl Server {
-    /// Serves these exports, read-only to all but the `writers`.
-    pub fn new(exports: Arc<dyn Exports>, writers: Writers) -> Self {
-        Server { exports, writers, served: Served::default(), room: Room::new(MAX_ALL_BYTES) }
+    /// Serves these exports, read-only for clients that `write_acl` rejects.
+    pub fn new(exports: Arc<dyn BlockExports>, write_acl: WriteAcl) -> Self {
+        Server { exports, write_acl, served: Served::default(), room: Room::new(MAX_TOTAL_BYTES) }
     }
 
-    /// What was served so far.
+    /// Totals of all requests so far.
     pub fn served(&self) -> &Served {
         &self.served
     }
 }
 
-/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for requests under way, but no
-/// longer than [`CLOSING_SECONDS`].
+/// Accepts and serves connections until `stop` becomes true or its sender is dropped, then waits at most
+/// [`SHUTDOWN_TIMEOUT_S`] for requests in progress.
 pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut stop: watch::Receiver<bool>) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
@@ -91,7 +91,7 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                drop(tokio::time::timeout(REFUSED_WAIT, stop.wait_for(|stop| *stop)).await);
+                drop(tokio::time::timeout(ACCEPT_RETRY_DELAY, stop.wait_for(|stop| *stop)).await);
                 continue;
             }
         };
@@ -103,8 +103,8 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, tasks: Tasks, mut
             drop(permit);
         }));
     }
-    let ended = room.acquire_many(MAX_CONNECTIONS as u32);
-    drop(tokio::time::timeout(Duration::from_secs(CLOSING_SECONDS), ended).await);
+    let ended = connections.acquire_many(MAX_CONNECTIONS as u32);
+    drop(tokio::time::timeout(Duration::from_secs(SHUTDOWN_TIMEOUT_S), ended).await);
 }
 
 async fn connection(
@@ -116,59 +116,59 @@ async fn connection(
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let client = peer.to_string();
-    let may_write = (server.writers)(peer);
-    let shaking = handshake(&mut stream, &server, may_write);
-    let agreed = tokio::select! {
-        agreed = tokio::time::timeout(Duration::from_secs(HANDSHAKE_SECONDS), shaking) => agreed??,
+    let may_write = (server.write_acl)(peer);
+    let negotiation = handshake(&mut stream, &server, may_write);
+    let negotiated = tokio::select! {
+        negotiated = tokio::time::timeout(Duration::from_secs(HANDSHAKE_TIMEOUT_S), negotiation) => negotiated??,
         _ = stop.wait_for(|stop| *stop) => return Ok(()),
     };
-    let Some(agreed) = agreed else { return Ok(()) };
+    let Some(negotiated) = negotiated else { return Ok(()) };
     let rq = Request::new(client.as_str(), "nbd", "open");
-    let device = server.exports.open(&rq, &agreed.export).await.map_err(io::Error::other)?;
+    let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
     server.served.book(&rq);
     let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
     let writer = tasks.spawn(write(outgoing, receiver, server.room.clone()));
-    let session = Arc::new(Session { server, device, agreed, client });
+    let session = Arc::new(Session { server, device, negotiated, client });
     let read = requests(incoming, session, &tasks, sender, stop).await;
     let written = writer.await.unwrap_or(Ok(()));
     read.and(written)
 }
 
-/// `None` if the client left without choosing an export.
-async fn handshake(stream: &mut TcpStream, server: &Server, may_write: bool) -> io::Result<Option<Agreed>> {
-    let (mut handshake, mut turn) = Handshake::begin(may_write);
+/// Negotiates an export; `None` if the client disconnects without choosing one.
+async fn handshake(stream: &mut TcpStream, server: &Server, may_write: bool) -> io::Result<Option<Negotiated>> {
+    let (mut handshake, mut step) = Handshake::begin(may_write);
     loop {
-        let Turn { send, next } = turn;
+        let HandshakeStep { send, next } = step;
         stream.write_all(&send).await?;
-        turn = match next {
-            Next::Read(len) => {
+        step = match next {
+            NextAction::Read(len) => {
                 let mut bytes = vec![0; len];
                 stream.read_exact(&mut bytes).await?;
-                handshake.take(&*server.exports, &bytes)
+                handshake.receive(&*server.exports, &bytes)
             }
-            Next::Skip(len) => {
+            NextAction::Skip(len) => {
                 skip(stream, len).await?;
-                handshake.take(&*server.exports, &[])
+                handshake.receive(&*server.exports, &[])
             }
-            Next::Serve(agreed) => return Ok(Some(agreed)),
-            Next::Close => return Ok(None),
+            NextAction::Serve(negotiated) => return Ok(Some(negotiated)),
+            NextAction::Close => return Ok(None),
         };
     }
 }
 
-/// Throws bytes away.
+/// Discards bytes.
 async fn skip(stream: &mut (impl AsyncRead + Unpin), len: u32) -> io::Result<()> {
     let mut left = stream.take(len.into());
     let skipped = tokio::io::copy(&mut left, &mut tokio::io::sink()).await?;
     if skipped == u64::from(len) { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// What the requests of one connection share.
+/// State shared by the requests of one connection.
 struct Session {
     server: Arc<Server>,
     device: Arc<dyn Device>,
-    agreed: Agreed,
+    negotiated: Negotiated,
     client: String,
 }
 
@@ -179,7 +179,8 @@ async fn requests(
     sender: mpsc::Sender<Outgoing>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let (requests, own) = (Arc::new(Semaphore::new(MAX_REQUESTS)), Room::new(MAX_BYTES as usize));
+    let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let own = Room::new(MAX_CONNECTION_BYTES as usize);
     loop {
         let mut header = [0; REQUEST_BYTES];
         tokio::select! {
@@ -190,36 +191,37 @@ async fn requests(
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
             _ = sender.closed() => return Ok(()),
         }
-        let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "not a request");
-        let header = RequestHeader::decode(&header).ok_or_else(nonsense)?;
-        let plan = transmission::plan(&header, session.device.size_bytes(), &session.agreed);
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "not a request");
+        let header = RequestHeader::decode(&header).ok_or_else(malformed)?;
+        let plan = transmission::plan(&header, session.device.size_bytes(), &session.negotiated);
         match plan {
-            Plan::Disconnect => return Ok(()),
-            Plan::Close => return Err(nonsense()),
-            Plan::SkipAndRefuse(len, _) => skip(&mut incoming, len).await?,
+            CommandPlan::Disconnect => return Ok(()),
+            CommandPlan::Close => return Err(malformed()),
+            CommandPlan::SkipAndRefuse(len, _) => skip(&mut incoming, len).await?,
             _ => {}
         }
         let Ok(request) = Arc::clone(&requests).acquire_owned().await else { return Ok(()) };
-        let bytes = transmission::weight_bytes(&plan, &header) as usize;
+        let bytes = transmission::memory_bytes(&plan, &header) as usize;
         let room = &session.server.room;
-        let held = Held { _request: request, _data: (own.take(bytes).await, room.take(bytes).await) };
-        // Not before there is room for it: that is what bounds the memory.
+        let held = RequestPermits { _request: request, _data: (own.take(bytes).await, room.take(bytes).await) };
+        // The payload is read only after its memory is reserved; this bounds the memory.
         let payload = match plan {
-            Plan::Write { .. } => room.hurried(DATA_LIMIT, payload(&mut incoming, header.length)).await?,
+            CommandPlan::Write { .. } => room.hurried(DATA_TIMEOUT, payload(&mut incoming, header.length)).await?,
             _ => Bytes::new(),
         };
-        let (session, sender) = (Arc::clone(&session), sender.clone());
+        let session = Arc::clone(&session);
+        let sender = sender.clone();
         drop(tasks.spawn(async move {
             let rq = Request::new(session.client.as_str(), "nbd", name(header.command));
-            let reply = transmission::answer(&*session.device, &rq, &session.agreed, &header, plan, payload).await;
+            let reply = transmission::answer(&*session.device, &rq, &session.negotiated, &header, plan, payload).await;
             session.server.served.book(&rq);
-            // A writer that is gone needs no reply.
+            // If the writer has ended, the connection is closed and the reply is dropped.
             let _ = sender.send((reply, held)).await;
         }));
     }
 }
 
-/// Reads what follows the header of a WRITE.
+/// Reads the payload of a WRITE.
 async fn payload(incoming: &mut OwnedReadHalf, len: u32) -> io::Result<Bytes> {
     let mut bytes = BytesMut::with_capacity(len as usize);
     let mut left = incoming.take(len.into());
@@ -231,7 +233,7 @@ async fn payload(incoming: &mut OwnedReadHalf, len: u32) -> io::Result<Bytes> {
     Ok(bytes.freeze())
 }
 
-/// The name of a command, for the request's context.
+/// Name of a command, for the request's context.
 fn name(command: u16) -> &'static str {
     match command {
         command::READ => "read",
@@ -247,13 +249,13 @@ fn name(command: u16) -> &'static str {
 
 async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>, room: Room) -> io::Result<()> {
     while let Some((reply, held)) = receiver.recv().await {
-        room.hurried(DATA_LIMIT, write_pieces(&mut outgoing, reply)).await?;
+        room.hurried(DATA_TIMEOUT, write_pieces(&mut outgoing, reply)).await?;
         drop(held);
     }
     outgoing.shutdown().await
 }
 
-/// Writes pieces without joining them.
+/// Writes all pieces with vectored writes, without joining them.
 async fn write_pieces(outgoing: &mut OwnedWriteHalf, mut pieces: Pieces) -> io::Result<()> {
     let mut first = 0;
     while let Some(rest) = pieces.get_mut(first..).filter(|rest| !rest.is_empty()) {

@@ -1,4 +1,4 @@
-//! The transmission phase: what a request asks for, decided purely, and its answer, which waits for the device alone.
+//! The transmission phase: a pure function plans each request; executing the plan awaits only the device.
 //!
 //! ```text
 //!   header ─▶ plan ─▶ Refuse(errno) · Flush · Read · Status · Cache · Disconnect · Close
@@ -6,176 +6,181 @@
 //!                     Skip(payload) then Refuse
 //! ```
 //!
-//! A structured READ answers by stretches: holes as OFFSET_HOLE, data in pieces as they come from the cache, a bad block
-//! as an ERROR_OFFSET chunk for its piece alone while all other bytes arrive. A simple READ can only fail as a whole.
+//! A structured READ is answered by extents: holes as OFFSET_HOLE, data in pieces as the cache returns them, an
+//! unreadable block as an ERROR_OFFSET chunk for its piece only. A simple READ fails as a whole.
 //!
-//! **Stable** is what a FLUSH, or a request with FUA, was answered for: both end in [`Device::flush`]. TRIM is rounded
-//! inwards to blocks, for it promises nothing; WRITE_ZEROES is exact. With NO_HOLE the zeros are written like data, which
-//! is never faster than a write: with FAST_ZERO as well the answer is ENOTSUP at once, and otherwise zeroing is fast.
+//! **Stability.** A FLUSH and a request with FUA are answered after [`Device::flush`]. TRIM is rounded inwards to
+//! whole blocks, because it is only a hint; WRITE_ZEROES is exact. With NO_HOLE, zeros are written like data, which
+//! is not faster than a write: so NO_HOLE with FAST_ZERO fails with ENOTSUP immediately.
 
 use crate::device::{Device, DeviceError};
-use crate::handshake::Agreed;
+use crate::handshake::Negotiated;
 use crate::wire::{self, Errno, RequestHeader, chunk, command};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use weir_machine::{Request, lean};
 
-/// Data are read in pieces of this many bytes, side by side.
+/// Size in bytes of the pieces of a READ, which are read concurrently.
 const PIECE_BYTES: u32 = 1 << 20;
-/// The most extents in one answer to BLOCK_STATUS.
+/// Maximum number of extents in one reply to BLOCK_STATUS.
 const MAX_EXTENTS: usize = 4096;
-/// Bytes of one of them.
+/// Encoded size of an extent in bytes.
 const EXTENT_BYTES: u32 = 8;
-/// The most extents that a READ distinguishes; beyond, the rest is taken for data.
+/// Maximum number of extents that a READ distinguishes; the rest of its range is treated as data.
 const MAX_READ_EXTENTS: usize = 256;
-/// The most payload of a WRITE; beyond, the stream is given up.
+/// Maximum payload of a WRITE in bytes; a larger one ends the connection.
 const MAX_PAYLOAD_BYTES: u32 = wire::MAX_TRANSFER_BYTES;
 
-/// What to do with a request.
+/// How to execute a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// Answer with an error.
+pub enum CommandPlan {
+    /// Reply with an error.
     Refuse(Errno),
-    /// Throw so many bytes of payload away, then answer with an error.
+    /// Discard this many bytes of payload, then reply with an error.
     SkipAndRefuse(u32, Errno),
-    /// Bring everything to stable storage.
+    /// Make all completed writes stable.
     Flush,
     /// Write the payload, which follows the header.
     Write {
-        /// Stable before the answer.
+        /// Make the data stable before the reply.
         fua: bool,
     },
     /// Make the range read as zeros.
     Zero {
-        /// Blocks may be given back.
+        /// Whole blocks may be freed.
         holes: bool,
-        /// Stable before the answer.
+        /// Make the data stable before the reply.
         fua: bool,
     },
-    /// Give back the blocks that lie in the range whole.
+    /// Free the blocks that lie entirely within the range.
     Trim {
-        /// Stable before the answer.
+        /// Make the data stable before the reply.
         fua: bool,
     },
     /// Read the range.
     Read {
-        /// All in one chunk.
+        /// Reply with a single chunk.
         whole: bool,
     },
-    /// Describe the range.
+    /// Report the allocation of the range.
     Status {
-        /// One extent is enough.
+        /// Report only the first extent.
         one: bool,
     },
-    /// Read the range and keep it to ourselves.
+    /// Read the range into the cache.
     Cache,
-    /// The client says good-bye.
+    /// End the session.
     Disconnect,
-    /// The stream can't be followed any further.
+    /// The stream is out of sync: close the connection.
     Close,
 }
 
-/// Decides what a request asks for.
-pub fn plan(header: &RequestHeader, size_bytes: u64, agreed: &Agreed) -> Plan {
+/// Plans a request.
+pub fn plan(header: &RequestHeader, size_bytes: u64, negotiated: &Negotiated) -> CommandPlan {
     let inside = header.offset.checked_add(header.length.into()).is_some_and(|end| end <= size_bytes);
     let changes = matches!(header.command, command::WRITE | command::WRITE_ZEROES | command::TRIM);
-    if changes && !(agreed.writable && inside) {
+    if changes && !(negotiated.writable && inside) {
         let errno = match header.command {
-            _ if !agreed.writable => Errno::Eperm,
+            _ if !negotiated.writable => Errno::Eperm,
             command::TRIM => Errno::Einval,
             _ => Errno::Enospc,
         };
         return refuse(header, errno);
     }
-    if header.flags & !known_flags(header.command, agreed) != 0 {
+    if header.flags & !known_flags(header.command, negotiated) != 0 {
         return refuse(header, Errno::Einval);
     }
     let flag = |bit| header.flags & bit != 0;
-    let (fua, holes) = (flag(wire::COMMAND_FLAG_FUA), !flag(wire::COMMAND_FLAG_NO_HOLE));
+    let fua = flag(wire::COMMAND_FLAG_FUA);
+    let holes = !flag(wire::COMMAND_FLAG_NO_HOLE);
     match header.command {
-        command::WRITE if header.length > MAX_PAYLOAD_BYTES => Plan::Close,
-        command::WRITE => Plan::Write { fua },
-        command::WRITE_ZEROES if flag(wire::COMMAND_FLAG_FAST_ZERO) && !holes => Plan::Refuse(Errno::Enotsup),
-        command::WRITE_ZEROES => Plan::Zero { holes, fua },
-        command::TRIM => Plan::Trim { fua },
-        command::DISC => Plan::Disconnect,
-        command::FLUSH => Plan::Flush,
-        command::READ | command::CACHE if header.length > wire::MAX_TRANSFER_BYTES => Plan::Refuse(Errno::Eoverflow),
-        command::READ | command::CACHE | command::BLOCK_STATUS if !inside => Plan::Refuse(Errno::Einval),
-        command::READ => Plan::Read { whole: flag(wire::COMMAND_FLAG_DF) },
-        command::CACHE => Plan::Cache,
-        command::BLOCK_STATUS if !agreed.allocation || header.length == 0 => Plan::Refuse(Errno::Einval),
-        command::BLOCK_STATUS => Plan::Status { one: flag(wire::COMMAND_FLAG_REQ_ONE) },
-        _ => Plan::Refuse(Errno::Enotsup),
+        command::WRITE if header.length > MAX_PAYLOAD_BYTES => CommandPlan::Close,
+        command::WRITE => CommandPlan::Write { fua },
+        command::WRITE_ZEROES if flag(wire::COMMAND_FLAG_FAST_ZERO) && !holes => CommandPlan::Refuse(Errno::Enotsup),
+        command::WRITE_ZEROES => CommandPlan::Zero { holes, fua },
+        command::TRIM => CommandPlan::Trim { fua },
+        command::DISC => CommandPlan::Disconnect,
+        command::FLUSH => CommandPlan::Flush,
+        command::READ | command::CACHE if header.length > wire::MAX_TRANSFER_BYTES => {
+            CommandPlan::Refuse(Errno::Eoverflow)
+        }
+        command::READ | command::CACHE | command::BLOCK_STATUS if !inside => CommandPlan::Refuse(Errno::Einval),
+        command::READ => CommandPlan::Read { whole: flag(wire::COMMAND_FLAG_DF) },
+        command::CACHE => CommandPlan::Cache,
+        command::BLOCK_STATUS if !negotiated.allocation || header.length == 0 => CommandPlan::Refuse(Errno::Einval),
+        command::BLOCK_STATUS => CommandPlan::Status { one: flag(wire::COMMAND_FLAG_REQ_ONE) },
+        _ => CommandPlan::Refuse(Errno::Enotsup),
     }
 }
 
-/// Refuses a request; the payload of a WRITE comes all the same and has to be read away.
-fn refuse(header: &RequestHeader, errno: Errno) -> Plan {
+/// Rejects a request; the payload of a WRITE must still be read from the stream.
+fn refuse(header: &RequestHeader, errno: Errno) -> CommandPlan {
     match header.command {
-        command::WRITE if header.length > MAX_PAYLOAD_BYTES => Plan::Close,
-        command::WRITE => Plan::SkipAndRefuse(header.length, errno),
-        _ => Plan::Refuse(errno),
+        command::WRITE if header.length > MAX_PAYLOAD_BYTES => CommandPlan::Close,
+        command::WRITE => CommandPlan::SkipAndRefuse(header.length, errno),
+        _ => CommandPlan::Refuse(errno),
     }
 }
 
-/// The flags that a command may carry. FUA may stand with any command once it was offered.
-fn known_flags(command: u16, agreed: &Agreed) -> u16 {
-    let fua = if agreed.writable { wire::COMMAND_FLAG_FUA } else { 0 };
+/// The flags that a command may carry. FUA is valid with any command once it was offered.
+fn known_flags(command: u16, negotiated: &Negotiated) -> u16 {
+    let fua = if negotiated.writable { wire::COMMAND_FLAG_FUA } else { 0 };
     let own = match command {
-        command::READ if agreed.structured => wire::COMMAND_FLAG_DF,
+        command::READ if negotiated.structured => wire::COMMAND_FLAG_DF,
         command::BLOCK_STATUS => wire::COMMAND_FLAG_REQ_ONE,
         command::WRITE_ZEROES => wire::COMMAND_FLAG_NO_HOLE | wire::COMMAND_FLAG_FAST_ZERO,
-        // Saying good-bye needs no answer, so nothing about it can be wrong.
+        // DISC has no reply, so its flags are ignored.
         command::DISC => u16::MAX,
         _ => 0,
     };
     fua | own
 }
 
-/// How many bytes a request and its answer may hold in memory until the answer is sent.
-pub fn weight_bytes(plan: &Plan, header: &RequestHeader) -> u32 {
+/// Memory in bytes that a request and its reply may hold until the reply is sent.
+pub fn memory_bytes(plan: &CommandPlan, header: &RequestHeader) -> u32 {
     match plan {
-        Plan::Read { .. } | Plan::Write { .. } => header.length,
-        Plan::Cache | Plan::Zero { holes: false, .. } => header.length.min(PIECE_BYTES),
-        Plan::Status { one: false } => MAX_EXTENTS as u32 * EXTENT_BYTES,
+        CommandPlan::Read { .. } | CommandPlan::Write { .. } => header.length,
+        CommandPlan::Cache | CommandPlan::Zero { holes: false, .. } => header.length.min(PIECE_BYTES),
+        CommandPlan::Status { one: false } => MAX_EXTENTS as u32 * EXTENT_BYTES,
         _ => 0,
     }
 }
 
-/// Bytes to be sent, in pieces.
+/// A reply in pieces.
 pub type Pieces = Vec<Bytes>;
 
-/// The answer to a request that was planned. `payload` is what followed a WRITE's header, else nothing.
+/// Executes a planned request and encodes its reply. `payload` is the payload of a WRITE, else empty.
 pub async fn answer(
     device: &dyn Device,
     rq: &Request,
-    agreed: &Agreed,
+    negotiated: &Negotiated,
     header: &RequestHeader,
-    plan: Plan,
+    plan: CommandPlan,
     payload: Bytes,
 ) -> Pieces {
-    let reply = Replier { structured: agreed.structured, cookie: header.cookie };
+    let reply = ReplyEncoder { structured: negotiated.structured, cookie: header.cookie };
     let ended = |result: Result<(), DeviceError>| match result {
         Ok(()) => reply.done(),
         Err(error) => reply.error(report(rq, header.offset, &error)),
     };
     match plan {
-        Plan::Read { whole } if agreed.structured && !whole => read_by_stretches(device, rq, header, reply).await,
-        Plan::Read { .. } => match read_whole(device, rq, header.offset, header.length).await {
+        CommandPlan::Read { whole } if negotiated.structured && !whole => {
+            read_by_extents(device, rq, header, reply).await
+        }
+        CommandPlan::Read { .. } => match read_whole(device, rq, header.offset, header.length).await {
             Ok(pieces) => reply.data(header.offset, pieces),
             Err(error) => reply.error(report(rq, header.offset, &error)),
         },
-        Plan::Cache => ended(cache(device, rq, header).await),
-        Plan::Status { one } => {
+        CommandPlan::Cache => ended(cache(device, rq, header).await),
+        CommandPlan::Status { one } => {
             let max = if one { 1 } else { MAX_EXTENTS };
             match device.extents(rq, header.offset, header.length, max).await {
                 Ok(extents) => reply.status(&extents.iter().map(|e| (e.len_bytes, e.data)).collect::<Vec<_>>()),
                 Err(error) => reply.error(report(rq, header.offset, &error)),
             }
         }
-        Plan::Flush => ended(device.flush(rq).await),
-        Plan::Write { fua } => {
+        CommandPlan::Flush => ended(device.flush(rq).await),
+        CommandPlan::Write { fua } => {
             let written = async {
                 if !payload.is_empty() {
                     device.write(rq, header.offset, payload).await?;
@@ -184,20 +189,20 @@ pub async fn answer(
             };
             ended(written.await)
         }
-        Plan::Zero { holes, fua } => ended(zero(device, rq, header, holes, fua).await),
-        Plan::Trim { fua } => ended(trim(device, rq, header, fua).await),
-        Plan::Refuse(errno) | Plan::SkipAndRefuse(_, errno) => reply.error(errno),
-        Plan::Disconnect | Plan::Close => Pieces::new(),
+        CommandPlan::Zero { holes, fua } => ended(zero(device, rq, header, holes, fua).await),
+        CommandPlan::Trim { fua } => ended(trim(device, rq, header, fua).await),
+        CommandPlan::Refuse(errno) | CommandPlan::SkipAndRefuse(_, errno) => reply.error(errno),
+        CommandPlan::Disconnect | CommandPlan::Close => Pieces::new(),
     }
 }
 
-/// The protocol's number for an error; logs why bytes are missing, for the client sees the number alone.
+/// Maps an error to the protocol's number and logs I/O errors, because the client sees only the number.
 fn report(rq: &Request, offset: u64, error: &DeviceError) -> Errno {
     match error {
         DeviceError::Full(_) => Errno::Enospc,
         DeviceError::ReadOnly => Errno::Eperm,
         DeviceError::Failed(_) => {
-            tracing::warn!(client = %rq.client, operation = rq.operation, offset, %error, "answered with EIO");
+            tracing::warn!(client = %rq.client, operation = rq.operation, offset, %error, "request failed with EIO");
             Errno::Eio
         }
     }
@@ -229,7 +234,7 @@ async fn trim(device: &dyn Device, rq: &Request, header: &RequestHeader, fua: bo
     let block = u64::from(device.block_bytes().max(1));
     let end = header.offset + u64::from(header.length);
     let start = header.offset.next_multiple_of(block);
-    // The last block of a device may be a short one.
+    // The last block of a device may be partial.
     let end = if end == device.size_bytes() { end } else { end / block * block };
     if let Some(len) = end.checked_sub(start).and_then(|len| u32::try_from(len).ok()).filter(|len| *len != 0) {
         device.zero(rq, start, len).await?;
@@ -237,7 +242,7 @@ async fn trim(device: &dyn Device, rq: &Request, header: &RequestHeader, fua: bo
     flush_if(device, rq, fua).await
 }
 
-/// Start and length of the pieces of a range.
+/// Offset and length of the pieces of a range.
 fn pieces_of(offset: u64, length: u32) -> impl Iterator<Item = (u64, u32)> {
     (0..length).step_by(PIECE_BYTES as usize).map(move |at| (offset + u64::from(at), PIECE_BYTES.min(length - at)))
 }
@@ -255,11 +260,13 @@ async fn cache(device: &dyn Device, rq: &Request, header: &RequestHeader) -> Res
     Ok(())
 }
 
-async fn read_by_stretches(device: &dyn Device, rq: &Request, header: &RequestHeader, reply: Replier) -> Pieces {
-    // Where the map can't be read, the data may still be: the device says so itself.
+async fn read_by_extents(device: &dyn Device, rq: &Request, header: &RequestHeader, reply: ReplyEncoder) -> Pieces {
+    // If the extents can't be read, treat the range as data; reads report their own errors.
     let extents = device.extents(rq, header.offset, header.length, MAX_READ_EXTENTS).await.unwrap_or_default();
     let end = header.offset + u64::from(header.length);
-    let (mut at, mut holes, mut data) = (header.offset, Vec::new(), Vec::new());
+    let mut at = header.offset;
+    let mut holes = Vec::new();
+    let mut data = Vec::new();
     for extent in extents {
         let len = extent.len_bytes.min(end - at) as u32;
         if extent.data {
@@ -285,14 +292,14 @@ async fn read_by_stretches(device: &dyn Device, rq: &Request, header: &RequestHe
     out
 }
 
-/// Encodes replies to one request.
+/// Encodes the reply to one request.
 #[derive(Clone, Copy)]
-struct Replier {
+struct ReplyEncoder {
     structured: bool,
     cookie: u64,
 }
 
-impl Replier {
+impl ReplyEncoder {
     fn done(self) -> Pieces {
         vec![if self.structured { self.end() } else { wire::simple_reply(self.cookie, 0).into() }]
     }
@@ -307,7 +314,7 @@ impl Replier {
         vec![out.into()]
     }
 
-    /// All data of a READ at once.
+    /// Replies to a READ with all data.
     fn data(self, offset: u64, pieces: Pieces) -> Pieces {
         let mut out = Vec::with_capacity(pieces.len() + 1);
         if !self.structured {

@@ -1,4 +1,4 @@
-//! The bytes of the NBD protocol: constants, the header of a request, the encodings of replies.
+//! Wire format of the NBD protocol: constants, request headers, reply encodings.
 //!
 //! Everything is big-endian. Source of the facts: `doc/proto.md` of the NetworkBlockDevice/nbd repository.
 //!
@@ -10,26 +10,26 @@
 //! option reply     magic 0003e889045565a9 | option u32 | type u32 | length u32 | data
 //! ```
 //!
-//! Decoders are total: any bytes give a value or `None`, and nothing is allocated on the word of a peer.
+//! Decoders are total: any input yields a value or `None`, and lengths announced by the peer allocate nothing.
 
 /// `NBDMAGIC`, the first eight bytes of the server.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`, before each option and as the server's second magic.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before each reply to an option.
+/// Magic of a reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Before each request.
+/// Magic of a request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Before each simple reply.
+/// Magic of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Before each chunk of a structured reply.
+/// Magic of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Bytes of a request's header.
+/// Size of a request header in bytes.
 pub const REQUEST_BYTES: usize = 28;
-/// The most that one READ may ask for and that one WRITE may carry.
+/// Maximum length of a READ and maximum payload of a WRITE, in bytes.
 pub const MAX_TRANSFER_BYTES: u32 = 32 << 20;
-/// Longest name of an export, in bytes.
+/// Maximum length of an export name in bytes.
 pub const MAX_NAME_BYTES: usize = 4096;
 
 /// Handshake flag (both sides): fixed newstyle.
@@ -39,23 +39,23 @@ pub const FLAG_NO_ZEROES: u16 = 2;
 
 /// Transmission flag: the other flags are valid.
 pub const FLAG_HAS_FLAGS: u16 = 1;
-/// Transmission flag: writes are refused.
+/// Transmission flag: the export is read-only.
 pub const FLAG_READ_ONLY: u16 = 1 << 1;
-/// Transmission flag: FLUSH is understood.
+/// Transmission flag: FLUSH is supported.
 pub const FLAG_SEND_FLUSH: u16 = 1 << 2;
-/// Transmission flag: the FUA command flag is understood.
+/// Transmission flag: the FUA command flag is supported.
 pub const FLAG_SEND_FUA: u16 = 1 << 3;
-/// Transmission flag: TRIM is understood.
+/// Transmission flag: TRIM is supported.
 pub const FLAG_SEND_TRIM: u16 = 1 << 5;
-/// Transmission flag: WRITE_ZEROES is understood.
+/// Transmission flag: WRITE_ZEROES is supported.
 pub const FLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
-/// Transmission flag: the DF command flag is understood (structured replies only).
+/// Transmission flag: the DF command flag is supported (structured replies only).
 pub const FLAG_SEND_DF: u16 = 1 << 7;
 /// Transmission flag: several connections see the same bytes.
 pub const FLAG_CAN_MULTI_CONN: u16 = 1 << 8;
-/// Transmission flag: CACHE is understood.
+/// Transmission flag: CACHE is supported.
 pub const FLAG_SEND_CACHE: u16 = 1 << 10;
-/// Transmission flag: the FAST_ZERO command flag is understood.
+/// Transmission flag: the FAST_ZERO command flag is supported.
 pub const FLAG_SEND_FAST_ZERO: u16 = 1 << 11;
 
 /// Options of the handshake.
@@ -90,9 +90,9 @@ pub mod reply {
     pub const INFO: u32 = 3;
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
-    /// The option is unknown or not offered.
+    /// The option is unknown or unsupported.
     pub const ERR_UNSUP: u32 = (1 << 31) | 1;
-    /// The option's data make no sense.
+    /// The option's data are malformed.
     pub const ERR_INVALID: u32 = (1 << 31) | 3;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) | 6;
@@ -106,7 +106,7 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// The export's canonical name.
     pub const NAME: u16 = 1;
-    /// A description for people.
+    /// A human-readable description.
     pub const DESCRIPTION: u16 = 2;
     /// Block sizes.
     pub const BLOCK_SIZE: u16 = 3;
@@ -122,25 +122,25 @@ pub mod command {
     pub const DISC: u16 = 2;
     /// Make writes durable.
     pub const FLUSH: u16 = 3;
-    /// Forget a range.
+    /// Discard a range.
     pub const TRIM: u16 = 4;
-    /// Bring a range into the cache.
+    /// Read a range into the cache.
     pub const CACHE: u16 = 5;
     /// Zero a range.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Which parts are data.
+    /// Report the allocation of a range.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
-/// Command flag: answer when what was changed is on stable storage.
+/// Command flag: reply after the change is on stable storage.
 pub const COMMAND_FLAG_FUA: u16 = 1;
-/// Command flag of WRITE_ZEROES: leave no hole.
+/// Command flag of WRITE_ZEROES: allocate the range.
 pub const COMMAND_FLAG_NO_HOLE: u16 = 1 << 1;
 /// Command flag: one contiguous chunk.
 pub const COMMAND_FLAG_DF: u16 = 1 << 2;
-/// Command flag: one extent is enough.
+/// Command flag: only one extent is wanted.
 pub const COMMAND_FLAG_REQ_ONE: u16 = 1 << 3;
-/// Command flag of WRITE_ZEROES: fail at once unless it is faster than writing.
+/// Command flag of WRITE_ZEROES: fail immediately unless zeroing is faster than writing.
 pub const COMMAND_FLAG_FAST_ZERO: u16 = 1 << 4;
 
 /// Chunk flag: the last chunk of a reply.
@@ -148,7 +148,7 @@ pub const CHUNK_DONE: u16 = 1;
 
 /// Types of chunks.
 pub mod chunk {
-    /// Nothing.
+    /// No payload.
     pub const NONE: u16 = 0;
     /// Offset and data.
     pub const OFFSET_DATA: u16 = 1;
@@ -166,26 +166,26 @@ pub mod chunk {
 pub const STATE_HOLE: u32 = 1;
 /// `base:allocation`: the extent reads as zeros.
 pub const STATE_ZERO: u32 = 2;
-/// The one metadata context that is offered.
+/// The only supported metadata context.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// The number that stands for it once negotiated.
+/// ID of that context after negotiation.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// Errors as the protocol numbers them.
+/// Error numbers of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
     /// Not permitted: the export is read-only.
     Eperm = 1,
-    /// The bytes cannot be read.
+    /// I/O error.
     Eio = 5,
-    /// The request makes no sense.
+    /// Invalid request.
     Einval = 22,
-    /// No room is left for what was to be written, or it lies past the end of the device.
+    /// No space left, or a write past the end of the device.
     Enospc = 28,
     /// The request is larger than the limits.
     Eoverflow = 75,
-    /// Not offered.
+    /// Not supported.
     Enotsup = 95,
 }
 
@@ -196,7 +196,7 @@ pub struct RequestHeader {
     pub flags: u16,
     /// One of [`command`].
     pub command: u16,
-    /// Chosen by the client, returned in the reply.
+    /// Request ID chosen by the client and returned in the reply.
     pub cookie: u64,
     /// Offset in bytes.
     pub offset: u64,
@@ -205,7 +205,7 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// Decodes a header; `None` when the magic is wrong or bytes are missing.
+    /// Decodes a header; `None` if the magic is wrong or the input is too short.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         if reader.u32()? != REQUEST_MAGIC {
@@ -220,7 +220,7 @@ impl RequestHeader {
         })
     }
 
-    /// Encodes it: what a client sends.
+    /// Encodes a header as a client does.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(REQUEST_BYTES);
         out.extend_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -245,7 +245,7 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// The next `len` bytes.
+    /// Takes the next `len` bytes.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
@@ -280,13 +280,13 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.take(len)?).ok()
     }
 
-    /// What is left.
+    /// The bytes that are not decoded yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 }
 
-/// Appends one reply to an option.
+/// Appends a reply to an option.
 pub fn option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
@@ -295,7 +295,7 @@ pub fn option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// The head of a simple reply; `error` is 0 for success, and then the data follow.
+/// Encodes a simple reply; `error` is 0 for success, in which case the data follow.
 pub fn simple_reply(cookie: u64, error: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(16);
     out.extend_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -304,7 +304,7 @@ pub fn simple_reply(cookie: u64, error: u32) -> Vec<u8> {
     out
 }
 
-/// The head of a chunk whose payload of `length` bytes follows.
+/// Encodes the head of a chunk; its payload of `length` bytes follows.
 pub fn chunk_head(cookie: u64, flags: u16, kind: u16, length: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(36);
     out.extend_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Other people's clients against devices in memory: libnbd and qemu where they are installed.
+//! Third-party clients with devices in memory: libnbd and qemu where they are installed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -10,7 +10,7 @@ use weir_nbd::device::{MemoryDevice, MemoryExports};
 use weir_nbd::fuzz::TARGETS;
 use weir_nbd::{Server, serve};
 
-/// What a program says, or `None` with one line where it is not installed.
+/// Output of a program; `None`, with a line on stderr, if it is not installed.
 fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
     match Command::new(program).args(arguments).output() {
         Ok(output) => {
@@ -25,7 +25,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
 }
 
 #[test]
-fn libnbd_and_qemu_read_what_is_there() {
+fn libnbd_and_qemu_read_devices() {
     let mut bytes = vec![0u8; 70 << 20];
     for (at, byte) in bytes.iter_mut().enumerate().skip(3 << 20).take(40 << 20) {
         *byte = (at.wrapping_mul(2_654_435_761) >> 9) as u8;
@@ -81,7 +81,7 @@ fn libnbd_and_qemu_read_what_is_there() {
 }
 
 #[test]
-fn libnbd_and_qemu_write_what_is_then_there() {
+fn libnbd_and_qemu_write_devices() {
     let device = Arc::new(MemoryDevice::new(vec![0x55; 24 << 20]).with_writing(true));
     let mut exports = MemoryExports::default();
     exports.0.insert("p/vol".into(), Arc::clone(&device));
@@ -126,7 +126,7 @@ fn libnbd_and_qemu_write_what_is_then_there() {
 }
 
 #[test]
-fn a_client_in_the_middle_of_a_write_does_not_keep_the_server() {
+fn a_client_stalled_in_a_write_does_not_block_shutdown() {
     let mut exports = MemoryExports::default();
     exports.0.insert("v".into(), Arc::new(MemoryDevice::new(vec![0; 1 << 20]).with_writing(true)));
     let machine = weir_machine::Production::default().build().unwrap();
@@ -139,20 +139,20 @@ fn a_client_in_the_middle_of_a_write_does_not_keep_the_server() {
         let serving = tasks.spawn(serve(listener, server, tasks.clone(), stopped));
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
         client.read_exact(&mut [0; 18]).await.unwrap();
-        // Fixed newstyle without zeroes, the export "v", and of a WRITE of 4 KiB the header.
+        // Fixed newstyle without zeroes, the export "v", and only the header of a 4 KiB WRITE.
         client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01v").await.unwrap();
         client.read_exact(&mut [0; 10]).await.unwrap();
         client.write_all(b"\x25\x60\x95\x13\0\0\0\x01cookie..\0\0\0\0\0\0\0\0\0\0\x10\0").await.unwrap();
         tokio::time::timeout(Duration::from_millis(200), client.read_u8()).await.unwrap_err();
         stop.send(true).unwrap();
-        let patience = Duration::from_secs(weir_nbd::serve::CLOSING_SECONDS + 20);
-        tokio::time::timeout(patience, serving).await.expect("the server waits for its client").unwrap();
+        let limit = Duration::from_secs(weir_nbd::serve::SHUTDOWN_TIMEOUT_S + 20);
+        tokio::time::timeout(limit, serving).await.expect("the server must not wait for its client").unwrap();
         drop(client);
     });
 }
 
 #[test]
-fn hostile_bytes_are_survived() {
+fn malformed_input_does_not_panic() {
     let mut seed = 0x2545_f491_4f6c_dd1du64;
     let mut random = || {
         seed ^= seed << 13;

@@ -1,4 +1,4 @@
-//! The entry points for hostile bytes: each returns, whatever the input, in time and memory bounded by its length.
+//! Fuzz targets: each must return for any input, in time and memory bounded by the input's length.
 
 use crate::access::Squash;
 use crate::record::Assembler;
@@ -11,14 +11,14 @@ use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Member, Tree};
 
-/// A target: its name and its body.
+/// Name and body of a fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// The most that replies hold besides what was asked for.
+/// Maximum size of a reply beyond its payload, in bytes.
 const SHORT_REPLY_BYTES: usize = 1024;
 const SECRETS: Secrets = Secrets { handles: [7; 32], verifier: *b"verifier" };
 
-/// Name and body of each target.
+/// All fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[("nfs_record", record_target), ("nfs_rpc", rpc_target), ("nfs_call", call_target)];
 
 fn record_target(data: &[u8]) {
@@ -35,12 +35,12 @@ fn rpc_target(data: &[u8]) {
     let _ = rpc::read(data);
 }
 
-/// A server of a small read-only tree in memory, as the fuzz targets and the tests use it.
+/// A server of a small read-only tree in memory, for the fuzz targets and the tests.
 pub fn small_server(options: Options) -> Server {
     server_of(options, false)
 }
 
-/// The same, but all of it (the snapshot excepted) can be changed.
+/// A server of the same tree in which everything except the snapshot is writable.
 pub fn writable_server(options: Options) -> Server {
     server_of(options, true)
 }
@@ -68,10 +68,10 @@ fn server_of(options: Options, writable: bool) -> Server {
     Server::new(Tree::new(Arc::new(MemoryOpener(opener)), members), 0xabcd, SECRETS, options)
 }
 
-/// The first byte picks the procedure, the second whether a good handle is put before the rest.
+/// The first byte selects the procedure, the second whether a valid handle precedes the rest of the input.
 fn call_target(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<2>() else { return };
-    let server = writable_server(Options { squash: Squash::Nobody, ..Options::default() });
+    let server = writable_server(Options { squash: Squash::None, ..Options::default() });
     let mut call = crate::wire::Encoder::default();
     let (program, procedure) =
         if head[0] & 0x80 == 0 { (crate::nfs3::PROGRAM, head[0] % 23) } else { (crate::mount::PROGRAM, head[0] % 7) };
@@ -84,7 +84,7 @@ fn call_target(data: &[u8]) {
     }
     call.bytes.extend_from_slice(rest);
     let message = bytes::Bytes::from(call.bytes);
-    let most = reply_bytes(&message) + SHORT_REPLY_BYTES;
+    let max_bytes = reply_bytes(&message) + SHORT_REPLY_BYTES;
     let reply = server.answer(&Peer::new("fuzz", head[1] & 2 == 0), &message).now_or_never();
-    assert!(reply.flatten().is_some_and(|reply| reply.body().len() <= most));
+    assert!(reply.flatten().is_some_and(|reply| reply.body().len() <= max_bytes));
 }

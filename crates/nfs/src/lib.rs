@@ -6,26 +6,26 @@
 //!   TCP ◀─ reply: a head of XDR and pieces of cached data, written without joining them
 //! ```
 //!
-//! **Layers.** [`wire`], [`record`], [`rpc`], [`handle`] and [`access`] are pure; [`server`] turns a message into a reply
-//! and waits for nothing but file systems; [`serve`] alone knows sockets. So the whole protocol is tested and fuzzed
-//! without one.
+//! **Layers.** [`wire`], [`record`], [`rpc`], [`handle`] and [`access`] are pure. [`server`] turns a call message
+//! into a reply and awaits only file system operations. [`serve`] alone uses sockets, so the whole protocol is tested
+//! and fuzzed without them.
 //!
-//! **One export per file system**, and all of them reachable from the pool's root: a LOOKUP of a child's name answers with
-//! the child's root, whose `fsid` differs, and the client's kernel mounts it there by itself. `.zfs/snapshot/NAME` works
-//! the same way and is listed only where `snapdir=visible`.
+//! **One export per file system.** All exports are also reachable from the pool's root: a LOOKUP of a child's name
+//! returns the child's root, whose `fsid` differs, and the client's kernel mounts it there automatically.
+//! `.zfs/snapshot/NAME` works the same way and is listed only if `snapdir=visible`.
 //!
-//! **Nobody is trusted.** Handles carry a MAC. AUTH_SYS is the client's word, so root is nobody unless told otherwise, and
-//! only clients whose addresses were named may change anything. Lengths are checked before anything is copied. Per
-//! connection so many calls are under way and no more, and all connections together hold so many bytes of calls.
+//! **Clients are not trusted.** Handles carry a MAC. AUTH_SYS credentials are unauthenticated, so root is squashed by
+//! default, and only clients whose addresses are listed may write. Lengths are checked before anything is copied. The
+//! number of concurrent calls per connection and the bytes of calls held by all connections are bounded.
 //!
-//! **Done once, and stable.** A call that changes something and is sent again is not done again (`duplicates`); its
-//! answer is sent when what it promises is on stable storage.
+//! **Non-idempotent calls run once and are stable.** A retransmitted call that modifies something is answered from
+//! the duplicate request cache (`drc`). Its reply is sent after the data it promises is on stable storage.
 //!
-//! **What fails.** [`nfs3::status`] is the one table from our errors to the protocol's. A bad block is NFS3ERR_IO for the
-//! READ that meets it.
+//! **Errors.** [`nfs3::status`] is the only mapping from file errors to NFS statuses. A READ that hits an unreadable
+//! block fails with NFS3ERR_IO.
 
 pub mod access;
-mod duplicates;
+mod drc;
 pub mod fuzz;
 pub mod handle;
 mod mount;
@@ -38,5 +38,5 @@ pub mod server;
 pub mod wire;
 
 pub use access::Squash;
-pub use serve::{Writers, serve};
+pub use serve::{WriteAcl, serve};
 pub use server::{Options, Peer, Secrets, Server};

@@ -1,29 +1,29 @@
 //! The MOUNT protocol (RFC 1813, appendix I): from the path of an export to the first handle.
 //!
-//! Each file system of the pool is an export under its full name, `/pool` and `/pool/child`; a path further down mounts
-//! that directory, `/pool/child/.zfs/snapshot/monday` included. Nobody is remembered: DUMP is empty, UMNT forgets nothing.
-//! Versions 1 and 2, which old `showmount` speaks, answer everything but MNT: their handles of 32 bytes are too short for
-//! ours, and NFS version 2 is not here.
+//! Each file system of the pool is an export under its full name, `/pool` and `/pool/child`; a longer path mounts
+//! that directory, for example `/pool/child/.zfs/snapshot/monday`. The server does not record mounts: DUMP returns an
+//! empty list and UMNT does nothing. In versions 1 and 2, which old `showmount` uses, MNT fails: their 32-byte
+//! handles are shorter than ours, and NFS version 2 is not supported.
 
-use crate::nfs3::{Context, Found, Status};
+use crate::nfs3::{Context, ResolvedFile, Status};
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder};
 use weir_files::FileKind;
 
-/// The program's number.
+/// RPC program number.
 pub const PROGRAM: u32 = 100_005;
-/// The versions that are answered.
+/// Supported versions, first and last.
 pub const VERSIONS: (u32, u32) = (1, 3);
 /// Longest path in the protocol, in bytes.
 const MAX_PATH_BYTES: usize = 1024;
-/// The most exports that are listed, for the sake of clients that keep them all.
+/// Maximum number of exports in a listing, because clients hold the whole list in memory.
 const MAX_EXPORTS: usize = 10_000;
-/// The most that one of them takes, in bytes: two words and its path, which is a `/`, a name of 255 bytes, and its length.
+/// Maximum size of one export in bytes: two words and its path (length, `/`, and a name of 255 bytes).
 const EXPORT_BYTES: usize = 8 + 4 + 256;
 const AUTH_SYS: u32 = 1;
 const AUTH_NONE: u32 = 0;
 
-/// What became of a MOUNT call.
+/// Result of a MOUNT call.
 pub(crate) enum Answer {
     Results(Results),
     GarbageArguments,
@@ -42,7 +42,7 @@ pub(crate) fn procedure_name(procedure: u32) -> &'static str {
     }
 }
 
-/// How many bytes a reply may hold; 0 for the short ones.
+/// Maximum payload of the reply in bytes; 0 for procedures with short replies.
 pub(crate) fn reply_bytes(procedure: u32) -> usize {
     if procedure == 5 { MAX_EXPORTS * EXPORT_BYTES } else { 0 }
 }
@@ -61,7 +61,7 @@ pub(crate) async fn run(context: &Context<'_>, version: u32, procedure: u32, arg
                 results.status(Status::Acces);
             }
         }
-        // No entry follows.
+        // An empty list: no entry follows.
         2 => drop(results.encoder().bool(false)),
         3 => {
             if input.opaque(MAX_PATH_BYTES).is_none() {
@@ -84,9 +84,9 @@ async fn mount(context: &Context<'_>, path: &[u8], out: &mut Results) {
     }
 }
 
-/// The directory at a path that begins with the pool's name. Exports are the administrator's word, so the way there is
-/// walked without asking for permissions.
-async fn walk(context: &Context<'_>, path: &[u8]) -> Result<Found, Status> {
+/// Resolves a path that begins with the pool's name. The administrator chose the exports, so no permissions are
+/// checked on the way.
+async fn walk(context: &Context<'_>, path: &[u8]) -> Result<ResolvedFile, Status> {
     let tree = context.tree;
     let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
     let pool = tree.member(tree.root()).map(|member| member.name.into_bytes());
@@ -107,7 +107,7 @@ async fn walk(context: &Context<'_>, path: &[u8]) -> Result<Found, Status> {
 fn exports(context: &Context<'_>, out: &mut Encoder) {
     let names = context.tree.members().into_iter().map(|member| member.name).filter(|name| !name.contains('@'));
     for name in names.take(MAX_EXPORTS) {
-        // One export: its path, and no groups: all may.
+        // One export: its path and an empty group list, which means everyone.
         out.bool(true).opaque(format!("/{name}").as_bytes()).bool(false);
     }
     out.bool(false);

@@ -1,26 +1,25 @@
-//! NFS version 3 (RFC 1813): statuses, attributes, and the procedures in their rooms.
+//! NFS version 3 (RFC 1813): statuses, attributes, and the dispatch of procedures to these modules:
 //!
 //! - `files`: GETATTR, LOOKUP, ACCESS, READLINK, READ
 //! - `listing`: READDIR, READDIRPLUS
-//! - `volume`: FSSTAT, FSINFO, PATHCONF
+//! - `fs_info`: FSSTAT, FSINFO, PATHCONF
 //! - `changes`: SETATTR, WRITE, COMMIT
 //! - `names`: CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK
-//! - `arguments` decodes what changes are told, `weak` knows what files were like before
+//! - `arguments` decodes the arguments of modifying procedures, `wcc` builds weak cache consistency data
 //!
-//! Each procedure decodes its arguments (`None` is GARBAGE_ARGS), resolves the handle, checks permission and writes its
-//! results. An error's results carry what the protocol's union for that procedure says they carry: the `post_op_attr` of
-//! the object where it is known, else "no attributes"; forgetting that word is the classic mistake that shifts all that
-//! follows.
+//! Each procedure decodes its arguments (`None` is GARBAGE_ARGS), resolves the handle, checks permission and encodes
+//! its results. The results of an error must match the protocol's union for that procedure: the `post_op_attr` of the
+//! object if it is known, else "no attributes". Omitting that word would shift everything after it.
 
 mod arguments;
 mod changes;
 mod files;
+mod fs_info;
 mod listing;
 mod names;
-mod volume;
-mod weak;
+mod wcc;
 
-pub(crate) use weak::Changes;
+pub(crate) use wcc::WccTracker;
 
 use crate::handle::{FileId, HandleError, Handles};
 use crate::reply::Results;
@@ -32,26 +31,26 @@ use weir_files::tree::{Kept, Node, Tree};
 use weir_files::{Attributes, Cred, FileError, FileFlags, FileKind};
 use weir_machine::Request;
 
-/// The program's number.
+/// RPC program number.
 pub const PROGRAM: u32 = 100_003;
-/// The only version.
+/// The only supported version.
 pub const VERSION: u32 = 3;
-/// Longest handle in the protocol.
+/// Maximum handle length in the protocol, in bytes.
 const MAX_HANDLE_BYTES: usize = 64;
-/// Longest name that is decoded at all; the file system says which are too long.
+/// Maximum name length that is decoded, in bytes; the file system enforces its own, smaller limit.
 const MAX_NAME_BYTES: usize = 4096;
-/// The largest READ: bytes.
+/// Maximum size of a READ in bytes.
 pub const READ_MAX_BYTES: u32 = 1 << 20;
-/// The largest WRITE: bytes.
+/// Maximum size of a WRITE in bytes.
 pub const WRITE_MAX_BYTES: u32 = 1 << 20;
-/// The largest listing: bytes.
+/// Maximum size of a READDIR or READDIRPLUS reply in bytes.
 pub const LIST_MAX_BYTES: u32 = 1 << 20;
-/// The longest target of a symbolic link that is read: bytes.
-const LINK_BYTES: u32 = 1 << 16;
-/// XDR size of attributes, and of optional attributes.
-const FATTR_BYTES: usize = 84;
+/// Maximum length of a symbolic link's target in a READLINK reply, in bytes.
+const MAX_LINK_TARGET_BYTES: u32 = 1 << 16;
+/// XDR size of `fattr3` in bytes.
+const FATTR3_BYTES: usize = 84;
 
-/// The statuses that we answer with.
+/// The `nfsstat3` values that this server returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -83,7 +82,7 @@ pub enum Status {
     JukeBox = 10_008,
 }
 
-/// The one table from our errors to the protocol's.
+/// Maps file errors to NFS statuses.
 pub fn status(error: &FileError) -> Status {
     match error {
         FileError::NotFound => Status::NoEnt,
@@ -105,7 +104,7 @@ pub fn status(error: &FileError) -> Status {
         FileError::TooManyLinks { .. } => Status::MLink,
         FileError::NotEmpty { .. } => Status::NotEmpty,
         FileError::Quota => Status::DQuot,
-        // No call of this protocol sets extended attributes.
+        // No procedure of this protocol sets extended attributes.
         FileError::Invalid { .. }
         | FileError::BadName
         | FileError::NoAttribute
@@ -113,7 +112,7 @@ pub fn status(error: &FileError) -> Status {
     }
 }
 
-/// The name of a procedure, for the request's context.
+/// Name of a procedure, for the request's context.
 pub fn procedure_name(procedure: u32) -> Option<&'static str> {
     const NAMES: [&str; 22] = [
         "null",
@@ -142,55 +141,56 @@ pub fn procedure_name(procedure: u32) -> Option<&'static str> {
     NAMES.get(procedure as usize).copied()
 }
 
-/// Whether a call must not be done twice: whatever changes something, for a late copy could undo what came after.
-pub(crate) fn changes_something(procedure: u32) -> bool {
+/// Whether a retransmitted call must not run again, because it could undo a later change.
+pub(crate) fn is_non_idempotent(procedure: u32) -> bool {
     matches!(procedure, 2 | 7..=15)
 }
 
-/// How many bytes the reply to a call may hold, by what it asks for; 0 for the short ones. See `files` and `listing`.
+/// Maximum payload of the reply in bytes, from the requested count; 0 for procedures with short replies. See `files`
+/// and `listing`.
 pub(crate) fn reply_bytes(procedure: u32, arguments: &[u8]) -> usize {
     let mut input = Decoder::new(arguments);
-    let mut asked = || {
+    let mut requested = || {
         handle_argument(&mut input)?;
         match procedure {
-            5 => Some(LINK_BYTES),
+            5 => Some(MAX_LINK_TARGET_BYTES),
             6 => (input.u64()?, input.u32().map(|count| count.min(READ_MAX_BYTES))).1,
             16 => (input.u64()?, input.u64()?, input.u32().map(|count| count.min(LIST_MAX_BYTES))).2,
             17 => (input.u64()?, input.u64()?, input.u32()?, input.u32().map(|count| count.min(LIST_MAX_BYTES))).3,
             _ => None,
         }
     };
-    asked().unwrap_or(0) as usize
+    requested().unwrap_or(0) as usize
 }
 
-/// What a procedure works with.
+/// Context of one procedure call.
 pub(crate) struct Context<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) handles: &'a Handles,
     pub(crate) caller: Cred,
     pub(crate) rq: &'a Request,
-    /// Whether this client may change anything.
+    /// Whether this client may modify files.
     pub(crate) may_write: bool,
-    /// The changes under way.
-    pub(crate) changes: &'a Changes,
-    /// The verifier of unstable writes.
+    /// Tracks concurrent changes per file for weak cache consistency.
+    pub(crate) wcc_tracker: &'a WccTracker,
+    /// Boot verifier of unstable writes.
     pub(crate) verifier: [u8; 8],
-    /// The call, of which the data of a WRITE are a part.
+    /// The whole call; the data of a WRITE are a slice of it.
     pub(crate) message: &'a Bytes,
 }
 
-/// A file that a handle or a name led to.
+/// A file resolved from a handle or a name.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct ResolvedFile {
     pub(crate) node: Node,
     pub(crate) attributes: Attributes,
     pub(crate) fsid: u64,
 }
 
-/// An optional file, for the results of an error.
-pub(crate) type Failed = (Status, Option<Found>);
+/// Error status and the file for its `post_op_attr`, if known.
+pub(crate) type Failed = (Status, Option<ResolvedFile>);
 
-/// The handles in the arguments of a procedure, as far as they make sense.
+/// The handles in a procedure's arguments; malformed ones are skipped.
 fn handles(procedure: u32, arguments: &[u8]) -> SmallVec<[&[u8]; 2]> {
     let mut input = Decoder::new(arguments);
     let first = if procedure == 0 { None } else { handle_argument(&mut input) };
@@ -202,25 +202,25 @@ fn handles(procedure: u32, arguments: &[u8]) -> SmallVec<[&[u8]; 2]> {
     first.into_iter().chain(second).collect()
 }
 
-/// Runs a procedure; `None` when the arguments make no sense. The files of its handles are kept meanwhile: a handle that was
-/// looked at stays what it was, though the call may wait for long before it writes.
+/// Runs a procedure; `None` if its arguments are malformed. Files named by the call's handles are pinned until the
+/// reply, so an object number cannot be reused between the check of a handle and a later write.
 pub(crate) async fn run(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
-    let mut kept = SmallVec::<[Kept; 2]>::new();
+    let mut holds = SmallVec::<[Kept; 2]>::new();
     for handle in handles(procedure, arguments) {
         let Ok((node, _)) = context.node(handle) else { continue };
-        // What fails here fails there, where it is answered.
-        kept.extend(context.tree.keep(context.rq, node).await.ok().flatten());
+        // A handle that fails here also fails in the procedure, which returns the error.
+        holds.extend(context.tree.keep(context.rq, node).await.ok().flatten());
     }
-    let results = run_kept(context, procedure, arguments, out).await;
-    for kept in kept {
-        if let Err(error) = kept.release(context.rq).await {
-            tracing::warn!(%error, "a removed file waits until its file system is next opened");
+    let results = dispatch(context, procedure, arguments, out).await;
+    for hold in holds {
+        if let Err(error) = hold.release(context.rq).await {
+            tracing::warn!(%error, "an unlinked file stays in the unlinked set until its file system is opened again");
         }
     }
     results
 }
 
-async fn run_kept(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
+async fn dispatch(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
     let input = Decoder::new(arguments);
     let mut out = Results::new(out);
     match procedure {
@@ -252,7 +252,7 @@ async fn run_kept(context: &Context<'_>, procedure: u32, arguments: &[u8], out: 
 }
 
 impl Context<'_> {
-    /// The node and generation that a handle names.
+    /// Decodes a handle into node and generation.
     pub(crate) fn node(&self, handle: &[u8]) -> Result<(Node, u64), Status> {
         let id = self.handles.read(handle).map_err(|error| match error {
             HandleError::Bad => Status::BadHandle,
@@ -262,45 +262,45 @@ impl Context<'_> {
         Ok((id.node(branch), id.generation))
     }
 
-    /// The file of a handle.
-    pub(crate) async fn resolve(&self, handle: &[u8]) -> Result<Found, Status> {
+    /// Resolves a handle to its file.
+    pub(crate) async fn resolve(&self, handle: &[u8]) -> Result<ResolvedFile, Status> {
         let (node, generation) = self.node(handle)?;
         self.resolve_node(node, generation).await
     }
 
-    async fn resolve_node(&self, node: Node, generation: u64) -> Result<Found, Status> {
+    async fn resolve_node(&self, node: Node, generation: u64) -> Result<ResolvedFile, Status> {
         let attributes = self.tree.by_file_id(self.rq, node, generation).await;
         self.found(node, attributes).await
     }
 
-    /// The file at a node.
-    pub(crate) async fn at(&self, node: Node) -> Result<Found, Status> {
+    /// Reads the attributes of a node.
+    pub(crate) async fn at(&self, node: Node) -> Result<ResolvedFile, Status> {
         self.found(node, self.tree.attributes(self.rq, node).await).await
     }
 
-    async fn found(&self, node: Node, attributes: Result<Attributes, FileError>) -> Result<Found, Status> {
+    async fn found(&self, node: Node, attributes: Result<Attributes, FileError>) -> Result<ResolvedFile, Status> {
         let attributes = attributes.map_err(|e| self.report(&e))?;
         let fsid = self.tree.fsid(self.rq, node).await.map_err(|e| self.report(&e))?;
-        Ok(Found { node, attributes, fsid })
+        Ok(ResolvedFile { node, attributes, fsid })
     }
 
-    /// The handle of a file.
+    /// Makes the handle of a file.
     pub(crate) fn handle(&self, node: Node, generation: u64) -> Option<[u8; crate::handle::HANDLE_BYTES]> {
         let member = self.tree.member(node)?.id;
         Some(self.handles.make(FileId { member, object: node.object, generation }))
     }
 
-    /// The protocol's status of an error; errors that mean lost bytes are logged, for the client sees a number alone.
+    /// Maps an error to an NFS status and logs I/O errors, because the client sees only a number.
     pub(crate) fn report(&self, error: &FileError) -> Status {
         let status = status(error);
         if matches!(status, Status::Io | Status::NotSupp) {
-            tracing::warn!(operation = self.rq.operation, client = %self.rq.client, %error, "answered with an error");
+            tracing::warn!(operation = self.rq.operation, client = %self.rq.client, %error, "call failed");
         }
         status
     }
 
-    /// What the caller may do with a file, as bits of read, write and execute.
-    pub(crate) async fn granted(&self, found: &Found) -> Result<u32, Status> {
+    /// Permissions of the caller on a file, as bits of read, write and execute.
+    pub(crate) async fn granted(&self, found: &ResolvedFile) -> Result<u32, Status> {
         let attributes = &found.attributes;
         let by_mode = Guarded::by_mode(attributes);
         if is_decided_by_mode(&self.caller, attributes) || found.node.is_synthetic() {
@@ -315,13 +315,13 @@ impl Context<'_> {
         Ok(granted(&self.caller, &Guarded { posix: posix.as_deref(), acl: acl.as_ref(), ..by_mode }))
     }
 
-    /// An error unless the caller has one of these permissions.
-    pub(crate) async fn require(&self, found: &Found, any_of: u32) -> Result<(), Status> {
+    /// Fails with NFS3ERR_ACCES unless the caller has at least one of these permissions.
+    pub(crate) async fn require(&self, found: &ResolvedFile, any_of: u32) -> Result<(), Status> {
         if self.granted(found).await? & any_of != 0 { Ok(()) } else { Err(Status::Acces) }
     }
 
-    /// The directory of a handle, in which the caller has one of these permissions.
-    pub(crate) async fn directory(&self, handle: &[u8], any_of: u32) -> Result<Found, Failed> {
+    /// Resolves a handle to a directory on which the caller has at least one of these permissions.
+    pub(crate) async fn directory(&self, handle: &[u8], any_of: u32) -> Result<ResolvedFile, Failed> {
         let dir = self.resolve(handle).await.map_err(|status| (status, None))?;
         if dir.attributes.kind != FileKind::Directory {
             return Err((Status::NotDir, Some(dir)));
@@ -333,26 +333,26 @@ impl Context<'_> {
     }
 }
 
-/// Reads a handle from arguments.
+/// Decodes a handle.
 pub(crate) fn handle_argument<'a>(input: &mut Decoder<'a>) -> Option<&'a [u8]> {
     input.opaque(MAX_HANDLE_BYTES)
 }
 
-/// Reads a name from arguments.
+/// Decodes a name.
 pub(crate) fn name_argument<'a>(input: &mut Decoder<'a>) -> Option<&'a [u8]> {
     input.opaque(MAX_NAME_BYTES)
 }
 
-/// Writes `post_op_attr`.
-pub(crate) fn post_op(out: &mut Encoder, found: Option<&Found>) {
+/// Encodes `post_op_attr`.
+pub(crate) fn post_op(out: &mut Encoder, found: Option<&ResolvedFile>) {
     out.bool(found.is_some());
     if let Some(found) = found {
         attributes(out, found);
     }
 }
 
-/// Writes `fattr3`.
-pub(crate) fn attributes(out: &mut Encoder, found: &Found) {
+/// Encodes `fattr3`.
+pub(crate) fn attributes(out: &mut Encoder, found: &ResolvedFile) {
     let from = &found.attributes;
     let kind = match from.kind {
         FileKind::Regular | FileKind::Other => 1,
@@ -380,13 +380,14 @@ pub(crate) fn attributes(out: &mut Encoder, found: &Found) {
     time(out, from.ctime_ns);
 }
 
-/// Writes `nfstime3`.
+/// Encodes `nfstime3`.
 pub(crate) fn time(out: &mut Encoder, ns: i128) {
     let (seconds, ns) = nfs_time(ns);
     out.u32(seconds).u32(ns);
 }
 
-/// Seconds and nanoseconds of an `nfstime3`. It holds 1970 to 2106; what lies outside becomes the nearest end.
+/// Converts nanoseconds since 1970 to seconds and nanoseconds of an `nfstime3`, which holds 1970 to 2106; times
+/// outside are clamped.
 pub(crate) fn nfs_time(ns: i128) -> (u32, u32) {
     const SECOND: i128 = 1_000_000_000;
     let last = i128::from(u32::MAX) * SECOND + SECOND - 1;
@@ -399,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_as_long_as_what_is_asked_for_at_most() {
+    fn reply_size_is_bounded_by_the_requested_count() {
         let of = |procedure, words: &[u32]| {
             let mut out = Encoder::default();
             out.opaque(&[7; 52]);

@@ -1,22 +1,23 @@
-//! Record marking (RFC 5531, section 11): messages on a stream, in fragments that each say how long they are.
+//! Record marking (RFC 5531, section 11): messages on a stream, as fragments with a length prefix.
 //!
 //! ```text
 //!   | last 1 bit | length 31 bits | bytes … | last | length | bytes …
 //! ```
 //!
-//! A message may come in several fragments; nobody needs many. Both the message and the number of its fragments are
-//! limited, so a peer that never sets the last bit is cut off, and nothing is allocated on the word of a length.
+//! A message may consist of several fragments, though clients rarely need more than one. The length of a message and
+//! its number of fragments are limited, so a peer that never sets the last-fragment bit is disconnected. Memory is
+//! allocated only for received bytes, never for an announced length.
 
 use thiserror::Error;
 
-/// The longest message taken: a WRITE of the size that we name in FSINFO, and some more.
+/// Maximum message length in bytes: a WRITE of the maximum size announced in FSINFO, plus headers.
 pub const MAX_MESSAGE_BYTES: usize = (1 << 20) + (16 << 10);
-/// The most fragments of one message.
+/// Maximum number of fragments of one message.
 pub const MAX_FRAGMENTS: u32 = 128;
-/// The bit that marks the last fragment.
+/// Bit of the record mark that marks the last fragment.
 pub const LAST: u32 = 1 << 31;
 
-/// Why a stream is given up.
+/// Error that ends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RecordError {
     /// The message is too long.
@@ -27,18 +28,18 @@ pub enum RecordError {
     TooManyFragments,
 }
 
-/// Puts messages together.
+/// Reassembles messages from fragments.
 #[derive(Debug, Default)]
 pub struct Assembler {
     message: Vec<u8>,
     fragments: u32,
-    /// Bytes of the current fragment that are still to come, and whether it is the last one.
+    /// Missing bytes of the current fragment, and whether it is the last one.
     current: Option<(usize, bool)>,
 }
 
 impl Assembler {
-    /// Takes bytes from the front of `input`; returns a message when one is complete. Call again until `None` is
-    /// returned: then `input` holds fewer than four bytes.
+    /// Consumes bytes from the front of `input`; returns a message when one is complete. Call it until it returns
+    /// `None`: then `input` holds fewer than four bytes.
     pub fn take(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, RecordError> {
         loop {
             let (missing, last) = match self.current {
@@ -64,7 +65,7 @@ impl Assembler {
         }
     }
 
-    /// How long the message under way is by the word of its fragments so far, in bytes; at most [`MAX_MESSAGE_BYTES`].
+    /// Length of the current message as announced by its fragments so far, in bytes; at most [`MAX_MESSAGE_BYTES`].
     pub fn claimed_bytes(&self) -> usize {
         self.message.len() + self.current.map_or(0, |(missing, _)| missing)
     }
@@ -87,7 +88,9 @@ mod tests {
     use super::*;
 
     fn all(pieces: &[&[u8]]) -> Result<Vec<Vec<u8>>, RecordError> {
-        let (mut assembler, mut messages, mut kept) = (Assembler::default(), Vec::new(), Vec::new());
+        let mut assembler = Assembler::default();
+        let mut messages = Vec::new();
+        let mut kept = Vec::new();
         for piece in pieces {
             kept.extend_from_slice(piece);
             let mut input = kept.as_slice();
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_out_however_they_are_cut() {
+    fn messages_are_reassembled_at_any_split() {
         let stream = [&[0, 0, 0, 2, 1, 2][..], &[0x80, 0, 0, 1, 3], &[0x80, 0, 0, 0], &[0x80, 0, 0, 1, 4]].concat();
         let wanted = vec![vec![1, 2, 3], vec![], vec![4]];
         assert_eq!(all(&[&stream]).unwrap(), wanted);
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_messages_are_given_up() {
+    fn oversized_messages_are_refused() {
         assert_eq!(all(&[&[0xff, 0xff, 0xff, 0xff]]), Err(RecordError::TooLong));
         assert_eq!(all(&[&[0; 4 * 129]]), Err(RecordError::TooManyFragments));
         let mut long = (MAX_MESSAGE_BYTES as u32).to_be_bytes().to_vec();

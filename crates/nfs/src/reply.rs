@@ -1,4 +1,4 @@
-//! Replies on their way out: a head of XDR, then pieces of file data as they lie in the cache, then padding.
+//! Replies: a head of XDR, then pieces of file data that reference the cache, then padding.
 
 use crate::nfs3::Status;
 use crate::record::LAST;
@@ -6,7 +6,7 @@ use crate::wire::{Encoder, padding};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-/// Results under construction.
+/// Results of a call that are being encoded.
 #[derive(Debug)]
 pub struct Results {
     head: Encoder,
@@ -15,28 +15,28 @@ pub struct Results {
 }
 
 impl Results {
-    /// Goes on after the reply's head.
+    /// Starts the results after the reply's head.
     pub(crate) fn new(head: Encoder) -> Self {
         Results { head, payload: SmallVec::new(), pad: 0 }
     }
 
-    /// Writes the status and gives the rest to be written.
+    /// Encodes the status; returns the encoder for the remaining results.
     pub(crate) fn status(&mut self, status: Status) -> &mut Encoder {
         self.head.u32(status as u32)
     }
 
-    /// The encoder itself, for results without an NFS status.
+    /// The encoder, for results without an NFS status.
     pub(crate) fn encoder(&mut self) -> &mut Encoder {
         &mut self.head
     }
 
-    /// Ends the results with `len` opaque bytes whose length has been written.
+    /// Appends `len` opaque bytes; their length word must already be encoded.
     pub(crate) fn set_payload(&mut self, payload: SmallVec<[Bytes; 4]>, len: usize) {
         self.payload = payload;
         self.pad = padding(len);
     }
 
-    /// The record to be sent, in pieces.
+    /// Builds the record from its pieces.
     pub(crate) fn finish(self) -> Reply {
         let body = self.head.bytes.len() + self.payload.iter().map(Bytes::len).sum::<usize>() + self.pad;
         let mut head = Vec::with_capacity(4 + self.head.bytes.len());
@@ -52,20 +52,20 @@ impl Results {
     }
 }
 
-/// A record to be sent.
+/// An encoded record.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// Its pieces in order, record mark first.
+    /// Its pieces in order; the first begins with the record mark.
     pub pieces: SmallVec<[Bytes; 6]>,
 }
 
 impl Reply {
-    /// A record of these bytes.
+    /// A record with this body.
     pub(crate) fn of(body: Vec<u8>) -> Self {
         Results::new(Encoder { bytes: body }).finish()
     }
 
-    /// All bytes after the record mark in one piece: for tests and fuzzing.
+    /// The body without the record mark, in one piece; for tests and fuzzing.
     pub fn body(&self) -> Vec<u8> {
         let mut all = self.pieces.concat();
         all.drain(..4.min(all.len()));

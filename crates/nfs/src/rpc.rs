@@ -9,9 +9,9 @@
 use crate::wire::{Decoder, Encoder};
 use smallvec::SmallVec;
 
-/// The longest credential or verifier that the protocol allows, in bytes.
+/// Maximum length of a credential or verifier in the protocol, in bytes.
 const MAX_AUTH_BYTES: usize = 400;
-/// The most supplementary groups in AUTH_SYS.
+/// Maximum number of supplementary groups in AUTH_SYS.
 const MAX_GROUPS: u32 = 16;
 
 const CALL: u32 = 0;
@@ -25,28 +25,28 @@ const AUTH_SYS: u32 = 1;
 const AUTH_BADCRED: u32 = 1;
 const AUTH_REJECTEDCRED: u32 = 2;
 
-/// What became of an accepted call.
+/// Status of an accepted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Accept {
-    /// Done; results follow.
+    /// The call was executed; results follow.
     Success = 0,
-    /// No such program here.
+    /// Unknown program.
     ProgramUnavailable = 1,
-    /// Not in this version: the range of versions follows.
+    /// Unsupported version: the range of supported versions follows.
     ProgramMismatch = 2,
-    /// No such procedure.
+    /// Unknown procedure.
     ProcedureUnavailable = 3,
-    /// The arguments make no sense.
+    /// Malformed arguments.
     GarbageArguments = 4,
 }
 
-/// Who calls.
+/// Credentials of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// Nobody in particular.
+    /// AUTH_NONE: an anonymous caller.
     None,
-    /// A user of the client's machine, by its word.
+    /// AUTH_SYS: a user of the client's machine; the server cannot verify it.
     System {
         /// The user.
         uid: u32,
@@ -60,32 +60,32 @@ pub enum Credential {
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// Identifies the call to the client.
+    /// Transaction ID, chosen by the client.
     pub xid: u32,
-    /// Program.
+    /// RPC program number.
     pub program: u32,
-    /// Its version.
+    /// Version of the program.
     pub version: u32,
-    /// The procedure.
+    /// Procedure number.
     pub procedure: u32,
-    /// Who calls.
+    /// Credentials of the caller.
     pub credential: Credential,
     /// The arguments, in XDR.
     pub arguments: &'a [u8],
 }
 
-/// What a message turned out to be.
+/// A decoded message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A call to be answered.
+    /// A call to execute.
     Call(Call<'a>),
-    /// A call that is refused with this reply.
+    /// A call that is rejected with this encoded reply.
     Refused(Vec<u8>),
-    /// Nothing that could be answered.
-    Noise,
+    /// Not an RPC call: no reply is possible.
+    NotACall,
 }
 
-/// Reads a message.
+/// Decodes a message.
 pub fn read(message: &[u8]) -> Message<'_> {
     let mut input = Decoder::new(message);
     match (input.u32(), input.u32(), input.u32()) {
@@ -95,18 +95,18 @@ pub fn read(message: &[u8]) -> Message<'_> {
             reply.u32(2).u32(2);
             Message::Refused(reply.bytes)
         }
-        _ => Message::Noise,
+        _ => Message::NotACall,
     }
 }
 
 fn call(xid: u32, mut input: Decoder<'_>) -> Message<'_> {
-    let refused = |why| {
+    let refused = |reason| {
         let mut reply = denied(xid, AUTH_ERROR);
-        reply.u32(why);
+        reply.u32(reason);
         Message::Refused(reply.bytes)
     };
     let (Some(program), Some(version), Some(procedure)) = (input.u32(), input.u32(), input.u32()) else {
-        return Message::Noise;
+        return Message::NotACall;
     };
     let (Some(flavor), Some(body)) = (input.u32(), input.opaque(MAX_AUTH_BYTES)) else {
         return refused(AUTH_BADCRED);
@@ -129,26 +129,27 @@ fn system(body: &[u8]) -> Option<Credential> {
     let mut input = Decoder::new(body);
     let _stamp = input.u32()?;
     let _machine = input.opaque(255)?;
-    let (uid, gid) = (input.u32()?, input.u32()?);
+    let uid = input.u32()?;
+    let gid = input.u32()?;
     let count = input.u32().filter(|count| *count <= MAX_GROUPS)?;
     let groups = (0..count).map(|_| input.u32()).collect::<Option<_>>()?;
     Some(Credential::System { uid, gid, groups })
 }
 
-fn denied(xid: u32, why: u32) -> Encoder {
+fn denied(xid: u32, reason: u32) -> Encoder {
     let mut reply = Encoder::default();
-    reply.u32(xid).u32(REPLY).u32(DENIED).u32(why);
+    reply.u32(xid).u32(REPLY).u32(DENIED).u32(reason);
     reply
 }
 
-/// The head of a reply to an accepted call; results follow where `status` is success.
+/// Head of the reply to an accepted call; results follow if `status` is success.
 pub fn accepted(xid: u32, status: Accept) -> Encoder {
     let mut reply = Encoder { bytes: Vec::with_capacity(256) };
     reply.u32(xid).u32(REPLY).u32(ACCEPTED).u32(AUTH_NONE).u32(0).u32(status as u32);
     reply
 }
 
-/// The whole reply to a call of a version that is not here.
+/// Complete reply to a call of an unsupported version.
 pub fn version_mismatch(xid: u32, low: u32, high: u32) -> Encoder {
     let mut reply = accepted(xid, Accept::ProgramMismatch);
     reply.u32(low).u32(high);

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   accept ─▶ connection: read ─▶ Assembler ─▶ one task per call ─▶ channel ─▶ writer: write_vectored
-//!                                  │ a permit each, given back when the reply is written
+//!                                  │ one permit per call, released after the reply is written
 //! ```
 //!
-//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_CALLS`] calls between reading and written reply. Long calls
-//! of all connections together (that is, WRITEs) hold at most [`MAX_LONG_BYTES`]: a call that claims to be a long one is not
-//! read further before there is room for the longest, and must be complete after [`LONG_SECONDS`]. Replies, by what is
-//! asked for, hold at most [`MAX_REPLY_BYTES`] per connection and [`MAX_ALL_REPLY_BYTES`] together: a call whose reply has
-//! no room is not begun, nor is anything read behind it. If somebody waits for such room, a client must take each reply
-//! within [`REPLY_SECONDS`] or is cut off; it will come again.
+//! Bounds: [`MAX_CONNECTIONS`] connections; per connection [`MAX_CALLS`] calls between reading and the written reply.
+//! Long calls (WRITEs) of all connections together hold at most [`MAX_LONG_CALLS_BYTES`]: after the length of a long
+//! call is known, the connection is not read further until a call of maximum length fits, and the call must be
+//! complete within [`LONG_CALL_TIMEOUT_S`]. Replies, sized by the count that the call requests, hold at most
+//! [`MAX_CONNECTION_REPLY_BYTES`] per connection and [`MAX_TOTAL_REPLY_BYTES`] together: a call is not started, and
+//! nothing behind it is read, until its reply fits. While another call waits for reply memory, a client that does not
+//! read a reply within [`REPLY_TIMEOUT_S`] is disconnected; NFS clients reconnect by themselves.
 //!
-//! Replies leave in the order in which they are ready, as the protocol allows. A connection ends when its peer closes it,
-//! sends nonsense, or the server stops; calls under way are still answered.
+//! Replies are sent in the order of completion, as the protocol allows. A connection ends when its peer closes it or
+//! sends malformed records, or when the server stops; calls in progress are still answered.
 
 use crate::record::{Assembler, MAX_MESSAGE_BYTES};
 use crate::reply::Reply;
@@ -30,47 +31,47 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use weir_machine::{Place, Room, Tasks};
 
-/// Connections at a time; further ones wait to be accepted.
+/// Maximum number of open connections; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 512;
-/// Calls of one connection at a time.
+/// Maximum number of concurrent calls of one connection.
 pub const MAX_CALLS: usize = 64;
-/// What is longer is a long call, in bytes.
-pub const LONG_BYTES: usize = 8 << 10;
-/// Long calls of all connections together, in bytes.
-pub const MAX_LONG_BYTES: usize = 128 << 20;
-/// Replies of one connection that are being made or wait to be taken, in bytes.
-pub const MAX_REPLY_BYTES: usize = 16 << 20;
-/// The same of all connections together.
-pub const MAX_ALL_REPLY_BYTES: usize = 128 << 20;
-/// Time to take a reply, if others wait.
-pub const REPLY_SECONDS: u64 = 30;
-/// Time for a long call to come in.
-pub const LONG_SECONDS: u64 = 60;
-/// So long a client that does not take its replies may keep a server that is to stop.
-pub const CLOSING_SECONDS: u64 = 5;
+/// Calls longer than this count as long calls, in bytes.
+pub const LONG_CALL_MIN_BYTES: usize = 8 << 10;
+/// Maximum size of the long calls of all connections together, in bytes.
+pub const MAX_LONG_CALLS_BYTES: usize = 128 << 20;
+/// Maximum size of the replies of one connection that are in preparation or unsent, in bytes.
+pub const MAX_CONNECTION_REPLY_BYTES: usize = 16 << 20;
+/// Maximum size of the replies of all connections that are in preparation or unsent, in bytes.
+pub const MAX_TOTAL_REPLY_BYTES: usize = 128 << 20;
+/// Seconds in which a client must read a reply while another call waits for reply memory.
+pub const REPLY_TIMEOUT_S: u64 = 30;
+/// Seconds in which a long call must arrive completely.
+pub const LONG_CALL_TIMEOUT_S: u64 = 60;
+/// Shutdown waits at most this many seconds for clients that do not read their replies.
+pub const SHUTDOWN_TIMEOUT_S: u64 = 5;
 const READ_BYTES: usize = 64 << 10;
-/// How long it is waited after a connection could not be accepted: for lack of descriptors, most likely.
-const REFUSED_WAIT: Duration = Duration::from_millis(100);
-/// The unit of the permits for long calls.
+/// Delay before the next `accept` after one failed, most likely for lack of file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Granularity of the semaphore for long calls, in bytes.
 const PERMIT_BYTES: usize = 4096;
 
 const _: () = assert!(MAX_MESSAGE_BYTES.is_multiple_of(PERMIT_BYTES));
 
-/// Which clients may change anything.
-pub type Writers = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+/// Decides by address which clients may write.
+pub type WriteAcl = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// A reply, and what is given back when it is written.
-type Outgoing = (Reply, Held);
+/// A reply and the permits that are released after it was written.
+type Outgoing = (Reply, CallPermits);
 
-/// What a call holds until its reply is written.
-struct Held {
+/// Permits that a call holds until its reply is written.
+struct CallPermits {
     _call: OwnedSemaphorePermit,
     _reply: (Place, Place),
 }
 
-/// What connections share.
+/// State shared by all connections.
 #[derive(Clone)]
-struct Shared {
+struct ConnectionContext {
     server: Arc<Server>,
     tasks: Tasks,
     long: Arc<Semaphore>,
@@ -78,20 +79,21 @@ struct Shared {
     stop: watch::Receiver<bool>,
 }
 
-/// Accepts and serves connections until `stop` says true (or its sender is gone), then waits for calls under way, but no
-/// longer than [`CLOSING_SECONDS`]. All clients but the `writers` may only read.
+/// Accepts and serves connections until `stop` becomes true or its sender is dropped, then waits at most
+/// [`SHUTDOWN_TIMEOUT_S`] for calls in progress. Clients that `write_acl` rejects may only read.
 pub async fn serve(
     listener: TcpListener,
     server: Arc<Server>,
-    writers: Writers,
+    write_acl: WriteAcl,
     tasks: Tasks,
     mut stop: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let long = Arc::new(Semaphore::new(MAX_LONG_BYTES / PERMIT_BYTES));
-    let shared = Shared { server, tasks, long, replies: Room::new(MAX_ALL_REPLY_BYTES), stop: stop.clone() };
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let long = Arc::new(Semaphore::new(MAX_LONG_CALLS_BYTES / PERMIT_BYTES));
+    let shared =
+        ConnectionContext { server, tasks, long, replies: Room::new(MAX_TOTAL_REPLY_BYTES), stop: stop.clone() };
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
@@ -99,13 +101,14 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // A connection that was gone before it was taken, or no more descriptors: neither is the end.
+                // The peer closed the connection before it was accepted, or the process is out of file descriptors;
+                // both are temporary.
                 tracing::warn!(%error, "cannot accept a connection");
-                drop(tokio::time::timeout(REFUSED_WAIT, stop.wait_for(|stop| *stop)).await);
+                drop(tokio::time::timeout(ACCEPT_RETRY_DELAY, stop.wait_for(|stop| *stop)).await);
                 continue;
             }
         };
-        let client = Peer::new(&peer.ip().to_string(), writers(peer.ip())).from_port(peer.port());
+        let client = Peer::new(&peer.ip().to_string(), write_acl(peer.ip())).from_port(peer.port());
         let connection = connection(stream, client, shared.clone());
         drop(shared.tasks.spawn(async move {
             if let Err(error) = connection.await {
@@ -114,38 +117,39 @@ pub async fn serve(
             drop(permit);
         }));
     }
-    // All permits back means that all connections are done.
-    let ended = room.acquire_many(MAX_CONNECTIONS as u32);
-    drop(tokio::time::timeout(Duration::from_secs(CLOSING_SECONDS), ended).await);
+    // All permits are available again only after every connection has ended.
+    let ended = connections.acquire_many(MAX_CONNECTIONS as u32);
+    drop(tokio::time::timeout(Duration::from_secs(SHUTDOWN_TIMEOUT_S), ended).await);
 }
 
-async fn connection(stream: TcpStream, client: Peer, shared: Shared) -> io::Result<()> {
+async fn connection(stream: TcpStream, client: Peer, shared: ConnectionContext) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_CALLS);
     let writer = shared.tasks.spawn(write(outgoing, receiver, shared.replies.clone()));
     let read = read(incoming, client, shared, sender).await;
-    // The senders are gone when the last call is answered; then the writer ends.
+    // The senders are dropped when the last call is answered; then the writer ends.
     let written = writer.await.unwrap_or(Ok(()));
     read.and(written)
 }
 
-/// The room that a long call holds while it comes in, and until when it must be complete.
-struct Claim {
+/// Permit of a long call that is still arriving, and the deadline for its last byte.
+struct LongCallPermit {
     permit: OwnedSemaphorePermit,
     deadline: tokio::time::Instant,
 }
 
-impl Claim {
-    /// Waits for room for the longest call: with less, calls that grow could wait for each other.
+impl LongCallPermit {
+    /// Reserves the maximum call length: if each call reserved only what has arrived so far, growing calls could
+    /// deadlock on each other.
     async fn new(long: &Arc<Semaphore>) -> io::Result<Self> {
         let permit = Arc::clone(long).acquire_many_owned((MAX_MESSAGE_BYTES / PERMIT_BYTES) as u32).await;
         let permit = permit.map_err(io::Error::other)?;
-        Ok(Claim { permit, deadline: tokio::time::Instant::now() + Duration::from_secs(LONG_SECONDS) })
+        Ok(LongCallPermit { permit, deadline: tokio::time::Instant::now() + Duration::from_secs(LONG_CALL_TIMEOUT_S) })
     }
 
-    /// The room that a call of so many bytes goes on holding.
-    fn cut(mut self, len: usize) -> Option<OwnedSemaphorePermit> {
+    /// Shrinks the permit to a call of `len` bytes.
+    fn shrink_to(mut self, len: usize) -> Option<OwnedSemaphorePermit> {
         self.permit.split(len.div_ceil(PERMIT_BYTES))
     }
 }
@@ -153,17 +157,18 @@ impl Claim {
 async fn read(
     mut incoming: OwnedReadHalf,
     client: Peer,
-    shared: Shared,
+    shared: ConnectionContext,
     sender: mpsc::Sender<Outgoing>,
 ) -> io::Result<()> {
-    let (calls, replies) = (Arc::new(Semaphore::new(MAX_CALLS)), Room::new(MAX_REPLY_BYTES));
+    let calls = Arc::new(Semaphore::new(MAX_CALLS));
+    let replies = Room::new(MAX_CONNECTION_REPLY_BYTES);
     let mut stop = shared.stop.clone();
     let mut assembler = Assembler::default();
     let mut buffer = bytes::BytesMut::with_capacity(READ_BYTES);
-    let mut claim: Option<Claim> = None;
+    let mut long_permit: Option<LongCallPermit> = None;
     loop {
         buffer.reserve(READ_BYTES);
-        let deadline = claim.as_ref().map(|claim| claim.deadline);
+        let deadline = long_permit.as_ref().map(|permit| permit.deadline);
         let got = tokio::select! {
             got = read_until(&mut incoming, &mut buffer, deadline) => got?,
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
@@ -178,23 +183,25 @@ async fn read(
             let consumed = buffer.len() - input.len();
             buffer.advance(consumed);
             let message = message.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            let is_long = message.as_ref().map_or(assembler.claimed_bytes(), Vec::len) > LONG_BYTES;
-            if is_long && claim.is_none() {
-                claim = Some(Claim::new(&shared.long).await?);
+            let is_long = message.as_ref().map_or(assembler.claimed_bytes(), Vec::len) > LONG_CALL_MIN_BYTES;
+            if is_long && long_permit.is_none() {
+                long_permit = Some(LongCallPermit::new(&shared.long).await?);
             }
             let Some(message) = message else { break };
-            let long = claim.take().and_then(|claim| claim.cut(message.len()));
+            let long = long_permit.take().and_then(|permit| permit.shrink_to(message.len()));
             let Ok(call) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
             let bytes = reply_bytes(&message);
             let reply = (replies.take(bytes).await, shared.replies.take(bytes).await);
-            let held = Held { _call: call, _reply: reply };
-            let (server, client, sender) = (Arc::clone(&shared.server), client.clone(), sender.clone());
+            let held = CallPermits { _call: call, _reply: reply };
+            let server = Arc::clone(&shared.server);
+            let client = client.clone();
+            let sender = sender.clone();
             drop(shared.tasks.spawn(async move {
                 let reply = server.answer(&client, &Bytes::from(message)).await;
-                // The call is gone, whenever its reply is taken.
+                // The call's buffer is freed here, however late the client reads the reply.
                 drop(long);
                 if let Some(reply) = reply {
-                    // A writer that is gone needs no reply.
+                    // If the writer has ended, the connection is closed and the reply is dropped.
                     let _ = sender.send((reply, held)).await;
                 }
             }));
@@ -214,7 +221,7 @@ async fn read_until(
 }
 
 async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>, replies: Room) -> io::Result<()> {
-    let limit = Duration::from_secs(REPLY_SECONDS);
+    let limit = Duration::from_secs(REPLY_TIMEOUT_S);
     while let Some((reply, held)) = receiver.recv().await {
         replies.hurried(limit, write_pieces(&mut outgoing, reply.pieces)).await?;
         drop(held);
@@ -222,7 +229,7 @@ async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoi
     outgoing.shutdown().await
 }
 
-/// Writes pieces without joining them.
+/// Writes all pieces with vectored writes, without joining them.
 async fn write_pieces(outgoing: &mut OwnedWriteHalf, mut pieces: SmallVec<[Bytes; 6]>) -> io::Result<()> {
     let mut first = 0;
     while let Some(rest) = pieces.get_mut(first..).filter(|rest| !rest.is_empty()) {

@@ -1,10 +1,11 @@
-//! The session: one message in, at most one reply out. No socket; what it waits for are the file systems.
+//! The session: maps one call message to at most one reply. It uses no sockets and awaits only file system
+//! operations.
 
 use crate::access::{NOBODY, Squash, caller};
-use crate::duplicates::{self, Duplicates, Key, Turn};
+use crate::drc::{self, DrcDecision, DuplicateRequestCache, Key};
 use crate::handle::Handles;
 use crate::mount;
-use crate::nfs3::{self, Changes};
+use crate::nfs3::{self, WccTracker};
 use crate::reply::Reply;
 use crate::rpc::{self, Accept, Call, Message};
 use bytes::Bytes;
@@ -13,14 +14,14 @@ use tokio::time::Instant;
 use weir_files::tree::Tree;
 use weir_machine::{Request, Served};
 
-/// How to serve.
+/// Identity mapping of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Who becomes nobody.
+    /// Which credentials are replaced by the anonymous user.
     pub squash: Squash,
-    /// The user that nobody is.
+    /// UID of the anonymous user.
     pub anon_uid: u32,
-    /// The group that nobody is in.
+    /// GID of the anonymous user.
     pub anon_gid: u32,
 }
 
@@ -30,39 +31,40 @@ impl Default for Options {
     }
 }
 
-/// What a server knows that its clients must not be able to guess, or must be able to see change.
+/// Secret key and boot verifier of a server.
 #[derive(Clone, Copy)]
 pub struct Secrets {
-    /// Keys the handles: see [`crate::handle`]. The same at each start, or handles of an earlier run are stale.
+    /// MAC key of the handles, see [`crate::handle`]. If it changes between starts, clients' handles become stale.
     pub handles: [u8; 32],
-    /// The verifier of unstable writes: another one at each start.
+    /// Verifier of unstable writes; it must differ at each start.
     pub verifier: [u8; 8],
 }
 
 /// A client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address: what it is known by, over all its connections.
+    /// Its address, which identifies the client across connections.
     pub name: Arc<str>,
-    /// The port that it sends from.
+    /// Its source port.
     pub port: u16,
-    /// Whether it may change anything.
+    /// Whether it may modify files.
     pub may_write: bool,
 }
 
 impl Peer {
-    /// The client of that name.
+    /// A client with this address; the port is 0.
     pub fn new(name: &str, may_write: bool) -> Self {
         Peer { name: name.into(), port: 0, may_write }
     }
 
-    /// The same, sending from that port.
+    /// Sets the source port.
     pub fn from_port(self, port: u16) -> Self {
         Peer { port, ..self }
     }
 }
 
-/// How many bytes the reply to a message may hold, by what it asks for; 0 for the many that are short.
+/// Maximum payload of the reply to a message in bytes, from the count that the call requests; 0 for procedures with
+/// short replies.
 pub fn reply_bytes(message: &[u8]) -> usize {
     match rpc::read(message) {
         Message::Call(call) if call.program == nfs3::PROGRAM => nfs3::reply_bytes(call.procedure, call.arguments),
@@ -71,62 +73,62 @@ pub fn reply_bytes(message: &[u8]) -> usize {
     }
 }
 
-/// Answers calls to MOUNT and NFS for one pool.
+/// Serves MOUNT and NFS calls for one pool.
 pub struct Server {
     tree: Arc<Tree>,
     handles: Handles,
     verifier: [u8; 8],
     options: Options,
-    changes: Changes,
-    duplicates: Duplicates,
+    wcc_tracker: WccTracker,
+    drc: DuplicateRequestCache,
     served: Served,
 }
 
 impl Server {
-    /// Serves `tree`.
+    /// Creates a server for `tree`.
     pub fn new(tree: impl Into<Arc<Tree>>, pool_guid: u64, secrets: Secrets, options: Options) -> Self {
         Server {
             tree: tree.into(),
             handles: Handles::new(pool_guid, secrets.handles),
             verifier: secrets.verifier,
             options,
-            changes: Changes::default(),
-            duplicates: Duplicates::default(),
+            wcc_tracker: WccTracker::default(),
+            drc: DuplicateRequestCache::default(),
             served: Served::default(),
         }
     }
 
-    /// What was served so far.
+    /// Totals of all calls so far.
     pub fn served(&self) -> &Served {
         &self.served
     }
 
-    /// The tree.
+    /// The exported tree.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Answers one message of a client; `None` if it is nothing that could be answered.
+    /// Answers one message of a client; `None` if the message is not an RPC call.
     pub async fn answer(&self, peer: &Peer, message: &Bytes) -> Option<Reply> {
         let call = match rpc::read(message) {
             Message::Call(call) => call,
             Message::Refused(reply) => return Some(Reply::of(reply)),
-            Message::Noise => return None,
+            Message::NotACall => return None,
         };
-        if call.program != nfs3::PROGRAM || !nfs3::changes_something(call.procedure) {
-            return Some(self.booked(peer, &call, message).await);
+        if call.program != nfs3::PROGRAM || !nfs3::is_non_idempotent(call.procedure) {
+            return Some(self.answer_and_account(peer, &call, message).await);
         }
-        match self.duplicates.begin(Key::new(&peer.name, peer.port, message), Instant::now()) {
-            Turn::Wait(answer) => duplicates::wait(answer).await,
-            Turn::Do(ticket) => {
-                let reply = self.booked(peer, &call, message).await;
-                ticket.keep(&reply, Instant::now());
+        match self.drc.begin(Key::new(&peer.name, peer.port, message), Instant::now()) {
+            DrcDecision::Wait(answer) => drc::wait(answer).await,
+            DrcDecision::Execute(reservation) => {
+                let reply = self.answer_and_account(peer, &call, message).await;
+                reservation.complete(&reply, Instant::now());
                 Some(reply)
             }
         }
     }
 
-    async fn booked(&self, peer: &Peer, call: &Call<'_>, message: &Bytes) -> Reply {
+    async fn answer_and_account(&self, peer: &Peer, call: &Call<'_>, message: &Bytes) -> Reply {
         let operation = match call.program {
             nfs3::PROGRAM => nfs3::procedure_name(call.procedure).unwrap_or("unknown"),
             _ => mount::procedure_name(call.procedure),
@@ -139,7 +141,7 @@ impl Server {
 
     async fn dispatch(&self, peer: &Peer, call: &Call<'_>, message: &Bytes, rq: &Request) -> Reply {
         let xid = call.xid;
-        let refused = |why| Reply::of(rpc::accepted(xid, why).bytes);
+        let refused = |status| Reply::of(rpc::accepted(xid, status).bytes);
         let mismatch = |low, high| Reply::of(rpc::version_mismatch(xid, low, high).bytes);
         let context = nfs3::Context {
             tree: &self.tree,
@@ -147,7 +149,7 @@ impl Server {
             caller: caller(&call.credential, &self.options),
             rq,
             may_write: peer.may_write,
-            changes: &self.changes,
+            wcc_tracker: &self.wcc_tracker,
             verifier: self.verifier,
             message,
         };

@@ -1,16 +1,16 @@
-//! XDR (RFC 4506): big-endian words, everything padded to four bytes.
+//! XDR (RFC 4506): big-endian words; every item is padded to four bytes.
 //!
-//! The decoder is total: any bytes give a value or `None`; lengths are checked against the caller's limit and against
-//! what is there before anything is copied, and nothing is allocated.
+//! The decoder is total: any input yields a value or `None`. Lengths are checked against the caller's limit and the
+//! available bytes before anything is copied. It allocates nothing.
 
-/// Reads XDR from untrusted bytes.
+/// Decodes XDR from untrusted bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Decoder<'a> {
-    /// From the start of `bytes`.
+    /// Decodes from the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Decoder { rest: bytes }
     }
@@ -39,21 +39,21 @@ impl<'a> Decoder<'a> {
         self.fixed(len)
     }
 
-    /// What is left.
+    /// The bytes that are not decoded yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 }
 
-/// How many bytes of padding follow `len` bytes.
+/// Number of padding bytes after `len` bytes.
 pub fn padding(len: usize) -> usize {
     len.wrapping_neg() % 4
 }
 
-/// Writes XDR.
+/// Encodes XDR.
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
-    /// What was written.
+    /// The encoded bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ impl Encoder {
     }
 }
 
-/// The bytes that variable-length opaque bytes take.
+/// Encoded size in bytes of variable-length opaque bytes.
 pub fn opaque_bytes(len: usize) -> usize {
     4 + len + padding(len)
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_values_decode_to_themselves() {
         let mut out = Encoder::default();
         out.u32(7).u64(1 << 40).opaque(b"abcde").bool(true).fixed(b"xy");
         assert_eq!(out.bytes.len(), 4 + 8 + 12 + 4 + 4);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{mpsc, oneshot};
-use weir_daemon::Front;
+use weir_daemon::Exports;
 use weir_machine::{Machine, Request};
 use weir_pool::engine::scrub::Pace;
 use weir_pool::{Engine, FoundPool, VdevConfig};
@@ -28,7 +28,7 @@ pub struct Held {
     devices: BTreeSet<Identity>,
     /// Of devices that were added later; none once it is closed.
     added: Mutex<Vec<Locks>>,
-    front: OnceLock<Arc<Front>>,
+    front: OnceLock<Arc<Exports>>,
     ending: mpsc::Sender<Ending>,
     scrub: Mutex<Scrub>,
 }
@@ -83,7 +83,7 @@ impl Held {
     }
 
     /// What its doors show is this.
-    pub fn set_front(&self, front: Arc<Front>) {
+    pub fn set_front(&self, front: Arc<Exports>) {
         // There is one, and it is set once.
         let _ = self.front.set(front);
     }

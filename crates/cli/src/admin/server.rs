@@ -152,7 +152,7 @@ async fn tell(
                 continue;
             }
         };
-        for frame in Frame::cut(&bytes, make) {
+        for frame in Frame::chunks(&bytes, make) {
             write_frame(write, &frame).await?;
         }
         waiting.fetch_sub(sent, Ordering::Relaxed);

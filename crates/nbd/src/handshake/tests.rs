@@ -7,27 +7,27 @@ fn header(option: u32, len: u32) -> Vec<u8> {
     [&wire::OPTION_MAGIC.to_be_bytes()[..], &option.to_be_bytes(), &len.to_be_bytes()].concat()
 }
 
-/// A handshake after the client's flags.
+/// A handshake that has received the client flags.
 fn begun(flags: u32) -> Handshake {
-    let (mut handshake, turn) = Handshake::begin(true);
-    assert_eq!(turn.send, [&b"NBDMAGICIHAVEOPT"[..], &[0, 3]].concat());
-    let turn = handshake.take(&small_exports(), &flags.to_be_bytes());
-    assert_eq!(turn.next, Next::Read(16));
+    let (mut handshake, step) = Handshake::begin(true);
+    assert_eq!(step.send, [&b"NBDMAGICIHAVEOPT"[..], &[0, 3]].concat());
+    let step = handshake.receive(&small_exports(), &flags.to_be_bytes());
+    assert_eq!(step.next, NextAction::Read(16));
     handshake
 }
 
-fn send(handshake: &mut Handshake, option: u32, data: &[u8]) -> Turn {
-    let turn = handshake.take(&small_exports(), &header(option, data.len() as u32));
+fn send(handshake: &mut Handshake, option: u32, data: &[u8]) -> HandshakeStep {
+    let step = handshake.receive(&small_exports(), &header(option, data.len() as u32));
     if data.is_empty() {
-        return turn;
+        return step;
     }
-    assert_eq!(turn, Turn { send: Vec::new(), next: Next::Read(data.len()) });
-    handshake.take(&small_exports(), data)
+    assert_eq!(step, HandshakeStep { send: Vec::new(), next: NextAction::Read(data.len()) });
+    handshake.receive(&small_exports(), data)
 }
 
-/// Type and data of each reply in a turn.
-fn replies(turn: &Turn) -> Vec<(u32, Vec<u8>)> {
-    let mut reader = Reader::new(&turn.send);
+/// Type and data of each reply in a step.
+fn replies(step: &HandshakeStep) -> Vec<(u32, Vec<u8>)> {
+    let mut reader = Reader::new(&step.send);
     let mut all = Vec::new();
     while reader.u64() == Some(wire::OPTION_REPLY_MAGIC) {
         reader.u32().unwrap();
@@ -43,12 +43,12 @@ fn named(name: &str, rest: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn go_tells_all_and_begins() {
+fn go_describes_the_export_and_starts_transmission() {
     let mut handshake = begun(3);
-    let turn = send(&mut handshake, option::GO, &named("p/v", &[0, 1, 0, 1]));
-    let wanted = Agreed { export: "p/v".into(), structured: false, allocation: false, writable: false };
-    assert_eq!(turn.next, Next::Serve(wanted));
-    let replies = replies(&turn);
+    let step = send(&mut handshake, option::GO, &named("p/v", &[0, 1, 0, 1]));
+    let wanted = Negotiated { export: "p/v".into(), structured: false, allocation: false, writable: false };
+    assert_eq!(step.next, NextAction::Serve(wanted));
+    let replies = replies(&step);
     assert_eq!(replies[0].1, [&[0, 0][..], &65_536u64.to_be_bytes(), &[0x05, 0x07]].concat());
     assert_eq!(replies[1].1, b"\0\x01p/v");
     assert_eq!(replies[2].1, [0, 3, 0, 0, 0, 1, 0, 0, 0x10, 0, 0x02, 0, 0, 0]);
@@ -56,7 +56,7 @@ fn go_tells_all_and_begins() {
 }
 
 #[test]
-fn structured_replies_come_before_contexts() {
+fn meta_contexts_require_structured_replies() {
     let mut handshake = begun(3);
     let query = named("p/v", &[&1u32.to_be_bytes()[..], &named("base:allocation", &[])].concat());
     let early = send(&mut handshake, option::SET_META_CONTEXT, &query);
@@ -64,12 +64,12 @@ fn structured_replies_come_before_contexts() {
     assert_eq!(replies(&send(&mut handshake, option::STRUCTURED_REPLY, &[]))[0].0, reply::ACK);
     let set = replies(&send(&mut handshake, option::SET_META_CONTEXT, &query));
     assert_eq!(set[0], (reply::META_CONTEXT, b"\0\0\0\x01base:allocation".to_vec()));
-    let Next::Serve(agreed) = send(&mut handshake, option::GO, &named("p/v", &[0, 0])).next else { panic!() };
-    assert!(agreed.structured && agreed.allocation);
+    let NextAction::Serve(negotiated) = send(&mut handshake, option::GO, &named("p/v", &[0, 0])).next else { panic!() };
+    assert!(negotiated.structured && negotiated.allocation);
 }
 
 #[test]
-fn a_context_holds_for_its_export_and_until_the_next_choice() {
+fn a_meta_context_applies_to_its_export_until_the_next_selection() {
     let query = |name: &str, context: &str| named(name, &[&1u32.to_be_bytes()[..], &named(context, &[])].concat());
     for (last, export, wanted) in
         [("base:allocation", "p/v", true), ("base:allocation", "p/w", false), ("other:thing", "p/v", false)]
@@ -78,8 +78,10 @@ fn a_context_holds_for_its_export_and_until_the_next_choice() {
         send(&mut handshake, option::STRUCTURED_REPLY, &[]);
         send(&mut handshake, option::SET_META_CONTEXT, &query("p/v", "base:allocation"));
         send(&mut handshake, option::SET_META_CONTEXT, &query("p/v", last));
-        let Next::Serve(agreed) = send(&mut handshake, option::GO, &named(export, &[0, 0])).next else { panic!() };
-        assert_eq!(agreed.allocation, wanted, "{last} {export}");
+        let NextAction::Serve(negotiated) = send(&mut handshake, option::GO, &named(export, &[0, 0])).next else {
+            panic!()
+        };
+        assert_eq!(negotiated.allocation, wanted, "{last} {export}");
     }
     let mut handshake = begun(3);
     send(&mut handshake, option::STRUCTURED_REPLY, &[]);
@@ -90,25 +92,25 @@ fn a_context_holds_for_its_export_and_until_the_next_choice() {
 }
 
 #[test]
-fn export_name_speaks_the_old_way() {
+fn export_name_replies_without_options() {
     let mut handshake = begun(1);
-    let turn = send(&mut handshake, option::EXPORT_NAME, b"p/w");
-    assert_eq!(turn.send, [&5000u64.to_be_bytes()[..], &[0x05, 0x07], &[0; 124]].concat());
-    assert!(matches!(turn.next, Next::Serve(agreed) if agreed.export == "p/w"));
+    let step = send(&mut handshake, option::EXPORT_NAME, b"p/w");
+    assert_eq!(step.send, [&5000u64.to_be_bytes()[..], &[0x05, 0x07], &[0; 124]].concat());
+    assert!(matches!(step.next, NextAction::Serve(negotiated) if negotiated.export == "p/w"));
     assert_eq!(send(&mut begun(3), option::EXPORT_NAME, b"p/w").send.len(), 10);
     assert!(
-        matches!(send(&mut begun(3), option::EXPORT_NAME, &[]).next, Next::Serve(agreed) if agreed.export == "p/v")
+        matches!(send(&mut begun(3), option::EXPORT_NAME, &[]).next, NextAction::Serve(negotiated) if negotiated.export == "p/v")
     );
-    assert_eq!(send(&mut begun(3), option::EXPORT_NAME, b"p/x").next, Next::Close);
+    assert_eq!(send(&mut begun(3), option::EXPORT_NAME, b"p/x").next, NextAction::Close);
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_the_handshake_goes_on() {
+fn malformed_options_are_rejected_and_the_handshake_continues() {
     let mut handshake = begun(3);
     let mut refused = |option, data: &[u8]| {
-        let turn = send(&mut handshake, option, data);
-        assert_eq!(turn.next, Next::Read(16));
-        replies(&turn)[0].0
+        let step = send(&mut handshake, option, data);
+        assert_eq!(step.next, NextAction::Read(16));
+        replies(&step)[0].0
     };
     assert_eq!(refused(option::STARTTLS, &[]), reply::ERR_UNSUP);
     assert_eq!(refused(99, b"what"), reply::ERR_UNSUP);
@@ -120,25 +122,25 @@ fn what_makes_no_sense_is_refused_and_the_handshake_goes_on() {
     let names = replies(&send(&mut handshake, option::LIST, &[]));
     assert_eq!(names[0], (reply::SERVER, named("p/v", &[])));
     assert_eq!((names.len(), names[2].0), (3, reply::ACK));
-    let long = handshake.take(&small_exports(), &header(option::LIST, MAX_OPTION_BYTES + 1));
-    assert_eq!(long.next, Next::Skip(MAX_OPTION_BYTES + 1));
-    assert_eq!(replies(&handshake.take(&small_exports(), &[]))[0].0, reply::ERR_TOO_BIG);
-    assert_eq!(handshake.take(&small_exports(), &header(option::LIST, u32::MAX)).next, Next::Close);
-    assert_eq!(send(&mut begun(3), option::ABORT, &[]).next, Next::Close);
-    assert_eq!(begun(3).take(&small_exports(), &[0; 16]).next, Next::Close);
+    let long = handshake.receive(&small_exports(), &header(option::LIST, MAX_OPTION_BYTES + 1));
+    assert_eq!(long.next, NextAction::Skip(MAX_OPTION_BYTES + 1));
+    assert_eq!(replies(&handshake.receive(&small_exports(), &[]))[0].0, reply::ERR_TOO_BIG);
+    assert_eq!(handshake.receive(&small_exports(), &header(option::LIST, u32::MAX)).next, NextAction::Close);
+    assert_eq!(send(&mut begun(3), option::ABORT, &[]).next, NextAction::Close);
+    assert_eq!(begun(3).receive(&small_exports(), &[0; 16]).next, NextAction::Close);
     let (mut handshake, _) = Handshake::begin(true);
-    assert_eq!(handshake.take(&small_exports(), &[0, 0, 0, 4]).next, Next::Close);
+    assert_eq!(handshake.receive(&small_exports(), &[0, 0, 0, 4]).next, NextAction::Close);
 }
 
 #[test]
-fn babblers_are_cut_off() {
+fn a_client_that_sends_too_many_options_is_disconnected() {
     let mut handshake = begun(3);
     let last = (0..=MAX_OPTIONS).map(|_| send(&mut handshake, option::LIST, &[]).next).last();
-    assert_eq!(last, Some(Next::Close));
+    assert_eq!(last, Some(NextAction::Close));
 }
 
 #[test]
-fn writing_is_offered_for_writable_exports_to_those_who_may() {
+fn writable_flags_need_a_writable_export_and_permission() {
     let mut exports = small_exports();
     let writable = MemoryDevice::new(vec![1; 512]).with_writing(true);
     exports.0.insert("p/rw".into(), Arc::new(writable));
@@ -146,10 +148,10 @@ fn writing_is_offered_for_writable_exports_to_those_who_may() {
         [(true, "p/rw", [0x0d, 0x6d]), (false, "p/rw", [0x05, 0x07]), (true, "p/w", [0x05, 0x07])]
     {
         let (mut handshake, _) = Handshake::begin(may_write);
-        handshake.take(&exports, &3u32.to_be_bytes());
-        handshake.take(&exports, &header(option::EXPORT_NAME, name.len() as u32));
-        let turn = handshake.take(&exports, name.as_bytes());
-        assert_eq!(turn.send[8..10], flags, "{name} {may_write}");
-        assert!(matches!(turn.next, Next::Serve(agreed) if agreed.writable == (flags[0] == 0x0d)));
+        handshake.receive(&exports, &3u32.to_be_bytes());
+        handshake.receive(&exports, &header(option::EXPORT_NAME, name.len() as u32));
+        let step = handshake.receive(&exports, name.as_bytes());
+        assert_eq!(step.send[8..10], flags, "{name} {may_write}");
+        assert!(matches!(step.next, NextAction::Serve(negotiated) if negotiated.writable == (flags[0] == 0x0d)));
     }
 }

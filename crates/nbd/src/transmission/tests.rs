@@ -7,16 +7,16 @@ fn header(command: u16, flags: u16, offset: u64, length: u32) -> RequestHeader {
     RequestHeader { flags, command, cookie: 0x1122, offset, length }
 }
 
-fn agreed(structured: bool) -> Agreed {
-    Agreed { export: "p/v".into(), structured, allocation: structured, writable: false }
+fn negotiated(structured: bool) -> Negotiated {
+    Negotiated { export: "p/v".into(), structured, allocation: structured, writable: false }
 }
 
 fn ask(export: &str, structured: bool, header: RequestHeader) -> Vec<u8> {
     let exports = small_exports();
     let device = &*exports.0[export];
-    let plan = plan(&header, device.size_bytes(), &agreed(structured));
+    let plan = plan(&header, device.size_bytes(), &negotiated(structured));
     let rq = Request::internal("test");
-    answer(device, &rq, &agreed(structured), &header, plan, Bytes::new()).now_or_never().unwrap().concat()
+    answer(device, &rq, &negotiated(structured), &header, plan, Bytes::new()).now_or_never().unwrap().concat()
 }
 
 /// A writable device of two and a half blocks, all ones.
@@ -24,14 +24,14 @@ fn writable() -> MemoryDevice {
     MemoryDevice::new(vec![1; 10_000]).with_writing(true)
 }
 
-/// What a changing request answers, as an error number.
+/// Executes a modifying request and returns its error number.
 fn change(device: &MemoryDevice, command: u16, flags: u16, offset: u64, payload: &[u8], length: u32) -> u32 {
-    let agreed = Agreed { writable: true, ..agreed(false) };
+    let negotiated = Negotiated { writable: true, ..negotiated(false) };
     let header = header(command, flags, offset, length);
-    let plan = plan(&header, device.size_bytes(), &agreed);
+    let plan = plan(&header, device.size_bytes(), &negotiated);
     let rq = Request::internal("test");
     let payload = Bytes::copy_from_slice(payload);
-    let reply = answer(device, &rq, &agreed, &header, plan, payload).now_or_never().unwrap().concat();
+    let reply = answer(device, &rq, &negotiated, &header, plan, payload).now_or_never().unwrap().concat();
     u32::from_be_bytes(reply[4..8].try_into().unwrap())
 }
 
@@ -40,7 +40,8 @@ fn chunks(bytes: &[u8]) -> Vec<(u16, u16, Vec<u8>)> {
     let mut reader = wire::Reader::new(bytes);
     let mut all = Vec::new();
     while reader.u32() == Some(wire::STRUCTURED_REPLY_MAGIC) {
-        let (flags, kind) = (reader.u16().unwrap(), reader.u16().unwrap());
+        let flags = reader.u16().unwrap();
+        let kind = reader.u16().unwrap();
         assert_eq!(reader.u64(), Some(0x1122));
         let len = reader.u32().unwrap() as usize;
         all.push((flags, kind, reader.take(len).unwrap().to_vec()));
@@ -50,33 +51,33 @@ fn chunks(bytes: &[u8]) -> Vec<(u16, u16, Vec<u8>)> {
 }
 
 #[test]
-fn plans_keep_inside_the_device_and_the_limits() {
+fn plans_stay_inside_the_device_and_the_limits() {
     let with = |structured, command, flags, offset, length| {
-        plan(&header(command, flags, offset, length), 10_000, &agreed(structured))
+        plan(&header(command, flags, offset, length), 10_000, &negotiated(structured))
     };
     let plain = |command, offset, length| with(true, command, 0, offset, length);
-    assert_eq!(plain(command::READ, 0, 10_000), Plan::Read { whole: false });
-    assert_eq!(plain(command::READ, 1, 10_000), Plan::Refuse(Errno::Einval));
-    assert_eq!(plain(command::READ, u64::MAX, 2), Plan::Refuse(Errno::Einval));
-    assert_eq!(plain(command::READ, 0, (32 << 20) + 1), Plan::Refuse(Errno::Eoverflow));
-    assert_eq!(with(true, command::READ, wire::COMMAND_FLAG_DF, 0, 1), Plan::Read { whole: true });
-    assert_eq!(with(false, command::READ, wire::COMMAND_FLAG_DF, 0, 1), Plan::Refuse(Errno::Einval));
-    assert_eq!(plain(command::WRITE, 0, 512), Plan::SkipAndRefuse(512, Errno::Eperm));
-    assert_eq!(with(true, command::WRITE, 1, 0, 512), Plan::SkipAndRefuse(512, Errno::Eperm));
-    assert_eq!(plain(command::WRITE, 0, u32::MAX), Plan::Close);
-    assert_eq!(plain(command::TRIM, 0, 512), Plan::Refuse(Errno::Eperm));
-    assert_eq!(plain(command::WRITE_ZEROES, 0, 512), Plan::Refuse(Errno::Eperm));
-    assert_eq!(plain(command::FLUSH, 0, 0), Plan::Flush);
-    assert_eq!(plain(command::DISC, 0, 0), Plan::Disconnect);
-    assert_eq!(plain(command::CACHE, 0, 100), Plan::Cache);
-    assert_eq!(plain(77, 0, 100), Plan::Refuse(Errno::Enotsup));
-    assert_eq!(with(true, command::BLOCK_STATUS, 8, 0, 100), Plan::Status { one: true });
-    assert_eq!(plain(command::BLOCK_STATUS, 0, 0), Plan::Refuse(Errno::Einval));
-    assert_eq!(with(false, command::BLOCK_STATUS, 0, 0, 100), Plan::Refuse(Errno::Einval));
+    assert_eq!(plain(command::READ, 0, 10_000), CommandPlan::Read { whole: false });
+    assert_eq!(plain(command::READ, 1, 10_000), CommandPlan::Refuse(Errno::Einval));
+    assert_eq!(plain(command::READ, u64::MAX, 2), CommandPlan::Refuse(Errno::Einval));
+    assert_eq!(plain(command::READ, 0, (32 << 20) + 1), CommandPlan::Refuse(Errno::Eoverflow));
+    assert_eq!(with(true, command::READ, wire::COMMAND_FLAG_DF, 0, 1), CommandPlan::Read { whole: true });
+    assert_eq!(with(false, command::READ, wire::COMMAND_FLAG_DF, 0, 1), CommandPlan::Refuse(Errno::Einval));
+    assert_eq!(plain(command::WRITE, 0, 512), CommandPlan::SkipAndRefuse(512, Errno::Eperm));
+    assert_eq!(with(true, command::WRITE, 1, 0, 512), CommandPlan::SkipAndRefuse(512, Errno::Eperm));
+    assert_eq!(plain(command::WRITE, 0, u32::MAX), CommandPlan::Close);
+    assert_eq!(plain(command::TRIM, 0, 512), CommandPlan::Refuse(Errno::Eperm));
+    assert_eq!(plain(command::WRITE_ZEROES, 0, 512), CommandPlan::Refuse(Errno::Eperm));
+    assert_eq!(plain(command::FLUSH, 0, 0), CommandPlan::Flush);
+    assert_eq!(plain(command::DISC, 0, 0), CommandPlan::Disconnect);
+    assert_eq!(plain(command::CACHE, 0, 100), CommandPlan::Cache);
+    assert_eq!(plain(77, 0, 100), CommandPlan::Refuse(Errno::Enotsup));
+    assert_eq!(with(true, command::BLOCK_STATUS, 8, 0, 100), CommandPlan::Status { one: true });
+    assert_eq!(plain(command::BLOCK_STATUS, 0, 0), CommandPlan::Refuse(Errno::Einval));
+    assert_eq!(with(false, command::BLOCK_STATUS, 0, 0, 100), CommandPlan::Refuse(Errno::Einval));
 }
 
 #[test]
-fn simple_reads_give_the_bytes_or_an_error() {
+fn simple_reads_return_data_or_an_error() {
     let bytes = ask("p/v", false, header(command::READ, 0, 8190, 5));
     assert_eq!(bytes[..16], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x11, 0x22]);
     assert_eq!(bytes[16..], [0, 0, (8192 % 251) as u8 + 1, (8193 % 251) as u8 + 1, (8194 % 251) as u8 + 1]);
@@ -85,7 +86,7 @@ fn simple_reads_give_the_bytes_or_an_error() {
 }
 
 #[test]
-fn structured_reads_tell_holes_from_data() {
+fn structured_reads_distinguish_holes_from_data() {
     let all = chunks(&ask("p/v", true, header(command::READ, 0, 4096, 40_000)));
     let mut seen = vec![0xffu8; 40_000];
     for (_, kind, payload) in &all {
@@ -109,7 +110,7 @@ fn structured_reads_tell_holes_from_data() {
 }
 
 #[test]
-fn a_bad_piece_is_an_error_at_its_offset() {
+fn an_unreadable_piece_is_an_error_at_its_offset() {
     let all = chunks(&ask("p/w", true, header(command::READ, 0, 0, 5000)));
     assert_eq!(all[0].1, chunk::ERROR_OFFSET);
     assert_eq!(all[0].2[..4], 5u32.to_be_bytes());
@@ -120,7 +121,7 @@ fn a_bad_piece_is_an_error_at_its_offset() {
 }
 
 #[test]
-fn block_status_maps_the_range() {
+fn block_status_reports_the_range() {
     let all = chunks(&ask("p/v", true, header(command::BLOCK_STATUS, 0, 0, 65_536)));
     let mut wanted = 1u32.to_be_bytes().to_vec();
     for (len, flags) in [(8192u32, 3u32), (20_480, 0), (36_864, 3)] {
@@ -133,29 +134,29 @@ fn block_status_maps_the_range() {
 }
 
 #[test]
-fn writing_plans_keep_inside_the_device_and_know_their_flags() {
-    let agreed = Agreed { writable: true, ..agreed(true) };
-    let with = |command, flags, offset, length| plan(&header(command, flags, offset, length), 10_000, &agreed);
-    assert_eq!(with(command::WRITE, 0, 9_000, 1_000), Plan::Write { fua: false });
-    assert_eq!(with(command::WRITE, 1, 0, 0), Plan::Write { fua: true });
-    assert_eq!(with(command::WRITE, 0, 9_001, 1_000), Plan::SkipAndRefuse(1_000, Errno::Enospc));
-    assert_eq!(with(command::WRITE, 0, u64::MAX, 1_000), Plan::SkipAndRefuse(1_000, Errno::Enospc));
-    assert_eq!(with(command::WRITE, 2, 0, 1_000), Plan::SkipAndRefuse(1_000, Errno::Einval));
-    assert_eq!(with(command::WRITE, 0, 0, u32::MAX), Plan::Close);
-    assert_eq!(with(command::WRITE_ZEROES, 0, 0, 10_000), Plan::Zero { holes: true, fua: false });
-    assert_eq!(with(command::WRITE_ZEROES, 0x13, 0, 10_000), Plan::Refuse(Errno::Enotsup));
-    assert_eq!(with(command::WRITE_ZEROES, 0x11, 0, 10_000), Plan::Zero { holes: true, fua: true });
-    assert_eq!(with(command::WRITE_ZEROES, 0x02, 0, 10_000), Plan::Zero { holes: false, fua: false });
-    assert_eq!(with(command::WRITE_ZEROES, 0, 1, 10_000), Plan::Refuse(Errno::Enospc));
-    assert_eq!(with(command::TRIM, 1, 0, 10_000), Plan::Trim { fua: true });
-    assert_eq!(with(command::TRIM, 0, 1, 10_000), Plan::Refuse(Errno::Einval));
-    assert_eq!(with(command::TRIM, 2, 0, 1), Plan::Refuse(Errno::Einval));
-    assert_eq!(with(command::FLUSH, 1, 0, 0), Plan::Flush);
-    assert_eq!(weight_bytes(&Plan::Write { fua: false }, &header(command::WRITE, 0, 0, 4096)), 4096);
+fn write_plans_stay_inside_the_device_and_honour_flags() {
+    let negotiated = Negotiated { writable: true, ..negotiated(true) };
+    let with = |command, flags, offset, length| plan(&header(command, flags, offset, length), 10_000, &negotiated);
+    assert_eq!(with(command::WRITE, 0, 9_000, 1_000), CommandPlan::Write { fua: false });
+    assert_eq!(with(command::WRITE, 1, 0, 0), CommandPlan::Write { fua: true });
+    assert_eq!(with(command::WRITE, 0, 9_001, 1_000), CommandPlan::SkipAndRefuse(1_000, Errno::Enospc));
+    assert_eq!(with(command::WRITE, 0, u64::MAX, 1_000), CommandPlan::SkipAndRefuse(1_000, Errno::Enospc));
+    assert_eq!(with(command::WRITE, 2, 0, 1_000), CommandPlan::SkipAndRefuse(1_000, Errno::Einval));
+    assert_eq!(with(command::WRITE, 0, 0, u32::MAX), CommandPlan::Close);
+    assert_eq!(with(command::WRITE_ZEROES, 0, 0, 10_000), CommandPlan::Zero { holes: true, fua: false });
+    assert_eq!(with(command::WRITE_ZEROES, 0x13, 0, 10_000), CommandPlan::Refuse(Errno::Enotsup));
+    assert_eq!(with(command::WRITE_ZEROES, 0x11, 0, 10_000), CommandPlan::Zero { holes: true, fua: true });
+    assert_eq!(with(command::WRITE_ZEROES, 0x02, 0, 10_000), CommandPlan::Zero { holes: false, fua: false });
+    assert_eq!(with(command::WRITE_ZEROES, 0, 1, 10_000), CommandPlan::Refuse(Errno::Enospc));
+    assert_eq!(with(command::TRIM, 1, 0, 10_000), CommandPlan::Trim { fua: true });
+    assert_eq!(with(command::TRIM, 0, 1, 10_000), CommandPlan::Refuse(Errno::Einval));
+    assert_eq!(with(command::TRIM, 2, 0, 1), CommandPlan::Refuse(Errno::Einval));
+    assert_eq!(with(command::FLUSH, 1, 0, 0), CommandPlan::Flush);
+    assert_eq!(memory_bytes(&CommandPlan::Write { fua: false }, &header(command::WRITE, 0, 0, 4096)), 4096);
 }
 
 #[test]
-fn what_is_written_is_read_and_stable_after_a_flush_or_fua() {
+fn writes_are_readable_and_stable_after_flush_or_fua() {
     let device = writable();
     assert_eq!(change(&device, command::WRITE, 0, 100, &[7; 50], 50), 0);
     assert_eq!(device.bytes()[99..151], [&[1][..], &[7; 50], &[1]].concat());
@@ -167,7 +168,7 @@ fn what_is_written_is_read_and_stable_after_a_flush_or_fua() {
 }
 
 #[test]
-fn zeroing_is_exact_and_trimming_keeps_to_whole_blocks() {
+fn zeroing_is_exact_and_trim_frees_whole_blocks() {
     for flags in [0, wire::COMMAND_FLAG_NO_HOLE] {
         let device = writable();
         assert_eq!(change(&device, command::WRITE_ZEROES, flags, 10, &[], 9_000), 0);
@@ -185,11 +186,11 @@ fn zeroing_is_exact_and_trimming_keeps_to_whole_blocks() {
 }
 
 #[test]
-fn a_full_and_a_read_only_device_say_so() {
-    let full = writable().with_room(10);
+fn full_and_read_only_devices_return_their_errors() {
+    let full = writable().with_max_write_bytes(10);
     assert_eq!(change(&full, command::WRITE, 0, 0, &[7; 11], 11), Errno::Enospc as u32);
     assert_eq!(change(&full, command::WRITE, 0, 0, &[7; 10], 10), 0);
-    // Agreed as writable and read-only since.
+    // Negotiated as writable, read-only since.
     let locked = MemoryDevice::new(vec![1; 10_000]);
     assert_eq!(change(&locked, command::WRITE, 0, 0, &[7; 10], 10), Errno::Eperm as u32);
     assert_eq!(change(&locked, command::WRITE_ZEROES, 0, 0, &[], 10), Errno::Eperm as u32);

@@ -1,70 +1,70 @@
-//! What callers say when they change something: attributes to set, ways to create, degrees of stability.
+//! Decoders for the arguments of modifying procedures: attributes to set, create modes, degrees of stability.
 //!
-//! Every decoder is total: nonsense is `None`, which becomes GARBAGE_ARGS.
+//! Decoders are total: malformed input yields `None`, which becomes GARBAGE_ARGS.
 
 use crate::wire::Decoder;
 use weir_files::{SetAttributes, SetTime};
 
-/// Longest target of a symbolic link that is decoded, in bytes; the file system says what is too long.
+/// Maximum length of a symbolic link's target that is decoded, in bytes; the file system enforces its own limit.
 const MAX_TARGET_BYTES: usize = 4096;
 const SECOND_NS: i128 = 1_000_000_000;
 
-/// How stable a WRITE is to be when it is answered (`stable_how`).
+/// CreateHow stable a WRITE must be before it is answered (`stable_how`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Stable {
-    /// Not at all: a COMMIT follows.
+pub(crate) enum StableHow {
+    /// No stability required; a COMMIT follows.
     Unstable = 0,
-    /// The data, and what is needed to find them.
+    /// The data and the metadata needed to read them.
     DataSync = 1,
-    /// Everything.
+    /// Data and all metadata.
     FileSync = 2,
 }
 
-impl Stable {
+impl StableHow {
     pub(crate) fn read(input: &mut Decoder<'_>) -> Option<Self> {
         match input.u32()? {
-            0 => Some(Stable::Unstable),
-            1 => Some(Stable::DataSync),
-            2 => Some(Stable::FileSync),
+            0 => Some(StableHow::Unstable),
+            1 => Some(StableHow::DataSync),
+            2 => Some(StableHow::FileSync),
             _ => None,
         }
     }
 }
 
-/// How CREATE treats a name that is taken (`createhow3`).
+/// CreateHow CREATE treats an existing name (`createhow3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    /// The file that has it will do.
+pub(crate) enum CreateHow {
+    /// Use the existing file.
     Unchecked(SetAttributes),
-    /// It is an error.
+    /// Fail.
     Guarded(SetAttributes),
-    /// It is an error, unless the file was made by this very call, sent before.
+    /// Fail, unless an earlier transmission of this call created the file.
     Exclusive([u8; 8]),
 }
 
-impl How {
+impl CreateHow {
     pub(crate) fn read(input: &mut Decoder<'_>) -> Option<Self> {
         match input.u32()? {
-            0 => attributes(input).map(How::Unchecked),
-            1 => attributes(input).map(How::Guarded),
-            2 => input.fixed(8)?.try_into().ok().map(How::Exclusive),
+            0 => attributes(input).map(CreateHow::Unchecked),
+            1 => attributes(input).map(CreateHow::Guarded),
+            2 => input.fixed(8)?.try_into().ok().map(CreateHow::Exclusive),
             _ => None,
         }
     }
 }
 
-/// The times in which an exclusively created file keeps the verifier of its CREATE until the client sets its attributes:
-/// last access and last change, whole seconds that every client can carry.
+/// Encodes an EXCLUSIVE create verifier as access and modification time in nanoseconds. The file keeps them until the
+/// client sets its attributes. Whole seconds below 2^31, which every client can represent.
 pub(crate) fn verifier_times(verifier: [u8; 8]) -> (i128, i128) {
     let [a, b, c, d, e, f, g, h] = verifier;
     let seconds = |word: [u8; 4]| i128::from(u32::from_be_bytes(word) & 0x7fff_ffff) * SECOND_NS;
     (seconds([a, b, c, d]), seconds([e, f, g, h]))
 }
 
-/// What MKNOD makes (`mknoddata3`).
+/// File kinds of MKNOD (`mknoddata3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Special {
+pub(crate) enum SpecialFile {
     Block {
         major: u32,
         minor: u32,
@@ -75,27 +75,29 @@ pub(crate) enum Special {
     },
     Socket,
     Fifo,
-    /// A kind that MKNOD is not for.
-    Unfit,
+    /// A kind that MKNOD cannot create.
+    Unsupported,
 }
 
-/// Kind and attributes of MKNOD.
-pub(crate) fn special(input: &mut Decoder<'_>) -> Option<(Special, SetAttributes)> {
+/// Decodes `mknoddata3`: kind and attributes.
+pub(crate) fn special(input: &mut Decoder<'_>) -> Option<(SpecialFile, SetAttributes)> {
     let kind = input.u32()?;
     match kind {
         3 | 4 => {
             let set = attributes(input)?;
-            let (major, minor) = (input.u32()?, input.u32()?);
-            let special = if kind == 3 { Special::Block { major, minor } } else { Special::Char { major, minor } };
+            let major = input.u32()?;
+            let minor = input.u32()?;
+            let special =
+                if kind == 3 { SpecialFile::Block { major, minor } } else { SpecialFile::Char { major, minor } };
             Some((special, set))
         }
-        6 => Some((Special::Socket, attributes(input)?)),
-        7 => Some((Special::Fifo, attributes(input)?)),
-        _ => Some((Special::Unfit, SetAttributes::default())),
+        6 => Some((SpecialFile::Socket, attributes(input)?)),
+        7 => Some((SpecialFile::Fifo, attributes(input)?)),
+        _ => Some((SpecialFile::Unsupported, SetAttributes::default())),
     }
 }
 
-/// `sattr3`.
+/// Decodes `sattr3`.
 pub(crate) fn attributes(input: &mut Decoder<'_>) -> Option<SetAttributes> {
     Some(SetAttributes {
         mode: optional(input, Decoder::u32)?.map(|mode| mode & 0o7777),
@@ -107,12 +109,12 @@ pub(crate) fn attributes(input: &mut Decoder<'_>) -> Option<SetAttributes> {
     })
 }
 
-/// SETATTR's guard: the `ctime` that the file must have.
+/// Decodes SETATTR's guard: the `ctime` that the file must have.
 pub(crate) fn guard(input: &mut Decoder<'_>) -> Option<Option<(u32, u32)>> {
     optional(input, |input| Some((input.u32()?, input.u32()?)))
 }
 
-/// The target of a symbolic link.
+/// Decodes the target of a symbolic link.
 pub(crate) fn target<'a>(input: &mut Decoder<'a>) -> Option<&'a [u8]> {
     input.opaque(MAX_TARGET_BYTES)
 }
@@ -130,8 +132,9 @@ fn set_time(input: &mut Decoder<'_>) -> Option<Option<SetTime>> {
         0 => Some(None),
         1 => Some(Some(SetTime::Now)),
         2 => {
-            let (seconds, ns) = (input.u32()?, input.u32()?);
-            // A second has no more than a thousand million of them.
+            let seconds = input.u32()?;
+            let ns = input.u32()?;
+            // Reject a nanosecond field of one second or more.
             (i128::from(ns) < SECOND_NS).then(|| Some(SetTime::At(i128::from(seconds) * SECOND_NS + i128::from(ns))))
         }
         _ => None,
@@ -144,7 +147,7 @@ mod tests {
     use crate::wire::Encoder;
 
     #[test]
-    fn attributes_are_read_word_by_word() {
+    fn sattr3_is_decoded_and_truncation_rejected() {
         let mut out = Encoder::default();
         out.u32(1).u32(0o107_755).u32(0).u32(1).u32(20).u32(1).u64(1 << 40).u32(1).u32(2).u32(7).u32(999_999_999);
         let wanted = SetAttributes {
@@ -169,16 +172,16 @@ mod tests {
     }
 
     #[test]
-    fn unions_know_their_arms() {
+    fn unions_decode_each_arm() {
         let how = |words: &[u32]| {
             let mut out = Encoder::default();
             for word in words {
                 out.u32(*word);
             }
-            How::read(&mut Decoder::new(&out.bytes))
+            CreateHow::read(&mut Decoder::new(&out.bytes))
         };
-        assert_eq!(how(&[2, 0x0102_0304, 0x0506_0708]), Some(How::Exclusive([1, 2, 3, 4, 5, 6, 7, 8])));
-        assert_eq!(how(&[1, 0, 0, 0, 0, 0, 0]), Some(How::Guarded(SetAttributes::default())));
+        assert_eq!(how(&[2, 0x0102_0304, 0x0506_0708]), Some(CreateHow::Exclusive([1, 2, 3, 4, 5, 6, 7, 8])));
+        assert_eq!(how(&[1, 0, 0, 0, 0, 0, 0]), Some(CreateHow::Guarded(SetAttributes::default())));
         assert_eq!((how(&[3]), how(&[2, 1]), how(&[0])), (None, None, None));
         let kind = |words: &[u32]| {
             let mut out = Encoder::default();
@@ -187,13 +190,13 @@ mod tests {
             }
             special(&mut Decoder::new(&out.bytes)).map(|(special, _)| special)
         };
-        assert_eq!(kind(&[3, 0, 0, 0, 0, 0, 0, 8, 1]), Some(Special::Block { major: 8, minor: 1 }));
-        assert_eq!(kind(&[7, 0, 0, 0, 0, 0, 0]), Some(Special::Fifo));
-        assert_eq!((kind(&[1]), kind(&[4, 0, 0, 0, 0, 0, 0, 8])), (Some(Special::Unfit), None));
+        assert_eq!(kind(&[3, 0, 0, 0, 0, 0, 0, 8, 1]), Some(SpecialFile::Block { major: 8, minor: 1 }));
+        assert_eq!(kind(&[7, 0, 0, 0, 0, 0, 0]), Some(SpecialFile::Fifo));
+        assert_eq!((kind(&[1]), kind(&[4, 0, 0, 0, 0, 0, 0, 8])), (Some(SpecialFile::Unsupported), None));
     }
 
     #[test]
-    fn verifiers_differ_in_their_times_and_fit_every_client() {
+    fn verifiers_map_to_distinct_times_below_2_to_the_31() {
         let (atime, mtime) = verifier_times([0xff; 8]);
         assert_eq!((atime, mtime), (0x7fff_ffff * SECOND_NS, 0x7fff_ffff * SECOND_NS));
         assert_ne!(verifier_times([0, 0, 0, 1, 0, 0, 0, 0]), verifier_times([0, 0, 0, 0, 0, 0, 0, 1]));

@@ -1,6 +1,8 @@
-//! One file: GETATTR, LOOKUP, ACCESS, READLINK, READ.
+//! Reading one file: GETATTR, LOOKUP, ACCESS, READLINK, READ.
 
-use super::{Context, Failed, Found, READ_MAX_BYTES, Status, attributes, handle_argument, name_argument, post_op};
+use super::{
+    Context, Failed, READ_MAX_BYTES, ResolvedFile, Status, attributes, handle_argument, name_argument, post_op,
+};
 use crate::reply::Results;
 use crate::wire::Decoder;
 use bytes::Bytes;
@@ -23,13 +25,13 @@ const ACCESS_DELETE: u32 = 0x10;
 const ACCESS_EXECUTE: u32 = 0x20;
 
 struct ReadResult {
-    file: Found,
+    file: ResolvedFile,
     pieces: SmallVec<[Bytes; 4]>,
     count: u32,
     eof: bool,
 }
 
-/// What ACCESS answers for what is granted. Entries of a directory are changed by who may both write and pass through.
+/// Converts granted permissions to ACCESS bits. Modifying entries of a directory needs both write and execute.
 fn access_bits(is_directory: bool, granted: u32) -> u32 {
     let has = |bits| granted & bits == bits;
     let bit = |has, bit| if has { bit } else { 0 };
@@ -69,7 +71,7 @@ impl Context<'_> {
         &self,
         handle: &[u8],
         name: &[u8],
-    ) -> Result<(Found, Found, [u8; crate::handle::HANDLE_BYTES]), Failed> {
+    ) -> Result<(ResolvedFile, ResolvedFile, [u8; crate::handle::HANDLE_BYTES]), Failed> {
         let dir = self.directory(handle, EXECUTE).await?;
         let failed = |status| (status, Some(dir.clone()));
         if name.is_empty() {
@@ -84,14 +86,14 @@ impl Context<'_> {
     pub(super) async fn access(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
         let handle = handle_argument(&mut input)?;
         let wanted = input.u32()?;
-        let answer = async {
+        let result = async {
             let found = self.resolve(handle).await.map_err(|status| (status, None))?;
             let granted = self.granted(&found).await.map_err(|status| (status, Some(found.clone())))?;
-            // Nobody may write where nothing can be written.
-            let granted = if self.may_change(&found).await.is_ok() { granted } else { granted & !WRITE };
+            // Write permission is not reported on a read-only file system or to a read-only client.
+            let granted = if self.require_writable(&found).await.is_ok() { granted } else { granted & !WRITE };
             Ok::<_, Failed>((found, granted))
         };
-        match answer.await {
+        match result.await {
             Ok((found, granted)) => {
                 let bits = access_bits(found.attributes.kind == FileKind::Directory, granted);
                 let out = out.status(Status::Ok);
@@ -105,7 +107,7 @@ impl Context<'_> {
 
     pub(super) async fn readlink(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
         let handle = handle_argument(&mut input)?;
-        let answer = async {
+        let result = async {
             let found = self.resolve(handle).await.map_err(|status| (status, None))?;
             if found.attributes.kind != FileKind::Symlink {
                 return Err((Status::Inval, Some(found)));
@@ -115,7 +117,7 @@ impl Context<'_> {
                 Err(error) => Err((self.report(&error), Some(found))),
             }
         };
-        match answer.await {
+        match result.await {
             Ok((found, target)) => {
                 let out = out.status(Status::Ok);
                 post_op(out, Some(&found));
@@ -128,7 +130,8 @@ impl Context<'_> {
 
     pub(super) async fn read(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
         let handle = handle_argument(&mut input)?;
-        let (offset, count) = (input.u64()?, input.u32()?);
+        let offset = input.u64()?;
+        let count = input.u32()?;
         match self.bytes(handle, offset, count).await {
             Ok(ReadResult { file, pieces, count, eof }) => {
                 let out_head = out.status(Status::Ok);
@@ -148,8 +151,8 @@ impl Context<'_> {
             FileKind::Directory => return Err((Status::IsDir, Some(file))),
             _ => return Err((Status::Inval, Some(file))),
         }
-        // A client pages in what it executes, so leave to execute is leave to read. The owner always may: a client has
-        // checked at `open`, and POSIX lets a file stay open whose mode has changed since.
+        // Clients read pages of the programs they execute, so execute permission implies read. The owner may always
+        // read: the client checked at `open`, and POSIX keeps an open file readable after its mode has changed.
         if self.caller.uid != file.attributes.uid {
             self.require(&file, READ | EXECUTE).await.map_err(|status| (status, Some(file.clone())))?;
         }
@@ -161,7 +164,8 @@ impl Context<'_> {
         match self.tree.read(self.rq, file.node, offset, wanted as usize).await {
             Ok(pieces) => {
                 let count = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
-                // A client may leave it with us for long.
+                // The client may be slow to read the reply; copy short pieces so that they do not pin their cached
+                // block.
                 let block_bytes = file.attributes.block_bytes as usize;
                 let pieces = pieces.into_iter().map(|piece| lean(piece, block_bytes)).collect();
                 let eof = u64::from(count) >= left;

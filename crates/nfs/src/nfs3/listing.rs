@@ -1,13 +1,16 @@
 //! Directories: READDIR and READDIRPLUS.
 //!
-//! Sizes are honoured to the byte: `count` and `maxcount` bound the results as XDR, from the optional attributes to the
-//! end-of-list words, and `dircount` bounds the names and cookies alone. A bound too small for one entry is
-//! NFS3ERR_TOOSMALL, never an empty page that is not the end: clients would loop.
+//! Size limits are exact: `count` and `maxcount` bound the XDR results, from the optional attributes to the
+//! end-of-list words, and `dircount` bounds names and cookies only. A limit too small for one entry returns
+//! NFS3ERR_TOOSMALL, never an empty page without end-of-list, on which clients would loop.
 //!
-//! Cookies are the tree's: places in the order of the names' hashes, which entries that come and go do not move. So a
-//! cookie is good for ever, unless it comes from another pool: the verifier is the pool's GUID.
+//! Cookies are those of the tree: positions in the order of the names' hashes, which do not move when entries are
+//! added or removed. So a cookie stays valid indefinitely, but only for the same pool: the verifier is the pool's
+//! GUID.
 
-use super::{Context, FATTR_BYTES, Failed, Found, LIST_MAX_BYTES, Status, attributes, handle_argument, post_op};
+use super::{
+    Context, FATTR3_BYTES, Failed, LIST_MAX_BYTES, ResolvedFile, Status, attributes, handle_argument, post_op,
+};
 use crate::handle::HANDLE_BYTES;
 use crate::reply::Results;
 use crate::wire::{Decoder, Encoder, opaque_bytes};
@@ -16,25 +19,25 @@ use weir_files::FileError;
 use weir_files::permission::READ;
 use weir_files::tree::TreeEntry;
 
-/// Entries fetched at once.
+/// Number of entries read from the directory per step.
 const PAGE_ENTRIES: usize = 64;
-/// Status, attributes, verifier, "no more entries" and "end": what a page takes without an entry.
-const FRAME_BYTES: usize = 4 + 4 + FATTR_BYTES + 8 + 4 + 4;
-/// `entry follows`, file number and cookie.
+/// XDR size in bytes of a page without entries: status, attributes, verifier, "no more entries" and "end".
+const FRAME_BYTES: usize = 4 + 4 + FATTR3_BYTES + 8 + 4 + 4;
+/// XDR size in bytes of `entry follows`, file number and cookie.
 const ENTRY_BYTES: usize = 4 + 8 + 8;
 
-/// What is left of the client's bounds.
-struct Room {
+/// Bytes left within the client's limits.
+struct ByteLimits {
     names: usize,
     total: usize,
 }
 
-impl Room {
-    /// Takes an entry if it fits.
+impl ByteLimits {
+    /// Reserves space for an entry; false if it does not fit.
     fn take(&mut self, names: usize, total: usize) -> bool {
         match (self.names.checked_sub(names), self.total.checked_sub(total)) {
             (Some(names), Some(total)) => {
-                *self = Room { names, total };
+                *self = ByteLimits { names, total };
                 true
             }
             _ => false,
@@ -42,7 +45,7 @@ impl Room {
     }
 }
 
-/// The entries of a page, encoded.
+/// Encoded entries of a page.
 struct Page {
     entries: Encoder,
     count: usize,
@@ -52,23 +55,25 @@ struct Page {
 impl Context<'_> {
     pub(super) async fn readdir(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
         let handle = handle_argument(&mut input)?;
-        let (cookie, verifier) = (input.u64()?, input.u64()?);
+        let cookie = input.u64()?;
+        let verifier = input.u64()?;
         let count = input.u32()?.min(LIST_MAX_BYTES) as usize;
-        self.list(handle, cookie, verifier, Room { names: count, total: count }, false, out).await;
+        self.list(handle, cookie, verifier, ByteLimits { names: count, total: count }, false, out).await;
         Some(())
     }
 
     pub(super) async fn readdirplus(&self, mut input: Decoder<'_>, out: &mut Results) -> Option<()> {
         let handle = handle_argument(&mut input)?;
-        let (cookie, verifier) = (input.u64()?, input.u64()?);
+        let cookie = input.u64()?;
+        let verifier = input.u64()?;
         let names = input.u32()?.min(LIST_MAX_BYTES) as usize;
         let total = input.u32()?.min(LIST_MAX_BYTES) as usize;
-        self.list(handle, cookie, verifier, Room { names, total }, true, out).await;
+        self.list(handle, cookie, verifier, ByteLimits { names, total }, true, out).await;
         Some(())
     }
 
-    async fn list(&self, handle: &[u8], cookie: u64, verifier: u64, room: Room, plus: bool, out: &mut Results) {
-        match self.pages(handle, cookie, verifier, room, plus).await {
+    async fn list(&self, handle: &[u8], cookie: u64, verifier: u64, limits: ByteLimits, plus: bool, out: &mut Results) {
+        match self.pages(handle, cookie, verifier, limits, plus).await {
             Ok((dir, page)) => {
                 let out = out.status(Status::Ok);
                 post_op(out, Some(&dir));
@@ -85,23 +90,23 @@ impl Context<'_> {
         handle: &[u8],
         mut cookie: u64,
         verifier: u64,
-        mut room: Room,
+        mut limits: ByteLimits,
         plus: bool,
-    ) -> Result<(Found, Page), Failed> {
+    ) -> Result<(ResolvedFile, Page), Failed> {
         let dir = self.directory(handle, READ).await?;
         if cookie != 0 && verifier != self.handles.pool() {
             return Err((Status::BadCookie, Some(dir)));
         }
-        if !room.take(0, FRAME_BYTES) {
+        if !limits.take(0, FRAME_BYTES) {
             return Err((Status::TooSmall, Some(dir)));
         }
         let mut page = Page { entries: Encoder::default(), count: 0, eof: false };
         loop {
             let entries = self.tree.read_dir(self.rq, dir.node, cookie, PAGE_ENTRIES).await;
             let entries = entries.map_err(|e: FileError| (self.report(&e), Some(dir.clone())))?;
-            let known = self.known(&dir, &entries, plus).await;
-            for (entry, known) in entries.iter().zip(known) {
-                if !self.put(&dir, entry, known.as_ref(), plus, &mut room, &mut page) {
+            let resolved = self.resolve_entries(&dir, &entries, plus).await;
+            for (entry, resolved) in entries.iter().zip(resolved) {
+                if !self.put(&dir, entry, resolved.as_ref(), plus, &mut limits, &mut page) {
                     let too_small = page.count == 0;
                     return if too_small { Err((Status::TooSmall, Some(dir))) } else { Ok((dir, page)) };
                 }
@@ -114,45 +119,50 @@ impl Context<'_> {
         }
     }
 
-    /// The files of entries, where they are wanted and lie in the same file system. An entry that leads into another one
-    /// (or whose file can't be read) goes without attributes and handle, as the protocol allows: the client looks it up
-    /// if it cares, and a listing of ten thousand snapshots opens none.
-    async fn known(&self, dir: &Found, entries: &[TreeEntry], plus: bool) -> Vec<Option<Found>> {
+    /// Attributes of entries, if requested and if the entry is in the same file system. Entries that are roots of
+    /// other file systems, or whose file can't be read, are sent without attributes and handle, as the protocol
+    /// allows; the client looks them up when needed. So listing ten thousand snapshots opens none of them.
+    async fn resolve_entries(
+        &self,
+        dir: &ResolvedFile,
+        entries: &[TreeEntry],
+        plus: bool,
+    ) -> Vec<Option<ResolvedFile>> {
         join_all(entries.iter().map(|entry| async {
-            let here = plus && entry.node.branch == dir.node.branch;
-            if here { self.at(entry.node).await.ok() } else { None }
+            let same_branch = plus && entry.node.branch == dir.node.branch;
+            if same_branch { self.at(entry.node).await.ok() } else { None }
         }))
         .await
     }
 
-    /// Encodes an entry if there is room for it.
+    /// Encodes an entry; false if it does not fit.
     fn put(
         &self,
-        dir: &Found,
+        dir: &ResolvedFile,
         entry: &TreeEntry,
-        known: Option<&Found>,
+        resolved: Option<&ResolvedFile>,
         plus: bool,
-        room: &mut Room,
+        limits: &mut ByteLimits,
         page: &mut Page,
     ) -> bool {
         let name_bytes = 8 + opaque_bytes(entry.name.len()) + 8;
         let mut total = ENTRY_BYTES + opaque_bytes(entry.name.len());
         if plus {
             total += 4 + 4;
-            if known.is_some() {
-                total += FATTR_BYTES + opaque_bytes(HANDLE_BYTES);
+            if resolved.is_some() {
+                total += FATTR3_BYTES + opaque_bytes(HANDLE_BYTES);
             }
         }
-        if !room.take(name_bytes, total) {
+        if !limits.take(name_bytes, total) {
             return false;
         }
         page.count += 1;
         let out = &mut page.entries;
-        out.bool(true).u64(self.file_number(dir, entry, known)).opaque(&entry.name).u64(entry.cookie);
+        out.bool(true).u64(self.file_number(dir, entry, resolved)).opaque(&entry.name).u64(entry.cookie);
         if plus {
-            let handle = known.and_then(|found| self.handle(found.node, found.attributes.generation));
-            out.bool(known.is_some());
-            if let Some(found) = known {
+            let handle = resolved.and_then(|found| self.handle(found.node, found.attributes.generation));
+            out.bool(resolved.is_some());
+            if let Some(found) = resolved {
                 attributes(out, found);
             }
             out.bool(handle.is_some());
@@ -163,9 +173,9 @@ impl Context<'_> {
         true
     }
 
-    /// The number that an entry shows: the object's; for another file system, one beyond all objects.
-    fn file_number(&self, dir: &Found, entry: &TreeEntry, known: Option<&Found>) -> u64 {
-        if let Some(found) = known {
+    /// File number of an entry: its object number; for the root of another file system, a number above all objects.
+    fn file_number(&self, dir: &ResolvedFile, entry: &TreeEntry, resolved: Option<&ResolvedFile>) -> u64 {
+        if let Some(found) = resolved {
             return found.attributes.object.0;
         }
         if entry.node == dir.node {

@@ -1,4 +1,4 @@
-//! Calls made by hand, and what their answers say.
+//! Encodes calls and decodes their replies.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -11,7 +11,7 @@ pub const NFS: u32 = 100_003;
 pub const FATTR: usize = 84;
 
 pub fn call(program: u32, version: u32, procedure: u32, uid: u32, arguments: &Encoder) -> Vec<u8> {
-    // Another number each time: no call is a copy of another one.
+    // A new xid for each call, so that none is a duplicate.
     static XID: AtomicU32 = AtomicU32::new(1);
     let mut out = Encoder::default();
     for word in [XID.fetch_add(1, Ordering::Relaxed), 0, 2, program, version, procedure] {
@@ -35,10 +35,10 @@ pub fn answer(server: &Server, message: &[u8]) -> Vec<u8> {
     answer_to(server, &Peer::new("test", true), message)
 }
 
-/// The same for a certain client.
+/// Answers a message of this client.
 pub fn answer_to(server: &Server, peer: &Peer, message: &[u8]) -> Vec<u8> {
     let message = Bytes::copy_from_slice(message);
-    server.answer(peer, &message).now_or_never().expect("memory answers at once").expect("a reply").body()
+    server.answer(peer, &message).now_or_never().expect("a tree in memory never waits").expect("a reply").body()
 }
 
 pub fn accept_status(reply: &[u8]) -> u32 {

@@ -1,4 +1,4 @@
-//! The server against calls made by hand: first without a socket, then over loopback.
+//! The server with hand-made calls: first without a socket, then over loopback.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -33,7 +33,7 @@ fn fsid_and_number(server: &Server, handle: &[u8]) -> (u64, u64) {
 }
 
 #[test]
-fn mount_walks_exports_and_below() {
+fn mount_resolves_exports_and_paths_below_them() {
     let (server, root) = server();
     assert_eq!(mount(&server, "p").as_ref(), Ok(&root));
     assert_eq!(mount(&server, "//p/").as_ref(), Ok(&root));
@@ -59,7 +59,7 @@ fn mount_walks_exports_and_below() {
 }
 
 #[test]
-fn calls_that_make_no_sense_are_told_so() {
+fn malformed_calls_get_the_right_error() {
     let (server, root) = server();
     let status = |message: &[u8]| accept_status(&answer(&server, message));
     assert_eq!(status(&call(100_000, 2, 0, 0, &Encoder::default())), 1, "no such program");
@@ -78,14 +78,14 @@ fn calls_that_make_no_sense_are_told_so() {
         let results = ask(&server, 1, 0, &args(&vec![1; len]));
         assert_eq!(results, 10_001u32.to_be_bytes(), "a handle of {len} bytes");
     }
-    let mut forged = root;
-    forged[20] ^= 1;
-    assert_eq!(ask(&server, 1, 0, &args(&forged)), 70u32.to_be_bytes());
+    let mut altered = root;
+    altered[20] ^= 1;
+    assert_eq!(ask(&server, 1, 0, &args(&altered)), 70u32.to_be_bytes());
     assert_eq!(accept_status(&answer(&server, &call(NFS, 3, 1, 0, &args(&[0; 65])))), 4);
 }
 
 #[test]
-fn names_lead_to_files_or_to_the_right_error() {
+fn lookup_returns_files_or_the_right_error() {
     let (server, root) = server();
     assert_eq!(lookup(&server, &root, b"nothing"), Err(2));
     assert_eq!(lookup(&server, &root, b""), Err(2));
@@ -112,7 +112,8 @@ fn read(server: &Server, handle: &[u8], offset: u64, count: u32, uid: u32) -> Re
         assert!(input.rest().is_empty());
         return Err(status);
     }
-    let (count, eof) = (input.u32().unwrap(), input.u32().unwrap());
+    let count = input.u32().unwrap();
+    let eof = input.u32().unwrap();
     let data = input.opaque(1 << 20).unwrap().to_vec();
     assert_eq!(data.len(), count as usize);
     assert!(input.rest().is_empty());
@@ -120,7 +121,7 @@ fn read(server: &Server, handle: &[u8], offset: u64, count: u32, uid: u32) -> Re
 }
 
 #[test]
-fn reads_end_where_the_file_ends() {
+fn reads_end_at_end_of_file() {
     let (server, root) = server();
     let file = lookup(&server, &root, b"file").unwrap();
     for (offset, count, data, eof) in [
@@ -138,13 +139,13 @@ fn reads_end_where_the_file_ends() {
     assert_eq!(read(&server, &root, 0, 1, 1000), Err(21));
     let secret = lookup(&server, &root, b"secret").unwrap();
     assert_eq!(read(&server, &secret, 0, 100, 1000), Err(13));
-    assert_eq!(read(&server, &secret, 0, 100, 0), Err(13), "root is nobody");
-    let trusting = small_server(Options { squash: Squash::Nobody, ..Options::default() });
+    assert_eq!(read(&server, &secret, 0, 100, 0), Err(13), "root is squashed");
+    let trusting = small_server(Options { squash: Squash::None, ..Options::default() });
     assert!(read(&trusting, &secret, 0, 100, 0).is_ok());
 }
 
 #[test]
-fn access_grants_reading_alone() {
+fn access_grants_only_reading_on_a_read_only_tree() {
     let (server, root) = server();
     let access = |name: &[u8], uid, wanted: u32| {
         let handle = if name.is_empty() { root.clone() } else { lookup(&server, &root, name).unwrap() };
@@ -207,7 +208,7 @@ fn page(
 }
 
 #[test]
-fn listings_keep_to_the_byte_and_resume_anywhere() {
+fn listings_respect_byte_limits_and_resume_at_any_cookie() {
     let (server, root) = server();
     let dir = lookup(&server, &root, b"dir").unwrap();
     let mut wanted = vec![".".to_string(), "..".to_string()];
@@ -215,7 +216,8 @@ fn listings_keep_to_the_byte_and_resume_anywhere() {
     for plus in [false, true] {
         let smallest = if plus { 112 + 24 + 8 + FATTR as u32 + 56 + 12 } else { 112 + 24 + 12 };
         for size in [smallest, smallest + 300, 4096, 1 << 16, u32::MAX] {
-            let (mut names, mut at) = (Vec::new(), (0, 0));
+            let mut names = Vec::new();
+            let mut at = (0, 0);
             loop {
                 let (entries, eof, verifier, bytes) = page(&server, &dir, plus, at, (size, size)).unwrap();
                 assert!(bytes <= size as usize, "{bytes} of {size}");
@@ -237,10 +239,10 @@ fn listings_keep_to_the_byte_and_resume_anywhere() {
         let closed = lookup(&server, &root, b"closed").unwrap();
         assert_eq!(page(&server, &closed, plus, (0, 0), (4096, 4096)), Err(13));
     }
-    // dircount bounds names and cookies alone: three entries of 28 or 32 bytes.
+    // dircount bounds only names and cookies: three entries of 28 or 32 bytes.
     let (entries, eof, ..) = page(&server, &dir, true, (0, 0), (24 + 24 + 32, 1 << 16)).unwrap();
     assert_eq!((entries.len(), eof), (3, false));
-    // Children of the pool are listed without a handle, `.zfs` not at all.
+    // Child file systems are listed without a handle, `.zfs` is not listed.
     let (entries, ..) = page(&server, &root, true, (0, 0), (1 << 16, 1 << 16)).unwrap();
     let shown: Vec<_> = entries.iter().map(|(name, _, handle)| (name.as_str(), *handle)).collect();
     let wanted =
@@ -249,7 +251,7 @@ fn listings_keep_to_the_byte_and_resume_anywhere() {
 }
 
 #[test]
-fn whole_file_systems_are_described() {
+fn fsstat_fsinfo_and_pathconf() {
     let (server, root) = server();
     let fsinfo = ask(&server, 19, 1000, &args(&root));
     assert_eq!(fsinfo.len(), 8 + FATTR + 7 * 4 + 8 + 8 + 4);
@@ -264,14 +266,14 @@ fn whole_file_systems_are_described() {
     wanted.u32(u32::MAX).u32(255).u32(1).u32(1).u32(0).u32(1);
     assert_eq!(pathconf[8 + FATTR..], wanted.bytes);
     for procedure in [18, 19, 20] {
-        let mut forged = root.clone();
-        forged[51] ^= 1;
-        assert_eq!(ask(&server, procedure, 0, &args(&forged)), [0, 0, 0, 70, 0, 0, 0, 0]);
+        let mut altered = root.clone();
+        altered[51] ^= 1;
+        assert_eq!(ask(&server, procedure, 0, &args(&altered)), [0, 0, 0, 70, 0, 0, 0, 0]);
     }
 }
 
 #[test]
-fn hostile_bytes_are_survived() {
+fn malformed_input_does_not_panic() {
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = || {
         seed ^= seed << 13;
@@ -286,7 +288,7 @@ fn hostile_bytes_are_survived() {
             target(&bytes);
         }
     }
-    // Every cut and every changed byte of a good call.
+    // Every truncation and every altered byte of a valid call.
     let (server, root) = server();
     let good = call(NFS, 3, 17, 1000, args(&root).u64(0).u64(0).u32(4096).u32(4096));
     for at in 0..good.len() {
@@ -333,7 +335,7 @@ fn pipelined_calls_are_all_answered_over_tcp() {
             let xid = u32::from_be_bytes(body[..4].try_into().unwrap()) as usize;
             assert!(!std::mem::replace(&mut seen[xid], true));
         }
-        // Nonsense ends this connection and no other.
+        // A malformed record ends only this connection.
         let mut other = tokio::net::TcpStream::connect(address).await.unwrap();
         other.write_all(&[0xff; 64]).await.unwrap();
         assert_eq!(other.read(&mut [0; 1]).await.unwrap_or(0), 0);
@@ -344,9 +346,9 @@ fn pipelined_calls_are_all_answered_over_tcp() {
     });
 }
 
-/// A few bytes that wait for their client do not keep the block that they are in.
+/// A short reply that the client has not read yet does not pin the cached block.
 #[test]
-fn short_replies_hold_what_they_say() {
+fn short_replies_are_copied() {
     let mut files = MemoryFiles::new(1);
     files.add(34, b"big", FileKind::Regular, 0o644, &vec![7; 1 << 20]);
     let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
@@ -361,9 +363,10 @@ fn short_replies_hold_what_they_say() {
     }
 }
 
-/// Clients that ask for much and take nothing: no more is read for them than has room, and others are served.
+/// Clients that request much and read nothing: the server reads no more of their calls than have reply memory, and
+/// serves other clients.
 #[test]
-fn replies_that_nobody_takes_are_bounded() {
+fn unread_replies_are_bounded() {
     const CLIENTS: u64 = 3;
     let machine = weir_machine::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
@@ -392,14 +395,14 @@ fn replies_that_nobody_takes_are_bounded() {
             greedy.push(stream);
         }
         tokio::time::timeout(Duration::from_millis(500), std::future::pending::<()>()).await.unwrap_err();
-        // What lies in sockets' buffers was taken.
+        // Replies in socket buffers count as sent.
         let done = server.served().requests() - before;
         assert!((CLIENTS * 16..CLIENTS * 40).contains(&done), "{done}");
         let mut honest = tokio::net::TcpStream::connect(address).await.unwrap();
         honest.write_all(&read(1 << 20)).await.unwrap();
         let mark = honest.read_u32().await.unwrap() & !(1 << 31);
         honest.read_exact(&mut vec![0; mark as usize]).await.unwrap();
-        // Who takes late gets all the same.
+        // A client that reads late still gets all replies.
         for stream in &mut greedy {
             for _ in 0..64 {
                 let mark = stream.read_u32().await.unwrap() & !(1 << 31);

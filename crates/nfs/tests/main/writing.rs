@@ -1,4 +1,4 @@
-//! Everything that changes something.
+//! Procedures that modify something.
 
 use crate::harness::*;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use weir_nfs::{Options, Peer, Secrets, Server, Squash};
 const ALICE: u32 = 1000;
 
 fn open_server() -> (Server, Vec<u8>) {
-    let server = writable_server(Options { squash: Squash::Nobody, ..Options::default() });
+    let server = writable_server(Options { squash: Squash::None, ..Options::default() });
     let root = mount(&server, "/p").unwrap();
     (server, root)
 }
 
-/// `sattr3` with mode and size alone.
+/// `sattr3` with only mode and size.
 fn sattr(out: &mut Encoder, mode: Option<u32>, size: Option<u64>) {
     match mode {
         Some(mode) => drop(out.u32(1).u32(mode)),
@@ -31,7 +31,7 @@ fn sattr(out: &mut Encoder, mode: Option<u32>, size: Option<u64>) {
     out.u32(0).u32(0);
 }
 
-/// What `wcc_data` says: before (size, mtime, ctime) and after (size, ctime).
+/// Decoded `wcc_data`: before (size, mtime, ctime) and after (size, ctime).
 #[derive(Debug, PartialEq, Eq)]
 struct Wcc {
     before: Option<(u64, u64, u64)>,
@@ -48,7 +48,7 @@ fn wcc(input: &mut Decoder<'_>) -> Wcc {
     Wcc { before, after }
 }
 
-/// The results of a call that ends in one `wcc_data`: its status.
+/// Status of results that end in one `wcc_data`.
 fn ended(results: &[u8]) -> u32 {
     let mut input = Decoder::new(results);
     let status = input.u32().unwrap();
@@ -59,7 +59,7 @@ fn ended(results: &[u8]) -> u32 {
     status
 }
 
-/// The handle of what was made.
+/// Handle of a created file.
 fn made(results: &[u8]) -> Result<Vec<u8>, u32> {
     let mut input = Decoder::new(results);
     let status = input.u32().unwrap();
@@ -73,7 +73,7 @@ fn made(results: &[u8]) -> Result<Vec<u8>, u32> {
     assert_eq!(input.u32(), Some(1));
     input.fixed(FATTR).unwrap();
     let weak = wcc(&mut input);
-    assert!(weak.before.is_some() && weak.after.is_some(), "alone, so certain");
+    assert!(weak.before.is_some() && weak.after.is_some(), "no concurrent change");
     assert!(input.rest().is_empty());
     Ok(handle)
 }
@@ -100,10 +100,10 @@ fn write(server: &Server, handle: &[u8], uid: u32, offset: u64, stable: u32, dat
         assert!(input.rest().is_empty());
         return Err(status);
     }
-    let said = (input.u32().unwrap(), input.u32().unwrap());
+    let result = (input.u32().unwrap(), input.u32().unwrap());
     assert_eq!(input.fixed(8), Some(&b"verifier"[..]));
     assert!(input.rest().is_empty());
-    Ok(said)
+    Ok(result)
 }
 
 fn read(server: &Server, handle: &[u8]) -> Vec<u8> {
@@ -116,7 +116,7 @@ fn read(server: &Server, handle: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_and_says_how_stable_it_is() {
+fn written_data_is_read_back_and_stability_reported() {
     let (server, root) = open_server();
     let file = create(&server, &root, "new", 0, None).unwrap();
     assert_eq!(write(&server, &file, ALICE, 0, 0, b"unstable"), Ok((8, 0)));
@@ -127,7 +127,7 @@ fn what_is_written_is_read_and_says_how_stable_it_is() {
     let commit = ask(&server, 21, ALICE, args(&file).u64(0).u32(0));
     assert_eq!((commit[..4].to_vec(), commit.len()), (vec![0; 4], 4 + 4 + 4 + FATTR + 8));
     assert!(commit.ends_with(b"verifier"));
-    // Nonsense: data shorter than the count, and an unknown degree of stability.
+    // Malformed: data shorter than the count, and an unknown degree of stability.
     for (count, stable) in [(9, 0), (4, 3)] {
         let mut arguments = args(&file);
         arguments.u64(0).u32(count).u32(stable).opaque(b"data");
@@ -141,7 +141,7 @@ fn what_is_written_is_read_and_says_how_stable_it_is() {
 }
 
 #[test]
-fn the_owner_writes_whatever_the_mode_says() {
+fn the_owner_may_write_whatever_the_mode() {
     let (server, root) = open_server();
     let file = create(&server, &root, "new", 0, None).unwrap();
     let mut arguments = args(&file);
@@ -152,7 +152,7 @@ fn the_owner_writes_whatever_the_mode_says() {
 }
 
 #[test]
-fn files_are_created_in_three_ways() {
+fn create_modes_unchecked_guarded_exclusive() {
     let (server, root) = open_server();
     let file = create(&server, &root, "f", 1, None).unwrap();
     assert_eq!(create(&server, &root, "f", 1, None), Err(17), "guarded");
@@ -174,7 +174,7 @@ fn files_are_created_in_three_ways() {
 }
 
 #[test]
-fn everything_else_is_made_too() {
+fn directories_symlinks_and_special_files_are_created() {
     let (server, root) = open_server();
     let with = |mode| {
         let mut set = Encoder::default();
@@ -202,7 +202,7 @@ fn everything_else_is_made_too() {
     }
 }
 
-/// Owner, group and size of a file that ALICE or root made as these attributes say.
+/// Owner, group and size of a file created by `by` with these requested attributes.
 fn made_as(server: &Server, root: &[u8], procedure: u32, by: u32, name: &str, set: (u32, u32, u64)) -> (u32, u32, u64) {
     let (uid, gid, size) = set;
     let mut arguments = args(root);
@@ -221,18 +221,18 @@ fn made_as(server: &Server, root: &[u8], procedure: u32, by: u32, name: &str, se
 }
 
 #[test]
-fn nobody_makes_files_for_others() {
+fn only_root_sets_the_owner_of_a_new_file() {
     let (server, root) = open_server();
     let of = |procedure, by, name: &str, set| made_as(&server, &root, procedure, by, name, set);
     assert_eq!(of(8, ALICE, "one", (0, 0, 5)), (ALICE, ALICE, 5), "not for root");
     assert_eq!(of(8, ALICE, "two", (ALICE + 1, ALICE + 1, 5)), (ALICE, ALICE, 5));
-    assert_eq!(of(8, 0, "three", (ALICE, 77, 5)), (ALICE, 77, 5), "but root for others");
-    assert_eq!(of(9, ALICE, "four", (0, 0, 99)), (ALICE, ALICE, 2), "nor has a directory a size to be set");
+    assert_eq!(of(8, 0, "three", (ALICE, 77, 5)), (ALICE, 77, 5), "root may");
+    assert_eq!(of(9, ALICE, "four", (0, 0, 99)), (ALICE, ALICE, 2), "the size of a directory is ignored");
     assert_eq!(of(10, ALICE, "five", (0, 0, 1)), (ALICE, ALICE, 6));
 }
 
 #[test]
-fn names_move_and_go() {
+fn rename_link_and_remove() {
     let (server, root) = open_server();
     let dir = lookup(&server, &root, b"dir").unwrap();
     let remove = |procedure, at: &[u8], name: &[u8]| ended(&ask(&server, procedure, ALICE, args(at).opaque(name)));
@@ -275,7 +275,7 @@ fn names_move_and_go() {
 }
 
 #[test]
-fn attributes_are_set_if_the_guard_holds() {
+fn setattr_checks_its_guard() {
     let (server, root) = open_server();
     let file = create(&server, &root, "f", 0, None).unwrap();
     let attributes = ask(&server, 1, ALICE, &args(&file));
@@ -301,7 +301,7 @@ fn attributes_are_set_if_the_guard_holds() {
 }
 
 #[test]
-fn a_call_sent_again_is_not_done_again() {
+fn a_retransmitted_call_is_answered_from_the_drc() {
     let (server, root) = open_server();
     let remove = call(NFS, 3, 12, ALICE, args(&root).opaque(b"file"));
     let alice = Peer::new("alice", true);
@@ -317,10 +317,10 @@ fn a_call_sent_again_is_not_done_again() {
     assert_eq!(again[24..28], 2u32.to_be_bytes(), "another connection's");
 }
 
-/// A client that was started again may use the numbers of its calls again. A WRITE that says something else than an earlier
-/// one, be it in its last byte, is another one.
+/// A restarted client may reuse xids. A WRITE that differs from an earlier one, even only in its last byte, is a new
+/// call.
 #[test]
-fn a_write_is_never_answered_by_another_one() {
+fn a_write_is_never_answered_with_the_reply_of_another() {
     let (server, root) = open_server();
     let file = create(&server, &root, "f", 1, None).unwrap();
     let mut arguments = args(&file);
@@ -333,14 +333,14 @@ fn a_write_is_never_answered_by_another_one() {
     assert_eq!(read(&server, &file).last(), Some(&8));
 }
 
-/// The status of a reply that has no results but attributes, or a COMMIT's verifier.
+/// Status of a reply whose results are attributes, or a COMMIT's verifier.
 fn ended_or_committed(results: &[u8]) -> u32 {
     ended(results.strip_suffix(b"verifier").unwrap_or(results))
 }
 
-/// A call may wait between looking at a handle and writing: the number must not become another file's meanwhile.
+/// A call may wait between the check of a handle and its write: the object number must not be reused meanwhile.
 #[test]
-fn files_are_kept_while_a_call_is_about_them() {
+fn files_are_pinned_for_the_duration_of_a_call() {
     let mut files = MemoryFiles::new(0x11);
     files.writable = true;
     files.add(34, b"file", FileKind::Regular, 0o666, b"contents");
@@ -359,7 +359,7 @@ fn files_are_kept_while_a_call_is_about_them() {
 }
 
 #[test]
-fn who_may_not_write_is_told_that_nothing_can_be_written() {
+fn writes_without_permission_fail_with_rofs() {
     let (writable, root) = open_server();
     let read_only = small_server(Options::default());
     let reader = Peer::new("reader", false);
@@ -395,7 +395,7 @@ fn who_may_not_write_is_told_that_nothing_can_be_written() {
         for (procedure, arguments) in cases(file, dir) {
             let reply = answer_to(server, peer, &call(NFS, 3, procedure, 0, &arguments));
             assert_eq!(accept_status(&reply), 0, "{procedure}");
-            // COMMIT changes nothing: what was written before nothing could be any more becomes stable all the same.
+            // COMMIT modifies nothing, so it also succeeds on a read-only file system: earlier writes become stable.
             let expected = if procedure == 21 && peer.may_write { 0 } else { 30 };
             assert_eq!(ended_or_committed(&reply[24..]), expected, "procedure {procedure}");
         }

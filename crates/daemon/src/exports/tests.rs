@@ -8,9 +8,10 @@ use weir_pool::config::Class;
 use weir_pool::{CreateOptions, Layout, NewLeaf, NewTop};
 use weir_sim::{SimWorld, Timing};
 
-/// A data set that is destroyed leaves its number to the next. What led to it leads nowhere then.
+/// A destroyed dataset's number is reused by the next one. Nodes of the destroyed dataset must not resolve to the new
+/// one.
 #[test]
-fn numbers_of_the_destroyed_lead_to_nobody_else() {
+fn reused_dataset_numbers_do_not_resolve_old_nodes() {
     let world = SimWorld::new(1);
     world.add_disk("/sim/d0", 64 << 20, 512, Timing::SataSsd);
     let machine = world.machine();
@@ -32,8 +33,8 @@ fn numbers_of_the_destroyed_lead_to_nobody_else() {
         for of in ["tank@s", "tank/vol@s"] {
             snapshot(of).await;
         }
-        let front = Front::open(rq, &Shown::Written(engine.clone())).await.unwrap();
-        let tree = &front.tree;
+        let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
+        let tree = &exports.tree;
         let a = tree.lookup(rq, tree.root(), b"a").await.unwrap();
         let id = tree.member(a).unwrap().id;
         let number = async |name| engine.dsl(rq).await.unwrap().find(rq, name).await.unwrap().objset();
@@ -43,18 +44,18 @@ fn numbers_of_the_destroyed_lead_to_nobody_else() {
         let snapshots = tree.lookup(rq, snapshots, b"snapshot").await.unwrap();
         let old = tree.lookup(rq, snapshots, b"s").await.unwrap();
         assert!(tree.lookup(rq, old, b"new").await.is_err());
-        let volume = async || front.volumes.open(rq, "tank/vol@s").await.unwrap().read(rq, 0, 4).await.unwrap();
+        let volume = async || exports.volumes.open(rq, "tank/vol@s").await.unwrap().read(rq, 0, 4).await.unwrap();
         assert_eq!(volume().await, [0; 4][..]);
 
         engine.destroy_dataset("tank/a".into()).await.unwrap();
         make("tank/b", Kind::FileSystem(FileSystemSpec::default())).await;
-        assert_eq!(number("tank/b").await, freed, "the number is another's now");
-        front.renew(rq).await.unwrap();
+        assert_eq!(number("tank/b").await, freed, "the number was reused");
+        exports.renew(rq).await.unwrap();
         assert_eq!(tree.branch_by_id(id), None);
         assert!(tree.attributes(rq, a).await.is_err());
         assert!(tree.lookup(rq, tree.root(), b"b").await.unwrap() != a);
 
-        // Snapshots that are made anew by their names.
+        // Snapshots are destroyed and created again with the same name.
         for of in ["tank@s", "tank/vol@s"] {
             destroy(of).await;
         }
@@ -66,7 +67,7 @@ fn numbers_of_the_destroyed_lead_to_nobody_else() {
             snapshot(of).await;
         }
         assert_eq!(number("tank@s").await, old_snapshot);
-        front.renew(rq).await.unwrap();
+        exports.renew(rq).await.unwrap();
         assert!(tree.attributes(rq, old).await.is_err());
         let again = tree.lookup(rq, snapshots, b"s").await.unwrap();
         tree.lookup(rq, again, b"new").await.unwrap();
@@ -86,10 +87,10 @@ async fn pool_of(world: &SimWorld) -> Arc<Engine> {
     Engine::create(&world.machine(), &options).await.unwrap()
 }
 
-/// A file that is open keeps its snapshot. A snapshot that nobody uses goes, and from then on, before its doors have heard of
-/// it, nobody reads or borrows anything of it, and nobody finds another one of its name in its place.
+/// An open file pins its snapshot. An unused snapshot can be destroyed; from then on, even before the exports are
+/// renewed, it cannot be read or cloned from, and a new snapshot of the same name is not found in its place.
 #[test]
-fn snapshots_stay_while_files_of_them_are_open() {
+fn snapshots_with_open_files_are_busy() {
     let world = SimWorld::new(1);
     world.add_disk("/sim/d0", 64 << 20, 512, Timing::SataSsd);
     let run = world.run(async {
@@ -102,8 +103,8 @@ fn snapshots_stay_while_files_of_them_are_open() {
         files.write(rq, &cred, file, WriteAt::Offset(0), Bytes::from(vec![7; 256 << 10])).await.unwrap();
         engine.snapshot(vec!["tank@s".into()], Vec::new()).await.unwrap();
         files.remove(rq, &cred, files.root(), b"f").await.unwrap();
-        let front = Front::open(rq, &Shown::Written(engine.clone())).await.unwrap();
-        let tree = &front.tree;
+        let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
+        let tree = &exports.tree;
         let mut old = tree.root();
         for name in [&b".zfs"[..], b"snapshot", b"s", b"f"] {
             old = tree.lookup(rq, old, name).await.unwrap();
@@ -112,8 +113,8 @@ fn snapshots_stay_while_files_of_them_are_open() {
         let dir = tree.parent(rq, tree.parent(rq, old).await.unwrap()).await.unwrap();
         let changed = async || tree.attributes(rq, dir).await.unwrap().ctime_ns;
         let before = changed().await;
-        front.renew(rq).await.unwrap();
-        assert_eq!(changed().await, before, "none came or went");
+        exports.renew(rq).await.unwrap();
+        assert_eq!(changed().await, before, "no snapshot was created or destroyed");
         tree.hold(rq, old).await.unwrap();
         assert!(destroy().await.unwrap_err().to_string().contains("busy"));
         let read = async || tree.read(rq, old, 0, 4).await.map(|pieces| pieces.concat());
@@ -128,8 +129,8 @@ fn snapshots_stay_while_files_of_them_are_open() {
         assert!(matches!(snapshot.read(rq, file, 0, 4).await, Err(FileError::Stale { .. })));
         let source = (&*snapshot, file, 0);
         let copied = files.copy_range(rq, &cred, source, (copy, 0), 256 << 10).await;
-        assert!(matches!(copied, Err(FileError::Stale { .. })), "its blocks are nobody's");
-        front.renew(rq).await.unwrap();
+        assert!(matches!(copied, Err(FileError::Stale { .. })), "the snapshot was destroyed");
+        exports.renew(rq).await.unwrap();
         assert!(matches!(read().await, Err(FileError::Stale { .. })));
         assert!(changed().await > before);
         engine.export().await.unwrap();
@@ -137,9 +138,9 @@ fn snapshots_stay_while_files_of_them_are_open() {
     run.unwrap();
 }
 
-/// What an open file system knows of its properties it learns anew when they are set, or inherited from others.
+/// An open file system follows property changes, set locally or inherited.
 #[test]
-fn properties_count_in_what_is_open() {
+fn property_changes_apply_to_open_file_systems() {
     let world = SimWorld::new(1);
     world.add_disk("/sim/d0", 64 << 20, 512, Timing::SataSsd);
     let run = world.run(async {
@@ -164,7 +165,7 @@ fn properties_count_in_what_is_open() {
         files.create(rq, &Cred::root(), files.root(), long.as_bytes(), &new).await.unwrap();
 
         let bytes: Bytes = (0..8192u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        // What is not kept comes from the disk, also when it was written just now.
+        // Uncached data come from the disk, even if written just now.
         let from_disk = async |name: &str, keeps: u64| {
             set("tank/a", "primarycache", keeps).await;
             let file = files.create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.unwrap().object;
@@ -176,10 +177,10 @@ fn properties_count_in_what_is_open() {
         };
         assert!(!from_disk("kept", 2).await && from_disk("passing", 1).await && !from_disk("kept again", 2).await);
 
-        let shown = Shown::Written(engine.clone());
-        assert_eq!(shown.off(rq, "setuid").await.unwrap(), None);
+        let shown = OpenPool::Writable(engine.clone());
+        assert_eq!(shown.first_with_off(rq, "setuid").await.unwrap(), None);
         set("tank/b", "setuid", 0).await;
-        assert_eq!(shown.off(rq, "setuid").await.unwrap().as_deref(), Some("tank/b"));
+        assert_eq!(shown.first_with_off(rq, "setuid").await.unwrap().as_deref(), Some("tank/b"));
 
         set("tank/b", "readonly", 1).await;
         assert!(files.is_writable());

@@ -1,12 +1,12 @@
-//! The operations of the kernel, each turned into one walk through the tree.
+//! FUSE operations: each is one call into the tree.
 //!
-//! Each operation is a future. It is polled once on the thread that read the request: what the cache can answer is
-//! answered there and then, without a change of threads. What has to wait goes on as a task, and the thread takes the
-//! next request. The kernel bounds how many requests are on their way.
+//! Each operation is a future. It is polled once on the thread that read the request, so operations that the cache
+//! can serve complete without a change of threads. An operation that has to wait continues as a task, and the thread
+//! reads the next request. The kernel bounds the number of concurrent requests.
 //!
-//! What is mounted read-only needs no open files: `open` and `opendir` say so and the kernel stops asking. Where files
-//! can go, an open one is held ([`weir_files::tree::Tree::hold`]) until the kernel releases it, so that it outlives its
-//! last name.
+//! Read-only mounts do not track open files: `open` and `opendir` return ENOSYS and the kernel stops sending them. On
+//! writable mounts an open file is pinned ([`weir_files::tree::Tree::hold`]) until the kernel releases it, so that it
+//! survives the removal of its last link.
 
 use crate::changes::Create;
 use crate::inner::{Entry, Inner, reply_xattr};
@@ -27,32 +27,33 @@ use std::time::SystemTime;
 use weir_files::{Cred, NewKind};
 use weir_machine::{Request, Tasks};
 
-/// Requests that the kernel may have under way in the background (read-ahead), above its default of 16.
+/// Maximum number of the kernel's background requests (read-ahead), above its default of 16.
 const BACKGROUND: u16 = 64;
 
-/// The door itself.
-pub(crate) struct Door {
+/// The operations of one mount.
+pub(crate) struct FuseOps {
     pub(crate) inner: Arc<Inner>,
     pub(crate) tasks: Tasks,
 }
 
-impl Door {
-    /// Runs one operation: on the spot as far as it gets without waiting, then as a task.
+impl FuseOps {
+    /// Runs one operation: on this thread until it first waits, then as a task.
     fn run<F>(&self, from: &KernelRequest, operation: &'static str, work: impl FnOnce(Arc<Inner>, Arc<Request>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let rq = Arc::new(Request::new(format!("uid {}", from.uid()), "fuse", operation));
-        let (inner, booked) = (Arc::clone(&self.inner), Arc::clone(&rq));
+        let inner = Arc::clone(&self.inner);
+        let request = Arc::clone(&rq);
         let work = work(Arc::clone(&self.inner), rq);
         self.tasks.start(async move {
             work.await;
-            inner.served.book(&booked);
+            inner.served.book(&request);
         });
     }
 
-    /// Runs one operation that answers with nothing but its success.
-    fn end<F>(
+    /// Runs one operation whose reply is only success or an error.
+    fn run_empty<F>(
         &self,
         from: &KernelRequest,
         operation: &'static str,
@@ -73,9 +74,9 @@ impl Door {
         });
     }
 
-    /// Makes a file of any kind; `modes` are its mode and the caller's umask.
-    #[allow(clippy::too_many_arguments, reason = "what the kernel says")]
-    fn make(
+    /// Creates a file of any kind; the pair is its mode and the caller's umask.
+    #[allow(clippy::too_many_arguments, reason = "parameters of the FUSE request")]
+    fn run_create(
         &self,
         from: &KernelRequest,
         operation: &'static str,
@@ -85,7 +86,8 @@ impl Door {
         (mode, umask): (u32, u32),
         reply: ReplyEntry,
     ) {
-        let (name, cred) = (name.as_bytes().to_vec(), cred(from));
+        let name = name.as_bytes().to_vec();
+        let cred = cred(from);
         self.run(from, operation, move |inner, rq| async move {
             let made = inner.create(&rq, &cred, Create { parent, name: &name, kind, mode, umask }).await;
             reply_entry(&inner, reply, made);
@@ -93,21 +95,21 @@ impl Door {
     }
 }
 
-/// Who asks. The kernel has checked what they may do, and tells no further groups.
+/// Credentials of the caller. The kernel has checked permissions and does not send supplementary groups.
 fn cred(from: &KernelRequest) -> Cred {
     Cred::new(from.uid(), from.gid(), &[]).checked()
 }
 
 fn reply_entry(inner: &Inner, reply: ReplyEntry, entry: Result<Entry, Errno>) {
     match entry {
-        Ok(Entry { attributes, generation, believed }) => {
-            reply.entry_with_ttls(&inner.valid, &believed, &attributes, Generation(generation));
+        Ok(Entry { attributes, generation, entry_ttl }) => {
+            reply.entry_with_ttls(&inner.attr_ttl, &entry_ttl, &attributes, Generation(generation));
         }
         Err(errno) => reply.error(errno),
     }
 }
 
-impl Filesystem for Door {
+impl Filesystem for FuseOps {
     fn init(&mut self, _: &KernelRequest, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = [
             InitFlags::FUSE_DO_READDIRPLUS,
@@ -118,16 +120,17 @@ impl Filesystem for Door {
             InitFlags::FUSE_POSIX_ACL,
         ];
         let more: &[InitFlags] = match self.inner.writable {
-            // Pages of a file that was changed through another door are dropped; default ACLs know the umask.
+            // Drop cached pages of files changed by another front end; send the umask so that default ACLs can ignore
+            // it.
             true => &[InitFlags::FUSE_BIG_WRITES, InitFlags::FUSE_AUTO_INVAL_DATA, InitFlags::FUSE_DONT_MASK],
             false => &[InitFlags::FUSE_NO_OPEN_SUPPORT, InitFlags::FUSE_NO_OPENDIR_SUPPORT],
         };
         for flag in wanted.into_iter().chain(more.iter().copied()) {
-            // An older kernel goes without.
+            // An older kernel does not support every flag.
             let _ = config.add_capabilities(flag);
         }
-        // From Linux 6.6 on, which offers this, a write past the pages of a file drops them.
-        self.inner.drops_pages(config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP));
+        // Linux 6.6 and later offer this flag and invalidate the page cache on direct writes.
+        self.inner.set_invalidates_page_cache(config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP));
         let _ = config.set_max_background(BACKGROUND);
         Ok(())
     }
@@ -143,7 +146,7 @@ impl Filesystem for Door {
     fn getattr(&self, from: &KernelRequest, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.run(from, "getattr", |inner, rq| async move {
             match inner.attributes(&rq, number).await {
-                Ok(attributes) => reply.attr(&inner.valid, &attributes),
+                Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -165,7 +168,7 @@ impl Filesystem for Door {
         let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
         self.run(from, "open", move |inner, rq| async move {
             match inner.open(&rq, number, writes).await {
-                Ok(()) => reply.opened(FileHandle(0), inner.opened(flags.0)),
+                Ok(()) => reply.opened(FileHandle(0), inner.open_flags(flags.0)),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -193,11 +196,11 @@ impl Filesystem for Door {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.end(from, "release", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
+        self.run_empty(from, "release", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
     }
 
     fn releasedir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.end(from, "releasedir", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
+        self.run_empty(from, "releasedir", reply, move |inner, rq, _| async move { inner.close(&rq, number).await });
     }
 
     fn flush(&self, _: &KernelRequest, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -297,7 +300,7 @@ impl Filesystem for Door {
         let cred = cred(from);
         self.run(from, "setattr", move |inner, rq| async move {
             match inner.set_attributes(&rq, &cred, number, &set).await {
-                Ok(attributes) => reply.attr(&inner.valid, &attributes),
+                Ok(attributes) => reply.attr(&inner.attr_ttl, &attributes),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -314,18 +317,18 @@ impl Filesystem for Door {
         reply: ReplyEntry,
     ) {
         match convert::new_kind(mode, rdev) {
-            Some(kind) => self.make(from, "mknod", parent, name, kind, (mode, umask), reply),
+            Some(kind) => self.run_create(from, "mknod", parent, name, kind, (mode, umask), reply),
             None => reply.error(Errno::EINVAL),
         }
     }
 
     fn mkdir(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.make(from, "mkdir", parent, name, NewKind::Directory, (mode, umask), reply);
+        self.run_create(from, "mkdir", parent, name, NewKind::Directory, (mode, umask), reply);
     }
 
     fn symlink(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let kind = NewKind::Symlink(target.as_os_str().as_bytes().to_vec());
-        self.make(from, "symlink", parent, name, kind, (0o777, 0), reply);
+        self.run_create(from, "symlink", parent, name, kind, (0o777, 0), reply);
     }
 
     fn create(
@@ -338,14 +341,16 @@ impl Filesystem for Door {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (name, cred) = (name.as_bytes().to_vec(), cred(from));
+        let name = name.as_bytes().to_vec();
+        let cred = cred(from);
         self.run(from, "create", move |inner, rq| async move {
             let create = Create { parent, name: &name, kind: NewKind::Regular, mode, umask };
             match inner.create_and_open(&rq, &cred, create, flags).await {
-                // There is one time for the name and the attributes. What the kernel then does to the file it knows.
-                Ok(Entry { attributes, generation, believed }) => {
-                    let opened = inner.opened(flags);
-                    reply.created(&believed, &attributes, Generation(generation), FileHandle(0), opened);
+                // The reply has a single TTL for name and attributes; the kernel updates attributes on its own
+                // changes.
+                Ok(Entry { attributes, generation, entry_ttl }) => {
+                    let opened = inner.open_flags(flags);
+                    reply.created(&entry_ttl, &attributes, Generation(generation), FileHandle(0), opened);
                 }
                 Err(errno) => reply.error(errno),
             }
@@ -354,14 +359,14 @@ impl Filesystem for Door {
 
     fn unlink(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.end(from, "unlink", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, "unlink", reply, move |inner, rq, cred| async move {
             inner.remove(&rq, &cred, parent, &name, false).await
         });
     }
 
     fn rmdir(&self, from: &KernelRequest, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.end(from, "rmdir", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, "rmdir", reply, move |inner, rq, cred| async move {
             inner.remove(&rq, &cred, parent, &name, true).await
         });
     }
@@ -377,14 +382,16 @@ impl Filesystem for Door {
         reply: ReplyEmpty,
     ) {
         let Some(mode) = convert::rename_mode(flags) else { return reply.error(Errno::EINVAL) };
-        let (name, new_name) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
-        self.end(from, "rename", reply, move |inner, rq, cred| async move {
+        let name = name.as_bytes().to_vec();
+        let new_name = new_name.as_bytes().to_vec();
+        self.run_empty(from, "rename", reply, move |inner, rq, cred| async move {
             inner.rename(&rq, &cred, (parent, &name), (new_parent, &new_name), mode).await
         });
     }
 
     fn link(&self, from: &KernelRequest, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (name, cred) = (name.as_bytes().to_vec(), cred(from));
+        let name = name.as_bytes().to_vec();
+        let cred = cred(from);
         self.run(from, "link", move |inner, rq| async move {
             let linked = inner.link(&rq, &cred, number, parent, &name).await;
             reply_entry(&inner, reply, linked);
@@ -403,11 +410,12 @@ impl Filesystem for Door {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (data, cred) = (bytes::Bytes::copy_from_slice(data), cred(from));
-        let how = convert::write_how(offset, flags.0, write_flags);
+        let data = bytes::Bytes::copy_from_slice(data);
+        let cred = cred(from);
+        let args = convert::write_args(offset, flags.0, write_flags);
         self.run(from, "write", move |inner, rq| async move {
             let len = data.len() as u32;
-            match inner.write(&rq, &cred, number, how, data).await {
+            match inner.write(&rq, &cred, number, args, data).await {
                 Ok(()) => reply.written(len),
                 Err(errno) => reply.error(errno),
             }
@@ -415,11 +423,11 @@ impl Filesystem for Door {
     }
 
     fn fsync(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.end(from, "fsync", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
+        self.run_empty(from, "fsync", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
     }
 
     fn fsyncdir(&self, from: &KernelRequest, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.end(from, "fsyncdir", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
+        self.run_empty(from, "fsyncdir", reply, move |inner, rq, _| async move { inner.sync(&rq, number).await });
     }
 
     fn fallocate(
@@ -433,12 +441,12 @@ impl Filesystem for Door {
         reply: ReplyEmpty,
     ) {
         let Some(space) = convert::space(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.end(from, "fallocate", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, "fallocate", reply, move |inner, rq, cred| async move {
             inner.allocate(&rq, &cred, number, (offset, length), space).await
         });
     }
 
-    /// Flags and project of a file: the kernel turns `chattr(1)` and its like into these.
+    /// Reads or sets a file's flags and project: the kernel translates `chattr(1)` into these.
     fn ioctl(
         &self,
         from: &KernelRequest,
@@ -450,10 +458,10 @@ impl Filesystem for Door {
         out_bytes: u32,
         reply: ReplyIoctl,
     ) {
-        let Some(asked) = flags::Asked::of(command, data) else { return reply.error(Errno::ENOTTY) };
+        let Some(request) = flags::IoctlRequest::of(command, data) else { return reply.error(Errno::ENOTTY) };
         let cred = cred(from);
         self.run(from, "ioctl", move |inner, rq| async move {
-            match inner.flags(&rq, &cred, number, asked).await {
+            match inner.flags(&rq, &cred, number, request).await {
                 Ok(mut answer) => {
                     answer.resize(out_bytes as usize, 0);
                     reply.ioctl(0, &answer);
@@ -474,20 +482,21 @@ impl Filesystem for Door {
         reply: ReplyEmpty,
     ) {
         let Some(mode) = convert::xattr_mode(flags) else { return reply.error(Errno::EINVAL) };
-        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-        self.end(from, "setxattr", reply, move |inner, rq, cred| async move {
+        let name = name.as_bytes().to_vec();
+        let value = value.to_vec();
+        self.run_empty(from, "setxattr", reply, move |inner, rq, cred| async move {
             inner.set_xattr(&rq, &cred, number, (&name, &value), mode).await
         });
     }
 
     fn removexattr(&self, from: &KernelRequest, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.end(from, "removexattr", reply, move |inner, rq, cred| async move {
+        self.run_empty(from, "removexattr", reply, move |inner, rq, cred| async move {
             inner.remove_xattr(&rq, &cred, number, &name).await
         });
     }
 
-    /// Shares blocks where it can. What cannot be done here (`EXDEV`) the kernel copies through its own pages.
+    /// Clones blocks if possible. If it fails with `EXDEV`, the kernel copies through its page cache.
     fn copy_file_range(
         &self,
         from: &KernelRequest,

@@ -1,4 +1,4 @@
-//! What a pool shows: its file systems and their snapshots as one tree, its volumes and theirs as devices.
+//! The exports of a pool: its file systems and snapshots as one tree, its volumes and their snapshots as devices.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -7,64 +7,64 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_files::tree::{Answer, Files, Member, Opener, Tree};
 use weir_files::{FileError, FileSystem};
 use weir_machine::Request;
-use weir_nbd::device::{Answer as DeviceAnswer, Device, Exports, Extent};
-use weir_nbd::{DeviceError, Directory, ExportInfo};
+use weir_nbd::device::{BlockExports, Device, DeviceFuture, Extent};
+use weir_nbd::{DeviceError, ExportInfo, ExportList};
 use weir_objects::props::{DatasetKind, Value};
 use weir_pool::datasets::{DatasetInfo, datasets_of};
 use weir_pool::engine::{Datasets, Engine};
 use weir_pool::{Pool, PoolError};
 use weir_volumes::{Attachment, Volume};
 
-/// A pool to be shown.
+/// A pool that is open read-only or writable.
 #[derive(Clone, Debug)]
-pub enum Shown {
-    /// Open for reading alone.
-    Read(Arc<Pool>),
-    /// Open for changes.
-    Written(Arc<Engine>),
+pub enum OpenPool {
+    /// Open read-only.
+    ReadOnly(Arc<Pool>),
+    /// Open for writing, with a running engine.
+    Writable(Arc<Engine>),
 }
 
-impl Shown {
-    /// Its name.
+impl OpenPool {
+    /// Name of the pool.
     pub fn name(&self) -> String {
         match self {
-            Shown::Read(pool) => pool.name().to_owned(),
-            Shown::Written(engine) => engine.name(),
+            OpenPool::ReadOnly(pool) => pool.name().to_owned(),
+            OpenPool::Writable(engine) => engine.name(),
         }
     }
 
-    /// Its GUID.
+    /// GUID of the pool.
     pub fn guid(&self) -> u64 {
         match self {
-            Shown::Read(pool) => pool.config.guid,
-            Shown::Written(engine) => engine.shown().config.guid,
+            OpenPool::ReadOnly(pool) => pool.config.guid,
+            OpenPool::Writable(engine) => engine.shown().config.guid,
         }
     }
 
-    /// Whether it takes changes.
+    /// Whether the pool is writable.
     pub fn is_writable(&self) -> bool {
-        matches!(self, Shown::Written(_))
+        matches!(self, OpenPool::Writable(_))
     }
 
-    /// Its datasets.
+    /// Datasets of the pool.
     pub(crate) async fn dsl(&self, rq: &Request) -> Result<Datasets, PoolError> {
         match self {
-            Shown::Read(pool) => Ok(Datasets::fixed(pool.dsl.clone())),
-            Shown::Written(engine) => engine.dsl(rq).await,
+            OpenPool::ReadOnly(pool) => Ok(Datasets::fixed(pool.dsl.clone())),
+            OpenPool::Writable(engine) => engine.dsl(rq).await,
         }
     }
 
-    /// The datasets whose property `sync` is `disabled`: what clients are told is stable there may be lost in a crash.
+    /// Datasets with `sync=disabled`, on which a crash may lose data that clients consider stable.
     ///
     /// # Errors
-    /// What reading the properties meets.
-    pub async fn unsynced(&self, rq: &Request) -> Result<Vec<String>, PoolError> {
-        /// `sync=disabled`, as it is stored.
+    /// If the properties cannot be read.
+    pub async fn with_sync_disabled(&self, rq: &Request) -> Result<Vec<String>, PoolError> {
+        /// Stored value of `sync=disabled`.
         const DISABLED: u64 = 2;
         let dsl = self.dsl(rq).await?;
         let facts = match self {
-            Shown::Read(_) => return Ok(Vec::new()),
-            Shown::Written(engine) => engine.facts(),
+            OpenPool::ReadOnly(_) => return Ok(Vec::new()),
+            OpenPool::Writable(engine) => engine.facts(),
         };
         let mut out = Vec::new();
         for info in datasets_of(rq, &dsl, false).await {
@@ -77,13 +77,14 @@ impl Shown {
         Ok(out)
     }
 
-    /// The first file system whose property of that name is `off`. What is only read is not asked.
+    /// The first file system on which this property is `off`; `None` for a pool that is open read-only.
     ///
     /// # Errors
-    /// What reading the properties meets.
-    pub async fn off(&self, rq: &Request, property: &str) -> Result<Option<String>, PoolError> {
-        let Shown::Written(engine) = self else { return Ok(None) };
-        let (dsl, facts) = (engine.dsl(rq).await?, engine.facts());
+    /// If the properties cannot be read.
+    pub async fn first_with_off(&self, rq: &Request, property: &str) -> Result<Option<String>, PoolError> {
+        let OpenPool::Writable(engine) = self else { return Ok(None) };
+        let dsl = engine.dsl(rq).await?;
+        let facts = engine.facts();
         for info in datasets_of(rq, &dsl, false).await.iter().filter(|info| info.kind == DatasetKind::Filesystem) {
             let dataset = dsl.find(rq, &info.name).await?;
             let found = dsl.property(rq, &dataset, &facts, property).await?;
@@ -96,32 +97,32 @@ impl Shown {
 
     async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
         match self {
-            Shown::Read(pool) => pool.file_system(rq, name).await,
-            Shown::Written(engine) => engine.file_system(rq, name).await,
+            OpenPool::ReadOnly(pool) => pool.file_system(rq, name).await,
+            OpenPool::Writable(engine) => engine.file_system(rq, name).await,
         }
     }
 
     async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
         match self {
-            Shown::Read(pool) => {
+            OpenPool::ReadOnly(pool) => {
                 let objects = pool.object_set(rq, name).await?;
                 let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
                 Volume::open(rq, objects, name).await.map_err(failed)
             }
-            Shown::Written(engine) => engine.volume(rq, name).await,
+            OpenPool::Writable(engine) => engine.volume(rq, name).await,
         }
     }
 }
 
-/// Opens file systems of a pool.
-struct PoolOpener(Shown);
+/// Opens file systems of a pool for the tree.
+struct PoolOpener(OpenPool);
 
 impl Opener for PoolOpener {
     fn open<'a>(&'a self, rq: &'a Request, member: &'a Member) -> Answer<'a, Arc<dyn Files>> {
         async move {
             match self.0.file_system(rq, &member.name).await {
                 Ok(files) if files.fsid() == member.id => Ok(files as Arc<dyn Files>),
-                // Another has the name by now.
+                // A new dataset has this name now.
                 Ok(_) => Err(FileError::NotFound),
                 Err(PoolError::File { source, .. }) => Err(*source),
                 Err(PoolError::Object(source)) => Err(FileError::opening(source)),
@@ -132,111 +133,111 @@ impl Opener for PoolOpener {
     }
 }
 
-/// What all doors of a pool show: its tree, and its volumes. When data sets came, went or got other names, it is renewed,
-/// and what clients see changes with it.
-pub struct Front {
-    /// The pool.
-    pub pool: Shown,
-    /// Its file systems and their snapshots.
+/// File systems and volumes that a pool exports. [`Exports::renew`] rebuilds them after datasets are created,
+/// destroyed or renamed.
+pub struct Exports {
+    /// The exported pool.
+    pub pool: OpenPool,
+    /// File systems and their snapshots.
     pub tree: Arc<Tree>,
-    /// Its volumes and theirs.
+    /// Volumes and their snapshots.
     pub volumes: Arc<Volumes>,
 }
 
-impl Front {
-    /// Opens what a pool shows.
+impl Exports {
+    /// Builds the exports of a pool.
     ///
     /// # Errors
-    /// What reading its data sets meets.
-    pub async fn open(rq: &Request, pool: &Shown) -> Result<Front, PoolError> {
+    /// If the datasets cannot be read.
+    pub async fn open(rq: &Request, pool: &OpenPool) -> Result<Exports, PoolError> {
         let all = datasets(rq, pool).await?;
         let clock = match pool {
-            Shown::Read(pool) => pool.machine.clock.clone(),
-            Shown::Written(engine) => engine.machine.clock.clone(),
+            OpenPool::ReadOnly(pool) => pool.machine.clock.clone(),
+            OpenPool::Writable(engine) => engine.machine.clock.clone(),
         };
-        let tree = Arc::new(Tree::with_clock(Arc::new(PoolOpener(pool.clone())), members(&all), clock));
+        let tree = Arc::new(Tree::with_clock(Arc::new(PoolOpener(pool.clone())), export_members(&all), clock));
         let volumes = Arc::new(Volumes::default());
         volumes.renew(rq, pool, &all).await;
-        Ok(Front { pool: pool.clone(), tree, volumes })
+        Ok(Exports { pool: pool.clone(), tree, volumes })
     }
 
-    /// Shows the data sets that there are now.
+    /// Rebuilds the exports from the current datasets.
     ///
     /// # Errors
-    /// What reading them meets.
+    /// If the datasets cannot be read.
     pub async fn renew(&self, rq: &Request) -> Result<(), PoolError> {
         let all = datasets(rq, &self.pool).await?;
-        self.tree.renew(members(&all));
+        self.tree.renew(export_members(&all));
         self.volumes.renew(rq, &self.pool, &all).await;
         Ok(())
     }
 }
 
-async fn datasets(rq: &Request, pool: &Shown) -> Result<Vec<DatasetInfo>, PoolError> {
+async fn datasets(rq: &Request, pool: &OpenPool) -> Result<Vec<DatasetInfo>, PoolError> {
     Ok(datasets_of(rq, &*pool.dsl(rq).await?, true).await)
 }
 
-/// The file systems and their snapshots.
-fn members(all: &[DatasetInfo]) -> Vec<Member> {
-    let shown = all.iter().filter(|dataset| match dataset.kind {
+/// Selects file systems and their snapshots.
+fn export_members(all: &[DatasetInfo]) -> Vec<Member> {
+    let exported = all.iter().filter(|dataset| match dataset.kind {
         DatasetKind::Filesystem => true,
         DatasetKind::Snapshot => !dataset.of_volume,
         _ => false,
     });
-    shown.map(|dataset| Member { name: dataset.name.clone(), id: dataset.fsid }).collect()
+    exported.map(|dataset| Member { name: dataset.name.clone(), id: dataset.fsid }).collect()
 }
 
-/// A volume that is served.
+/// An exported volume.
 #[derive(Clone)]
-struct Listed {
-    /// The data set's `fsid_guid`.
+struct ExportedVolume {
+    /// The dataset's `fsid_guid`.
     id: u64,
     volume: Arc<Volume>,
 }
 
-/// The volumes of a pool and their snapshots, opened: their sizes must be known before a client asks.
+/// The volumes of a pool and their snapshots. They are opened in advance, because clients ask for sizes first.
 #[derive(Default)]
-pub struct Volumes(Mutex<BTreeMap<String, Listed>>);
+pub struct Volumes(Mutex<BTreeMap<String, ExportedVolume>>);
 
 impl Volumes {
-    fn listed(&self) -> MutexGuard<'_, BTreeMap<String, Listed>> {
+    fn volumes(&self) -> MutexGuard<'_, BTreeMap<String, ExportedVolume>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves those among `all`. One that can't be opened (its key is not loaded, or it is damaged) is left out, with a
-    /// line in the log.
-    async fn renew(&self, rq: &Request, pool: &Shown, all: &[DatasetInfo]) {
-        let before = self.listed().clone();
+    /// Exports the volumes among `all`. A volume that cannot be opened (its key is not loaded, or it is damaged) is
+    /// skipped and logged.
+    async fn renew(&self, rq: &Request, pool: &OpenPool, all: &[DatasetInfo]) {
+        let before = self.volumes().clone();
         let mut opened = BTreeMap::new();
         for dataset in all.iter().filter(|dataset| dataset.kind == DatasetKind::Volume || dataset.of_volume) {
             let known = before.get(&dataset.name).filter(|l| l.id == dataset.fsid && !l.volume.is_closed());
             let volume = match known {
-                Some(listed) => Ok(listed.volume.clone()),
+                Some(volumes) => Ok(volumes.volume.clone()),
                 None => pool.volume(rq, &dataset.name).await,
             };
             match volume {
-                Ok(volume) => drop(opened.insert(dataset.name.clone(), Listed { id: dataset.fsid, volume })),
-                Err(error) => tracing::warn!(name = dataset.name, %error, "a volume is not served"),
+                Ok(volume) => drop(opened.insert(dataset.name.clone(), ExportedVolume { id: dataset.fsid, volume })),
+                Err(error) => tracing::warn!(name = dataset.name, %error, "volume is not exported"),
             }
         }
-        *self.listed() = opened;
+        *self.volumes() = opened;
     }
 
-    /// The empty name means the only volume, where there is only one.
+    /// Finds a volume; the empty name selects the only volume, if there is exactly one.
     fn named(&self, name: &str) -> Option<(String, Arc<Volume>)> {
-        let all = self.listed();
+        let all = self.volumes();
         let mut each = all.iter();
         let found = match (name, each.next(), each.next()) {
             ("", Some(only), None) => Some(only),
             (name, ..) => all.get_key_value(name),
         };
-        found.map(|(name, listed)| (name.clone(), listed.volume.clone()))
+        found.map(|(name, volumes)| (name.clone(), volumes.volume.clone()))
     }
 }
 
-impl Directory for Volumes {
+impl ExportList for Volumes {
     fn names(&self) -> Vec<String> {
-        self.listed().keys().cloned().collect()
+        self.volumes().keys().cloned().collect()
     }
 
     fn find(&self, name: &str) -> Option<ExportInfo> {
@@ -249,38 +250,38 @@ impl Directory for Volumes {
     }
 }
 
-impl Exports for Volumes {
-    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> DeviceAnswer<'a, Arc<dyn Device>> {
+impl BlockExports for Volumes {
+    fn open<'a>(&'a self, _: &'a Request, name: &'a str) -> DeviceFuture<'a, Arc<dyn Device>> {
         let attached = self.named(name).map(|(_, volume)| volume.attach());
         let attached = attached.filter(|attached| !attached.volume().is_closed());
-        let found = attached.map(|attached| Arc::new(Attached(attached)) as Arc<dyn Device>);
+        let found = attached.map(|attached| Arc::new(AttachedVolume(attached)) as Arc<dyn Device>);
         Box::pin(std::future::ready(found.ok_or_else(|| DeviceError::failed("no such volume"))))
     }
 }
 
-/// A volume that a client uses: it is busy for as long.
-struct Attached(Attachment);
+/// A volume with a connected client; the volume is busy meanwhile.
+struct AttachedVolume(Attachment);
 
-impl Attached {
+impl AttachedVolume {
     fn device(&self) -> &dyn Device {
         &**self.0.volume()
     }
 }
 
-impl Device for Attached {
+impl Device for AttachedVolume {
     fn is_writable(&self) -> bool {
         self.device().is_writable()
     }
 
-    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes) -> DeviceAnswer<'a, ()> {
+    fn write<'a>(&'a self, rq: &'a Request, offset: u64, bytes: Bytes) -> DeviceFuture<'a, ()> {
         self.device().write(rq, offset, bytes)
     }
 
-    fn zero<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceAnswer<'a, ()> {
+    fn zero<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, ()> {
         self.device().zero(rq, offset, len)
     }
 
-    fn flush<'a>(&'a self, rq: &'a Request) -> DeviceAnswer<'a, ()> {
+    fn flush<'a>(&'a self, rq: &'a Request) -> DeviceFuture<'a, ()> {
         self.device().flush(rq)
     }
 
@@ -292,11 +293,11 @@ impl Device for Attached {
         self.device().block_bytes()
     }
 
-    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceAnswer<'a, Bytes> {
+    fn read<'a>(&'a self, rq: &'a Request, offset: u64, len: u32) -> DeviceFuture<'a, Bytes> {
         self.device().read(rq, offset, len)
     }
 
-    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> DeviceAnswer<'a, Vec<Extent>> {
+    fn extents<'a>(&'a self, rq: &'a Request, offset: u64, len: u32, max: usize) -> DeviceFuture<'a, Vec<Extent>> {
         self.device().extents(rq, offset, len, max)
     }
 }
