@@ -1,13 +1,13 @@
-//! `cargo xtask bench read` and `bench write`: Weir beside others, side by side in one run, as ratios. `bench scan`: long
-//! directories and lists of snapshots. `bench kernels`: parity beside OpenZFS's.
+//! `cargo xtask bench read` and `bench write`: Weir compared with others in the same run, as ratios. `bench scan`:
+//! long directories and lists of snapshots. `bench kernels`: parity compared with OpenZFS.
 //!
-//! Figures only mean something beside a peer's on the same files in the same minute, so each bench is a part of one
-//! program (`weir-judge`, built in release) that runs Weir, fio and other file systems in turn.
+//! Results are comparable only if measured on the same files in the same minute, so each benchmark is one program
+//! (built in release mode) that alternates between Weir, fio and other file systems.
 
 use crate::process::Outcome;
 use crate::{bench_kernels, judge};
 
-/// Entry point of the chore.
+/// Entry point of the task.
 pub fn run(arguments: &[String]) -> Outcome {
     match arguments.split_first() {
         Some((kind, [])) if kind == "kernels" => bench_kernels::run(),
@@ -19,6 +19,6 @@ pub fn run(arguments: &[String]) -> Outcome {
                 _ => Err(format!("bench {kind}: failed or below a target")),
             }
         }
-        _ => Err("bench: say `bench read [--prepare] [--only CASE]`, `bench scan [--prepare]`, `bench write [--rounds N] [--only ROW]` or `bench kernels`".to_string()),
+        _ => Err("usage: `bench read [--prepare] [--only CASE]`, `bench scan [--prepare]`, `bench write [--rounds N] [--only ROW]` or `bench kernels`".to_string()),
     }
 }

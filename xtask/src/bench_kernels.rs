@@ -1,9 +1,9 @@
-//! `cargo xtask bench kernels`: the parity of a RAID-Z row beside that of OpenZFS's `raidz_test -B`, one core each, in one
-//! run.
+//! `cargo xtask bench kernels`: RAID-Z parity generation compared with OpenZFS's `raidz_test -B`, one core each, in
+//! one run.
 //!
-//! `raidz_test` measures every implementation that the processor has, one after the other; the fastest of them counts.
-//! Ours is measured before and after it, and the better of the two medians counts. Both count data and parity bytes of
-//! rows of eight data columns that hold a record of 128 KiB.
+//! `raidz_test` measures every implementation that the processor supports; its fastest one is used. Weir is measured
+//! before and after it, and the better of the two medians is used. Both rates include data and parity bytes of rows
+//! with eight data columns and a record of 128 KiB.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -13,14 +13,14 @@ use std::process::{Command, Stdio};
 use crate::judge;
 use crate::process::{Outcome, cargo, must};
 
-/// Parities that a row may have, as `raidz_test` names their making.
+/// RAID-Z parity levels with the names of their kernels in `raidz_test`.
 const PARITIES: [(&str, &str); 3] = [("1", "gen_p"), ("2", "gen_pq"), ("3", "gen_pqr")];
-/// Data bytes of a row.
+/// Data bytes per row.
 const ROW_BYTES: &str = "131072";
-/// `raidz_test` counts in 2^20 bytes.
+/// `raidz_test` reports MiB; one MiB in MB.
 const MIB_IN_MB: f64 = 1.048_576;
 
-/// Runs both and prints their ratios.
+/// Runs both and prints the ratios.
 pub fn run() -> Outcome {
     let tools = judge::tools().ok_or("bench kernels: no OpenZFS tools (cargo xtask judge --fetch)")?;
     let example = ["--release", "--quiet", "-p", "weir-codec", "--example", "kernels"];
@@ -32,8 +32,8 @@ pub fn run() -> Outcome {
     println!("{:<24} {:>12} {:>12} {:>7} {:>7}", "8 columns, 128 KiB", "Weir", "OpenZFS", "ratio", "target");
     let mut short = Vec::new();
     for (parity, kernel) in PARITIES {
-        let own = ours.get(parity).ok_or("bench kernels: our figure is missing")?;
-        let (peer, name) = theirs.get(kernel).ok_or("bench kernels: raidz_test did not say all figures")?;
+        let own = ours.get(parity).ok_or("bench kernels: Weir's rate is missing")?;
+        let (peer, name) = theirs.get(kernel).ok_or("bench kernels: raidz_test did not report all rates")?;
         let ratio = own / peer;
         println!(
             "{:<24} {own:>7.0} MB/s {peer:>7.0} MB/s {ratio:>7.2} {:>7.2}  ({name})",
@@ -47,7 +47,7 @@ pub fn run() -> Outcome {
     if short.is_empty() { Ok(()) } else { Err(format!("bench kernels: slower than OpenZFS: {}", short.join(", "))) }
 }
 
-/// Medians of our kernels in MB/s, by the number of parities; greater ones replace those that are there.
+/// Medians of Weir's kernels in MB/s by parity level; keeps the greater of two measurements.
 fn measure_ours(example: &[&str], found: &mut BTreeMap<String, f64>) -> Outcome {
     let mut command = cargo(&[&["run"][..], example, &["--", "-H", "generate"]].concat());
     let out = command.output().map_err(|error| format!("kernels: could not start: {error}"))?;
@@ -64,8 +64,8 @@ fn measure_ours(example: &[&str], found: &mut BTreeMap<String, f64>) -> Outcome 
     Ok(())
 }
 
-/// The fastest implementation's rate in MB/s and name, by kernel. It would go on for long with reconstruction: it is ended
-/// when that begins.
+/// Rate in MB/s and name of the fastest implementation, by kernel. Stops `raidz_test` when it begins with
+/// reconstruction.
 fn measure_theirs(tools: &Path) -> Result<BTreeMap<String, (f64, String)>, String> {
     let mut command = Command::new(tools.join("usr/bin/raidz_test"));
     command.arg("-B").env("LD_LIBRARY_PATH", tools.join("lib/x86_64-linux-gnu")).stdin(Stdio::null());
@@ -89,7 +89,7 @@ fn measure_theirs(tools: &Path) -> Result<BTreeMap<String, (f64, String)>, Strin
             }
         }
     }
-    // It may have ended by itself.
+    // It may have exited already.
     let _ = child.kill();
     child.wait().map_err(cannot)?;
     Ok(found)

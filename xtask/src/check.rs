@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what must hold before anything is merged, cheapest first.
+//! `cargo xtask check`: what must pass before a merge, fastest first.
 
 use crate::process::{Outcome, cargo, must};
 use crate::{licences, tidy};

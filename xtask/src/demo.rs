@@ -1,8 +1,7 @@
-//! `cargo xtask demo`: the whole of Weir on a real pool, for somebody who has none at hand.
+//! `cargo xtask demo`: Weir's main commands on a real pool, for users who have none at hand.
 //!
-//! A pool that OpenZFS made is unpacked into `target/demo`: a golden one if the golden pools are there, else one from
-//! OpenZFS's own test package. Then it is found, verified, listed and served, each step by the command that a user
-//! would type, which is shown.
+//! Unpacks a pool created by OpenZFS into `target/demo`: a golden pool if available, else one from OpenZFS's test
+//! package. Then finds, verifies, lists and serves it; each step prints the command that a user would type.
 
 use crate::judge;
 use crate::process::{Outcome, cargo, golden, must, target};
@@ -13,10 +12,10 @@ use std::process::{Command, Stdio};
 const GOLDEN: (&str, &str) = ("raidz2-4-a9", "g-raidz2-4-a9");
 /// The images of a RAID-Z pool of version 3 in the test package.
 const PACKAGED: [&str; 3] = ["zfs-pool-v3raidz1.dat", "zfs-pool-v3raidz2.dat", "zfs-pool-v3raidz3.dat"];
-/// Where the test package keeps its pools.
+/// Folder of the pools in the test package.
 const PACKAGE_FOLDER: &str = "share/zfs/zfs-tests/tests/functional/cli_root/zpool_upgrade/blockfiles";
 
-/// Entry point of the chore. `--once` ends before serving.
+/// Entry point of the task. `--once` exits before serving.
 pub fn run(arguments: &[String]) -> Outcome {
     let folder = target().join("demo");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -31,7 +30,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         )
     };
     run(&["zpool", "import"])?;
-    let pool = if pool.is_empty() { found(&weir, &folder)? } else { pool };
+    let pool = if pool.is_empty() { pool_name(&weir, &folder)? } else { pool };
     run(&["zdb", "-e", "-bcc", &pool])?;
     run(&["zfs", "list", "-t", "all", "-r", &pool])?;
     if arguments.iter().any(|a| a == "--once") {
@@ -40,12 +39,12 @@ pub fn run(arguments: &[String]) -> Outcome {
     run(&["serve", "--nfs-port", "0", "--nbd-port", "0", &pool])
 }
 
-/// Unpacks the pool unless it is there; gives its name if that is known.
+/// Unpacks the pool unless it exists; returns its name, or an empty string if it is unknown.
 fn prepare(folder: &Path) -> Result<String, String> {
     if let Some(goldens) = golden() {
         let archive = goldens.join(format!("{}.tar.zst", GOLDEN.0));
         if !folder.join("d0.img").is_file() {
-            let unpack = format!("zstd -dcq {} | tar -xSf - -C {}", quoted(&archive), quoted(folder));
+            let unpack = format!("zstd -dcq {} | tar -xSf - -C {}", shell_quoted(&archive), shell_quoted(folder));
             must("unpack a golden pool", Command::new("sh").arg("-c").arg(unpack))?;
         }
         return Ok(GOLDEN.1.to_owned());
@@ -55,17 +54,18 @@ fn prepare(folder: &Path) -> Result<String, String> {
     let source = ["", "usr"].iter().map(|p| tools.join(p).join(PACKAGE_FOLDER)).find(|p| p.is_dir());
     let source = source.ok_or_else(|| format!("{}: no {PACKAGE_FOLDER} there", tools.display()))?;
     for name in PACKAGED {
-        let (from, to) = (source.join(format!("{name}.bz2")), folder.join(name));
+        let from = source.join(format!("{name}.bz2"));
+        let to = folder.join(name);
         if !to.is_file() {
-            let unpack = format!("bzip2 -dc {} > {}", quoted(&from), quoted(&to));
+            let unpack = format!("bzip2 -dc {} > {}", shell_quoted(&from), shell_quoted(&to));
             must(&format!("unpack {name}"), Command::new("sh").arg("-c").arg(unpack))?;
         }
     }
     Ok(String::new())
 }
 
-/// The name of the one pool that `weir zpool import` finds.
-fn found(weir: &PathBuf, folder: &str) -> Result<String, String> {
+/// Name of the pool that `weir zpool import` finds.
+fn pool_name(weir: &PathBuf, folder: &str) -> Result<String, String> {
     let out = Command::new(weir)
         .args(["zpool", "import", "-d", folder])
         .stderr(Stdio::inherit())
@@ -73,10 +73,10 @@ fn found(weir: &PathBuf, folder: &str) -> Result<String, String> {
         .map_err(|error| format!("{}: {error}", weir.display()))?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let name = text.lines().find_map(|line| line.trim().strip_prefix("pool:"));
-    name.map(|n| n.trim().to_owned()).ok_or_else(|| format!("no pool was found in {folder}"))
+    name.map(|n| n.trim().to_owned()).ok_or_else(|| format!("no pool was pool_name in {folder}"))
 }
 
-/// A path as one word of the shell.
-fn quoted(path: &Path) -> String {
+/// Quotes a path for the shell.
+fn shell_quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }

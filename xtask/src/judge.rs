@@ -1,32 +1,32 @@
-//! `cargo xtask judge`: other people's tools as judges.
+//! `cargo xtask judge`: third-party tools as conformance tests.
 //!
-//! `--fetch` unpacks OpenZFS's own user-space tools (see `scripts/fetch-zfs-tools.sh`); everything else is handed to
-//! the binary `weir-judge` of `weir-judges`, which knows the engine.
+//! `--fetch` unpacks OpenZFS's user-space tools (see `scripts/fetch-zfs-tools.sh`); everything else is passed to the
+//! binary `weir-judge`, which links the engine.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::process::{Outcome, Tally, cargo, must, target, top, watch};
+use crate::process::{Outcome, Totals, cargo, must, target, top, watch};
 
-/// The folder that holds OpenZFS's tools, if it is there: `WEIR_ZFS_TOOLS`, else `target/judges/zfs`.
+/// Folder of OpenZFS's tools, if they exist: `WEIR_ZFS_TOOLS`, else `target/judges/zfs`.
 pub fn tools() -> Option<PathBuf> {
     let folder = std::env::var_os("WEIR_ZFS_TOOLS").map_or_else(|| target().join("judges/zfs"), PathBuf::from);
     folder.join("sbin/zdb").is_file().then_some(folder)
 }
 
-/// Entry point of the chore.
+/// Entry point of the task.
 pub fn run(arguments: &[String]) -> Outcome {
     match arguments.first().map(String::as_str) {
         Some("--fetch") => fetch(arguments.iter().any(|argument| argument == "--peer")),
         Some(_) => {
-            let (tally, succeeded) = start(arguments, "dev")?;
-            if succeeded && tally.failed == 0 { Ok(()) } else { Err("the judges disagree with Weir".to_string()) }
+            let (totals, succeeded) = start(arguments, "dev")?;
+            if succeeded && totals.failed == 0 { Ok(()) } else { Err("conformance tests failed".to_string()) }
         }
-        None => Err("judge: say --fetch, or which judge (`cargo xtask judge help`)".to_string()),
+        None => Err("judge: needs --fetch or the name of a run (`cargo xtask judge help`)".to_string()),
     }
 }
 
-/// Unpacks the tools; with `peer` also zfs-fuse. Nothing is done when they are there already.
+/// Unpacks the tools, with `peer` also zfs-fuse, unless they exist.
 pub fn fetch(peer: bool) -> Outcome {
     if let (Some(folder), Some(_)) = (tools(), std::env::var_os("WEIR_ZFS_TOOLS")) {
         println!("OpenZFS tools: {} (WEIR_ZFS_TOOLS)", folder.display());
@@ -41,9 +41,9 @@ pub fn fetch(peer: bool) -> Outcome {
     must("fetch OpenZFS tools", &mut script)
 }
 
-/// Runs `weir-judge` with these arguments in a cargo profile and reads its closing figures.
-pub fn start(arguments: &[String], profile: &str) -> Result<(Tally, bool), String> {
-    // Most judges start the program itself.
+/// Runs `weir-judge` with these arguments in a cargo profile and parses its totals.
+pub fn start(arguments: &[String], profile: &str) -> Result<(Totals, bool), String> {
+    // Most conformance runs start the `weir` program itself.
     must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
     let mut command =
         cargo(&["run", "--quiet", "--profile", profile, "-p", "weir-judges", "--bin", "weir-judge", "--"]);
@@ -51,11 +51,11 @@ pub fn start(arguments: &[String], profile: &str) -> Result<(Tally, bool), Strin
     if let Some(folder) = tools() {
         command.env("WEIR_ZFS_TOOLS", folder);
     }
-    let mut tally = Tally::default();
+    let mut totals = Totals::default();
     let succeeded = watch(&format!("judge {}", arguments.join(" ")), &mut command, |line| {
-        if let Some(closing) = Tally::from_closing_line(line) {
-            tally.add(closing);
+        if let Some(run) = Totals::from_last_line(line) {
+            totals.add(run);
         }
     })?;
-    Ok((tally, succeeded))
+    Ok((totals, succeeded))
 }

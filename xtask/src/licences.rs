@@ -1,8 +1,8 @@
-//! Licences of every dependency against the allow-list in `deny.toml`.
+//! Checks the licence of every dependency against the allow-list in `deny.toml`.
 //!
-//! cargo-deny reads the same file and does more (advisories, sources); it runs when it is installed. The check here
-//! needs only `cargo metadata`, so it always runs: an SPDX expression passes if the allow-list can satisfy it, where
-//! `OR` (or the old `/`) gives a choice and `AND` demands both.
+//! cargo-deny reads the same file and checks more (advisories, sources); it runs if it is installed. This check needs
+//! only `cargo metadata`, so it always runs: an SPDX expression passes if the allow-list satisfies it; `OR` (or the
+//! old `/`) is a choice, `AND` requires both.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::process::{Outcome, cargo, must, on_path, top};
 
-/// Checks every package that the workspace's lock file reaches.
+/// Checks every package of the lock file.
 pub fn run() -> Outcome {
     let allowed = allow_list()?;
     let metadata = metadata(false)?;
@@ -36,7 +36,7 @@ pub fn run() -> Outcome {
     Ok(())
 }
 
-/// `cargo metadata` as JSON, of the workspace's own packages alone or of all.
+/// Output of `cargo metadata` as JSON, for the workspace's packages only or for all.
 pub fn metadata(own_only: bool) -> Result<Value, String> {
     let mut command = cargo(&["metadata", "--format-version", "1", "--locked"]);
     if own_only {
@@ -49,7 +49,7 @@ pub fn metadata(own_only: bool) -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 
-/// The quoted names in `allow = [ … ]` of the `[licenses]` section.
+/// The quoted names in `allow = [ … ]` of section `[licenses]`.
 fn allow_list() -> Result<BTreeSet<String>, String> {
     let text = std::fs::read_to_string(top().join("deny.toml")).map_err(|error| format!("deny.toml: {error}"))?;
     let section = text.split("[licenses]").nth(1).ok_or("deny.toml has no [licenses]")?;
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_are_judged_by_what_they_demand() {
+    fn spdx_expressions_are_evaluated() {
         let allowed: BTreeSet<String> =
             ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"].map(str::to_string).into();
         for good in [

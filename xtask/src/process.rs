@@ -1,38 +1,38 @@
-//! Running other programs: one place that knows the workspace's top and how a failure is reported.
+//! Runs other programs and reports their failures.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What a chore ends with: nothing, or the line that says why it failed.
+/// Result of a task; the error is the message to print.
 pub type Outcome = Result<(), String>;
 
-/// How many cases of a run passed, failed and were skipped.
+/// Numbers of passed, failed and skipped cases of a run.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct Totals {
     /// Cases that passed.
     pub passed: u64,
     /// Cases that failed.
     pub failed: u64,
-    /// Cases that were not run, each with a reason printed by whoever skipped it.
+    /// Cases that were not run; whatever skipped a case printed the reason.
     pub skipped: u64,
 }
 
-impl Tally {
-    /// Adds another run's figures.
-    pub fn add(&mut self, other: Tally) {
+impl Totals {
+    /// Adds another run's numbers.
+    pub fn add(&mut self, other: Totals) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
 
-    /// Reads a closing line `N passed, N failed, N skipped` (of our judges) if this is one.
-    pub fn from_closing_line(line: &str) -> Option<Tally> {
-        let mut tally = Tally::default();
+    /// Parses the last line `N passed, N failed, N skipped` of a conformance run.
+    pub fn from_last_line(line: &str) -> Option<Totals> {
+        let mut totals = Totals::default();
         let mut parts = line.trim().split(", ");
         for (field, word) in
-            [(&mut tally.passed, "passed"), (&mut tally.failed, "failed"), (&mut tally.skipped, "skipped")]
+            [(&mut totals.passed, "passed"), (&mut totals.failed, "failed"), (&mut totals.skipped, "skipped")]
         {
             let (number, label) = parts.next()?.split_once(' ')?;
             if label != word {
@@ -40,59 +40,60 @@ impl Tally {
             }
             *field = number.parse().ok()?;
         }
-        parts.next().is_none().then_some(tally)
+        parts.next().is_none().then_some(totals)
     }
 
-    /// Reads a `test result:` line of Rust's test harness if this is one.
-    pub fn from_test_result(line: &str) -> Option<Tally> {
+    /// Parses a `test result:` line of Rust's test harness.
+    pub fn from_test_result(line: &str) -> Option<Totals> {
         let figures = line.trim().strip_prefix("test result: ")?.split_once(". ")?.1;
-        let mut tally = Tally::default();
+        let mut totals = Totals::default();
         for part in figures.split(';') {
             let mut words = part.split_whitespace();
             let (Some(number), Some(label)) = (words.next(), words.next()) else { continue };
             let Ok(number) = number.parse() else { continue };
             match label {
-                "passed" => tally.passed = number,
-                "failed" => tally.failed = number,
-                "ignored" => tally.skipped = number,
+                "passed" => totals.passed = number,
+                "failed" => totals.failed = number,
+                "ignored" => totals.skipped = number,
                 _ => {}
             }
         }
-        Some(tally)
+        Some(totals)
     }
 }
 
-/// The top of the workspace.
+/// Root folder of the workspace.
 pub fn top() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The folder that cargo builds into.
+/// Cargo's target folder.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| top().join("target"), PathBuf::from)
 }
 
-/// The golden pools: `WEIR_GOLDEN`, else `../shared/golden` beside the workspace; none if the folder is not there.
+/// Folder of the golden pools: `WEIR_GOLDEN`, else `../shared/golden` beside the workspace; `None` if it does not
+/// exist.
 pub fn golden() -> Option<PathBuf> {
     let folder = std::env::var_os("WEIR_GOLDEN").map_or_else(|| top().join("../shared/golden"), PathBuf::from);
     folder.is_dir().then_some(folder)
 }
 
-/// A cargo command at the workspace's top, with nothing on its standard input.
+/// A cargo command in the workspace root with empty standard input.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(top()).stdin(Stdio::null());
     command
 }
 
-/// The time, to tell how long a step took.
-#[allow(clippy::disallowed_methods, reason = "chores run in real time")]
+/// Current time, to measure steps.
+#[allow(clippy::disallowed_methods, reason = "tasks run in real time")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Runs a command to its end and fails, naming the step, unless it succeeded.
+/// Runs a command; fails, naming the step, unless it succeeds.
 pub fn must(step: &str, command: &mut Command) -> Outcome {
     println!("== {step}");
     let started = now();
@@ -101,8 +102,8 @@ pub fn must(step: &str, command: &mut Command) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("{step}: failed ({status})")) }
 }
 
-/// Runs a command, shows its standard output line by line, and hands each line to `see`. Tells whether it succeeded, and
-/// says how long it took.
+/// Runs a command, prints its standard output and passes each line to `see`. Returns whether it succeeded; prints the
+/// elapsed time.
 pub fn watch(step: &str, command: &mut Command, mut see: impl FnMut(&str)) -> Result<bool, String> {
     println!("== {step}");
     let started = now();
@@ -121,7 +122,7 @@ pub fn watch(step: &str, command: &mut Command, mut see: impl FnMut(&str)) -> Re
     Ok(status.success())
 }
 
-/// Whether a program of this name stands on the PATH.
+/// Whether a program of this name is on the PATH.
 pub fn on_path(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
@@ -132,17 +133,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closing_lines_are_read_and_others_are_not() {
-        let tally = Tally { passed: 61, failed: 2, skipped: 4 };
-        assert_eq!(Tally::from_closing_line("61 passed, 2 failed, 4 skipped"), Some(tally));
-        assert_eq!(Tally::from_closing_line("61 passed, 2 failed"), None);
-        assert_eq!(Tally::from_closing_line("pool x: 61 passed, 2 failed, 4 skipped"), None);
+    fn only_last_lines_of_runs_are_parsed() {
+        let totals = Totals { passed: 61, failed: 2, skipped: 4 };
+        assert_eq!(Totals::from_last_line("61 passed, 2 failed, 4 skipped"), Some(totals));
+        assert_eq!(Totals::from_last_line("61 passed, 2 failed"), None);
+        assert_eq!(Totals::from_last_line("pool x: 61 passed, 2 failed, 4 skipped"), None);
     }
 
     #[test]
-    fn test_results_are_read_also_when_they_failed() {
+    fn results_of_failed_tests_are_parsed() {
         let line = "test result: FAILED. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.1s";
-        assert_eq!(Tally::from_test_result(line), Some(Tally { passed: 12, failed: 1, skipped: 3 }));
-        assert_eq!(Tally::from_test_result("running 3 tests"), None);
+        assert_eq!(Totals::from_test_result(line), Some(Totals { passed: 12, failed: 1, skipped: 3 }));
+        assert_eq!(Totals::from_test_result("running 3 tests"), None);
     }
 }

@@ -1,13 +1,13 @@
-//! `cargo xtask test`: everything that proves Weir on this machine in one go, and the sums at the end.
+//! `cargo xtask test`: all tests that can run on this machine, and their totals.
 //!
-//! First the workspace's own tests (unit, integration, documentation), then the judges that need only what is at
-//! hand: the golden pools if their folder is there, OpenZFS's tools if they were fetched. Whatever cannot run is
-//! counted as skipped with one line that says why. The last line is `N passed, N failed, N skipped`.
+//! First the workspace's tests (unit, integration, documentation), then the conformance runs whose prerequisites
+//! exist: golden pools, OpenZFS's tools. Whatever cannot run counts as skipped, with a line that gives the reason.
+//! The last line is `N passed, N failed, N skipped`.
 
 use crate::judge;
-use crate::process::{Outcome, Tally, cargo, golden, target, watch};
+use crate::process::{Outcome, Totals, cargo, golden, target, watch};
 
-/// The judges that belong to every test run, with what each needs.
+/// The conformance runs of every test run, with their prerequisites.
 const JUDGES: &[(&[&str], Needs)] = &[
     (&["golden", "--via", "engine"], Needs::Golden),
     (&["golden", "--via", "nfs"], Needs::Golden),
@@ -30,12 +30,12 @@ enum Needs {
     Both,
 }
 
-/// Entry point of the chore. `--fast` leaves the judges out; other arguments go to `cargo test`.
+/// Entry point of the task. `--fast` skips the conformance runs; other arguments are passed to `cargo test`.
 pub fn run(arguments: &[String]) -> Outcome {
     let fast = arguments.iter().any(|argument| argument == "--fast");
     let others: Vec<&String> = arguments.iter().filter(|argument| *argument != "--fast").collect();
-    let mut tally = Tally::default();
-    let mut broken = Vec::new();
+    let mut totals = Totals::default();
+    let mut failed_runs = Vec::new();
 
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.args(others);
@@ -43,44 +43,48 @@ pub fn run(arguments: &[String]) -> Outcome {
         command.env("WEIR_ZFS_TOOLS", tools);
     }
     let succeeded = watch("tests of the workspace", &mut command, |line| {
-        if let Some(result) = Tally::from_test_result(line) {
-            tally.add(result);
+        if let Some(result) = Totals::from_test_result(line) {
+            totals.add(result);
         }
     })?;
     if !succeeded {
-        broken.push("cargo test".to_string());
+        failed_runs.push("cargo test".to_string());
     }
     if !fast {
         for (arguments, needs) in JUDGES {
             let name = arguments.join(" ");
             if let Some(reason) = missing(*needs) {
                 println!("== judge {name}\nskipped: {reason}");
-                tally.skipped += 1;
+                totals.skipped += 1;
                 continue;
             }
             let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            let (figures, succeeded) = judge::start(&arguments, "dev")?;
-            tally.add(figures);
+            let (results, succeeded) = judge::start(&arguments, "dev")?;
+            totals.add(results);
             if !succeeded {
-                broken.push(format!("judge {name}"));
+                failed_runs.push(format!("judge {name}"));
             }
         }
     }
-    // A run that ends without a figure for what broke (a crash, a build error) still counts as one failure.
-    if !broken.is_empty() && tally.failed == 0 {
-        tally.failed = broken.len() as u64;
+    // A run that ends without totals (a crash, a build error) counts as one failure.
+    if !failed_runs.is_empty() && totals.failed == 0 {
+        totals.failed = failed_runs.len() as u64;
     }
-    println!("\n{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
-    if broken.is_empty() && tally.failed == 0 { Ok(()) } else { Err(format!("failed: {}", broken.join(", "))) }
+    println!("\n{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
+    if failed_runs.is_empty() && totals.failed == 0 {
+        Ok(())
+    } else {
+        Err(format!("failed: {}", failed_runs.join(", ")))
+    }
 }
 
-/// Power cuts of recorded histories when nobody says how many.
+/// Default number of simulated power cuts.
 const CUTS: &str = "20000";
-/// And in the long form.
+/// Number of simulated power cuts with `--long`.
 const LONG_CUTS: &str = "1000000";
 
-/// The words of `cargo xtask sim` that are about power cuts, with the variable that the test reads for each.
-const CUT_WORDS: &[(&str, &str)] = &[
+/// Options of `cargo xtask sim` that configure power cuts, with the environment variable that the test reads.
+const CUT_OPTIONS: &[(&str, &str)] = &[
     ("--cuts", "WEIR_SIM_CUTS"),
     ("--seed", "WEIR_SIM_SEED"),
     ("--at", "WEIR_SIM_AT"),
@@ -88,22 +92,24 @@ const CUT_WORDS: &[(&str, &str)] = &[
     ("--state", "WEIR_SIM_STATE"),
 ];
 
-/// Variables for the test of power cuts, with their values.
+/// Environment variables for the power cut test, with their values.
 type Settings = Vec<(&'static str, String)>;
 
-/// What `arguments` and the environment say of power cuts, and the arguments that are left.
+/// Splits the arguments into settings of the power cut test and the rest; variables of the environment override
+/// defaults.
 fn cut_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String> {
     let long = arguments.iter().any(|word| word == "--long");
     let mut settings = vec![("WEIR_SIM_CUTS", if long { LONG_CUTS } else { CUTS }.to_owned())];
-    // The pools have to be put into files for zdb: now and then will do.
+    // zdb needs the pools as files, which is slow, so only a sample is checked.
     settings.push(("WEIR_SIM_ZDB", "500".to_owned()));
     if long {
         settings.push(("WEIR_SIM_STATE", target().join("sim-state").display().to_string()));
     }
     settings.retain(|(name, _)| std::env::var_os(name).is_none());
-    let (mut rest, mut words) = (Vec::new(), arguments.iter().filter(|word| *word != "--long"));
+    let mut rest = Vec::new();
+    let mut words = arguments.iter().filter(|word| *word != "--long");
     while let Some(word) = words.next() {
-        match CUT_WORDS.iter().find(|(known, _)| known == word) {
+        match CUT_OPTIONS.iter().find(|(known, _)| known == word) {
             Some((_, variable)) => {
                 let value = words.next().ok_or_else(|| format!("sim: {word} needs a value"))?;
                 settings.retain(|(name, _)| name != variable);
@@ -115,8 +121,8 @@ fn cut_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String>
     Ok((settings, rest))
 }
 
-/// `cargo xtask sim`: seeds through the simulator, optimised, with what is not about power cuts handed to it; then power
-/// cuts of recorded histories of pools. A run with `--state FILE`, or `--long`, goes on where the last one was stopped.
+/// `cargo xtask sim`: runs the simulator, optimised, with the arguments that do not concern power cuts; then power
+/// cuts of recorded pool histories. `--state FILE`, implied by `--long`, resumes an interrupted run.
 pub fn sim(arguments: &[String]) -> Outcome {
     let (settings, rest) = cut_settings(arguments)?;
     let mut command = cargo(&["run", "--quiet", "--release", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
@@ -142,7 +148,7 @@ fn missing(needs: Needs) -> Option<&'static str> {
         return Some("no golden pools (set WEIR_GOLDEN to their folder)");
     }
     if matches!(needs, Needs::Tools | Needs::Both) && judge::tools().is_none() {
-        return Some("OpenZFS's tools are not here (cargo xtask judge --fetch)");
+        return Some("OpenZFS's tools are missing (cargo xtask judge --fetch)");
     }
     None
 }
@@ -152,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_about_power_cuts_are_told_from_others() {
+    fn power_cut_options_are_separated_from_other_arguments() {
         let words = ["--seeds", "5", "--long", "--cuts", "77"].map(ToString::to_string);
         let (settings, rest) = cut_settings(&words).unwrap();
         assert_eq!(rest, ["--seeds", "5"]);

@@ -1,14 +1,14 @@
-//! `cargo xtask tidy`: rules that neither the compiler nor clippy knows.
+//! `cargo xtask tidy`: rules that neither the compiler nor clippy checks.
 //!
-//! - The layering of ARCHITECTURE.md: the table below is the only place where an edge between crates is allowed, and
-//!   it is checked against `cargo metadata`, so a new edge is a reviewed line here, never an accident.
-//! - Sizes: source files and functions stay readable. What is too long today stands with its figure in
-//!   `tidy-exceptions.txt`, and that figure can only go down.
-//! - Every module opens with its theory (`//!`); nothing is left half done; no path of one machine; `unsafe` only
-//!   where it is allowed.
+//! - Layering: the table below is the only place that allows an edge between crates. It is checked against `cargo
+//!   metadata`, so each new edge is a reviewed line here.
+//! - Sizes: source files and functions have a maximum length. Files and functions that are longer today are listed
+//!   with their length in `tidy-exceptions.txt`; these lengths can only decrease.
+//! - Every module opens with its documentation (`//!`); no unfinished work; no path of one machine; `unsafe` only in
+//!   the listed crates. - Language: no banned words (`words`), no packed tuple bindings.
 //!
-//! Functions are measured by rustfmt's own layout: one begins at a line with `fn` and ends at the first line that
-//! holds nothing but a closing brace at the same depth. That is a heuristic, and good enough for formatted code.
+//! Functions are measured by rustfmt's layout: a function begins at a line with `fn` and ends at the first line that
+//! contains only a closing brace at the same indentation. This is a heuristic for formatted code.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 use crate::licences::metadata;
 use crate::process::{Outcome, top};
+use crate::words;
 
-/// Which crates of ours a crate may use. A crate absent here may use none.
+/// The workspace crates that each crate may depend on. A crate absent here may depend on none.
 const EDGES: &[(&str, &[&str])] = &[
     ("format", &[]),
     ("codec", &["format"]),
@@ -44,20 +45,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Crates that every crate's tests may use besides its own edges: they hold no engine code.
+/// Crates that the tests of every crate may also depend on: they contain no engine code.
 const TEST_ONLY: &[&str] = &["sim"];
 
-/// The only rooms with `unsafe`: kernels of the codec, the seam to the operating system.
-const UNSAFE_ROOMS: &[&str] = &["crates/codec/", "crates/machine/"];
+/// The only crates with `unsafe`: the codec's SIMD kernels and the operating system interface.
+const UNSAFE_CRATES: &[&str] = &["crates/codec/", "crates/machine/"];
 
 const FILE_LINES: usize = 600;
 const TEST_FILE_LINES: usize = 1000;
-const FUNCTION_LINES: usize = 70;
+const FUNCTION_LINES: usize = 80;
 const EXCEPTIONS: &str = "xtask/tidy-exceptions.txt";
 
-/// Entry point of the chore: prints every breach, fails if there is one.
+/// Entry point of the task: prints every violation and fails if there is one.
 pub fn run() -> Outcome {
-    let mut breaches = edges(&metadata(true)?);
+    let mut violations = edges(&metadata(true)?);
     let mut sizes = Sizes::read()?;
     let top = top();
     let mut files = Vec::new();
@@ -66,28 +67,29 @@ pub fn run() -> Outcome {
     for path in &files {
         let name = path.strip_prefix(&top).unwrap_or(path).to_string_lossy().into_owned();
         let Ok(text) = fs::read_to_string(path) else { continue };
-        breaches.extend(leftovers(&name, &text));
+        violations.extend(leftovers(&name, &text));
+        violations.extend(words::check(&name, &text));
         if name.ends_with(".rs") {
-            breaches.extend(theory(&name, &text));
-            breaches.extend(unsafe_rooms(&name, &text));
-            breaches.extend(sizes.judge(&name, &text));
+            violations.extend(module_docs(&name, &text));
+            violations.extend(unsafe_outside(&name, &text));
+            violations.extend(sizes.check(&name, &text));
         }
     }
-    breaches.extend(sizes.unused());
-    if breaches.is_empty() {
-        println!("tidy: {} files in order", files.len());
+    violations.extend(sizes.unused_exceptions());
+    if violations.is_empty() {
+        println!("tidy: {} files checked", files.len());
         return Ok(());
     }
-    Err(format!("{}\ntidy: {} breaches", breaches.join("\n"), breaches.len()))
+    Err(format!("{}\ntidy: {} violations", violations.join("\n"), violations.len()))
 }
 
-/// Compares every dependency between our crates with the table.
+/// Compares every dependency between workspace crates with the table.
 fn edges(metadata: &serde_json::Value) -> Vec<String> {
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let name = short(package["name"].as_str().unwrap_or_default());
         let Some((_, allowed)) = EDGES.iter().find(|(from, _)| *from == name) else {
-            breaches.push(format!("layering: crate {name} is not in the table of xtask/src/tidy.rs"));
+            violations.push(format!("layering: crate {name} is not in the table of xtask/src/tidy.rs"));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
@@ -97,18 +99,18 @@ fn edges(metadata: &serde_json::Value) -> Vec<String> {
             let to = short(dependency["name"].as_str().unwrap_or_default());
             let in_tests = dependency["kind"].as_str() == Some("dev");
             if !allowed.contains(&to) && !(in_tests && (TEST_ONLY.contains(&to) || to == name)) {
-                breaches.push(format!("layering: {name} must not use {to}"));
+                violations.push(format!("layering: {name} must not use {to}"));
             }
         }
     }
-    breaches
+    violations
 }
 
 fn short(name: &str) -> &str {
     name.strip_prefix("weir-").unwrap_or(name)
 }
 
-/// Every text file of the repository that is ours, found by walking: no build output, nothing hidden but `.ci`.
+/// Collects the repository's text files, without build output and hidden files except `.ci`.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Outcome {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     for entry in entries.flatten() {
@@ -130,9 +132,9 @@ fn is_text(name: &str) -> bool {
     [".rs", ".md", ".toml", ".sh", ".txt", ".yml"].iter().any(|ending| name.ends_with(ending))
 }
 
-/// Marks of unfinished work and paths that exist on one machine only.
+/// Marks of unfinished work, and paths that exist on one machine only.
 fn leftovers(name: &str, text: &str) -> Vec<String> {
-    // Put together from halves so that this file does not accuse itself.
+    // Concatenated from halves so that this file does not contain the marks.
     let marks = [
         concat!("TO", "DO"),
         concat!("FIX", "ME"),
@@ -141,28 +143,28 @@ fn leftovers(name: &str, text: &str) -> Vec<String> {
         concat!("unimplemented", "!("),
     ];
     let places = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/Us", "ers/"), concat!("/ho", "me/")];
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for (number, line) in text.lines().enumerate() {
         if let Some(mark) = marks.iter().find(|mark| line.contains(**mark)) {
-            breaches.push(format!("{name}:{}: leftover {mark}", number + 1));
+            violations.push(format!("{name}:{}: leftover {mark}", number + 1));
         }
         if let Some(place) = places.iter().find(|place| line.contains(**place)) {
-            breaches.push(format!("{name}:{}: path of one machine ({place})", number + 1));
+            violations.push(format!("{name}:{}: path of one machine ({place})", number + 1));
         }
     }
-    breaches
+    violations
 }
 
-/// Each module opens with `//!`, tests aside.
-fn theory(name: &str, text: &str) -> Option<String> {
+/// Each module except tests must open with `//!`.
+fn module_docs(name: &str, text: &str) -> Option<String> {
     let opens = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with("#![")).unwrap_or_default();
     let exempt = name.ends_with("/tests.rs") || name.contains("/tests/") || name.ends_with("build.rs");
-    (!exempt && !opens.starts_with("//!")).then(|| format!("{name}: does not open with its theory (//!)"))
+    (!exempt && !opens.starts_with("//!")).then(|| format!("{name}: does not open with module documentation (//!)"))
 }
 
-fn unsafe_rooms(name: &str, text: &str) -> Vec<String> {
+fn unsafe_outside(name: &str, text: &str) -> Vec<String> {
     let word = concat!("un", "safe");
-    if UNSAFE_ROOMS.iter().any(|room| name.starts_with(room)) {
+    if UNSAFE_CRATES.iter().any(|room| name.starts_with(room)) {
         return Vec::new();
     }
     let used = |line: &str| {
@@ -176,9 +178,9 @@ fn unsafe_rooms(name: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Lengths against the limits and the exceptions, whose figures can only shrink.
+/// Checks lengths against the limits and the exceptions.
 struct Sizes {
-    /// `path` or `path::function` → the length that is put up with.
+    /// `path` or `path::function` → the permitted length.
     exceptions: BTreeMap<String, usize>,
     used: Vec<String>,
 }
@@ -188,22 +190,23 @@ impl Sizes {
         let text = fs::read_to_string(top().join(EXCEPTIONS)).map_err(|error| format!("{EXCEPTIONS}: {error}"))?;
         let mut exceptions = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
-            let (name, lines) = line.rsplit_once(' ').ok_or_else(|| format!("{EXCEPTIONS}: odd line {line:?}"))?;
-            let lines = lines.parse().map_err(|_| format!("{EXCEPTIONS}: odd figure in {line:?}"))?;
+            let (name, lines) =
+                line.rsplit_once(' ').ok_or_else(|| format!("{EXCEPTIONS}: malformed line {line:?}"))?;
+            let lines = lines.parse().map_err(|_| format!("{EXCEPTIONS}: malformed length in {line:?}"))?;
             exceptions.insert(name.to_string(), lines);
         }
         Ok(Sizes { exceptions, used: Vec::new() })
     }
 
-    fn judge(&mut self, name: &str, text: &str) -> Vec<String> {
+    fn check(&mut self, name: &str, text: &str) -> Vec<String> {
         let tests = name.ends_with("/tests.rs") || name.contains("/tests/");
-        let mut breaches = Vec::new();
+        let mut violations = Vec::new();
         let limit = if tests { TEST_FILE_LINES } else { FILE_LINES };
-        breaches.extend(self.over(name, text.lines().count(), limit));
+        violations.extend(self.over(name, text.lines().count(), limit));
         for (function, lines) in functions(text) {
-            breaches.extend(self.over(&format!("{name}::{function}"), lines, FUNCTION_LINES));
+            violations.extend(self.over(&format!("{name}::{function}"), lines, FUNCTION_LINES));
         }
-        breaches
+        violations
     }
 
     fn over(&mut self, name: &str, lines: usize, limit: usize) -> Option<String> {
@@ -217,19 +220,20 @@ impl Sizes {
             }
             Some(figure) if lines < *figure => {
                 self.used.push(name.to_string());
-                Some(format!("{name}: shrank from {figure} to {lines} lines: lower its figure in {EXCEPTIONS}"))
+                Some(format!("{name}: shrank from {figure} to {lines} lines: lower its length in {EXCEPTIONS}"))
             }
             _ => Some(format!("{name}: {lines} lines, at most {limit}")),
         }
     }
 
-    fn unused(&self) -> Vec<String> {
-        let unused = self.exceptions.keys().filter(|name| !self.used.contains(name));
-        unused.map(|name| format!("{name}: no longer too long, strike it from {EXCEPTIONS}")).collect()
+    fn unused_exceptions(&self) -> Vec<String> {
+        let unused_exceptions = self.exceptions.keys().filter(|name| !self.used.contains(name));
+        unused_exceptions.map(|name| format!("{name}: no longer too long, remove it from {EXCEPTIONS}")).collect()
     }
 }
 
-/// Name and length of each function in formatted source. Of two with one name, the longer counts.
+/// Name and length of each function in formatted source. Of two functions with the same name, the longer one is
+/// reported.
 fn functions(text: &str) -> BTreeMap<String, usize> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = BTreeMap::new();
@@ -263,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_measured_by_their_braces() {
+    fn functions_are_measured_by_indentation() {
         let text = "impl A {\n    pub async fn long(&self) {\n        if x {\n        }\n    }\n\n    fn short() {}\n}\nfn last() {\n}\n";
         let found = functions(text);
         assert_eq!(found.get("long"), Some(&4));
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_upwards_is_a_breach() {
+    fn an_upward_edge_is_a_violation() {
         let metadata = serde_json::json!({ "packages": [
             { "name": "weir-format", "dependencies": [{ "name": "weir-pool", "path": "x", "kind": null }] },
             { "name": "weir-codec", "dependencies": [{ "name": "weir-format", "path": "x", "kind": null }] },
@@ -286,17 +290,17 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_only_shrink() {
+    fn exceptions_only_decrease() {
         let mut sizes =
             Sizes { exceptions: [("a.rs".to_string(), 700), ("b.rs".to_string(), 650)].into(), used: vec![] };
         assert_eq!(sizes.over("a.rs", 700, 600), None);
-        assert!(sizes.over("a.rs", 690, 600).is_some_and(|breach| breach.contains("lower its figure")));
-        assert!(sizes.over("a.rs", 701, 600).is_some_and(|breach| breach.contains("at most 600")));
-        assert_eq!(sizes.unused().len(), 1);
+        assert!(sizes.over("a.rs", 690, 600).is_some_and(|violation| violation.contains("lower its length")));
+        assert!(sizes.over("a.rs", 701, 600).is_some_and(|violation| violation.contains("at most 600")));
+        assert_eq!(sizes.unused_exceptions().len(), 1);
     }
 
     #[test]
-    fn leftovers_are_found() {
+    fn unfinished_work_and_local_paths_are_found() {
         let text = format!("// {}: later\nlet p = \"{}x\";\n", concat!("TO", "DO"), concat!("/wo", "rk/"));
         assert_eq!(leftovers("a.rs", &text).len(), 2);
     }

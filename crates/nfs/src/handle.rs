@@ -31,9 +31,9 @@ pub struct FileId {
 /// Reason why a handle is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleError {
-    /// It was not made by this implementation.
+    /// Not made by this implementation.
     Bad,
-    /// It was made with another secret or for another pool.
+    /// Made with another secret or for another pool.
     Stale,
 }
 

@@ -55,7 +55,7 @@ impl Results {
 /// An encoded record.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// Its pieces in order; the first begins with the record mark.
+    /// Pieces of the record in order; the first begins with the record mark.
     pub pieces: SmallVec<[Bytes; 6]>,
 }
 

@@ -43,9 +43,9 @@ pub struct Secrets {
 /// A client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address, which identifies the client across connections.
+    /// Address of the client, which identifies the client across connections.
     pub name: Arc<str>,
-    /// Its source port.
+    /// Source port.
     pub port: u16,
     /// Whether it may modify files.
     pub may_write: bool,
