@@ -1,13 +1,13 @@
 //! Access control lists (OpenZFS `include/sys/zfs_acl.h`, `module/os/linux/zfs/zfs_acl.c`), NFSv4-style, in two forms:
 //!
 //! ```text
-//!  version 0   12 bytes each: who (u32) · mask (u32) · flags (u16) · type (u16)
+//!  version 0   12 bytes each: id (u32) · mask (u32) · flags (u16) · type (u16)
 //!  FUID        type (u16) · flags (u16) · mask (u32), and unless it is the owner's, group's or everyone's:
-//!              who (u64), and for object types two GUIDs (16 each)
+//!              id (u64), and for object types two GUIDs (16 each)
 //! ```
 //!
-//! In files before system attributes a list of up to 72 bytes lies in the znode, a longer one in an object of its own
-//! ([`EmbeddedAcl`]); later the attribute `ZPL_DACL_ACES` holds it.
+//! Files without system attributes store a list of up to 72 bytes in the znode and a longer one in a separate object
+//! ([`EmbeddedAcl`]). Files with system attributes store the list in the attribute `ZPL_DACL_ACES`.
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
@@ -15,48 +15,49 @@ use crate::ids::ObjectId;
 
 const WHAT: &str = "ACL";
 
-/// One entry.
+/// One access control entry (`zfs_ace_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ace {
-    /// 0 allow, 1 deny, 2 audit, 3 alarm; 5–8 the same for object types.
+    /// Entry type: 0 allow, 1 deny, 2 audit, 3 alarm; 5–8 are the same for object types.
     pub kind: u16,
-    /// [`Ace::OWNER`] and so on; inheritance in the lower bits.
+    /// Principal flags ([`Ace::OWNER`] etc.) and, in the lower bits, inheritance flags.
     pub flags: u16,
-    /// Permissions, as NFSv4 numbers them.
+    /// Permission bits, numbered as in NFSv4.
     pub mask: u32,
-    /// Whom it is about, if not owner, group or everyone: a FUID (domain index above, id in the lower 32 bits).
+    /// The principal, unless the flags name owner, group or everyone: a FUID (domain index in the upper, id in the
+    /// lower 32 bits).
     pub who: u64,
-    /// Object type and inherited object type, for the object kinds.
+    /// GUIDs of object type and inherited object type; only for entry types 5–8.
     pub object: Option<([u8; 16], [u8; 16])>,
 }
 
 impl Ace {
-    /// Kind: allow.
+    /// Entry type: allow.
     pub const ALLOW: u16 = 0;
-    /// Kind: deny.
+    /// Entry type: deny.
     pub const DENY: u16 = 1;
-    /// Flag: files inherit it.
+    /// Flag: files inherit the entry.
     pub const FILE_INHERIT: u16 = 0x1;
-    /// Flag: directories inherit it.
+    /// Flag: directories inherit the entry.
     pub const DIRECTORY_INHERIT: u16 = 0x2;
     /// Flag: inheritance stops one level below.
     pub const NO_PROPAGATE: u16 = 0x4;
-    /// Flag: it counts for heirs only.
+    /// Flag: the entry applies only to files and directories that inherit it.
     pub const INHERIT_ONLY: u16 = 0x8;
     /// Flag: `who` is a group.
     pub const IDENTIFIER_GROUP: u16 = 0x40;
-    /// Flag: it was inherited.
+    /// Flag: the entry was inherited.
     pub const INHERITED: u16 = 0x80;
-    /// Flag: about the owner.
+    /// Flag: the principal is the owner.
     pub const OWNER: u16 = 0x1000;
-    /// Flag: about the owning group (with [`Ace::IDENTIFIER_GROUP`]).
+    /// Flag: the principal is the owning group (with [`Ace::IDENTIFIER_GROUP`]).
     pub const GROUP: u16 = 0x2000;
-    /// Flag: about everyone.
+    /// Flag: the principal is everyone.
     pub const EVERYONE: u16 = 0x4000;
-    /// The flags that say whom it is about.
+    /// All flags that select the principal.
     pub const WHO_FLAGS: u16 = Self::OWNER | Self::GROUP | Self::EVERYONE | Self::IDENTIFIER_GROUP;
 
-    /// Whether the entry needs no `who` on disk.
+    /// Whether the on-disk form omits `who`: the flags alone name the principal.
     fn is_abstract(&self) -> bool {
         const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
         self.kind <= Self::DENY && matches!(self.flags & Self::WHO_FLAGS, Self::OWNER | OWNING_GROUP | Self::EVERYONE)
@@ -68,13 +69,18 @@ impl Ace {
 
     /// Decodes an entry of version 0.
     pub fn decode_v0(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let (who, mask, flags, kind) = (c.u32()?, c.u32()?, c.u16()?, c.u16()?);
+        let who = c.u32()?;
+        let mask = c.u32()?;
+        let flags = c.u16()?;
+        let kind = c.u16()?;
         Ok(Ace { kind, flags, mask, who: who.into(), object: None })
     }
 
     /// Decodes an entry of the FUID form.
     pub fn decode(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let (kind, flags, mask) = (c.u16()?, c.u16()?, c.u32()?);
+        let kind = c.u16()?;
+        let flags = c.u16()?;
+        let mask = c.u32()?;
         let mut ace = Ace { kind, flags, mask, who: 0, object: None };
         if !ace.is_abstract() {
             ace.who = c.u64()?;
@@ -119,12 +125,12 @@ pub fn decode_aces(bytes: &[u8], endian: Endian, count: u64, fuid: bool) -> Resu
     Ok(out)
 }
 
-/// The list in an older znode (`zfs_acl_phys_t`, 88 bytes).
+/// The access control list in a znode without system attributes (`zfs_acl_phys_t`, 88 bytes).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedAcl {
-    /// The object with the list, if it does not fit here; else 0.
+    /// The object that holds the list if it does not fit in `data`; else 0.
     pub external: ObjectId,
-    /// Bytes of the list.
+    /// Size of the list in bytes.
     pub size_bytes: u64,
     /// Entries.
     pub count: u64,
@@ -141,9 +147,11 @@ impl EmbeddedAcl {
     /// Decodes 88 bytes.
     pub fn decode(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         let external = ObjectId(c.u64()?);
-        let (size_or_count, version, count) = (c.u32()?, c.u16()?, c.u16()?);
+        let size_or_count = c.u32()?;
+        let version = c.u16()?;
+        let count = c.u16()?;
         let data = c.array()?;
-        // Version 0 counts entries where the later form counts bytes.
+        // In version 0 the first field is the number of entries, in the FUID form the number of bytes.
         let (size_bytes, count) = match version {
             0 => (u64::from(size_or_count) * 12, size_or_count.into()),
             _ => (size_or_count.into(), count.into()),
@@ -160,7 +168,7 @@ impl EmbeddedAcl {
         e.bytes(&self.data);
     }
 
-    /// The entries, out of `external`'s contents if the list lies there.
+    /// The decoded entries. `external` is the contents of the external object, if the list is stored there.
     pub fn aces(&self, external: Option<&[u8]>, endian: Endian) -> Result<Vec<Ace>, DecodeError> {
         decode_aces(external.unwrap_or(&self.data), endian, self.count, self.version != 0)
     }

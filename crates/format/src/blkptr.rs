@@ -1,5 +1,5 @@
-//! Block pointers (`blkptr_t`, OpenZFS `include/sys/spa.h`): 128 bytes that say where a block lies, how it is
-//! encoded, when it was born and what its checksum is.
+//! Block pointers (`blkptr_t`, OpenZFS `include/sys/spa.h`): 128 bytes that hold a block's addresses, encoding, birth
+//! txgs and checksum.
 //!
 //! ```text
 //!  word  63      56      48      40      32      24      16       8       0
@@ -23,7 +23,7 @@ use crate::ids::Txg;
 use crate::kinds::{ChecksumKind, CompressionKind, ObjectType};
 use std::fmt;
 
-/// Where one copy of a block lies.
+/// Data virtual address: the location of one copy of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dva {
     /// Index of the top-level vdev.
@@ -32,7 +32,7 @@ pub struct Dva {
     pub offset_bytes: u64,
     /// Allocated size in bytes, parity and padding included.
     pub asize_bytes: u64,
-    /// A gang header lies there instead of the data.
+    /// The address is that of a gang header, not of the data.
     pub gang: bool,
     /// RAID-Z layout hint; unused.
     pub grid: u8,
@@ -45,7 +45,7 @@ impl Dva {
             vdev: ((w0 >> 32) & 0xff_ffff) as u32,
             grid: (w0 >> 24) as u8,
             asize_bytes: (w0 & 0xff_ffff) << 9,
-            // An offset past 2^64 bytes can only be forged: it stays beyond every device.
+            // An offset past 2^64 bytes is invalid; saturation keeps it beyond the end of every device.
             offset_bytes: (w1 & (u64::MAX >> 1)).saturating_mul(512),
             gang: w1 >> 63 != 0,
         }
@@ -63,29 +63,30 @@ impl Dva {
 /// The payload of an embedded block pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Embedded {
-    /// What it is: 0 data, 1 reserved, 2 redacted.
+    /// Type of the payload: 0 data, 1 reserved, 2 redacted.
     pub etype: u8,
-    /// Physical (compressed) size in bytes. A forged pointer may claim more than 112: see [`Embedded::bytes`].
+    /// Physical (compressed) size in bytes. Up to 128 in an invalid pointer, although only 112 fit: see
+    /// [`Embedded::bytes`].
     pub psize_bytes: usize,
     /// Logical size in bytes.
     pub lsize_bytes: usize,
-    /// Payload; the first `psize_bytes` count.
+    /// Payload; only the first `psize_bytes` are valid.
     pub payload: [u8; BlockPointer::EMBEDDED_BYTES],
 }
 
 impl Embedded {
-    /// What it is: plain data.
+    /// Payload type: plain data.
     pub const DATA: u8 = 0;
-    /// What it is: a marker that the data was redacted.
+    /// Payload type: a marker that the data was redacted.
     pub const REDACTED: u8 = 2;
 
-    /// The payload, still compressed; `None` if the pointer claims more than it can hold.
+    /// The payload, still compressed; `None` if `psize_bytes` exceeds the payload area.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.payload.get(..self.psize_bytes)
     }
 }
 
-/// A block pointer, kept as its sixteen words: decoding never fails, encoding gives the same bytes back.
+/// A block pointer, kept as its sixteen words: every word sequence decodes, and encoding returns the same bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockPointer {
     words: [u64; 16],
@@ -96,20 +97,20 @@ impl BlockPointer {
     pub const SIZE: usize = 128;
     /// Payload bytes of an embedded pointer.
     pub const EMBEDDED_BYTES: usize = 112;
-    /// A pointer to nothing.
+    /// A hole: all words are 0.
     pub const HOLE: BlockPointer = BlockPointer { words: [0; 16] };
 
-    /// Reads the sixteen words.
+    /// Decodes 128 bytes.
     pub fn decode(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         Ok(BlockPointer { words: cursor.words()? })
     }
 
-    /// From words in this machine's order.
+    /// A pointer made of words in host byte order.
     pub fn from_words(words: [u64; 16]) -> Self {
         BlockPointer { words }
     }
 
-    /// The words in this machine's order.
+    /// The words in host byte order.
     pub fn words(&self) -> &[u64; 16] {
         &self.words
     }
@@ -135,32 +136,34 @@ impl BlockPointer {
         if self.prop(63, 1) == 1 { Endian::Little } else { Endian::Big }
     }
 
-    /// The block is in the dedup table.
+    /// Whether the block has an entry in the dedup table (D bit).
     pub fn is_dedup(&self) -> bool {
         self.prop(62, 1) == 1
     }
 
-    /// The X bit: the block is encrypted (level 0), authenticated, or above such blocks.
+    /// Whether the X bit is set: the block is encrypted (level 0), authenticated, or an indirect block above such
+    /// blocks.
     pub fn uses_crypt(&self) -> bool {
         self.prop(61, 1) == 1
     }
 
-    /// Encrypted contents: X, level 0, an encrypted type.
+    /// Whether the contents are encrypted: X bit, level 0 and an encrypted object type.
     pub fn is_encrypted(&self) -> bool {
         self.uses_crypt() && self.level() == 0 && self.object_type().is_encrypted()
     }
 
-    /// Authenticated but not encrypted: X, level 0, an unencrypted type.
+    /// Whether the contents are authenticated but not encrypted: X bit, level 0 and an unencrypted object type.
     pub fn is_authenticated(&self) -> bool {
         self.uses_crypt() && self.level() == 0 && !self.object_type().is_encrypted()
     }
 
-    /// X on an indirect block: its checksum's second half is a MAC over the MACs below.
+    /// Whether the second half of the checksum is a MAC over the MACs of the blocks below: X bit on an indirect
+    /// block.
     pub fn has_indirect_mac(&self) -> bool {
         self.uses_crypt() && self.level() > 0
     }
 
-    /// Level above the data: 0 is data.
+    /// Level in the block tree; 0 is data.
     pub fn level(&self) -> u8 {
         self.prop(56, 5) as u8
     }
@@ -220,8 +223,8 @@ impl BlockPointer {
         if !self.is_embedded() {
             return None;
         }
-        // The payload is a byte string laid over the words in the order of the machine that wrote them: word-wise
-        // little-endian once the words themselves have been read in their own order (BPE_GET_ETYPE, decode_embedded_bp).
+        // The payload is a byte string stored in the writer's byte order; after the words are decoded in that order,
+        // the payload is their little-endian bytes (BPE_GET_ETYPE, decode_embedded_bp).
         let mut payload = [0; Self::EMBEDDED_BYTES];
         let words = self.words.iter().enumerate().filter(|(i, _)| *i != 6 && *i != 10);
         for (chunk, (_, w)) in payload.chunks_exact_mut(8).zip(words) {
@@ -235,7 +238,7 @@ impl BlockPointer {
         })
     }
 
-    /// No block there: a hole (possibly with a birth txg).
+    /// Whether there is no block: a hole, possibly with a birth txg.
     pub fn is_hole(&self) -> bool {
         !self.is_embedded() && self.words[0] == 0 && self.words[1] == 0
     }
@@ -265,33 +268,34 @@ impl BlockPointer {
         (0..count).map(|i| self.dva(i)).filter(|d| d.asize_bytes != 0)
     }
 
-    /// Whether the first copy is a gang.
+    /// Whether the first copy is a gang block.
     pub fn is_gang(&self) -> bool {
         !self.is_embedded() && self.dva(0).gang
     }
 
-    /// The txg in which the contents were born.
+    /// The txg in which the contents were written.
     pub fn logical_birth(&self) -> Txg {
         Txg(self.words[10])
     }
 
-    /// The txg in which the block was allocated (later than the logical birth for deduplicated, cloned and removed ones).
+    /// The txg in which the block was allocated: later than the logical birth for deduplicated, cloned and rewritten
+    /// blocks and for copies made by device removal.
     pub fn physical_birth(&self) -> Txg {
         if self.is_embedded() || self.words[9] == 0 { self.logical_birth() } else { Txg(self.words[9]) }
     }
 
-    /// Rewritten in place of an older block with the same logical birth (`zfs rewrite`).
+    /// Whether `zfs rewrite` wrote the block again with the logical birth of the block it replaced (R bit).
     pub fn is_rewritten(&self) -> bool {
         !self.is_embedded() && self.words[7] >> 63 != 0
     }
 
-    /// When the block was allocated as far as snapshots and dead lists are concerned (`BP_GET_BIRTH`): the physical
-    /// birth of a rewritten block, the logical one of all others.
+    /// The birth txg that snapshots and deadlists compare (`BP_GET_BIRTH`): the physical birth of a rewritten block,
+    /// the logical birth of any other.
     pub fn birth(&self) -> Txg {
         if self.is_rewritten() { self.physical_birth() } else { self.logical_birth() }
     }
 
-    /// In the entries of a bpobj or livelist: the block was freed rather than allocated.
+    /// Whether an entry of a bpobj or livelist records a free rather than an allocation.
     pub fn is_free_marked(&self) -> bool {
         self.words[11] & 1 != 0
     }
@@ -312,7 +316,7 @@ impl BlockPointer {
         [self.words[12], self.words[13], self.words[14], self.words[15]]
     }
 
-    /// The bytes of a word that carries a byte string, which the writer laid down in its own order.
+    /// The bytes of a word that holds part of a byte string, in the writer's byte order.
     fn word_bytes(&self, index: usize) -> [u8; 8] {
         match self.endian() {
             Endian::Little => self.words[index].to_le_bytes(),
@@ -320,12 +324,12 @@ impl BlockPointer {
         }
     }
 
-    /// Salt of an encrypted block, as it goes into the key derivation; zero for merely authenticated ones.
+    /// Salt of an encrypted block, as input of the key derivation; zero for blocks that are only authenticated.
     pub fn crypt_salt(&self) -> [u8; 8] {
         if self.is_authenticated() { [0; 8] } else { self.word_bytes(4) }
     }
 
-    /// Initialisation vector of an encrypted block; zero for merely authenticated ones.
+    /// Initialisation vector of an encrypted block; zero for blocks that are only authenticated.
     pub fn crypt_iv(&self) -> [u8; 12] {
         let mut iv = [0; 12];
         if self.is_authenticated() {
@@ -352,9 +356,9 @@ impl BlockPointer {
 }
 
 impl BlockPointer {
-    /// The pointer in one line, the way zdb shows it.
-    pub fn display(&self) -> Shown<'_> {
-        Shown(self)
+    /// Formats the pointer in one line like zdb.
+    pub fn display(&self) -> BlockPointerDisplay<'_> {
+        BlockPointerDisplay(self)
     }
 
     fn crypt_name(&self) -> &'static str {
@@ -367,14 +371,16 @@ impl BlockPointer {
     }
 }
 
-/// A block pointer as zdb shows it: see [`BlockPointer::display`].
+/// Displays a block pointer in zdb's format; made by [`BlockPointer::display`].
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a>(&'a BlockPointer);
+pub struct BlockPointerDisplay<'a>(&'a BlockPointer);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for BlockPointerDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bp = self.0;
-        let (level, kind, birth) = (bp.level(), bp.object_type().name(), bp.logical_birth());
+        let level = bp.level();
+        let kind = bp.object_type().name();
+        let birth = bp.logical_birth();
         let compression = bp.compression().map_or("unknown", CompressionKind::name);
         if bp.is_hole() {
             return write!(f, "HOLE [L{level} {kind}] size={:x}L birth={birth}L", bp.lsize_bytes());
@@ -437,17 +443,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The root pointer of a golden pool (mirror2-a12), put together from what zdb shows of it.
+    /// The root pointer of a golden pool (mirror2-a12), built from zdb's output.
     fn golden() -> BlockPointer {
         let dva = |offset_bytes| Dva { vdev: 0, offset_bytes, asize_bytes: 0x1000, gang: false, grid: 0 }.to_words();
-        let ([a, b], [c, d], [e, f]) = (dva(0x116_8000), dva(0x1b_1000), dva(0x400_6000));
+        let [a, b] = dva(0x116_8000);
+        let [c, d] = dva(0x1b_1000);
+        let [e, f] = dva(0x400_6000);
         let prop = 1 << 63 | 11 << 48 | 7 << 40 | 2 << 32 | 7 << 16 | 7;
         let sum = [0x3_7e7c_f1ce, 0xd69_5052_fac5, 0x19_c405_c5ff_0a03, 0x2109_0d00_3024_1e9e];
         BlockPointer::from_words([a, b, c, d, e, f, prop, 0, 0, 0, 56, 48, sum[0], sum[1], sum[2], sum[3]])
     }
 
     #[test]
-    fn shows_as_zdb_does() {
+    fn display_matches_zdb() {
         let expected = "DVA[0]=<0:1168000:1000> DVA[1]=<0:1b1000:1000> DVA[2]=<0:4006000:1000> [L0 DMU objset] \
                         fletcher4 uncompressed unencrypted LE contiguous unique triple size=1000L/1000P \
                         birth=56L/56P fill=48 \
@@ -457,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn embedded_payload_in_either_order() {
+    fn embedded_payload_size_is_bounded() {
         let mut words = [0u64; 16];
         words[0] = u64::from_le_bytes(*b"12345678");
         words[6] = 1 << 39 | 15 << 32 | 2 << 25 | 99;
@@ -469,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn rewritten_blocks_are_born_when_allocated() {
+    fn birth_of_a_rewritten_block_is_its_physical_birth() {
         let mut words = *golden().words();
         words[9] = 80;
         assert_eq!(BlockPointer::from_words(words).birth(), Txg(56));
@@ -479,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn crypt_fields_follow_the_blocks_order() {
+    fn crypt_fields_use_the_blocks_byte_order() {
         let mut words = *golden().words();
         words[6] = 1 << 63 | 1 << 61 | 19 << 48 | 7 << 40;
         words[4] = 0x0102_0304_0506_0708;

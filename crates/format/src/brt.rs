@@ -1,34 +1,34 @@
-//! The block reference table (OpenZFS `include/sys/brt_impl.h`, `module/zfs/brt.c`): which blocks are shared by clones of
-//! file ranges, and how many *further* references each has.
+//! The block reference table (OpenZFS `include/sys/brt_impl.h`, `module/zfs/brt.c`): for each block shared by cloned
+//! file ranges, the number of *further* references to it.
 //!
-//! Per top-level vdev an object of the MOS, named [`table_name`], holds in its bonus area the [`BrtVdev`], in its data an
-//! array of 16-bit counts of entries per region, and leads to a ZAP: byte offset on the vdev (one 64-bit key) → count.
-//! Without the feature `block_cloning_endian` the count is an array of eight bytes in the writer's order, with it one
-//! 64-bit integer ([`count`]).
+//! Each top-level vdev has one MOS object, named [`table_name`]. Its bonus area holds a [`BrtVdev`], its data an
+//! array of 16-bit entry counts per region. [`BrtVdev::entries`] names a ZAP that maps a byte offset on the vdev (one
+//! 64-bit key) to the reference count. Without the feature `block_cloning_endian` the count is an array of eight
+//! bytes in the writer's byte order, with it one 64-bit integer ([`count`]).
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
 use crate::ids::ObjectId;
 
-/// The name of a vdev's table in the MOS directory.
+/// The name of a top-level vdev's table in the MOS directory.
 pub fn table_name(vdev: u64) -> String {
     format!("com.fudosecurity:brt:vdev:{vdev}")
 }
 
-/// What is known of a vdev's shared blocks (`brt_vdev_phys_t`).
+/// Header of a top-level vdev's block reference table (`brt_vdev_phys_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrtVdev {
-    /// ZAP of the entries.
+    /// ZAP of the reference counts, by offset.
     pub entries: ObjectId,
-    /// Regions.
+    /// Number of regions that the vdev is divided into.
     pub regions: u64,
-    /// Byte order of the array of counts: 0 little, 1 big.
+    /// Byte order of the array of entry counts: 0 little-endian, 1 big-endian.
     pub byte_order: u64,
-    /// Entries in all regions.
+    /// Number of entries in all regions.
     pub total: u64,
-    /// Bytes of a region.
+    /// Size of a region in bytes.
     pub region_bytes: u64,
-    /// Bytes of the blocks with entries.
+    /// Allocated bytes of the blocks that have entries.
     pub used_bytes: u64,
     /// Bytes that sharing saves.
     pub saved_bytes: u64,
@@ -55,8 +55,8 @@ impl BrtVdev {
     }
 }
 
-/// The count in an entry: its integers as the ZAP gives them (one of eight bytes, or eight of one byte in the order of the
-/// machine that wrote them).
+/// The reference count in an entry. `words` are the integers of the ZAP value: one of eight bytes, or eight of one
+/// byte in byte order `endian`. `None` for any other number of integers.
 pub fn count(words: &[u64], endian: Endian) -> Option<u64> {
     match words {
         [count] => Some(*count),

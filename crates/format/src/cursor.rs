@@ -1,41 +1,41 @@
-//! Reading integers off a byte slice in either byte order, never past its end.
+//! Bounds-checked reads of integers in either byte order from a byte slice.
 
 use thiserror::Error;
 
 /// The byte order in which a structure was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endian {
-    /// x86, ARM.
+    /// Little-endian: x86, ARM.
     Little,
-    /// SPARC, and everything XDR.
+    /// Big-endian: SPARC, and all XDR data.
     Big,
 }
 
-/// Why bytes are not the structure that they should be.
+/// Why bytes could not be decoded as an on-disk structure.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The bytes end before the structure does.
-    #[error("{what}: {needed} bytes needed at offset {offset}, only {have} there")]
+    #[error("{what}: {needed} bytes needed at offset {offset}, {have} available")]
     Truncated {
         /// The structure.
         what: &'static str,
         /// Where the missing field starts.
         offset: usize,
-        /// How many bytes it takes.
+        /// Size of the field in bytes.
         needed: usize,
-        /// How many bytes there are from `offset`.
+        /// Bytes available from `offset` on.
         have: usize,
     },
-    /// A magic number that is not the structure's.
-    #[error("{what}: magic number {found:#x} is not one of this structure")]
+    /// The magic number does not match the structure.
+    #[error("{what}: bad magic number {found:#x}")]
     Magic {
         /// The structure.
         what: &'static str,
-        /// What stands there.
+        /// The value found.
         found: u64,
     },
     /// A field with a value that the format does not allow.
-    #[error("{what}: field {field} has the impossible value {value:#x}")]
+    #[error("{what}: field {field} has the invalid value {value:#x}")]
     Field {
         /// The structure.
         what: &'static str,
@@ -44,7 +44,7 @@ pub enum DecodeError {
         /// Its value.
         value: u64,
     },
-    /// A field that must be there is not, or has another type.
+    /// A required field is missing or has another type.
     #[error("{what}: {field} is missing")]
     Missing {
         /// The structure.

@@ -4,13 +4,13 @@
 //! ```text
 //!  key           checksum (4 words) · sizes and compression (word)
 //!  traditional   4 × [ 3 DVAs · references · birth ]  (256 bytes; number of copies 0 ditto, 1, 2, 3)
-//!  flat          3 DVAs · references · birth · since when unique (72 bytes)
+//!  flat          3 DVAs · references · birth · time it became unique (72 bytes)
 //!  log header    version | flags · length · first txg · checkpoint key
 //!  log record    type (8) | length (16) | … | storage type (8) | class (8) · key · value
 //! ```
 //!
-//! In the ZAP a value is a byte string: the first byte says the byte order (bit 7) and the compression (ZLE or none); the
-//! rest is the value. The caller decompresses, see [`StoredValue`].
+//! A ZAP value is a byte string: the first byte holds the byte order (bit 7) and the compression (ZLE or none), the
+//! rest is the value. The caller decompresses it, see [`StoredValue`].
 
 use crate::blkptr::{BlockPointer, Dva};
 use crate::cursor::{Cursor, DecodeError, Endian};
@@ -20,7 +20,7 @@ use crate::kinds::{ChecksumKind, CompressionKind, ObjectType};
 
 const WHAT: &str = "dedup table";
 
-/// What a table's entries are (`ddt_class_t`).
+/// Class of a table's entries (`ddt_class_t`): by number of references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum DdtClass {
@@ -33,7 +33,7 @@ impl DdtClass {
     /// All classes in their order.
     pub const ALL: [DdtClass; 3] = [DdtClass::Ditto, DdtClass::Duplicate, DdtClass::Unique];
 
-    /// The name in object names.
+    /// The class's name as part of object names.
     pub fn name(self) -> &'static str {
         match self {
             DdtClass::Ditto => "ditto",
@@ -93,14 +93,15 @@ impl DdtKey {
         [a, b, c, d, self.prop]
     }
 
-    /// The key under which a block would be found.
+    /// The key that a block has in the table of its checksum function.
     pub fn of(pointer: &BlockPointer) -> Self {
         let p = pointer.words()[6];
         let crypt = u64::from(pointer.uses_crypt()) << 39;
         DdtKey { checksum: pointer.checksum(), prop: p & 0x7f_ffff_ffff | crypt }
     }
 
-    /// The pointer to a block under this key: what scrubs and frees need of it (`ddt_bp_create`), without the dedup bit.
+    /// Builds a pointer to the block of this key with the fields that scrubs and frees need (`ddt_bp_create`); the
+    /// dedup bit is clear.
     pub fn pointer(&self, checksum: ChecksumKind, phys: &DdtPhys) -> BlockPointer {
         let mut words = [0; 16];
         words[..6].copy_from_slice(&phys.dva_words);
@@ -128,22 +129,22 @@ impl DdtKey {
         CompressionKind::from_u8((self.prop >> 32 & 0x7f) as u8)
     }
 
-    /// Encrypted.
+    /// Whether the block is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.prop >> 39 & 1 != 0
     }
 }
 
-/// Where a deduplicated block lies and how often it is used.
+/// Addresses and reference count of a deduplicated block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DdtPhys {
     /// The copies, as the six words of their DVAs.
     pub dva_words: [u64; 6],
-    /// How many pointers lead there.
+    /// Number of block pointers that refer to the block.
     pub references: u64,
-    /// The txg that allocated it; 0: this variant is not in use.
+    /// The txg in which the block was allocated; 0 if this variant is not in use.
     pub birth: Txg,
-    /// Since when it has been unique, in seconds since 1970 (flat form).
+    /// When the entry became unique, in seconds since 1970 (flat form only).
     pub class_start_s: u64,
 }
 
@@ -153,7 +154,7 @@ impl DdtPhys {
     /// Bytes of a flat value.
     pub const FLAT: usize = 72;
 
-    /// Decodes a value by its length: four traditional variants or one flat one.
+    /// Decodes a value: 256 bytes give four traditional variants, 72 bytes one flat variant.
     pub fn decode(bytes: &[u8], endian: Endian) -> Result<Vec<Self>, DecodeError> {
         let mut c = Cursor::new(bytes, endian, WHAT);
         match bytes.len() {
@@ -172,7 +173,7 @@ impl DdtPhys {
         }
     }
 
-    /// The value's bytes: one is flat, four are traditional.
+    /// Encodes a value: one variant gives the flat form, four give the traditional form.
     pub fn encode(values: &[Self], endian: Endian) -> Vec<u8> {
         let mut e = Encoder::new(endian);
         for v in values {
@@ -191,10 +192,10 @@ impl DdtPhys {
     }
 }
 
-/// Blocks of a table by how often they are used (`ddt_histogram_t`): one row for each power of two.
+/// Statistics of a table by reference count (`ddt_histogram_t`): one row for each power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DdtHistogram {
-    /// Blocks, their logical, physical and deflated bytes; the same by references.
+    /// Per row: blocks, their logical, physical and deflated bytes; then the same four multiplied by the references.
     pub rows: [[u64; 8]; 64],
 }
 
@@ -205,7 +206,7 @@ impl Default for DdtHistogram {
 }
 
 impl DdtHistogram {
-    /// From the words of the entry in the statistics; `None` if there are not so many.
+    /// From the words of the table's entry in `DDT-statistics`; `None` unless there are exactly 512.
     pub fn from_words(words: &[u64]) -> Option<Self> {
         let (rows, rest) = words.as_chunks::<8>();
         let rows = rows.try_into().ok().filter(|_| rest.is_empty())?;
@@ -217,12 +218,12 @@ impl DdtHistogram {
         self.rows.iter().flatten().copied().collect()
     }
 
-    /// Counts an entry; `deflated` gives the bytes that a place takes, parity left out.
+    /// Adds an entry; `deflated` returns the bytes that a DVA takes without parity.
     pub fn add(&mut self, key: &DdtKey, value: &[DdtPhys], deflated: &dyn Fn(&Dva) -> u64) {
         self.count(key, value, deflated, u64::saturating_add);
     }
 
-    /// Takes an entry out that was counted before.
+    /// Subtracts an entry that was added before.
     pub fn sub(&mut self, key: &DdtKey, value: &[DdtPhys], deflated: &dyn Fn(&Dva) -> u64) {
         self.count(key, value, deflated, u64::saturating_sub);
     }
@@ -245,14 +246,14 @@ impl DdtHistogram {
         }
     }
 
-    /// The bytes that its blocks take, and that they would take if each reference had its own.
+    /// The deflated bytes that the blocks take, and those they would take if each reference had its own copy.
     pub fn bytes(&self) -> (u64, u64) {
         let sum = |at: usize| self.rows.iter().filter_map(|row| row.get(at)).fold(0, |a: u64, n| a.saturating_add(*n));
         (sum(3), sum(7))
     }
 }
 
-/// A value as it stands in the ZAP.
+/// A table entry's value as stored in the ZAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredValue<'a> {
     /// Byte order of the value's words.
@@ -264,7 +265,7 @@ pub struct StoredValue<'a> {
 }
 
 impl<'a> StoredValue<'a> {
-    /// Takes the byte string of the ZAP entry apart.
+    /// Decodes the byte string of a ZAP entry.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bytes, Endian::Little, WHAT);
         let version = c.u8()?;
@@ -281,9 +282,9 @@ impl<'a> StoredValue<'a> {
 /// The header of a dedup log, in its object's bonus area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdtLogHeader {
-    /// 1 being flushed, 2 `checkpoint` counts.
+    /// Bit 0: being flushed; bit 1: `checkpoint` is valid.
     pub flags: u8,
-    /// Bytes of the log.
+    /// Length of the log in bytes.
     pub length_bytes: u64,
     /// The txg in which the log became active.
     pub first_txg: Txg,
@@ -292,9 +293,9 @@ pub struct DdtLogHeader {
 }
 
 impl DdtLogHeader {
-    /// Flag: being flushed.
+    /// Flag: the log is being flushed.
     pub const FLUSHING: u8 = 1;
-    /// Flag: `checkpoint` counts.
+    /// Flag: `checkpoint` is valid.
     pub const CHECKPOINT: u8 = 2;
 
     /// Decodes a bonus area.
@@ -320,13 +321,13 @@ impl DdtLogHeader {
 /// An entry of a dedup log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DdtLogEntry {
-    /// How the entry is stored: 0 ZAP, 1 not yet.
+    /// Storage type of the table that holds the entry: 0 ZAP, 1 none yet.
     pub storage: u8,
-    /// Its class's number; 3 not yet.
+    /// Number of its class; 3 none yet.
     pub class: u8,
     /// The key.
     pub key: DdtKey,
-    /// The value: one flat or four traditional variants.
+    /// One flat or four traditional variants.
     pub value: Vec<DdtPhys>,
 }
 
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_leads_to_its_block() {
+    fn a_key_gives_a_pointer_to_its_block() {
         let mut words = [0; 16];
         words[0] = 8;
         words[1] = 64;

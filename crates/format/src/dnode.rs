@@ -1,4 +1,4 @@
-//! Dnodes (`dnode_phys_t`, OpenZFS `include/sys/dnode.h`): what describes an object.
+//! Dnodes (`dnode_phys_t`, OpenZFS `include/sys/dnode.h`): the descriptor of an object.
 //!
 //! ```text
 //!   0 type · 1 indirect block shift · 2 levels · 3 block pointers · 4 bonus type · 5 checksum · 6 compression · 7 flags
@@ -32,17 +32,17 @@ impl DnodeFlags {
 /// A decoded dnode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dnode {
-    /// What the object holds.
+    /// Type of the object.
     pub object_type: ObjectType,
     /// log2 of an indirect block's size in bytes.
     pub indirect_shift: u8,
-    /// Levels of blocks: 1 is data alone.
+    /// Levels of the block tree; 1: the pointers lead to data blocks.
     pub levels: u8,
-    /// What the bonus area holds.
+    /// Type of the bonus area's contents.
     pub bonus_type: ObjectType,
-    /// Checksum function of new blocks, as its number.
+    /// Number of the checksum function for new blocks.
     pub checksum: u8,
-    /// Compression function of new blocks, as its number.
+    /// Number of the compression function for new blocks.
     pub compression: u8,
     /// Flags.
     pub flags: DnodeFlags,
@@ -52,17 +52,17 @@ pub struct Dnode {
     pub bonus_len: u16,
     /// 512-byte slots beyond the first.
     pub extra_slots: u8,
-    /// Highest block id at level 0.
+    /// Highest block id at level 0 (`dn_maxblkid`).
     pub max_block_id: u64,
     /// Space used: bytes if `USED_BYTES`, else 512-byte sectors.
     pub used: u64,
     /// The top-level block pointers.
     pub block_pointers: SmallVec<[BlockPointer; 1]>,
-    /// The bonus area, whole.
+    /// The whole bonus area.
     pub bonus: SmallVec<[u8; 320]>,
     /// Pointer to the spill block.
     pub spill: Option<BlockPointer>,
-    /// Byte order in which the dnode (and so its bonus) was written.
+    /// Byte order in which the dnode and its bonus area were written.
     pub endian: Endian,
 }
 
@@ -70,7 +70,7 @@ impl Dnode {
     /// Bytes of one slot.
     pub const SLOT: usize = 512;
 
-    /// Decodes the dnode that starts at the front of `bytes`; extra slots follow there. `None` for a free slot.
+    /// Decodes the dnode at the start of `bytes`, including its extra slots. `None` for a free slot.
     pub fn decode(bytes: &[u8], endian: Endian) -> Result<Option<Self>, DecodeError> {
         const WHAT: &str = "dnode";
         let bad = |field, value: u64| DecodeError::Field { what: WHAT, field, value };
@@ -107,11 +107,11 @@ impl Dnode {
         let flags = DnodeFlags(flags);
         let has_spill = flags.has(DnodeFlags::SPILL_BLKPTR);
         let tail = if has_spill { BlockPointer::SIZE } else { 0 };
-        let room = (total - c.position()).checked_sub(tail).ok_or(bad("block pointer count", nblkptr.into()))?;
-        if usize::from(bonus_len) > room {
+        let bonus_area = (total - c.position()).checked_sub(tail).ok_or(bad("block pointer count", nblkptr.into()))?;
+        if usize::from(bonus_len) > bonus_area {
             return Err(bad("bonus length", bonus_len.into()));
         }
-        let bonus = SmallVec::from_slice(c.bytes(room)?);
+        let bonus = SmallVec::from_slice(c.bytes(bonus_area)?);
         let spill = if has_spill { Some(BlockPointer::decode(&mut c)?) } else { None };
         Ok(Some(Dnode {
             object_type: ObjectType(object_type),
@@ -133,9 +133,9 @@ impl Dnode {
         }))
     }
 
-    /// The dnode's slots as they stand on disk, in its own byte order.
+    /// The on-disk bytes of all slots, in the dnode's byte order.
     pub fn encode(&self) -> Vec<u8> {
-        let mut e = Encoder::with_room(self.endian, self.slots() * Dnode::SLOT);
+        let mut e = Encoder::with_capacity(self.endian, self.slots() * Dnode::SLOT);
         let pointers = self.block_pointers.len().min(3) as u8;
         e.bytes(&[self.object_type.0, self.indirect_shift, self.levels, pointers]);
         e.bytes(&[self.bonus_type.0, self.checksum, self.compression, self.flags.0]);
@@ -154,7 +154,7 @@ impl Dnode {
         e.finish()
     }
 
-    /// Slots that the dnode takes.
+    /// Number of 512-byte slots that the dnode takes.
     pub fn slots(&self) -> usize {
         self.extra_slots as usize + 1
     }
@@ -176,7 +176,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn free_slots_and_forgeries() {
+    fn free_and_invalid_slots() {
         assert_eq!(Dnode::decode(&[0; 512], Endian::Little), Ok(None));
         let mut b = [0u8; 512];
         b[..4].copy_from_slice(&[19, 17, 1, 4]);
@@ -184,10 +184,10 @@ mod tests {
         b[3] = 3;
         assert!(Dnode::decode(&b, Endian::Little).is_ok());
         b[12] = 1;
-        assert!(Dnode::decode(&b, Endian::Little).is_err(), "a second slot that is not there");
+        assert!(Dnode::decode(&b, Endian::Little).is_err(), "a missing second slot");
         b[12] = 0;
         b[7] = DnodeFlags::SPILL_BLKPTR;
-        assert!(Dnode::decode(&b, Endian::Little).is_err(), "three pointers leave no room for a spill pointer");
+        assert!(Dnode::decode(&b, Endian::Little).is_err(), "three pointers leave no space for a spill pointer");
     }
 
     proptest! {

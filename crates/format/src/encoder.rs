@@ -1,7 +1,7 @@
-//! Writing integers in either byte order: the counterpart of [`Cursor`](crate::Cursor).
+//! Appends integers in either byte order: the counterpart of [`Cursor`](crate::Cursor).
 //!
-//! Every structure that Weir can write has an `encode` over an [`Encoder`]; the law that the tests hold it to is
-//! `decode(encode(x)) == x`, and for bytes that came from a real pool `encode(decode(b)) == b`.
+//! Every structure that Weir can write has an `encode` over an [`Encoder`]. The tests check that `decode(encode(x))
+//! == x` and, for bytes of a real pool, `encode(decode(b)) == b`.
 
 use crate::cursor::Endian;
 
@@ -13,13 +13,13 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Starts empty, with room for what most structures take.
+    /// An empty encoder with a capacity of 128 bytes, enough for most structures.
     pub fn new(endian: Endian) -> Self {
-        Encoder::with_room(endian, 128)
+        Encoder::with_capacity(endian, 128)
     }
 
-    /// Starts empty, with room for so many bytes.
-    pub fn with_room(endian: Endian, bytes: usize) -> Self {
+    /// An empty encoder with a capacity of `bytes`.
+    pub fn with_capacity(endian: Endian, bytes: usize) -> Self {
         Encoder { bytes: Vec::with_capacity(bytes), endian }
     }
 
@@ -43,7 +43,7 @@ impl Encoder {
         self.bytes.resize(self.bytes.len() + len, 0);
     }
 
-    /// Appends zero bytes up to the position `len`; does nothing if it is already passed.
+    /// Appends zero bytes up to position `len`; does nothing if the position is `len` or more.
     pub fn pad_to(&mut self, len: usize) {
         if self.bytes.len() < len {
             self.bytes.resize(len, 0);

@@ -1,26 +1,26 @@
-//! What a pool may contain: the numbered versions up to 28 and, from version 5000 on, named features (OpenZFS
-//! `module/zcommon/zfeature_common.c`, `include/sys/fs/zfs.h`).
+//! Pool versions up to 28 and, from version 5000 on, named features (OpenZFS `module/zcommon/zfeature_common.c`,
+//! `include/sys/fs/zfs.h`).
 //!
-//! A pool lists the features that a reader must know in the label's `features_for_read` (and in the MOS). A feature that is
-//! *compatible for reading* stands only in the MOS's `features_for_write`: whoever does not know it may still open the
-//! pool read-only.
+//! A pool lists the features that a reader must support in the label's `features_for_read` (and in the MOS). A
+//! *read-only compatible* feature is listed only in the MOS's `features_for_write`: software that does not support it
+//! may still import the pool read-only.
 
-/// One feature.
+/// A pool feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// The name on disk.
+    /// The name on disk, for example `org.illumos:lz4_compress`.
     pub guid: &'static str,
     /// The short name, after `feature@`.
     pub name: &'static str,
-    /// In our words.
+    /// A one-line description.
     pub about: &'static str,
-    /// Who does not know it may still read the pool.
+    /// Software that does not support the feature may still import the pool read-only.
     pub read_only_compatible: bool,
-    /// The MOS cannot be read without it: it stands in the label while active.
+    /// The MOS cannot be read without the feature: it is listed in the label while active.
     pub mos: bool,
-    /// Datasets that use it say so.
+    /// The feature is also recorded in each dataset that uses it.
     pub per_dataset: bool,
-    /// Weir can read what it brings.
+    /// Weir can read pools in which the feature is active.
     pub readable: bool,
 }
 
@@ -42,7 +42,7 @@ const fn f(guid: &'static str, name: &'static str, flags: u8, about: &'static st
     }
 }
 
-/// All features that OpenZFS knows, in the order in which it numbers them, with what else Weir should recognise.
+/// All features of OpenZFS in the order of `spa_feature_t`, and others that Weir recognises.
 pub const FEATURES: &[Feature] = &[
     f("com.delphix:async_destroy", "async_destroy", RO, "file systems are destroyed in the background"),
     f("com.delphix:empty_bpobj", "empty_bpobj", RO, "snapshots share one empty block list"),
@@ -51,12 +51,17 @@ pub const FEATURES: &[Feature] = &[
     f("com.delphix:spacemap_histogram", "spacemap_histogram", RO, "space maps count free segments by size"),
     f("com.delphix:enabled_txg", "enabled_txg", RO, "the txg in which each feature was enabled is kept"),
     f("com.delphix:hole_birth", "hole_birth", MOS, "holes keep the txg in which they were made"),
-    f("com.delphix:zpool_checkpoint", "zpool_checkpoint", RO, "the pool's state can be set aside to rewind to"),
-    f("com.delphix:spacemap_v2", "spacemap_v2", RO, "large segments take less room in space maps"),
+    f(
+        "com.delphix:zpool_checkpoint",
+        "zpool_checkpoint",
+        RO,
+        "the pool's state can be kept in a checkpoint to rewind to",
+    ),
+    f("com.delphix:spacemap_v2", "spacemap_v2", RO, "large segments take less space in space maps"),
     f("com.delphix:extensible_dataset", "extensible_dataset", 0, "datasets carry further attributes"),
     f("com.delphix:bookmarks", "bookmarks", RO, "bookmarks"),
     f("com.joyent:filesystem_limits", "filesystem_limits", RO, "limits for file systems and snapshots"),
-    f("com.delphix:embedded_data", "embedded_data", MOS, "tiny blocks live in their pointers"),
+    f("com.delphix:embedded_data", "embedded_data", MOS, "small blocks are stored in their pointers"),
     f("com.delphix:livelist", "livelist", RO, "clones list their own blocks"),
     f("com.delphix:log_spacemap", "log_spacemap", RO, "changes of all metaslabs go to one log"),
     f("org.open-zfs:large_blocks", "large_blocks", DS, "blocks beyond 128 KiB"),
@@ -68,7 +73,7 @@ pub const FEATURES: &[Feature] = &[
     f("com.delphix:redacted_datasets", "redacted_datasets", DS, "datasets received from redacted streams"),
     f("com.delphix:bookmark_written", "bookmark_written", 0, "space written since a bookmark"),
     f("com.delphix:device_removal", "device_removal", MOS, "top-level vdevs can be removed"),
-    f("com.delphix:obsolete_counts", "obsolete_counts", RO, "removed vdevs forget what is no longer in use"),
+    f("com.delphix:obsolete_counts", "obsolete_counts", RO, "mappings of removed vdevs drop obsolete entries"),
     f("org.zfsonlinux:userobj_accounting", "userobj_accounting", RO | DS, "objects counted by user and group"),
     f("com.datto:bookmark_v2", "bookmark_v2", 0, "larger bookmarks"),
     f("com.datto:encryption", "encryption", DS, "encrypted datasets"),
@@ -82,7 +87,7 @@ pub const FEATURES: &[Feature] = &[
         "com.seagate:draid_failure_domains",
         "draid_failure_domains",
         MOS | UNREAD,
-        "failure domains in dRAID: an arrangement of disks that Weir does not know",
+        "failure domains in dRAID: an arrangement of disks that Weir does not support",
     ),
     f("org.openzfs:zilsaxattr", "zilsaxattr", RO | DS, "the intent log carries SA-based extended attributes"),
     f("com.delphix:head_errlog", "head_errlog", 0, "the error log is kept by dataset"),
@@ -99,12 +104,12 @@ pub const FEATURES: &[Feature] = &[
     f("com.truenas:physical_rewrite", "physical_rewrite", RO | DS, "rewritten blocks keep their logical birth"),
 ];
 
-/// The feature with that name on disk.
+/// Looks up a feature by its name on disk.
 pub fn by_guid(guid: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|f| f.guid == guid)
 }
 
-/// The feature with that short name.
+/// Looks up a feature by its short name.
 pub fn by_name(name: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|f| f.name == name)
 }
@@ -112,7 +117,7 @@ pub fn by_name(name: &str) -> Option<&'static Feature> {
 /// The version of pools with features.
 pub const VERSION_FEATURES: u64 = 5000;
 
-/// The numbered versions and what each brought.
+/// All pool versions, with the feature that each introduced.
 pub const VERSIONS: [(u64, &str); 29] = [
     (1, "initial version"),
     (2, "ditto blocks (replicated metadata)"),
@@ -145,7 +150,7 @@ pub const VERSIONS: [(u64, &str); 29] = [
     (VERSION_FEATURES, "feature flags"),
 ];
 
-/// Whether a pool of that version can be read.
+/// Whether Weir can read pools of a version.
 pub fn is_known_version(version: u64) -> bool {
     VERSIONS.iter().any(|v| v.0 == version)
 }

@@ -1,20 +1,20 @@
-//! The entry points for hostile bytes: one function per family of decoders. Each must return, whatever the input, in
-//! time and memory bounded by the input's length; where a structure can be written, it checks that writing and reading
-//! again gives the same value.
+//! Fuzz targets: one function per family of decoders. For any input each returns without panicking, in time and
+//! memory bounded by the input's length. For structures that can be encoded it also checks that decoding the encoded
+//! value gives the same value.
 //!
-//! Three callers run the same bodies: the unit test below on seeded random bytes and on mutations of well-formed ones,
-//! `cargo xtask fuzz` on seeds of golden pools and mutations of them, and its long form, guided by coverage
-//! (`weir_judges::fuzz` says where seeds come from). The first byte of an input picks the byte order (see [`TARGETS`]).
+//! Three callers run the same bodies: the unit test below on seeded random bytes and on mutations of well-formed
+//! ones, `cargo xtask fuzz` on seeds of golden pools and mutations of them, and its long form, guided by coverage
+//! (`weir_judges::fuzz` collects the seeds). The first byte of an input selects the byte order (see [`TARGETS`]).
 
 use crate::cursor::{Cursor, Endian};
 use crate::kinds::ChecksumKind;
 use crate::*;
 
-/// A target: its name and its body.
+/// A fuzz target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Name and body of each target. The first byte of the input picks byte order (bit 0) and variant (the other bits); the
-/// rest is what is decoded.
+/// All fuzz targets. The first byte of the input selects byte order (bit 0) and variant (the other bits); the rest is
+/// decoded.
 pub const TARGETS: &[Target] = &[
     ("acl", acl_target),
     ("blkptr", blkptr_target),
@@ -38,7 +38,7 @@ pub const TARGETS: &[Target] = &[
     ("znode", znode_target),
 ];
 
-/// Byte order, variant and the bytes to decode.
+/// Splits an input into byte order, variant and the bytes to decode.
 fn split(data: &[u8]) -> (Endian, u8, &[u8]) {
     let Some((first, rest)) = data.split_first() else { return (Endian::Little, 0, &[]) };
     (if first & 1 == 0 { Endian::Little } else { Endian::Big }, first >> 1, rest)
@@ -219,12 +219,12 @@ fn zap_leaf_target(data: &[u8]) {
         let _ = leaf.find(u64::from(variant) << 56).count();
     }
     edit_leaf(endian, u64::from(variant) << 56, bytes);
-    if let Ok(other) = zap::swapped(bytes, Endian::Little, Endian::Big) {
-        assert_eq!(zap::swapped(&other, Endian::Big, Endian::Little).as_deref(), Ok(bytes));
+    if let Ok(other) = zap::byteswapped(bytes, Endian::Little, Endian::Big) {
+        assert_eq!(zap::byteswapped(&other, Endian::Big, Endian::Little).as_deref(), Ok(bytes));
     }
 }
 
-/// Changes a leaf in each way there is, until its bytes turn out to be nonsense.
+/// Applies every kind of edit to a leaf; errors from inconsistent bytes are ignored.
 fn edit_leaf(endian: Endian, hash: u64, bytes: &[u8]) {
     let Ok(mut leaf) = zap::LeafEdit::open(bytes.to_vec(), endian) else { return };
     let key = zap::NewKey::Name(b"fuzz".to_vec());
@@ -260,8 +260,10 @@ fn zil_target(data: &[u8]) {
                 zil::LogBody::CloneRange { pointers, .. } => assert_eq!(record.pointers().as_ref(), Ok(pointers)),
                 _ => assert_eq!(record.pointers(), Ok(Vec::new())),
             }
-            // Lengths that are no multiple of eight are filled up the first time.
-            let (ignore_case, txg, seq) = (record.ignore_case, record.txg, record.seq);
+            // The first encoding pads lengths to a multiple of eight.
+            let ignore_case = record.ignore_case;
+            let txg = record.txg;
+            let seq = record.seq;
             let once = zil::NewRecord { body: &body, ignore_case, txg, seq }.encode(endian);
             let again = zil::LogRecords::new(&once, endian).next().and_then(Result::ok).expect("an encoded record");
             let body = again.body().expect("an encoded body");
@@ -283,7 +285,7 @@ fn znode_target(data: &[u8]) {
 mod tests {
     use super::*;
 
-    /// A small generator, so that a failure names its seed and is the same everywhere.
+    /// A small seeded generator, so that failures are reproducible.
     struct Random(u64);
 
     impl Random {
@@ -299,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Well-formed structures to mutate, so that the walk goes beyond the magic numbers.
+    /// Well-formed structures to mutate, so that inputs pass the checks of magic numbers.
     fn seeds() -> Vec<Vec<u8>> {
         let mut list = NvList::new();
         list.set("pool_guid", 7u64);
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_sorted_enough_to_be_unique() {
+    fn names_are_unique() {
         let mut names: Vec<_> = TARGETS.iter().map(|t| t.0).collect();
         names.sort_unstable();
         names.dedup();

@@ -1,5 +1,6 @@
-//! Gang headers (OpenZFS `include/sys/zio.h`, `module/zfs/zio.c`): when no free segment is large enough, a block is cut up
-//! and its address leads to a header of pointers to the pieces, which may be gangs themselves.
+//! Gang headers (OpenZFS `include/sys/zio.h`, `module/zfs/zio.c`): when no free segment is large enough for a block,
+//! it is split into constituents. The block's DVA then refers to a header of pointers to the constituents, which may
+//! be gang blocks themselves.
 //!
 //! ```text
 //!  512-byte header    | pointer | pointer | pointer | pad (88) | self-checksum (40) |
@@ -7,8 +8,8 @@
 //! ```
 //!
 //! Classic headers have 512 bytes. With the feature `dynamic_gang_header` a header fills a sector of the smallest
-//! ashift among the vdevs that its copies lie on; a reader tries that size, then 512. The pieces come in order and add
-//! up to the block's size; holes among them count nothing.
+//! ashift among the vdevs of its copies; a reader tries that size, then 512. The constituents are in order and their
+//! sizes add up to the block's size; holes contribute nothing.
 
 use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};
@@ -16,25 +17,25 @@ use crate::label::SelfChecksum;
 
 const WHAT: &str = "gang header";
 
-/// Bytes of a classic header.
+/// Size of a classic header in bytes.
 pub const CLASSIC_BYTES: usize = 512;
-/// Bytes of the largest header: a sector of the largest ashift.
+/// Size of the largest header in bytes: a sector of the largest ashift.
 pub const MAX_BYTES: usize = 1 << 16;
 
-/// Pointers in a header of `len` bytes.
+/// Number of pointers in a header of `len` bytes.
 pub fn pointers_in(len: usize) -> usize {
     len.saturating_sub(SelfChecksum::SIZE) / BlockPointer::SIZE
 }
 
-/// The checksum words that stand in for the stored ones while a header's self-checksum is computed: where the first copy
-/// of the header lies, and when it was allocated.
+/// The verifier that replaces the stored checksum words while a header's self-checksum is computed: vdev and offset
+/// of the first copy, and the allocation txg.
 pub fn verifier(pointer: &BlockPointer) -> [u64; 4] {
     let dva = pointer.dva(0);
     [dva.vdev.into(), dva.offset_bytes, pointer.physical_birth().0, 0]
 }
 
-/// Decodes a header whose self-checksum has been verified: the pointers to the pieces that are not holes. The byte order
-/// is that of the self-checksum.
+/// Decodes a header whose self-checksum has been verified; returns its pointers without the holes. The byte order is
+/// that of the self-checksum.
 pub fn decode(header: &[u8]) -> Result<Vec<BlockPointer>, DecodeError> {
     if !(CLASSIC_BYTES..=MAX_BYTES).contains(&header.len()) {
         return Err(DecodeError::Field { what: WHAT, field: "size", value: header.len() as u64 });
@@ -51,7 +52,7 @@ pub fn decode(header: &[u8]) -> Result<Vec<BlockPointer>, DecodeError> {
     Ok(out)
 }
 
-/// A header of `len` bytes with an empty self-checksum; `None` if the pointers do not fit.
+/// Encodes a header of `len` bytes with an empty self-checksum; `None` if the pointers do not fit.
 pub fn encode(pointers: &[BlockPointer], len: usize, endian: Endian) -> Option<Vec<u8>> {
     if pointers.len() > pointers_in(len) {
         return None;

@@ -1,4 +1,4 @@
-//! Newtypes for the numbers that are easily mistaken for each other.
+//! Newtypes for numbers that are easily confused.
 
 use std::fmt;
 

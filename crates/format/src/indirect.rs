@@ -1,6 +1,7 @@
-//! What device removal leaves behind (OpenZFS `include/sys/vdev_indirect_mapping.h`, `vdev_indirect_births.h`): the removed
-//! vdev becomes *indirect*, and a sorted array maps its old offsets to new addresses. Pointers are never rewritten, so a
-//! read looks its pieces up here; the target may be indirect itself.
+//! Indirect vdevs, left by device removal (OpenZFS `include/sys/vdev_indirect_mapping.h`, `vdev_indirect_births.h`):
+//! the removed vdev becomes *indirect*, and a sorted array maps its old offsets to new addresses. Block pointers are
+//! never rewritten, so each read of the removed vdev looks up its segments here. The target vdev may be indirect
+//! itself.
 
 use crate::blkptr::Dva;
 use crate::cursor::{Cursor, DecodeError, Endian};
@@ -12,21 +13,21 @@ use crate::ids::{ObjectId, Txg};
 pub struct MappingHeader {
     /// End of the mapped space in bytes.
     pub max_offset_bytes: u64,
-    /// Bytes mapped.
+    /// Number of bytes mapped.
     pub mapped_bytes: u64,
     /// Entries of [`MappingEntry::SIZE`] bytes in the object.
     pub entries: u64,
-    /// Object with a 32-bit count of obsolete bytes per entry, if the pool counts them.
+    /// Object with a 32-bit count of obsolete bytes per entry, with the feature `obsolete_counts`.
     pub counts: Option<ObjectId>,
 }
 
 impl MappingHeader {
-    /// Bytes without the counts object.
+    /// Size in bytes without the counts object.
     pub const SIZE_V0: usize = 24;
-    /// Bytes with it.
+    /// Size in bytes with the counts object.
     pub const SIZE_V1: usize = 32;
 
-    /// Decodes a bonus area: its length tells whether there are counts.
+    /// Decodes a bonus area; its length determines whether there are counts.
     pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bonus, endian, "indirect mapping");
         let [max_offset_bytes, mapped_bytes, entries] = c.words()?;
@@ -35,12 +36,12 @@ impl MappingHeader {
     }
 }
 
-/// A segment that moved.
+/// A segment of the removed vdev and its new address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingEntry {
-    /// Where it began on the removed vdev, in bytes.
+    /// Start on the removed vdev, in bytes.
     pub source_bytes: u64,
-    /// Where it lies now; its size is the segment's.
+    /// New address; its allocated size is the size of the segment.
     pub target: Dva,
 }
 
@@ -48,7 +49,7 @@ impl MappingEntry {
     /// Bytes on disk.
     pub const SIZE: usize = 24;
 
-    /// Decodes one entry. The top bit of the source is zdb's mark and means nothing on disk.
+    /// Decodes one entry. The top bit of the source is used in memory by zdb and ignored here.
     pub fn decode(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         let [source, w0, w1] = c.words()?;
         let source = source & (u64::MAX >> 1);
@@ -62,18 +63,18 @@ impl MappingEntry {
         e.words(&self.target.to_words());
     }
 
-    /// The end of the segment on the removed vdev.
+    /// End of the segment on the removed vdev, in bytes.
     pub fn source_end_bytes(&self) -> u64 {
         self.source_bytes.saturating_add(self.target.asize_bytes)
     }
 }
 
-/// When the segments up to an offset were copied: the physical births of the copies.
+/// Physical birth txg of the copies of all segments up to an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BirthEntry {
     /// End of the segments on the removed vdev, in bytes.
     pub offset_bytes: u64,
-    /// The txg that copied them.
+    /// The txg in which the segments were copied.
     pub birth: Txg,
 }
 

@@ -1,8 +1,9 @@
-//! The numbered kinds of the format: object types, checksum and compression functions.
+//! Enumerations of the format: object types, checksum and compression functions.
 //!
 //! Numbers are those of OpenZFS's `dmu.h` (`dmu_object_type_t`), `zio.h` (`zio_checksum`, `zio_compress`).
 
-/// What an object holds (`dmu_object_type_t`). Values from 0x80 describe themselves: see [`ObjectType::is_metadata`].
+/// Type of an object's contents (`dmu_object_type_t`). Values from 0x80 on encode their properties in their bits
+/// (`DMU_OT_NEWTYPE`): see [`ObjectType::is_metadata`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectType(pub u8);
 
@@ -12,14 +13,14 @@ macro_rules! object_types {
         impl ObjectType {
             $(pub const $name: ObjectType = ObjectType($n);)*
 
-            /// How the bytes of such objects are laid out, for types that do not describe themselves.
+            /// Name, layout, metadata flag and zdb's name of each type below [`ObjectType::NEWTYPE`].
             const OLD: &'static [(&'static str, Swap, bool, &'static str)] =
                 &[$((stringify!($name), Swap::$byteswap, $meta, $text)),*];
         }
     };
 }
 
-/// How the contents of an object type are laid out, which decides how a block of the other byte order is read.
+/// Layout of an object type's contents (`dmu_object_byteswap_t`): how a block of the other byte order is converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
     /// Plain bytes.
@@ -102,7 +103,7 @@ object_types! {
 }
 
 impl ObjectType {
-    /// The first value of types that describe themselves (`DMU_OT_NEWTYPE`).
+    /// Bit of types that encode their properties in their other bits (`DMU_OT_NEWTYPE`).
     pub const NEWTYPE: u8 = 0x80;
 
     /// Whether the numeric value is one that the format defines.
@@ -110,7 +111,7 @@ impl ObjectType {
         if self.0 & Self::NEWTYPE != 0 { (self.0 & 0x1f) < 10 } else { (self.0 as usize) < Self::OLD.len() }
     }
 
-    /// Whether such objects are metadata (cached, copied and checksummed as such).
+    /// Whether objects of this type are metadata (`DMU_OT_IS_METADATA`).
     pub fn is_metadata(self) -> bool {
         if self.0 & Self::NEWTYPE != 0 {
             self.0 & 0x40 != 0
@@ -119,7 +120,7 @@ impl ObjectType {
         }
     }
 
-    /// Whether blocks of such objects are encrypted in an encrypted dataset (`DMU_OT_IS_ENCRYPTED`).
+    /// Whether blocks of this type are encrypted in an encrypted dataset (`DMU_OT_IS_ENCRYPTED`).
     pub fn is_encrypted(self) -> bool {
         if self.0 & Self::NEWTYPE != 0 {
             return self.0 & 0x20 != 0;
@@ -148,7 +149,7 @@ impl ObjectType {
         )
     }
 
-    /// How the contents are laid out.
+    /// Layout of the contents, for conversion to the other byte order.
     pub fn swap(self) -> Swap {
         const NEW: [Swap; 10] = [
             Swap::Uint8,
@@ -174,7 +175,7 @@ impl ObjectType {
         self.swap() == Swap::Zap
     }
 
-    /// The name under which OpenZFS's tools show the type.
+    /// The name that OpenZFS's tools show for the type.
     pub fn name(self) -> &'static str {
         match self.0 {
             n if n & Self::NEWTYPE == 0 => Self::OLD.get(n as usize).map_or("unknown type", |t| t.3),
@@ -219,12 +220,12 @@ impl ChecksumKind {
         ALL.get(n as usize).copied()
     }
 
-    /// Whether the checksum stands at the end of the block itself instead of in the pointer.
+    /// Whether the checksum is stored at the end of the block instead of in the pointer.
     pub fn is_embedded(self) -> bool {
         matches!(self, Self::Label | Self::GangHeader | Self::Zilog | Self::Zilog2)
     }
 
-    /// Whether the pool's checksum salt goes in.
+    /// Whether the function is keyed with the pool's checksum salt.
     pub fn is_salted(self) -> bool {
         matches!(self, Self::Skein | Self::Edonr | Self::Blake3)
     }

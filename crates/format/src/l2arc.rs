@@ -1,5 +1,5 @@
-//! What a cache device carries (OpenZFS `include/sys/arc_impl.h`): a header of 512 bytes at the start of its allocatable
-//! space and, for the cache to survive a restart, log blocks that list its contents, in two interleaved chains.
+//! On-disk structures of a cache device (OpenZFS `include/sys/arc_impl.h`): a header of 512 bytes at the start of its
+//! allocatable space and, for persistent L2ARC, log blocks that list its contents, in two interleaved chains.
 
 use crate::blkptr::Dva;
 use crate::cursor::{Cursor, DecodeError, Endian};
@@ -10,7 +10,7 @@ use crate::kinds::{ChecksumKind, CompressionKind};
 pub const HEADER_MAGIC: u64 = 0x5a46_5343_4143_4845;
 /// Magic number of a log block: "LOGBLKHD".
 pub const LOG_MAGIC: u64 = 0x4c4f_4742_4c4b_4844;
-/// Most entries in a log block.
+/// Maximum number of entries in a log block.
 pub const LOG_ENTRIES: usize = 1022;
 
 fn endian_of(bytes: &[u8], magic: u64, what: &'static str) -> Result<Endian, DecodeError> {
@@ -22,14 +22,14 @@ fn endian_of(bytes: &[u8], magic: u64, what: &'static str) -> Result<Endian, Dec
     }
 }
 
-/// Where a log block lies.
+/// Pointer to a log block (`l2arc_log_blkptr_t`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPointer {
     /// Byte offset on the device.
     pub offset_bytes: u64,
-    /// Bytes of the payload that it describes.
+    /// Size in bytes of the cached data that the log block lists.
     pub payload_bytes: u64,
-    /// Where that payload starts.
+    /// Byte offset of that data on the device.
     pub payload_start: u64,
     prop: u64,
     /// The log block's checksum.
@@ -73,13 +73,13 @@ pub struct L2Header {
     pub vdev_guid: u64,
     /// Entries per log block.
     pub log_entries: u64,
-    /// Up to where old contents were evicted.
+    /// Byte offset up to which old contents were evicted.
     pub evict_bytes: u64,
-    /// 1: the device has not been filled once yet.
+    /// Bit 0: the device has not yet been filled for the first time.
     pub flags: u64,
     pub start_bytes: u64,
     pub end_bytes: u64,
-    /// The newest log block, and the one before.
+    /// The newest log block and its predecessor.
     pub logs: [LogPointer; 2],
     pub log_bytes: u64,
     pub log_count: u64,
@@ -119,21 +119,21 @@ impl L2Header {
     }
 }
 
-/// A block that the device caches.
+/// An entry of a log block: a cached block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct L2Entry {
-    /// Where the block lies in the pool.
+    /// Address of the block in the pool.
     pub dva: Dva,
     pub birth: Txg,
     /// Sizes, compression and so on, as in a block pointer.
     pub prop: u64,
-    /// Where it lies on the cache device.
+    /// Byte offset of the copy on the cache device.
     pub offset_bytes: u64,
     pub compression_level: u64,
 }
 
-/// Decodes a log block: the pointer to the one before in its chain, and up to `count` entries.
+/// Decodes a log block: the pointer to the previous block in its chain, and up to `count` entries.
 pub fn decode_log(bytes: &[u8], count: usize) -> Result<(LogPointer, Vec<L2Entry>), DecodeError> {
     const WHAT: &str = "L2ARC log";
     let endian = endian_of(bytes, LOG_MAGIC, WHAT)?;

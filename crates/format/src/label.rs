@@ -1,5 +1,6 @@
-//! The vdev label (`vdev_label_t`, OpenZFS `include/sys/vdev_impl.h`, `module/zfs/vdev_label.c`): 256 KiB, four times on
-//! each leaf device, so that a pool can be found and a torn label update always leaves two good ones.
+//! The vdev label (`vdev_label_t`, OpenZFS `include/sys/vdev_impl.h`, `module/zfs/vdev_label.c`): 256 KiB, stored
+//! four times on each leaf device. A label identifies the pool; labels are updated in two pairs, so that an
+//! interrupted update leaves two valid ones.
 //!
 //! ```text
 //!  device   |L0|L1| boot 3.5 MiB |  allocatable space …                    |L2|L3|
@@ -8,41 +9,42 @@
 //!            0           8K                    16K                          128K               256K
 //! ```
 //!
-//! Boot environment, configuration and each uberblock slot end in a self-checksum ([`SelfChecksum`]): SHA-256 over the
-//! area with the stored checksum replaced by a *verifier*, here the area's byte offset on the device ([`verifier`]), so
-//! that a label copied to another place is not taken for its own.
+//! Boot environment, configuration and each uberblock slot end in a self-checksum ([`SelfChecksum`]): SHA-256 over
+//! the area with the stored checksum replaced by a *verifier*, here the area's byte offset on the device
+//! ([`verifier`]), so that a label copied to another offset is invalid.
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
 use crate::nvlist::NvList;
 use std::ops::Range;
 
-/// Bytes of a label.
+/// Size of a label in bytes.
 pub const LABEL_BYTES: u64 = 256 << 10;
-/// Labels on a device.
+/// Number of labels on a device.
 pub const LABELS: usize = 4;
 /// Bytes before the allocatable space: two labels and the boot area.
 pub const FRONT_BYTES: u64 = 4 << 20;
-/// Bytes behind the allocatable space: two labels.
+/// Bytes after the allocatable space: two labels.
 pub const BACK_BYTES: u64 = 2 * LABEL_BYTES;
-/// Where the area for boot loaders lies on the device (RAID-Z expansion uses it as scratch space).
+/// Byte range of the boot loader area on the device; RAID-Z expansion uses it as scratch space.
 pub const BOOT_AREA: Range<u64> = 2 * LABEL_BYTES..FRONT_BYTES;
-/// The smallest device that OpenZFS makes a vdev of (`SPA_MINDEVSIZE`).
+/// Minimum size in bytes of a device in a vdev (`SPA_MINDEVSIZE`).
 pub const MIN_DEVICE_BYTES: u64 = 64 << 20;
 
-/// Where the boot environment lies in the label.
+/// Byte range of the boot environment in the label.
 pub const BOOT_ENV: Range<usize> = 8 << 10..16 << 10;
-/// Where the configuration nvlist lies in the label.
+/// Byte range of the configuration nvlist in the label.
 pub const CONFIG: Range<usize> = 16 << 10..128 << 10;
-/// Where the uberblock ring lies in the label.
+/// Byte range of the uberblock ring in the label.
 pub const RING: Range<usize> = 128 << 10..256 << 10;
 
-/// The device size that labels and allocation count with: whole labels only.
+/// The device size rounded down to a multiple of the label size, which labels and allocation are based on.
 pub fn usable_device_bytes(device_bytes: u64) -> u64 {
     device_bytes & !(LABEL_BYTES - 1)
 }
 
-/// Byte offset of label `index` (0–3) on a device of that size; `None` if the device is too small for four labels.
+/// Byte offset of label `index` (0–3) on a device of `device_bytes`; `None` if the device is too small for four
+/// labels.
 pub fn label_offset(index: usize, device_bytes: u64) -> Option<u64> {
     let size = usable_device_bytes(device_bytes);
     if size < LABELS as u64 * LABEL_BYTES || index >= LABELS {
@@ -52,17 +54,17 @@ pub fn label_offset(index: usize, device_bytes: u64) -> Option<u64> {
     Some(if index < 2 { index * LABEL_BYTES } else { size - (LABELS as u64 - index) * LABEL_BYTES })
 }
 
-/// log2 of the bytes of an uberblock slot on a top-level vdev with that ashift.
+/// log2 of the size in bytes of an uberblock slot on a top-level vdev with this ashift.
 pub fn uberblock_shift(ashift: u64) -> u32 {
     ashift.clamp(10, 13) as u32
 }
 
-/// Uberblock slots in the ring on a top-level vdev with that ashift.
+/// Number of uberblock slots in the ring on a top-level vdev with this ashift.
 pub fn uberblock_slots(ashift: u64) -> usize {
     RING.len() >> uberblock_shift(ashift)
 }
 
-/// Where slot `slot` lies in the label; the last slot of the ring is the one that MMP writes.
+/// Byte range of a slot in the label; the last slot of the ring is reserved for MMP. `None` if there is no such slot.
 pub fn uberblock_range(slot: usize, ashift: u64) -> Option<Range<usize>> {
     if slot >= uberblock_slots(ashift) {
         return None;
@@ -71,8 +73,8 @@ pub fn uberblock_range(slot: usize, ashift: u64) -> Option<Range<usize>> {
     Some(start..start + (1 << uberblock_shift(ashift)))
 }
 
-/// The checksum words that stand in for the stored ones while a self-checksum is computed over an area of a label at
-/// byte `offset` of the device. Gang headers and log blocks have other verifiers.
+/// The verifier that replaces the stored checksum words while the self-checksum of a label's area at byte `offset` of
+/// the device is computed. Gang headers and log blocks have other verifiers.
 pub fn verifier(offset: u64) -> [u64; 4] {
     [offset, 0, 0, 0]
 }
@@ -80,7 +82,7 @@ pub fn verifier(offset: u64) -> [u64; 4] {
 /// The self-checksum at the end of an area (`zio_eck_t`, `include/sys/zio.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelfChecksum {
-    /// Byte order of the writer, which is that of the checksum words.
+    /// Byte order of the writer and of the checksum words.
     pub endian: Endian,
     /// The checksum.
     pub checksum: [u64; 4],
@@ -92,7 +94,7 @@ impl SelfChecksum {
     /// The magic number.
     pub const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
 
-    /// Decodes exactly these 40 bytes.
+    /// Decodes 40 bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "embedded checksum";
         let raw = Cursor::new(bytes, Endian::Little, WHAT).array::<8>()?;
@@ -121,19 +123,19 @@ impl SelfChecksum {
     }
 }
 
-/// The configuration in the area [`CONFIG`] of a label (or just its nvlist bytes).
+/// Decodes the configuration from the area [`CONFIG`] of a label (or just its nvlist bytes).
 pub fn decode_config(area: &[u8]) -> Result<NvList, DecodeError> {
     NvList::decode(area)
 }
 
-/// What boot loaders keep in the label.
+/// The boot environment: data that boot loaders keep in the label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BootEnv {
     /// Text, as GRUB keeps it.
     Raw(Vec<u8>),
     /// An nvlist.
     List(NvList),
-    /// The boot block header that software before the boot environment kept there (found in pools of version 1 to 15).
+    /// The boot block header that older software kept there (pools of version 1 to 15).
     OldHeader {
         /// Byte offset of the boot block on the device.
         offset_bytes: u64,
@@ -146,8 +148,8 @@ impl BootEnv {
     /// The magic number of the old boot block header.
     const OLD_MAGIC: u64 = 0x2f5_b007_b10c;
 
-    /// Decodes the area [`BOOT_ENV`] of a label. Its version is always big-endian. An area of an older pool is blank
-    /// and comes out as empty text.
+    /// Decodes the area [`BOOT_ENV`] of a label. Its version is always big-endian. The blank area of an older pool
+    /// decodes as empty text.
     pub fn decode(area: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "boot environment";
         let mut c = Cursor::new(area, Endian::Big, WHAT);

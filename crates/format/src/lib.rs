@@ -1,8 +1,8 @@
-//! The OpenZFS on-disk format: every structure, bytes to values and back. Pure: no I/O, no clock, no lock.
+//! The OpenZFS on-disk format: decoders and encoders of every structure. Pure: no I/O, no clock, no lock.
 //!
-//! Pools are written in the byte order of the machine that wrote them, block by block: the byte order of a block's
-//! contents is a bit of the pointer that leads to it ([`BlockPointer::endian`]). Everything here is therefore decoded
-//! by hand over an endian-aware [`cursor::Cursor`]; nothing is cast.
+//! Each block is written in the byte order of the host that wrote it; a bit of the block pointer records which
+//! ([`BlockPointer::endian`]). Structures are therefore decoded field by field over an endian-aware
+//! [`cursor::Cursor`] and never cast.
 
 pub mod acl;
 pub mod blkptr;

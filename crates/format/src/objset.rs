@@ -1,8 +1,8 @@
-//! The header of an object set (`objset_phys_t`, OpenZFS `include/sys/dmu_objset.h`): what the MOS's root pointer and
-//! each dataset's pointer lead to.
+//! The header of an object set (`objset_phys_t`, OpenZFS `include/sys/dmu_objset.h`): the block that the uberblock's
+//! root pointer and each dataset's pointer refer to.
 //!
 //! ```text
-//!     0 meta dnode (512)            the object of all other dnodes
+//!     0 meta dnode (512)            the object that holds all other dnodes
 //!   512 intent log header (192)
 //!   704 type · 712 flags
 //!   720 portable MAC (32) · 752 local MAC (32)
@@ -17,7 +17,7 @@ use crate::zil::ZilHeader;
 
 const WHAT: &str = "object set";
 
-/// What an object set is (`dmu_objset_type_t`).
+/// Type of an object set (`dmu_objset_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum ObjsetKind {
@@ -55,23 +55,23 @@ impl ObjsetKind {
 /// A decoded object set header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objset {
-    /// The object of all other dnodes; `None` in a set that never held an object.
+    /// The object that holds all other dnodes; `None` in an object set that never held an object.
     pub meta_dnode: Option<Dnode>,
-    /// Where the intent log starts.
+    /// Header of the intent log.
     pub zil: ZilHeader,
-    /// What it is.
+    /// Type of the object set.
     pub kind: ObjsetKind,
-    /// [`Objset::USER_ACCOUNTING`] and so on.
+    /// Flags: [`Objset::USER_ACCOUNTING`] etc.
     pub flags: u64,
-    /// MAC over what a raw send preserves (encrypted data sets).
+    /// MAC over the fields that a raw send preserves; encrypted datasets only.
     pub portable_mac: [u8; 32],
-    /// MAC over the accounting dnodes (encrypted data sets).
+    /// MAC over the accounting dnodes; encrypted datasets only.
     pub local_mac: [u8; 32],
-    /// Space by user.
+    /// Dnode of the ZAP of space used by user.
     pub user_used: Option<Dnode>,
-    /// Space by group.
+    /// Dnode of the ZAP of space used by group.
     pub group_used: Option<Dnode>,
-    /// Space by project.
+    /// Dnode of the ZAP of space used by project.
     pub project_used: Option<Dnode>,
 }
 
@@ -88,11 +88,11 @@ impl Objset {
     pub const GROUPUSED_OBJECT: u64 = u64::MAX - 1;
     /// The object number of the project accounting ZAP.
     pub const PROJECTUSED_OBJECT: u64 = u64::MAX - 2;
-    /// Bytes of the oldest header.
+    /// Size of the oldest header in bytes.
     pub const SIZE_V1: usize = 1024;
-    /// Bytes of a header with user and group accounting.
+    /// Size in bytes of a header with user and group accounting.
     pub const SIZE_V2: usize = 2048;
-    /// Bytes of a header with project accounting.
+    /// Size in bytes of a header with project accounting.
     pub const SIZE_V3: usize = 4096;
 
     /// Decodes a header block of 1024, 2048 or 4096 bytes.
@@ -122,7 +122,7 @@ impl Objset {
         })
     }
 
-    /// The header block of 1024, 2048 or 4096 bytes: as many accounting dnodes as fit are written. Dnodes must be in the
+    /// Encodes a header block of 1024, 2048 or 4096 bytes with the accounting dnodes that fit. Dnodes must be in the
     /// byte order `endian` and take one slot.
     pub fn encode(&self, len: usize, endian: Endian) -> Vec<u8> {
         let slot = |e: &mut Encoder, dnode: &Option<Dnode>| {
@@ -154,7 +154,7 @@ impl Objset {
 mod tests {
     use super::*;
 
-    /// A header with every dnode there, by hand.
+    /// A header with all accounting dnodes that fit.
     fn header(len: usize) -> Vec<u8> {
         let mut b = vec![0; len];
         for at in [0, 1024, 1536, 2048] {

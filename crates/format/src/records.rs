@@ -1,21 +1,22 @@
-//! Small records that live in objects of the MOS: pool history, the error log.
+//! Records in objects of the MOS: pool history and error log.
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::nvlist::NvList;
 
-/// The bonus area of the history object (`spa_history_phys_t`, OpenZFS `include/sys/spa_impl.h`). The object is a ring:
-/// offsets are logical and grow; everything up to `create_len` (the pool's creation) stays, the rest wraps at `size`.
+/// The bonus area of the history object (`spa_history_phys_t`, OpenZFS `include/sys/spa_impl.h`). The object is a
+/// ring buffer with logical, growing offsets: the first `create_len` bytes (the pool's creation) are kept, the rest
+/// wraps at `size_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HistoryHeader {
-    /// End of the record of the pool's creation, in bytes.
+    /// End of the record of the pool's creation; byte offset.
     pub create_len: u64,
-    /// Bytes of the ring.
+    /// Size of the ring in bytes.
     pub size_bytes: u64,
     /// Logical offset of the oldest record.
     pub begin: u64,
     /// Logical offset of the end.
     pub end: u64,
-    /// Records overwritten.
+    /// Number of records overwritten.
     pub lost: u64,
 }
 
@@ -26,7 +27,7 @@ impl HistoryHeader {
         Ok(HistoryHeader { create_len, size_bytes, begin, end, lost })
     }
 
-    /// Where a logical offset lies in the object.
+    /// Byte offset in the object of a logical offset; `None` if the ring is empty.
     pub fn physical(&self, logical: u64) -> Option<u64> {
         let ring = self.size_bytes.checked_sub(self.create_len).filter(|r| *r > 0)?;
         if logical < self.create_len {
@@ -36,8 +37,8 @@ impl HistoryHeader {
     }
 }
 
-/// The records in a run of history bytes, oldest first: each a little-endian 64-bit length and a packed nvlist. A record
-/// that the run cuts off is left out; a record that does not decode is an error in its place.
+/// Decodes the records in consecutive history bytes, oldest first: each is a little-endian 64-bit length and a packed
+/// nvlist. A truncated last record is left out; a record that does not decode yields an error.
 pub fn history_records(bytes: &[u8]) -> Vec<Result<NvList, DecodeError>> {
     let mut c = Cursor::new(bytes, Endian::Little, "pool history");
     let mut out = Vec::new();
@@ -48,7 +49,7 @@ pub fn history_records(bytes: &[u8]) -> Vec<Result<NvList, DecodeError>> {
     out
 }
 
-/// A block with an error, from the name of an entry in the error log (OpenZFS `module/zfs/spa_errlog.c`).
+/// The block that an entry of the error log names (OpenZFS `module/zfs/spa_errlog.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ErrorName {
@@ -59,11 +60,14 @@ pub enum ErrorName {
 }
 
 impl ErrorName {
-    /// Parses `a:b:c:d`, hexadecimal. `in_head` says which of the two logs it stands in.
+    /// Parses `a:b:c:d`, hexadecimal. `in_head` tells whether the name is from the log of a head dataset.
     pub fn parse(name: &str, in_head: bool) -> Option<Self> {
         let mut parts = name.split(':').map(|p| u64::from_str_radix(p, 16));
         let mut next = || parts.next().and_then(Result::ok);
-        let (a, b, c, d) = (next()?, next()?, next()?, next()?);
+        let a = next()?;
+        let b = next()?;
+        let c = next()?;
+        let d = next()?;
         if parts.next().is_some() {
             return None;
         }

@@ -6,16 +6,16 @@
 //!  row      attribute values in the layout's order; each padded to eight bytes
 //! ```
 //!
-//! Each file system has a *registry* (name → number, length, byte order class) and *layouts* (number → list of attribute
-//! numbers), both ZAPs. Lengths of variable attributes stand in the header, in the layout's order; so the row is parsed
-//! without any search. The bonus area and the spill block each have their own header.
+//! Each file system has a *registry* (name → number, length, byte order class) and *layouts* (number → list of
+//! attribute numbers), both ZAPs. The header stores the lengths of variable attributes in the layout's order, so the
+//! row is parsed sequentially. The bonus area and the spill block each have their own header.
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
 
 const WHAT: &str = "system attributes";
 
-/// How an attribute's bytes are laid out.
+/// Layout of an attribute's bytes (`sa_bswap_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum SaSwap {
@@ -34,19 +34,19 @@ impl SaSwap {
     }
 }
 
-/// A registered attribute: the value of an entry of the registry ZAP.
+/// A registered attribute: the value of an entry in the registry ZAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaAttribute {
-    /// The number that layouts use.
+    /// Attribute number, as used in layouts.
     pub number: u16,
-    /// Bytes; 0 for variable length.
+    /// Length in bytes; 0 if variable.
     pub length: u16,
     /// Byte order class.
     pub swap: SaSwap,
 }
 
 impl SaAttribute {
-    /// From the word in the registry.
+    /// From the word in the registry ZAP.
     pub fn from_word(word: u64) -> Result<Self, DecodeError> {
         let swap = (word >> 16) as u8;
         Ok(SaAttribute {
@@ -60,13 +60,13 @@ impl SaAttribute {
         })
     }
 
-    /// The word in the registry.
+    /// The word in the registry ZAP.
     pub fn to_word(self) -> u64 {
         u64::from(self.length) << 24 | (self.swap as u64) << 16 | u64::from(self.number)
     }
 }
 
-/// An attribute that every ZPL knows: name, bytes (0 variable), byte order class.
+/// A predefined attribute of the ZPL: name, length in bytes (0 if variable), byte order class.
 pub type KnownAttribute = (&'static str, u16, SaSwap);
 
 /// The attributes of the ZPL in the order in which it registers them.
@@ -99,24 +99,25 @@ pub const ZPL_ATTRIBUTES: [KnownAttribute; 23] = {
     ]
 };
 
-/// The number of attributes that an older znode's bonus area holds: layout 0, in the order of [`ZPL_ATTRIBUTES`].
+/// Number of attributes in the bonus area of a znode without system attributes: the first of [`ZPL_ATTRIBUTES`], in
+/// that order (layout 0).
 pub const LEGACY_ATTRIBUTES: usize = 16;
 
-/// Names in the ZAP that the master node's `SA_ATTRS` leads to.
+/// Names in the ZAP that `SA_ATTRS` in the master node refers to.
 #[allow(missing_docs)]
 pub mod name {
     pub const LAYOUTS: &str = "LAYOUTS";
     pub const REGISTRY: &str = "REGISTRY";
 }
 
-/// The header of a row.
+/// The header of a row (`sa_hdr_phys_t`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaHeader {
-    /// The layout; 0 stands for layout 1 in a bonus area that has none yet.
+    /// Layout number; 0 in a bonus area without a layout yet, which is read as layout 1.
     pub layout: u16,
-    /// Bytes of the header.
+    /// Size of the header in bytes.
     pub header_bytes: usize,
-    /// Lengths of the variable attributes in the layout's order; there may be unused ones.
+    /// Lengths of the variable attributes in the layout's order, possibly followed by unused ones.
     pub lengths: Vec<u16>,
 }
 
@@ -154,8 +155,8 @@ impl SaHeader {
     }
 }
 
-/// Walks a row: yields each attribute's number and bytes. `layout` lists the attribute numbers, `length_of` tells the
-/// registered length of a number (0 variable, `None` unknown).
+/// Splits a row into each attribute's number and bytes. `layout` lists the attribute numbers; `length_of` returns the
+/// registered length of a number (0 if variable, `None` if unknown).
 pub fn attributes<'a>(
     bytes: &'a [u8],
     endian: Endian,

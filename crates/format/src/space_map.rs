@@ -1,5 +1,6 @@
-//! Space maps (OpenZFS `include/sys/space_map.h`, `module/zfs/space_map.c`): the log of allocations and frees that, played
-//! from the start, gives the allocated segments of a metaslab (or, in a log space map, of all metaslabs changed in a txg).
+//! Space maps (OpenZFS `include/sys/space_map.h`, `module/zfs/space_map.c`): a log of allocations and frees.
+//! Replaying it from the start gives the allocated segments of a metaslab (or, in a log space map, of all metaslabs
+//! changed in a txg).
 //!
 //! ```text
 //!  header (bonus)   object · length of the log in bytes · allocated bytes · 5 unused · histogram (32)
@@ -19,23 +20,23 @@ use crate::ids::Txg;
 
 const WHAT: &str = "space map";
 
-/// The header in the bonus area of a space map's object.
+/// The header in the bonus area of a space map's object (`space_map_phys_t`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceMapHeader {
-    /// The object itself; historical.
+    /// The number of the object itself; unused.
     pub object: u64,
-    /// Bytes of the log.
+    /// Length of the log in bytes.
     pub length_bytes: u64,
-    /// Bytes allocated: allocations less frees.
+    /// Allocated bytes: allocations less frees.
     pub allocated_bytes: i64,
-    /// Number of free segments by size, log2 above the map's shift; absent in old maps.
+    /// Number of free segments by log2 of their size in units of the map's shift; absent in old maps.
     pub histogram: Option<[u64; 32]>,
 }
 
 impl SpaceMapHeader {
-    /// Bytes of the header of old maps.
+    /// Size in bytes of the header of old maps.
     pub const SIZE_V0: usize = 24;
-    /// Bytes of the header with histogram.
+    /// Size in bytes of the header with histogram.
     pub const SIZE: usize = 320;
 
     /// Decodes a bonus area.
@@ -63,7 +64,7 @@ impl SpaceMapHeader {
     }
 }
 
-/// Whether an entry takes space or gives it back.
+/// Whether an entry allocates or frees a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum SpaceKind {
@@ -74,7 +75,7 @@ pub enum SpaceKind {
 /// One entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceEntry {
-    /// When the entries that follow were written.
+    /// Debug entry: txg and sync pass in which the following entries were written.
     Debug {
         /// 0 allocations follow, 1 frees follow.
         action: u8,
@@ -83,43 +84,43 @@ pub enum SpaceEntry {
         /// The txg, lower 50 bits.
         txg: Txg,
     },
-    /// The word that fills a block's end before a two-word entry.
+    /// The word that pads the end of a block before a two-word entry.
     Padding,
-    /// A segment.
+    /// A segment allocated or freed.
     Segment(SpaceSegment),
 }
 
-/// A segment taken or given back.
+/// A segment allocated or freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceSegment {
-    /// Taken or given back.
+    /// Allocation or free.
     pub kind: SpaceKind,
-    /// The top-level vdev, in two-word entries of log space maps.
+    /// The top-level vdev; only in two-word entries of log space maps.
     pub vdev: Option<u32>,
     /// Start in bytes.
     pub offset_bytes: u64,
     /// Length in bytes, at least one unit.
     pub length_bytes: u64,
-    /// How many words the entry took: 1 or 2.
+    /// Number of words of the entry: 1 or 2.
     pub words: u8,
 }
 
-/// The vdev number of two-word entries that belong to no vdev in particular (`SM_NO_VDEVID` cut to its 24 bits).
+/// The vdev number of two-word entries that name no vdev (`SM_NO_VDEVID` truncated to 24 bits).
 pub const NO_VDEV: u32 = 0;
 
-/// Iterates over the entries in (a part of) a space map's log; the part must start at an entry. A first error ends the
-/// iteration.
+/// Iterates over the entries in a space map's log, or a part of it that starts at an entry. Ends after the first
+/// error.
 #[derive(Clone, Debug)]
 pub struct SpaceEntries<'a> {
     cursor: Cursor<'a>,
     shift: u32,
-    dead: bool,
+    failed: bool,
 }
 
 impl<'a> SpaceEntries<'a> {
-    /// Over `log`, whose units are `1 << shift` bytes.
+    /// Iterates over `log`, whose units are `1 << shift` bytes.
     pub fn new(log: &'a [u8], endian: Endian, shift: u32) -> Self {
-        SpaceEntries { cursor: Cursor::new(log, endian, WHAT), shift, dead: false }
+        SpaceEntries { cursor: Cursor::new(log, endian, WHAT), shift, failed: false }
     }
 
     /// Bytes of the log consumed so far.
@@ -164,17 +165,17 @@ impl Iterator for SpaceEntries<'_> {
     type Item = Result<SpaceEntry, DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.dead || self.cursor.remaining() == 0 {
+        if self.failed || self.cursor.remaining() == 0 {
             return None;
         }
         let entry = self.entry();
-        self.dead = entry.is_err();
+        self.failed = entry.is_err();
         Some(entry)
     }
 }
 
-/// Appends an entry to a log whose units are `1 << shift` bytes. Two-word entries must not straddle a block: the caller
-/// puts [`SpaceEntry::Padding`] before.
+/// Appends an entry to a log whose units are `1 << shift` bytes. Two-word entries must not straddle a block boundary:
+/// the caller appends [`SpaceEntry::Padding`] before.
 pub fn encode_entry(entry: &SpaceEntry, shift: u32, e: &mut Encoder) {
     match entry {
         SpaceEntry::Padding => e.u64(2 << 62),
@@ -202,7 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_three_shapes() {
+    fn all_entry_kinds_round_trip() {
         let mut e = Encoder::new(Endian::Little);
         let one =
             SpaceSegment { kind: SpaceKind::Free, vdev: None, offset_bytes: 0x1000, length_bytes: 0x2000, words: 1 };
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_two_word_entry_is_an_error_and_the_end() {
+    fn a_truncated_two_word_entry_ends_with_an_error() {
         let bytes = (3u64 << 62).to_be_bytes();
         let all: Vec<_> = SpaceEntries::new(&bytes, Endian::Big, 9).collect();
         assert!(matches!(all[..], [Err(_)]));

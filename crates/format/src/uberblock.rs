@@ -7,8 +7,8 @@
 //!   … the last 40 bytes of the ring slot hold the self-checksum (see crate::label)
 //! ```
 //!
-//! The magic number also tells the byte order. A slot that was never used may carry a valid self-checksum over a blank
-//! magic number: new labels are written so. Old software left the words from 168 on zero.
+//! The byte order is detected from the magic number. A slot that was never used may have a valid self-checksum and a
+//! zero magic number, since new labels are written so. Old software left the words from 168 on zero.
 
 use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};
@@ -19,29 +19,29 @@ use std::time::Duration;
 /// A decoded uberblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uberblock {
-    /// Byte order of the machine that wrote it.
+    /// Byte order of the host that wrote the uberblock.
     pub endian: Endian,
     /// On-disk version: 1–28, or 5000 with feature flags.
     pub version: u64,
-    /// The txg whose sync wrote it.
+    /// The txg that the uberblock completes.
     pub txg: Txg,
     /// Sum of the GUIDs of all vdevs, modulo 2^64.
     pub guid_sum: u64,
-    /// Seconds since 1970.
+    /// Time of writing, in seconds since 1970.
     pub timestamp_s: u64,
-    /// The meta object set.
+    /// Pointer to the meta object set.
     pub root: BlockPointer,
-    /// Highest version that the writing software knew.
+    /// Highest pool version that the writing software supported.
     pub software_version: u64,
-    /// Multi-modifier protection; `None` if the writer knew nothing of it.
+    /// Multi-modifier protection; `None` if the writer did not support it.
     pub mmp: Option<Mmp>,
-    /// In a checkpointed uberblock, the txg that it had when it was set aside; else 0.
+    /// In a checkpointed uberblock, its txg when the checkpoint was taken; else 0.
     pub checkpoint_txg: Txg,
     /// Progress of a RAID-Z expansion.
     pub reflow: Reflow,
 }
 
-/// What multi-modifier protection keeps in an uberblock.
+/// The multi-modifier protection (MMP) fields of an uberblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mmp {
     /// Nanoseconds since the last MMP write; 0 means that protection is off.
@@ -51,41 +51,41 @@ pub struct Mmp {
 }
 
 impl Mmp {
-    /// Milliseconds between MMP writes, if said.
+    /// Milliseconds between MMP writes, if the field is valid.
     pub fn write_interval_ms(self) -> Option<u64> {
         (self.config & 1 != 0).then_some((self.config >> 8) & 0xff_ffff)
     }
 
-    /// So long somebody who wants the pool has to look on: whoever has it writes in that time, or has given up. At most ten
-    /// minutes (`spa_activity_check_duration`).
-    pub fn activity_time(self) -> Duration {
+    /// How long an importer must watch the uberblocks before it may import: a host that has the pool imported writes
+    /// within that time, or has suspended the pool. One second to ten minutes (`spa_activity_check_duration`).
+    pub fn activity_check_duration(self) -> Duration {
         const INTERVALS: u32 = 20;
-        const MOST: Duration = Duration::from_secs(600);
+        const MAX_DURATION: Duration = Duration::from_secs(600);
         let interval = Duration::from_millis(self.write_interval_ms().unwrap_or(1000));
         let time = match self.fail_intervals() {
             Some(fails) if fails > 0 => interval.saturating_mul(2 * u32::from(fails)),
             _ => interval.saturating_add(Duration::from_nanos(self.delay_ns)).saturating_mul(INTERVALS),
         };
-        time.clamp(Duration::from_secs(1), MOST)
+        time.clamp(Duration::from_secs(1), MAX_DURATION)
     }
 
-    /// Sequence number below the second, if said.
+    /// Sequence number of the MMP write within its second, if the field is valid.
     pub fn sequence(self) -> Option<u16> {
         (self.config & 2 != 0).then_some((self.config >> 32) as u16)
     }
 
-    /// After how many missed intervals the writer suspends its pool, if said.
+    /// Number of failed write intervals after which the writer suspends its pool, if the field is valid.
     pub fn fail_intervals(self) -> Option<u16> {
         (self.config & 4 != 0).then_some((self.config >> 48) as u16)
     }
 }
 
-/// State of a RAID-Z expansion's reflow.
+/// Progress of a RAID-Z expansion's reflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reflow {
     /// State of the scratch area: 0 not in use, 1 valid, 2–4 invalid after being synced.
     pub scratch_state: u16,
-    /// Bytes of the vdev's allocatable space that are in the new layout.
+    /// Bytes of the vdev's allocatable space that have been moved to the new layout.
     pub offset_bytes: u64,
 }
 
@@ -106,10 +106,10 @@ impl Uberblock {
     pub const MAGIC: u64 = 0x00ba_b10c;
     /// The magic number of the MMP fields.
     pub const MMP_MAGIC: u64 = 0xa11c_ea11;
-    /// Bytes of the fields.
+    /// Size of the fields in bytes.
     pub const SIZE: usize = 216;
 
-    /// Decodes the front of a ring slot.
+    /// Decodes the uberblock at the start of a ring slot.
     pub fn decode(slot: &[u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "uberblock";
         let raw = Cursor::new(slot, Endian::Little, WHAT).array::<8>()?;
@@ -137,7 +137,7 @@ impl Uberblock {
         })
     }
 
-    /// The fields' bytes; the slot's rest is zero up to the self-checksum.
+    /// Encodes the fields; the caller pads the slot with zeros up to the self-checksum.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::new(self.endian);
         e.words(&[Self::MAGIC, self.version, self.txg.0, self.guid_sum, self.timestamp_s]);
@@ -154,7 +154,8 @@ impl Uberblock {
         e.finish()
     }
 
-    /// What decides between two uberblocks: the higher txg, then the later time, then the higher MMP sequence.
+    /// Sort key for the selection of the active uberblock: the highest txg, then the latest time, then the highest
+    /// MMP sequence.
     pub fn rank(&self) -> (Txg, u64, u16) {
         (self.txg, self.timestamp_s, self.mmp.and_then(Mmp::sequence).unwrap_or(0))
     }
@@ -169,8 +170,8 @@ mod tests {
     fn mmp_and_reflow_words() {
         let mmp = Mmp { delay_ns: 0, config: 0x0014_0003_0003_e807 };
         assert_eq!((mmp.write_interval_ms(), mmp.sequence(), mmp.fail_intervals()), (Some(1000), Some(3), Some(20)));
-        assert_eq!(mmp.activity_time(), Duration::from_secs(40));
-        assert_eq!(Mmp { config: 0, delay_ns: u64::MAX }.activity_time(), Duration::from_secs(600));
+        assert_eq!(mmp.activity_check_duration(), Duration::from_secs(40));
+        assert_eq!(Mmp { config: 0, delay_ns: u64::MAX }.activity_check_duration(), Duration::from_secs(600));
         assert_eq!(Mmp { config: 0xff00, delay_ns: 1 }.write_interval_ms(), None);
         let reflow = Reflow::from_word(2 << 55 | 0x10);
         assert_eq!((reflow.scratch_state, reflow.offset_bytes), (2, 0x2000));

@@ -1,5 +1,6 @@
-//! File metadata before system attributes (`znode_phys_t`, OpenZFS `include/sys/zfs_sa.h`): the bonus area of a file's
-//! dnode in file systems of ZPL version 1 to 4; and what all versions share: directory entries, master node, FUIDs.
+//! File metadata before system attributes (`znode_phys_t`, OpenZFS `include/sys/zfs_sa.h`): the bonus area of a
+//! file's dnode in file systems of ZPL version 1 to 4; and structures of all versions: directory entries, master
+//! node, FUIDs.
 //!
 //! ```text
 //!   0 atime · 16 mtime · 32 ctime · 48 crtime (each seconds, nanoseconds)
@@ -13,12 +14,12 @@ use crate::encoder::Encoder;
 use crate::ids::ObjectId;
 use crate::nvlist::NvList;
 
-/// Seconds and nanoseconds since 1970; seconds are signed.
+/// A point in time: seconds (signed) and nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
-    /// Seconds.
+    /// Seconds since 1970.
     pub sec: i64,
-    /// Nanoseconds beyond.
+    /// Nanoseconds within the second.
     pub nsec: u32,
 }
 
@@ -65,7 +66,7 @@ pub mod flag {
     pub const PROJID: u64 = 0x8000_0000_0000;
 }
 
-/// A file's metadata.
+/// A file's metadata in its dnode's bonus area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Znode {
@@ -73,13 +74,13 @@ pub struct Znode {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub crtime: Timestamp,
-    /// The txg that made the file.
+    /// The txg in which the file was created.
     pub generation: u64,
     pub mode: u64,
     pub size_bytes: u64,
     pub parent: ObjectId,
     pub links: u64,
-    /// Directory of extended attributes, or 0.
+    /// Extended attribute directory, or 0.
     pub xattr: ObjectId,
     pub rdev: u64,
     /// See [`flag`].
@@ -98,7 +99,10 @@ impl Znode {
     pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bonus, endian, "znode");
         let mut time = || Ok(Timestamp::from_words(c.words()?));
-        let (atime, mtime, ctime, crtime) = (time()?, time()?, time()?, time()?);
+        let atime = time()?;
+        let mtime = time()?;
+        let ctime = time()?;
+        let crtime = time()?;
         let [generation, mode, size_bytes, parent, links, xattr, rdev, flags, uid, gid, zap] = c.words()?;
         c.skip(24)?;
         let acl = EmbeddedAcl::decode(&mut c)?;
@@ -134,7 +138,7 @@ impl Znode {
         e.finish()
     }
 
-    /// The target of a symbolic link that lies behind the znode in the bonus area: if it fits there, it is there.
+    /// The target of a symbolic link, stored after the znode in the bonus area whenever it fits.
     pub fn inline_target<'a>(&self, bonus: &'a [u8]) -> Option<&'a [u8]> {
         let len = usize::try_from(self.size_bytes).ok()?;
         bonus.get(Self::SIZE..)?.get(..len)
@@ -160,9 +164,9 @@ pub mod master {
 /// The value of an entry in a directory's ZAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The file.
+    /// Object number of the file.
     pub object: ObjectId,
-    /// Its kind, as the upper four bits of its mode; 0 in old file systems that did not say.
+    /// File type: the upper four bits of the mode; 0 in old file systems, which do not record it.
     pub kind: u8,
 }
 
@@ -178,12 +182,12 @@ impl DirEntry {
     }
 }
 
-/// A user or group identity: plain, or relative to a domain in the file system's FUID table.
+/// A user or group identity: a POSIX id, or an id relative to a domain in the file system's FUID table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fuid(pub u64);
 
 impl Fuid {
-    /// Index of the domain; 0 is plain POSIX.
+    /// Index of the domain; 0 for a POSIX id.
     pub fn domain(self) -> u32 {
         (self.0 >> 32) as u32
     }

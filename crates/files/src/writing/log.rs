@@ -13,7 +13,7 @@ use crate::metadata::index;
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_format::acl::Ace;
-use weir_format::zil::{AclBody, CreateBody, LogBody, Made, Renaming, Xvattr};
+use weir_format::zil::{AclBody, CreateBody, CreateKind, LogBody, RenameKind, Xvattr};
 use weir_format::znode::{Timestamp, flag};
 use weir_format::{BlockPointer, Encoder, Endian, ObjectId};
 use weir_objects::txg::Tx;
@@ -73,14 +73,14 @@ impl FileSystem {
     }
 
     pub(super) fn log_create(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8], birth: &Birth) {
-        let made = match birth.kind() {
-            FileKind::Directory if birth.xattr_dir => Made::XattrDirectory,
-            FileKind::Directory => Made::Directory,
-            FileKind::Symlink => Made::Symlink,
-            _ => Made::File,
+        let kind = match birth.kind() {
+            FileKind::Directory if birth.xattr_dir => CreateKind::XattrDirectory,
+            FileKind::Directory => CreateKind::Directory,
+            FileKind::Symlink => CreateKind::Symlink,
+            _ => CreateKind::File,
         };
         let body = LogBody::Create(Box::new(CreateBody {
-            made,
+            kind,
             dir: dir.id,
             object: node.id,
             dnode_slots: birth.slots.into(),
@@ -136,7 +136,7 @@ impl FileSystem {
         object: ObjectId,
         exchange: bool,
     ) {
-        let how = if exchange { Renaming::Exchange } else { Renaming::Replace };
+        let how = if exchange { RenameKind::Exchange } else { RenameKind::Replace };
         self.log(tx, object, &LogBody::Rename { source_dir: from.id, target_dir: to.id, how, source, target });
     }
 

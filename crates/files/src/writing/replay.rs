@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use weir_format::acl::{Ace, decode_aces};
-use weir_format::zil::{AclBody, CreateBody, LogBody, LogRecord, Made, Renaming, WriteBody, Xvattr};
+use weir_format::zil::{AclBody, CreateBody, CreateKind, LogBody, LogRecord, RenameKind, WriteBody, Xvattr};
 use weir_format::znode::{Timestamp, flag};
 use weir_format::{BlockPointer, Cursor, Endian, ObjectId};
 use weir_machine::Request;
@@ -151,7 +151,7 @@ impl FileSystem {
         let writing = self.writing()?;
         let _held = writing.locks.one(body.dir).await;
         let mut parent = self.node(rq, body.dir).await?;
-        let is_dir = matches!(body.made, Made::Directory | Made::XattrDirectory);
+        let is_dir = matches!(body.kind, CreateKind::Directory | CreateKind::XattrDirectory);
         let from_parent = parent.has_flag(flag::INHERIT_ACE) && !parent.is_xattr();
         let aces = if from_parent { Some(parent.aces()?) } else { None };
         let settings = writing.settings();
@@ -165,9 +165,9 @@ impl FileSystem {
             generation: Some(body.generation),
             time: Timestamp::from_words(body.crtime),
             slots: body.dnode_slots.clamp(1, 32) as u8,
-            xattr_dir: body.made == Made::XattrDirectory,
+            xattr_dir: body.kind == CreateKind::XattrDirectory,
         };
-        if body.made == Made::XattrDirectory {
+        if body.kind == CreateKind::XattrDirectory {
             if parent.word(index::XATTR) == body.object.0 {
                 return Ok(());
             }
@@ -209,12 +209,12 @@ impl FileSystem {
         rq: &Request,
         from: (ObjectId, &[u8]),
         to: (ObjectId, &[u8]),
-        how: &Renaming,
+        how: &RenameKind,
     ) -> Result<(), FileError> {
         let mode = match how {
-            Renaming::Replace => RenameMode::Replace,
-            Renaming::Exchange => RenameMode::Exchange,
-            Renaming::Whiteout(_) => {
+            RenameKind::Replace => RenameMode::Replace,
+            RenameKind::Exchange => RenameMode::Exchange,
+            RenameKind::Whiteout(_) => {
                 return Err(FileError::Unsupported { what: "replay of a renaming with a whiteout".into() });
             }
         };

@@ -3,7 +3,7 @@
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::ids::{ObjectId, Txg};
 
-/// A bookmark (`zfs_bookmark_phys_t`): the value of a ZAP entry. It has grown with time.
+/// A bookmark (`zfs_bookmark_phys_t`): the value of a ZAP entry. Older pools have shorter values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Bookmark {
@@ -13,27 +13,27 @@ pub struct Bookmark {
     pub creation_time_s: u64,
     /// The redaction list, or 0.
     pub redaction_list: ObjectId,
-    /// 1: the sizes count; 2: the snapshot still exists.
+    /// Bit 0: the sizes are valid; bit 1: the snapshot still exists.
     pub flags: u64,
     /// Bytes referenced, compressed, uncompressed.
     pub referenced: [u64; 3],
-    /// The same, freed before the next snapshot.
+    /// Of these, bytes freed before the next snapshot.
     pub freed_before_next: [u64; 3],
     /// Identity of the IVs, for raw sends.
     pub ivset_guid: u64,
 }
 
 impl Bookmark {
-    /// Words of the oldest form.
+    /// Number of words of the oldest form.
     pub const WORDS_V1: usize = 3;
-    /// Words of the newest form.
+    /// Number of words of the newest form.
     pub const WORDS_V2: usize = 12;
-    /// Flag: `referenced` and `freed_before_next` count.
+    /// Flag: `referenced` and `freed_before_next` are valid.
     pub const HAS_FREED_BEFORE_NEXT: u64 = 1;
     /// Flag: the snapshot still exists.
     pub const SNAPSHOT_EXISTS: u64 = 2;
 
-    /// From the words of the ZAP entry, of any length from three on; absent ones are 0.
+    /// From the words of the ZAP entry; absent words are 0. `None` if there are fewer than three.
     pub fn from_words(words: &[u64]) -> Option<Self> {
         if words.len() < Self::WORDS_V1 {
             return None;
@@ -53,7 +53,8 @@ impl Bookmark {
 
     /// The words of the newest form.
     pub fn to_words(&self) -> [u64; Self::WORDS_V2] {
-        let (r, f) = (self.referenced, self.freed_before_next);
+        let r = self.referenced;
+        let f = self.freed_before_next;
         [
             self.guid,
             self.creation_txg.0,
@@ -79,7 +80,7 @@ pub struct RedactionList {
     pub last_block: u64,
     /// Entries of [`RedactionBlock::SIZE`] bytes in the object.
     pub entries: u64,
-    /// GUIDs of the snapshots that it redacts for.
+    /// GUIDs of the snapshots that the list redacts against.
     pub snapshots: Vec<u64>,
 }
 
@@ -102,7 +103,7 @@ impl RedactionList {
 pub struct RedactionBlock {
     pub object: ObjectId,
     pub block: u64,
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub block_bytes: u32,
     /// Blocks in the run.
     pub count: u64,

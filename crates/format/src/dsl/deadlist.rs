@@ -1,22 +1,22 @@
-//! Lists of block pointers: bpobjs, and dead lists made of them.
+//! Lists of block pointers: bpobjs, and deadlists made of them.
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
 use crate::ids::ObjectId;
 
 /// The header of an object that is an array of block pointers (`bpobj_phys_t`), in its bonus area. Older pools have
-/// shorter ones.
+/// shorter headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bpobj {
-    /// Block pointers in the object.
+    /// Number of block pointers in the object.
     pub pointers: u64,
-    /// Bytes that they occupy, sub-objects included.
+    /// Allocated bytes of the blocks, sub-objects included.
     pub bytes: u64,
-    /// Those bytes after and before compression; absent before pool version 3.
+    /// Bytes of the blocks after and before compression; absent before pool version 3.
     pub sizes: Option<(u64, u64)>,
-    /// Object with the numbers of further bpobjs, and how many; absent before pool version 26.
+    /// Object that lists the numbers of further bpobjs, and their count; absent before pool version 26.
     pub sub_objects: Option<(ObjectId, u64)>,
-    /// How many of the pointers were freed rather than allocated (live lists).
+    /// Number of pointers that record frees rather than allocations (livelists).
     pub freed: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ impl Bpobj {
     /// Bytes of the header with the count of frees.
     pub const SIZE_V3: usize = 56;
 
-    /// Decodes a bonus area: its length tells which fields there are.
+    /// Decodes a bonus area; its length determines which fields are present.
     pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bonus, endian, "bpobj");
         let [pointers, bytes] = c.words()?;
@@ -40,7 +40,7 @@ impl Bpobj {
         Ok(Bpobj { pointers, bytes, sizes, sub_objects, freed })
     }
 
-    /// The bytes of the bonus area. A later field is written only if all before it are there.
+    /// The bytes of the bonus area. An optional field is written only if all fields before it are present.
     pub fn encode(&self, endian: Endian) -> Vec<u8> {
         let mut e = Encoder::new(endian);
         e.words(&[self.pointers, self.bytes]);
@@ -57,15 +57,16 @@ impl Bpobj {
     }
 }
 
-/// The header of a dead list (`dsl_deadlist_phys_t`), in the bonus area of its ZAP: each key, a hexadecimal minimum
-/// birth txg, leads to a bpobj. Before pool version 26 a dead list is a plain bpobj instead: the object's type tells.
+/// The header of a deadlist (`dsl_deadlist_phys_t`), in the bonus area of its ZAP. Each key of the ZAP is a
+/// hexadecimal minimum birth txg, each value a bpobj. Before pool version 26 a deadlist is a plain bpobj; the object
+/// type tells them apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadlist {
-    /// Bytes occupied.
+    /// Allocated bytes of the blocks.
     pub used_bytes: u64,
-    /// After compression.
+    /// Bytes after compression.
     pub compressed_bytes: u64,
-    /// Before compression.
+    /// Bytes before compression.
     pub uncompressed_bytes: u64,
 }
 
@@ -75,7 +76,7 @@ impl Deadlist {
 
     /// Decodes a bonus area.
     pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
-        let [used_bytes, compressed_bytes, uncompressed_bytes] = Cursor::new(bonus, endian, "dead list").words()?;
+        let [used_bytes, compressed_bytes, uncompressed_bytes] = Cursor::new(bonus, endian, "deadlist").words()?;
         Ok(Deadlist { used_bytes, compressed_bytes, uncompressed_bytes })
     }
 
@@ -87,7 +88,7 @@ impl Deadlist {
         e.finish()
     }
 
-    /// The minimum birth txg that a key of the ZAP stands for.
+    /// Parses a key of the ZAP: the minimum birth txg.
     pub fn key(name: &str) -> Option<u64> {
         u64::from_str_radix(name, 16).ok()
     }

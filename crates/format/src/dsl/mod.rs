@@ -5,11 +5,11 @@
 //!  object directory (object 1) ── root_dataset ──▶ DslDir ── head ──▶ DslDataset ── pointer ──▶ object set
 //!                                    │ children ZAP: name → DslDir       │ prev ──▶ snapshot ── prev ──▶ …
 //!                                    │ props ZAP                         │ snapshot names ZAP: name → DslDataset
-//!                                                                        │ dead list: what the snapshot before still needs
+//!                                                                        │ deadlist: freed blocks still referenced by prev
 //! ```
 //!
-//! All are arrays of 64-bit words in the byte order of their block. Old pools have shorter ones: each decoder says what
-//! it takes absent words for.
+//! All are arrays of 64-bit words in the byte order of their block. Old pools have shorter structures; each decoder
+//! documents the values of absent words.
 
 mod bookmark;
 mod deadlist;
@@ -71,7 +71,7 @@ pub mod dir_field {
     pub const SNAPSHOTS_CHANGED: &str = "com.ixsystems:snapshots_changed";
 }
 
-/// Names in the ZAP of an extensible DSL dataset; the GUIDs of per-dataset features stand there too.
+/// Names in the ZAP of an extensible DSL dataset, which also holds the GUIDs of per-dataset features.
 #[allow(missing_docs)]
 pub mod dataset_field {
     pub const BOOKMARK_NAMES: &str = "com.delphix:bookmarks";
@@ -98,28 +98,29 @@ pub mod crypto_key {
     pub const ROOT_DDOBJ: &str = "DSL_CRYPTO_ROOT_DDOBJ";
     pub const REFCOUNT: &str = "DSL_CRYPTO_REFCOUNT";
     pub const VERSION: &str = "DSL_CRYPTO_VERSION";
-    /// Properties that say how the wrapping key comes about; they stand in the same ZAP.
+    /// Properties of the wrapping key's derivation, stored in the same ZAP.
     pub const KEYFORMAT: &str = "keyformat";
     pub const PBKDF2_SALT: &str = "pbkdf2salt";
     pub const PBKDF2_ITERS: &str = "pbkdf2iters";
 }
 
-/// What follows a property's name in a property ZAP (`module/zfs/dsl_prop.c`).
+/// Suffix of a property's name in a property ZAP (`module/zfs/dsl_prop.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PropSuffix {
-    /// The plain name: set here.
+    /// No suffix: the value was set locally.
     Local,
-    /// `$inherit`: an inherited value hides the received one.
+    /// `$inherit`: the inherited value overrides the received one.
     Inherit,
-    /// `$recvd`: came with a stream.
+    /// `$recvd`: the value was received with a stream.
     Received,
     /// `$iuv`: the value of an index property that older software does not know.
     InheritedUnknown,
-    /// `$hasrecvd`: the dataset has received properties at all.
+    /// `$hasrecvd`: the dataset has received properties.
     HasReceived,
 }
 
-/// Takes a key of a property ZAP apart. Only the known suffixes count: names of user properties may contain `$`.
+/// Splits a key of a property ZAP into name and suffix. Only known suffixes are split off, since names of user
+/// properties may contain `$`.
 pub fn split_property(key: &str) -> (&str, PropSuffix) {
     if key == "$hasrecvd" {
         return ("", PropSuffix::HasReceived);
@@ -139,21 +140,21 @@ pub fn split_property(key: &str) -> (&str, PropSuffix) {
 pub struct DslDir {
     /// Not used by OpenZFS any more.
     pub creation_time_s: u64,
-    /// The live dataset.
+    /// The head dataset: the current, writable state.
     pub head_dataset: ObjectId,
-    /// The directory above; 0 for the root.
+    /// The parent directory; 0 for the root.
     pub parent: ObjectId,
-    /// The snapshot that this is a clone of.
+    /// The origin snapshot of a clone, or 0.
     pub origin: ObjectId,
-    /// ZAP of the directories below.
+    /// ZAP of the child directories.
     pub children: ObjectId,
-    /// Bytes used by this and all below.
+    /// Bytes used by this directory and its descendants.
     pub used_bytes: u64,
     /// Bytes after compression.
     pub compressed_bytes: u64,
     /// Bytes before compression.
     pub uncompressed_bytes: u64,
-    /// Quota in bytes; 0 none.
+    /// Quota in bytes; 0 if there is none.
     pub quota_bytes: u64,
     /// Reservation in bytes.
     pub reserved_bytes: u64,
@@ -161,7 +162,7 @@ pub struct DslDir {
     pub props: ObjectId,
     /// ZAP of delegated permissions.
     pub permissions: ObjectId,
-    /// 1: `used_breakdown` counts.
+    /// Bit 0: `used_breakdown` is valid.
     pub flags: u64,
     /// Bytes used by head, snapshots, children, children's reservations, refreservation.
     pub used_breakdown: [u64; 5],
@@ -216,45 +217,45 @@ impl DslDir {
 /// A dataset or snapshot (`dsl_dataset_phys_t`, 320 bytes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DslDataset {
-    /// Its directory.
+    /// The DSL directory that the dataset belongs to.
     pub dir: ObjectId,
-    /// The snapshot before.
+    /// The previous snapshot.
     pub prev_snapshot: ObjectId,
-    /// The txg of the snapshot before.
+    /// The txg of the previous snapshot.
     pub prev_snapshot_txg: Txg,
-    /// The snapshot or head after; 0 for a head.
+    /// The next snapshot or the head; 0 for a head.
     pub next_snapshot: ObjectId,
     /// ZAP of snapshot names; 0 for a snapshot.
     pub snapshot_names: ObjectId,
-    /// Clones and snapshots below; 0 for a head.
+    /// Number of references from clones and from the next snapshot; 0 for a head.
     pub children: u64,
     /// Seconds since 1970.
     pub creation_time_s: u64,
-    /// The txg that made it.
+    /// The txg in which it was created.
     pub creation_txg: Txg,
-    /// Its dead list.
+    /// The deadlist.
     pub deadlist: ObjectId,
-    /// Bytes that it refers to.
+    /// Allocated bytes of the blocks that the dataset references.
     pub referenced_bytes: u64,
-    /// Those bytes after compression.
+    /// Referenced bytes after compression.
     pub compressed_bytes: u64,
-    /// Those bytes before compression.
+    /// Referenced bytes before compression.
     pub uncompressed_bytes: u64,
-    /// Bytes that nobody else refers to (snapshots).
+    /// Bytes of blocks that only this dataset references.
     pub unique_bytes: u64,
-    /// Identity for NFS: 56 bits, may change.
+    /// 56-bit file system id, used in NFS handles; may change.
     pub fsid_guid: u64,
-    /// Identity: never changes.
+    /// GUID; never changes.
     pub guid: u64,
     /// [`DslDataset::INCONSISTENT`] and so on.
     pub flags: u64,
-    /// The object set.
+    /// Pointer to the object set.
     pub pointer: BlockPointer,
-    /// ZAP of clones (snapshots).
+    /// ZAP of clones; snapshots only.
     pub next_clones: ObjectId,
-    /// ZAP of properties (snapshots).
+    /// ZAP of properties; snapshots only.
     pub props: ObjectId,
-    /// ZAP of holds.
+    /// ZAP of user holds.
     pub user_refs: ObjectId,
 }
 
@@ -263,13 +264,13 @@ impl DslDataset {
     pub const SIZE: usize = 320;
     /// Flag: being received or destroyed.
     pub const INCONSISTENT: u64 = 1;
-    /// Flag: not to be promoted.
+    /// Flag: the dataset cannot be promoted.
     pub const NO_PROMOTE: u64 = 2;
     /// Flag: `unique_bytes` is exact.
     pub const UNIQUE_ACCURATE: u64 = 4;
-    /// Flag: to be destroyed when the last hold goes.
+    /// Flag: the snapshot is destroyed when its last hold is released.
     pub const DEFER_DESTROY: u64 = 8;
-    /// Flag: names are compared without case.
+    /// Flag: names are compared case-insensitively.
     pub const CASE_INSENSITIVE: u64 = 1 << 16;
 
     /// Decodes a bonus area.
@@ -382,7 +383,8 @@ impl ScanPhys {
 
     /// The words of the ZAP entry.
     pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let ([d0, d1, d2, d3], [b0, b1, b2, b3]) = (self.ddt_bookmark, self.bookmark);
+        let [d0, d1, d2, d3] = self.ddt_bookmark;
+        let [b0, b1, b2, b3] = self.bookmark;
         [
             self.func,
             self.state,

@@ -8,12 +8,12 @@
 //!  native   size · name size · 0 · count · type · name\0 … value            ends with one zero word
 //! ```
 //!
-//! XDR pads everything to four bytes and is big-endian; native is the writer's memory image, padded to eight, with the
-//! pairs of nested lists appended after the pair that holds them.
+//! XDR pads everything to four bytes and is big-endian; native is the writer's memory image, padded to eight bytes;
+//! the pairs of a nested list follow the pair that holds it.
 //!
-//! Invariants: order is kept; a lookup finds the first pair of a name; nothing is allocated that the bytes do not
-//! carry (every element costs at least one input byte); nesting ends at [`MAX_DEPTH`]. Names and strings are byte
-//! strings without NUL: extended attributes need not be UTF-8.
+//! Invariants: decoding keeps the order of pairs; a lookup returns the first pair of a name; memory is bounded by the
+//! input, since every element takes at least one input byte; nesting is at most [`MAX_DEPTH`]. Names and strings are
+//! byte strings without NUL, since names of extended attributes need not be UTF-8.
 
 mod native;
 mod print;
@@ -25,14 +25,14 @@ use crate::cursor::{Cursor, DecodeError, Endian};
 
 const WHAT: &str = "nvlist";
 
-/// Deepest nesting that is decoded. Real lists (vdev trees) reach about six.
+/// Maximum nesting that is decoded. Vdev trees nest about six deep.
 pub const MAX_DEPTH: usize = 32;
 
 /// The value of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum NvValue {
-    /// A name that is there or not, without a value.
+    /// A flag without a value: the presence of the name means true.
     Boolean,
     BooleanValue(bool),
     Byte(u8),
@@ -97,7 +97,7 @@ pub(crate) mod kind {
 }
 
 impl NvValue {
-    /// The type number, and the element count that goes into the pair.
+    /// The type number and the element count that are encoded in the pair.
     pub(crate) fn kind_and_count(&self) -> (u32, usize) {
         use NvValue::*;
         match self {
@@ -141,7 +141,7 @@ impl NvValue {
         if let NvValue::String(v) = self { std::str::from_utf8(v).ok() } else { None }
     }
 
-    /// The list, if this is one.
+    /// The nested list, if this is one.
     pub fn as_list(&self) -> Option<&NvList> {
         if let NvValue::List(v) = self { Some(v) } else { None }
     }
@@ -165,7 +165,7 @@ impl From<&str> for NvValue {
     }
 }
 
-/// One name and its value.
+/// A name and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvPair {
     /// The name: bytes without NUL, mostly UTF-8.
@@ -181,7 +181,7 @@ impl NvPair {
     }
 }
 
-/// A list of pairs in their order.
+/// An ordered list of name-value pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvList {
     flags: u32,
@@ -203,13 +203,13 @@ impl NvList {
         NvList { flags: Self::UNIQUE_NAME, pairs: Vec::new() }
     }
 
-    /// Decodes a packed list, header included, in either encoding. Bytes behind its end are ignored: packed lists stand
-    /// in fixed-size areas.
+    /// Decodes a packed list, header included, in either encoding. Bytes after its end are ignored, since packed
+    /// lists are stored in fixed-size areas.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         NvList::decode_prefix(bytes).map(|(list, _)| list)
     }
 
-    /// Like [`NvList::decode`], and says how many bytes the packed list took.
+    /// Like [`NvList::decode`], and also returns the size of the packed list in bytes.
     pub fn decode_prefix(bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
         let mut c = Cursor::new(bytes, Endian::Big, WHAT);
         let [encoding, order, _, _] = c.array::<4>()?;
@@ -231,7 +231,7 @@ impl NvList {
         xdr::encode(self)
     }
 
-    /// The packed list in the native encoding of a machine of byte order `endian`, header included.
+    /// The packed list in the native encoding of a host of byte order `endian`, header included.
     pub fn encode_native(&self, endian: Endian) -> Vec<u8> {
         native::encode(self, endian)
     }
@@ -251,12 +251,12 @@ impl NvList {
         self.pairs.len()
     }
 
-    /// Whether there is no pair.
+    /// Whether the list has no pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// The first value of that name.
+    /// The first value of a name.
     pub fn get(&self, name: &str) -> Option<&NvValue> {
         self.get_bytes_name(name.as_bytes())
     }
@@ -266,42 +266,42 @@ impl NvList {
         self.pairs.iter().find(|p| p.name == name).map(|p| &p.value)
     }
 
-    /// Whether the name is there, whatever its value.
+    /// Whether the name is present, whatever its value.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// An unsigned 64-bit integer.
+    /// The value of a name, if it is an unsigned 64-bit integer.
     pub fn get_u64(&self, name: &str) -> Option<u64> {
         self.get(name)?.as_u64()
     }
 
-    /// A string that is valid UTF-8.
+    /// The value of a name, if it is a string of valid UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name)?.as_str()
     }
 
-    /// A string's bytes.
+    /// The bytes of a name's value, if it is a string.
     pub fn get_string_bytes(&self, name: &str) -> Option<&[u8]> {
         if let NvValue::String(v) = self.get(name)? { Some(v) } else { None }
     }
 
-    /// A nested list.
+    /// The value of a name, if it is a nested list.
     pub fn get_list(&self, name: &str) -> Option<&NvList> {
         self.get(name)?.as_list()
     }
 
-    /// An array of nested lists.
+    /// The value of a name, if it is an array of nested lists.
     pub fn get_list_array(&self, name: &str) -> Option<&[NvList]> {
         if let NvValue::ListArray(v) = self.get(name)? { Some(v) } else { None }
     }
 
-    /// An array of unsigned 64-bit integers.
+    /// The value of a name, if it is an array of unsigned 64-bit integers.
     pub fn get_u64_array(&self, name: &str) -> Option<&[u64]> {
         if let NvValue::Uint64Array(v) = self.get(name)? { Some(v) } else { None }
     }
 
-    /// A byte array, of either of the two types that carry bytes.
+    /// The value of a name, if it is an array of bytes of either type.
     pub fn get_byte_array(&self, name: &str) -> Option<&[u8]> {
         match self.get(name)? {
             NvValue::ByteArray(v) | NvValue::Uint8Array(v) => Some(v),
@@ -309,7 +309,7 @@ impl NvList {
         }
     }
 
-    /// A boolean: a value, or the plain presence of a valueless name.
+    /// The boolean of a name: its value, or `true` for a name without a value.
     pub fn get_bool(&self, name: &str) -> Option<bool> {
         match self.get(name)? {
             NvValue::Boolean => Some(true),
@@ -318,27 +318,27 @@ impl NvList {
         }
     }
 
-    /// [`NvList::get_u64`], or the error that names what is missing.
+    /// [`NvList::get_u64`], or [`DecodeError::Missing`] with the name.
     pub fn require_u64(&self, name: &'static str) -> Result<u64, DecodeError> {
         self.get_u64(name).ok_or(DecodeError::Missing { what: WHAT, field: name })
     }
 
-    /// [`NvList::get_str`], or the error that names what is missing.
+    /// [`NvList::get_str`], or [`DecodeError::Missing`] with the name.
     pub fn require_str(&self, name: &'static str) -> Result<&str, DecodeError> {
         self.get_str(name).ok_or(DecodeError::Missing { what: WHAT, field: name })
     }
 
-    /// [`NvList::get_list`], or the error that names what is missing.
+    /// [`NvList::get_list`], or [`DecodeError::Missing`] with the name.
     pub fn require_list(&self, name: &'static str) -> Result<&NvList, DecodeError> {
         self.get_list(name).ok_or(DecodeError::Missing { what: WHAT, field: name })
     }
 
-    /// Appends a pair; in a list with unique names an older pair of that name goes.
+    /// Appends a pair; in a list with unique names it replaces an existing pair of the same name.
     pub fn set(&mut self, name: &str, value: impl Into<NvValue>) {
         self.set_bytes_name(name.as_bytes(), value.into());
     }
 
-    /// [`NvList::set`] for names that may not be UTF-8. Bytes from a NUL on are dropped: names end there.
+    /// [`NvList::set`] for names that may not be UTF-8. The name is cut at the first NUL.
     pub fn set_bytes_name(&mut self, name: &[u8], value: NvValue) {
         let name: Vec<u8> = name.iter().copied().take_while(|b| *b != 0).collect();
         if self.flags & Self::UNIQUE_NAME != 0 {
@@ -347,12 +347,12 @@ impl NvList {
         self.pairs.push(NvPair { name, value });
     }
 
-    /// Takes a pair out.
+    /// Removes the first pair of a name and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<NvValue> {
         self.remove_bytes_name(name.as_bytes())
     }
 
-    /// The same for a name that need not be text.
+    /// [`NvList::remove`] for names that may not be UTF-8.
     pub fn remove_bytes_name(&mut self, name: &[u8]) -> Option<NvValue> {
         let at = self.pairs.iter().position(|p| p.name == name)?;
         Some(self.pairs.remove(at).value)

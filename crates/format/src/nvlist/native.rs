@@ -6,11 +6,11 @@ use crate::encoder::Encoder;
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// Bytes of a pair before its name.
+/// Size of a pair's header before its name, in bytes.
 pub(super) const PAIR_HEADER: usize = 16;
-/// Bytes of the in-memory list header that stands for a nested list.
+/// Size of the in-memory list header that represents a nested list, in bytes.
 const LIST_HEADER: usize = 24;
-/// Bytes of a pointer, zero on disk.
+/// Size of a pointer in bytes; zero on disk.
 const POINTER: usize = 8;
 
 fn align(n: usize) -> usize {
@@ -26,7 +26,7 @@ pub(super) fn decode_list(c: &mut Cursor<'_>) -> Result<NvList> {
     Ok(NvList { flags, pairs: decode_pairs(c, 0)? })
 }
 
-/// The pairs up to the end mark.
+/// Decodes pairs up to the end mark.
 fn decode_pairs(c: &mut Cursor<'_>, depth: usize) -> Result<Vec<NvPair>> {
     if depth > MAX_DEPTH {
         return Err(field("nesting", depth as u64));
@@ -43,7 +43,7 @@ fn decode_pairs(c: &mut Cursor<'_>, depth: usize) -> Result<Vec<NvPair>> {
     }
 }
 
-/// One pair out of its own bytes (without the size word); nested lists follow in `rest`.
+/// Decodes one pair from its bytes without the size word; nested lists follow in `rest`.
 fn decode_pair(bytes: &[u8], rest: &mut Cursor<'_>, depth: usize) -> Result<NvPair> {
     let mut c = Cursor::new(bytes, rest.endian(), WHAT);
     let name_size = usize::from(c.u16()?);
@@ -139,7 +139,7 @@ fn decode_value(c: &mut Cursor<'_>, kind: u32, count: u32, rest: &mut Cursor<'_>
     })
 }
 
-/// Bytes of the value in a pair, before alignment.
+/// Size of a pair's value in bytes, before alignment.
 pub(super) fn value_size(value: &NvValue) -> usize {
     use NvValue::*;
     match value {

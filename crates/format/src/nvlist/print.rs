@@ -1,4 +1,4 @@
-//! Name-value lists as zdb shows them: one line per scalar, four more blanks per nesting.
+//! Name-value lists in zdb's text format: one line per scalar, indented by four more blanks per level.
 
 use super::{NvList, NvValue};
 use std::fmt;

@@ -78,7 +78,7 @@ fn nesting_is_bounded() {
 }
 
 #[test]
-fn forged_counts_do_not_allocate() {
+fn invalid_counts_do_not_allocate() {
     let mut list = NvList::new();
     list.set("a", NvValue::Uint64Array(vec![1]));
     let mut bytes = list.encode_xdr();

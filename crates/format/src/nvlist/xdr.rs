@@ -48,7 +48,7 @@ fn string(c: &mut Cursor<'_>) -> Result<Vec<u8>> {
     Ok(bytes.to_vec())
 }
 
-/// An array: empty ones have no bytes at all; others repeat their count.
+/// Decodes an array: an empty array has no bytes, any other repeats its count.
 fn array<'a, T>(c: &mut Cursor<'a>, count: u32, mut each: impl FnMut(&mut Cursor<'a>) -> Result<T>) -> Result<Vec<T>> {
     let mut out = Vec::new();
     if count == 0 {
@@ -113,7 +113,7 @@ fn value(c: &mut Cursor<'_>, kind: u32, count: u32, depth: usize) -> Result<NvVa
 
 pub(super) fn encode(list: &NvList) -> Vec<u8> {
     let mut e = Encoder::new(Endian::Big);
-    // The second header byte is the writing machine's byte order: 1 for little; XDR readers ignore it.
+    // The second header byte is the writer's byte order: 1 is little-endian. XDR readers ignore it.
     e.bytes(&[1, 1, 0, 0]);
     encode_list(list, &mut e);
     e.finish()
@@ -185,12 +185,12 @@ fn encode_value(value: &NvValue, e: &mut Encoder) {
     }
 }
 
-/// Single bytes pass through a signed `char` on the machines that write pools.
+/// Sign-extends a byte, since OpenZFS encodes single bytes through a signed `char`.
 fn xdr_char(v: u8) -> u32 {
     v as i8 as i32 as u32
 }
 
-/// The size of the pair in the memory of a 64-bit reader: what the second size word must say.
+/// The value of a pair's second size word: the size of the pair in the memory of a 64-bit reader.
 pub(super) fn decoded_size(pair: &NvPair) -> usize {
     let align = |n: usize| (n + 7) & !7;
     align(super::native::PAIR_HEADER + pair.name.len() + 1) + align(super::native::value_size(&pair.value))

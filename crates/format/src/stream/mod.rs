@@ -1,4 +1,4 @@
-//! Send streams (`dmu_replay_record_t`, OpenZFS `include/sys/zfs_ioctl.h`): what `zfs send` writes.
+//! Send streams (`dmu_replay_record_t`, OpenZFS `include/sys/zfs_ioctl.h`): the output of `zfs send`.
 //!
 //! ```text
 //!  stream   BEGIN · record · record · … · END        a compound stream (-R) is a BEGIN with an nvlist, an END, streams
@@ -6,13 +6,15 @@
 //!  record   type (u32) · payload length (u32, BEGIN only) · body (272 bytes) · running checksum (32) | payload
 //! ```
 //!
-//! A record has 312 bytes; the payload's length follows from the body. All integers are in the sender's byte order, which
-//! the magic number of BEGIN tells. The running checksum is Fletcher-4 over all bytes of the stream before it, up to the
-//! body's end; END also carries the checksum of everything before itself. It starts afresh after each END.
+//! A record has 312 bytes; the body determines the payload's length. All integers are in the sender's byte order,
+//! which is detected from the magic number of BEGIN. The running checksum is Fletcher-4 over all bytes of the stream
+//! before it, up to the body's end; END also carries the checksum of all bytes before it. The checksum restarts after
+//! each END.
 //!
-//! The caller brings the checksum ([`RunningChecksum`]): this crate knows layouts only.
+//! The caller supplies the checksum function ([`RunningChecksum`]): this crate contains layouts only.
 //!
-//! Invariants: payloads never exceed [`MAX_PAYLOAD`]; readers yield slices of what they are given and allocate nothing.
+//! Invariants: payloads never exceed [`MAX_PAYLOAD`] (BEGIN: [`MAX_BEGIN_PAYLOAD`]); readers yield slices of their
+//! input and do not copy payloads.
 
 mod record;
 #[cfg(test)]
@@ -24,13 +26,13 @@ use crate::cursor::{DecodeError, Endian};
 
 pub(crate) const WHAT: &str = "send stream";
 
-/// Bytes of a record without its payload.
+/// Size of a record without its payload, in bytes.
 pub const RECORD_BYTES: usize = 312;
-/// Bytes of a record before its running checksum.
+/// Offset of a record's running checksum, in bytes.
 pub const CHECKED_BYTES: usize = 280;
-/// Most bytes of a payload: the largest block; nvlists of compound streams may be larger, up to [`MAX_BEGIN_PAYLOAD`].
+/// Maximum payload in bytes: the largest block. Only BEGIN's nvlist may be larger, up to [`MAX_BEGIN_PAYLOAD`].
 pub const MAX_PAYLOAD: u64 = 16 << 20;
-/// Most bytes of BEGIN's nvlist.
+/// Maximum size of BEGIN's nvlist in bytes.
 pub const MAX_BEGIN_PAYLOAD: u64 = 256 << 20;
 
 /// The feature flags of a stream (`DMU_BACKUP_FEATURE_*`).
@@ -54,17 +56,18 @@ pub mod feature {
     pub const LARGE_MICROZAP: u64 = 1 << 29;
 }
 
-/// Fletcher-4 as it runs along a stream.
+/// Incremental Fletcher-4 over a stream.
 pub trait RunningChecksum {
-    /// Takes in bytes whose 32-bit words are in that order; always a multiple of four, except for a last payload.
+    /// Adds bytes whose 32-bit words are in byte order `endian`. The length is a multiple of four, except for a last
+    /// payload.
     fn update(&mut self, bytes: &[u8], endian: Endian);
     /// The checksum so far.
     fn value(&self) -> [u64; 4];
-    /// Starts afresh.
+    /// Restarts the checksum.
     fn reset(&mut self);
 }
 
-/// No checksum: everything holds.
+/// A stub that computes no checksum; its value is always zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unchecked;
 
@@ -78,32 +81,32 @@ impl RunningChecksum for Unchecked {
     fn reset(&mut self) {}
 }
 
-/// A record with its place in the stream.
+/// A record with its payload, offset and checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamItem<'a> {
     /// Byte offset of the record.
     pub offset: u64,
     /// The record.
     pub record: Record,
-    /// What follows it.
+    /// The payload after the record.
     pub payload: &'a [u8],
     /// The running checksum in the record; zero in BEGIN and in streams of old senders.
     pub stored: [u64; 4],
-    /// The running checksum that was computed up to there.
+    /// The running checksum computed up to the record's checksum field.
     pub computed: [u64; 4],
-    /// What END says that the checksum before it is, if this is END, with what was computed.
+    /// In END: the checksum of all bytes before it, as stored in its body and as computed.
     pub end: Option<([u64; 4], [u64; 4])>,
 }
 
 impl StreamItem<'_> {
-    /// Whether the stored checksums, as far as there are any, are those computed. Only means something with a real
+    /// Whether the stored checksums that are present equal the computed ones. Meaningful only with a real
     /// [`RunningChecksum`].
     pub fn checksum_holds(&self) -> bool {
         (self.stored == [0; 4] || self.stored == self.computed) && self.end.is_none_or(|(stored, here)| stored == here)
     }
 }
 
-/// Takes the records of a stream one after the other, each from bytes that begin with it.
+/// Decodes the records of a stream one by one, each from bytes that begin with it.
 #[derive(Clone, Debug)]
 pub struct StreamDecoder<C> {
     at: u64,
@@ -112,24 +115,24 @@ pub struct StreamDecoder<C> {
 }
 
 impl<C: RunningChecksum> StreamDecoder<C> {
-    /// At the start of a stream.
+    /// A decoder at the start of a stream.
     pub fn new(checksum: C) -> Self {
         StreamDecoder { at: 0, endian: None, checksum }
     }
 
-    /// How many bytes the next record has, with its payload, by the word of its first [`RECORD_BYTES`].
+    /// Size in bytes of the next record with its payload, decoded from its first [`RECORD_BYTES`].
     ///
     /// # Errors
-    /// If they are no record, or fewer; the first must be BEGIN.
+    /// [`DecodeError`] if `header` is truncated or no record. The first record must be BEGIN.
     pub fn record_bytes(&self, header: &[u8]) -> Result<usize, DecodeError> {
         let (_, record, _) = self.header(header)?;
         Ok(RECORD_BYTES + record.payload_len()?)
     }
 
-    /// Takes the next record.
+    /// Decodes the next record and advances past it.
     ///
     /// # Errors
-    /// If the bytes do not begin with one.
+    /// [`DecodeError`] if `bytes` do not begin with a complete record.
     pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<StreamItem<'a>, DecodeError> {
         let (endian, record, stored) = self.header(bytes)?;
         let end = RECORD_BYTES + record.payload_len()?;
@@ -140,7 +143,7 @@ impl<C: RunningChecksum> StreamDecoder<C> {
         let computed = self.checksum.value();
         self.checksum.update(tail, endian);
         self.checksum.update(payload, endian);
-        // BEGIN fills the whole body: the end of its name lies where the others keep the checksum.
+        // BEGIN has no checksum field: the end of its name occupies those bytes.
         let stored = if matches!(record, Record::Begin(_)) { [0; 4] } else { stored };
         let sums = if let Record::End { checksum, .. } = &record {
             self.checksum.reset();
@@ -168,7 +171,7 @@ impl<C: RunningChecksum> StreamDecoder<C> {
     }
 }
 
-/// Reads records off a slice.
+/// Iterates over the records in a slice; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct StreamReader<'a, C> {
     rest: &'a [u8],
@@ -177,7 +180,7 @@ pub struct StreamReader<'a, C> {
 }
 
 impl<'a, C: RunningChecksum> StreamReader<'a, C> {
-    /// Over a whole stream, which must start with BEGIN.
+    /// Iterates over a whole stream, which must start with BEGIN.
     pub fn new(bytes: &'a [u8], checksum: C) -> Result<Self, DecodeError> {
         let endian = Record::endian_of_begin(bytes)?;
         Ok(StreamReader { rest: bytes, endian, decoder: StreamDecoder::new(checksum) })
@@ -197,7 +200,7 @@ impl<'a, C: RunningChecksum> Iterator for StreamReader<'a, C> {
             return None;
         }
         let item = self.decoder.take(self.rest);
-        // Behind what is no record nothing can be found.
+        // After an undecodable record the position of the next one is unknown.
         let taken = item.as_ref().map_or(self.rest.len(), |item| RECORD_BYTES + item.payload.len());
         self.rest = self.rest.get(taken..).unwrap_or_default();
         Some(item)

@@ -6,26 +6,26 @@ use crate::ddt::DdtKey;
 use crate::encoder::Encoder;
 use crate::ids::ObjectId;
 
-/// What opens a stream.
+/// The record that opens a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begin {
-    /// 1 one snapshot, 2 a compound stream.
+    /// Kind of stream: 1 one snapshot, 2 compound.
     pub header_type: u8,
-    /// See [`super::feature`].
+    /// Feature flags, see [`super::feature`].
     pub features: u64,
-    /// When the snapshot was made, in seconds since 1970.
+    /// Creation time of the snapshot, in seconds since 1970.
     pub creation_time_s: u64,
     /// Type of the object set.
     pub objset_type: u32,
-    /// 1 clone, 2 names without case, 4 free records are there, 8 spill blocks are there.
+    /// Bits: 1 clone, 2 case-insensitive names, 4 has free records, 8 has spill blocks.
     pub flags: u32,
-    /// The snapshot that is sent.
+    /// GUID of the snapshot that is sent.
     pub to_guid: u64,
-    /// The snapshot that it is relative to; 0 for a full stream.
+    /// GUID of the snapshot that an incremental stream is relative to; 0 for a full stream.
     pub from_guid: u64,
     /// Name of the snapshot.
     pub to_name: Vec<u8>,
-    /// Bytes of the nvlist that follows.
+    /// Size in bytes of the nvlist that follows.
     pub payload_len: u32,
 }
 
@@ -35,7 +35,7 @@ impl Begin {
     const NAME: usize = 256;
 }
 
-/// An object, with its bonus area as payload.
+/// OBJECT: an object, with its bonus area as payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ObjectRecord {
@@ -47,9 +47,9 @@ pub struct ObjectRecord {
     pub checksum: u8,
     pub compression: u8,
     pub dnode_slots: u8,
-    /// 2 raw data in the other byte order, 4 has a spill block.
+    /// Bits: 2 raw data in the other byte order, 4 has a spill block.
     pub flags: u8,
-    /// Raw streams: bytes of the bonus area as it lies on disk.
+    /// Raw streams: size in bytes of the bonus area as stored on disk.
     pub raw_bonus_len: u32,
     pub to_guid: u64,
     pub indirect_shift: u8,
@@ -58,7 +58,7 @@ pub struct ObjectRecord {
     pub max_block_id: u64,
 }
 
-/// A block of data as payload.
+/// WRITE: a data block as payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct WriteRecord {
@@ -69,7 +69,7 @@ pub struct WriteRecord {
     pub to_guid: u64,
     pub checksum_type: u8,
     pub flags: u8,
-    /// Compression of the payload; 0 none.
+    /// Compression of the payload; 0 if none.
     pub compression: u8,
     pub key: DdtKey,
     pub compressed_bytes: u64,
@@ -78,14 +78,14 @@ pub struct WriteRecord {
     pub mac: [u8; 16],
 }
 
-/// A spill block as payload.
+/// SPILL: a spill block as payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SpillRecord {
     pub object: ObjectId,
     pub length: u64,
     pub to_guid: u64,
-    /// 4: unchanged since the snapshot before.
+    /// Bit 2: unchanged since the previous snapshot.
     pub flags: u8,
     pub compression: u8,
     pub compressed_bytes: u64,
@@ -95,7 +95,7 @@ pub struct SpillRecord {
     pub object_type: u32,
 }
 
-/// A record.
+/// A record of a send stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Record {
@@ -117,7 +117,7 @@ pub enum Record {
         checksum: [u64; 4],
         to_guid: u64,
     },
-    /// The block stands elsewhere in the stream (or an earlier one).
+    /// The block's data was sent earlier, in this stream or in an earlier one.
     WriteByRef {
         object: ObjectId,
         offset: u64,
@@ -159,7 +159,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// The names that `zstream dump` counts records under, by type number.
+    /// The names that `zstream dump` shows, indexed by type number.
     pub const NAMES: [&'static str; 11] = [
         "BEGIN",
         "OBJECT",
@@ -174,7 +174,7 @@ impl Record {
         "REDACT",
     ];
 
-    /// The byte order of a stream, from its first record, which must be BEGIN.
+    /// Detects the byte order of a stream from its first record, which must be BEGIN.
     pub fn endian_of_begin(bytes: &[u8]) -> Result<Endian, DecodeError> {
         let mut c = Cursor::new(bytes, Endian::Little, WHAT);
         c.skip(8)?;
@@ -208,7 +208,7 @@ impl Record {
         Self::NAMES.get(self.kind() as usize).copied().unwrap_or("")
     }
 
-    /// Bytes of the payload that follows.
+    /// Size in bytes of the payload that follows the record.
     pub fn payload_len(&self) -> Result<usize, DecodeError> {
         let round = |n: u32| u64::from(n).next_multiple_of(8);
         let (len, max) = match self {
@@ -224,13 +224,14 @@ impl Record {
         usize::try_from(len).ok().filter(|_| len <= max).ok_or(bad)
     }
 
-    /// Decodes a record's 312 bytes; also gives the running checksum that stands in it.
+    /// Decodes a record's 312 bytes; also returns the running checksum stored in it.
     pub fn decode(bytes: &[u8], endian: Endian) -> Result<(Self, [u64; 4]), DecodeError> {
         let mut tail = Cursor::new(bytes, endian, WHAT);
         tail.skip(CHECKED_BYTES)?;
         let stored = tail.words()?;
         let mut c = Cursor::new(bytes, endian, WHAT);
-        let (kind, payload_len) = (c.u32()?, c.u32()?);
+        let kind = c.u32()?;
+        let payload_len = c.u32()?;
         Ok((Self::body(kind, payload_len, &mut c)?, stored))
     }
 
@@ -249,7 +250,8 @@ impl Record {
             7 => Record::Spill(spill(c)?),
             8 => {
                 let [object, offset, length, to_guid] = c.words()?;
-                let (compression, etype) = (c.u8()?, c.u8()?);
+                let compression = c.u8()?;
+                let etype = c.u8()?;
                 c.skip(6)?;
                 Record::WriteEmbedded {
                     object: ObjectId(object),
@@ -279,7 +281,7 @@ impl Record {
         })
     }
 
-    /// The record's 312 bytes, with `checksum` as running checksum (BEGIN has none).
+    /// Encodes the record's 312 bytes with `checksum` as running checksum (BEGIN has none).
     pub fn encode(&self, endian: Endian, checksum: [u64; 4]) -> Vec<u8> {
         let mut e = Encoder::new(endian);
         e.u32(self.kind());
@@ -341,7 +343,8 @@ fn begin(payload_len: u32, c: &mut Cursor<'_>) -> Result<Begin, DecodeError> {
     if magic != Begin::MAGIC {
         return Err(DecodeError::Magic { what: WHAT, found: magic });
     }
-    let (objset_type, flags) = (c.u32()?, c.u32()?);
+    let objset_type = c.u32()?;
+    let flags = c.u32()?;
     let [to_guid, from_guid] = c.words()?;
     let name = c.bytes(Begin::NAME)?;
     let len = name.iter().position(|byte| *byte == 0);
@@ -408,7 +411,9 @@ fn write(c: &mut Cursor<'_>) -> Result<WriteRecord, DecodeError> {
     let object_type = c.u32()?;
     c.skip(4)?;
     let [offset, logical_bytes, to_guid] = c.words()?;
-    let (checksum_type, flags, compression) = (c.u8()?, c.u8()?, c.u8()?);
+    let checksum_type = c.u8()?;
+    let flags = c.u8()?;
+    let compression = c.u8()?;
     c.skip(5)?;
     Ok(WriteRecord {
         object,
@@ -442,7 +447,8 @@ fn encode_write(w: &WriteRecord, e: &mut Encoder) {
 
 fn spill(c: &mut Cursor<'_>) -> Result<SpillRecord, DecodeError> {
     let [object, length, to_guid] = c.words()?;
-    let (flags, compression) = (c.u8()?, c.u8()?);
+    let flags = c.u8()?;
+    let compression = c.u8()?;
     c.skip(6)?;
     Ok(SpillRecord {
         object: ObjectId(object),
@@ -470,7 +476,8 @@ fn encode_spill(s: &SpillRecord, e: &mut Encoder) {
 
 fn by_ref(c: &mut Cursor<'_>) -> Result<Record, DecodeError> {
     let [object, offset, length, to_guid, ref_guid, ref_object, ref_offset] = c.words()?;
-    let (checksum_type, flags) = (c.u8()?, c.u8()?);
+    let checksum_type = c.u8()?;
+    let flags = c.u8()?;
     c.skip(6)?;
     Ok(Record::WriteByRef {
         object: ObjectId(object),

@@ -33,14 +33,14 @@ fn a_tiny_stream() {
 }
 
 #[test]
-fn forged_payload_lengths() {
+fn invalid_payload_lengths() {
     let write = Record::Write(WriteRecord { logical_bytes: u64::MAX, ..Default::default() });
     assert!(write.payload_len().is_err());
     assert!(StreamReader::new(&[0; 400], Unchecked).is_err());
 }
 
 #[test]
-fn names_end() {
+fn names_are_nul_terminated() {
     let begin = Begin {
         header_type: 1,
         features: 0,

@@ -1,15 +1,15 @@
-//! Entries to write, and a whole leaf written at once.
+//! New ZAP entries, and encoding of a whole leaf at once.
 
 use super::LeafEdit;
 use super::leaf::ARRAY_BYTES;
 use crate::cursor::Endian;
 
-/// An entry to write.
+/// A ZAP entry to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     /// The hash of the name, see [`super::hash_bytes`] and [`super::hash_words`].
     pub hash: u64,
-    /// Tells entries of equal hash apart.
+    /// Collision differentiator: distinguishes entries of equal hash.
     pub cd: u32,
     /// The name.
     pub key: NewKey,
@@ -22,14 +22,14 @@ pub struct NewEntry {
 /// The name of an entry to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewKey {
-    /// Bytes, without the NUL that is stored behind them.
+    /// A byte string, without the terminating NUL that is stored.
     Name(Vec<u8>),
     /// 64-bit integers.
     Words(Vec<u64>),
 }
 
 impl NewKey {
-    /// Integers of the key as it is stored.
+    /// Number of integers of the key as stored.
     pub(super) fn ints(&self) -> usize {
         match self {
             NewKey::Name(name) => name.len() + 1,
@@ -37,7 +37,7 @@ impl NewKey {
         }
     }
 
-    /// The key as it is stored.
+    /// The key as stored.
     pub(super) fn bytes(&self) -> Vec<u8> {
         match self {
             NewKey::Name(name) => [name.as_slice(), &[0]].concat(),
@@ -45,7 +45,7 @@ impl NewKey {
         }
     }
 
-    /// How many bytes that takes.
+    /// Size of the stored key in bytes.
     pub fn stored_bytes(&self) -> usize {
         match self {
             NewKey::Name(name) => name.len() + 1,
@@ -55,24 +55,24 @@ impl NewKey {
 }
 
 impl NewEntry {
-    /// The differentiator that stands for "whichever is free" ([`LeafEdit::insert`]).
+    /// Value of `cd` that requests the lowest unused collision differentiator ([`LeafEdit::insert`]).
     pub const ANY_CD: u32 = u32::MAX;
 
-    /// The value as it is stored.
+    /// The value as stored.
     pub(super) fn value_bytes(&self) -> Vec<u8> {
         let drop = 8 - usize::from(self.int_size).min(8);
         self.value.iter().flat_map(|w| w.to_be_bytes().into_iter().skip(drop)).collect()
     }
 
-    /// Chunks of a leaf that it takes.
+    /// Number of leaf chunks that the entry takes.
     pub fn chunks(&self) -> usize {
         let value = self.value.len().saturating_mul(self.int_size.into());
         1 + self.key.stored_bytes().div_ceil(ARRAY_BYTES) + value.div_ceil(ARRAY_BYTES)
     }
 }
 
-/// The bytes of a leaf of `1 << block_shift` bytes for the hashes that begin with the `prefix_len` bits `prefix`; `None` if
-/// the entries do not fit.
+/// Encodes a leaf of `1 << block_shift` bytes for the hashes that begin with the `prefix_len` bits `prefix`; `None`
+/// if the entries do not fit.
 pub fn encode_leaf(
     block_shift: u32,
     prefix: u64,

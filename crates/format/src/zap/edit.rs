@@ -1,17 +1,17 @@
-//! Changing a leaf in place: entries put in, replaced, taken out, and the leaf split in two.
+//! In-place edits of a leaf: insert, replace and remove entries, and split the leaf in two.
 //!
 //! ```text
-//!  bucket ─► entry ─► entry ─► end          chains are kept sorted by collision differentiator
+//!  bucket ─► entry ─► entry ─► end          chains are sorted by collision differentiator
 //!              ├─► name:  array ─► array
 //!              └─► value: array
 //!  free list ─► free ─► free ─► end
 //! ```
 //!
-//! An edit works on a copy of the block. If it meets bytes that are no leaf's, it ends in an error and the copy is thrown
-//! away, so a leaf on disk is never half changed. Walks end: a chunk taken off the free list or given back to it changes
-//! its kind, so a loop meets a chunk of the wrong kind; other walks count their steps.
+//! An edit works on a copy of the block. On inconsistent bytes it returns an error and the caller drops the copy, so
+//! a leaf on disk is never half changed. Every walk terminates: taking a chunk from the free list or freeing it
+//! changes its kind, so a loop reaches a chunk of the wrong kind; other walks count their steps.
 //!
-//! An edited leaf keeps the byte order it had.
+//! An edit keeps the byte order of the leaf.
 
 use super::build::{NewEntry, NewKey};
 use super::leaf::{ARRAY, ARRAY_BYTES, CHAIN_END, CHUNK, ENTRY, HEADER};
@@ -19,7 +19,7 @@ use super::{BlockKind, Leaf, LeafEntry, bad, block_shift};
 use crate::cursor::{DecodeError, Endian};
 
 const FREE: u8 = 253;
-/// Flag of a leaf: its chains are sorted by collision differentiator.
+/// Leaf flag: the chains are sorted by collision differentiator.
 const CD_SORTED: u8 = 1;
 
 // Offsets in the header.
@@ -39,7 +39,7 @@ const HASH: usize = 16;
 /// Offset of the link in array and free chunks.
 const LINK: usize = CHUNK - 2;
 
-/// A leaf that is being changed.
+/// A leaf block that is being edited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafEdit {
     block: Vec<u8>,
@@ -47,17 +47,18 @@ pub struct LeafEdit {
     shift: u32,
 }
 
-/// Where an entry stands in a leaf; good until the leaf changes.
+/// Position of an entry in a leaf; valid until the leaf changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Byte offset of the link that leads to the entry.
+    /// Byte offset of the link to the entry's chunk.
     link: usize,
     chunk: u16,
 }
 
 impl LeafEdit {
-    /// An empty leaf of `1 << block_shift` bytes for the hashes that begin with the `prefix_len` bits `prefix`; `None` if
-    /// there is no such leaf. `sorted` marks its chains as sorted, as ZAPs that normalize names need it.
+    /// An empty leaf of `1 << block_shift` bytes for the hashes that begin with the `prefix_len` bits `prefix`;
+    /// `None` for an invalid size or prefix length. `sorted` sets the flag of sorted chains, which ZAPs that
+    /// normalise names require.
     pub fn new(block_shift: u32, prefix: u64, prefix_len: u16, sorted: bool, endian: Endian) -> Option<Self> {
         let bits = block_shift.checked_sub(5).filter(|_| (9..=24).contains(&block_shift))?;
         (64 - bits).checked_sub(u32::from(prefix_len))?;
@@ -73,7 +74,7 @@ impl LeafEdit {
         self.put_u16(PREFIX_LEN, prefix_len)?;
         self.put(FLAGS, &[if sorted { CD_SORTED } else { 0 }])?;
         self.clear_buckets()?;
-        // Bigger leaves have more chunks than chunk numbers: the rest is never used.
+        // The largest leaves have more chunks than chunk numbers; the excess is never used.
         let chunks = self.capacity() as u16;
         self.put_u16(FREE_CHUNKS, chunks)?;
         for chunk in 0..chunks {
@@ -84,29 +85,29 @@ impl LeafEdit {
         Ok(())
     }
 
-    /// Of a whole block.
+    /// Opens a whole leaf block for editing.
     pub fn open(block: Vec<u8>, endian: Endian) -> Result<Self, DecodeError> {
         let shift = block_shift(&block)?;
         Leaf::decode(&block, endian)?;
         Ok(LeafEdit { block, endian, shift })
     }
 
-    /// The leaf as it is now, for reading.
+    /// The current leaf, for reading.
     pub fn leaf(&self) -> Result<Leaf<'_>, DecodeError> {
         Leaf::decode(&self.block, self.endian)
     }
 
-    /// Its bytes.
+    /// The edited block.
     pub fn into_block(self) -> Vec<u8> {
         self.block
     }
 
-    /// Chunks that an empty leaf of this size has for entries.
+    /// Number of chunks that an empty leaf of this size has.
     pub fn capacity(&self) -> usize {
         Self::capacity_of(self.shift)
     }
 
-    /// Chunks that an empty leaf of `1 << block_shift` bytes has for entries.
+    /// Number of chunks that an empty leaf of `1 << block_shift` bytes has.
     pub fn capacity_of(block_shift: u32) -> usize {
         let len = 1usize << block_shift.clamp(9, 24);
         ((len - len / 16) / CHUNK - 2).min(usize::from(CHAIN_END))
@@ -133,8 +134,8 @@ impl LeafEdit {
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) -> Result<(), DecodeError> {
-        let place = self.block.get_mut(at..).and_then(|b| b.get_mut(..bytes.len()));
-        place.ok_or(bad("leaf offset", at as u64))?.copy_from_slice(bytes);
+        let target = self.block.get_mut(at..).and_then(|b| b.get_mut(..bytes.len()));
+        target.ok_or(bad("leaf offset", at as u64))?.copy_from_slice(bytes);
         Ok(())
     }
 
@@ -150,7 +151,7 @@ impl LeafEdit {
         self.put(at, &if self.endian == Endian::Little { v.to_le_bytes() } else { v.to_be_bytes() })
     }
 
-    /// Adds to one of the header's counts.
+    /// Adds `by` to the counter at `at` in the header.
     fn count(&mut self, at: usize, by: i16) -> Result<(), DecodeError> {
         let now = self.u16(at)?;
         let new = now.checked_add_signed(by).ok_or(bad("leaf count", now.into()))?;
@@ -165,7 +166,7 @@ impl LeafEdit {
         Ok(HEADER + self.block.len() / 16 + usize::from(chunk) * CHUNK)
     }
 
-    /// Byte offset of a chunk that must be of that kind.
+    /// Byte offset of a chunk; an error if it is not of kind `kind`.
     fn chunk_of_kind(&self, chunk: u16, kind: u8) -> Result<usize, DecodeError> {
         let at = self.chunk_at(chunk)?;
         match self.get::<1>(at)? {
@@ -180,7 +181,7 @@ impl LeafEdit {
         Ok(())
     }
 
-    /// Byte offset of the head of the chain that a hash belongs to.
+    /// Byte offset of the hash bucket of a hash: the head of its chain.
     fn bucket(&self, hash: u64) -> Result<usize, DecodeError> {
         let bits = self.shift - 5;
         let len = self.u16(PREFIX_LEN)?;
@@ -188,7 +189,7 @@ impl LeafEdit {
         Ok(HEADER + 2 * ((hash >> drop) as usize & ((1 << bits) - 1)))
     }
 
-    /// The entries on the chain of a hash, with the offset of the link before each and that of its chunk.
+    /// The entries on the chain of a hash: offset of the link to the entry, its chunk, and the chunk's offset.
     fn chain(&self, hash: u64) -> Result<Vec<(usize, u16, usize)>, DecodeError> {
         let mut link = self.bucket(hash)?;
         let mut out = Vec::new();
@@ -206,7 +207,7 @@ impl LeafEdit {
         }
     }
 
-    /// The first entry of that hash that `is` says yes to, and where it stands.
+    /// The first entry of a hash for which `is` returns true, and its position.
     pub fn find(
         &self,
         hash: u64,
@@ -243,7 +244,7 @@ impl LeafEdit {
         self.count(FREE_CHUNKS, 1)
     }
 
-    /// Writes an array; its first chunk.
+    /// Writes an array into chunks of the free list and returns the first chunk.
     fn write_array(&mut self, bytes: &[u8]) -> Result<u16, DecodeError> {
         let mut head = CHAIN_END;
         let mut before = None;
@@ -262,7 +263,8 @@ impl LeafEdit {
 
     /// The chunks of an array.
     fn array_chunks(&self, first: u16) -> Result<Vec<u16>, DecodeError> {
-        let (mut out, mut chunk) = (Vec::new(), first);
+        let mut out = Vec::new();
+        let mut chunk = first;
         while chunk != CHAIN_END {
             if out.len() >= self.capacity() {
                 return Err(bad("leaf array loop at chunk", chunk.into()));
@@ -274,11 +276,11 @@ impl LeafEdit {
     }
 
     fn free_array(&mut self, first: u16) -> Result<(), DecodeError> {
-        // The last goes first, so that the free list has them in their order again.
+        // Free in reverse, so that the free list is in ascending order again.
         self.array_chunks(first)?.into_iter().rev().try_for_each(|chunk| self.free_chunk(chunk, ARRAY))
     }
 
-    /// The lowest collision differentiator that no entry of that hash has.
+    /// The lowest collision differentiator that no entry of the hash uses.
     fn unused_cd(&self, hash: u64) -> Result<u32, DecodeError> {
         let mut taken = Vec::new();
         for (_, _, at) in self.chain(hash)? {
@@ -290,10 +292,11 @@ impl LeafEdit {
         Ok(taken.iter().zip(0..).find(|(cd, n)| **cd != *n).map_or(taken.len() as u32, |(_, n)| n))
     }
 
-    /// Puts an entry's chunk into its chain, behind those with no larger differentiator.
+    /// Links an entry's chunk into its chain, after all entries with a smaller or equal differentiator.
     fn link(&mut self, chunk: u16) -> Result<(), DecodeError> {
         let at = self.chunk_of_kind(chunk, ENTRY)?;
-        let (hash, cd) = (self.u64(at + HASH)?, self.u32(at + CD)?);
+        let hash = self.u64(at + HASH)?;
+        let cd = self.u32(at + CD)?;
         let mut link = self.bucket(hash)?;
         for (before, _, other) in self.chain(hash)? {
             link = before;
@@ -307,11 +310,11 @@ impl LeafEdit {
         self.put_u16(link, chunk)
     }
 
-    /// Puts in an entry, under the differentiator that it comes with or, if that is [`NewEntry::ANY_CD`], the lowest
-    /// that is free. The differentiator it got; `None` if the leaf is full.
+    /// Inserts an entry with its `cd` or, if that is [`NewEntry::ANY_CD`], the lowest unused one. Returns the
+    /// differentiator; `None` if the leaf is full.
     ///
     /// # Errors
-    /// The leaf's bytes contradict each other, or the entry's integers have a size that there is not.
+    /// [`DecodeError`] if the leaf is inconsistent or the entry's integer size is invalid.
     pub fn insert(&mut self, entry: &NewEntry) -> Result<Option<u32>, DecodeError> {
         if !matches!(entry.int_size, 1 | 2 | 4 | 8) {
             return Err(bad("integer size", entry.int_size.into()));
@@ -320,7 +323,8 @@ impl LeafEdit {
             return Ok(None);
         }
         let cd = if entry.cd == NewEntry::ANY_CD { self.unused_cd(entry.hash)? } else { entry.cd };
-        let (name_ints, value_ints) = (entry.key.ints(), entry.value.len());
+        let name_ints = entry.key.ints();
+        let value_ints = entry.value.len();
         let ints = |n: usize| u16::try_from(n).map_err(|_| bad("array length", n as u64));
         let (chunk, at) = self.take_chunk(ENTRY)?;
         let name_chunk = self.write_array(&entry.key.bytes())?;
@@ -337,15 +341,16 @@ impl LeafEdit {
         Ok(Some(cd))
     }
 
-    /// Gives the entry at `slot` another value; `false` (and nothing changed) if the leaf has no room for it.
+    /// Replaces the value of the entry at `slot`; returns `false` and changes nothing if the leaf has too few free
+    /// chunks.
     pub fn replace(&mut self, slot: Slot, int_size: u8, value: &[u64]) -> Result<bool, DecodeError> {
         let at = self.chunk_of_kind(slot.chunk, ENTRY)?;
         let old = self.u16(at + VALUE_CHUNK)?;
-        let given_back = self.array_chunks(old)?.len();
+        let freed = self.array_chunks(old)?.len();
         let new = NewEntry { hash: 0, cd: 0, key: NewKey::Words(Vec::new()), int_size, value: value.to_vec() };
         let bytes = new.value_bytes();
         let ints = u16::try_from(value.len()).map_err(|_| bad("array length", value.len() as u64))?;
-        if bytes.len().div_ceil(ARRAY_BYTES) > usize::from(self.u16(FREE_CHUNKS)?) + given_back {
+        if bytes.len().div_ceil(ARRAY_BYTES) > usize::from(self.u16(FREE_CHUNKS)?) + freed {
             return Ok(false);
         }
         self.free_array(old)?;
@@ -356,7 +361,7 @@ impl LeafEdit {
         Ok(true)
     }
 
-    /// Takes out the entry at `slot`.
+    /// Removes the entry at `slot`.
     pub fn remove(&mut self, slot: Slot) -> Result<(), DecodeError> {
         let at = self.chunk_of_kind(slot.chunk, ENTRY)?;
         if self.u16(slot.link)? != slot.chunk {
@@ -368,23 +373,25 @@ impl LeafEdit {
         Ok(())
     }
 
-    /// Frees the chunks of an entry that no chain leads to any more.
+    /// Frees the chunks of an entry that is not linked into a chain.
     fn discard(&mut self, chunk: u16) -> Result<(), DecodeError> {
         let at = self.chunk_of_kind(chunk, ENTRY)?;
-        let (name, value) = (self.u16(at + NAME_CHUNK)?, self.u16(at + VALUE_CHUNK)?);
+        let name = self.u16(at + NAME_CHUNK)?;
+        let value = self.u16(at + VALUE_CHUNK)?;
         self.free_array(value)?;
         self.free_array(name)?;
         self.free_chunk(chunk, ENTRY)?;
         self.count(ENTRIES, -1)
     }
 
-    /// Splits the leaf by the next bit of the hash: this one keeps the entries in which it is 0, the new one gets the
-    /// others.
+    /// Splits the leaf by the next bit of the hash: entries with a 0 bit stay, the others move to the new leaf that
+    /// is returned.
     ///
     /// # Errors
-    /// The leaf's bytes contradict each other, or there is no further bit.
+    /// [`DecodeError`] if the leaf is inconsistent or the prefix already has all bits.
     pub fn split(&mut self) -> Result<LeafEdit, DecodeError> {
-        let (prefix, len) = (self.u64(PREFIX)?, self.u16(PREFIX_LEN)?);
+        let prefix = self.u64(PREFIX)?;
+        let len = self.u16(PREFIX_LEN)?;
         let [flags] = self.get(FLAGS)?;
         let full = bad("leaf prefix length", len.into());
         let bit = 63u32.checked_sub(len.into()).ok_or(full.clone())?;
@@ -408,7 +415,7 @@ impl LeafEdit {
         Ok(upper)
     }
 
-    /// Copies the entry whose chunk stands at `at` into another leaf.
+    /// Copies the entry whose chunk is at byte offset `at` into another leaf.
     fn move_entry(&self, at: usize, to: &mut LeafEdit) -> Result<(), DecodeError> {
         let (chunk, new) = to.take_chunk(ENTRY)?;
         to.put(new, &self.get::<CHUNK>(at)?)?;
@@ -424,9 +431,10 @@ impl LeafEdit {
         to.count(ENTRIES, 1)
     }
 
-    /// Makes this empty leaf stand for its empty sibling as well: its prefix loses its last bit.
+    /// Merges this empty leaf with its empty sibling: drops the last bit of its prefix.
     pub fn widen(&mut self) -> Result<(), DecodeError> {
-        let (prefix, len) = (self.u64(PREFIX)?, self.u16(PREFIX_LEN)?);
+        let prefix = self.u64(PREFIX)?;
+        let len = self.u16(PREFIX_LEN)?;
         let entries = self.u16(ENTRIES)?;
         if entries != 0 {
             return Err(bad("leaf entries", entries.into()));

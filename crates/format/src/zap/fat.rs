@@ -4,7 +4,7 @@
 //!   0 block type · 8 magic
 //!  16 pointer table: first block · blocks · shift · next copy's first block · blocks copied
 //!  56 next free block · leaves · entries · salt · normalisation flags · flags
-//!   … the second half of the block: the embedded pointer table, if the table has no blocks of its own
+//!   … the second half of the block: the embedded pointer table, if the table is not in separate blocks
 //! ```
 
 use super::{BlockKind, NormFlags, WHAT, bad, block_shift};
@@ -16,51 +16,51 @@ use crate::encoder::Encoder;
 pub struct ZapFlags(pub u64);
 
 impl ZapFlags {
-    /// 48 bits of the hash count, not 28.
+    /// Whether the hash has 48 bits; else 28.
     pub fn hash64(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Keys are arrays of 64-bit integers.
+    /// Whether keys are arrays of 64-bit integers.
     pub fn uint64_key(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// The key's first word is the hash.
+    /// Whether the key's first word is the hash.
     pub fn pre_hashed(self) -> bool {
         self.0 & 4 != 0
     }
 }
 
-/// Where the pointer table lies.
+/// Location of the pointer table (`zap_table_phys`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PointerTable {
     /// First block of the table; 0 with an embedded table.
     pub first_block: u64,
-    /// Blocks of the table; 0 with an embedded table.
+    /// Number of blocks of the table; 0 with an embedded table.
     pub blocks: u64,
     /// log2 of the number of pointers.
     pub shift: u32,
     /// While the table grows: first block of the larger copy.
     pub next_block: u64,
-    /// While the table grows: blocks copied so far.
+    /// While the table grows: number of blocks copied so far.
     pub blocks_copied: u64,
 }
 
 /// The header of a fat ZAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FatHeader {
-    /// Where the pointer table lies.
+    /// Location of the pointer table.
     pub table: PointerTable,
-    /// The next block that was never used.
+    /// First block that was never used.
     pub free_block: u64,
     /// Number of leaves.
     pub leaves: u64,
     /// Number of entries.
     pub entries: u64,
-    /// Start value of the hash.
+    /// Initial value of the hash.
     pub salt: u64,
-    /// How names are compared.
+    /// Normalisation of names.
     pub norm: NormFlags,
     /// Flags.
     pub flags: ZapFlags,
@@ -72,7 +72,7 @@ impl FatHeader {
     /// The magic number.
     pub const MAGIC: u64 = 0x2_f52a_b2ab;
 
-    /// Decodes the first block of a fat ZAP, whole.
+    /// Decodes the whole first block of a fat ZAP.
     pub fn decode(block: &[u8], endian: Endian) -> Result<Self, DecodeError> {
         let shift = block_shift(block)?;
         let mut c = Cursor::new(block, endian, WHAT);
@@ -107,7 +107,7 @@ impl FatHeader {
         })
     }
 
-    /// The header's words, padded to half the block; the embedded pointer table (or zeros) follows.
+    /// Encodes the header, padded to half the block; the caller appends the embedded pointer table or zeros.
     pub fn encode(&self, endian: Endian) -> Vec<u8> {
         let t = &self.table;
         let mut e = Encoder::new(endian);
@@ -133,7 +133,7 @@ impl FatHeader {
         self.table.blocks == 0
     }
 
-    /// The pointer at `index` out of the header block: the block number of a leaf.
+    /// The pointer at `index` in the header block's embedded table: the block number of a leaf.
     pub fn embedded_pointer(&self, block: &[u8], endian: Endian, index: u64) -> Result<u64, DecodeError> {
         let at = usize::try_from(index).ok().filter(|_| index < self.table_len()).ok_or(bad("table index", index))?;
         let mut c = Cursor::new(block, endian, WHAT);
@@ -141,7 +141,7 @@ impl FatHeader {
         c.u64()
     }
 
-    /// Which block of the object holds the pointer at `index`, and at which byte: for tables in blocks of their own.
+    /// Block number and byte offset of the pointer at `index`, for a table in separate blocks.
     pub fn external_pointer(&self, index: u64) -> (u64, usize) {
         let per_block_shift = self.block_shift - 3;
         let block = self.table.first_block.saturating_add(index >> per_block_shift);

@@ -1,10 +1,11 @@
-//! The hash of ZAP names: CRC-64 (ECMA-182, reflected) started with the ZAP's salt, of which only the leading bits count.
+//! The hash of ZAP names: CRC-64 (ECMA-182, reflected) started with the ZAP's salt, of which only the leading bits
+//! are used.
 
 use super::ZapFlags;
 
 const POLY: u64 = 0xc96c_5795_d787_0f42;
 
-/// What eight bytes, one, or those in between do to the hash: table `k` is that of a byte with `k` zeros behind it.
+/// Slicing-by-8 tables: table `k` is the CRC of a byte followed by `k` zero bytes.
 static TABLES: [[u64; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut i = 0;
@@ -35,7 +36,7 @@ fn step(h: u64, byte: u8) -> u64 {
     (h >> 8) ^ TABLES[0][usize::from(h as u8 ^ byte)]
 }
 
-/// Eight bytes, the first in the lowest bits.
+/// Advances the hash by eight bytes, the first in the lowest bits.
 fn step_word(h: u64, word: u64) -> u64 {
     let bytes = (h ^ word).to_be_bytes();
     TABLES.iter().zip(bytes).fold(0, |sum, (table, byte)| sum ^ table[usize::from(byte)])
@@ -46,21 +47,21 @@ fn cut(h: u64, flags: ZapFlags) -> u64 {
     h & !((1 << (64 - bits)) - 1)
 }
 
-/// The hash of a name (without its NUL; normalised if the ZAP says so).
+/// The hash of a name without its NUL; the caller normalises it as the ZAP requires.
 pub fn hash_bytes(salt: u64, flags: ZapFlags, name: &[u8]) -> u64 {
     let (words, rest) = name.as_chunks::<8>();
     let h = words.iter().fold(salt, |h, word| step_word(h, u64::from_le_bytes(*word)));
     cut(rest.iter().fold(h, |h, b| step(h, *b)), flags)
 }
 
-/// Where in eight bytes, the first in the lowest bits, the first NUL stands; 8 if there is none.
+/// Index of the first NUL in eight bytes, the first in the lowest bits; 8 if there is none.
 fn nul_in(word: u64) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     ((word.wrapping_sub(ONES) & !word & (ONES << 7)).trailing_zeros() / 8) as usize
 }
 
-/// Hashes many names of one ZAP that end at a NUL, or fill their fields. Names side by side often begin alike: what their
-/// first eight bytes do is remembered.
+/// Hashes many names of one ZAP that are NUL-terminated or fill their fields. Adjacent names often share a prefix, so
+/// the hash of the last name's first eight bytes is cached.
 pub(super) struct FieldHasher {
     salt: u64,
     /// The first eight bytes of the last name, and the hash after them.
@@ -72,7 +73,7 @@ impl FieldHasher {
         FieldHasher { salt, first: (0, step_word(salt, 0)) }
     }
 
-    /// The hash of the name in a field, as [`hash_bytes`] gives it without flags.
+    /// The hash of the name in a field, equal to [`hash_bytes`] without flags.
     pub(super) fn hash(&mut self, field: &[u8]) -> u64 {
         let (words, rest) = field.as_chunks::<8>();
         let mut h = self.salt;
@@ -110,14 +111,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_at_a_time_are_bytes_at_a_time(salt: u64, name in proptest::collection::vec(any::<u8>(), 0..70)) {
+        fn word_and_byte_steps_agree(salt: u64, name in proptest::collection::vec(any::<u8>(), 0..70)) {
             let flags = ZapFlags(1);
             let slow = cut(name.iter().fold(salt, |h, b| step(h, *b)), flags);
             prop_assert_eq!(hash_bytes(salt, flags, &name), slow);
         }
 
         #[test]
-        fn names_in_fields_are_names(
+        fn field_hasher_agrees_with_hash_bytes(
             salt: u64,
             names in proptest::collection::vec(proptest::collection::vec(1u8..4, 0..50), 1..8),
         ) {

@@ -23,21 +23,21 @@ pub(super) const ARRAY: u8 = 251;
 /// The header of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafHeader {
-    /// The leading bits of the hashes that belong here.
+    /// Leading bits of the hashes that belong to this leaf.
     pub prefix: u64,
-    /// How many bits.
+    /// Number of prefix bits.
     pub prefix_len: u16,
-    /// Free chunks.
+    /// Number of free chunks.
     pub free_chunks: u16,
-    /// Entries.
+    /// Number of entries.
     pub entries: u16,
     /// First chunk of the free list.
     pub free_list: u16,
-    /// 1: chains are sorted by cd.
+    /// Bit 0: chains are sorted by collision differentiator.
     pub flags: u8,
 }
 
-/// A leaf, over its block.
+/// A leaf, borrowed from its block.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf<'a> {
     /// The header.
@@ -47,16 +47,16 @@ pub struct Leaf<'a> {
     shift: u32,
 }
 
-/// An entry of a leaf. Its name and value are read by [`Leaf::name`], [`Leaf::value_words`] and so on.
+/// An entry of a leaf. [`Leaf::name`], [`Leaf::value_words`] etc. read its name and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafEntry {
     /// Bytes of each integer of the value: 1, 2, 4 or 8.
     pub int_size: u8,
-    /// Integers in the name: bytes including a NUL, or 64-bit words.
+    /// Number of integers in the name: bytes including a NUL, or 64-bit words.
     pub name_ints: u16,
-    /// Integers in the value.
+    /// Number of integers in the value.
     pub value_ints: u16,
-    /// Tells entries of equal hash apart.
+    /// Collision differentiator: distinguishes entries of equal hash.
     pub cd: u32,
     /// The hash of the name.
     pub hash: u64,
@@ -69,7 +69,7 @@ impl<'a> Leaf<'a> {
     /// The magic number.
     pub const MAGIC: u32 = 0x2ab_1eaf;
 
-    /// Over a whole block.
+    /// Decodes the header of a whole leaf block.
     pub fn decode(block: &'a [u8], endian: Endian) -> Result<Self, DecodeError> {
         let shift = block_shift(block)?;
         let mut c = Cursor::new(block, endian, WHAT);
@@ -81,7 +81,11 @@ impl<'a> Leaf<'a> {
                 found: if kind == BlockKind::LEAF { magic.into() } else { kind },
             });
         }
-        let (free_chunks, entries, prefix_len, free_list, flags) = (c.u16()?, c.u16()?, c.u16()?, c.u16()?, c.u8()?);
+        let free_chunks = c.u16()?;
+        let entries = c.u16()?;
+        let prefix_len = c.u16()?;
+        let free_list = c.u16()?;
+        let flags = c.u8()?;
         if u32::from(prefix_len) > 64 - (shift - 5) {
             return Err(bad("leaf prefix length", prefix_len.into()));
         }
@@ -89,7 +93,7 @@ impl<'a> Leaf<'a> {
         Ok(Leaf { header, block, endian, shift })
     }
 
-    /// Chunks that the leaf holds.
+    /// Number of chunks in the leaf.
     pub fn chunks(&self) -> usize {
         (self.block.len() - self.block.len() / 16) / CHUNK - 2
     }
@@ -103,7 +107,7 @@ impl<'a> Leaf<'a> {
         self.block.get(at..at + CHUNK).ok_or(out)
     }
 
-    /// Whether a hash belongs in this leaf.
+    /// Whether a hash begins with this leaf's prefix.
     pub fn owns(&self, hash: u64) -> bool {
         let len = u32::from(self.header.prefix_len);
         len == 0 || hash >> (64 - len.min(64)) == self.header.prefix
@@ -160,19 +164,19 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// All entries, by walking the hash table's chains.
+    /// All entries, in the order of the hash table's chains.
     pub fn entries(&self) -> impl Iterator<Item = Result<LeafEntry, DecodeError>> + use<'a> {
         let leaf = *self;
         let mut left = self.chunks();
         (0..1usize << (self.shift - 5)).flat_map(move |bucket| leaf.chain(bucket)).take_while(move |_| {
-            // Chains that run into each other cannot yield more than the leaf can hold.
+            // Bounds the walk if inconsistent chains merge.
             let more = left > 0;
             left = left.saturating_sub(1);
             more
         })
     }
 
-    /// The bytes of an array chain.
+    /// Reads `len` bytes from a chain of array chunks.
     fn array(&self, first: u16, len: usize) -> Result<Vec<u8>, DecodeError> {
         if len > self.block.len() {
             return Err(bad("array length", len as u64));
@@ -207,7 +211,7 @@ impl<'a> Leaf<'a> {
         Ok(integers(&self.array(entry.name_chunk, usize::from(entry.name_ints) * 8)?, 8))
     }
 
-    /// The value's bytes as they stand: integers of `int_size` bytes, big-endian.
+    /// The value's bytes as stored: big-endian integers of `int_size` bytes.
     pub fn value_bytes(&self, entry: &LeafEntry) -> Result<Vec<u8>, DecodeError> {
         self.array(entry.value_chunk, usize::from(entry.value_ints) * usize::from(entry.int_size))
     }

@@ -10,14 +10,14 @@ use super::{BlockKind, NormFlags, WHAT};
 use crate::cursor::{Cursor, DecodeError, Endian};
 use crate::encoder::Encoder;
 
-/// A micro ZAP, over its block.
+/// A micro ZAP, borrowed from its block.
 #[derive(Clone, Copy, Debug)]
 pub struct MicroZap<'a> {
     slots: &'a [u8],
     endian: Endian,
-    /// Salt of the hash that orders the entries.
+    /// Salt of the hash of names.
     pub salt: u64,
-    /// How names are compared.
+    /// Normalisation of names.
     pub norm: NormFlags,
 }
 
@@ -28,20 +28,20 @@ pub struct MicroEntry<'a> {
     pub name: &'a [u8],
     /// The value.
     pub value: u64,
-    /// Tells entries of equal hash apart.
+    /// Collision differentiator: distinguishes entries of equal hash.
     pub cd: u32,
 }
 
-/// Where in a slot the name begins.
+/// Byte offset of the name in a slot.
 const NAME: usize = 14;
 
 impl<'a> MicroEntry<'a> {
-    /// Whether its name can stand in a slot.
+    /// Whether the name fits in a slot: 1–49 bytes without NUL.
     pub fn fits(&self) -> bool {
         !self.name.is_empty() && self.name.len() <= MicroZap::NAME_MAX && !self.name.contains(&0)
     }
 
-    /// The bytes of its slot. A name that does not [fit](Self::fits) is cut.
+    /// Encodes the slot. A name that does not [fit](Self::fits) is truncated.
     pub fn encode(&self, endian: Endian) -> [u8; MicroZap::SLOT] {
         let mut slot = [0; MicroZap::SLOT];
         let (value, cd) = match endian {
@@ -53,7 +53,7 @@ impl<'a> MicroEntry<'a> {
         slot
     }
 
-    /// The entry in a slot; `None` if the slot is free.
+    /// Decodes a slot; `None` if it is free.
     fn decode(slot: &'a [u8], endian: Endian) -> Option<Self> {
         let (value, rest) = slot.split_first_chunk::<8>()?;
         let (cd, rest) = rest.split_first_chunk::<4>()?;
@@ -68,12 +68,12 @@ impl<'a> MicroEntry<'a> {
 }
 
 impl<'a> MicroZap<'a> {
-    /// Bytes of the header and of each slot.
+    /// Size in bytes of the header and of each slot.
     pub const SLOT: usize = 64;
-    /// Longest name in bytes.
+    /// Maximum length of a name in bytes.
     pub const NAME_MAX: usize = 49;
 
-    /// Over a whole block.
+    /// Decodes the header of a whole block.
     pub fn decode(block: &'a [u8], endian: Endian) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(block, endian, WHAT);
         let [kind, salt, norm] = c.words()?;
@@ -91,15 +91,16 @@ impl<'a> MicroZap<'a> {
         self.slots.chunks_exact(Self::SLOT).filter_map(move |slot| MicroEntry::decode(slot, endian))
     }
 
-    /// The value of exactly that name.
+    /// The value of a name, compared bytewise.
     pub fn get(&self, name: &[u8]) -> Option<u64> {
         self.find(name).map(|(_, entry)| entry.value)
     }
 
-    /// The entry of exactly that name, and where in the block its slot begins.
+    /// The entry of a name, compared bytewise, and the byte offset of its slot in the block.
     pub fn find(&self, name: &[u8]) -> Option<(usize, MicroEntry<'a>)> {
-        // Names in a directory mostly differ in their last byte, and often not before.
-        let (last, len) = (*name.last()?, name.len());
+        // Compare the last byte first: names in a directory often differ only there.
+        let last = *name.last()?;
+        let len = name.len();
         let holds = |slot: &[u8]| {
             let field = slot.get(NAME..).unwrap_or_default();
             field.get(len - 1) == Some(&last) && field.get(len).is_none_or(|b| *b == 0) && field.starts_with(name)
@@ -110,9 +111,11 @@ impl<'a> MicroZap<'a> {
         Some((Self::SLOT + at, entry))
     }
 
-    /// What tells the entries apart whose names, as they stand there, have that hash: without order.
+    /// The collision differentiators of the entries whose stored names have the hash `hash`, in the order of their
+    /// slots.
     pub fn cds_of(&self, hash: u64) -> impl Iterator<Item = u32> + use<'a> {
-        let (endian, mut hasher) = (self.endian, FieldHasher::new(self.salt));
+        let endian = self.endian;
+        let mut hasher = FieldHasher::new(self.salt);
         let slots = self.slots.chunks_exact(Self::SLOT);
         let of_hash = slots.filter(move |slot| {
             let field = slot.get(NAME..).unwrap_or_default();
@@ -121,13 +124,13 @@ impl<'a> MicroZap<'a> {
         of_hash.filter_map(move |slot| MicroEntry::decode(slot, endian)).map(|entry| entry.cd)
     }
 
-    /// Where in the block the first free slot begins; `None` if all are taken.
+    /// Byte offset in the block of the first free slot; `None` if all are in use.
     pub fn free_slot(&self) -> Option<usize> {
         let index = self.slots.chunks_exact(Self::SLOT).position(|slot| slot.get(NAME) == Some(&0))?;
         Some(Self::SLOT * (index + 1))
     }
 
-    /// The bytes of a micro ZAP block of `block_len` bytes; `None` if the entries or a name do not fit.
+    /// Encodes a micro ZAP block of `block_len` bytes; `None` if the entries or a name do not fit.
     pub fn encode(
         salt: u64,
         norm: NormFlags,

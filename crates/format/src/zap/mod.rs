@@ -1,20 +1,22 @@
-//! ZAPs (OpenZFS `include/sys/zap_impl.h`, `zap_leaf.h`, `module/zfs/zap*.c`): the format's dictionaries, in two shapes.
+//! ZAPs (OpenZFS `include/sys/zap_impl.h`, `zap_leaf.h`, `module/zfs/zap*.c`): on-disk maps from names to integer
+//! arrays, in two forms.
 //!
 //! *Micro*: one block of 64-byte slots, each a name of up to 49 bytes and one 64-bit value ([`MicroZap`]).
 //!
-//! *Fat*: an extendible hash table. The hash's leading bits index the *pointer table*, in the second half of the header
-//! block or in blocks of its own, which names the *leaf* block; the next bits pick a chain in the leaf ([`Leaf`]).
+//! *Fat*: an extendible hash table. The hash's leading bits index the *pointer table*, which is in the second half of
+//! the header block or in separate blocks and gives the number of the *leaf* block; the next bits pick a chain in the
+//! leaf ([`Leaf`]).
 //!
 //! ```text
 //!  hash  | pointer table index (zt_shift bits) |…
 //!        | leaf prefix (prefix_len bits) | leaf hash table index (block shift - 5 bits) |…
 //! ```
 //!
-//! Entries of equal hash are told apart by a *collision differentiator* (cd). Names and arrays lie in chains of 24-byte
-//! chunks. All integers are in the block's byte order, except those in a leaf's values, which are big-endian.
+//! A *collision differentiator* (cd) distinguishes entries of equal hash. Names and arrays are stored in chains of
+//! 24-byte chunks. All integers are in the block's byte order, except those in a leaf's values, which are big-endian.
 //!
-//! Invariants: every chain walk ends after as many steps as the leaf has chunks, whatever the bytes say; a value's length
-//! is bounded by the leaf.
+//! Invariants: for any input, a chain walk takes at most as many steps as the leaf has chunks; the leaf's size bounds
+//! a value's length.
 
 mod build;
 mod edit;
@@ -32,13 +34,13 @@ pub use fat::{FatHeader, PointerTable, ZapFlags};
 pub use hash::{hash_bytes, hash_words};
 pub use leaf::{Leaf, LeafEntry, LeafHeader};
 pub use micro::{MicroEntry, MicroZap};
-pub use swap::swapped;
+pub use swap::byteswapped;
 
 use crate::cursor::{Cursor, DecodeError, Endian};
 
 pub(crate) const WHAT: &str = "ZAP";
 
-/// How names are compared, from a ZAP's `normflags` (`U8_TEXTPREP_*` in OpenZFS `include/sys/u8_textprep.h`).
+/// How a ZAP normalises names, from its `normflags` (`U8_TEXTPREP_*` in OpenZFS `include/sys/u8_textprep.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NormFlags(pub u64);
 
@@ -65,7 +67,7 @@ impl NormFlags {
     }
 }
 
-/// What the first word of a ZAP's block says it is.
+/// Kind of a ZAP block, from its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum BlockKind {
@@ -82,7 +84,7 @@ impl BlockKind {
     /// The first word of a micro ZAP.
     pub const MICRO: u64 = (1 << 63) + 3;
 
-    /// From the first word of a block; an error for pointer table blocks, which have no mark.
+    /// Reads the kind from the first word of a block; an error for pointer table blocks, which have no magic number.
     pub fn of(block: &[u8], endian: Endian) -> Result<Self, DecodeError> {
         match Cursor::new(block, endian, WHAT).u64()? {
             Self::LEAF => Ok(BlockKind::Leaf),
@@ -97,7 +99,7 @@ pub(crate) fn bad(field: &'static str, value: u64) -> DecodeError {
     DecodeError::Field { what: WHAT, field, value }
 }
 
-/// log2 of a ZAP block's size, which must be a power of two between 512 bytes and 16 MiB.
+/// log2 of a ZAP block's size; an error unless it is a power of two between 512 bytes and 16 MiB.
 pub(crate) fn block_shift(block: &[u8]) -> Result<u32, DecodeError> {
     let len = block.len();
     if !len.is_power_of_two() || !(512..=16 << 20).contains(&len) {

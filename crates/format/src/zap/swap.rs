@@ -1,17 +1,17 @@
-//! A ZAP's block in the other byte order: what is changed is written in this machine's order, whoever wrote it before.
+//! Converts a ZAP block to the other byte order, since a changed block is written in host byte order.
 
 use super::leaf::{CHUNK, ENTRY, HEADER};
 use super::{BlockKind, MicroZap};
 use crate::cursor::{DecodeError, Endian};
 
-/// Sizes of the integers at the front of a leaf, of those of an entry's chunk, and of a micro ZAP's slot.
+/// Sizes in bytes of the integers at the start of a leaf, of an entry's chunk and of a micro ZAP's slot.
 const LEAF_FIELDS: [usize; 8] = [8, 8, 8, 4, 2, 2, 2, 2];
 const ENTRY_FIELDS: [usize; 9] = [1, 1, 2, 2, 2, 2, 2, 4, 8];
 const SLOT_FIELDS: [usize; 2] = [8, 4];
 
-/// The same block of a ZAP in byte order `to`, given in order `from`: a micro ZAP, a fat one's header or leaf; all else
-/// is a block of the pointer table.
-pub fn swapped(block: &[u8], from: Endian, to: Endian) -> Result<Vec<u8>, DecodeError> {
+/// Converts a ZAP block from byte order `from` to `to`: a micro ZAP, or the header or a leaf of a fat ZAP. Any other
+/// block is converted as a block of the pointer table.
+pub fn byteswapped(block: &[u8], from: Endian, to: Endian) -> Result<Vec<u8>, DecodeError> {
     let mut out = block.to_vec();
     if from == to {
         return Ok(out);
@@ -33,7 +33,7 @@ fn words(bytes: &mut [u8]) {
     bytes.chunks_exact_mut(8).for_each(<[u8]>::reverse);
 }
 
-/// Turns integers of these sizes that stand one after another.
+/// Reverses the bytes of consecutive integers of these sizes.
 fn fields(bytes: &mut [u8], sizes: &[usize]) {
     let mut at = 0;
     for size in sizes {

@@ -40,7 +40,7 @@ fn fat_header_round_trips_and_indexes() {
     assert!(FatHeader::decode(&block[..8192], Endian::Little).is_err());
 }
 
-/// A leaf of one entry, made by hand.
+/// A leaf of one entry, encoded by hand.
 fn leaf_block(next: u16) -> Vec<u8> {
     let mut b = vec![0u8; 512];
     b[0..8].copy_from_slice(&BlockKind::LEAF.to_le_bytes());
@@ -111,7 +111,7 @@ mod leaves {
 
     proptest! {
         #[test]
-        fn written_leaves_read_back(
+        fn encoded_leaves_decode(
             mut entries in proptest::collection::vec(entry(), 0..40),
             shift in 12u32..15, prefix in 0u64..4,
         ) {
@@ -140,7 +140,7 @@ mod leaves {
     }
 
     #[test]
-    fn chains_are_sorted_by_cd_and_full_leaves_refused() {
+    fn chains_are_sorted_by_cd_and_full_leaves_rejected() {
         let make = |cd| NewEntry { hash: 7 << 40, cd, key: NewKey::Name(b"n".to_vec()), int_size: 8, value: vec![1] };
         let entries = [2, 0, 1].map(make);
         let block = encode_leaf(9, 0, 0, &entries, Endian::Big).unwrap();
@@ -192,13 +192,13 @@ mod edits {
     fn check(leaf: &LeafEdit, model: &Model) {
         let read = leaf.leaf().unwrap();
         assert_eq!(usize::from(read.header.entries), model.len());
-        let mut places = std::collections::BTreeSet::new();
+        let mut keys = std::collections::BTreeSet::new();
         let mut chunks = 0;
         for (n, value) in model {
             let (entry, _) = find(leaf, *n).unwrap();
             assert!(read.owns(entry.hash));
             assert_eq!(&read.value_words(&entry).unwrap(), value);
-            assert!(places.insert((entry.hash, entry.cd)), "two entries of one place");
+            assert!(keys.insert((entry.hash, entry.cd)), "two entries with the same hash and cd");
             chunks += NewEntry {
                 hash: 0,
                 cd: 0,
@@ -259,9 +259,9 @@ mod edits {
             for step in &steps {
                 apply(&mut leaf, &mut model, step);
             }
-            // In the other byte order it is the same map.
+            // The map is the same in the other byte order.
             let other = if big { Endian::Little } else { Endian::Big };
-            let turned = swapped(&leaf.into_block(), endian, other).unwrap();
+            let turned = byteswapped(&leaf.into_block(), endian, other).unwrap();
             check(&LeafEdit::open(turned, other).unwrap(), &model);
         }
 
@@ -297,7 +297,7 @@ mod edits {
                 }
             }
             let other = if big { Endian::Little } else { Endian::Big };
-            let turned = swapped(&block, endian, other).unwrap();
+            let turned = byteswapped(&block, endian, other).unwrap();
             for (block, endian) in [(block, endian), (turned, other)] {
                 let zap = MicroZap::decode(&block, endian).unwrap();
                 let found: BTreeMap<Vec<u8>, u64> = zap.entries().map(|e| (e.name.to_vec(), e.value)).collect();
@@ -307,7 +307,7 @@ mod edits {
     }
 
     #[test]
-    fn empty_siblings_become_one() {
+    fn empty_siblings_merge() {
         let mut leaf = LeafEdit::new(9, 0, 0, false, Endian::Little).unwrap();
         let whole = leaf.clone();
         let upper = leaf.split().unwrap();

@@ -1,40 +1,40 @@
-//! Records as bytes (OpenZFS `module/zfs/zfs_log.c`).
+//! Encoding of log records (OpenZFS `module/zfs/zfs_log.c`).
 //!
-//! A record's length is a multiple of eight, filled up with zeros; what its type is follows from its body, so the two
-//! cannot contradict each other.
+//! A record is padded with zeros to a multiple of eight bytes. Its type is derived from its body, so the two cannot
+//! contradict each other.
 
-use super::record::{AclBody, CreateBody, LogBody, LogRecord, Made, Renaming, TxType, WriteBody, Xvattr};
+use super::record::{AclBody, CreateBody, CreateKind, LogBody, LogRecord, RenameKind, TxType, WriteBody, Xvattr};
 use crate::cursor::Endian;
 use crate::encoder::Encoder;
 use crate::ids::Txg;
 
-/// The bit of the type that says: compare names without case.
+/// Bit of the type: names are compared case-insensitively (`TX_CI`).
 const IGNORE_CASE: u64 = 1 << 63;
-/// Where a record's length stands.
+/// Byte offset of a record's length.
 const LENGTH_AT: usize = 8;
-/// Few records without data are longer.
-const USUAL_BYTES: usize = 256;
-/// Where a record's sequence number stands.
+/// Initial capacity in bytes; few records without data are longer.
+const INITIAL_CAPACITY_BYTES: usize = 256;
+/// Byte offset of a record's sequence number.
 const SEQUENCE_AT: usize = 24;
 
-/// A record to be written.
+/// A log record to be encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRecord<'a, 'b> {
-    /// What it says.
+    /// The body; it determines the record type.
     pub body: &'a LogBody<'b>,
-    /// Names are to be compared without case.
+    /// Names are compared case-insensitively.
     pub ignore_case: bool,
-    /// The txg in which the change is to be synced.
+    /// The txg that will sync the change.
     pub txg: Txg,
     /// Sequence number in the log.
     pub seq: u64,
 }
 
 impl NewRecord<'_, '_> {
-    /// The record's bytes: header, body, zeros up to a multiple of eight.
+    /// Encodes header, body and zeros up to a multiple of eight bytes.
     pub fn encode(&self, endian: Endian) -> Vec<u8> {
         let kind = self.body.tx_type();
-        let mut e = Encoder::with_room(endian, USUAL_BYTES);
+        let mut e = Encoder::with_capacity(endian, INITIAL_CAPACITY_BYTES);
         e.words(&[kind.to_u64() | if self.ignore_case { IGNORE_CASE } else { 0 }, 0, self.txg.0, self.seq]);
         body(&mut e, self.body, kind);
         e.pad_to(e.position().next_multiple_of(8));
@@ -45,8 +45,8 @@ impl NewRecord<'_, '_> {
     }
 }
 
-/// Gives an encoded record its sequence number.
-pub fn stamp(record: &mut [u8], seq: u64, endian: Endian) {
+/// Sets the sequence number of an encoded record.
+pub fn set_sequence(record: &mut [u8], seq: u64, endian: Endian) {
     put(record, SEQUENCE_AT, seq, endian);
 }
 
@@ -60,7 +60,7 @@ fn put(record: &mut [u8], at: usize, value: u64, endian: Endian) {
 }
 
 impl LogBody<'_> {
-    /// The type of the record that carries it.
+    /// The record type of this body.
     pub fn tx_type(&self) -> TxType {
         match self {
             LogBody::Commit => TxType::Commit,
@@ -68,9 +68,9 @@ impl LogBody<'_> {
             LogBody::Remove { directory: true, .. } => TxType::Rmdir,
             LogBody::Remove { .. } => TxType::Remove,
             LogBody::Link { .. } => TxType::Link,
-            LogBody::Rename { how: Renaming::Replace, .. } => TxType::Rename,
-            LogBody::Rename { how: Renaming::Exchange, .. } => TxType::RenameExchange,
-            LogBody::Rename { how: Renaming::Whiteout(_), .. } => TxType::RenameWhiteout,
+            LogBody::Rename { how: RenameKind::Replace, .. } => TxType::Rename,
+            LogBody::Rename { how: RenameKind::Exchange, .. } => TxType::RenameExchange,
+            LogBody::Rename { how: RenameKind::Whiteout(_), .. } => TxType::RenameWhiteout,
             LogBody::Write(_) => TxType::Write,
             LogBody::Write2(_) => TxType::Write2,
             LogBody::Truncate { .. } => TxType::Truncate,
@@ -84,19 +84,19 @@ impl LogBody<'_> {
 }
 
 impl CreateBody<'_> {
-    /// Directories of attributes and symbolic links carry neither list nor optional attributes.
+    /// The record type; extended attribute directories and symbolic links have neither ACL nor optional attributes.
     fn tx_type(&self) -> TxType {
-        match (self.made, self.acl.is_some(), self.attributes.is_some()) {
-            (Made::XattrDirectory, ..) => TxType::MkXattr,
-            (Made::Symlink, ..) => TxType::Symlink,
-            (Made::File, false, false) => TxType::Create,
-            (Made::File, true, false) => TxType::CreateAcl,
-            (Made::File, false, true) => TxType::CreateAttr,
-            (Made::File, true, true) => TxType::CreateAclAttr,
-            (Made::Directory, false, false) => TxType::Mkdir,
-            (Made::Directory, true, false) => TxType::MkdirAcl,
-            (Made::Directory, false, true) => TxType::MkdirAttr,
-            (Made::Directory, true, true) => TxType::MkdirAclAttr,
+        match (self.kind, self.acl.is_some(), self.attributes.is_some()) {
+            (CreateKind::XattrDirectory, ..) => TxType::MkXattr,
+            (CreateKind::Symlink, ..) => TxType::Symlink,
+            (CreateKind::File, false, false) => TxType::Create,
+            (CreateKind::File, true, false) => TxType::CreateAcl,
+            (CreateKind::File, false, true) => TxType::CreateAttr,
+            (CreateKind::File, true, true) => TxType::CreateAclAttr,
+            (CreateKind::Directory, false, false) => TxType::Mkdir,
+            (CreateKind::Directory, true, false) => TxType::MkdirAcl,
+            (CreateKind::Directory, false, true) => TxType::MkdirAttr,
+            (CreateKind::Directory, true, true) => TxType::MkdirAclAttr,
         }
     }
 }
@@ -115,7 +115,7 @@ fn body(e: &mut Encoder, body: &LogBody<'_>, kind: TxType) {
         }
         LogBody::Rename { source_dir, target_dir, how, source, target } => {
             e.words(&[source_dir.0, target_dir.0]);
-            if let Renaming::Whiteout(words) = how {
+            if let RenameKind::Whiteout(words) = how {
                 e.words(words);
             }
             c_string(e, source);
@@ -182,7 +182,7 @@ fn write(e: &mut Encoder, b: &WriteBody<'_>) {
 }
 
 impl Xvattr {
-    /// Appends the bytes.
+    /// Appends the encoded attributes.
     pub fn encode(&self, e: &mut Encoder) {
         e.u32(self.bitmap.len() as u32);
         self.bitmap.iter().for_each(|word| e.u32(*word));
@@ -209,6 +209,6 @@ impl AclBody<'_> {
 }
 
 impl WriteBody<'_> {
-    /// Bytes of a record of a write before its data.
+    /// Size in bytes of a write record before its data.
     pub const RECORD_BYTES: usize = LogRecord::HEADER + 4 * 8 + crate::blkptr::BlockPointer::SIZE;
 }

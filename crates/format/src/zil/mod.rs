@@ -1,4 +1,5 @@
-//! The intent log (OpenZFS `include/sys/zil.h`, `module/zfs/zil.c`): what was promised to clients since the last txg.
+//! The intent log (OpenZFS `include/sys/zil.h`, `module/zfs/zil.c`): synchronous changes that are not yet part of a
+//! synced txg.
 //!
 //! ```text
 //!  object set header ── ZilHeader.log ──▶ block 0 ──▶ block 1 ──▶ … until a block whose self-checksum fails: the end
@@ -9,19 +10,22 @@
 //!  record                             type (bit 63: ignore case) · length · txg · sequence · body
 //! ```
 //!
-//! A block is the next one only if its self-checksum was computed with the checksum words of the pointer that leads to
-//! it, as verifier: two random GUID words, the object set and the block's sequence number. The pointer of the next block
-//! differs in the sequence number alone ([`next_checksum`]).
+//! A block continues the chain only if its self-checksum was computed with the checksum words of the pointer to it as
+//! verifier: two random GUID words, the object set and the block's sequence number. The pointer to the next block
+//! differs only in the sequence number ([`next_checksum`]).
 //!
-//! Invariants: a record takes at least 32 bytes, so a block's walk ends; counts in bodies are bounded by the body.
+//! Invariants: a record takes at least 32 bytes, so the walk of a block terminates; the size of a body bounds the
+//! counts in it.
 
 mod encode;
 mod record;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{NewRecord, stamp};
-pub use record::{AclBody, CreateBody, LogBody, LogRecord, LogRecords, Made, Renaming, TxType, WriteBody, Xvattr};
+pub use encode::{NewRecord, set_sequence};
+pub use record::{
+    AclBody, CreateBody, CreateKind, LogBody, LogRecord, LogRecords, RenameKind, TxType, WriteBody, Xvattr,
+};
 
 use crate::blkptr::BlockPointer;
 use crate::cursor::{Cursor, DecodeError, Endian};
@@ -32,18 +36,18 @@ use crate::label::SelfChecksum;
 
 pub(crate) const WHAT: &str = "intent log";
 
-/// Where an object set's log starts (`zil_header_t`).
+/// Header of an object set's log (`zil_header_t`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZilHeader {
-    /// The txg in which the log's blocks were claimed after a crash; 0 if not.
+    /// The txg in which the log's blocks were claimed after a crash; 0 if not claimed.
     pub claim_txg: Txg,
-    /// Highest sequence number that was replayed.
+    /// Highest record sequence number that was replayed.
     pub replay_seq: u64,
     /// The first block; a hole if there is no log.
     pub log: BlockPointer,
     /// Highest claimed block sequence number.
     pub claim_block_seq: u64,
-    /// Flags: 1 replay needed, 2 `claim_record_seq` counts.
+    /// Flags: 1 replay needed, 2 `claim_record_seq` is valid.
     pub flags: u64,
     /// Highest claimed record sequence number.
     pub claim_record_seq: u64,
@@ -68,20 +72,20 @@ impl ZilHeader {
         e.words(&[self.claim_block_seq, self.flags, self.claim_record_seq, 0, 0, 0]);
     }
 
-    /// Whether nothing was logged.
+    /// Whether there is no log.
     pub fn is_empty(&self) -> bool {
         self.log.is_hole()
     }
 }
 
-/// What chains log blocks together (`zil_chain_t`).
+/// The link from one log block to the next (`zil_chain_t`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZilChain {
     /// The next block, allocated ahead; its contents may not have been written.
     pub next: BlockPointer,
-    /// Bytes of the block in use: with the chain in new blocks, without it in old ones.
+    /// Bytes of the block in use, including the chain in new blocks and excluding it in old ones.
     pub used_bytes: u64,
-    /// Byte order in which the chain was written.
+    /// Byte order of the chain and of the records.
     pub endian: Endian,
 }
 
@@ -96,7 +100,7 @@ impl ZilChain {
         Ok(ZilChain { next, used_bytes: c.u64()?, endian })
     }
 
-    /// The bytes on disk, with an empty self-checksum.
+    /// Encodes the chain with an empty self-checksum.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::new(self.endian);
         e.u64(0);
@@ -107,16 +111,16 @@ impl ZilChain {
     }
 }
 
-/// A log block, taken apart.
+/// A decoded log block.
 #[derive(Clone, Debug)]
 pub struct ZilBlock<'a> {
-    /// What leads on.
+    /// The link to the next block.
     pub chain: ZilChain,
     records: &'a [u8],
 }
 
 impl<'a> ZilBlock<'a> {
-    /// Takes a block apart whose pointer has that checksum kind and byte order. The self-checksum is the caller's business.
+    /// Decodes a block whose pointer has this checksum kind and byte order. The caller verifies the self-checksum.
     pub fn decode(block: &'a [u8], kind: ChecksumKind, endian: Endian) -> Result<Self, DecodeError> {
         let bad = |value| DecodeError::Field { what: WHAT, field: "bytes in use", value };
         let (chain, from, limit) = if kind == ChecksumKind::Zilog2 {
@@ -135,13 +139,14 @@ impl<'a> ZilBlock<'a> {
         LogRecords::new(self.records, self.chain.endian)
     }
 
-    /// Whether the block's chain goes on as the pointer that led to it says it must.
+    /// Whether the chain continues: the next pointer has the checksum words that follow those of `pointer`, which
+    /// refers to this block.
     pub fn continues(&self, pointer: &BlockPointer) -> bool {
         !self.chain.next.is_hole() && self.chain.next.checksum() == next_checksum(pointer.checksum())
     }
 }
 
-/// The verifier of the block after the one whose pointer has these checksum words.
+/// The checksum words of the pointer to the next block, given those of the pointer to this one.
 pub fn next_checksum(mut words: [u64; 4]) -> [u64; 4] {
     words[3] = words[3].wrapping_add(1);
     words

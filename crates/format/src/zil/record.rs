@@ -1,4 +1,4 @@
-//! The records in log blocks.
+//! Decoding of the records in log blocks.
 
 use super::WHAT;
 use crate::blkptr::BlockPointer;
@@ -7,7 +7,7 @@ use crate::ids::{ObjectId, Txg};
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// What a record does.
+/// Type of a record (`TX_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum TxType {
@@ -70,7 +70,7 @@ impl TxType {
         ]
     };
 
-    /// From the number on disk, without the case bit.
+    /// From the number on disk without the case-insensitivity bit.
     pub fn from_u64(n: u64) -> Option<Self> {
         Self::ALL.get(usize::try_from(n).ok()?).map(|t| t.0)
     }
@@ -85,9 +85,9 @@ impl TxType {
         Self::ALL.get(self as usize).map_or("", |t| t.1)
     }
 
-    /// Whether records of this type change one object alone and name it first: they may be logged out of order with
-    /// those of other objects (`TX_OOO`).
-    pub fn is_of_object(self) -> bool {
+    /// Whether records of this type change one object only, whose number is their first field. They may be logged out
+    /// of order relative to records of other objects (`TX_OOO`).
+    pub fn is_out_of_order(self) -> bool {
         use TxType::*;
         matches!(self, Write | Truncate | SetAttr | AclV0 | Acl | Write2 | SetSaXattr | CloneRange)
     }
@@ -102,20 +102,20 @@ impl TxType {
         matches!(self, CreateAttr | CreateAclAttr | MkdirAttr | MkdirAclAttr)
     }
 
-    fn made(self) -> Made {
+    fn create_kind(self) -> CreateKind {
         use TxType::*;
         match self {
-            Mkdir | MkdirAcl | MkdirAttr | MkdirAclAttr => Made::Directory,
-            MkXattr => Made::XattrDirectory,
-            Symlink => Made::Symlink,
-            _ => Made::File,
+            Mkdir | MkdirAcl | MkdirAttr | MkdirAclAttr => CreateKind::Directory,
+            MkXattr => CreateKind::XattrDirectory,
+            Symlink => CreateKind::Symlink,
+            _ => CreateKind::File,
         }
     }
 }
 
-/// What a creation makes.
+/// Kind of file that a creation record makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum CreateKind {
     /// A file, device or socket.
     File,
     /// A directory.
@@ -126,39 +126,39 @@ pub enum Made {
     Symlink,
 }
 
-/// What a renaming does with the target's and the source's name.
+/// How a rename treats the names of target and source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renaming {
-    /// The target, if there is one, is replaced.
+pub enum RenameKind {
+    /// An existing target is replaced.
     Replace,
-    /// The two change places.
+    /// Source and target are exchanged.
     Exchange,
-    /// The source's name is left with a whiteout: object (with dnode slots), mode, uid, gid, generation, creation time
+    /// The source's name becomes a whiteout: object (with dnode slots), mode, uid, gid, generation, creation time
     /// (2), device.
     Whiteout([u64; 8]),
 }
 
-/// One record.
+/// A log record with its undecoded body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord<'a> {
-    /// What it does.
+    /// Type of the record.
     pub tx_type: TxType,
-    /// Names are to be compared without case.
+    /// Names are compared case-insensitively.
     pub ignore_case: bool,
-    /// Bytes of the record.
+    /// Size of the record in bytes.
     pub length: usize,
-    /// The txg in which the change is to be synced.
+    /// The txg that was to sync the change.
     pub txg: Txg,
     /// Sequence number in the log.
     pub seq: u64,
-    /// The record's bytes, whole.
+    /// The bytes of the whole record.
     pub raw: &'a [u8],
     /// Byte order of the record.
     pub endian: Endian,
 }
 
 impl<'a> LogRecord<'a> {
-    /// Bytes before the body.
+    /// Size of the header before the body, in bytes.
     pub const HEADER: usize = 32;
 
     fn decode(c: &mut Cursor<'a>) -> Result<Self> {
@@ -173,13 +173,13 @@ impl<'a> LogRecord<'a> {
         Ok(LogRecord { tx_type, ignore_case: kind >> 63 != 0, length: length_bytes, txg: Txg(txg), seq, raw, endian })
     }
 
-    /// The blocks that it leads to: that of a write's data (a hole if it carries them), or those of a cloned range. They
-    /// stand in the clear in encrypted object sets too.
+    /// The block pointers in the record: that of a write's data (a hole if the record carries the data), or those of
+    /// a cloned range. They are not encrypted, even in encrypted object sets.
     ///
     /// # Errors
-    /// [`DecodeError`] if the record is too short for them.
+    /// [`DecodeError`] if the record is too short.
     pub fn pointers(&self) -> Result<Vec<BlockPointer>> {
-        /// Object, offset, length, and the offset or size of blocks.
+        /// Bytes before the pointer or count: object, offset, length, and block offset or block size.
         const WORDS: usize = 4 * 8;
         let mut c = Cursor::new(self.raw, self.endian, WHAT);
         match self.tx_type {
@@ -196,7 +196,7 @@ impl<'a> LogRecord<'a> {
         }
     }
 
-    /// Decodes the body. In an encrypted object set it must have been decrypted first.
+    /// Decodes the body. In an encrypted object set the caller must decrypt the record first.
     pub fn body(&self) -> Result<LogBody<'a>> {
         use TxType::*;
         let mut c = Cursor::new(self.raw, self.endian, WHAT);
@@ -213,9 +213,9 @@ impl<'a> LogRecord<'a> {
                 source_dir: ObjectId(c.u64()?),
                 target_dir: ObjectId(c.u64()?),
                 how: match self.tx_type {
-                    RenameExchange => Renaming::Exchange,
-                    RenameWhiteout => Renaming::Whiteout(c.words()?),
-                    _ => Renaming::Replace,
+                    RenameExchange => RenameKind::Exchange,
+                    RenameWhiteout => RenameKind::Whiteout(c.words()?),
+                    _ => RenameKind::Replace,
                 },
                 source: c_string(&mut c)?,
                 target: c_string(&mut c)?,
@@ -241,7 +241,8 @@ impl<'a> LogRecord<'a> {
                 LogBody::Acl { object, acl: acl.tail(&mut c)? }
             }
             SetSaXattr => {
-                let (object, size) = (ObjectId(c.u64()?), c.u64()?);
+                let object = ObjectId(c.u64()?);
+                let size = c.u64()?;
                 let name = c_string(&mut c)?;
                 LogBody::SetSaXattr { object, name, value: c.bytes(length(size)?)? }
             }
@@ -256,7 +257,7 @@ impl<'a> LogRecord<'a> {
 pub enum LogBody<'a> {
     Commit,
     Create(Box<CreateBody<'a>>),
-    /// `directory`: what is removed is one.
+    /// `directory`: the removed file is a directory.
     Remove {
         directory: bool,
         dir: ObjectId,
@@ -270,12 +271,12 @@ pub enum LogBody<'a> {
     Rename {
         source_dir: ObjectId,
         target_dir: ObjectId,
-        how: Renaming,
+        how: RenameKind,
         source: &'a [u8],
         target: &'a [u8],
     },
     Write(WriteBody<'a>),
-    /// Old logs: the data was synced already, only the file's size remains to be set.
+    /// Old logs: the data was already synced, replay only sets the file's size.
     Write2(WriteBody<'a>),
     Truncate {
         object: ObjectId,
@@ -318,11 +319,11 @@ pub enum LogBody<'a> {
     },
 }
 
-/// A file, directory or symbolic link made.
+/// The body of a creation: file, directory or symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct CreateBody<'a> {
-    pub made: Made,
+    pub kind: CreateKind,
     pub dir: ObjectId,
     pub object: ObjectId,
     /// 512-byte slots of the new dnode.
@@ -336,7 +337,7 @@ pub struct CreateBody<'a> {
     pub rdev: u64,
     pub attributes: Option<Xvattr>,
     pub acl: Option<AclBody<'a>>,
-    /// Identity domains that owner and group refer to.
+    /// Identity domains that the owner's and group's FUIDs refer to.
     pub domains: Vec<&'a [u8]>,
     pub name: &'a [u8],
     /// The target of a symbolic link.
@@ -368,7 +369,7 @@ pub struct AclBody<'a> {
     pub domains: Vec<&'a [u8]>,
 }
 
-/// Data written.
+/// The body of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct WriteBody<'a> {
@@ -376,7 +377,7 @@ pub struct WriteBody<'a> {
     pub offset: u64,
     pub length: u64,
     pub block_offset: u64,
-    /// Where the data lies if the record does not carry it.
+    /// The block with the data, if the record does not carry it.
     pub pointer: BlockPointer,
     /// The data, `length` bytes, if the record carries it.
     pub data: Option<&'a [u8]>,
@@ -419,7 +420,7 @@ impl<'a> AclBody<'a> {
 }
 
 impl Xvattr {
-    /// Decodes what stands at the front of a [`LogBody::SetAttr`]'s `extra`, or in a creation.
+    /// Decodes the attributes in a creation or at the start of a [`LogBody::SetAttr`]'s `extra`.
     pub fn decode(c: &mut Cursor<'_>) -> Result<Self> {
         let words = c.u32()?;
         let mut bitmap = Vec::new();
@@ -430,7 +431,7 @@ impl Xvattr {
     }
 }
 
-/// How many domain strings stand before the name: one for each different domain index of owner and group.
+/// Number of domain strings before the name: one for each distinct domain index of owner and group.
 fn owner_domains(uid: u64, gid: u64) -> usize {
     match (uid >> 32, gid >> 32) {
         (0, 0) => 0,
@@ -453,7 +454,7 @@ fn create<'a>(c: &mut Cursor<'a>, tx: TxType) -> Result<CreateBody<'a>> {
     let name = c_string(c)?;
     let link = if tx == TxType::Symlink { Some(c_string(c)?) } else { None };
     Ok(CreateBody {
-        made: tx.made(),
+        kind: tx.create_kind(),
         dir: ObjectId(dir),
         object: ObjectId(object & ((1 << 48) - 1)),
         dnode_slots: (object >> 56) as u16 + 1,
@@ -487,17 +488,17 @@ fn clone_range<'a>(c: &mut Cursor<'a>) -> Result<LogBody<'a>> {
     Ok(LogBody::CloneRange { object: ObjectId(object), offset, length, block_bytes, pointers })
 }
 
-/// The records of a block; a first error ends the iteration.
+/// Iterates over the records of a block; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct LogRecords<'a> {
     cursor: Cursor<'a>,
-    dead: bool,
+    failed: bool,
 }
 
 impl<'a> LogRecords<'a> {
-    /// Over the bytes of the records of a block.
+    /// Iterates over the bytes of a block's records.
     pub fn new(bytes: &'a [u8], endian: Endian) -> Self {
-        LogRecords { cursor: Cursor::new(bytes, endian, WHAT), dead: false }
+        LogRecords { cursor: Cursor::new(bytes, endian, WHAT), failed: false }
     }
 }
 
@@ -505,11 +506,11 @@ impl<'a> Iterator for LogRecords<'a> {
     type Item = Result<LogRecord<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.dead || self.cursor.remaining() == 0 {
+        if self.failed || self.cursor.remaining() == 0 {
             return None;
         }
         let record = LogRecord::decode(&mut self.cursor);
-        self.dead = record.is_err();
+        self.failed = record.is_err();
         Some(record)
     }
 }

@@ -48,7 +48,7 @@ fn both_block_forms() {
 }
 
 #[test]
-fn forged_lengths() {
+fn invalid_lengths() {
     let mut bytes = block(ChecksumKind::Zilog2, Endian::Little);
     bytes[ZilChain::SIZE + 8..ZilChain::SIZE + 16].fill(0);
     let zil = ZilBlock::decode(&bytes, ChecksumKind::Zilog2, Endian::Little).unwrap();
@@ -76,7 +76,9 @@ fn header_round_trips() {
 }
 
 fn acl() -> AclBody<'static> {
-    let (aces, fuids, domains) = (&b"twelve bytes"[..], vec![7, 1 << 33], vec![&b"S-1-5"[..], b"S-1-6"]);
+    let aces = &b"twelve bytes"[..];
+    let fuids = vec![7, 1 << 33];
+    let domains = vec![&b"S-1-5"[..], b"S-1-6"];
     AclBody { count: 1, domain_count: 2, fuid_count: 2, bytes: 12, flags: 5, aces, fuids, domains }
 }
 
@@ -84,16 +86,17 @@ fn xvattr() -> Xvattr {
     Xvattr { bitmap: vec![1, 2, 3], attributes: 9, crtime: [10, 11], scan_stamp: [12; 32] }
 }
 
-/// Every kind of creation: with and without a list and optional attributes, with domains of owner and group.
+/// Every kind of creation: with and without ACL and optional attributes, with domains of owner and group.
 fn creations() -> Vec<LogBody<'static>> {
     let mut out = vec![];
-    for made in [Made::File, Made::Directory, Made::XattrDirectory, Made::Symlink] {
+    for kind in [CreateKind::File, CreateKind::Directory, CreateKind::XattrDirectory, CreateKind::Symlink] {
         for variant in 0..5 {
-            let plain = matches!(made, Made::XattrDirectory | Made::Symlink);
-            let (with_acl, with_attributes) = (variant & 1 != 0 && !plain, variant & 2 != 0 && !plain);
+            let plain = matches!(kind, CreateKind::XattrDirectory | CreateKind::Symlink);
+            let with_acl = variant & 1 != 0 && !plain;
+            let with_attributes = variant & 2 != 0 && !plain;
             let domains = if variant == 4 && !plain { vec![&b"S-1-1"[..], b"S-1-2"] } else { vec![] };
             out.push(LogBody::Create(Box::new(CreateBody {
-                made,
+                kind,
                 dir: ObjectId(34),
                 object: ObjectId(129),
                 dnode_slots: 1 + variant * 50,
@@ -107,7 +110,7 @@ fn creations() -> Vec<LogBody<'static>> {
                 acl: with_acl.then(acl),
                 domains,
                 name: b"name",
-                link: (made == Made::Symlink).then_some(&b"../target"[..]),
+                link: (kind == CreateKind::Symlink).then_some(&b"../target"[..]),
             })));
         }
     }
@@ -116,15 +119,17 @@ fn creations() -> Vec<LogBody<'static>> {
 
 fn bodies() -> Vec<LogBody<'static>> {
     let mut out = creations();
-    let (a, b) = (ObjectId(34), ObjectId(35));
+    let a = ObjectId(34);
+    let b = ObjectId(35);
     for directory in [false, true] {
         out.push(LogBody::Remove { directory, dir: a, name: b"x" });
     }
     out.push(LogBody::Link { dir: a, object: b, name: b"a longer name" });
-    for how in [Renaming::Replace, Renaming::Exchange, Renaming::Whiteout([1, 2, 3, 4, 5, 6, 7, 8])] {
+    for how in [RenameKind::Replace, RenameKind::Exchange, RenameKind::Whiteout([1, 2, 3, 4, 5, 6, 7, 8])] {
         out.push(LogBody::Rename { source_dir: a, target_dir: b, how, source: b"from", target: b"to" });
     }
-    let (pointer, block_offset) = (BlockPointer::from_words([9; 16]), 0);
+    let pointer = BlockPointer::from_words([9; 16]);
+    let block_offset = 0;
     for data in [None, Some(&b"thirteen byte"[..])] {
         let write = WriteBody { object: a, offset: 4096, length: 13, block_offset, pointer, data };
         out.push(LogBody::Write(write.clone()));
@@ -134,9 +139,14 @@ fn bodies() -> Vec<LogBody<'static>> {
     let mut extra = Encoder::new(Endian::Little);
     xvattr().encode(&mut extra);
     let extra: &'static [u8] = extra.finish().leak();
-    let (object, times) = (a, [3, 4]);
+    let object = a;
+    let times = [3, 4];
     for extra in [&[], extra] {
-        let (mask, mode, uid, gid, size) = (1, 2, 3, 4, 5);
+        let mask = 1;
+        let mode = 2;
+        let uid = 3;
+        let gid = 4;
+        let size = 5;
         out.push(LogBody::SetAttr { object, mask, mode, uid, gid, size, atime: times, mtime: times, extra });
     }
     out.push(LogBody::AclV0 { object, count: 1, aces: b"sixteen bytes ...".get(..16).unwrap() });
@@ -149,20 +159,21 @@ fn bodies() -> Vec<LogBody<'static>> {
 }
 
 #[test]
-fn records_come_back_as_they_were() {
+fn records_round_trip() {
     let mut kinds = std::collections::BTreeSet::new();
     for endian in [Endian::Little, Endian::Big] {
         for (seq, body) in bodies().into_iter().enumerate() {
             let seq = seq as u64;
-            let (ignore_case, txg) = (seq.is_multiple_of(2), Txg(5));
+            let ignore_case = seq.is_multiple_of(2);
+            let txg = Txg(5);
             let mut bytes = NewRecord { body: &body, ignore_case, txg, seq: 0 }.encode(endian);
-            stamp(&mut bytes, seq, endian);
+            set_sequence(&mut bytes, seq, endian);
             assert_eq!(bytes.len() % 8, 0);
             let record = LogRecords::new(&bytes, endian).next().unwrap().unwrap();
             assert_eq!((record.ignore_case, record.txg, record.seq), (ignore_case, txg, seq));
             assert_eq!((record.length, record.tx_type), (bytes.len(), body.tx_type()));
             kinds.insert(record.tx_type);
-            // The optional attributes were made in one byte order.
+            // The optional attributes were encoded little-endian.
             if endian == Endian::Little || !matches!(body, LogBody::SetAttr { .. }) {
                 assert_eq!(record.body().unwrap(), body);
             }

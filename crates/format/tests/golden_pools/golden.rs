@@ -1,9 +1,9 @@
-//! Finds and unpacks golden pools.
+//! Locates and unpacks golden pools.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The golden folder, if it is there and the tools to unpack it are.
+/// The folder of golden pools, if it and the tools to unpack it are present.
 pub fn folder() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden");
     let folder = std::env::var_os("WEIR_GOLDEN").map_or(beside, PathBuf::from);
@@ -15,7 +15,7 @@ pub fn folder() -> Option<PathBuf> {
     None
 }
 
-/// A golden pool's description, by name, in the order of names.
+/// The names and descriptions of all golden pools, sorted by name.
 pub fn pools(folder: &Path) -> Vec<(String, serde_json::Value)> {
     let mut out: Vec<_> = std::fs::read_dir(folder)
         .unwrap()

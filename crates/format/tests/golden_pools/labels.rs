@@ -1,4 +1,4 @@
-//! The labels of every golden pool: self-checksums, configuration, uberblocks, against what zdb said.
+//! The labels of every golden pool: self-checksums, configuration and uberblocks, compared with zdb's output.
 
 use crate::golden;
 use sha2::Digest;
@@ -10,8 +10,8 @@ use weir_format::l2arc::L2Header;
 use weir_format::label::{self, SelfChecksum};
 use weir_format::{NvList, Objset, ObjsetKind, Uberblock};
 
-/// SHA-256 over an area of a label with the verifier in place of the checksum.
-fn holds(area: &[u8], offset: u64) -> bool {
+/// Whether the self-checksum of an area of a label at byte `offset` of the device is valid.
+fn checksum_matches(area: &[u8], offset: u64) -> bool {
     let Ok(stored) = SelfChecksum::at_end_of(area) else { return false };
     let mut copy = area.to_vec();
     let at = copy.len() - SelfChecksum::SIZE;
@@ -25,16 +25,16 @@ fn holds(area: &[u8], offset: u64) -> bool {
 /// The state in the label of a cache device (`POOL_STATE_L2CACHE`).
 const CACHE_STATE: u64 = 4;
 
-/// What the labels of a pool's devices hold.
+/// The contents of the labels of a pool's devices.
 #[derive(Default)]
-pub struct Found {
+pub struct LabelScan {
     pub configs: Vec<NvList>,
     pub uberblocks: Vec<Uberblock>,
     boot_envs: usize,
     caches: usize,
 }
 
-/// Where the vdev lies in an image: all of it, or the first partition of a GPT.
+/// Byte offset and size of the vdev in an image: the whole image, or the first partition of a GPT.
 fn extent(file: &File) -> (u64, u64) {
     let mut gpt = [0; 64];
     file.read_exact_at(&mut gpt, 512).unwrap();
@@ -47,8 +47,8 @@ fn extent(file: &File) -> (u64, u64) {
     (lba(32) * 512, (lba(40) + 1 - lba(32)) * 512)
 }
 
-/// Reads the labels of an image whose self-checksums hold, and checks that they are written back as they were.
-pub fn scan(image: &Path, found: &mut Found) {
+/// Reads the labels of an image whose self-checksums are valid, and checks that encoding them gives the same bytes.
+pub fn scan(image: &Path, found: &mut LabelScan) {
     let file = File::open(image).unwrap();
     let (base, size) = extent(&file);
     for index in 0..label::LABELS {
@@ -56,15 +56,15 @@ pub fn scan(image: &Path, found: &mut Found) {
         let mut bytes = vec![0; label::LABEL_BYTES as usize];
         file.read_exact_at(&mut bytes, base + start).unwrap();
         let area = &bytes[label::CONFIG];
-        if !holds(area, start + label::CONFIG.start as u64) {
+        if !checksum_matches(area, start + label::CONFIG.start as u64) {
             continue;
         }
         let config = label::decode_config(area).unwrap();
         let packed = config.encode_xdr();
-        // The second byte is the writer's byte order: pools from SPARC have 0 there.
-        assert_eq!(packed[2..], area[2..packed.len()], "{} label {index}: written back", image.display());
+        // The second byte is the writer's byte order; it is 0 in pools from SPARC.
+        assert_eq!(packed[2..], area[2..packed.len()], "{} label {index}: encoded again", image.display());
         let env = &bytes[label::BOOT_ENV];
-        if holds(env, start + label::BOOT_ENV.start as u64) {
+        if checksum_matches(env, start + label::BOOT_ENV.start as u64) {
             label::BootEnv::decode(env).unwrap();
             found.boot_envs += 1;
         }
@@ -72,9 +72,9 @@ pub fn scan(image: &Path, found: &mut Found) {
         for slot in 0..label::uberblock_slots(ashift) {
             let range = label::uberblock_range(slot, ashift).unwrap();
             let area = &bytes[range.clone()];
-            if holds(area, start + range.start as u64) {
+            if checksum_matches(area, start + range.start as u64) {
                 if area[..8] == [0; 8] {
-                    // A new label's slots are sealed with nothing but the version in them.
+                    // Slots of a new label have a valid self-checksum but no magic number.
                     continue;
                 }
                 let ub = Uberblock::decode(area).unwrap();
@@ -85,9 +85,9 @@ pub fn scan(image: &Path, found: &mut Found) {
         if config.get_u64("state") == Some(CACHE_STATE) {
             let mut header = vec![0; L2Header::SIZE];
             file.read_exact_at(&mut header, base + label::FRONT_BYTES).unwrap();
-            let header_holds = holds(&header, label::FRONT_BYTES);
+            let header_valid = checksum_matches(&header, label::FRONT_BYTES);
             let header = L2Header::decode(&header).unwrap();
-            assert!(header_holds, "{}: L2ARC header", image.display());
+            assert!(header_valid, "{}: L2ARC header", image.display());
             assert_eq!(Some(header.vdev_guid), config.get_u64("guid"));
             assert!(header.start_bytes >= label::FRONT_BYTES && header.end_bytes <= size);
             found.caches += 1;
@@ -96,15 +96,15 @@ pub fn scan(image: &Path, found: &mut Found) {
     }
 }
 
-/// Checks the pool's state as the labels tell it.
-fn check(name: &str, about: &serde_json::Value, found: &Found) {
+/// Compares the pool's labels with zdb's output.
+fn check(name: &str, about: &serde_json::Value, found: &LabelScan) {
     let config = about["zdb"]["config"].as_str().unwrap_or_default();
     let of_pool: Vec<_> = found.configs.iter().filter(|c| c.contains("vdev_tree")).collect();
     assert!(!of_pool.is_empty(), "{name}: no label with a vdev tree");
     let newest = of_pool.iter().max_by_key(|c| c.get_u64("txg")).unwrap();
     assert!(newest.require_u64("pool_guid").is_ok() && newest.require_str("name").is_ok(), "{name}");
     let best = found.uberblocks.iter().max_by_key(|u| u.rank()).unwrap();
-    let said = about["zdb"]["uberblock"].as_str().unwrap_or_default();
+    let shown = about["zdb"]["uberblock"].as_str().unwrap_or_default();
     for line in [
         format!("txg = {}\n", best.txg),
         format!("version = {}\n", best.version),
@@ -113,7 +113,7 @@ fn check(name: &str, about: &serde_json::Value, found: &Found) {
         format!("bp = {}\n", best.root.display()),
         format!("raidz_reflow state={} off={}\n", best.reflow.scratch_state, best.reflow.offset_bytes),
     ] {
-        assert!(said.contains(&line), "{name}: {line} not in {said}");
+        assert!(shown.contains(&line), "{name}: {line} not in {shown}");
     }
     let tree = newest.get_list("vdev_tree").unwrap().to_text(16);
     // The label lists a vdev's properties in another order than the MOS, so lines are compared one by one.
@@ -126,8 +126,8 @@ fn check(name: &str, about: &serde_json::Value, found: &Found) {
     }
 }
 
-/// On one-disk pools with an uncompressed root block: the MOS's header.
-fn root_objset(name: &str, found: &Found, dir: &Path) -> bool {
+/// Checks the MOS's object set header; returns false unless the pool has one disk and an uncompressed root block.
+fn root_objset(name: &str, found: &LabelScan, dir: &Path) -> bool {
     let ub = found.uberblocks.iter().max_by_key(|u| u.rank()).unwrap();
     let children = found.configs[0].get_u64("vdev_children");
     let image = dir.join("d0.img");
@@ -143,17 +143,22 @@ fn root_objset(name: &str, found: &Found, dir: &Path) -> bool {
     let objset = Objset::decode(&bytes, ub.root.endian()).unwrap();
     assert_eq!(objset.kind, ObjsetKind::Meta, "{name}");
     assert!(objset.zil.is_empty());
-    assert_eq!(objset.encode(bytes.len(), ub.root.endian()), bytes, "{name}: the MOS's header written back");
+    assert_eq!(objset.encode(bytes.len(), ub.root.endian()), bytes, "{name}: the MOS's header encoded again");
     true
 }
 
 #[test]
 fn golden_labels_match_zdb() {
     let Some(folder) = golden::folder() else { return };
-    let (mut pools, mut labels, mut uberblocks, mut boot_envs, mut roots, mut caches) = (0, 0, 0, 0, 0, 0);
+    let mut pools = 0;
+    let mut labels = 0;
+    let mut uberblocks = 0;
+    let mut boot_envs = 0;
+    let mut roots = 0;
+    let mut caches = 0;
     for (name, about) in golden::pools(&folder) {
         let dir = golden::unpack(&folder, &name);
-        let mut found = Found::default();
+        let mut found = LabelScan::default();
         for device in about["devices"].as_array().unwrap() {
             let image = dir.path().join(device["file"].as_str().unwrap());
             if image.exists() {

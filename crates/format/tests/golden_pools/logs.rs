@@ -1,4 +1,4 @@
-//! Every intent-log record that is still on the disks of pools with logs, decoded and encoded again.
+//! Decodes every intent log record still on the disks of pools with logs, and encodes it again.
 
 use crate::golden;
 use std::collections::BTreeMap;
@@ -7,17 +7,19 @@ use weir_format::zil::{NewRecord, TxType, ZilBlock, ZilChain};
 use weir_format::{ChecksumKind, Dva};
 
 const SECTOR: usize = 512;
-/// The magic number of a block's self-checksum, in a chain at the block's front.
+/// Byte offset in a block of the magic number of the self-checksum, in the chain at the block's start.
 const MAGIC_AT: usize = 144;
 const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
 
-/// Counts the records in a log block by type; `None` if the bytes are not a whole one.
+/// Counts the records in a log block by type; `None` if the bytes are not a complete log block.
 fn records(block: &[u8], seen: &mut BTreeMap<TxType, usize>) -> Option<usize> {
     let zil = ZilBlock::decode(block, ChecksumKind::Zilog2, Endian::Little).ok()?;
     let records: Vec<_> = zil.records().collect::<Result<_, _>>().ok()?;
     for record in &records {
         let body = record.body().ok()?;
-        let (ignore_case, txg, seq) = (record.ignore_case, record.txg, record.seq);
+        let ignore_case = record.ignore_case;
+        let txg = record.txg;
+        let seq = record.seq;
         let again = NewRecord { body: &body, ignore_case, txg, seq }.encode(Endian::Little);
         assert_eq!(again, record.raw, "{body:?}");
         assert_eq!(body.tx_type(), record.tx_type);
@@ -27,7 +29,7 @@ fn records(block: &[u8], seen: &mut BTreeMap<TxType, usize>) -> Option<usize> {
 }
 
 #[test]
-fn records_of_golden_logs_are_encoded_as_they_were() {
+fn records_of_golden_logs_round_trip() {
     let Some(folder) = golden::folder() else { return };
     let mut seen = BTreeMap::new();
     let mut blocks = 0;

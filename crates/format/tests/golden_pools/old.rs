@@ -1,7 +1,8 @@
-//! The pools of versions 1 to 15 and the deduplicated send streams in OpenZFS's `zfs-test` package. `WEIR_ZFS_TOOLS` names
-//! the folder that OpenZFS's packages were unpacked into; without it, one line says that nothing was checked.
+//! Tests on the pools of versions 1 to 15 and the deduplicated send streams in OpenZFS's `zfs-test` package.
+//! `WEIR_ZFS_TOOLS` names the folder that OpenZFS's packages were unpacked into; without it, the tests print one line
+//! and are skipped.
 
-use crate::labels::{Found, scan};
+use crate::labels::{LabelScan, scan};
 use crate::streams;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,8 @@ fn archives() -> Option<Vec<PathBuf>> {
         eprintln!("skipped: WEIR_ZFS_TOOLS does not name a folder with OpenZFS's zfs-test package");
         return None;
     };
-    let (mut todo, mut out) = (vec![root], vec![]);
+    let mut todo = vec![root];
+    let mut out = vec![];
     while let Some(dir) = todo.pop() {
         for entry in std::fs::read_dir(dir).unwrap() {
             let entry = entry.unwrap();
@@ -36,14 +38,16 @@ fn unpack(path: &Path) -> Vec<u8> {
 #[test]
 fn old_pools_decode() {
     let Some(archives) = archives() else { return };
-    let (mut pools, mut labels, mut uberblocks) = (0, 0, 0);
+    let mut pools = 0;
+    let mut labels = 0;
+    let mut uberblocks = 0;
     let mut versions = std::collections::BTreeSet::new();
     let mut big_endian = 0;
     for path in archives.iter().filter(|p| !p.to_string_lossy().ends_with(".zsend.bz2")) {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         std::fs::write(&image, unpack(path)).unwrap();
-        let mut found = Found::default();
+        let mut found = LabelScan::default();
         scan(&image, &mut found);
         eprintln!("{}: {} labels", path.file_name().unwrap().to_string_lossy(), found.configs.len());
         big_endian += found.uberblocks.iter().filter(|u| u.endian == Endian::Big).count();

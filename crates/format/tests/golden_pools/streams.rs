@@ -1,4 +1,4 @@
-//! Every golden stream, record by record, against what `zstream dump` counted.
+//! Compares the records of every golden stream with the counts of `zstream dump`.
 
 use crate::golden;
 use weir_format::cursor::Endian;
@@ -30,18 +30,20 @@ impl RunningChecksum for Fletcher4 {
     }
 }
 
-/// The numbers behind `Total DRR_… records = N (M bytes)`, and those of `Total … = N`.
+/// The number after `Total DRR_… records = ` or `Total … = ` in the output of `zstream dump`.
 fn count(dump: &str, line: &str) -> Option<u64> {
     let rest = dump.lines().find_map(|l| l.trim().strip_prefix(&format!("{line} = ")))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Walks a stream and compares the counts with what `zstream dump` said.
+/// Reads a stream and compares its counts with the output of `zstream dump`.
 pub fn check(bytes: &[u8], dump: &str, file: &str) {
     let reader = StreamReader::new(bytes, Fletcher4::default()).unwrap();
     let endian = reader.endian();
     let mut counts = [0u64; 11];
-    let (mut payload, mut records, mut checked) = (0, 0, 0);
+    let mut payload = 0;
+    let mut records = 0;
+    let mut checked = 0;
     for item in reader {
         let item = item.unwrap_or_else(|e| panic!("{file}: {e}"));
         assert!(item.checksum_holds(), "{file} at {}: {item:?}", item.offset);

@@ -181,7 +181,7 @@ impl Zil {
         }
         let kind = body.tx_type();
         let said = NewRecord { body, ignore_case, txg, seq: 0 }.encode(ENDIAN);
-        let of_object = kind.is_of_object();
+        let of_object = kind.is_out_of_order();
         if said.len() as u64 > MAX_RECORD_BYTES || kind == TxType::SetSaXattr && !state.policy.sa_xattr {
             return state.lists.push_unsaid(txg, of_object.then_some(about));
         }

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 use std::sync::Arc;
 use std::task::Poll;
-use weir_format::zil::{ZilChain, next_checksum, stamp};
+use weir_format::zil::{ZilChain, next_checksum, set_sequence};
 use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
 
@@ -358,7 +358,7 @@ impl Turn<'_> {
         match &entry.said {
             Said::Record(bytes) => {
                 let mut bytes = bytes.clone();
-                stamp(&mut bytes, self.zil.state().next_seq(), ENDIAN);
+                set_sequence(&mut bytes, self.zil.state().next_seq(), ENDIAN);
                 Ok(Some(bytes))
             }
             Said::Write { offset, data, .. } => {

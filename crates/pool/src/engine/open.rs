@@ -161,7 +161,7 @@ async fn check_activity(pool: &Pool, options: &ImportOptions) -> Result<(), Pool
     let elsewhere = pool.label.state == state::ACTIVE && pool.label.hostid != Some(options.host.id);
     let Some(mmp) = guarded.filter(|_| elsewhere) else { return Ok(()) };
     let before = newest(pool).await;
-    pool.machine.clock.sleep(mmp.activity_time()).await;
+    pool.machine.clock.sleep(mmp.activity_check_duration()).await;
     if newest(pool).await == before {
         return Ok(());
     }

@@ -34,7 +34,7 @@ use bytes::Bytes;
 use fat::Fat;
 use std::sync::Arc;
 use weir_format::zap::{BlockKind, LeafEdit, MicroEntry, MicroZap, NewEntry, NewKey, NormFlags, ZapFlags};
-use weir_format::zap::{hash_bytes, hash_words, swapped};
+use weir_format::zap::{byteswapped, hash_bytes, hash_words};
 use weir_format::{Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
@@ -354,7 +354,7 @@ impl<'a> Writer<'a> {
         let Some((bytes, endian)) = self.set.read_ordered_block(self.rq, object, block).await? else {
             return Ok(None);
         };
-        swapped(&bytes, endian, Endian::Little).map(Some).map_err(|e| ObjectError::decode(self.place(block), e))
+        byteswapped(&bytes, endian, Endian::Little).map(Some).map_err(|e| ObjectError::decode(self.place(block), e))
     }
 
     /// The first contents of a new object.
@@ -388,7 +388,7 @@ impl<'a> Writer<'a> {
             BlockKind::Micro => self.change_micro(bytes, endian, key, change).await,
             BlockKind::Header => {
                 let foreign = endian != Endian::Little;
-                let block = swapped(&bytes, endian, Endian::Little).map_err(wrong)?;
+                let block = byteswapped(&bytes, endian, Endian::Little).map_err(wrong)?;
                 drop(bytes);
                 let mut fat = Fat::open(self, object, block, foreign)?;
                 let was_there = fat.change(key, change).await?;
@@ -459,7 +459,8 @@ impl<'a> Writer<'a> {
             drop(bytes);
             return set.write(rq, tx, id, at as u64, &slot).await;
         }
-        let mut block = swapped(&bytes, endian, Endian::Little).map_err(|e| ObjectError::decode(self.place(0), e))?;
+        let mut block =
+            byteswapped(&bytes, endian, Endian::Little).map_err(|e| ObjectError::decode(self.place(0), e))?;
         block.resize(block.len().max((at + MicroZap::SLOT).next_multiple_of(MICRO_STEP_BYTES)), 0);
         if let Some(part) = block.get_mut(at..at + MicroZap::SLOT) {
             part.copy_from_slice(&slot);
