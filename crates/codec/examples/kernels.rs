@@ -1,10 +1,11 @@
-//! How fast each kernel runs on one core, over blocks of 128 KiB: `cargo run --release -p weir-codec --example kernels`.
+//! Benchmark of each kernel on one core, over blocks of 128 KiB: `cargo run --release -p weir-codec --example
+//! kernels`.
 //!
-//! Each figure is the best of several rounds, each of ten milliseconds, in 10⁶ bytes of block per second; the
-//! median stands beside it, as a measure of how quiet the machine was. A name or a part of one as argument picks the
-//! kernels that hold it; `-H` gives tabs and no header, as `zpool -H` does.
+//! Each figure is the best of several rounds, each of ten milliseconds, in 10⁶ bytes of block per second. The second
+//! column is the median, which shows how much other load disturbed the measurement. An argument selects the kernels
+//! whose name contains it; `-H` prints tabs and no header, like `zpool -H`.
 
-// A tool, not the engine: it measures real time.
+// This tool is not part of the engine: it reads the real clock.
 #![allow(clippy::disallowed_methods)]
 
 use std::hint::black_box;
@@ -24,7 +25,7 @@ struct Table {
 }
 
 impl Table {
-    /// Measures `work`, which handles `bytes` bytes, and prints its row.
+    /// Measures `work`, which processes `bytes` bytes, and prints its row.
     fn row(&self, name: &str, bytes: usize, mut work: impl FnMut()) {
         if !name.contains(&self.filter) {
             return;
@@ -44,7 +45,8 @@ impl Table {
             })
             .collect();
         rounds.sort_by(|a, b| b.total_cmp(a));
-        let (best, median) = (rounds[0], rounds[ROUNDS / 2]);
+        let best = rounds[0];
+        let median = rounds[ROUNDS / 2];
         if self.bare {
             println!("{name}\t{best:.0}\t{median:.0}");
         } else {
@@ -53,7 +55,7 @@ impl Table {
     }
 }
 
-/// Bytes that compress as program text does: words of a small vocabulary, some numbers.
+/// Bytes that compress like program text: words of a small vocabulary and some numbers.
 fn text() -> Vec<u8> {
     const WORDS: [&str; 24] = [
         "static ",
@@ -126,15 +128,15 @@ fn compression(table: &Table, block: &[u8]) {
         (CompressionKind::Zstd, ZstdLevel::DEFAULT, "zstd-3"),
         (CompressionKind::Zstd, fast, "zstd-fast-1"),
     ] {
-        let mut room = vec![0; 2 * BLOCK];
-        let Ok(Some(bytes)) = compress(kind, level, block, &mut room) else { continue };
-        let stored = room[..bytes].to_vec();
+        let mut output = vec![0; 2 * BLOCK];
+        let Ok(Some(bytes)) = compress(kind, level, block, &mut output) else { continue };
+        let stored = output[..bytes].to_vec();
         let ratio = BLOCK as f64 / bytes as f64;
-        table.row(&format!("{name} in (x{ratio:.2})"), BLOCK, || {
-            let _ = black_box(compress(kind, level, black_box(block), &mut room));
+        table.row(&format!("{name} compress (x{ratio:.2})"), BLOCK, || {
+            let _ = black_box(compress(kind, level, black_box(block), &mut output));
         });
         let mut out = vec![0; BLOCK];
-        table.row(&format!("{name} out"), BLOCK, || {
+        table.row(&format!("{name} decompress"), BLOCK, || {
             let _ = black_box(decompress_into(kind, black_box(&stored), &mut out));
         });
     }
@@ -161,7 +163,8 @@ fn encryption(table: &Table, block: &[u8]) {
     }
 }
 
-/// Parity of eight data columns, of 128 KiB each and of 16 KiB each (a 128 KiB record); bytes counted: data and parity.
+/// Parity of eight data columns of 128 KiB each, and of 16 KiB each (a 128 KiB record). The throughput includes data
+/// and parity bytes.
 fn raidz(table: &Table) {
     const COLUMNS: usize = 8;
     for size in [BLOCK, BLOCK / COLUMNS] {

@@ -1,112 +1,112 @@
-//! What can be wrong with bytes that should be a block.
+//! Errors of checksums, decompression, decryption and parity.
 
 use thiserror::Error;
 use weir_format::{ChecksumKind, CompressionKind};
 
-/// Why stored bytes did not become a block. *Where* they lay is the caller's to add.
+/// Why stored bytes could not be turned into a block. The caller adds the location.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// The bytes are not those that were written.
+    /// The checksum differs: the bytes are corrupt.
     #[error("{} checksum is {actual:x?} instead of {expected:x?}", kind.name())]
     Checksum {
-        /// The function.
+        /// The checksum function.
         kind: ChecksumKind,
-        /// The words that the pointer (or the trailer) holds.
+        /// The checksum words in the pointer or the trailer.
         expected: [u64; 4],
-        /// The words of the bytes at hand.
+        /// The checksum words of the bytes.
         actual: [u64; 4],
     },
-    /// A block that should carry its own checksum has no trailer: never written, or overwritten.
+    /// A block with embedded checksum has no trailer: it was never written, or was overwritten.
     #[error("no {} checksum trailer: its magic number is {found:#x}", kind.name())]
     NoTrailer {
-        /// The function.
+        /// The checksum function.
         kind: ChecksumKind,
-        /// What stands where the magic number should be (little-endian); 0 if the block is too short to have one.
+        /// The value in place of the magic number (little-endian); 0 if the block is too short.
         found: u64,
     },
-    /// A checksum kind that a block pointer cannot have or that needs what was not given.
-    #[error("checksum kind {} is none that a block can be verified by", kind.name())]
+    /// The checksum kind cannot be used for this block.
+    #[error("checksum kind {} cannot verify this block", kind.name())]
     ChecksumKind {
         /// The kind.
         kind: ChecksumKind,
     },
-    /// Compressed bytes that do not decompress to the block.
+    /// The compressed bytes do not decompress to the block.
     #[error("{} block of {compressed_bytes} bytes does not expand to {logical_bytes} bytes: {fault}", kind.name())]
     Decompress {
-        /// The function.
+        /// The compression function.
         kind: CompressionKind,
-        /// Bytes given.
+        /// Number of compressed bytes.
         compressed_bytes: usize,
-        /// Bytes that should come out.
+        /// Expected number of decompressed bytes.
         logical_bytes: usize,
-        /// What is wrong.
+        /// Why decompression failed.
         fault: DecompressFault,
     },
-    /// A compression kind that names no function.
-    #[error("compression kind {} names no function", kind.name())]
+    /// The compression kind has no compressor.
+    #[error("compression kind {} has no compressor", kind.name())]
     CompressionKind {
         /// The kind.
         kind: CompressionKind,
     },
-    /// The wrapping key does not open the dataset's key: a wrong passphrase or key file (or a damaged key object).
-    #[error("the key does not open this dataset: wrong passphrase or key")]
+    /// The wrapping key does not unwrap the dataset's keys: wrong passphrase or key file, or a corrupt key object.
+    #[error("the key does not unlock this dataset: wrong passphrase or key")]
     WrongKey,
-    /// Key material that is not a key.
+    /// The key material is malformed.
     #[error("{what}: {problem}")]
     KeyMaterial {
-        /// Which material: `hex key`, `raw key`, `passphrase`.
+        /// The material: `hex key`, `raw key`, `passphrase`.
         what: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// Encrypted or authenticated bytes that were not written by a holder of the key.
-    #[error("{what} fails its authentication")]
+    /// Encrypted or authenticated bytes do not match their MAC.
+    #[error("authentication of {what} failed")]
     Authentication {
-        /// What was authenticated.
+        /// The data that was authenticated.
         what: &'static str,
     },
-    /// A number of the encryption format that this program does not know.
-    #[error("{field} {value} of the encryption format is unknown")]
+    /// A number in an encryption key object is not supported.
+    #[error("unsupported {field} {value} in the encryption key object")]
     UnknownCrypt {
-        /// Which number.
+        /// The field.
         field: &'static str,
         /// Its value.
         value: u64,
     },
-    /// A block to decrypt whose inner structure contradicts itself.
-    #[error("{what} at byte {offset} of the block contradicts the block's bounds")]
+    /// A dnode or log block to be decrypted is inconsistent.
+    #[error("{what} at byte {offset} exceeds the bounds of its block")]
     Structure {
-        /// Which structure.
+        /// The structure.
         what: &'static str,
-        /// Where it starts in the block.
+        /// Its byte offset in the block.
         offset: usize,
     },
-    /// Columns of a RAID-Z row that no row can have.
+    /// Invalid numbers or lengths of the columns of a RAID-Z row.
     #[error(
         "RAID-Z row of {data_columns} data columns, {parity_columns} parities, {missing_columns} missing: {problem}"
     )]
     Columns {
-        /// Data columns.
+        /// Number of data columns.
         data_columns: usize,
-        /// Parity columns given.
+        /// Number of parity columns given.
         parity_columns: usize,
-        /// Missing data columns.
+        /// Number of missing data columns.
         missing_columns: usize,
-        /// What is wrong with them.
+        /// The problem.
         problem: &'static str,
     },
 }
 
-/// What is wrong with compressed bytes.
+/// Why compressed bytes cannot be decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecompressFault {
-    /// They end before the block is complete.
+    /// The input ends before the block is complete.
     #[error("input ends early")]
     Truncated,
-    /// They refer to bytes before the block's start, or are otherwise none that the compressor makes.
+    /// The input refers to bytes before the block's start, or is otherwise malformed.
     #[error("invalid input")]
     Invalid,
-    /// They are valid, but the outcome is shorter or longer than the block.
-    #[error("another length comes out")]
+    /// The decompressed size differs from the size of the block.
+    #[error("decompressed size mismatch")]
     Length,
 }

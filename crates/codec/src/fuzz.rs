@@ -1,8 +1,8 @@
-//! The entry points for hostile bytes, as in `weir_format::fuzz`: one function per family. Each must return, whatever the
-//! input, in time and memory bounded by the input's length and the format's limits.
+//! Fuzz targets, as in `weir_format::fuzz`: one function per family. For any input each returns without panicking, in
+//! time and memory bounded by the input's length and the format's limits.
 //!
-//! The first bytes of an input pick kind, byte order and lengths; the rest is the block. `cargo xtask fuzz` runs these on
-//! mutated seeds, its long form guided by coverage, and the unit test below on noise.
+//! The first bytes of an input select kind, byte order and lengths; the rest is the block. `cargo xtask fuzz` runs
+//! these on mutated seeds, its long form guided by coverage, and the unit test below on random bytes.
 
 use crate::checksum::embedded::{MAGIC, seal_embedded};
 use crate::checksum::{Verifier, verify_block, verify_embedded, verify_gang_header};
@@ -10,10 +10,10 @@ use crate::crypt::{BlockCrypt, DatasetKey, Suite, WrappedKey, WrappingKey, verif
 use crate::{Salt, decompress, parity};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Cursor, Endian, ObjectType};
 
-/// A body with its name.
+/// A fuzz target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Name and body of each target.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     ("checksum", checksum_target),
     ("crypt", crypt_target),
@@ -35,8 +35,8 @@ fn decompress_target(data: &[u8]) {
     }
 }
 
-/// First byte: the kind; second: byte order; then a block pointer, then the block. Magic number and length are also put
-/// where a log block has them, so that the sums are reached.
+/// First byte: the kind; second: byte order; then a block pointer, then the block. The magic number of a log block is
+/// also inserted, so that the checksum is computed.
 fn checksum_target(data: &[u8]) {
     let [kind, endian, rest @ ..] = data else { return };
     let endian = order(*endian);
@@ -58,7 +58,7 @@ fn checksum_target(data: &[u8]) {
     }
 }
 
-/// First byte: the suite; second: byte order; third: what the block holds; the rest is the block.
+/// First byte: the suite; second: byte order; third: the object type; the rest is the block.
 fn crypt_target(data: &[u8]) {
     let [suite, endian, object_type, block @ ..] = data else { return };
     let suite = Suite::from_u64(3 + u64::from(suite % 6)).unwrap_or(Suite::Aes256Gcm);
@@ -87,11 +87,12 @@ fn crypt_target(data: &[u8]) {
     }
 }
 
-/// First byte: data columns; second: parities; third: which columns are missing; fourth: where columns end. The rest is
-/// cut into columns; what was lost must come back.
+/// First byte: data columns; second: parities; third: which columns are missing; fourth: where columns end. The rest
+/// is split into columns; reconstruction must return the missing ones.
 fn parity_target(data: &[u8]) {
     let [columns, parities, lost, shorter, bytes @ ..] = data else { return };
-    let (columns, parities) = (usize::from(columns % 12), usize::from(parities % 5));
+    let columns = usize::from(columns % 12);
+    let parities = usize::from(parities % 5);
     let length = bytes.len() / columns.max(1);
     let cut = usize::from(*shorter).min(length);
     let row: Vec<&[u8]> = (0..columns)

@@ -1,17 +1,17 @@
-//! Checksums, compression, encryption and parity of the OpenZFS format: the arithmetic that turns stored bytes into
-//! proven ones. Pure functions over slices: no I/O, no clock, no lock that anyone could wait on.
+//! Checksums, compression, encryption and parity of the OpenZFS format: the transformations between stored bytes and
+//! logical blocks. Pure functions over slices: no I/O, no clock, no blocking lock.
 //!
 //! ```text
-//!   columns of a RAID-Z row ──parity──▶ stored block ──checksum──▶ proven ──crypt──▶ clear ──compress──▶ logical block
+//!   columns of a RAID-Z row ──parity──▶ stored block ──checksum──▶ verified ──crypt──▶ plaintext ──compress──▶ logical block
 //!              (rebuild)                              (verify)            (decrypt)         (decompress)
 //! ```
 //!
-//! Every function here is *total*: any bytes, lengths and numbers give a value or a [`CodecError`], never a panic, and
-//! nothing is written or allocated beyond what the caller's buffers say. Blocks of a machine of the other byte order
-//! are read as that machine wrote them: see [`checksum`].
+//! Every function is *total*: any bytes, lengths and numbers give a value or a [`CodecError`], never a panic. Memory
+//! use is bounded by the caller's buffers. Blocks written by a host of the other byte order are supported: see
+//! [`checksum`].
 //!
-//! `unsafe` stands in the `simd` functions of [`checksum`] and [`parity`] alone, each behind the processor's own word
-//! that it knows the instructions; beside each stands a portable twin, and a test that both agree.
+//! Only the `simd` functions of [`checksum`] and [`parity`] use `unsafe`, after run-time detection of the processor's
+//! features. Each has a portable version, and a test that both agree.
 
 pub mod checksum;
 pub mod compress;

@@ -1,10 +1,10 @@
-//! Real blocks: the golden pools with one disk, read with nothing but this crate, the pointers and dnodes of
+//! Tests on real blocks: the golden pools with one disk, read only with this crate, the pointers and dnodes of
 //! `weir-format`, and root pointers and key objects that OpenZFS's zdb printed (`roots.txt`, `keys.txt`).
 //!
-//! Every block of a dataset is checksummed, opened, decompressed, and its MACs proven on every level; every regular
-//! file's SHA-256 must be the manifest's.
+//! Every block of a dataset is verified by its checksum, decrypted and decompressed, and its MACs are verified on
+//! every level. The SHA-256 of every regular file must match the manifest.
 
-// Helpers of tests are tests too.
+// Clippy allows unwrap in test functions only, not in their helpers.
 #![allow(clippy::unwrap_used)]
 
 mod reader;
@@ -26,7 +26,7 @@ fn golden() -> Option<PathBuf> {
     None
 }
 
-/// The key objects by dataset, and the wrapping key that opens each.
+/// The wrapped keys by dataset, each with its wrapping key.
 fn dataset_keys() -> BTreeMap<String, (WrappedKey, WrappingKey)> {
     let lines = include_str!("keys.txt").lines().filter(|l| !l.starts_with('#'));
     lines
@@ -65,12 +65,13 @@ fn files(folder: &std::path::Path, name: &str, dataset: &str) -> BTreeMap<u64, (
     entries.into_iter().flatten().filter_map(entry).collect()
 }
 
-/// Reads every dataset of one golden that `roots.txt` knows.
+/// Reads every dataset of one golden pool that `roots.txt` lists.
 fn read_all(name: &str, salt: [u8; 32], keys: &BTreeMap<String, (WrappedKey, WrappingKey)>) {
     let Some(folder) = golden() else { return };
     let image = Image::unpack(&folder, name, Salt::new(salt));
     let roots = include_str!("roots.txt").lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-    let (mut read, mut datasets) = (0, 0);
+    let mut read = 0;
+    let mut datasets = 0;
     for line in roots {
         let (dataset, pointer) = line.split_once(' ').unwrap();
         let key = keys.get(dataset).map(|(wrapped, wrapping)| DatasetKey::unwrap(wrapping, wrapped).unwrap());
@@ -81,7 +82,7 @@ fn read_all(name: &str, salt: [u8; 32], keys: &BTreeMap<String, (WrappedKey, Wra
                 let end = contents.len().min(*size as usize);
                 let mut context = digest::Context::new(&digest::SHA256);
                 context.update(&contents[..end]);
-                // Files end in a hole or before their last block does.
+                // The file may end in a hole, which `contents` does not include.
                 (end as u64..*size).for_each(|_| context.update(&[0]));
                 let hex: String = context.finish().as_ref().iter().map(|b| format!("{b:02x}")).collect();
                 assert_eq!(&hex, sha256, "{dataset} object {object}");
@@ -112,8 +113,7 @@ fn every_encrypted_dataset() {
     read_all("enc", [0; 32], &dataset_keys());
 }
 
-/// Encrypted log blocks that are still on the disk of a pool whose power was cut: whatever a pointer in one of them leads
-/// to proves itself and opens.
+/// Verifies and decrypts the encrypted log blocks that are still on the disk of a pool after a power cut.
 #[test]
 fn encrypted_log_blocks() {
     let Some(folder) = golden() else { return };
@@ -123,30 +123,32 @@ fn encrypted_log_blocks() {
     let (blocks, records) = image.log_blocks(&key);
     println!("zil-enc-s: {blocks} log blocks, records by type {records:?}");
     assert!(blocks > 10 && records.contains_key(&9));
-    // Types of records end at TX_CLONE_RANGE: bytes wrongly parted would show others.
+    // TX_CLONE_RANGE is the last record type: misparsed blocks would show others.
     assert!(records.keys().all(|kind| (1..=24).contains(kind)));
 }
 
-/// Sector rows of a real RAID-Z3 of seven: whatever lies across all disks is P, Q, R and four data columns
-/// from some disk on, and any three of the data columns come back from the parities.
+/// Sector rows of a real RAID-Z3 of seven disks: each full-width row is P, Q, R and four data columns, starting at
+/// some disk, and three of its data columns are reconstructed from the parity.
 #[test]
 fn real_parity() {
     const DISKS: usize = 7;
     let Some(folder) = golden() else { return };
     let names: Vec<String> = (0..DISKS).map(|i| format!("d{i}.img")).collect();
     let disks: Vec<Vec<u8>> = names.iter().map(|n| reader::unpack(&folder, "raidz3-7-a9", &[n])).collect();
-    let (mut whole, mut other) = (0, 0);
+    let mut whole = 0;
+    let mut other = 0;
     for at in (4 << 20..disks[0].len() - (1 << 20)).step_by(512) {
-        // A row that starts on a later disk goes on in the first disks' next sector.
+        // A row that starts on a later disk continues in the next sector of the first disks.
         let sector = |i: usize| &disks[i % DISKS][at + i / DISKS * 512..][..512];
         let row = |first: usize| -> Vec<&[u8]> { (first..first + DISKS).map(sector).collect() };
-        // Sectors with nothing in them would prove nothing.
+        // Skip rows with constant sectors, whose parity is trivial.
         if row(0).iter().any(|s| s.iter().all(|b| *b == s[0])) {
             continue;
         }
-        let holds = |row: &[&[u8]]| parity::check(&row[3..], &[Some(row[0]), Some(row[1]), Some(row[2])]).unwrap();
-        let Some(row) = (0..DISKS).map(row).find(|row| holds(row)) else {
-            // Rows of several blocks meet here.
+        let parity_matches =
+            |row: &[&[u8]]| parity::check(&row[3..], &[Some(row[0]), Some(row[1]), Some(row[2])]).unwrap();
+        let Some(row) = (0..DISKS).map(row).find(|row| parity_matches(row)) else {
+            // The sectors belong to rows of several blocks.
             other += 1;
             continue;
         };
@@ -161,7 +163,7 @@ fn real_parity() {
     assert!(whole > 1000);
 }
 
-/// All suites, hex and passphrase keys; and no other key opens them.
+/// Keys of all suites unwrap with their hex or passphrase key and with no other.
 #[test]
 fn keys_unwrap() {
     let keys = dataset_keys();

@@ -1,16 +1,17 @@
-//! Edon-R-512 as ZFS uses it: Gligoroski and others' SHA-3 candidate with the later tweak that feeds message and
-//! chaining value forward (OpenZFS `module/icp/algs/edonr/edonr.c` implements the same function).
+//! Edon-R-512 as used by ZFS: the SHA-3 candidate of Gligoroski and others, with the later tweak that feeds message
+//! and chaining value forward (OpenZFS `module/icp/algs/edonr/edonr.c` implements the same function).
 //!
-//! A chaining value of sixteen 64-bit words takes blocks of sixteen words (little-endian). Each block passes eight
-//! *quasigroup* operations X∗Y over rows of eight words: two sets of sums of the row's words, rotated (from X and from
-//! Y by different orthogonal Latin squares), then mixed by xors and one more addition. Padding: a 1 bit, zeros, and the
-//! message length in bits in the last 64 of the last block. The digest is the second half of the chaining value.
+//! The chaining value has sixteen 64-bit words; a block has sixteen little-endian words. Each block takes eight
+//! *quasigroup* operations X∗Y over rows of eight words: two sets of sums of the row's words, rotated (from X and
+//! from Y by different orthogonal Latin squares), then mixed by xors and one more addition. Padding: a 1 bit, zeros,
+//! and the message length in bits in the last 64 of the last block. The digest is the second half of the chaining
+//! value.
 
-/// Bytes of a block.
+/// Size of a block in bytes.
 const BLOCK: usize = 128;
 type Row = [u64; 8];
 
-/// A running Edon-R-512.
+/// The state of an incremental Edon-R-512.
 #[derive(Clone)]
 pub struct EdonR512 {
     chain: [u64; 16],
@@ -26,7 +27,7 @@ impl Default for EdonR512 {
 }
 
 impl EdonR512 {
-    /// Before the first byte: the chaining value is the bytes 0x80…0xff in big-endian words.
+    /// The initial state: the chaining value is the bytes 0x80…0xff as big-endian words.
     pub fn new() -> Self {
         let chain = std::array::from_fn(|i| u64::from_be_bytes(std::array::from_fn(|b| (0x80 + 8 * i + b) as u8)));
         EdonR512 { chain, pending: [0; BLOCK], pending_bytes: 0, total_bytes: 0 }
@@ -39,7 +40,7 @@ impl EdonR512 {
         state.finish()
     }
 
-    /// Takes more bytes.
+    /// Adds bytes to the message.
     pub fn update(&mut self, mut data: &[u8]) {
         self.total_bytes = self.total_bytes.wrapping_add(data.len() as u64);
         if self.pending_bytes > 0 {
@@ -58,7 +59,7 @@ impl EdonR512 {
         self.pending_bytes = rest.len();
     }
 
-    /// The 64-byte digest.
+    /// Completes the message and returns the 64-byte digest.
     pub fn finish(mut self) -> [u8; 64] {
         let bits = self.total_bytes.wrapping_mul(8);
         let mut tail = [[0u8; BLOCK]; 2];
@@ -75,16 +76,20 @@ impl EdonR512 {
     }
 }
 
-/// X ∗ Y of the quasigroup of order 2⁵¹².
+/// The operation X ∗ Y of the quasigroup of order 2⁵¹².
 #[inline(always)]
 fn star(x: Row, y: Row) -> Row {
     const ADDEND: u64 = 0xaaaa_aaaa_aaaa_aaaa;
     let add = u64::wrapping_add;
     let rot = u64::rotate_left;
 
-    // Sums of five of the words of X each, by the rows of the first Latin square; shared pairs are added once.
-    let (x04, x17, x23, x56) = (add(x[0], x[4]), add(x[1], x[7]), add(x[2], x[3]), add(x[5], x[6]));
-    let (x0147, x2356) = (add(x04, x17), add(x23, x56));
+    // Sums of five words of X each, selected by the rows of the first Latin square; common pairs are added once.
+    let x04 = add(x[0], x[4]);
+    let x17 = add(x[1], x[7]);
+    let x23 = add(x[2], x[3]);
+    let x56 = add(x[5], x[6]);
+    let x0147 = add(x04, x17);
+    let x2356 = add(x23, x56);
     let s0 = add(add(x0147, x[2]), ADDEND);
     let s1 = rot(add(x0147, x[3]), 5);
     let s2 = rot(add(x0147, x[6]), 15);
@@ -94,10 +99,15 @@ fn star(x: Row, y: Row) -> Row {
     let s6 = rot(add(add(x17, x56), x[0]), 50);
     let s7 = rot(add(x2356, x[4]), 59);
 
-    // The same of Y by the second square.
-    let (y01, y25, y34, y67) = (add(y[0], y[1]), add(y[2], y[5]), add(y[3], y[4]), add(y[6], y[7]));
-    let (y0125, y0134) = (add(y01, y25), add(y01, y34));
-    let (y2567, y3467) = (add(y25, y67), add(y34, y67));
+    // The same for Y with the second Latin square.
+    let y01 = add(y[0], y[1]);
+    let y25 = add(y[2], y[5]);
+    let y34 = add(y[3], y[4]);
+    let y67 = add(y[6], y[7]);
+    let y0125 = add(y01, y25);
+    let y0134 = add(y01, y34);
+    let y2567 = add(y25, y67);
+    let y3467 = add(y34, y67);
     let t0 = add(add(y0125, y[7]), !ADDEND);
     let t1 = rot(add(y0134, y[6]), 10);
     let t2 = rot(add(y0125, y[3]), 19);
@@ -120,7 +130,8 @@ fn star(x: Row, y: Row) -> Row {
 }
 
 fn compress(chain: &mut [u64; 16], blocks: &[[u8; BLOCK]]) {
-    let (mut low, mut high): (Row, Row) = (std::array::from_fn(|i| chain[i]), std::array::from_fn(|i| chain[8 + i]));
+    let mut low: Row = std::array::from_fn(|i| chain[i]);
+    let mut high: Row = std::array::from_fn(|i| chain[8 + i]);
     for block in blocks {
         let words = block.as_chunks::<8>().0;
         let m_low: Row = std::array::from_fn(|i| u64::from_le_bytes(words[i]));

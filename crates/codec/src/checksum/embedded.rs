@@ -1,4 +1,4 @@
-//! Blocks that carry their own checksum (`zio_eck_t`): labels and uberblocks, gang headers, intent-log blocks.
+//! Blocks with an embedded checksum (`zio_eck_t`): labels and uberblocks, gang headers, intent log blocks.
 //!
 //! ```text
 //!   trailer, 40 bytes:  magic 0x0210da7ab10c7a11 (u64) · checksum (4 × u64)
@@ -6,10 +6,10 @@
 //!   zilog2:  at byte 144, in the chain header (pad 8 · next pointer 128 · bytes used 8 · trailer 40)
 //! ```
 //!
-//! The checksum is taken with a *verifier* in the checksum's place, which says where the block should lie, so that a
-//! right block in a wrong place does not verify: the byte offset for labels; vdev, offset and birth for gang headers;
-//! the words in the pointer (a random pair, the object set, the sequence number) for the log. The magic number tells
-//! the byte order in which all of it was written (`zio_checksum_error_impl`).
+//! While the checksum is computed, a *verifier* that identifies the block's location replaces it, so that a valid
+//! block at the wrong location fails. The verifier is the byte offset for labels; vdev, offset and birth for gang
+//! headers; the checksum words of the pointer (two random words, the object set, the sequence number) for the log.
+//! The magic number determines the byte order of trailer and verifier (`zio_checksum_error_impl`).
 
 use super::{compare, fletcher, words};
 use crate::error::CodecError;
@@ -18,19 +18,19 @@ use weir_format::{ChecksumKind, Endian};
 
 /// The trailer's magic number (`ZEC_MAGIC`).
 pub const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
-/// Bytes of the trailer.
+/// Size of the trailer in bytes.
 pub const TRAILER_BYTES: usize = 40;
-/// Where a zilog2 block's trailer starts.
+/// Byte offset of the trailer in a zilog2 block.
 const LOG2_TRAILER_AT: usize = 144;
-/// Bytes in use of a zilog2 block are rounded up to this (`ZIL_MIN_BLKSZ`).
+/// The checksum of a zilog2 block covers its bytes in use, rounded up to a multiple of this (`ZIL_MIN_BLKSZ`).
 const LOG2_ALIGN: u64 = 4096;
 
-/// Where a self-checksummed block should lie.
+/// The expected location of a self-checksummed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verifier {
-    /// A label's part.
+    /// An area of a label.
     Label {
-        /// Its offset from the start of the *device* in bytes (labels 2 and 3 count from the start too).
+        /// Offset of the area from the start of the *device* in bytes, for all four labels.
         offset_bytes: u64,
     },
     /// A gang header.
@@ -41,12 +41,13 @@ pub enum Verifier {
         offset_bytes: u64,
         /// Physical birth txg of the pointer.
         physical_birth: u64,
-        /// The pointer has the X bit (and is none of an object set): the sum is halved as if a MAC followed.
+        /// The pointer has the X bit and is not of an object set: the checksum is shortened to two words, as beside a
+        /// MAC.
         halved: bool,
     },
-    /// An intent-log block.
+    /// An intent log block.
     Log {
-        /// The checksum words of the pointer that leads to it.
+        /// The checksum words of the pointer to the block.
         checksum: [u64; 4],
         /// The pointer has the X bit: the trailer's last two words are the block's MAC.
         with_mac: bool,
@@ -75,7 +76,7 @@ fn word(endian: Endian, bytes: [u8; 8]) -> u64 {
     if endian == Endian::Big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 
-/// Where the trailer starts, the byte order, and how many bytes the checksum covers.
+/// The trailer's byte offset, the byte order, and the number of bytes that the checksum covers.
 fn locate(kind: ChecksumKind, data: &[u8]) -> Result<(usize, Endian, usize), CodecError> {
     let missing = |found| CodecError::NoTrailer { kind, found };
     let at = match kind {
@@ -101,12 +102,12 @@ fn locate(kind: ChecksumKind, data: &[u8]) -> Result<(usize, Endian, usize), Cod
     Ok((at, endian, covered))
 }
 
-/// Proves a block that carries its own checksum, and tells in which byte order it was written.
+/// Verifies a block with an embedded checksum and returns the byte order in which it was written.
 ///
 /// # Errors
-/// [`CodecError::NoTrailer`] if the magic number is not there (or, for zilog2, the length in use is more than the
-/// block), [`CodecError::Checksum`] if the bytes are others than written or the block belongs elsewhere,
-/// [`CodecError::ChecksumKind`] for kinds that stand in the pointer.
+/// [`CodecError::NoTrailer`] if the magic number is missing (or, for zilog2, the length in use exceeds the block),
+/// [`CodecError::Checksum`] if the bytes are corrupt or the block belongs elsewhere, [`CodecError::ChecksumKind`] for
+/// kinds that are stored in the pointer.
 pub fn verify_embedded(kind: ChecksumKind, verifier: Verifier, data: &[u8]) -> Result<Endian, CodecError> {
     let (at, endian, covered) = locate(kind, data)?;
     let expected = words(endian, &array::<32>(data, at + 8).ok_or(CodecError::NoTrailer { kind, found: MAGIC })?);
@@ -115,11 +116,11 @@ pub fn verify_embedded(kind: ChecksumKind, verifier: Verifier, data: &[u8]) -> R
     Ok(endian)
 }
 
-/// Puts magic number and checksum into a block that carries them itself. What stands in the block's last two checksum
-/// words stays there if a MAC belongs there. A zilog2 block must already say how many of its bytes are in use.
+/// Writes magic number and checksum into the block's trailer. The last two checksum words are kept if they hold a
+/// MAC. The bytes in use of a zilog2 block must already be set in its chain header.
 ///
 /// # Errors
-/// [`CodecError::NoTrailer`] if the block is too short, [`CodecError::ChecksumKind`] as [`verify_embedded`].
+/// [`CodecError::NoTrailer`] if the block is too short, [`CodecError::ChecksumKind`] as for [`verify_embedded`].
 pub fn seal_embedded(
     kind: ChecksumKind,
     endian: Endian,
@@ -134,9 +135,9 @@ pub fn seal_embedded(
     let (at, _, covered) = locate(kind, data)?;
     let mut sums = sum(kind, endian, verifier, at, data.get(..covered).unwrap_or(data));
     if verifier.halved() {
-        sums = super::beside_mac(kind, sums);
+        sums = super::shorten_for_mac(kind, sums);
     }
-    // The log's MAC is already there.
+    // A log block's trailer already holds the MAC.
     let count = if matches!(verifier, Verifier::Log { with_mac: true, .. }) { 2 } else { 4 };
     let trailer = data.get_mut(at + 8..at + TRAILER_BYTES).unwrap_or_default();
     for (to, w) in trailer.as_chunks_mut::<8>().0.iter_mut().zip(sums).take(count) {
@@ -145,7 +146,7 @@ pub fn seal_embedded(
     Ok(())
 }
 
-/// The checksum of `data` with the verifier's words in place of the trailer's, which starts at `at`.
+/// The checksum of `data` with the verifier in place of the checksum words in the trailer, which starts at `at`.
 fn sum(kind: ChecksumKind, endian: Endian, verifier: Verifier, at: usize, data: &[u8]) -> [u64; 4] {
     let mut block = data.to_vec();
     for (to, w) in block.get_mut(at + 8..).unwrap_or_default().as_chunks_mut::<8>().0.iter_mut().zip(verifier.words()) {

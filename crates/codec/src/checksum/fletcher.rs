@@ -3,31 +3,31 @@
 //! fletcher4 over words w₀…wₙ₋₁: `a += w; b += a; c += b; d += c`, all modulo 2⁶⁴. fletcher2 runs two such sums of two
 //! steps each over the even and the odd 64-bit words.
 //!
-//! *Lanes.* The recurrence is serial, but each sum is linear in the words: a = Σ w, b = Σ m·w, c = Σ T₂(m)·w,
-//! d = Σ T₃(m)·w, where m is the number of words from w to the end and T₂, T₃ are the triangular and tetrahedral
-//! numbers. So L interleaved lanes run the recurrence each on its own words, and [`Weights`] folds lane j at the end:
-//! its word with m' = words left *in the lane* has m = L·m' − j, and T₂, T₃ of that are again combinations of 1, m',
-//! T₂(m'), T₃(m') with whole coefficients.
+//! *Lanes.* The recurrence is serial, but each sum is linear in the words: a = Σ w, b = Σ m·w, c = Σ T₂(m)·w, d = Σ
+//! T₃(m)·w, where m is the number of words from w to the end and T₂, T₃ are the triangular and tetrahedral numbers.
+//! So each of L interleaved lanes runs the recurrence on its own words, and [`Weights`] folds lane j into the result
+//! at the end: its word with m' = words left *in the lane* has m = L·m' − j, and T₂, T₃ of that are again
+//! combinations of 1, m', T₂(m'), T₃(m') with integer coefficients.
 //!
 //! *Halves.* Lanes of fletcher4 take 64-bit words v = lo + 2³²·hi and run the recurrence on v and on hi; lo's sums are
 //! sums(v) − 2³²·sums(hi), which saves the masking.
 //!
-//! The lane loops are plain Rust over arrays, which fletcher2 has compiled for wider vectors as they are. For fletcher4
-//! compilers turn the shift into half-width loads and lose, so its loops for wide vectors say what they mean.
+//! The lane loops are plain Rust over arrays. fletcher2 compiles the same loops for wider vectors. For fletcher4,
+//! compilers turn the shift into slower half-width loads, so its loops for wide vectors use intrinsics.
 
 use weir_format::Endian;
 
-/// Bytes of one step of the lane loops.
+/// Bytes that one step of the lane loops processes.
 const STEP: usize = 64;
-/// 64-bit lanes.
+/// Number of 64-bit lanes.
 const LANES: usize = STEP / 8;
 
-/// The fletcher2 words of `data`. Bytes beyond the last whole 16 count as if zeros followed them.
+/// The fletcher2 checksum of `data`, padded with zeros to a multiple of 16 bytes.
 pub fn fletcher2(endian: Endian, data: &[u8]) -> [u64; 4] {
     simd::fletcher2(endian, data)
 }
 
-/// The fletcher4 words of `data`. Bytes beyond the last whole 4 count as if zeros followed them.
+/// The fletcher4 checksum of `data`, padded with zeros to a multiple of 4 bytes.
 pub fn fletcher4(endian: Endian, data: &[u8]) -> [u64; 4] {
     simd::fletcher4(endian, data)
 }
@@ -37,12 +37,12 @@ fn word64<const SWAP: bool>(bytes: &[u8; 8]) -> u64 {
     if SWAP { u64::from_be_bytes(*bytes) } else { u64::from_le_bytes(*bytes) }
 }
 
-/// Eight bytes as lo + 2³²·hi, lo being the 32-bit word that comes first.
+/// Eight bytes as lo + 2³²·hi, where lo is the first 32-bit word.
 #[inline(always)]
 fn pair32<const SWAP: bool>(bytes: &[u8; 8]) -> u64 {
     let v = u64::from_le_bytes(*bytes);
     if SWAP {
-        // The bytes of each half reversed: all eight reversed, then the halves exchanged.
+        // Reverses the bytes of each half: reverse all eight, then exchange the halves.
         v.swap_bytes().rotate_left(32)
     } else {
         v
@@ -59,7 +59,8 @@ fn add<const N: usize>(to: &mut [u64; N], by: &[u64; N]) {
 #[inline(always)]
 fn fletcher2_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
     let (steps, rest) = data.as_chunks::<STEP>();
-    let (mut a, mut b) = ([0u64; LANES], [0u64; LANES]);
+    let mut a = [0u64; LANES];
+    let mut b = [0u64; LANES];
     for step in steps {
         let mut v = [0; LANES];
         for (v, bytes) in v.iter_mut().zip(step.as_chunks::<8>().0) {
@@ -71,7 +72,8 @@ fn fletcher2_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
     // Lanes 2j and 2j+1 hold every fourth pair from the jth on: m = 4·m' − j.
     let mut sums = [0u64; 4];
     for lane in 0..LANES {
-        let (j, odd) = ((lane / 2) as u64, lane % 2);
+        let j = (lane / 2) as u64;
+        let odd = lane % 2;
         let pairs = (LANES / 2) as u64;
         sums[odd] = sums[odd].wrapping_add(a[lane]);
         let b = pairs.wrapping_mul(b[lane]).wrapping_sub(j.wrapping_mul(a[lane]));
@@ -88,7 +90,7 @@ fn fletcher2_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
     sums
 }
 
-/// Running sums of one set of lanes.
+/// The four sums of one set of lanes.
 struct Sums<const N: usize> {
     abcd: [[u64; N]; 4],
 }
@@ -113,7 +115,7 @@ impl<const N: usize> Sums<N> {
     }
 }
 
-/// How the sums of the lane that holds words j, j+L, j+2L… fold into the whole.
+/// Coefficients that fold the sums of the lane with words j, j+L, j+2L… into the total.
 struct Weights {
     b: [u64; 2],
     c: [u64; 3],
@@ -152,9 +154,11 @@ impl Weights {
 
 fn fletcher4_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
     let (steps, rest) = data.as_chunks::<STEP>();
-    let (mut whole, mut high) = (Sums::<LANES>::new(), Sums::<LANES>::new());
+    let mut whole = Sums::<LANES>::new();
+    let mut high = Sums::<LANES>::new();
     for step in steps {
-        let (mut v, mut hi) = ([0; LANES], [0; LANES]);
+        let mut v = [0; LANES];
+        let mut hi = [0; LANES];
         for (i, bytes) in step.as_chunks::<8>().0.iter().enumerate() {
             v[i] = pair32::<SWAP>(bytes);
             hi[i] = v[i] >> 32;
@@ -165,7 +169,7 @@ fn fletcher4_lanes<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
     fletcher4_fold::<SWAP, LANES>(&whole, &high, rest)
 }
 
-/// Brings the lanes together and adds the words that did not fill a step.
+/// Combines the lanes and adds the words after the last whole step.
 fn fletcher4_fold<const SWAP: bool, const N: usize>(whole: &Sums<N>, high: &Sums<N>, rest: &[u8]) -> [u64; 4] {
     let mut sums = [0u64; 4];
     for lane in 0..N {
@@ -189,7 +193,7 @@ fn fletcher4_fold<const SWAP: bool, const N: usize>(whole: &Sums<N>, high: &Sums
     [a, b, c, d]
 }
 
-/// The lane loops for the widest vectors that the processor has.
+/// The lane loops, dispatched to the widest vectors that the processor supports.
 mod simd {
     use super::{fletcher2_lanes, fletcher4_lanes};
     use weir_format::Endian;
@@ -240,7 +244,7 @@ mod simd {
             fn avx2<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
                 fletcher2_lanes::<SWAP>(data)
             }
-            // SAFETY: the processor has just said that it has the instructions of the function called.
+            // SAFETY: the guards check that the processor supports the target features of the function called.
             unsafe {
                 match endian {
                     Endian::Little if has_avx512() => Some(avx512::<false>(data)),
@@ -253,7 +257,7 @@ mod simd {
         }
 
         pub(super) fn fletcher4(endian: Endian, data: &[u8]) -> Option<[u64; 4]> {
-            // SAFETY: the processor has just said that it has the instructions of the function called.
+            // SAFETY: the guards check that the processor supports the target features of the function called.
             unsafe {
                 match endian {
                     Endian::Little if has_avx512() => Some(avx512::<false>(data)),
@@ -276,11 +280,12 @@ mod simd {
                 #[target_feature(enable = $features)]
                 pub(crate) fn $name<const SWAP: bool>(data: &[u8]) -> [u64; 4] {
                     let (steps, rest) = data.as_chunks::<$width>();
-                    // SAFETY: 16 bytes are there; the load asks for no alignment.
+                    // SAFETY: `REVERSE` has 16 bytes; the load needs no alignment.
                     let reverse = $broadcast(unsafe { _mm_loadu_si128(REVERSE.as_ptr().cast()) });
-                    let (mut whole, mut high) = ([$zero(); 4], [$zero(); 4]);
+                    let mut whole = [$zero(); 4];
+                    let mut high = [$zero(); 4];
                     for step in steps {
-                        // SAFETY: the step's bytes are there; the load asks for no alignment.
+                        // SAFETY: the step is as wide as the vector; the load needs no alignment.
                         let loaded = unsafe { $load(step.as_ptr().cast()) };
                         let v = if SWAP { $shuffle(loaded, reverse) } else { loaded };
                         for (sums, term) in [(&mut whole, v), (&mut high, $shift::<32>(v))] {
@@ -293,7 +298,7 @@ mod simd {
                     let lanes = |sums: [$vector; 4]| Sums {
                         abcd: sums.map(|v| {
                             let mut lanes = [0u64; $width / 8];
-                            // SAFETY: the array is as wide as the vector; the store asks for no alignment.
+                            // SAFETY: the array is as wide as the vector; the store needs no alignment.
                             unsafe { $store(lanes.as_mut_ptr().cast(), v) };
                             lanes
                         }),
@@ -338,7 +343,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, word by word.
+    /// fletcher4 computed word by word, as defined.
     fn plain4(endian: Endian, data: &[u8]) -> [u64; 4] {
         match endian {
             Endian::Little => fletcher4_fold::<false, 0>(&Sums::new(), &Sums::new(), data),
@@ -366,7 +371,7 @@ mod tests {
             prop_assert_eq!(fletcher4_lanes::<true>(&data), plain4(Endian::Big, &data));
             #[cfg(target_arch = "x86_64")]
             if simd::x86::has_avx2() {
-                // SAFETY: the processor has just said that it has these instructions.
+                // SAFETY: `has_avx2` has checked the target feature.
                 #[allow(unsafe_code)]
                 let sums = unsafe { (simd::x86::avx2::<false>(&data), simd::x86::avx2::<true>(&data)) };
                 prop_assert_eq!(sums, (plain4(Endian::Little, &data), plain4(Endian::Big, &data)));
@@ -379,7 +384,7 @@ mod tests {
         }
     }
 
-    /// Sums that run through 2^64 many times in the last word.
+    /// The last sum overflows 2^64 many times.
     #[test]
     fn large_blocks_wrap() {
         let data = vec![0xff; 16 << 20];
@@ -387,7 +392,7 @@ mod tests {
         assert_eq!(fletcher2(Endian::Big, &data), plain2(Endian::Big, &data));
     }
 
-    /// By hand: words 1, 2, 3.
+    /// The sums of the words 1, 2, 3, computed by hand.
     #[test]
     fn known_sums() {
         let data = [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0];

@@ -1,16 +1,17 @@
-//! SHA-512/256 (FIPS 180-4), what ZFS calls sha512: SHA-512 from other starting values, cut to 256 bits.
+//! SHA-512/256 (FIPS 180-4), the `sha512` checksum of ZFS: SHA-512 with other initial values, truncated to 256 bits.
 //!
-//! A block's 80 rounds are one long chain of additions and rotations over eight words, which vectors cannot shorten. The
-//! *message schedule* (the 64 words that follow from the block's 16) is no part of that chain, and needs nothing of the block
-//! before: the `simd` functions make it in vector registers, two words of two blocks at a time, beside the scalar
-//! instructions of the first block's rounds; what is the second's is kept until its rounds come. The order of a round's
-//! additions is fixed, so that what is known early is added early, and the schedule reaches the rounds through memory, which
-//! costs no instruction: a compiler left alone adds the schedule's word last and takes it from the vector register, which is
-//! 5 % slower. Processors without its instructions take the library's SHA-512/256.
+//! The 80 rounds of a block are one dependency chain of additions and rotations over eight words, which vectors
+//! cannot shorten. The *message schedule* (64 words computed from the block's 16) is not part of that chain and does
+//! not depend on the previous block. The `simd` functions therefore compute it in vector registers, two words of two
+//! blocks at a time, interleaved with the scalar instructions of the first block's rounds; the second block's
+//! schedule is stored until its rounds. Barriers fix the order of a round's additions, so that values known early are
+//! added early. The schedule reaches the rounds through memory operands, which cost no extra instruction. Without the
+//! barriers a compiler adds the schedule's word last and from the vector register, which is 5 % slower. Processors
+//! without these instructions use the library's SHA-512/256.
 
 use aws_lc_rs::digest;
 
-/// The first 32 bytes of SHA-512 from SHA-512/256's starting values.
+/// The SHA-512/256 digest of `data`.
 pub fn sha512_256(data: &[u8]) -> [u8; 32] {
     #[cfg(target_arch = "x86_64")]
     if let Some(digest) = simd::sha512_256(data) {
@@ -39,22 +40,25 @@ mod simd {
         0x0eb7_2ddc_81c5_2ca2,
     ];
 
-    /// The fractional parts of the cube roots of the first eighty primes.
+    /// The round constants: fractional parts of the cube roots of the first eighty primes.
     static K: [u64; 80] = cube_roots();
 
-    /// 2⁶⁴·frac(∛p), found by bisection on whole numbers: the largest r with r³ ≤ p·2¹⁹², of which the low 64 bits count.
+    /// 2⁶⁴·frac(∛p), found by bisection on integers: the low 64 bits of the largest r with r³ ≤ p·2¹⁹².
     const fn cube_roots() -> [u64; 80] {
         let mut table = [0; 80];
-        let (mut count, mut candidate) = (0, 2u64);
+        let mut count = 0;
+        let mut candidate = 2u64;
         while count < 80 {
-            let (mut prime, mut divisor) = (true, 2);
+            let mut prime = true;
+            let mut divisor = 2;
             while divisor * divisor <= candidate {
-                prime = prime && candidate % divisor != 0;
+                prime = prime && !candidate.is_multiple_of(divisor);
                 divisor += 1;
             }
             if prime {
-                // The whole part is below 8, so the root has 67 bits.
-                let (mut root, mut bit) = (0u128, 67);
+                // The integer part is below 8, so the root has 67 bits.
+                let mut root = 0u128;
+                let mut bit = 67;
                 while bit > 0 {
                     bit -= 1;
                     let trial = root | 1 << bit;
@@ -70,15 +74,16 @@ mod simd {
         table
     }
 
-    /// Whether root³ ≤ p·2¹⁹², for roots below 2⁶⁷: in limbs of 32 bits.
+    /// Whether root³ ≤ p·2¹⁹², for roots below 2⁶⁷; computed in limbs of 32 bits.
     const fn cube_at_most(root: u128, p: u64) -> bool {
         let limbs = [root as u32 as u64, (root >> 32) as u32 as u64, (root >> 64) as u64];
         let mut cube = [0u64; 9];
         let mut i = 0;
         while i < 27 {
-            // Products of three limbs are up to 96 bits: added limb by limb.
+            // Products of three limbs have up to 96 bits and are added limb by limb.
             let product = limbs[i / 9] as u128 * limbs[i / 3 % 3] as u128 * limbs[i % 3] as u128;
-            let (mut at, mut carry) = (i / 9 + i / 3 % 3 + i % 3, product);
+            let mut at = i / 9 + i / 3 % 3 + i % 3;
+            let mut carry = product;
             while carry != 0 {
                 let sum = cube[at] as u128 + (carry & 0xffff_ffff);
                 cube[at] = sum as u64 & 0xffff_ffff;
@@ -107,7 +112,7 @@ mod simd {
         let last = usize::from(rest.len() >= BLOCK - 16);
         tail[last][BLOCK - 16..].copy_from_slice(&(data.len() as u128 * 8).to_be_bytes());
         let mut state = INITIAL;
-        // SAFETY: the processor has just said that it has these instructions.
+        // SAFETY: the target features were checked above.
         unsafe {
             compress(&mut state, blocks);
             compress(&mut state, &tail[..=last]);
@@ -119,7 +124,8 @@ mod simd {
         Some(digest)
     }
 
-    /// Two words of each block's schedule, sixteen words on: `w[i]` becomes w + σ₀(w₊₁) + w₊₉ + σ₁(w₊₁₄).
+    /// Computes the next two words of each block's schedule: word i + 16 is w + σ₀(w₊₁) + w₊₉ + σ₁(w₊₁₄) relative to
+    /// word i.
     #[inline]
     #[target_feature(enable = "avx2,avx512f,avx512vl")]
     fn schedule(w0: __m256i, w1: __m256i, w4: __m256i, w5: __m256i, w7: __m256i) -> __m256i {
@@ -139,43 +145,44 @@ mod simd {
         _mm256_add_epi64(sum, small1)
     }
 
-    /// Has a value computed up to here: what is added to it further down is not added before.
-    macro_rules! settled {
+    /// Optimisation barrier: the value is computed here, before any term that is added to it further down.
+    macro_rules! barrier {
         ($value:expr) => {
-            // SAFETY: no instruction; the value stays what it is.
+            // SAFETY: emits no instruction and does not change the value.
             unsafe { asm!("/* {0} */", inout(reg) $value, options(pure, nomem, nostack, preserves_flags)) }
         };
     }
 
-    /// One round. Of the three, the majority is b where a and b agree, else c; whether the next round's b and c differ is
-    /// whether this round's a and b do.
+    /// One round. The majority of a, b and c is b where a and b agree, else c. The next round's b ^ c is this round's
+    /// a ^ b, so it is passed on in `$differed`.
     macro_rules! round {
         ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident $h:ident, $differed:ident, $wk:expr) => {
             $h = $h.wrapping_add($wk);
-            settled!($h);
-            // The choice of f or g, by its two halves.
+            barrier!($h);
+            // The choice between f and g, added as two disjoint halves.
             let clear = !$e & $g;
             $h = $h.wrapping_add(clear);
-            settled!($h);
+            barrier!($h);
             let both = $e & $f;
             let big1 = $e.rotate_right(14) ^ $e.rotate_right(18) ^ $e.rotate_right(41);
             $h = $h.wrapping_add(both);
-            settled!($h);
+            barrier!($h);
             $h = $h.wrapping_add(big1);
-            settled!($h);
+            barrier!($h);
             $d = $d.wrapping_add($h);
             let big0 = $a.rotate_right(28) ^ $a.rotate_right(34) ^ $a.rotate_right(39);
             let differ = $a ^ $b;
             let majority = (differ & $differed) ^ $b;
             $differed = differ;
             let mut late = big0.wrapping_add(majority);
-            settled!(late);
+            barrier!(late);
             $h = $h.wrapping_add(late);
         };
     }
 
-    /// Sixteen rounds over words that have their constants added. Instead of moving the state's words, each round takes them
-    /// from where they are. `$between` goes after every second, its argument being which pair of words has been used up.
+    /// Sixteen rounds over schedule words with their constants already added. Instead of moving the state's words,
+    /// each round renames them. `$between` is invoked after every second round with the index of the pair of words
+    /// just used.
     macro_rules! rounds {
         ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident $h:ident,
          $differed:ident, $wk:expr, $between:ident) => {
@@ -199,11 +206,11 @@ mod simd {
         };
     }
 
-    macro_rules! nothing {
+    macro_rules! no_op {
         ($i:expr) => {};
     }
 
-    /// Takes blocks two by two. A last one alone is scheduled beside itself.
+    /// Processes blocks in pairs. A single last block takes both lanes of the schedule.
     #[target_feature(enable = "avx2,avx512f,avx512vl,bmi1,bmi2")]
     fn compress(state: &mut [u64; 8], blocks: &[[u8; BLOCK]]) {
         let (pairs, single) = blocks.as_chunks::<2>();
@@ -215,22 +222,26 @@ mod simd {
         }
     }
 
-    /// The rounds of the first block, with the schedule of both between them; then, if there are `two`, those of the second.
+    /// The rounds of the first block, interleaved with the schedule of both; then, if `two`, the rounds of the
+    /// second.
     #[inline]
     #[target_feature(enable = "avx2,avx512f,avx512vl,bmi1,bmi2")]
     #[allow(unused_assignments, reason = "the last round has no next one")]
     fn compress_pair(state: &mut [u64; 8], first: &[u8; BLOCK], second: &[u8; BLOCK], two: bool) {
         let swap = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607));
-        // SAFETY (all three): 16 bytes are there; the loads and the store ask for no alignment.
+        // SAFETY (all three): each reference covers 16 bytes; loads and store need no alignment.
         let constant = |k: &[u64; 2]| _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(k.as_ptr().cast()) });
         let load = |bytes: &[u8; 16]| unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
         let store = |to: &mut [u64; 2], v| unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), v) };
         let (constants, _) = K.as_chunks::<2>();
-        let (pairs, theirs) = (first.as_chunks::<16>().0, second.as_chunks::<16>().0);
-        let mut w: [__m256i; 8] =
-            std::array::from_fn(|i| _mm256_shuffle_epi8(_mm256_set_m128i(load(&theirs[i]), load(&pairs[i])), swap));
-        // Words and constants: of the sixteen rounds at hand, and of all the second block's.
-        let (mut wk, mut later) = ([[0u64; 2]; 8], [[0u64; 2]; 40]);
+        let first_pairs = first.as_chunks::<16>().0;
+        let second_pairs = second.as_chunks::<16>().0;
+        let mut w: [__m256i; 8] = std::array::from_fn(|i| {
+            _mm256_shuffle_epi8(_mm256_set_m128i(load(&second_pairs[i]), load(&first_pairs[i])), swap)
+        });
+        // Sums of words and constants: of the current sixteen rounds, and of all rounds of the second block.
+        let mut wk = [[0u64; 2]; 8];
+        let mut later = [[0u64; 2]; 40];
         for i in 0..8 {
             let sum = _mm256_add_epi64(w[i], constant(&constants[i]));
             store(&mut wk[i], _mm256_castsi256_si128(sum));
@@ -239,20 +250,21 @@ mod simd {
         let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
         let mut differed = b ^ c;
         for (stage, kept) in constants[8..].as_chunks::<8>().0.iter().zip(later[8..].as_chunks_mut::<8>().0) {
-            macro_rules! go_on {
+            macro_rules! schedule_next {
                 ($i:expr) => {{
                     const I: usize = $i;
                     w[I] = schedule(w[I], w[(I + 1) % 8], w[(I + 4) % 8], w[(I + 5) % 8], w[(I + 7) % 8]);
                     let sum = _mm256_add_epi64(w[I], constant(&stage[I]));
                     store(&mut wk[I], _mm256_castsi256_si128(sum));
                     store(&mut kept[I], _mm256_extracti128_si256::<1>(sum));
-                    // SAFETY: no instruction; it only might have touched the words, which are then read from memory.
+                    // SAFETY: emits no instruction; it makes the compiler assume that the words in memory changed, so
+                    // that the rounds read them from there.
                     unsafe { asm!("/* {0} */", in(reg) wk.as_mut_ptr(), options(nostack, preserves_flags)) };
                 }};
             }
-            rounds!(a b c d e f g h, differed, wk, go_on);
+            rounds!(a b c d e f g h, differed, wk, schedule_next);
         }
-        rounds!(a b c d e f g h, differed, wk, nothing);
+        rounds!(a b c d e f g h, differed, wk, no_op);
         add(state, [a, b, c, d, e, f, g, h]);
         if !two {
             return;
@@ -260,7 +272,7 @@ mod simd {
         [a, b, c, d, e, f, g, h] = *state;
         differed = b ^ c;
         for stage in later.as_chunks::<8>().0 {
-            rounds!(a b c d e f g h, differed, stage, nothing);
+            rounds!(a b c d e f g h, differed, stage, no_op);
         }
         add(state, [a, b, c, d, e, f, g, h]);
     }
@@ -277,9 +289,9 @@ mod simd {
 mod tests {
     use super::*;
 
-    /// Lengths around the padding's corners and beyond; the library is the peer.
+    /// Compares with the library at lengths around the boundaries of the padding.
     #[test]
-    fn agrees_with_a_peer() {
+    fn agrees_with_the_library() {
         let data: Vec<u8> = (0..2000u32).map(|i| (i * i / 3) as u8).collect();
         for length in (0..300).chain([511, 512, 1999, 2000]) {
             let expected = digest::digest(&digest::SHA512_256, &data[..length]);

@@ -1,15 +1,15 @@
 //! Skein-512 (The Skein Hash Function Family, version 1.3), plain and keyed, with any output up to 64 bytes.
 //!
-//! Skein chains Threefish-512, a block cipher of eight 64-bit words with a 128-bit tweak, by *unique block iteration*:
-//! `G ← Threefish(key = G, tweak, block) ⊕ block`, where the tweak holds the bytes taken so far, what kind of input it
-//! is, and whether the block is the first or the last of it. The inputs are, in order: the key (if any), a
-//! configuration block that holds the output's length, the message, and a counter for the output. ZFS uses 256 bits of
+//! Skein chains Threefish-512, a block cipher of eight 64-bit words with a 128-bit tweak, by *unique block
+//! iteration*: `G ← Threefish(key = G, tweak, block) ⊕ block`, where the tweak holds the number of bytes processed,
+//! the kind of input, and whether the block is the first or the last of the input. The inputs are, in order: the key
+//! (if any), a configuration block with the output's length, the message, and an output counter. ZFS uses 256 bits of
 //! output with the pool's salt as key (OpenZFS `module/zfs/skein_zfs.c`).
 
 const BLOCK: usize = 64;
 type Words = [u64; 8];
 
-/// Kinds of input, where they stand in the tweak's upper word.
+/// Kinds of input and block flags, in the tweak's upper word.
 const KEY: u64 = 0;
 const CONFIGURATION: u64 = 4 << 56;
 const MESSAGE: u64 = 48 << 56;
@@ -17,24 +17,24 @@ const OUTPUT: u64 = 63 << 56;
 const FIRST: u64 = 1 << 62;
 const LAST: u64 = 1 << 63;
 
-/// A running Skein-512 that waits for message bytes.
+/// The state of an incremental Skein-512.
 #[derive(Clone)]
 pub struct Skein512 {
     chain: Words,
-    /// Bytes of the message in blocks that went in.
+    /// Number of message bytes in the blocks processed so far.
     taken_bytes: u64,
-    /// The last block is held back, as it must be marked.
+    /// The last block is held back, since the tweak must mark it as last.
     pending: [u8; BLOCK],
     pending_bytes: usize,
 }
 
 impl Skein512 {
-    /// Unkeyed, for `output_bits` of output.
+    /// An unkeyed hash with `output_bits` of output.
     pub fn new(output_bits: u64) -> Self {
         Self::configured([0; 8], output_bits)
     }
 
-    /// Keyed: a message authentication code.
+    /// A keyed hash (message authentication code) with `output_bits` of output.
     pub fn keyed(output_bits: u64, key: &[u8]) -> Self {
         let mut chain = [0; 8];
         input(&mut chain, KEY, key);
@@ -43,14 +43,14 @@ impl Skein512 {
 
     fn configured(mut chain: Words, output_bits: u64) -> Self {
         let mut block = [0; 32];
-        // The schema "SHA3", version 1; then the output's length; then no tree.
+        // The schema "SHA3", version 1; the output's length; no tree hashing.
         block[..6].copy_from_slice(b"SHA3\x01\x00");
         block[8..16].copy_from_slice(&output_bits.to_le_bytes());
         input(&mut chain, CONFIGURATION, &block);
         Skein512 { chain, taken_bytes: 0, pending: [0; BLOCK], pending_bytes: 0 }
     }
 
-    /// Takes more bytes.
+    /// Adds bytes to the message.
     pub fn update(&mut self, mut data: &[u8]) {
         if self.pending_bytes > 0 {
             let (now, later) = data.split_at(data.len().min(BLOCK - self.pending_bytes));
@@ -63,14 +63,14 @@ impl Skein512 {
             blocks(&mut self.chain, &mut self.taken_bytes, MESSAGE, &[self.pending]);
             self.pending_bytes = 0;
         }
-        // Whole blocks but the last, which may be the message's last.
+        // Process all whole blocks except the last one, which may be the message's last.
         let (now, later) = data.split_at(data.len().saturating_sub(1) / BLOCK * BLOCK);
         blocks(&mut self.chain, &mut self.taken_bytes, MESSAGE, now.as_chunks().0);
         self.pending[..later.len()].copy_from_slice(later);
         self.pending_bytes = later.len();
     }
 
-    /// The first `N` ≤ 64 bytes of output.
+    /// Completes the message and returns the first `N` ≤ 64 bytes of output.
     pub fn finish<const N: usize>(mut self) -> [u8; N] {
         const { assert!(N <= BLOCK) };
         last(&mut self.chain, self.taken_bytes, MESSAGE, &self.pending[..self.pending_bytes]);
@@ -83,7 +83,7 @@ impl Skein512 {
     }
 }
 
-/// A whole input.
+/// Processes a whole input.
 fn input(chain: &mut Words, kind: u64, data: &[u8]) {
     let (now, later) = data.split_at(data.len().saturating_sub(1) / BLOCK * BLOCK);
     let mut taken = 0;
@@ -91,7 +91,7 @@ fn input(chain: &mut Words, kind: u64, data: &[u8]) {
     last(chain, taken, kind, later);
 }
 
-/// The last block of an input, padded with zeros.
+/// Processes the last block of an input, padded with zeros.
 fn last(chain: &mut Words, taken_bytes: u64, kind: u64, data: &[u8]) {
     let mut block = [0; BLOCK];
     block[..data.len()].copy_from_slice(data);
@@ -99,7 +99,7 @@ fn last(chain: &mut Words, taken_bytes: u64, kind: u64, data: &[u8]) {
     step(chain, [taken_bytes.wrapping_add(data.len() as u64), kind | first | LAST], &block);
 }
 
-/// Whole blocks of an input that are not its last.
+/// Processes whole blocks of an input that do not include its last.
 fn blocks(chain: &mut Words, taken_bytes: &mut u64, kind: u64, data: &[[u8; BLOCK]]) {
     for block in data {
         let first = if *taken_bytes == 0 { FIRST } else { 0 };
@@ -108,8 +108,8 @@ fn blocks(chain: &mut Words, taken_bytes: &mut u64, kind: u64, data: &[[u8; BLOC
     }
 }
 
-/// One step of unique block iteration. Not inlined: the compiler keeps the state in registers only if no loop around
-/// it tempts it to keep the key sums there.
+/// One step of unique block iteration. Not inlined: inside a loop the compiler would keep key sums in registers
+/// instead of the state.
 #[inline(never)]
 fn step(chain: &mut Words, tweak: [u64; 2], block: &[u8; BLOCK]) {
     let message: Words = {
@@ -120,7 +120,7 @@ fn step(chain: &mut Words, tweak: [u64; 2], block: &[u8; BLOCK]) {
     *chain = std::array::from_fn(|i| cipher[i] ^ message[i]);
 }
 
-/// Threefish-512: 72 rounds, a subkey added before every fourth and at the end.
+/// Threefish-512: 72 rounds; a subkey is added before every fourth round and at the end.
 #[inline(always)]
 fn threefish(key: &Words, tweak: [u64; 2], v: Words) -> Words {
     const PARITY: u64 = 0x1BD1_1BDA_A9FC_1A22;
@@ -146,7 +146,7 @@ fn threefish(key: &Words, tweak: [u64; 2], v: Words) -> Words {
             $($x = $x.wrapping_add($y); $y = $y.rotate_left($r) ^ $x;)*
         };
     }
-    // Eight rounds; instead of moving the words, the next mix takes them from where they are.
+    // Eight rounds; instead of moving the words, each mix renames them.
     macro_rules! rounds {
         ($($eight:literal)*) => {
             $({

@@ -24,7 +24,7 @@ fn edonr_known_answers() {
     );
 }
 
-/// The known answers of appendix C of the Skein paper, which are those of OpenZFS's skein_test.
+/// The known answers of appendix C of the Skein paper, also used by OpenZFS's skein_test.
 #[test]
 fn skein_known_answers() {
     let message: Vec<u8> = (0..128).map(|i| 255 - i).collect();
@@ -52,7 +52,7 @@ fn skein_known_answers() {
     );
 }
 
-/// The examples of FIPS 180-4, which are OpenZFS's sha2_test, in ZFS's word order.
+/// The examples of FIPS 180-4, also used by OpenZFS's sha2_test, in ZFS's word order.
 #[test]
 fn sha2_known_answers() {
     let salt = Salt::none();
@@ -77,7 +77,8 @@ fn sha2_known_answers() {
     }
 }
 
-/// The keyed vectors of the BLAKE3 project, which OpenZFS's blake3_test uses: of inputs 0, 1 … 250, 0 ….
+/// The keyed test vectors of the BLAKE3 project, also used by OpenZFS's blake3_test: the input bytes are 0, 1 … 250,
+/// 0 ….
 #[test]
 fn blake3_known_answers() {
     let salt = Salt::new(*b"whats the Elvish word for friend");
@@ -126,7 +127,7 @@ fn blake3_known_answers() {
 
 proptest! {
     #[test]
-    fn pieces_make_the_whole(data in proptest::collection::vec(any::<u8>(), 0..700), cuts in any::<[u16; 3]>()) {
+    fn incremental_updates_equal_one_hash(data in proptest::collection::vec(any::<u8>(), 0..700), cuts in any::<[u16; 3]>()) {
         let mut skein = skein::Skein512::keyed(256, b"key");
         let mut edonr = edonr::EdonR512::new();
         let mut rest = &data[..];
@@ -144,13 +145,13 @@ proptest! {
         prop_assert_eq!(edonr.finish(), edonr::EdonR512::hash(&data));
     }
 
-    /// Whatever stands there: a value or an error.
+    /// Any input returns a value or an error.
     #[test]
     fn embedded_is_total(mut data in proptest::collection::vec(any::<u8>(), 0..600), used in any::<u64>(), big: bool) {
-        if let Some(room) = data.get_mut(136..152) {
-            room[..8].copy_from_slice(&used.to_le_bytes());
+        if let Some(slot) = data.get_mut(136..152) {
+            slot[..8].copy_from_slice(&used.to_le_bytes());
             let magic = if big { embedded::MAGIC.to_be_bytes() } else { embedded::MAGIC.to_le_bytes() };
-            room[8..].copy_from_slice(&magic);
+            slot[8..].copy_from_slice(&magic);
         }
         for kind in (0..15).filter_map(ChecksumKind::from_u8) {
             let verifier = Verifier::Log { checksum: [1, 2, 3, 4], with_mac: big };
@@ -203,7 +204,7 @@ fn pointer(kind: ChecksumKind, endian: Endian, object_type: u8, crypt: bool, wor
 }
 
 #[test]
-fn blocks_verify_in_both_orders_and_beside_a_mac() {
+fn blocks_verify_in_both_byte_orders_and_with_a_mac() {
     let data: Vec<u8> = (0..4096u32).map(|i| (i * i) as u8).collect();
     let salt = Salt::new([7; 32]);
     for kind in (6..15).filter_map(ChecksumKind::from_u8).filter(|k| !k.is_embedded() && *k as u8 != 10) {
@@ -213,11 +214,11 @@ fn blocks_verify_in_both_orders_and_beside_a_mac() {
         for endian in [Endian::Little, Endian::Big] {
             let sums = if endian == Endian::Big { big } else { little };
             assert_eq!(verify_block(&pointer(kind, endian, 19, false, sums), &salt, &data), Ok(()));
-            // The MAC in the last two words is not the checksum's business.
+            // The comparison ignores the MAC in the last two words.
             let weak = matches!(kind, ChecksumKind::Fletcher2 | ChecksumKind::Fletcher4 | ChecksumKind::Edonr);
             let half = if weak { [sums[0] ^ sums[2], sums[1] ^ sums[3], 1, 2] } else { [sums[0], sums[1], 1, 2] };
             assert_eq!(verify_block(&pointer(kind, endian, 19, true, half), &salt, &data), Ok(()));
-            // An object set keeps its MACs inside and the checksum whole.
+            // An object set contains its MACs, and its pointer the whole checksum.
             assert!(verify_block(&pointer(kind, endian, 11, true, half), &salt, &data).is_err());
             assert_eq!(verify_block(&pointer(kind, endian, 11, true, sums), &salt, &data), Ok(()));
             let mut wrong = sums;

@@ -1,11 +1,11 @@
-//! lzjb, ZFS's first compressor (OpenZFS `module/zfs/lzjb.c`): Lempel-Ziv over a window of 1023 bytes.
+//! lzjb compression (OpenZFS `module/zfs/lzjb.c`): Lempel-Ziv over a window of 1023 bytes.
 //!
 //! ```text
-//!   control byte: bit i (from the lowest) says what the ith of the next eight items is
+//!   control byte: bit i (from the lowest) gives the kind of the ith of the next eight items
 //!     0: a literal byte
 //!     1: two bytes   LLLLLLDD DDDDDDDD   copy L + 3 bytes (3…66) from D bytes back (1…1023)
 //! ```
-//! The items end where the block is full; the last copy may be longer than what is left of it.
+//! Decompression ends when the block is full; the last copy may be longer than the rest of the block.
 
 use crate::error::DecompressFault;
 
@@ -14,22 +14,23 @@ const MATCH_MAX: usize = 66;
 const DISTANCE_MASK: usize = 0x3ff;
 const HASH_SLOTS: usize = 1024;
 
-/// Fills `block` from `source`.
+/// Decompresses `source` into `block`, which it fills exactly.
 pub fn decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFault> {
-    let (mut from, mut to) = (0, 0);
+    let mut from = 0;
+    let mut to = 0;
     while to < block.len() {
         let control = *source.get(from).ok_or(DecompressFault::Truncated)?;
         from += 1;
-        // Eight literals at once, the commonest group where nothing repeats.
+        // Fast path: eight literals at once, common in incompressible data.
         if control == 0
-            && let (Some(now), Some(room)) = (source.get(from..from + 8), block.get_mut(to..to + 8))
+            && let (Some(now), Some(target)) = (source.get(from..from + 8), block.get_mut(to..to + 8))
         {
-            room.copy_from_slice(now);
+            target.copy_from_slice(now);
             (from, to) = (from + 8, to + 8);
             continue;
         }
         for bit in 0..8 {
-            let Some(room) = block.len().checked_sub(to).filter(|&n| n > 0) else { return Ok(()) };
+            let Some(left) = block.len().checked_sub(to).filter(|&n| n > 0) else { return Ok(()) };
             if control >> bit & 1 == 0 {
                 block[to] = *source.get(from).ok_or(DecompressFault::Truncated)?;
                 (from, to) = (from + 1, to + 1);
@@ -37,7 +38,7 @@ pub fn decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFault
             }
             let &[high, low] = source.get(from..).and_then(|s| s.first_chunk()).ok_or(DecompressFault::Truncated)?;
             from += 2;
-            let length = (usize::from(high >> 2) + MATCH_MIN).min(room);
+            let length = (usize::from(high >> 2) + MATCH_MIN).min(left);
             let distance = usize::from(u16::from_be_bytes([high, low])) & DISTANCE_MASK;
             let start = to.checked_sub(distance).filter(|_| distance > 0).ok_or(DecompressFault::Invalid)?;
             repeat(block, start, to, length);
@@ -47,7 +48,7 @@ pub fn decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFault
     Ok(())
 }
 
-/// Copies `length` bytes from `start` to `to > start`, where a copy that overlaps itself repeats what it wrote.
+/// Copies `length` bytes from `start` to `to > start`, repeating the copied bytes where the ranges overlap.
 #[inline(always)]
 fn repeat(block: &mut [u8], start: usize, to: usize, length: usize) {
     if to - start >= length {
@@ -59,15 +60,16 @@ fn repeat(block: &mut [u8], start: usize, to: usize, length: usize) {
     }
 }
 
-/// Compresses `block` into `room`; `None` if it does not fit.
-pub fn compress(block: &[u8], room: &mut [u8]) -> Option<usize> {
+/// Compresses `block` into `output` and returns the compressed size in bytes; `None` if it does not fit.
+pub fn compress(block: &[u8], output: &mut [u8]) -> Option<usize> {
     let mut seen = [0usize; HASH_SLOTS];
-    let (mut at, mut to) = (0, 0);
+    let mut at = 0;
+    let mut to = 0;
     while at < block.len() {
         let control_at = to;
         let mut control = 0u8;
-        // A control byte and eight copies fit; so nothing below can miss its room.
-        room.get(control_at..control_at + 17)?;
+        // A control byte and eight copies fit, so the writes below stay in bounds.
+        output.get(control_at..control_at + 17)?;
         to += 1;
         for bit in 0..8 {
             let Some(&byte) = block.get(at) else { break };
@@ -75,25 +77,25 @@ pub fn compress(block: &[u8], room: &mut [u8]) -> Option<usize> {
                 Some((start, length)) => {
                     control |= 1 << bit;
                     let pair = ((length - MATCH_MIN) << 10 | (at - start)) as u16;
-                    room[to..to + 2].copy_from_slice(&pair.to_be_bytes());
+                    output[to..to + 2].copy_from_slice(&pair.to_be_bytes());
                     (at, to) = (at + length, to + 2);
                 }
                 None => {
-                    room[to] = byte;
+                    output[to] = byte;
                     (at, to) = (at + 1, to + 1);
                 }
             }
         }
-        room[control_at] = control;
+        output[control_at] = control;
     }
     Some(to)
 }
 
-/// The last place where these three bytes stood, if it is near enough, and how far both agree. `seen` holds positions
-/// plus one; the slot is taken over.
+/// The last position with the same three bytes, if it is within the window, and the length of the match. `seen` holds
+/// positions plus one by hash; the slot is overwritten with the current position.
 #[inline(always)]
 fn find(block: &[u8], at: usize, seen: &mut [usize; HASH_SLOTS]) -> Option<(usize, usize)> {
-    // As in OpenZFS, the last bytes of a block are literals: no bounds to look after while comparing.
+    // As in OpenZFS, the last bytes of a block are always literals, so the comparison needs no bounds checks.
     let ahead = block.get(at..at + MATCH_MAX)?;
     let mut hash = usize::from(ahead[0]) << 16 | usize::from(ahead[1]) << 8 | usize::from(ahead[2]);
     hash += hash >> 9;

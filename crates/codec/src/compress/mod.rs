@@ -1,9 +1,9 @@
-//! Block compression (OpenZFS `module/zfs/zio_compress.c` and the files beside it).
+//! Block compression (OpenZFS `module/zfs/zio_compress.c` and the compressors beside it).
 //!
-//! A block is compressed whole, and only kept compressed if that saves an eighth. Its compressed bytes are padded with
-//! zeros to whole sectors; each format knows by itself where it ends:
+//! A block is compressed as a whole, and stored compressed only if that saves at least one eighth. The compressed
+//! bytes are padded with zeros to whole sectors; each format determines its own end:
 //!
-//! | kind | what is stored |
+//! | kind | stored bytes |
 //! |---|---|
 //! | lzjb | control bytes with eight literals or (length, distance) pairs each: [`lzjb`] |
 //! | zle | runs of zeros and of other bytes: [`zle`] |
@@ -13,9 +13,8 @@
 //! | empty | nothing: the block is all zeros |
 //! | uncompressed | the block |
 //!
-//! *Bounds.* The logical size comes from the block pointer, so the destination is there before the first byte is
-//! looked at. A decoder fills it exactly or fails; it writes nowhere else and takes no memory that depends on the
-//! compressed bytes.
+//! **Bounds.* The block pointer gives the logical size, so the destination is allocated before decompression. A
+//! decompressor fills it exactly or fails; its memory use does not depend on the compressed bytes.
 
 pub mod lzjb;
 pub mod zle;
@@ -30,10 +29,10 @@ pub use zstd::ZstdLevel;
 /// The largest block of the format (`SPA_MAXBLOCKSIZE`).
 pub const MAX_BLOCK_BYTES: usize = 16 << 20;
 
-/// Decompresses a block of `logical_bytes` bytes; `source` may be longer than what was compressed.
+/// Decompresses a block of `logical_bytes` bytes; `source` may have padding after the compressed bytes.
 ///
 /// # Errors
-/// As [`decompress_into`].
+/// As for [`decompress_into`].
 pub fn decompress(kind: CompressionKind, source: &[u8], logical_bytes: usize) -> Result<Vec<u8>, CodecError> {
     if logical_bytes > MAX_BLOCK_BYTES {
         return Err(failed(kind, source, logical_bytes, DecompressFault::Length));
@@ -43,10 +42,10 @@ pub fn decompress(kind: CompressionKind, source: &[u8], logical_bytes: usize) ->
     Ok(block)
 }
 
-/// Decompresses a block into `block`, whose length is the logical size. After an error its contents mean nothing.
+/// Decompresses a block into `block`, whose length is the logical size. After an error its contents are unspecified.
 ///
 /// # Errors
-/// [`CodecError::Decompress`] if `source` does not expand to exactly that many bytes, or the block is longer than
+/// [`CodecError::Decompress`] if `source` does not expand to exactly `block.len()` bytes, or the block is longer than
 /// [`MAX_BLOCK_BYTES`]; [`CodecError::CompressionKind`] for `Inherit` and `On`, which name no function.
 pub fn decompress_into(kind: CompressionKind, source: &[u8], block: &mut [u8]) -> Result<(), CodecError> {
     let logical_bytes = block.len();
@@ -74,32 +73,32 @@ fn failed(kind: CompressionKind, source: &[u8], logical_bytes: usize, fault: Dec
     CodecError::Decompress { kind, compressed_bytes: source.len(), logical_bytes, fault }
 }
 
-/// Compresses a block into at most `room.len()` bytes and tells how many. `None`: it does not fit, so the block is
-/// better stored as it is. A block of zeros alone is not recognised here: that is the writer's business.
+/// Compresses a block into `output` and returns the compressed size in bytes. `None` if it does not fit, so that the
+/// block should be stored uncompressed. The caller detects blocks of zeros.
 ///
-/// `level` counts for zstd alone.
+/// `level` is used only by zstd.
 ///
 /// # Errors
-/// [`CodecError::CompressionKind`] for kinds that name no function (and for `Off` and `Empty`, which are none).
+/// [`CodecError::CompressionKind`] for kinds without a compressor: `Inherit`, `On`, `Off` and `Empty`.
 pub fn compress(
     kind: CompressionKind,
     level: ZstdLevel,
     block: &[u8],
-    room: &mut [u8],
+    output: &mut [u8],
 ) -> Result<Option<usize>, CodecError> {
     Ok(match kind {
         CompressionKind::Inherit | CompressionKind::On | CompressionKind::Off | CompressionKind::Empty => {
             return Err(CodecError::CompressionKind { kind });
         }
         _ if block.len() > MAX_BLOCK_BYTES => None,
-        CompressionKind::Lzjb => lzjb::compress(block, room),
-        CompressionKind::Zle => zle::compress(block, room),
+        CompressionKind::Lzjb => lzjb::compress(block, output),
+        CompressionKind::Zle => zle::compress(block, output),
         CompressionKind::Gzip(level) => {
             let level = CompressionLvl::new(level.into()).map_err(|_| CodecError::CompressionKind { kind })?;
-            Compressor::new(level).zlib_compress(block, room).ok()
+            Compressor::new(level).zlib_compress(block, output).ok()
         }
-        CompressionKind::Lz4 => lz4_compress(block, room),
-        CompressionKind::Zstd => zstd::compress(level, block, room),
+        CompressionKind::Lz4 => lz4_compress(block, output),
+        CompressionKind::Zstd => zstd::compress(level, block, output),
     })
 }
 
@@ -120,7 +119,7 @@ fn gzip_decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFaul
     }
 }
 
-/// The bytes after a big-endian length of 4 bytes, and as many as it says.
+/// The payload after a big-endian length of 4 bytes; `None` if the length exceeds `source`.
 fn lz4_payload(source: &[u8]) -> Option<&[u8]> {
     let (length, rest) = source.split_first_chunk::<4>()?;
     rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)
@@ -135,8 +134,8 @@ fn lz4_decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFault
     exactly(bytes, block)
 }
 
-fn lz4_compress(block: &[u8], room: &mut [u8]) -> Option<usize> {
-    let (length, rest) = room.split_first_chunk_mut::<4>()?;
+fn lz4_compress(block: &[u8], output: &mut [u8]) -> Option<usize> {
+    let (length, rest) = output.split_first_chunk_mut::<4>()?;
     let bytes = lzzzz::lz4::compress(block, rest, lzzzz::lz4::ACC_LEVEL_DEFAULT).ok().filter(|&n| n > 0)?;
     *length = u32::try_from(bytes).ok()?.to_be_bytes();
     Some(4 + bytes)

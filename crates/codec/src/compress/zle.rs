@@ -1,12 +1,12 @@
 //! zle, zero-length encoding (OpenZFS `module/zfs/zle.c` with n = 64): a byte c < 64 is followed by c + 1 literal
-//! bytes; c ≥ 64 stands for c − 63 zeros (1…192).
+//! bytes; c ≥ 64 encodes c − 63 zeros (1…192).
 
 use crate::error::DecompressFault;
 
 const LITERALS: usize = 64;
 const ZEROS: usize = 192;
 
-/// Fills `block` from `source`.
+/// Decompresses `source` into `block`, which it fills exactly.
 pub fn decompress(mut source: &[u8], mut block: &mut [u8]) -> Result<(), DecompressFault> {
     while !block.is_empty() {
         let (&code, rest) = source.split_first().ok_or(DecompressFault::Truncated)?;
@@ -27,21 +27,21 @@ pub fn decompress(mut source: &[u8], mut block: &mut [u8]) -> Result<(), Decompr
     Ok(())
 }
 
-/// Compresses `block` into `room`; `None` if it does not fit.
-pub fn compress(mut block: &[u8], room: &mut [u8]) -> Option<usize> {
+/// Compresses `block` into `output` and returns the compressed size in bytes; `None` if it does not fit.
+pub fn compress(mut block: &[u8], output: &mut [u8]) -> Option<usize> {
     let mut to = 0;
     while let Some(&first) = block.first() {
         let count = if first == 0 {
             let zeros = block.iter().take(ZEROS).take_while(|&&b| b == 0).count();
-            *room.get_mut(to)? = (zeros - 1 + LITERALS) as u8;
+            *output.get_mut(to)? = (zeros - 1 + LITERALS) as u8;
             to += 1;
             zeros
         } else {
-            // Literals end at two zeros in a row; one alone costs less than a run of its own.
-            let most = block.len().min(LITERALS);
+            // A literal run ends at two zeros in a row; a single zero is cheaper as a literal.
+            let max = block.len().min(LITERALS);
             let ends = |i: &usize| block[*i] == 0 && block.get(i + 1).is_none_or(|&b| b == 0);
-            let literals = (1..most).find(ends).unwrap_or(most);
-            let (head, bytes) = room.get_mut(to..to + 1 + literals)?.split_first_mut()?;
+            let literals = (1..max).find(ends).unwrap_or(max);
+            let (head, bytes) = output.get_mut(to..to + 1 + literals)?.split_first_mut()?;
             *head = (literals - 1) as u8;
             bytes.copy_from_slice(&block[..literals]);
             to += 1 + literals;

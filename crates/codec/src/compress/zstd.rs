@@ -1,4 +1,4 @@
-//! zstd as ZFS stores it (OpenZFS `module/zstd/zfs_zstd.c`, `include/sys/zstd/zstd.h`): a header of 8 bytes, then a
+//! zstd in ZFS's format (OpenZFS `module/zstd/zfs_zstd.c`, `include/sys/zstd/zstd.h`): a header of 8 bytes, then a
 //! Zstandard frame without magic number, content size and checksum.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!   4 level (u8) · version of the library as 10000·major + 100·minor + patch (u24, big-endian)
 //! ```
 //!
-//! Early big-endian machines wrote the second word the other way round; as the version's highest byte is 0, the place
-//! of the first zero byte tells which it is.
+//! Early big-endian hosts wrote the second word in reverse byte order. The version's highest byte is 0, so the
+//! position of the zero byte distinguishes the two.
 
 use crate::error::DecompressFault;
 use std::cell::RefCell;
@@ -15,25 +15,26 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
 const HEADER_BYTES: usize = 8;
 
-/// A zstd level as ZFS numbers it (`enum zio_zstd_levels`): 1–19, or from 103 on the fast levels.
+/// A zstd level in ZFS's numbering (`enum zio_zstd_levels`): 1–19, and fast levels from 103 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZstdLevel(u8);
 
 impl ZstdLevel {
-    /// What `compression=zstd` means.
+    /// The level of `compression=zstd`.
     pub const DEFAULT: ZstdLevel = ZstdLevel(3);
 
-    /// The fast levels by number, from 103 on.
+    /// The fast levels by number, starting at `FAST_FROM`.
     const FAST: [i32; 21] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 500, 1000];
+    /// Number of the first fast level.
     const FAST_FROM: u8 = 103;
 
-    /// From the number in a block's header or a dataset's property; `None` if no level has it.
+    /// From the number in a block's header or a dataset's property; `None` for an undefined number.
     pub fn from_u8(number: u8) -> Option<Self> {
         let level = ZstdLevel(number);
         level.library_level().is_some().then_some(level)
     }
 
-    /// The number that stands in a block's header.
+    /// The number stored in a block's header.
     pub fn to_u8(self) -> u8 {
         self.0
     }
@@ -46,7 +47,7 @@ impl ZstdLevel {
         }
     }
 
-    /// As the `compression` property names it: `zstd-19`, `zstd-fast-500`.
+    /// The name in the `compression` property: `zstd-19`, `zstd-fast-500`.
     pub fn name(self) -> String {
         match self.library_level() {
             Some(level) if level < 0 => format!("zstd-fast-{}", -level),
@@ -55,14 +56,14 @@ impl ZstdLevel {
     }
 }
 
-/// The level in a compressed block's header, if the header is whole and the level one of ZFS's.
+/// The level in a compressed block's header; `None` if the header is truncated or the level undefined.
 pub fn level(source: &[u8]) -> Option<ZstdLevel> {
     let word = source.get(4..8)?;
     let zero_from_last = word.iter().rev().position(|&b| b == 0)?;
     ZstdLevel::from_u8(if zero_from_last % 2 == 0 { word[0] } else { word[3] })
 }
 
-/// Fills `block` from `source`.
+/// Decompresses `source` into `block`, which it fills exactly.
 pub fn decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFault> {
     let (header, rest) = source.split_at_checked(HEADER_BYTES).ok_or(DecompressFault::Truncated)?;
     level(header).ok_or(DecompressFault::Invalid)?;
@@ -76,8 +77,8 @@ pub fn decompress(source: &[u8], block: &mut [u8]) -> Result<(), DecompressFault
 }
 
 thread_local! {
-    /// Each thread's work space for decompressing, some hundred kilobytes: making one takes as long as decompressing
-    /// 16 KiB. Nothing of one block is seen by the next, as every block is a frame of its own.
+    /// Decompression context of each thread, some hundred kilobytes: its creation takes as long as decompressing 16
+    /// KiB. No state carries over between blocks, since every block is a separate frame.
     static CONTEXT: RefCell<Option<DCtx<'static>>> = RefCell::new(magicless());
 }
 
@@ -87,9 +88,9 @@ fn magicless() -> Option<DCtx<'static>> {
     Some(context)
 }
 
-/// Compresses `block` into `room`; `None` if it does not fit.
-pub fn compress(level: ZstdLevel, block: &[u8], room: &mut [u8]) -> Option<usize> {
-    let (header, rest) = room.split_at_mut_checked(HEADER_BYTES)?;
+/// Compresses `block` into `output` and returns the compressed size in bytes; `None` if it does not fit.
+pub fn compress(level: ZstdLevel, block: &[u8], output: &mut [u8]) -> Option<usize> {
+    let (header, rest) = output.split_at_mut_checked(HEADER_BYTES)?;
     let mut context = CCtx::create();
     for parameter in [
         CParameter::CompressionLevel(level.library_level()?),

@@ -1,11 +1,11 @@
-//! AES in its two authenticated modes, with 12-byte IVs and 16-byte MACs.
+//! AES-GCM and AES-CCM with 12-byte IVs and 16-byte MACs.
 //!
-//! GCM is the library's. CCM (RFC 3610 with M = 16, L = 3) is put together here from the library's CBC and CTR:
+//! GCM comes from the library. CCM (RFC 3610 with M = 16, L = 3) is built here from the library's CBC and CTR:
 //!
 //! ```text
 //!   B₀ = 0x7a (0x3a without aad) · IV · length (u24)      A₀ = 0x02 · IV · 0 (u24)
-//!   MAC = last block of CBC(B₀ · length of aad · aad, padded · clear, padded) ⊕ AES(A₀)
-//!   cipher = clear ⊕ AES(A₁) AES(A₂) …
+//!   MAC = last block of CBC(B₀ · length of aad · aad, padded · plaintext, padded) ⊕ AES(A₀)
+//!   ciphertext = plaintext ⊕ AES(A₁) AES(A₂) …
 //! ```
 
 use super::keys::{HmacKey, Secret};
@@ -19,23 +19,24 @@ use aws_lc_rs::iv::FixedLength;
 
 const AES_BLOCK: usize = 16;
 
-/// A key ready for use.
+/// An expanded key for encryption and decryption.
 pub(super) enum BlockKey {
     Gcm(aead::LessSafeKey),
     Ccm(Box<Ccm>),
-    /// What no key length gives; refuses everything.
+    /// Fallback if the library rejects a key; every operation fails.
     Unusable,
 }
 
 impl BlockKey {
-    /// HKDF-SHA-512 (RFC 5869) without salt, the block's salt being its `info`; one round gives 64 bytes, enough for all.
+    /// Derives a block key by HKDF-SHA-512 (RFC 5869) without salt, with the block's salt as `info`. One round gives
+    /// 64 bytes, enough for all key lengths.
     pub(super) fn derive(suite: Suite, master: &Secret<32>, salt: &[u8; SALT_BYTES]) -> Self {
         let extracted: [u8; 64] = HmacKey::new(&[]).truncated(&[&master.bytes()[..suite.key_bytes()]]);
         let expanded = Secret::<64>::new(HmacKey::new(&extracted).truncated(&[salt, &[1]]));
         Self::new(suite.is_gcm(), &expanded.bytes()[..suite.key_bytes()])
     }
 
-    /// Wrapping keys are always of 256 bits, in the mode of the suite that they wrap.
+    /// The key that wraps a dataset's keys: always 256 bits, in the mode of the dataset's suite.
     pub(super) fn wrapping(suite: Suite, key: &[u8; 32]) -> Self {
         Self::new(suite.is_gcm(), key)
     }
@@ -54,7 +55,7 @@ impl BlockKey {
         made.unwrap_or(BlockKey::Unusable)
     }
 
-    /// Decrypts `data` in place if the MAC over it and `aad` is right.
+    /// Decrypts `data` in place and verifies the MAC over it and `aad`.
     pub(super) fn open(
         &self,
         iv: &[u8; IV_BYTES],
@@ -73,7 +74,7 @@ impl BlockKey {
         if opened { Ok(()) } else { Err(CodecError::Authentication { what: "encrypted block" }) }
     }
 
-    /// Encrypts `data` in place; the MAC covers it and `aad`.
+    /// Encrypts `data` in place and returns the MAC over it and `aad`.
     pub(super) fn seal(&self, iv: &[u8; IV_BYTES], aad: &[u8], data: &mut [u8]) -> Result<[u8; MAC_BYTES], CodecError> {
         let mac = match self {
             BlockKey::Gcm(key) => {
@@ -84,7 +85,7 @@ impl BlockKey {
             BlockKey::Ccm(key) => key.seal(iv, aad, data).ok(),
             BlockKey::Unusable => None,
         };
-        // CCM with 12-byte IVs counts bytes in 24 bits: one block of the largest size is a byte too long for it.
+        // CCM with 12-byte IVs has a 24-bit length, so a block of the maximum size (16 MiB) is one byte too long.
         mac.ok_or(CodecError::Structure { what: "block too long for its cipher", offset: 0 })
     }
 }
@@ -121,7 +122,7 @@ impl Ccm {
         Ok(std::array::from_fn(|i| made[i] ^ mask[i]))
     }
 
-    /// Xors `data` with the key stream from A₁ on; gives that of A₀.
+    /// Xors `data` with the key stream from A₁ on; returns the key stream block of A₀.
     fn key_stream(&self, iv: &[u8; IV_BYTES], data: &mut [u8]) -> Result<[u8; AES_BLOCK], Unspecified> {
         let context = |count: u8| {
             let mut block = [0; AES_BLOCK];
@@ -136,7 +137,7 @@ impl Ccm {
         Ok(mask)
     }
 
-    /// The last block of the chain over everything.
+    /// The last CBC block over B₀, `aad` and plaintext.
     fn mac(&self, iv: &[u8; IV_BYTES], aad: &[u8], clear: &[u8]) -> Result<[u8; AES_BLOCK], Unspecified> {
         let length = u32::try_from(clear.len()).map_err(|_| Unspecified)?.to_be_bytes();
         if length[0] != 0 {
@@ -164,7 +165,7 @@ impl Ccm {
     }
 }
 
-/// Runs CBC over bytes that come in pieces, and keeps the last block.
+/// CBC-MAC over bytes that arrive in pieces: keeps only the last block.
 struct Chain<'a> {
     key: &'a EncryptingKey,
     last: [u8; AES_BLOCK],
@@ -172,7 +173,7 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Bytes encrypted at once: a few pages that stay in the nearest cache. A multiple of the cipher's blocks.
+    /// Bytes encrypted at once: a multiple of the cipher's block size that fits in the L1 cache.
     const PIECE: usize = 8192;
 
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), Unspecified> {
@@ -213,41 +214,42 @@ mod tests {
     use super::*;
     use ccm::aead::{AeadInOut, inout::InOutBuf};
     use ccm::consts::{U12, U16};
-    use ccm::{Ccm as Peer, KeyInit};
+    use ccm::{Ccm as Reference, KeyInit};
     use proptest::prelude::*;
 
     fn agrees<P: AeadInOut<NonceSize = U12, TagSize = U16> + KeyInit>(key: &[u8], aad: &[u8], clear: &[u8]) {
         let iv = *b"initvectorrr";
-        let peer = P::new_from_slice(key).unwrap();
-        let mut theirs = clear.to_vec();
-        let their_mac = peer.encrypt_inout_detached(&iv.into(), aad, InOutBuf::from(&mut theirs[..])).unwrap();
+        let reference = P::new_from_slice(key).unwrap();
+        let mut reference_data = clear.to_vec();
+        let reference_mac =
+            reference.encrypt_inout_detached(&iv.into(), aad, InOutBuf::from(&mut reference_data[..])).unwrap();
         let ours = BlockKey::new(false, key);
         let mut data = clear.to_vec();
         let mac = ours.seal(&iv, aad, &mut data).unwrap();
-        assert_eq!((&data, mac), (&theirs, their_mac.into()));
+        assert_eq!((&data, mac), (&reference_data, reference_mac.into()));
         ours.open(&iv, aad, &mut data, &mac).unwrap();
         assert_eq!(data, clear);
     }
 
     proptest! {
-        /// Another implementation of CCM gives the same bytes.
+        /// The `ccm` crate gives the same bytes.
         #[test]
-        fn ccm_agrees_with_a_peer(
+        fn ccm_agrees_with_another_implementation(
             key: [u8; 32],
             aad in proptest::collection::vec(any::<u8>(), 0..100),
             clear in proptest::collection::vec(any::<u8>(), 0..9000),
         ) {
-            agrees::<Peer<aes::Aes128, U16, U12>>(&key[..16], &aad, &clear);
-            agrees::<Peer<aes::Aes192, U16, U12>>(&key[..24], &aad, &clear);
-            agrees::<Peer<aes::Aes256, U16, U12>>(&key, &aad, &clear);
+            agrees::<Reference<aes::Aes128, U16, U12>>(&key[..16], &aad, &clear);
+            agrees::<Reference<aes::Aes192, U16, U12>>(&key[..24], &aad, &clear);
+            agrees::<Reference<aes::Aes256, U16, U12>>(&key, &aad, &clear);
         }
     }
 
-    /// The length of the aad is written in another way from 0xff00 on.
+    /// The length of the aad has another encoding from 0xff00 on.
     #[test]
-    fn ccm_with_much_to_authenticate() {
+    fn ccm_with_long_aad() {
         for length in [0xfeff, 0xff00, 0x1_0000, 100_000] {
-            agrees::<Peer<aes::Aes128, U16, U12>>(&[1; 16], &vec![7; length], b"clear");
+            agrees::<Reference<aes::Aes128, U16, U12>>(&[1; 16], &vec![7; length], b"clear");
         }
     }
 }

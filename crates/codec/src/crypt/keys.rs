@@ -1,4 +1,4 @@
-//! Wrapping keys, the wrapped keys of a dataset, and what unwrapping gives.
+//! Wrapping keys, and a dataset's wrapped and unwrapped keys.
 
 use super::cipher::BlockKey;
 use super::{IV_BYTES, MAC_BYTES};
@@ -22,12 +22,12 @@ impl<const N: usize> Secret<N> {
 impl<const N: usize> Drop for Secret<N> {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Keeps the compiler from leaving out a write that nobody reads.
+        // Keeps the compiler from removing the dead store.
         std::hint::black_box(&self.0);
     }
 }
 
-/// HMAC-SHA-512 with the dataset's second key.
+/// HMAC-SHA-512 with the dataset's HMAC key.
 pub(super) struct HmacKey(hmac::Key);
 
 impl HmacKey {
@@ -69,7 +69,7 @@ impl Suite {
         [Aes128Ccm, Aes192Ccm, Aes256Ccm, Aes128Gcm, Aes192Gcm, Aes256Gcm].into_iter().find(|s| *s as u64 == number)
     }
 
-    /// As the property `encryption` shows it.
+    /// The name in the `encryption` property.
     pub fn name(self) -> &'static str {
         match self {
             Suite::Aes128Ccm => "aes-128-ccm",
@@ -81,7 +81,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of its keys.
+    /// Size of the suite's keys in bytes.
     pub fn key_bytes(self) -> usize {
         match self {
             Suite::Aes128Ccm | Suite::Aes128Gcm => 16,
@@ -95,7 +95,7 @@ impl Suite {
     }
 }
 
-/// What a user's passphrase or key file gives: the key that wraps those of an encryption root's datasets.
+/// The key derived from a user's passphrase or key file; wraps the keys of an encryption root's datasets.
 ///
 /// ```
 /// use weir_codec::crypt::WrappingKey;
@@ -112,11 +112,12 @@ impl std::fmt::Debug for WrappingKey {
 }
 
 impl WrappingKey {
-    /// Bytes of a key, whatever the cipher.
+    /// Size of a wrapping key in bytes, for every suite.
     pub const BYTES: usize = 32;
-    /// The fewest PBKDF2 iterations that ZFS lets a user set.
+    /// Minimum of the property `pbkdf2iters` that a user may set.
     pub const MIN_ITERATIONS: u64 = 100_000;
-    /// More than anyone sets (1.5 billion take ten minutes); beyond it the value is forged.
+    /// Upper bound for iteration counts read from disk; larger values are taken as corrupt. 1.5 billion iterations
+    /// would take ten minutes.
     const MAX_ITERATIONS: u64 = 100_000_000;
 
     /// `keyformat=passphrase`: PBKDF2-HMAC-SHA1 with the dataset's properties `pbkdf2salt` and `pbkdf2iters`. The
@@ -125,13 +126,13 @@ impl WrappingKey {
     /// # Errors
     /// [`CodecError::KeyMaterial`] for a passphrase or an iteration count out of bounds.
     pub fn from_passphrase(passphrase: &[u8], salt: u64, iterations: u64) -> Result<Self, CodecError> {
-        let refused = |problem| CodecError::KeyMaterial { what: "passphrase", problem };
+        let error = |problem| CodecError::KeyMaterial { what: "passphrase", problem };
         if !(8..=512).contains(&passphrase.len()) {
-            return Err(refused("8 to 512 bytes are possible"));
+            return Err(error("must have 8 to 512 bytes"));
         }
         let iterations = Some(iterations).filter(|n| *n <= Self::MAX_ITERATIONS);
         let iterations = iterations.and_then(|n| NonZeroU32::new(u32::try_from(n).ok()?));
-        let iterations = iterations.ok_or(refused("the dataset's iteration count is impossible"))?;
+        let iterations = iterations.ok_or(error("the dataset's iteration count is invalid"))?;
         let mut key = [0; Self::BYTES];
         pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA1, iterations, &salt.to_le_bytes(), passphrase, &mut key);
         Ok(WrappingKey(Secret::new(key)))
@@ -142,14 +143,14 @@ impl WrappingKey {
     /// # Errors
     /// [`CodecError::KeyMaterial`].
     pub fn from_hex(digits: &[u8]) -> Result<Self, CodecError> {
-        let refused = |problem| CodecError::KeyMaterial { what: "hex key", problem };
+        let error = |problem| CodecError::KeyMaterial { what: "hex key", problem };
         let (pairs, rest) = digits.as_chunks::<2>();
         if pairs.len() != Self::BYTES || !rest.is_empty() {
-            return Err(refused("64 digits are needed"));
+            return Err(error("must have 64 digits"));
         }
         let mut key = [0; Self::BYTES];
         for (to, pair) in key.iter_mut().zip(pairs) {
-            let value = |digit: u8| char::from(digit).to_digit(16).ok_or(refused("a digit is not hexadecimal"));
+            let value = |digit: u8| char::from(digit).to_digit(16).ok_or(error("a digit is not hexadecimal"));
             *to = (value(pair[0])? << 4 | value(pair[1])?) as u8;
         }
         Ok(WrappingKey(Secret::new(key)))
@@ -160,21 +161,21 @@ impl WrappingKey {
     /// # Errors
     /// [`CodecError::KeyMaterial`].
     pub fn from_raw(bytes: &[u8]) -> Result<Self, CodecError> {
-        let problem = CodecError::KeyMaterial { what: "raw key", problem: "32 bytes are needed" };
+        let problem = CodecError::KeyMaterial { what: "raw key", problem: "must have 32 bytes" };
         Ok(WrappingKey(Secret::new(bytes.try_into().map_err(|_| problem)?)))
     }
 }
 
-/// A dataset's keys as its key object (`DSL crypto key`, a ZAP) keeps them: the names are the object's entries.
+/// A dataset's wrapped keys, as stored in its key object (a ZAP); the fields give the names of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrappedKey {
     /// `DSL_CRYPTO_SUITE`, see [`Suite`].
     pub suite: u64,
-    /// `DSL_CRYPTO_VERSION`; 0 if there is no such entry.
+    /// `DSL_CRYPTO_VERSION`; 0 if the entry is missing.
     pub version: u64,
     /// `DSL_CRYPTO_GUID`.
     pub guid: u64,
-    /// `DSL_CRYPTO_MASTER_KEY_1`; as many bytes count as the suite's keys have.
+    /// `DSL_CRYPTO_MASTER_KEY_1`; only the first [`Suite::key_bytes`] are used.
     pub master_key: [u8; 32],
     /// `DSL_CRYPTO_HMAC_KEY_1`.
     pub hmac_key: [u8; 64],
@@ -196,7 +197,7 @@ impl WrappedKey {
         Suite::from_u64(self.suite).ok_or(CodecError::UnknownCrypt { field: "cipher suite", value: self.suite })
     }
 
-    /// What is authenticated besides: always little-endian; version 0 had the GUID alone.
+    /// The additional authenticated data: always little-endian; in version 0 only the GUID.
     fn aad(&self) -> Result<Vec<u8>, CodecError> {
         match self.version {
             0 => Ok(self.guid.to_le_bytes().to_vec()),
@@ -207,27 +208,27 @@ impl WrappedKey {
         }
     }
 
-    /// The master key (its unused bytes zero) and the HMAC key.
+    /// Unwraps the master key (unused bytes zero) and the HMAC key.
     pub(super) fn open(&self, wrapping: &WrappingKey) -> Result<(Secret<32>, Secret<64>), CodecError> {
         let suite = self.suite()?;
         let aad = self.aad()?;
         let split = suite.key_bytes();
         let mut both = Secret::new([0; 96]);
-        let room = &mut both.0[..split + 64];
-        room[..split].copy_from_slice(&self.master_key[..split]);
-        room[split..].copy_from_slice(&self.hmac_key);
+        let payload = &mut both.0[..split + 64];
+        payload[..split].copy_from_slice(&self.master_key[..split]);
+        payload[split..].copy_from_slice(&self.hmac_key);
         let key = BlockKey::wrapping(suite, wrapping.0.bytes());
-        key.open(&self.iv, &aad, room, &self.mac).map_err(|_| CodecError::WrongKey)?;
+        key.open(&self.iv, &aad, payload, &self.mac).map_err(|_| CodecError::WrongKey)?;
         let master = Secret::new(std::array::from_fn(|i| if i < split { both.0[i] } else { 0 }));
         let hmac = Secret::new(std::array::from_fn(|i| both.0[split + i]));
         Ok((master, hmac))
     }
 
-    /// The same keys, wrapped by another key. The caller draws `iv` at random.
+    /// The same keys, wrapped with another wrapping key. The caller provides a random `iv`.
     ///
     /// # Errors
-    /// [`CodecError::WrongKey`] if `old` is not the key that wraps them; [`CodecError::UnknownCrypt`] for the first version
-    /// of the format, whose keys stay as they are.
+    /// [`CodecError::WrongKey`] if `old` is not their wrapping key; [`CodecError::UnknownCrypt`] for version 0 of the
+    /// format, whose keys cannot be rewrapped.
     pub fn rewrap(&self, old: &WrappingKey, new: &WrappingKey, iv: [u8; IV_BYTES]) -> Result<Self, CodecError> {
         if self.version != Self::CURRENT_VERSION {
             return Err(CodecError::UnknownCrypt { field: "version", value: self.version });
@@ -236,8 +237,11 @@ impl WrappedKey {
         Self::seal(new, self.suite()?, self.guid, iv, master.bytes(), hmac.bytes())
     }
 
-    /// Wraps a dataset's keys: `master` has the suite's key length (the rest of it is not used). The caller draws
-    /// `master`, `hmac`, `guid` and `iv` at random.
+    /// Wraps a dataset's keys. Only the first [`Suite::key_bytes`] of `master` are used. The caller provides random
+    /// `master`, `hmac`, `guid` and `iv`.
+    ///
+    /// # Errors
+    /// [`CodecError::Structure`] if the library rejects the wrapping key.
     pub fn seal(
         wrapping: &WrappingKey,
         suite: Suite,
@@ -257,12 +261,12 @@ impl WrappedKey {
             mac: [0; MAC_BYTES],
         };
         let mut both = Secret::new([0; 96]);
-        let room = &mut both.0[..split + 64];
-        room[..split].copy_from_slice(&master[..split]);
-        room[split..].copy_from_slice(hmac);
-        wrapped.mac = BlockKey::wrapping(suite, wrapping.0.bytes()).seal(&iv, &wrapped.aad()?, room)?;
-        wrapped.master_key[..split].copy_from_slice(&room[..split]);
-        wrapped.hmac_key.copy_from_slice(&room[split..]);
+        let payload = &mut both.0[..split + 64];
+        payload[..split].copy_from_slice(&master[..split]);
+        payload[split..].copy_from_slice(hmac);
+        wrapped.mac = BlockKey::wrapping(suite, wrapping.0.bytes()).seal(&iv, &wrapped.aad()?, payload)?;
+        wrapped.master_key[..split].copy_from_slice(&payload[..split]);
+        wrapped.hmac_key.copy_from_slice(&payload[split..]);
         Ok(wrapped)
     }
 }

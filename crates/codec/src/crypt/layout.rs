@@ -1,25 +1,26 @@
-//! Which bytes of a block are encrypted, and what is authenticated besides.
+//! Which bytes of a block are encrypted, and which are authenticated only.
 //!
-//! Most blocks are encrypted whole. Two kinds must stay readable in part, so that a pool can be walked, scrubbed and
-//! its log claimed without the key:
+//! Most blocks are encrypted as a whole. Dnode and log blocks remain partly readable, so that a pool can be
+//! traversed, scrubbed and its log claimed without the key:
 //!
 //! ```text
 //!   dnode block, dnode by dnode (512 bytes per slot):
-//!     core (64)            clear; authenticated but for non-portable flags and the space used
-//!     pointers, spill      clear; their portable parts authenticated (see mac)
-//!     bonus area           encrypted if of an encrypted type and in use; else clear and authenticated
+//!     core (64)            plaintext; authenticated but for non-portable flags and the space used
+//!     pointers, spill      plaintext; their portable parts authenticated (see mac)
+//!     bonus area           encrypted if of an encrypted type and in use; else plaintext and authenticated
 //!
 //!   log block, up to the bytes in use:
-//!     chain header (184)   clear; its first 144 bytes authenticated (the rest is the trailer, where the MAC goes)
-//!     record header (32)   clear; authenticated
-//!     write record         32 bytes encrypted · pointer (128) clear, authenticated · data encrypted
-//!     clone record         32 bytes encrypted · count and pointers clear, authenticated
+//!     chain header (184)   plaintext; its first 144 bytes authenticated (the rest is the trailer, where the MAC goes)
+//!     record header (32)   plaintext; authenticated
+//!     write record         32 bytes encrypted · pointer (128) plaintext, authenticated · data encrypted
+//!     clone record         32 bytes encrypted · count and pointers plaintext, authenticated
 //!     other records        encrypted
 //!   beyond the bytes in use: zeros
 //! ```
 //!
-//! All encrypted bytes of a block are one message, in order, and so is all that is authenticated. These fields are
-//! clear and so untrusted: every length is checked against the block before it is followed.
+//! The encrypted bytes of a block, in order, form one message, and the authenticated bytes, in order, the additional
+//! authenticated data (aad). Plaintext fields are untrusted until then: every length is checked against the block
+//! before use.
 
 use super::mac::{self, DNODE_FLAGS_AT, DNODE_SPILL, DNODE_USED_AT};
 use super::{BlockCrypt, MAC_BYTES};
@@ -36,20 +37,20 @@ const CHAIN_TRAILER_AT: usize = 144;
 /// The last two words of the checksum in the trailer.
 const CHAIN_MAC_AT: usize = 168;
 const RECORD_HEADER: usize = 32;
-/// `TX_WRITE` and where its pointer stands; `TX_CLONE_RANGE` and where its count stands.
+/// Record types `TX_WRITE` and `TX_CLONE_RANGE`, and the byte offsets of their pointer and count.
 const WRITE: u64 = 9;
 const WRITE_POINTER_AT: usize = 64;
 const CLONE: u64 = 24;
 const CLONE_COUNT_AT: usize = 64;
 
-/// The parts of a block.
+/// The encrypted and authenticated parts of a block.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Encrypted parts, in order.
+    /// Encrypted byte ranges, in order.
     secret: Vec<Range<usize>>,
-    /// What is authenticated besides.
+    /// Additional authenticated data.
     aad: Vec<u8>,
-    /// Where the bytes in use end.
+    /// End of the bytes in use.
     used: usize,
 }
 
@@ -62,7 +63,7 @@ impl Layout {
         }
     }
 
-    /// Gives the encrypted bytes as one slice, and what is authenticated, to `work`, and puts them back.
+    /// Calls `work` with the authenticated data and the encrypted bytes as one slice, and copies the result back.
     pub(super) fn with_secret_bytes<T>(
         &self,
         data: &mut [u8],
@@ -85,7 +86,7 @@ impl Layout {
         Ok(outcome)
     }
 
-    /// Clears what is beyond the bytes in use.
+    /// Zeroes the bytes after those in use.
     pub(super) fn finish(&self, data: &mut [u8]) {
         data.get_mut(self.used..).unwrap_or_default().fill(0);
     }
@@ -103,7 +104,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// One dnode with its extra slots, `at` in the block.
+    /// Adds one dnode with its extra slots, at byte offset `at` in the block.
     fn dnode(&mut self, version: u64, endian: Endian, dnode: &[u8], at: usize) -> Result<(), CodecError> {
         let bad = || CodecError::Structure { what: "dnode", offset: at };
         let (core, rest) = dnode.split_first_chunk::<CORE>().ok_or_else(bad)?;
@@ -151,7 +152,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// One log record, `at` in the block.
+    /// Adds one log record, at byte offset `at` in the block.
     fn record(&mut self, kind: u64, record: &[u8], at: usize) -> Result<(), CodecError> {
         let bad = CodecError::Structure { what: "log record", offset: at };
         let clear = match kind {
@@ -177,21 +178,21 @@ fn word(endian: Endian, data: &[u8], at: usize) -> Option<u64> {
     Some(if endian == Endian::Big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) })
 }
 
-/// The MAC that a log block carries in its trailer.
+/// The MAC in a log block's trailer.
 ///
 /// # Errors
-/// [`CodecError::Structure`] if the block is too short to have one.
+/// [`CodecError::Structure`] if the block is too short.
 pub fn log_mac(data: &[u8]) -> Result<[u8; MAC_BYTES], CodecError> {
     let found = data.get(CHAIN_MAC_AT..).and_then(|d| d.first_chunk().copied());
     found.ok_or(CodecError::Structure { what: "log block", offset: CHAIN_MAC_AT })
 }
 
-/// Puts the MAC into a log block's trailer, where sealing the checksum leaves it.
+/// Stores the MAC in a log block's trailer; computing the checksum later does not overwrite it.
 ///
 /// # Errors
-/// As [`log_mac`].
+/// As for [`log_mac`].
 pub fn set_log_mac(data: &mut [u8], mac: &[u8; MAC_BYTES]) -> Result<(), CodecError> {
-    let room = data.get_mut(CHAIN_MAC_AT..).and_then(|d| d.first_chunk_mut());
-    *room.ok_or(CodecError::Structure { what: "log block", offset: CHAIN_MAC_AT })? = *mac;
+    let slot = data.get_mut(CHAIN_MAC_AT..).and_then(|d| d.first_chunk_mut());
+    *slot.ok_or(CodecError::Structure { what: "log block", offset: CHAIN_MAC_AT })? = *mac;
     Ok(())
 }

@@ -1,35 +1,34 @@
-//! What is authenticated where nothing is encrypted: the portable part of block pointers, dnodes, object sets.
+//! Authentication of data that is not encrypted: the portable parts of block pointers, dnodes and object sets.
 //!
-//! A MAC must survive a raw send to a pool with other devices, checksums and byte order. So of a block pointer only
-//! this goes in ([`portable_pointer`]):
+//! A MAC must survive a raw send to a pool with other devices, checksums and byte order. So the MAC covers only this
+//! part of a block pointer ([`portable_pointer`]):
 //!
 //! ```text
 //!   version 1, 32 bytes:  properties word, masked (u64, little-endian) · MAC of the block below (16) · zeros (8)
-//!   version 0, 24 bytes:  the same without the zeros, and masked less
+//!   version 0, 24 bytes:  the same without the zeros, and with fewer fields masked
 //!   masked:  checksum kind and dedup bit always; above level 0 also byte order, compression and physical size;
 //!            everything in a hole.  (version 0: checksum kind, dedup bit, physical size; holes like the rest)
 //! ```
 //!
-//! An object set (`objset_phys_t`) carries two HMACs of 32 bytes. The *portable* one covers the set's type (as
-//! big-endian, an accident that became the format), its portable flags (none yet) and the meta-dnode; the *local* one
-//! the other flags and the user, group and project accounting dnodes, which are not sent. There dnodes go in as
-//! little-endian, whatever they are on disk.
+//! An object set (`objset_phys_t`) carries two HMACs of 32 bytes. The *portable* MAC covers the object set's type (as
+//! big-endian), its portable flags (none are defined) and the meta dnode. The *local* MAC covers the other flags and
+//! the user, group and project accounting dnodes, which are not sent. Dnodes are converted to little-endian first.
 
 use super::keys::HmacKey;
 use crate::error::CodecError;
 use aws_lc_rs::digest;
 use weir_format::{BlockPointer, Cursor, Endian};
 
-/// Bytes of each of an object set's MACs.
+/// Size in bytes of each of an object set's MACs.
 const OBJECT_SET_MAC_BYTES: usize = 32;
 const DNODE_BYTES: usize = 512;
 const DNODE_CORE_BYTES: usize = 64;
-/// The one dnode flag that is portable: a spill pointer follows.
+/// The only portable dnode flag: the dnode has a spill pointer.
 pub(super) const DNODE_SPILL: u8 = 4;
 pub(super) const DNODE_FLAGS_AT: usize = 7;
 pub(super) const DNODE_USED_AT: usize = 24;
 
-/// The portable part of a block pointer, appended to `to`. `bytes` are its 128 on-disk bytes in order `endian`.
+/// Appends the portable part of a block pointer to `to`. `bytes` are its 128 on-disk bytes in byte order `endian`.
 pub(super) fn portable_pointer(version: u64, endian: Endian, bytes: &[u8; BlockPointer::SIZE], to: &mut Vec<u8>) {
     let pointer = BlockPointer::decode(&mut Cursor::new(bytes, endian, "block pointer")).unwrap_or_default();
     const PSIZE: u64 = 0xffff << 16;
@@ -52,7 +51,7 @@ pub(super) fn portable_pointer(version: u64, endian: Endian, bytes: &[u8; BlockP
     }
 }
 
-/// The checksum of the MACs in a decompressed indirect block.
+/// The MAC of a decompressed indirect block: SHA-512 over the portable parts of its pointers.
 pub(super) fn indirect(version: u64, endian: Endian, logical: &[u8]) -> [u8; 16] {
     let mut context = digest::Context::new(&digest::SHA512);
     let mut buffer = Vec::with_capacity(32);
@@ -68,9 +67,9 @@ pub(super) fn indirect(version: u64, endian: Endian, logical: &[u8]) -> [u8; 16]
 /// The two MACs of an object set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectSetMacs {
-    /// Over what a raw send carries.
+    /// MAC over the fields that a raw send preserves.
     pub portable: [u8; OBJECT_SET_MAC_BYTES],
-    /// Over the accounting objects; zero if there are none.
+    /// MAC over the accounting dnodes; zero if there are none.
     pub local: [u8; OBJECT_SET_MAC_BYTES],
 }
 
@@ -83,39 +82,39 @@ impl ObjectSetMacs {
     const USER_AT: usize = 1024;
     const GROUP_AT: usize = 1536;
     const PROJECT_AT: usize = 2048;
-    /// Sizes of the three layouts of an object set.
+    /// Sizes in bytes of the three versions of an object set header.
     const V1_BYTES: usize = 1024;
     const V2_BYTES: usize = 2048;
     const V3_BYTES: usize = 4096;
-    /// User accounting has been brought up to date.
+    /// Flag: user accounting is complete.
     const ACCOUNTING_COMPLETE: u64 = 1;
 
-    /// Those that the block holds.
+    /// The MACs stored in the block.
     ///
     /// # Errors
-    /// [`CodecError::Structure`] if it is shorter than any object set.
+    /// [`CodecError::Structure`] if the block is shorter than an object set header.
     pub fn stored(data: &[u8]) -> Result<Self, CodecError> {
         Ok(ObjectSetMacs { portable: field(data, Self::PORTABLE_AT)?, local: field(data, Self::LOCAL_AT)? })
     }
 
-    /// Puts them into the block where they belong.
+    /// Stores the MACs in the block.
     ///
     /// # Errors
-    /// As [`ObjectSetMacs::stored`].
+    /// As for [`ObjectSetMacs::stored`].
     pub fn store(&self, data: &mut [u8]) -> Result<(), CodecError> {
         for (at, mac) in [(Self::PORTABLE_AT, &self.portable), (Self::LOCAL_AT, &self.local)] {
-            let room = data.get_mut(at..).and_then(|d| d.first_chunk_mut());
-            *room.ok_or(CodecError::Structure { what: "object set", offset: at })? = *mac;
+            let slot = data.get_mut(at..).and_then(|d| d.first_chunk_mut());
+            *slot.ok_or(CodecError::Structure { what: "object set", offset: at })? = *mac;
         }
         Ok(())
     }
 
-    /// Proves the stored ones by those that belong there.
+    /// Verifies the stored MACs (`self`) against the computed ones.
     pub(super) fn verify(&self, computed: &Self) -> Result<(), CodecError> {
         if self.portable != computed.portable {
             return Err(CodecError::Authentication { what: "object set" });
         }
-        // Zero belongs there while the accounting is incomplete; what is left of an earlier one does not matter then.
+        // The computed local MAC is zero while the accounting is incomplete; a stale stored one is ignored then.
         if self.local != computed.local && computed.local != [0; OBJECT_SET_MAC_BYTES] {
             return Err(CodecError::Authentication { what: "object set's accounting" });
         }
@@ -134,21 +133,21 @@ impl ObjectSetMacs {
         portable_dnode(version, endian, data, Self::META_AT, &mut portable)?;
         let portable = key.truncated(&[&portable]);
 
-        let is_there = |at: usize| data.get(at).is_some_and(|&object_type| object_type != 0);
-        let has_projects = data.len() >= Self::V3_BYTES && is_there(Self::PROJECT_AT);
-        let has_users = data.len() >= Self::V2_BYTES && (is_there(Self::USER_AT) || is_there(Self::GROUP_AT));
-        // With projects alone there is no local MAC either: the layouts' conditions are tried one after the other.
+        let is_present = |at: usize| data.get(at).is_some_and(|&object_type| object_type != 0);
+        let has_projects = data.len() >= Self::V3_BYTES && is_present(Self::PROJECT_AT);
+        let has_users = data.len() >= Self::V2_BYTES && (is_present(Self::USER_AT) || is_present(Self::GROUP_AT));
+        // As in OpenZFS, there is no local MAC if only the project accounting dnode is present.
         if flags & Self::ACCOUNTING_COMPLETE == 0 || data.len() <= Self::V1_BYTES || !has_users {
             return Ok(ObjectSetMacs { portable, local: [0; OBJECT_SET_MAC_BYTES] });
         }
         let mut local = Vec::with_capacity(512);
         local.extend(flags.to_le_bytes());
-        for (at, there) in [
-            (Self::USER_AT, is_there(Self::USER_AT)),
-            (Self::GROUP_AT, is_there(Self::GROUP_AT)),
+        for (at, present) in [
+            (Self::USER_AT, is_present(Self::USER_AT)),
+            (Self::GROUP_AT, is_present(Self::GROUP_AT)),
             (Self::PROJECT_AT, has_projects),
         ] {
-            if there {
+            if present {
                 portable_dnode(version, endian, data, at, &mut local)?;
             }
         }
@@ -156,13 +155,14 @@ impl ObjectSetMacs {
     }
 }
 
-/// `N` bytes of an object set.
+/// `N` bytes of an object set header at offset `at`.
 fn field<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], CodecError> {
     let found = data.get(at..).and_then(|d| d.first_chunk::<N>().copied());
     found.ok_or(CodecError::Structure { what: "object set", offset: at })
 }
 
-/// The portable parts of an object set's dnode at `at`: core fields as little-endian, and its pointers.
+/// Appends the portable parts of an object set's dnode at offset `at`: core fields as little-endian, and its
+/// pointers.
 fn portable_dnode(version: u64, endian: Endian, data: &[u8], at: usize, to: &mut Vec<u8>) -> Result<(), CodecError> {
     let dnode: [u8; DNODE_BYTES] = field(data, at)?;
     let mut core: [u8; DNODE_CORE_BYTES] = std::array::from_fn(|i| dnode[i]);

@@ -1,27 +1,27 @@
 //! Native encryption (OpenZFS `module/os/linux/zfs/zio_crypt.c`, `module/zfs/dsl_crypt.c`): from a passphrase or key
-//! file to the clear bytes of a block, and the proofs that hold where nothing is encrypted.
+//! file to the plaintext of a block, and authentication of data that is not encrypted.
 //!
 //! ```text
-//!   passphrase ─PBKDF2─▶ wrapping key ──AEAD opens──▶ master key ─HKDF(salt)─▶ block key ──AEAD opens──▶ block
-//!   hex, raw ──────────▶ (256 bits)      (key object)  HMAC key ───────────────────────────── proves ──▶ block
+//!   passphrase ─PBKDF2─▶ wrapping key ─AEAD decrypts─▶ master key ─HKDF(salt)─▶ block key ─AEAD decrypts─▶ block
+//!   hex, raw ──────────▶ (256 bits)       (key object)  HMAC key ─────────────────────── authenticates ─▶ block
 //! ```
 //!
-//! What the X bit of a pointer means:
+//! Meaning of a pointer's X bit:
 //!
-//! | block | protection | here |
+//! | block | protection | function |
 //! |---|---|---|
 //! | level 0, encrypted type | AES-GCM or CCM; salt and IV in the pointer, MAC in its checksum | [`DatasetKey::open_block`] |
-//! | … of dnodes | the bonus areas encrypted; the rest, in its portable parts, authenticated | the same, see [`layout`] |
-//! | … of the intent log | records encrypted but their headers and pointers; MAC in the block's trailer | the same |
+//! | … of dnodes | bonus areas encrypted; the portable parts of the rest authenticated | the same, see [`layout`] |
+//! | … of the intent log | records encrypted except for headers and pointers; MAC in the block's trailer | the same |
 //! | level 0, other types | HMAC-SHA-512 over the stored bytes, its first 16 in the pointer | the same |
 //! | object set | two HMACs inside the block | the same, see [`mac`] |
 //! | level 1 and up | SHA-512 over the MACs of the pointers inside; needs no key, but the *decompressed* block | [`verify_indirect`] |
 //!
-//! Without the key, everything in the table but the first three kinds can be read, and the last be proven.
+//! Without the key all but the first three kinds of blocks can be read, and the last can be verified.
 //!
-//! Keys are wiped when dropped, and open nothing once they are revoked. A [`DatasetKey`] remembers the block keys of the last few salts behind a mutex that is
-//! held for the look-up alone: OpenZFS uses one salt for hundreds of millions of blocks, and deriving a key costs as
-//! much as decrypting some ten kilobytes.
+//! Keys are wiped when dropped, and decrypt nothing after they are revoked. A [`DatasetKey`] caches the block keys of
+//! the last few salts behind a mutex that is held only for the look-up: OpenZFS uses one salt for hundreds of
+//! millions of blocks, and deriving a key costs as much as decrypting some ten kilobytes.
 
 mod cipher;
 mod keys;
@@ -36,20 +36,20 @@ use weir_format::{BlockPointer, Endian, ObjectType};
 
 pub use keys::{Suite, WrappedKey, WrappingKey};
 
-/// Bytes of a block's message authentication code.
+/// Size in bytes of a block's message authentication code.
 pub const MAC_BYTES: usize = 16;
-/// Bytes of an initialisation vector.
+/// Size in bytes of an initialisation vector.
 pub const IV_BYTES: usize = 12;
-/// Bytes of a block's key-derivation salt.
+/// Size in bytes of a block's key-derivation salt.
 pub const SALT_BYTES: usize = 8;
 
-/// Block keys that a dataset key remembers.
-const REMEMBERED: usize = 16;
+/// Maximum number of block keys that a dataset key caches.
+const MAX_CACHED_BLOCK_KEYS: usize = 16;
 
-/// What a block was encrypted with; for ordinary blocks all in the pointer.
+/// Encryption parameters of a block; for all blocks but log blocks they are in the pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCrypt {
-    /// What the block holds, which decides what of it is encrypted.
+    /// Type of the block's object, which determines the encrypted parts.
     pub object_type: ObjectType,
     /// Byte order of the block.
     pub endian: Endian,
@@ -60,7 +60,7 @@ pub struct BlockCrypt {
 }
 
 impl BlockCrypt {
-    /// As `pointer` says.
+    /// The parameters in `pointer`.
     pub fn of(pointer: &BlockPointer) -> Self {
         BlockCrypt {
             object_type: pointer.object_type(),
@@ -71,7 +71,7 @@ impl BlockCrypt {
     }
 }
 
-/// A dataset's unwrapped keys: what reads its blocks.
+/// A dataset's unwrapped keys, for encryption and decryption of its blocks.
 pub struct DatasetKey {
     suite: Suite,
     version: u64,
@@ -89,11 +89,11 @@ impl std::fmt::Debug for DatasetKey {
 }
 
 impl DatasetKey {
-    /// Opens the dataset's key object with the wrapping key of its encryption root.
+    /// Unwraps a dataset's keys with the wrapping key of its encryption root.
     ///
     /// # Errors
-    /// [`CodecError::WrongKey`] if the key does not open it, [`CodecError::UnknownCrypt`] for a suite or version that
-    /// this program does not know.
+    /// [`CodecError::WrongKey`] if the wrapping key is wrong, [`CodecError::UnknownCrypt`] for an unsupported suite
+    /// or version.
     pub fn unwrap(wrapping: &WrappingKey, wrapped: &WrappedKey) -> Result<Self, CodecError> {
         let (master, hmac) = wrapped.open(wrapping)?;
         Ok(DatasetKey {
@@ -112,31 +112,31 @@ impl DatasetKey {
         self.suite
     }
 
-    /// The key's GUID, by which a clone's or a received dataset's key is recognised.
+    /// The key's GUID; datasets with the same GUID share their keys.
     pub fn guid(&self) -> u64 {
         self.guid
     }
 
-    /// Lets it open and seal nothing any more, whoever still holds it; it is wiped when the last holder drops it.
+    /// Revokes the key: every further encryption and decryption fails, for all holders. The key is wiped when the
+    /// last holder drops it.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::SeqCst);
         self.block_keys.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether it was revoked.
+    /// Whether the key was revoked.
     pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::SeqCst)
     }
 
-    /// Turns a block as stored into what the writer gave to the encryption (still compressed, if `pointer` says so),
-    /// and proves it. Does nothing to blocks without the X bit, nor to indirect blocks, which [`verify_indirect`]
-    /// proves once they are decompressed.
+    /// Decrypts and authenticates a stored block; the result is still compressed if `pointer` says so. Does nothing
+    /// to blocks without the X bit, nor to indirect blocks, which [`verify_indirect`] verifies after decompression.
     ///
-    /// `data` are the physical bytes, checksum verified. After an error they mean nothing.
+    /// `data` are the physical bytes, with verified checksum. After an error their contents are unspecified.
     ///
     /// # Errors
-    /// [`CodecError::Authentication`] if the block was not written with this key, [`CodecError::Structure`] if a dnode
-    /// or log block does not hold together.
+    /// [`CodecError::Authentication`] if the block was not written with this key, [`CodecError::Structure`] if a
+    /// dnode or log block is inconsistent.
     pub fn open_block(&self, pointer: &BlockPointer, data: &mut [u8]) -> Result<(), CodecError> {
         if pointer.is_encrypted() {
             let mac = match pointer.object_type() {
@@ -156,7 +156,7 @@ impl DatasetKey {
     /// Decrypts a level-0 block of an encrypted type in place.
     ///
     /// # Errors
-    /// As [`Self::open_block`].
+    /// As for [`Self::open_block`].
     pub fn decrypt(&self, block: &BlockCrypt, mac: &[u8; MAC_BYTES], data: &mut [u8]) -> Result<(), CodecError> {
         let key = self.block_key(block.salt)?;
         let layout = layout::Layout::of(block, self.version, data)?;
@@ -165,11 +165,11 @@ impl DatasetKey {
         Ok(())
     }
 
-    /// Encrypts a level-0 block in place, and gives the MAC that goes into its pointer (of a log block: into its
-    /// trailer, by [`layout::set_log_mac`]). The caller chooses salt and IV: never the same pair for different blocks.
+    /// Encrypts a level-0 block in place and returns the MAC for its pointer (of a log block: for its trailer, by
+    /// [`layout::set_log_mac`]). The caller must never use the same pair of salt and IV for different blocks.
     ///
     /// # Errors
-    /// [`CodecError::Structure`] if a dnode or log block does not hold together.
+    /// [`CodecError::Structure`] if a dnode or log block is inconsistent.
     pub fn encrypt(&self, block: &BlockCrypt, data: &mut [u8]) -> Result<[u8; MAC_BYTES], CodecError> {
         let key = self.block_key(block.salt)?;
         let layout = layout::Layout::of(block, self.version, data)?;
@@ -183,13 +183,13 @@ impl DatasetKey {
         self.hmac.truncated(&[data])
     }
 
-    /// Salt and IV of a block in a deduplicated dataset, which follow from its clear bytes.
+    /// Salt and IV of a block in a dataset with dedup, derived from its plaintext.
     pub fn dedup_salt_and_iv(&self, clear: &[u8]) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
         let digest: [u8; SALT_BYTES + IV_BYTES] = self.hmac.truncated(&[clear]);
         (std::array::from_fn(|i| digest[i]), std::array::from_fn(|i| digest[SALT_BYTES + i]))
     }
 
-    /// Proves an object set's block by the two HMACs in it.
+    /// Verifies an object set's header block by the two HMACs in it.
     ///
     /// # Errors
     /// [`CodecError::Authentication`], [`CodecError::Structure`].
@@ -197,15 +197,15 @@ impl DatasetKey {
         mac::ObjectSetMacs::stored(data)?.verify(&self.object_set_macs(endian, data)?)
     }
 
-    /// The two HMACs that belong into an object set's block.
+    /// Computes the two HMACs of an object set's header block.
     ///
     /// # Errors
-    /// [`CodecError::Structure`] if the block is too short or a dnode in it does not hold together.
+    /// [`CodecError::Structure`] if the block is too short or a dnode in it is inconsistent.
     pub fn object_set_macs(&self, endian: Endian, data: &[u8]) -> Result<mac::ObjectSetMacs, CodecError> {
         mac::ObjectSetMacs::compute(&self.hmac, self.version, endian, data)
     }
 
-    /// The MAC of an indirect block: over the MACs in the pointers that it consists of, `logical`.
+    /// The MAC of an indirect block, over the MACs of the pointers in its decompressed bytes `logical`.
     pub fn indirect_mac(&self, endian: Endian, logical: &[u8]) -> [u8; MAC_BYTES] {
         mac::indirect(self.version, endian, logical)
     }
@@ -219,7 +219,7 @@ impl DatasetKey {
             return Ok(known[at].1.clone());
         }
         let key = Arc::new(BlockKey::derive(self.suite, &self.master, &salt));
-        if known.len() >= REMEMBERED {
+        if known.len() >= MAX_CACHED_BLOCK_KEYS {
             known.remove(0);
         }
         known.push((salt, key.clone()));
@@ -227,16 +227,16 @@ impl DatasetKey {
     }
 }
 
-/// Proves a decompressed indirect block against the MAC in `pointer`, which leads to it. Needs no key. Blocks without
-/// the X bit, and level 0, pass.
+/// Verifies a decompressed indirect block against the MAC in its `pointer`. Needs no key. Blocks without the X bit
+/// and level-0 blocks pass.
 ///
 /// # Errors
-/// [`CodecError::Authentication`] if the pointers inside are not those that were written.
+/// [`CodecError::Authentication`] if the pointers in the block were changed.
 pub fn verify_indirect(pointer: &BlockPointer, logical: &[u8]) -> Result<(), CodecError> {
     if !pointer.has_indirect_mac() {
         return Ok(());
     }
-    // Which version the dataset's key has is written in its key object, which may be out of reach here: try both.
+    // The version is in the dataset's key object, which is not available here: try both.
     let expected = pointer.crypt_mac();
     if [1, 0].iter().any(|&version| mac::indirect(version, pointer.endian(), logical) == expected) {
         Ok(())

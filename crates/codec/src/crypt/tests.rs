@@ -21,9 +21,9 @@ fn put(data: &mut [u8], at: usize, endian: Endian, value: u64) {
     data[at..at + 8].copy_from_slice(&bytes);
 }
 
-/// That the derivation is ZFS's own, the golden keys of `tests/main.rs` show.
+/// The golden keys of `tests/main.rs` show that the derivation is that of ZFS.
 #[test]
-fn passphrases_become_keys() {
+fn passphrases_give_keys() {
     let wrapping = WrappingKey::from_passphrase(b"golden-passphrase", 0x1f0b_5b68_6fa0_7725, 100_000).unwrap();
     let again = WrappingKey::from_passphrase(b"golden-passphrase", 0x1f0b_5b68_6fa0_7725, 100_001).unwrap();
     let wrapped = WrappedKey::seal(&wrapping, Suite::Aes256Gcm, 1, [0; 12], &[1; 32], &[2; 64]).unwrap();
@@ -70,7 +70,7 @@ fn dnodes(endian: Endian) -> Vec<u8> {
     dnode(3, 19, 3, 44, 0, 3);
     dnode(7, 16, 1, 16, 0, 0);
     dnode(8, 19, 1, 44, 8, 7);
-    // A bonus of no length is not encrypted.
+    // A bonus area of length 0 is not encrypted.
     data[7 * 512 + 10..][..2].fill(0);
     // A hole among the pointers.
     data[3 * 512 + 64 + 128..][..128].fill(0);
@@ -119,16 +119,16 @@ fn every_suite_version_order_and_kind_round_trips() {
     }
 }
 
-/// What stays clear in a dnode block, what is authenticated, and what may change without notice.
+/// Which bytes of a dnode block are plaintext, which are authenticated, and which may change undetected.
 #[test]
-fn dnodes_are_encrypted_in_their_bonus_alone() {
+fn only_bonus_areas_of_dnodes_are_encrypted() {
     let key = key(Suite::Aes256Gcm, 1);
     let crypt = block_crypt(ObjectType::DNODE, Endian::Little);
     let clear = dnodes(Endian::Little);
     let mut stored = clear.clone();
     let mac = key.encrypt(&crypt, &mut stored).unwrap();
     let changed = |range: std::ops::Range<usize>| stored[range.clone()] != clear[range];
-    // Pointers and cores stay; the bonus areas of slots 0, 2 (before its spill pointer), 3–6 and 8–15 do not.
+    // Only the bonus areas of slots 0, 2 (before its spill pointer), 3–6 and 8–15 are encrypted.
     assert!(!changed(0..192) && changed(192..512));
     assert!(!changed(512..2 * 512 + 192) && changed(2 * 512 + 192..3 * 512 - 128) && !changed(3 * 512 - 128..3 * 512));
     assert!(!changed(3 * 512..3 * 512 + 448) && changed(3 * 512 + 448..7 * 512));
@@ -139,17 +139,18 @@ fn dnodes_are_encrypted_in_their_bonus_alone() {
         data[at] ^= bit;
         key.decrypt(&crypt, &mac, &mut data).is_ok()
     };
-    // Space used, a flag that is not portable, a pointer's address: as a raw receive leaves them.
+    // Not authenticated, since a raw receive changes them: space used, non-portable flags, a pointer's address.
     assert!(opens_with(24, 1) && opens_with(7, 8) && opens_with(64 + 8, 1));
-    // Type, a pointer's MAC and its logical size; a free slot; the spill pointer's MAC; a bonus that is not encrypted.
+    // Authenticated: type, a pointer's MAC and logical size, a free slot, the spill pointer's MAC, an unencrypted
+    // bonus area.
     for at in [0, 64 + 112, 64 + 48, 512 + 100, 3 * 512 - 1, 7 * 512 + 300, 200] {
         assert!(!opens_with(at, 2), "byte {at}");
     }
 }
 
-/// Version 0 authenticates 24 bytes per pointer, version 1 32; each key opens its own only.
+/// Version 0 authenticates 24 bytes per pointer, version 1 32 bytes; a key of one version does not decrypt the other.
 #[test]
-fn versions_are_not_mixed_up() {
+fn versions_are_incompatible() {
     let crypt = block_crypt(ObjectType::DNODE, Endian::Big);
     let mut stored = dnodes(Endian::Big);
     let mac = key(Suite::Aes128Gcm, 0).encrypt(&crypt, &mut stored).unwrap();
@@ -157,9 +158,9 @@ fn versions_are_not_mixed_up() {
     assert!(key(Suite::Aes128Gcm, 0).decrypt(&crypt, &mac, &mut stored).is_ok());
 }
 
-/// An object set means the same in both byte orders, and so do its MACs.
+/// The MACs of an object set are the same in both byte orders.
 #[test]
-fn object_sets_are_authenticated_in_any_order() {
+fn object_sets_are_authenticated_in_any_byte_order() {
     let key = key(Suite::Aes256Gcm, 1);
     let build = |endian: Endian| {
         let mut data = vec![0u8; 4096];
@@ -175,7 +176,8 @@ fn object_sets_are_authenticated_in_any_order() {
         }
         data
     };
-    let (little, big) = (build(Endian::Little), build(Endian::Big));
+    let little = build(Endian::Little);
+    let big = build(Endian::Big);
     let macs = key.object_set_macs(Endian::Little, &little).unwrap();
     assert_eq!(macs, key.object_set_macs(Endian::Big, &big).unwrap());
     assert!(macs.portable != [0; 32] && macs.local != [0; 32]);
@@ -188,17 +190,20 @@ fn object_sets_are_authenticated_in_any_order() {
         let mut damaged = sealed.clone();
         damaged[at] ^= 1;
         let verdict = key.verify_object_set(Endian::Big, &damaged);
-        // The last flag says that the accounting is complete: without it the local MAC does not count.
+        // Byte 719 holds the flag of complete accounting: without it the local MAC is ignored.
         assert_eq!(verdict.is_ok(), at == 719, "byte {at}");
     }
     assert!(key.verify_object_set(Endian::Little, &[0; 700]).is_err());
-    let mut lies = sealed.clone();
-    lies[3] = 4;
-    assert!(matches!(key.object_set_macs(Endian::Big, &lies), Err(CodecError::Structure { what: "dnode", offset: 0 })));
+    let mut invalid = sealed.clone();
+    invalid[3] = 4;
+    assert!(matches!(
+        key.object_set_macs(Endian::Big, &invalid),
+        Err(CodecError::Structure { what: "dnode", offset: 0 })
+    ));
 }
 
 #[test]
-fn block_keys_are_remembered_up_to_a_bound() {
+fn the_cache_of_block_keys_is_bounded() {
     let key = key(Suite::Aes128Gcm, 1);
     for n in 0..100u64 {
         let crypt = BlockCrypt { salt: n.to_le_bytes(), ..block_crypt(ObjectType::ZVOL, Endian::Little) };
@@ -206,11 +211,11 @@ fn block_keys_are_remembered_up_to_a_bound() {
         let mac = key.encrypt(&crypt, &mut data).unwrap();
         key.decrypt(&crypt, &mac, &mut data).unwrap();
     }
-    assert_eq!(key.block_keys.lock().unwrap().len(), REMEMBERED);
+    assert_eq!(key.block_keys.lock().unwrap().len(), MAX_CACHED_BLOCK_KEYS);
 }
 
 #[test]
-fn a_block_too_long_for_ccm_is_refused() {
+fn a_block_too_long_for_ccm_is_rejected() {
     let mut data = vec![0; 1 << 24];
     let crypt = block_crypt(ObjectType::ZVOL, Endian::Little);
     assert!(key(Suite::Aes128Ccm, 1).encrypt(&crypt, &mut data).is_err());
@@ -218,9 +223,9 @@ fn a_block_too_long_for_ccm_is_refused() {
 }
 
 proptest! {
-    /// Any bytes as dnodes, log blocks, object sets and indirect blocks: an answer, never a panic.
+    /// Any bytes as dnodes, log blocks, object sets and indirect blocks return without a panic.
     #[test]
-    fn any_bytes_are_survived(
+    fn any_bytes_return_without_panic(
         mut data in proptest::collection::vec(any::<u8>(), 0..3000),
         used in 0u64..3000,
         kind in prop_oneof![Just(9u64), Just(24), Just(1), any::<u64>()],

@@ -21,7 +21,9 @@ pub const fn mul(mut a: u8, mut b: u8) -> u8 {
 
 /// aⁿ.
 pub const fn power(a: u8, n: usize) -> u8 {
-    let (mut result, mut square, mut left) = (1, a, n % 255);
+    let mut result = 1;
+    let mut square = a;
+    let mut left = n % 255;
     while left != 0 {
         if left & 1 == 1 {
             result = mul(result, square);
@@ -76,7 +78,7 @@ mod tests {
                 assert_eq!(mul(a, b ^ 9), mul(a, b) ^ mul(a, 9));
             }
         }
-        // 2 generates the field, so 255 columns have factors of their own.
+        // 2 generates the field, so 255 columns have distinct factors.
         assert!((1..255).all(|n| power(2, n) != 1) && power(2, 255) == 1);
         assert_eq!(double(0x80), 0x1d);
     }

@@ -1,36 +1,36 @@
-//! Weighted sums of columns over GF(2⁸): `outₖ = Σ fᵢₖ·inᵢ` for up to three outs.
+//! Weighted sums of columns over GF(2⁸): `outₖ = Σ fᵢₖ·inᵢ` for up to three outputs.
 //!
-//! The work is cut at each column's end, so that the loops see columns of one length. Four ways, by what the processor
-//! has, all giving the same bytes:
+//! The work is split at each column's end, so that the loops process columns of one length. There are four kernels,
+//! selected by processor features, all with the same result:
 //!
-//! | way | product by a constant |
+//! | kernel | product by a constant |
 //! |---|---|
 //! | AVX-512 + GFNI, AVX2 + GFNI | one `gf2p8affineqb`: multiplication by a constant is linear over the bits, so an 8×8 bit matrix does it in any field (`gf2p8mulb` is for another polynomial) |
 //! | AVX2 | two table look-ups, of the low and the high four bits |
-//! | portable | the doublings of the input, xored where the factor has a bit; compilers make vectors of it |
+//! | portable | the doublings of the input, xored where the factor has a bit; compilers vectorise it |
 
 use super::field;
 
-/// A column and its factor in each of the outs.
+/// A column and its factor for each output.
 pub(super) struct Input<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) factors: [u8; 3],
 }
 
-/// Fills each of `outs` (at most three) with its weighted sum; columns that are shorter count as zeros at their ends.
+/// Fills each of `outs` (at most three) with its weighted sum; shorter columns are extended with zeros.
 pub(super) fn combine(inputs: &[Input<'_>], outs: &mut [&mut [u8]]) {
     let mut ends: Vec<usize> = inputs.iter().map(|i| i.bytes.len()).chain(outs.iter().map(|o| o.len())).collect();
     ends.sort_unstable();
     ends.dedup();
     let mut start = 0;
     for end in ends.into_iter().filter(|&end| end > 0) {
-        let alive: Vec<usize> = (0..outs.len().min(3)).filter(|&k| outs[k].len() >= end).collect();
+        let active: Vec<usize> = (0..outs.len().min(3)).filter(|&k| outs[k].len() >= end).collect();
         let part: Vec<Input<'_>> = inputs
             .iter()
             .filter(|i| i.bytes.len() >= end)
             .map(|i| Input {
                 bytes: &i.bytes[start..end],
-                factors: std::array::from_fn(|k| alive.get(k).map_or(0, |&k| i.factors[k])),
+                factors: std::array::from_fn(|k| active.get(k).map_or(0, |&k| i.factors[k])),
             })
             .collect();
         let mut rest = outs.iter_mut().filter(|o| o.len() >= end).map(|o| &mut o[start..end]);
@@ -44,16 +44,16 @@ pub(super) fn combine(inputs: &[Input<'_>], outs: &mut [&mut [u8]]) {
     }
 }
 
-/// All inputs and outs are equally long here.
+/// Runs the fastest kernel; all inputs and outputs have the same length.
 fn dispatch<const N: usize>(inputs: &[Input<'_>], outs: [&mut [u8]; N]) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(way) = simd::best() {
-        return simd::run(way, inputs, outs);
+    if let Some(kernel) = simd::best() {
+        return simd::run(kernel, inputs, outs);
     }
     portable(inputs, outs);
 }
 
-/// Bytes that the portable way keeps in hand.
+/// Bytes that the portable kernel processes at once.
 const STRIDE: usize = 64;
 
 fn portable<const N: usize>(inputs: &[Input<'_>], mut outs: [&mut [u8]; N]) {
@@ -86,68 +86,68 @@ fn portable<const N: usize>(inputs: &[Input<'_>], mut outs: [&mut [u8]; N]) {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod simd {
-    //! Each way is safe to call where the processor has its instructions; [`best`] asks it. Loads and stores go
-    //! through references to whole arrays, never past a column's end.
+    //! Each kernel is safe to call if the processor supports its target features, which [`best`] checks. Loads and
+    //! stores use references to whole arrays, never past a column's end.
 
     use super::super::field;
     use super::{Input, portable};
     use std::arch::x86_64::*;
 
-    /// A way that this processor can go.
+    /// A SIMD kernel.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) enum Way {
+    pub(super) enum Kernel {
         Avx512Gfni,
         Avx2Gfni,
         Avx2,
     }
 
-    impl Way {
-        pub(super) const ALL: [Way; 3] = [Way::Avx512Gfni, Way::Avx2Gfni, Way::Avx2];
+    impl Kernel {
+        pub(super) const ALL: [Kernel; 3] = [Kernel::Avx512Gfni, Kernel::Avx2Gfni, Kernel::Avx2];
 
-        pub(super) fn is_here(self) -> bool {
+        pub(super) fn is_supported(self) -> bool {
             match self {
-                Way::Avx512Gfni => {
+                Kernel::Avx512Gfni => {
                     is_x86_feature_detected!("avx512f")
                         && is_x86_feature_detected!("avx512bw")
                         && is_x86_feature_detected!("gfni")
                 }
-                Way::Avx2Gfni => {
+                Kernel::Avx2Gfni => {
                     is_x86_feature_detected!("avx2")
                         && is_x86_feature_detected!("avx")
                         && is_x86_feature_detected!("gfni")
                 }
-                Way::Avx2 => is_x86_feature_detected!("avx2"),
+                Kernel::Avx2 => is_x86_feature_detected!("avx2"),
             }
         }
     }
 
-    /// The fastest way here; `None` for the portable one.
-    pub(super) fn best() -> Option<Way> {
-        Way::ALL.into_iter().find(|way| way.is_here())
+    /// The fastest kernel that the processor supports; `None` for the portable one.
+    pub(super) fn best() -> Option<Kernel> {
+        Kernel::ALL.into_iter().find(|kernel| kernel.is_supported())
     }
 
-    /// Goes `way`; where the processor cannot, the portable one.
-    pub(super) fn run<const N: usize>(way: Way, inputs: &[Input<'_>], outs: [&mut [u8]; N]) {
-        if !way.is_here() {
+    /// Runs `kernel`, or the portable one if the processor does not support it.
+    pub(super) fn run<const N: usize>(kernel: Kernel, inputs: &[Input<'_>], outs: [&mut [u8]; N]) {
+        if !kernel.is_supported() {
             return portable(inputs, outs);
         }
-        // SAFETY: the processor has just said that it has the instructions of this way.
+        // SAFETY: `is_supported` has checked the target features of the kernel.
         unsafe {
-            match way {
-                Way::Avx512Gfni => avx512_gfni(inputs, outs),
-                Way::Avx2Gfni => avx2_gfni(inputs, outs),
-                Way::Avx2 => avx2(inputs, outs),
+            match kernel {
+                Kernel::Avx512Gfni => avx512_gfni(inputs, outs),
+                Kernel::Avx2Gfni => avx2_gfni(inputs, outs),
+                Kernel::Avx2 => avx2(inputs, outs),
             }
         }
     }
 
-    /// The bit matrix by which `gf2p8affineqb` multiplies with `factor`: byte 7−i holds, for result bit i, which bits of
-    /// the operand go in.
+    /// The bit matrix that makes `gf2p8affineqb` multiply by `factor`: byte 7−i is the mask of operand bits that
+    /// contribute to result bit i.
     const fn matrix(factor: u8) -> u64 {
         let mut m = 0u64;
         let mut bit = 0;
         while bit < 8 {
-            // Column `bit` of the map: what the operand's bit turns into.
+            // Column `bit` of the matrix: the image of the operand's bit.
             let image = field::mul(factor, 1 << bit);
             let mut i = 0;
             while i < 8 {
@@ -187,7 +187,7 @@ mod simd {
         table
     };
 
-    macro_rules! way {
+    macro_rules! kernel {
         (
             $name:ident, $features:literal, $width:literal, $unroll:literal, $vector:ty, $zero:expr, $load:expr, $store:expr,
             $prepare:expr, $accumulate:expr
@@ -244,32 +244,32 @@ mod simd {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn load512(bytes: &[u8; 64]) -> __m512i {
-        // SAFETY: 64 bytes are there; the load asks for no alignment.
+        // SAFETY: the array has 64 bytes; the load needs no alignment.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn store512(bytes: &mut [u8; 64], v: __m512i) {
-        // SAFETY: 64 bytes are there; the store asks for no alignment.
+        // SAFETY: the array has 64 bytes; the store needs no alignment.
         unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), v) }
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
     fn load256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: 32 bytes are there; the load asks for no alignment.
+        // SAFETY: the array has 32 bytes; the load needs no alignment.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
     fn store256(bytes: &mut [u8; 32], v: __m256i) {
-        // SAFETY: 32 bytes are there; the store asks for no alignment.
+        // SAFETY: the array has 32 bytes; the store needs no alignment.
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), v) }
     }
 
-    way!(
+    kernel!(
         avx512_gfni,
         "avx512f,avx512bw,gfni",
         64,
@@ -285,7 +285,7 @@ mod simd {
         |sum, v| _mm512_xor_si512(sum, v)
     );
 
-    way!(
+    kernel!(
         avx2_gfni,
         "avx,avx2,gfni",
         32,
@@ -301,7 +301,7 @@ mod simd {
         |sum, v| _mm256_xor_si256(sum, v)
     );
 
-    way!(
+    kernel!(
         avx2,
         "avx2",
         32,
@@ -313,11 +313,13 @@ mod simd {
         |factor: u8| {
             let [low, high] = &NIBBLES[usize::from(factor)];
             let both = |table: &[u8; 16]| {
-                // SAFETY: 16 bytes are there; the load asks for no alignment.
+                // SAFETY: the table has 16 bytes; the load needs no alignment.
                 let t = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
                 _mm256_broadcastsi128_si256(t)
             };
-            let (low, high, mask) = (both(low), both(high), _mm256_set1_epi8(0x0f));
+            let low = both(low);
+            let high = both(high);
+            let mask = _mm256_set1_epi8(0x0f);
             move |v| {
                 let l = _mm256_shuffle_epi8(low, _mm256_and_si256(v, mask));
                 let h = _mm256_shuffle_epi8(high, _mm256_and_si256(_mm256_srli_epi64::<4>(v), mask));
@@ -332,9 +334,9 @@ mod simd {
 mod tests {
     use super::*;
 
-    /// Every way gives the bytes of the definition, at lengths around the strides.
+    /// All kernels agree with the definition, at lengths around the strides.
     #[test]
-    fn all_ways_agree() {
+    fn all_kernels_agree() {
         for length in [1, 31, 64, 65, 255, 256, 257, 512, 1000, 4096 + 17] {
             let columns: Vec<Vec<u8>> =
                 (0..7usize).map(|c| (0..length).map(|i| (i * 31 + c * 77 + i * i / 7) as u8).collect()).collect();
@@ -360,8 +362,8 @@ mod tests {
             };
             run(&|outs| portable(&inputs, outs));
             #[cfg(target_arch = "x86_64")]
-            for way in simd::Way::ALL {
-                run(&|outs| simd::run(way, &inputs, outs));
+            for kernel in simd::Kernel::ALL {
+                run(&|outs| simd::run(kernel, &inputs, outs));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! RAID-Z parity: generation, proof, and reconstruction of up to three missing columns (OpenZFS
+//! RAID-Z parity: generation, check, and reconstruction of up to three missing columns (OpenZFS
 //! `module/zfs/vdev_raidz.c` states the same arithmetic).
 //!
 //! A row has n data columns D₀…Dₙ₋₁ and one to three parity columns, byte by byte over GF(2⁸) ([`field`]):
@@ -7,15 +7,15 @@
 //!   P = Σ Dᵢ          Q = Σ 2ⁿ⁻¹⁻ⁱ·Dᵢ          R = Σ 4ⁿ⁻¹⁻ⁱ·Dᵢ
 //! ```
 //!
-//! Data columns need not be equally long (the later ones of a RAID-Z row are a sector shorter): beyond its end a column
-//! counts as zeros. Parity is as long as the longest.
+//! Data columns need not be equally long (the later ones of a RAID-Z row are a sector shorter): a shorter column is
+//! extended with zeros. Parity is as long as the longest data column.
 //!
-//! *Reconstruction.* k missing columns are the k unknowns of k of the parity equations. The inverse of their k×k matrix
-//! gives each missing column as a weighted sum of the parities used and the columns that are there. So both directions
-//! are one operation, weighted sums of columns ([`kernel`]), and both run at its speed.
+//! *Reconstruction.* k missing columns are the unknowns of k parity equations. The inverse of their k×k matrix gives
+//! each missing column as a weighted sum of the parities used and the columns present. So generation and
+//! reconstruction are the same operation, weighted sums of columns ([`kernel`]).
 //!
-//! Nothing tells wrong columns from right ones here: that is the checksum's part. The caller leaves out what it
-//! suspects, and asks again.
+//! This module cannot tell corrupt columns from good ones; the block's checksum does. The caller omits suspect
+//! columns and reconstructs again.
 
 pub mod field;
 mod kernel;
@@ -23,9 +23,9 @@ mod kernel;
 use crate::error::CodecError;
 use kernel::{Input, combine};
 
-/// The most parity columns of a row.
+/// Maximum number of parity columns of a row.
 pub const MAX_PARITY: usize = 3;
-/// The most data columns whose factors differ.
+/// Maximum number of data columns: their factors must be distinct.
 pub const MAX_DATA: usize = 255;
 
 /// Factor of data column `column` of `columns` in parity `parity` (0 P, 1 Q, 2 R).
@@ -33,16 +33,17 @@ fn factor(parity: usize, columns: usize, column: usize) -> u8 {
     field::power(1 << parity, columns - 1 - column)
 }
 
-/// Computes the first `parity.len()` parity columns of `data`. A parity longer than all data gets zeros at its end.
+/// Computes the first `parity.len()` parity columns of `data`. A parity column longer than all data columns ends in
+/// zeros.
 ///
 /// # Errors
 /// [`CodecError::Columns`] unless there are 1–3 parities and 1–255 data columns, none longer than a parity.
 pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CodecError> {
     let longest = data.iter().map(|d| d.len()).max().unwrap_or(0);
     let problem = if data.is_empty() || data.len() > MAX_DATA {
-        Some("1 to 255 data columns are possible")
+        Some("1 to 255 data columns required")
     } else if parity.is_empty() || parity.len() > MAX_PARITY {
-        Some("1 to 3 parity columns are possible")
+        Some("1 to 3 parity columns required")
     } else if parity.iter().any(|p| p.len() < longest) {
         Some("a data column is longer than its parity")
     } else {
@@ -60,10 +61,10 @@ pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CodecErr
     Ok(())
 }
 
-/// Whether the given parity columns (in the order P, Q, R; `None`: not looked at) are those of `data`.
+/// Whether the given parity columns (in the order P, Q, R; `None` is skipped) match `data`.
 ///
 /// # Errors
-/// As [`generate`].
+/// As for [`generate`].
 pub fn check(data: &[&[u8]], parity: &[Option<&[u8]>]) -> Result<bool, CodecError> {
     let longest = data.iter().map(|d| d.len()).max().unwrap_or(0);
     if parity.iter().flatten().any(|p| p.len() < longest) {
@@ -78,14 +79,14 @@ pub fn check(data: &[&[u8]], parity: &[Option<&[u8]>]) -> Result<bool, CodecErro
 
 /// Rebuilds missing data columns.
 ///
-/// `data` are the row's data columns in order, `None` where missing; `parity` the parity columns P, Q, R as far as the
-/// row has them, `None` where missing or not to be used; `missing` the buffers for the missing data columns in the order
-/// of their places, each of its column's length. The first parities that are there are used. Missing parity columns are
-/// [`generate`]d afterwards.
+/// `data` are the row's data columns in order, `None` where missing; `parity` the row's parity columns P, Q, R,
+/// `None` where missing or not to be used; `missing` the buffers for the missing data columns in order, each of its
+/// column's length. The first parity columns present are used. The caller computes missing parity columns with
+/// [`generate`] afterwards.
 ///
 /// # Errors
-/// [`CodecError::Columns`] if fewer parities are there than columns are missing, the buffers are not as many as the
-/// missing columns, or a column is longer than the parity.
+/// [`CodecError::Columns`] if there are fewer parity columns than missing columns, the number of buffers differs from
+/// that of the missing columns, or a column is longer than the parity.
 pub fn reconstruct(
     data: &[Option<&[u8]>],
     parity: &[Option<&[u8]>],
@@ -97,21 +98,21 @@ pub fn reconstruct(
     let shortest = used.iter().map(|u| u.1.len()).min().unwrap_or(0);
     let longest = data.iter().flatten().map(|d| d.len()).chain(missing.iter().map(|m| m.len())).max().unwrap_or(0);
     let problem = if data.is_empty() || data.len() > MAX_DATA {
-        Some("1 to 255 data columns are possible")
+        Some("1 to 255 data columns required")
     } else if parity.len() > MAX_PARITY {
-        Some("1 to 3 parity columns are possible")
+        Some("1 to 3 parity columns required")
     } else if gaps.len() != missing.len() {
-        Some("not as many buffers as missing columns")
+        Some("the number of buffers differs from that of missing columns")
     } else if gaps.len() > used.len() {
-        Some("more columns are missing than parities are there")
+        Some("more missing columns than parity columns")
     } else if !gaps.is_empty() && longest > shortest {
         Some("a data column is longer than its parity")
     } else {
         None
     };
-    let refused = |problem| columns(data.len(), parity.iter().flatten().count(), gaps.len(), problem);
+    let error = |problem| columns(data.len(), parity.iter().flatten().count(), gaps.len(), problem);
     if let Some(problem) = problem {
-        return Err(refused(problem));
+        return Err(error(problem));
     }
     if gaps.is_empty() {
         return Ok(());
@@ -122,7 +123,8 @@ pub fn reconstruct(
             matrix[row][column] = factor(*p, data.len(), *gap);
         }
     }
-    let inverse = field::invert(matrix, gaps.len()).ok_or(refused("the parities do not determine the columns"))?;
+    let inverse =
+        field::invert(matrix, gaps.len()).ok_or(error("the parity columns do not determine the missing columns"))?;
     let mut inputs = Vec::with_capacity(data.len() + used.len());
     for (row, (_, bytes)) in used.iter().enumerate() {
         inputs.push(Input { bytes, factors: std::array::from_fn(|out| inverse[out][row]) });

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A row as RAID-Z lays it: the first columns a sector longer than the rest.
+/// A row in RAID-Z layout: the first columns are a sector longer than the rest.
 fn row(columns: usize, sectors: usize, longer: usize, seed: u64) -> Vec<Vec<u8>> {
     let mut state = seed | 1;
     let mut byte = || {
@@ -23,7 +23,7 @@ fn parities(data: &[Vec<u8>], count: usize) -> Vec<Vec<u8>> {
 
 /// Horner's rule, column by column, as the definition is usually written.
 #[test]
-fn parity_is_what_the_definition_says() {
+fn parity_matches_its_definition() {
     let data = row(5, 2, 3, 42);
     let parity = parities(&data, 3);
     for (p, times) in [(0, 1), (1, 2), (2, 4)] {
@@ -35,7 +35,7 @@ fn parity_is_what_the_definition_says() {
 
 /// All sets of up to three lost columns, of data and parity, for rows of several widths.
 #[test]
-fn any_tolerable_loss_is_made_good() {
+fn any_tolerable_loss_is_reconstructed() {
     for (columns, count) in [(1, 3), (2, 1), (3, 2), (4, 3), (8, 3)] {
         let data = row(columns, 1, columns.div_ceil(2), columns as u64 * 977);
         let parity = parities(&data, count);
@@ -43,12 +43,12 @@ fn any_tolerable_loss_is_made_good() {
         for lost in (0u32..1 << total).filter(|l| l.count_ones() as usize <= count) {
             let is_lost = |i: usize| lost >> i & 1 == 1;
             let have: Vec<Option<&[u8]>> = (0..columns).map(|i| (!is_lost(i)).then_some(&data[i][..])).collect();
-            let proof: Vec<Option<&[u8]>> =
+            let known_parity: Vec<Option<&[u8]>> =
                 (0..count).map(|p| (!is_lost(columns + p)).then_some(&parity[p][..])).collect();
             let gaps: Vec<usize> = (0..columns).filter(|&i| is_lost(i)).collect();
             let mut rebuilt: Vec<Vec<u8>> = gaps.iter().map(|&i| vec![0; data[i].len()]).collect();
             let mut buffers: Vec<&mut [u8]> = rebuilt.iter_mut().map(|r| &mut r[..]).collect();
-            reconstruct(&have, &proof, &mut buffers).unwrap();
+            reconstruct(&have, &known_parity, &mut buffers).unwrap();
             for (gap, bytes) in gaps.iter().zip(&rebuilt) {
                 assert_eq!(bytes, &data[*gap], "lost {lost:b} of {columns}+{count}");
             }
@@ -58,16 +58,16 @@ fn any_tolerable_loss_is_made_good() {
 
 proptest! {
     #[test]
-    fn wide_rows_come_back(columns in 3usize..255, seed: u64, picks in any::<[prop::sample::Index; 3]>()) {
+    fn wide_rows_are_reconstructed(columns in 3usize..255, seed: u64, picks in any::<[prop::sample::Index; 3]>()) {
         let data = row(columns, 0, columns, seed);
         let parity = parities(&data, 3);
         let mut have: Vec<Option<&[u8]>> = data.iter().map(|d| Some(&d[..])).collect();
         picks.iter().for_each(|p| have[p.index(columns)] = None);
         let gaps: Vec<usize> = (0..columns).filter(|&i| have[i].is_none()).collect();
-        let proof: Vec<Option<&[u8]>> = parity.iter().map(|p| Some(&p[..])).collect();
+        let known_parity: Vec<Option<&[u8]>> = parity.iter().map(|p| Some(&p[..])).collect();
         let mut rebuilt = vec![vec![0; 512]; gaps.len()];
         let mut buffers: Vec<&mut [u8]> = rebuilt.iter_mut().map(|r| &mut r[..]).collect();
-        reconstruct(&have, &proof, &mut buffers).unwrap();
+        reconstruct(&have, &known_parity, &mut buffers).unwrap();
         for (gap, bytes) in gaps.iter().zip(&rebuilt) {
             prop_assert_eq!(bytes, &data[*gap]);
         }
@@ -75,7 +75,7 @@ proptest! {
 }
 
 #[test]
-fn check_sees_one_wrong_byte() {
+fn check_detects_one_wrong_byte() {
     let mut data = row(4, 1, 2, 5);
     let mut parity = parities(&data, 2);
     let verdict = |data: &[Vec<u8>], parity: &[Vec<u8>]| {
@@ -89,23 +89,23 @@ fn check_sees_one_wrong_byte() {
     parity[1][1023] ^= 1;
     data[3][0] ^= 0x80;
     assert!(!verdict(&data, &parity));
-    // A row that is not looked at does not count.
+    // A parity column that is `None` is skipped.
     let columns: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
     assert!(check(&columns, &[None, None]).unwrap() && !check(&columns, &[None, Some(&parity[1])]).unwrap());
 }
 
 #[test]
-fn impossible_rows_are_refused() {
-    let refused = |r: Result<(), CodecError>| matches!(r, Err(CodecError::Columns { .. }));
+fn invalid_rows_are_rejected() {
+    let is_rejected = |r: Result<(), CodecError>| matches!(r, Err(CodecError::Columns { .. }));
     let mut short = [0; 2];
-    assert!(refused(generate(&[], &mut [&mut short])));
-    assert!(refused(generate(&[&[1, 2, 3]], &mut [&mut short])));
-    assert!(refused(generate(&[&[1]], &mut [])));
-    assert!(refused(generate(&[&[1][..]; 256], &mut [&mut short])));
-    assert!(refused(reconstruct(&[None, Some(&[1])], &[None], &mut [&mut short])));
-    assert!(refused(reconstruct(&[None, Some(&[1])], &[Some(&[1, 2])], &mut [])));
-    assert!(refused(reconstruct(&[None, None], &[Some(&[1, 2])], &mut [&mut [0], &mut [0]])));
-    assert!(refused(reconstruct(&[None], &[Some(&[1])], &mut [&mut short])));
-    assert!(refused(reconstruct(&[], &[], &mut [])));
+    assert!(is_rejected(generate(&[], &mut [&mut short])));
+    assert!(is_rejected(generate(&[&[1, 2, 3]], &mut [&mut short])));
+    assert!(is_rejected(generate(&[&[1]], &mut [])));
+    assert!(is_rejected(generate(&[&[1][..]; 256], &mut [&mut short])));
+    assert!(is_rejected(reconstruct(&[None, Some(&[1])], &[None], &mut [&mut short])));
+    assert!(is_rejected(reconstruct(&[None, Some(&[1])], &[Some(&[1, 2])], &mut [])));
+    assert!(is_rejected(reconstruct(&[None, None], &[Some(&[1, 2])], &mut [&mut [0], &mut [0]])));
+    assert!(is_rejected(reconstruct(&[None], &[Some(&[1])], &mut [&mut short])));
+    assert!(is_rejected(reconstruct(&[], &[], &mut [])));
     assert_eq!(reconstruct(&[Some(&[1])], &[None], &mut []), Ok(()));
 }

@@ -1,4 +1,4 @@
-//! The least that reads a dataset from a single disk.
+//! A minimal reader of datasets on a single disk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use weir_codec::crypt::{DatasetKey, verify_indirect};
 use weir_codec::{Salt, decompress};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dnode, Dva, Endian, ObjectType};
 
-/// Where the space that pointers address begins on a device.
+/// Byte offset on a device of the space that DVAs address.
 const FRONT: u64 = 4 << 20;
 
-/// The disk of an unpacked golden.
+/// The disk image of an unpacked golden pool.
 pub struct Image {
     disk: Vec<u8>,
     salt: Salt,
@@ -23,7 +23,7 @@ pub fn bytes<const N: usize>(digits: &str) -> [u8; N] {
     std::array::from_fn(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).unwrap())
 }
 
-/// A pointer to an object set, from zdb's words.
+/// A pointer to an object set, parsed from zdb's output.
 pub fn root_pointer(text: &str) -> BlockPointer {
     let hex = |s: &str| u64::from_str_radix(s, 16).unwrap();
     let after = |mark: &str| text.split_once(mark).unwrap().1.split([' ', '/', 'L', '>']).next().unwrap();
@@ -57,7 +57,7 @@ pub fn root_pointer(text: &str) -> BlockPointer {
     BlockPointer::from_words(words)
 }
 
-/// The bytes of members of a golden's archive, one after the other; of all without names.
+/// The concatenated bytes of members of a golden pool's archive; of all members if no names are given.
 pub fn unpack(folder: &Path, name: &str, members: &[&str]) -> Vec<u8> {
     let archive = folder.join(format!("{name}.tar.zst"));
     let command = "archive=$0; zstd -dc \"$archive\" | tar -xO -f - \"$@\"";
@@ -67,12 +67,12 @@ pub fn unpack(folder: &Path, name: &str, members: &[&str]) -> Vec<u8> {
 }
 
 impl Image {
-    /// Unpacks the golden's one disk.
+    /// Unpacks the disk image of a golden pool with one disk.
     pub fn unpack(folder: &Path, name: &str, salt: Salt) -> Self {
         Image { disk: unpack(folder, name, &[]), salt }
     }
 
-    /// A block's logical bytes, proven.
+    /// A block's logical bytes, verified.
     fn read(&self, pointer: &BlockPointer, key: Option<&DatasetKey>) -> Vec<u8> {
         let lsize = pointer.lsize_bytes() as usize;
         if let Some(embedded) = pointer.embedded() {
@@ -101,15 +101,15 @@ impl Image {
         logical
     }
 
-    /// All the logical bytes below a dnode, up to its last block.
+    /// The logical bytes of an object, up to its last block.
     fn contents(&self, dnode: &Dnode, key: Option<&DatasetKey>) -> Vec<u8> {
         let block_bytes = dnode.data_block_bytes as usize;
         let mut out = vec![0; (dnode.max_block_id as usize + 1) * block_bytes];
-        let below = 1usize << (dnode.indirect_shift - 7);
-        // The span of a pointer at the top, in blocks.
-        let span = below.pow(u32::from(dnode.levels) - 1);
+        let fan_out = 1usize << (dnode.indirect_shift - 7);
+        // Number of data blocks fan_out a top-level pointer.
+        let span = fan_out.pow(u32::from(dnode.levels) - 1);
         for (i, pointer) in dnode.block_pointers.iter().enumerate() {
-            self.subtree(pointer, key, i * span, below, block_bytes, &mut out);
+            self.subtree(pointer, key, i * span, fan_out, block_bytes, &mut out);
         }
         out
     }
@@ -119,7 +119,7 @@ impl Image {
         pointer: &BlockPointer,
         key: Option<&DatasetKey>,
         first: usize,
-        below: usize,
+        fan_out: usize,
         block_bytes: usize,
         out: &mut [u8],
     ) {
@@ -131,15 +131,15 @@ impl Image {
             out[first * block_bytes..][..block_bytes].copy_from_slice(&block);
             return;
         }
-        let span = below.pow(u32::from(pointer.level()) - 1);
+        let span = fan_out.pow(u32::from(pointer.level()) - 1);
         for (i, child) in block.as_chunks::<128>().0.iter().enumerate() {
             let words = std::array::from_fn(|w| u64::from_le_bytes(std::array::from_fn(|b| child[8 * w + b])));
-            self.subtree(&BlockPointer::from_words(words), key, first + i * span, below, block_bytes, out);
+            self.subtree(&BlockPointer::from_words(words), key, first + i * span, fan_out, block_bytes, out);
         }
     }
 
-    /// Visits every object of the set below `root` with its contents; the accounting objects and spill blocks are read
-    /// as well.
+    /// Visits every object of the object set at `root` with its contents; also reads the accounting objects and spill
+    /// blocks.
     pub fn objects(&self, root: &BlockPointer, key: Option<&DatasetKey>, mut visit: impl FnMut(u64, &[u8])) {
         let set = self.read(root, key);
         let meta = Dnode::decode(&set, Endian::Little).unwrap().unwrap();
@@ -162,11 +162,12 @@ impl Image {
         }
     }
 
-    /// Opens every encrypted log block that a pointer in another log block leads to, chained still or not: their
-    /// number, and that of their records by type.
+    /// Decrypts every encrypted log block that another log block points to, even if no longer part of a chain.
+    /// Returns the number of blocks, and the number of records by type.
     pub fn log_blocks(&self, key: &DatasetKey) -> (usize, BTreeMap<u64, usize>) {
         let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-        let (mut blocks, mut records) = (0, BTreeMap::new());
+        let mut blocks = 0;
+        let mut records = BTreeMap::new();
         let chain_headers = self.disk.chunks(4096).filter(|c| c.len() == 4096 && word(c, 144) == MAGIC);
         for header in chain_headers {
             let pointer = BlockPointer::from_words(std::array::from_fn(|i| word(header, 8 + 8 * i)));
