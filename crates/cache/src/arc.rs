@@ -1,60 +1,65 @@
-//! The replacement policy: ARC (Megiddo and Modha, FAST 2003) with the metadata balance of OpenZFS 2.2. Pure.
+//! The replacement policy: ARC (Megiddo and Modha, FAST 2003) with the metadata balance of OpenZFS 2.2. Pure: no I/O,
+//! no clock, no lock.
 //!
-//! Blocks seen once lately live in *recent*, blocks seen again in *frequent*. What is evicted leaves its key in a
-//! *ghost* list: a miss that hits a ghost says that this list was too small, and moves the targets towards it.
+//! Blocks used once recently are in the *MRU* list, blocks used again in the *MFU* list. An evicted block leaves its
+//! key in a *ghost* list. A miss whose key is in a ghost list shows that the corresponding list was too small, and
+//! raises its target.
 //!
 //! ```text
-//!   recent ghost ← recent | frequent → frequent ghost     once for data, once for metadata
-//!                       ↑ targets: share of recent in data, share of recent in metadata, share of metadata
+//!   MRU ghost ← MRU | MFU → MFU ghost     once for data, once for metadata
+//!                       ↑ targets: share of MRU in data, share of MRU in metadata, share of metadata
 //! ```
 //!
-//! What is being read on its way in has its room *reserved* beforehand: what is evicted for it is free when its memory is
-//! taken, so that budget and spares bound the memory, not budget, spares and all that is under way.
+//! The size of a block that is being read is *reserved* before the read: other blocks are evicted before its memory
+//! is allocated, so that reads in flight do not add to the budget.
 //!
-//! Invariants: resident and reserved bytes ≤ budget (unless more than the budget is reserved); ghost bytes (sizes of what is gone) ≤ budget; each key is in one list.
-//! Rejected: one clock hand over everything (a scan flushes it), fixed metadata limits (always wrong for somebody).
+//! Invariants: resident plus reserved bytes ≤ budget, unless the reservations alone exceed it; ghost bytes (sizes of
+//! evicted blocks) ≤ budget; each key is in one list.
+//!
+//! Rejected: a single CLOCK list (a scan flushes it); fixed metadata limits (wrong for some workloads).
+//!
 //! Source of the balance: OpenZFS `module/zfs/arc.c`, `arc_adapt`, `arc_evict`.
 
 use std::hash::Hash;
 use weir_machine::FixedMap;
 
-/// Two hits closer together than this count as one use (`ARC_MINTIME`, 62 ms): small reads that walk through one block
-/// do not make it frequent.
-pub const SAME_USE_NS: u64 = 62_000_000;
+/// Minimum time between two hits of an MRU block to promote it to MFU, in nanoseconds (`ARC_MINTIME`, 62 ms): a
+/// sequence of small reads of one block is one use.
+pub const MIN_REUSE_NS: u64 = 62_000_000;
 
-/// What a block is to the balance.
+/// Class of a block for the balance of data and metadata (`arc_buf_contents_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ContentClass {
     /// File and volume contents.
     Data,
     /// Everything else.
     Metadata,
 }
 
-/// A list of the policy.
+/// A list of the policy (`arc_state_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum List {
-    /// Seen once lately.
-    Recent,
-    /// Seen again.
-    Frequent,
-    /// Evicted from recent.
-    RecentGhost,
-    /// Evicted from frequent.
-    FrequentGhost,
+pub enum ArcState {
+    /// Resident; used once recently.
+    Mru,
+    /// Resident; used more than once.
+    Mfu,
+    /// Evicted from MRU; only the key remains.
+    MruGhost,
+    /// Evicted from MFU; only the key remains.
+    MfuGhost,
 }
 
 const LISTS: usize = 8;
-/// Targets are fractions of 2^32.
+/// The value 1 of a share: shares are fractions of 2^32.
 const ONE: u64 = 1 << 32;
 
-impl List {
-    fn slot(self, kind: Kind) -> usize {
+impl ArcState {
+    fn slot(self, kind: ContentClass) -> usize {
         self as usize * 2 + kind as usize
     }
 
     fn is_ghost(self) -> bool {
-        matches!(self, List::RecentGhost | List::FrequentGhost)
+        matches!(self, ArcState::MruGhost | ArcState::MfuGhost)
     }
 }
 
@@ -63,8 +68,8 @@ struct Node<K, V> {
     /// `None` in ghost lists.
     value: Option<V>,
     cost_bytes: u64,
-    kind: Kind,
-    list: List,
+    kind: ContentClass,
+    list: ArcState,
     prefetched: bool,
     used_ns: u64,
     newer: usize,
@@ -81,99 +86,100 @@ struct Chain {
     count: u64,
 }
 
-/// What a look-up found.
+/// Result of [`ArcPolicy::get`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found<V> {
-    /// Here it is; `prefetched` says that this is the first demand for a block that prefetch brought.
+pub enum ArcLookup<V> {
+    /// The block is resident.
     Hit {
         /// The value.
         value: V,
-        /// Whether prefetch brought it and nobody asked before.
+        /// Whether this is the first demand read of a prefetched block.
         prefetched: bool,
     },
-    /// Not here.
+    /// The block is not resident.
     Miss,
 }
 
-/// A figure of each list, for `arcstat`.
+/// Sizes and counters of the policy, for `arcstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
-    /// Resident bytes: recent data, recent metadata, frequent data, frequent metadata.
+pub struct ArcSizes {
+    /// Resident bytes: MRU data, MRU metadata, MFU data, MFU metadata.
     pub resident_bytes: [u64; 4],
     /// Ghost bytes in the same order.
     pub ghost_bytes: [u64; 4],
-    /// Resident blocks.
+    /// Number of resident blocks.
     pub resident_count: u64,
-    /// The budget.
+    /// The budget: maximum of resident plus reserved bytes.
     pub budget_bytes: u64,
-    /// Target for metadata.
+    /// Target for resident metadata.
     pub metadata_target_bytes: u64,
-    /// Ghost hits so far: recent, frequent.
+    /// Ghost hits so far: MRU, MFU.
     pub ghost_hits: [u64; 2],
-    /// Evictions so far.
+    /// Number of evictions so far.
     pub evictions: u64,
 }
 
-/// The policy together with what it keeps.
-pub struct Arc<K, V> {
+/// The ARC policy with the values of the resident blocks.
+pub struct ArcPolicy<K, V> {
     budget_bytes: u64,
     reserved_bytes: u64,
     index: FixedMap<K, usize>,
     nodes: Vec<Node<K, V>>,
     free: Vec<usize>,
     chains: [Chain; LISTS],
-    /// Share of recent in data and in metadata, of 2^32.
-    recent_share: [u64; 2],
-    /// Share of metadata in everything, of 2^32.
+    /// Target share of MRU in data and in metadata; see [`ONE`].
+    mru_share: [u64; 2],
+    /// Target share of metadata in the budget; see [`ONE`].
     metadata_share: u64,
     ghost_hits: [u64; 2],
     evictions: u64,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> ArcPolicy<K, V> {
     /// An empty cache of `budget_bytes`.
     pub fn new(budget_bytes: u64) -> Self {
-        Arc {
+        ArcPolicy {
             budget_bytes,
             reserved_bytes: 0,
             index: FixedMap::default(),
             nodes: Vec::new(),
             free: Vec::new(),
             chains: [Chain { newest: NIL, oldest: NIL, bytes: 0, count: 0 }; LISTS],
-            recent_share: [ONE / 2; 2],
+            mru_share: [ONE / 2; 2],
             metadata_share: ONE / 4,
             ghost_hits: [0; 2],
             evictions: 0,
         }
     }
 
-    /// Looks for `key` on demand at time `now_ns`, and books the use.
-    pub fn get(&mut self, key: &K, now_ns: u64) -> Found<V> {
-        let Some(&at) = self.index.get(key) else { return Found::Miss };
+    /// Looks up `key` for a demand read at time `now_ns` and records the use.
+    pub fn get(&mut self, key: &K, now_ns: u64) -> ArcLookup<V> {
+        let Some(&at) = self.index.get(key) else { return ArcLookup::Miss };
         let node = &mut self.nodes[at];
-        let Some(value) = node.value.clone() else { return Found::Miss };
+        let Some(value) = node.value.clone() else { return ArcLookup::Miss };
         let prefetched = std::mem::take(&mut node.prefetched);
-        let again = !prefetched && now_ns.saturating_sub(node.used_ns) >= SAME_USE_NS;
+        let again = !prefetched && now_ns.saturating_sub(node.used_ns) >= MIN_REUSE_NS;
         node.used_ns = now_ns;
-        let to = if again { List::Frequent } else { node.list };
+        let to = if again { ArcState::Mfu } else { node.list };
         self.unlink(at);
         self.link(at, to);
-        Found::Hit { value, prefetched }
+        ArcLookup::Hit { value, prefetched }
     }
 
-    /// Whether `key` is resident; books nothing.
+    /// Whether `key` is resident; records no use.
     pub fn contains(&self, key: &K) -> bool {
         self.index.get(key).is_some_and(|&at| self.nodes[at].value.is_some())
     }
 
-    /// Puts a block in after a miss; evicts what the budget asks for. A block larger than the budget is not kept.
-    pub fn insert(&mut self, key: K, value: V, cost_bytes: u64, kind: Kind, prefetched: bool, now_ns: u64) {
-        let mut list = List::Recent;
+    /// Inserts a block after a miss and evicts others as the budget requires. A block larger than the budget is not
+    /// inserted.
+    pub fn insert(&mut self, key: K, value: V, cost_bytes: u64, kind: ContentClass, prefetched: bool, now_ns: u64) {
+        let mut list = ArcState::Mru;
         if let Some(&at) = self.index.get(&key) {
             let old = self.nodes[at].list;
             if old.is_ghost() && !prefetched {
                 self.adapt(old, self.nodes[at].kind, cost_bytes);
-                list = List::Frequent;
+                list = ArcState::Mfu;
             } else if !old.is_ghost() {
                 list = old;
             }
@@ -182,7 +188,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
         if cost_bytes > self.budget_bytes {
             return;
         }
-        self.make_room(cost_bytes);
+        self.evict_for(cost_bytes);
         let node = Node {
             key: key.clone(),
             value: Some(value),
@@ -208,24 +214,25 @@ impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
         self.link(at, list);
     }
 
-    /// Makes room for a block of `cost_bytes` that is about to be read; to be given back with [`Arc::release`].
+    /// Reserves `cost_bytes` for a block that is about to be read, evicting others. The caller must undo it with
+    /// [`ArcPolicy::release`].
     pub fn reserve(&mut self, cost_bytes: u64) {
         self.reserved_bytes += cost_bytes;
-        self.make_room(0);
+        self.evict_for(0);
     }
 
-    /// Gives back what was reserved: before the block is put in, or when it does not come.
+    /// Ends a reservation of [`ArcPolicy::reserve`]: before the block is inserted, or when its read failed.
     pub fn release(&mut self, cost_bytes: u64) {
         self.reserved_bytes = self.reserved_bytes.saturating_sub(cost_bytes);
     }
 
-    /// Changes the budget; a smaller one evicts at once.
+    /// Sets the budget; a smaller one evicts blocks immediately.
     pub fn set_budget(&mut self, budget_bytes: u64) {
         self.budget_bytes = budget_bytes;
-        self.make_room(0);
+        self.evict_for(0);
     }
 
-    /// The budget.
+    /// The budget: maximum of resident plus reserved bytes.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
     }
@@ -235,15 +242,15 @@ impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
         self.chains[..4].iter().map(|c| c.bytes).sum()
     }
 
-    /// Bytes that the ghosts stand for.
+    /// Sizes of the evicted blocks whose keys are in ghost lists, in bytes.
     pub fn ghost_bytes(&self) -> u64 {
         self.chains[4..].iter().map(|c| c.bytes).sum()
     }
 
-    /// The figures.
-    pub fn sizes(&self) -> Sizes {
+    /// Sizes and counters.
+    pub fn sizes(&self) -> ArcSizes {
         let bytes = |i: usize| self.chains[i].bytes;
-        Sizes {
+        ArcSizes {
             resident_bytes: [bytes(0), bytes(1), bytes(2), bytes(3)],
             ghost_bytes: [bytes(4), bytes(5), bytes(6), bytes(7)],
             resident_count: self.chains[..4].iter().map(|c| c.count).sum(),
@@ -254,38 +261,39 @@ impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
         }
     }
 
-    /// A miss hit a ghost: its list deserves more.
-    fn adapt(&mut self, ghost: List, kind: Kind, cost_bytes: u64) {
-        let bytes_of = |list: List| self.chains[list.slot(kind)].bytes.max(1);
-        let (recent, frequent) = (bytes_of(List::RecentGhost), bytes_of(List::FrequentGhost));
+    /// Raises the target of a list after a miss that hit its ghost list.
+    fn adapt(&mut self, ghost: ArcState, kind: ContentClass, cost_bytes: u64) {
+        let bytes_of = |list: ArcState| self.chains[list.slot(kind)].bytes.max(1);
+        let mru = bytes_of(ArcState::MruGhost);
+        let mfu = bytes_of(ArcState::MfuGhost);
         let step = (u128::from(cost_bytes) * u128::from(ONE) / u128::from(self.budget_bytes.max(1))) as u64;
-        let share = &mut self.recent_share[kind as usize];
+        let share = &mut self.mru_share[kind as usize];
         let weight = |other: u64, own: u64| (other / own).clamp(1, 10);
-        *share = if ghost == List::RecentGhost {
+        *share = if ghost == ArcState::MruGhost {
             self.ghost_hits[0] += 1;
-            share.saturating_add(step.saturating_mul(weight(frequent, recent))).min(ONE / 100 * 99)
+            share.saturating_add(step.saturating_mul(weight(mfu, mru))).min(ONE / 100 * 99)
         } else {
             self.ghost_hits[1] += 1;
-            share.saturating_sub(step.saturating_mul(weight(recent, frequent))).max(ONE / 100)
+            share.saturating_sub(step.saturating_mul(weight(mru, mfu))).max(ONE / 100)
         };
         self.metadata_share = match kind {
-            Kind::Metadata => self.metadata_share.saturating_add(step).min(ONE / 100 * 95),
-            Kind::Data => self.metadata_share.saturating_sub(step).max(ONE / 20),
+            ContentClass::Metadata => self.metadata_share.saturating_add(step).min(ONE / 100 * 95),
+            ContentClass::Data => self.metadata_share.saturating_sub(step).max(ONE / 20),
         };
     }
 
-    fn make_room(&mut self, cost_bytes: u64) {
+    fn evict_for(&mut self, cost_bytes: u64) {
         while self.resident_bytes() + self.reserved_bytes + cost_bytes > self.budget_bytes {
             let Some(victim) = self.victim() else { break };
             self.evictions += 1;
             let list = match self.nodes[victim].list {
-                List::Recent => List::RecentGhost,
-                _ => List::FrequentGhost,
+                ArcState::Mru => ArcState::MruGhost,
+                _ => ArcState::MfuGhost,
             };
             self.unlink(victim);
             if self.nodes[victim].prefetched {
-                // Nobody ever asked for it: its coming back would say nothing about the lists.
-                self.forget(victim);
+                // It was prefetched and never demanded, so a later miss would carry no information about the lists.
+                self.remove(victim);
             } else {
                 self.nodes[victim].value = None;
                 self.link(victim, list);
@@ -300,19 +308,20 @@ impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
         }
     }
 
-    /// The oldest block of the list that is furthest over its target.
+    /// The oldest block of a list that exceeds its target.
     fn victim(&self) -> Option<usize> {
-        let bytes = |list: List, kind: Kind| self.chains[list.slot(kind)].bytes;
-        let of_kind = |kind| bytes(List::Recent, kind) + bytes(List::Frequent, kind);
+        let bytes = |list: ArcState, kind: ContentClass| self.chains[list.slot(kind)].bytes;
+        let of_kind = |kind| bytes(ArcState::Mru, kind) + bytes(ArcState::Mfu, kind);
         let metadata_target = share_of(self.metadata_share, self.budget_bytes);
-        let first = if of_kind(Kind::Metadata) > metadata_target { Kind::Metadata } else { Kind::Data };
-        let second = if first == Kind::Data { Kind::Metadata } else { Kind::Data };
+        let first =
+            if of_kind(ContentClass::Metadata) > metadata_target { ContentClass::Metadata } else { ContentClass::Data };
+        let second = if first == ContentClass::Data { ContentClass::Metadata } else { ContentClass::Data };
         [first, second].into_iter().find_map(|kind| {
-            let recent_target = share_of(self.recent_share[kind as usize], of_kind(kind));
-            let order = if bytes(List::Recent, kind) > recent_target {
-                [List::Recent, List::Frequent]
+            let mru_target = share_of(self.mru_share[kind as usize], of_kind(kind));
+            let order = if bytes(ArcState::Mru, kind) > mru_target {
+                [ArcState::Mru, ArcState::Mfu]
             } else {
-                [List::Frequent, List::Recent]
+                [ArcState::Mfu, ArcState::Mru]
             };
             order.into_iter().map(|list| self.chains[list.slot(kind)].oldest).find(|&at| at != NIL)
         })
@@ -320,10 +329,10 @@ impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
 
     fn drop_node(&mut self, at: usize) {
         self.unlink(at);
-        self.forget(at);
+        self.remove(at);
     }
 
-    fn forget(&mut self, at: usize) {
+    fn remove(&mut self, at: usize) {
         self.nodes[at].value = None;
         self.index.remove(&self.nodes[at].key);
         self.free.push(at);
@@ -346,7 +355,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Arc<K, V> {
         self.chains[slot].count -= 1;
     }
 
-    fn link(&mut self, at: usize, list: List) {
+    fn link(&mut self, at: usize, list: ArcState) {
         let slot = list.slot(self.nodes[at].kind);
         let newest = self.chains[slot].newest;
         let node = &mut self.nodes[at];

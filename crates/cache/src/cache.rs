@@ -1,17 +1,17 @@
-//! The cache: the policy, the reads under way, and the pipeline below.
+//! The cache: combines the policy, the reads in flight and the block pipeline.
 //!
 //! ```text
-//!   read ── embedded, hole ──────────────────────────────────▶ pipeline (no storage: nothing to keep)
+//!   read ── embedded, hole ──────────────────────────────────▶ pipeline (no storage: not cached)
 //!     │── policy hit ─▶ bytes
-//!     │── somebody reads it already ─▶ wait for that read
-//!     └── else lead: pipeline ─▶ keep ─▶ tell those who wait
+//!     │── read in flight ─▶ wait for it
+//!     └── else lead: pipeline ─▶ insert ─▶ wake the waiters
 //! ```
 //!
-//! One lock over policy and flights, never held across a wait. A leader that is dropped (its client went away) strands
-//! nobody: its waiters wake and one of them leads. Errors are told to those who wait and not kept: the next read tries
-//! the disks again.
+//! One lock covers the policy and the table of reads in flight; it is never held across an await. If the leader of a
+//! read is dropped (its client disconnected), its waiters wake and one of them becomes the leader. The waiters
+//! receive the leader's error; errors are not cached, so the next read tries the disks again.
 
-use crate::arc::{Arc as Policy, Found, Kind, Sizes};
+use crate::arc::{ArcLookup, ArcPolicy, ArcSizes, ContentClass};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,15 @@ use weir_blocks::{BlockError, Blocks, CacheClass, MAX_BLOCK_BYTES, ReadOptions};
 use weir_format::BlockPointer;
 use weir_machine::{FixedMap, Machine, Priority, Request, Source};
 
-/// Bytes of prefetch under way at most; beyond that a prefetch is not started.
+/// Maximum bytes of prefetch in flight; beyond it no prefetch is started.
 const PREFETCH_LIMIT_BYTES: u64 = 32 << 20;
-/// What an entry costs beyond its bytes: list node, index, allocation.
+/// Memory cost of an entry in addition to its bytes: list node, index, allocation.
 const ENTRY_BYTES: u64 = 256;
-/// Buffers of at least a page begin at one, which costs up to a page more.
+/// Buffers of at least a page are page-aligned, which costs up to one more page.
 const PAGE_BYTES: u64 = 4096;
 
-/// What a cached block is known by: where its first copy lies and when it was put there. A raw (still encrypted or
-/// compressed) form is another entry.
+/// Key of a cached block: address of its first copy and physical birth. The raw form (still encrypted or compressed)
+/// is a separate entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     offset_bytes: u64,
@@ -37,48 +37,48 @@ struct Key {
     raw: bool,
 }
 
-/// What becomes of a read that others wait for.
-struct Flight {
+/// A read in flight, with the readers that wait for its result.
+struct InFlightRead {
     waiters: Vec<oneshot::Sender<Result<Bytes, BlockError>>>,
     prefetch: bool,
 }
 
 struct State {
-    policy: Policy<Key, Bytes>,
-    flights: FixedMap<Key, Flight>,
+    policy: ArcPolicy<Key, Bytes>,
+    in_flight: FixedMap<Key, InFlightRead>,
 }
 
 impl State {
-    /// Puts a read on the list, with room for what it will bring; gives what that costs.
-    fn depart(&mut self, key: Key, bp: &BlockPointer, prefetch: bool) -> u64 {
+    /// Registers a read in flight and reserves memory for its block. Returns the reserved bytes.
+    fn begin_read(&mut self, key: Key, bp: &BlockPointer, prefetch: bool) -> u64 {
         let cost = cost_bytes(bp.lsize_bytes().min(MAX_BLOCK_BYTES));
         self.policy.reserve(cost);
-        self.flights.insert(key, Flight { waiters: Vec::new(), prefetch });
+        self.in_flight.insert(key, InFlightRead { waiters: Vec::new(), prefetch });
         cost
     }
 
-    /// Takes a read off the list; gives those who wait for it.
-    fn land(&mut self, key: &Key, cost: u64) -> Vec<oneshot::Sender<Result<Bytes, BlockError>>> {
+    /// Removes a read in flight and its reservation; returns its waiters.
+    fn finish_read(&mut self, key: &Key, cost: u64) -> Vec<oneshot::Sender<Result<Bytes, BlockError>>> {
         self.policy.release(cost);
-        self.flights.remove(key).map_or_else(Vec::new, |f| f.waiters)
+        self.in_flight.remove(key).map_or_else(Vec::new, |f| f.waiters)
     }
 }
 
-/// Counters since the start.
+/// Counters since the cache was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Reads answered from memory, of blocks that a demand brought.
+    /// Reads served from memory, of blocks cached by a demand read or a write.
     pub demand_hits: u64,
-    /// Reads answered from memory or a read under way, of blocks that prefetch brought.
+    /// First reads of prefetched blocks, served from memory or by the prefetch in flight.
     pub prefetch_hits: u64,
-    /// Reads that joined a demand read under way.
+    /// Reads that joined a demand read in flight.
     pub joined: u64,
-    /// Reads that went to the pipeline.
+    /// Reads passed to the pipeline.
     pub misses: u64,
-    /// Blocks that prefetch asked for.
+    /// Prefetches started.
     pub prefetches: u64,
     /// Sizes of the lists.
-    pub sizes: Sizes,
+    pub sizes: ArcSizes,
 }
 
 #[derive(Default)]
@@ -90,7 +90,7 @@ struct Counters {
     prefetches: AtomicU64,
 }
 
-/// The cache above one pool's blocks.
+/// The cache of one pool's blocks.
 pub struct Cache {
     machine: Machine,
     blocks: Arc<Blocks>,
@@ -99,26 +99,26 @@ pub struct Cache {
     prefetching_bytes: AtomicU64,
 }
 
-enum Step {
+enum ReadAction {
     Hit(Bytes, Source),
     Join(oneshot::Receiver<Result<Bytes, BlockError>>, Source),
-    /// To be read, with this much room reserved.
+    /// The caller must read the block; the value is the reservation in bytes.
     Lead(u64),
 }
 
 impl Cache {
-    /// An empty cache of `budget_bytes` above `blocks`.
+    /// An empty cache of `budget_bytes` over `blocks`.
     pub fn new(machine: Machine, blocks: Arc<Blocks>, budget_bytes: u64) -> Arc<Self> {
         Arc::new(Cache {
             machine,
             blocks,
-            state: Mutex::new(State { policy: Policy::new(budget_bytes), flights: FixedMap::default() }),
+            state: Mutex::new(State { policy: ArcPolicy::new(budget_bytes), in_flight: FixedMap::default() }),
             counters: Counters::default(),
             prefetching_bytes: AtomicU64::new(0),
         })
     }
 
-    /// The pipeline below.
+    /// The block pipeline that the cache reads through.
     pub fn blocks(&self) -> &Arc<Blocks> {
         &self.blocks
     }
@@ -128,66 +128,72 @@ impl Cache {
         &self.machine
     }
 
-    /// The logical bytes of a block, proven by its checksum: from memory if there, else through the pipeline.
+    /// Returns the logical bytes of a block, verified by its checksum: from memory if cached, else through the
+    /// pipeline.
+    ///
+    /// # Errors
+    /// [`BlockError`] of the pipeline, also if another reader's read in flight fails.
     pub async fn read(&self, rq: &Request, bp: &BlockPointer, opts: &ReadOptions) -> Result<Bytes, BlockError> {
         let Some(key) = key_of(bp, opts) else {
             return self.blocks.read(rq, bp, opts).await;
         };
         loop {
-            match self.step(key, bp) {
-                Step::Hit(bytes, source) => {
+            match self.look_up(key, bp) {
+                ReadAction::Hit(bytes, source) => {
                     rq.book(source, bytes.len() as u64);
                     return Ok(bytes);
                 }
-                Step::Join(result, source) => {
-                    // The leader was dropped: look again, and perhaps lead.
+                ReadAction::Join(result, source) => {
+                    // The leader was dropped: look up again, and possibly become the leader.
                     let Ok(result) = result.await else { continue };
                     let bytes = result?;
                     rq.book(source, bytes.len() as u64);
                     return Ok(bytes);
                 }
-                Step::Lead(cost) => {
+                ReadAction::Lead(cost) => {
                     self.counters.misses.fetch_add(1, Ordering::Relaxed);
-                    return self.lead(Landing { cache: self, key, cost }, rq, bp, opts, false).await;
+                    return self.lead(InFlightGuard { cache: self, key, cost }, rq, bp, opts, false).await;
                 }
             }
         }
     }
 
-    /// Starts to fetch a block that somebody will soon want; gives at once. Not started when it is there already, when
-    /// too much is under way, or when the block would not be kept.
+    /// Starts reading a block that is expected to be read soon, and returns immediately. Does nothing if the block is
+    /// cached or in flight already, if too much prefetch is in flight, or if the block would not be cached.
     pub fn prefetch(self: &Arc<Self>, bp: &BlockPointer, opts: &ReadOptions) {
         let Some(key) = key_of(bp, opts) else { return };
         let size = bp.lsize_bytes();
         let cost = {
             let mut state = self.lock();
-            if state.policy.contains(&key) || state.flights.contains_key(&key) {
+            if state.policy.contains(&key) || state.in_flight.contains_key(&key) {
                 return;
             }
             if self.prefetching_bytes.load(Ordering::Relaxed).saturating_add(size) > PREFETCH_LIMIT_BYTES {
                 return;
             }
-            state.depart(key, bp, true)
+            state.begin_read(key, bp, true)
         };
         self.prefetching_bytes.fetch_add(size, Ordering::Relaxed);
         self.counters.prefetches.fetch_add(1, Ordering::Relaxed);
-        let (cache, bp, opts) = (self.clone(), *bp, opts.clone());
+        let cache = self.clone();
+        let bp = *bp;
+        let opts = opts.clone();
         let job = async move {
-            let landing = Landing { cache: &cache, key, cost };
+            let guard = InFlightGuard { cache: &cache, key, cost };
             let rq = Request::internal("prefetch").with_priority(Priority::Async);
-            // An error is told to those who joined; anybody else meets it on a read of their own.
-            let _ = cache.lead(landing, &rq, &bp, &opts, true).await;
+            // Readers that joined receive the error; any other reader reads the block itself.
+            let _ = cache.lead(guard, &rq, &bp, &opts, true).await;
             cache.prefetching_bytes.fetch_sub(size, Ordering::Relaxed);
         };
         drop(self.machine.tasks.spawn(job));
     }
 
-    /// Keeps the logical bytes of a block that was written just now: who wrote it may read it soon.
-    pub fn keep(&self, bp: &BlockPointer, opts: &ReadOptions, bytes: Bytes) {
+    /// Inserts the logical bytes of a block that was just written, since it may be read soon.
+    pub fn insert(&self, bp: &BlockPointer, opts: &ReadOptions, bytes: Bytes) {
         let Some(key) = key_of(bp, opts) else { return };
         let now_ns = self.machine.clock.now().0;
         let cost = cost_bytes(bytes.len() as u64);
-        self.lock().policy.insert(key, bytes, cost, kind_of(bp), false, now_ns);
+        self.lock().policy.insert(key, bytes, cost, class_of(bp), false, now_ns);
     }
 
     /// The counters and sizes.
@@ -203,7 +209,7 @@ impl Cache {
         }
     }
 
-    /// Forgets all blocks: some were decrypted with a key that is no longer loaded.
+    /// Removes all blocks, for example when the key of encrypted ones is unloaded.
     pub fn clear(&self) {
         let mut state = self.lock();
         let budget_bytes = state.policy.budget_bytes();
@@ -211,45 +217,45 @@ impl Cache {
         state.policy.set_budget(budget_bytes);
     }
 
-    /// Changes the budget; a smaller one evicts at once.
+    /// Sets the budget in bytes; a smaller one evicts blocks immediately.
     pub fn set_budget(&self, budget_bytes: u64) {
         self.lock().policy.set_budget(budget_bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock panics half-way through a change; a poisoned lock still holds whole lists.
+        // No change under the lock panics half-way, so the state behind a poisoned lock is consistent.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn step(&self, key: Key, bp: &BlockPointer) -> Step {
+    fn look_up(&self, key: Key, bp: &BlockPointer) -> ReadAction {
         let now_ns = self.machine.clock.now().0;
         let mut state = self.lock();
-        if let Found::Hit { value, prefetched } = state.policy.get(&key, now_ns) {
+        if let ArcLookup::Hit { value, prefetched } = state.policy.get(&key, now_ns) {
             let (counter, source) = if prefetched {
                 (&self.counters.prefetch_hits, Source::ArcPrefetch)
             } else {
                 (&self.counters.demand_hits, Source::ArcDemand)
             };
             counter.fetch_add(1, Ordering::Relaxed);
-            return Step::Hit(value, source);
+            return ReadAction::Hit(value, source);
         }
-        if let Some(flight) = state.flights.get_mut(&key) {
-            let (tell, result) = oneshot::channel();
-            flight.waiters.push(tell);
-            let (counter, source) = if flight.prefetch {
+        if let Some(read) = state.in_flight.get_mut(&key) {
+            let (sender, result) = oneshot::channel();
+            read.waiters.push(sender);
+            let (counter, source) = if read.prefetch {
                 (&self.counters.prefetch_hits, Source::ArcPrefetch)
             } else {
                 (&self.counters.joined, Source::ArcDemand)
             };
             counter.fetch_add(1, Ordering::Relaxed);
-            return Step::Join(result, source);
+            return ReadAction::Join(result, source);
         }
-        Step::Lead(state.depart(key, bp, false))
+        ReadAction::Lead(state.begin_read(key, bp, false))
     }
 
     async fn lead(
         &self,
-        landing: Landing<'_>,
+        guard: InFlightGuard<'_>,
         rq: &Request,
         bp: &BlockPointer,
         opts: &ReadOptions,
@@ -259,58 +265,66 @@ impl Cache {
         let waiters = {
             let now_ns = self.machine.clock.now().0;
             let mut state = self.lock();
-            let (key, waiters) = (landing.key, state.land(&landing.key, landing.cost));
+            let key = guard.key;
+            let waiters = state.finish_read(&guard.key, guard.cost);
             if let Ok(bytes) = &result {
-                // A prefetched block that somebody waited for has had its first demand.
-                let unasked = prefetch && waiters.is_empty();
-                state.policy.insert(key, bytes.clone(), cost_bytes(bytes.len() as u64), kind_of(bp), unasked, now_ns);
+                // A waiter was the first demand read of a prefetched block.
+                let undemanded = prefetch && waiters.is_empty();
+                state.policy.insert(
+                    key,
+                    bytes.clone(),
+                    cost_bytes(bytes.len() as u64),
+                    class_of(bp),
+                    undemanded,
+                    now_ns,
+                );
             }
             waiters
         };
-        std::mem::forget(landing);
+        std::mem::forget(guard);
         for waiter in waiters {
-            // A waiter that went away needs no answer.
+            // The waiter may have been dropped.
             let _ = waiter.send(result.clone());
         }
         result
     }
 }
 
-/// Takes a flight off the list when its leader is dropped before it lands, so that those who wait look again.
-struct Landing<'a> {
+/// Removes a read in flight if its leader is dropped before the read finishes, so that its waiters look up again.
+struct InFlightGuard<'a> {
     cache: &'a Cache,
     key: Key,
     cost: u64,
 }
 
-impl Drop for Landing<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let waiters = self.cache.lock().land(&self.key, self.cost);
+        let waiters = self.cache.lock().finish_read(&self.key, self.cost);
         drop(waiters);
     }
 }
 
-/// What keeping a block costs: its bytes, the entry, and what aligning its buffer to a page takes.
+/// Memory cost of a cached block in bytes: its bytes, the entry, and the page alignment of its buffer.
 fn cost_bytes(len: u64) -> u64 {
     len + ENTRY_BYTES + if len >= PAGE_BYTES { PAGE_BYTES } else { 0 }
 }
 
-fn kind_of(bp: &BlockPointer) -> Kind {
-    if bp.level() > 0 || bp.object_type().is_metadata() { Kind::Metadata } else { Kind::Data }
+fn class_of(bp: &BlockPointer) -> ContentClass {
+    if bp.level() > 0 || bp.object_type().is_metadata() { ContentClass::Metadata } else { ContentClass::Data }
 }
 
-/// The key of a block that may be kept; `None` for blocks without storage, those that `primarycache` keeps out, and
-/// encrypted ones to be read without their key: what was read with it is not theirs to see.
+/// The key of a block that may be cached. `None` for blocks without storage, blocks excluded by `primarycache`, and
+/// encrypted blocks that are read without their key: the reader must not get bytes that were decrypted with it.
 fn key_of(bp: &BlockPointer, opts: &ReadOptions) -> Option<Key> {
     if bp.is_encrypted() && !opts.raw && opts.keys.as_ref().is_none_or(|keys| keys.is_revoked()) {
         return None;
     }
-    let wanted = match opts.cache {
+    let cacheable = match opts.cache {
         CacheClass::All => true,
-        CacheClass::Metadata => kind_of(bp) == Kind::Metadata,
+        CacheClass::Metadata => class_of(bp) == ContentClass::Metadata,
         CacheClass::None => false,
     };
-    if !wanted || bp.is_embedded() || bp.is_hole() {
+    if !cacheable || bp.is_embedded() || bp.is_hole() {
         return None;
     }
     let dva = bp.dva(0);

@@ -1,13 +1,13 @@
-//! The adaptive replacement cache above the block pipeline: memory in front of disks.
+//! The adaptive replacement cache (ARC) over the block pipeline.
 //!
 //! ```text
-//!   reader ──▶ Cache::read ──▶ arc (policy, keeps bytes) ──miss──▶ weir-blocks
+//!   reader ──▶ Cache::read ──▶ arc (policy and bytes) ──miss──▶ weir-blocks
 //!                 ▲
 //!   prefetch (streams of one object) ── Cache::prefetch
 //! ```
 //!
-//! Only proven, decrypted, decompressed bytes are kept, under the address and birth of their block. A block never
-//! changes once written, so nothing is ever invalidated.
+//! Entries are verified, decrypted and decompressed bytes, keyed by the address and birth of their block. A block
+//! never changes once written, so entries need no invalidation.
 
 pub mod arc;
 mod cache;

@@ -1,36 +1,40 @@
-//! Guessing what will be read next: sequential and strided streams of one object. Pure.
+//! Predictive prefetch: detects sequential and strided streams of reads in one object. Pure: no I/O, no clock, no
+//! lock.
 //!
-//! Each object keeps a few *streams*. A read that continues one (it starts where the stream expects the next read, or a
-//! little later, since clients reorder) lets the stream run ahead: the distance doubles with every use of it, from
-//! a few reads' length to [`MAX_AHEAD_BYTES`], so that a short file costs little and a long one keeps every disk busy.
-//! A new stream costs nothing before its second read. Reads at a constant distance from each other make a *strided*
-//! stream, which fetches the next few steps.
+//! Each object has up to eight *streams*. A read continues a stream if it starts near the stream's end (clients
+//! reorder requests). Then the stream prefetches ahead: the distance doubles with every use, from a few reads' length
+//! to [`MAX_AHEAD_BYTES`], so that a short file costs little and a long one keeps every disk busy. A new stream
+//! prefetches nothing before its second read. Reads at a constant distance from each other form a *strided* stream,
+//! which prefetches the next few steps.
 //!
-//! What fails: a random reader makes streams that nobody continues; they are the first to be replaced, and never fetch.
-//! Theory in OpenZFS: `module/zfs/dmu_zfetch.c`.
+//! A random reader creates streams that are not continued; they prefetch nothing and are replaced first. Source:
+//! OpenZFS `module/zfs/dmu_zfetch.c`.
 
 use std::ops::Range;
 
-/// Distance of a stream's first prefetch, for long reads; for shorter ones, so many times their length: a stream that is one
-/// by chance costs little.
+/// Maximum distance of a stream's first prefetch, in bytes.
 pub const MIN_AHEAD_BYTES: u64 = 2 << 20;
+/// Distance of a stream's first prefetch, in lengths of its read: small for small reads, since they may
+/// continue a stream by chance.
 const MIN_AHEAD_READS: u64 = 4;
-/// Greatest distance.
+/// Maximum distance of prefetch ahead of the reader, in bytes.
 pub const MAX_AHEAD_BYTES: u64 = 16 << 20;
-/// Streams of one object.
+/// Maximum number of streams of one object.
 const STREAMS: usize = 8;
-/// A read may start this many times its length behind or after the expected place and still continue a stream (reordered
-/// requests), within these bounds. Not more for small reads: a random reader would meet its own old places by chance.
+/// A read continues a stream if it starts at most this many of its lengths before or after the stream's end, because
+/// requests may be reordered. [`SLACK_BYTES`] bounds the distance. A larger factor would make a random reader
+/// continue its own old streams by chance.
 const SLACK_READS: u64 = 8;
+/// Minimum and maximum of the slack, in bytes.
 const SLACK_BYTES: [u64; 2] = [64 << 10, 1 << 20];
-/// Steps that a strided stream fetches.
+/// Number of steps that a strided stream prefetches.
 const STRIDE_STEPS: u64 = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     /// End of the furthest read.
     next: u64,
-    /// Everything before this has been asked for.
+    /// End of the range that has been prefetched.
     ahead: u64,
     distance_bytes: u64,
     used: u64,
@@ -47,8 +51,8 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Books a read of `len` bytes at `offset` in an object of `size_bytes`; gives what should be fetched now, at most
-    /// two ranges inside the object, in the order of their need.
+    /// Records a read of `len` bytes at `offset` in an object of `size_bytes`. Returns the ranges to prefetch now,
+    /// inside the object and in the order of their expected use.
     pub fn observe(&mut self, offset: u64, len: u64, size_bytes: u64) -> Vec<Range<u64>> {
         let end = offset.saturating_add(len).min(size_bytes);
         if len == 0 || offset >= size_bytes {
@@ -115,9 +119,9 @@ impl Stream {
         self.distance_bytes = (self.distance_bytes * 2).clamp(least, MAX_AHEAD_BYTES);
         let from = self.ahead.max(self.next);
         let to = self.next.saturating_add(self.distance_bytes).min(size_bytes);
-        // Fetch in pieces worth a device operation, not byte by byte behind every small read.
-        let worth = to.saturating_sub(from) >= self.distance_bytes / 8 || to == size_bytes;
-        if from >= to || !worth {
+        // Prefetch in pieces large enough for a device operation, not after every small read.
+        let worthwhile = to.saturating_sub(from) >= self.distance_bytes / 8 || to == size_bytes;
+        if from >= to || !worthwhile {
             return None;
         }
         self.ahead = to;

@@ -1,6 +1,6 @@
-//! The cache over real blocks on a simulated disk: one read for all who want a block, and nobody stranded.
+//! Tests of the cache over real blocks on a simulated disk: single-flight reads, dropped leaders, prefetch, errors.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use weir_machine::{Access, Machine, Priority, Request, Source};
 use weir_sim::{SimWorld, Timing};
 
 const BLOCK_BYTES: u64 = 4096;
-/// Allocatable space begins after the two front labels and the boot block.
+/// Start of the allocatable space on a device: after the two front labels and the boot block.
 const DATA_START: u64 = 4 << 20;
 
-/// A pointer to block `n` of file contents, whose bytes are all `n`.
+/// A pointer to block `n` of file contents; all its bytes are `n`.
 fn pointer(n: u8) -> BlockPointer {
     let bytes = [n; BLOCK_BYTES as usize];
     let sums = checksum(ChecksumKind::Fletcher4, Endian::Little, &Salt::none(), &bytes).unwrap();
@@ -43,7 +43,7 @@ async fn cache(machine: &Machine, budget: u64) -> Arc<Cache> {
     Cache::new(machine.clone(), Arc::new(blocks), budget)
 }
 
-/// Runs `test` in a fresh world for some seeds.
+/// Runs `test` in a new world for each of several seeds.
 fn worlds<F: Future<Output = ()>>(test: impl Fn(Machine) -> F) {
     for seed in 1..20 {
         let world = SimWorld::new(seed);
@@ -57,17 +57,18 @@ fn device_reads(cache: &Cache) -> u64 {
 }
 
 #[test]
-fn many_who_want_a_block_cost_one_read_and_each_is_booked() {
+fn concurrent_reads_of_a_block_cost_one_device_read_and_are_all_accounted() {
     worlds(|machine| async move {
         let cache = cache(&machine, 1 << 20).await;
-        let (bp, options) = (pointer(3), ReadOptions::default());
+        let bp = pointer(3);
+        let options = ReadOptions::default();
         let requests: Vec<Request> = (0..10).map(|_| Request::internal("test")).collect();
         let answers = join_all(requests.iter().map(|rq| cache.read(rq, &bp, &options))).await;
         assert!(answers.iter().all(|a| a.as_ref().unwrap().iter().all(|b| *b == 3)));
         assert_eq!(device_reads(&cache), 1);
-        let booked = |source| requests.iter().map(|rq| rq.served_bytes(source)).sum::<u64>();
-        assert_eq!(booked(Source::Disk), BLOCK_BYTES, "one of them brought it from the disk");
-        assert_eq!(booked(Source::ArcDemand), 9 * BLOCK_BYTES, "nine had it from memory");
+        let served = |source| requests.iter().map(|rq| rq.served_bytes(source)).sum::<u64>();
+        assert_eq!(served(Source::Disk), BLOCK_BYTES, "one reader read it from the disk");
+        assert_eq!(served(Source::ArcDemand), 9 * BLOCK_BYTES, "nine readers were served from memory");
         let later = Request::internal("test");
         cache.read(&later, &bp, &options).await.unwrap();
         assert_eq!(later.served_bytes(Source::ArcDemand), BLOCK_BYTES);
@@ -76,14 +77,16 @@ fn many_who_want_a_block_cost_one_read_and_each_is_booked() {
 }
 
 #[test]
-fn a_leader_that_goes_away_strands_nobody() {
+fn waiters_of_a_dropped_leader_read_again() {
     worlds(|machine| async move {
         let cache = cache(&machine, 1 << 20).await;
-        let (bp, options) = (pointer(5), ReadOptions::default());
+        let bp = pointer(5);
+        let options = ReadOptions::default();
         let rq = Request::internal("leader");
         let mut leader = Box::pin(cache.read(&rq, &bp, &options));
         assert!(futures_util::poll!(&mut leader).is_pending());
-        let (cache2, bp2) = (cache.clone(), bp);
+        let cache2 = cache.clone();
+        let bp2 = bp;
         let waiter = machine.tasks.spawn(async move {
             let rq = Request::internal("waiter");
             cache2.read(&rq, &bp2, &ReadOptions::default()).await
@@ -95,10 +98,11 @@ fn a_leader_that_goes_away_strands_nobody() {
 }
 
 #[test]
-fn what_was_prefetched_says_so_once() {
+fn prefetched_blocks_are_accounted_once() {
     worlds(|machine| async move {
         let cache = cache(&machine, 1 << 20).await;
-        let (bp, options) = (pointer(1), ReadOptions::default());
+        let bp = pointer(1);
+        let options = ReadOptions::default();
         cache.prefetch(&bp, &options);
         cache.prefetch(&bp, &options);
         let rq = Request::internal("test");
@@ -111,7 +115,7 @@ fn what_was_prefetched_says_so_once() {
 }
 
 #[test]
-fn errors_are_not_kept_and_primarycache_is_honoured() {
+fn errors_are_not_cached_and_primarycache_is_honoured() {
     worlds(|machine| async move {
         let cache = cache(&machine, 1 << 20).await;
         let rq = Request::internal("test").with_priority(Priority::Sync);
@@ -129,13 +133,13 @@ fn errors_are_not_kept_and_primarycache_is_honoured() {
             for _ in 0..2 {
                 cache.read(&rq, &pointer(4), &options).await.unwrap();
             }
-            assert_eq!(device_reads(&cache) - before, 2, "file contents are not kept under {class:?}");
+            assert_eq!(device_reads(&cache) - before, 2, "file contents are not cached under {class:?}");
         }
     });
 }
 
 #[test]
-fn a_small_budget_keeps_what_fits() {
+fn a_small_budget_is_respected() {
     worlds(|machine| async move {
         let cache = cache(&machine, 3 * BLOCK_BYTES).await;
         let rq = Request::internal("test");

@@ -69,7 +69,7 @@ impl ObjectSet {
                 changes.orphans.push(first);
             }
             drop(state);
-            self.cache().keep(&pointer, &self.options_now(), bytes);
+            self.cache().insert(&pointer, &self.options_now(), bytes);
         } else {
             changes.orphans.push(pointer);
         }

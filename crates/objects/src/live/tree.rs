@@ -199,7 +199,7 @@ impl Writer<'_> {
         let (cache, rq) = (self.set.cache(), self.rq);
         let written = cache.blocks().write(rq, bytes.clone(), &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;
-        cache.keep(&pointer, &self.set.options_now(), bytes);
+        cache.insert(&pointer, &self.set.options_now(), bytes);
         self.born(tree, pointer);
         Ok(pointer)
     }
@@ -515,7 +515,7 @@ async fn write_batch(
         }
     };
     let written = blocks.into_iter().zip(pointers).map(|((n, bytes), pointer)| {
-        cache.keep(&pointer, read, bytes);
+        cache.insert(&pointer, read, bytes);
         (n, pointer)
     });
     Ok(written.collect())

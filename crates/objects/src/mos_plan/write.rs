@@ -202,7 +202,7 @@ impl MosPlan {
             let (level, block) = (options.level, options.block);
             match filled {
                 Ok(pointer) => {
-                    self.set.cache().keep(&pointer, self.set.options(), bytes);
+                    self.set.cache().insert(&pointer, self.set.options(), bytes);
                     pointers.insert((level, block), pointer);
                 }
                 Err(BlockError::NoRoom { psize_bytes, .. }) => small.push((block, psize_bytes)),
