@@ -1,19 +1,19 @@
-//! Volumes: one block device over an object set (what OpenZFS calls a zvol).
+//! Volumes (zvols): a block device over an object set.
 //!
 //! ```text
 //!   object 1   the device's bytes, in blocks of `volblocksize`; a hole reads as zeros
 //!   object 2   a ZAP: `size`, the device's size in bytes
 //! ```
 //!
-//! Reading is here, changing in `writing`. The size is the ZAP's word; what the object holds beyond it is not shown, and where it holds
-//! less the rest reads as zeros. A bad block is an error for the range that touches it alone.
+//! This module reads; `writing` writes. The size is that in the ZAP: data of object 1 beyond it is not visible, and
+//! bytes that object 1 does not have read as zeros. An unreadable block is an error only for reads that touch it.
 //!
 //! Source: OpenZFS `include/sys/zvol_impl.h` (`ZVOL_OBJ`, `ZVOL_ZAP_OBJ`), `module/zfs/zvol.c`.
 
 mod ranges;
 mod writing;
 
-pub use writing::Opening;
+pub use writing::WriteOptions;
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -22,83 +22,83 @@ use thiserror::Error;
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_objects::{Object, ObjectError, ObjectSet, Seek, zap};
-use writing::Writing;
+use writing::WriteState;
 
 const DATA: ObjectId = ObjectId(1);
 const PROPERTIES: ObjectId = ObjectId(2);
 
-/// Why a volume, or a part of it, can't be read.
+/// Why an operation on a volume failed.
 #[derive(Debug, Error)]
 pub enum VolumeError {
-    /// It is encrypted and its key is not loaded.
+    /// The volume is encrypted and its key is not loaded.
     #[error("the key of volume {name} is not loaded")]
     NoKey {
         /// The volume.
         name: String,
     },
-    /// The object set is none of a volume.
-    #[error("{name} does not say how large it is: it is no volume, or a damaged one")]
+    /// The object set has no volume size: it is not that of a volume, or is corrupt.
+    #[error("{name} has no volume size: not a volume, or corrupt")]
     NoSize {
         /// The volume.
         name: String,
     },
-    /// The range reaches past the end.
-    #[error("{len} bytes at {offset} reach past the end of volume {name} ({size_bytes} bytes)")]
+    /// The range extends past the end of the volume.
+    #[error("{len} bytes at {offset} extend past the end of volume {name} ({size_bytes} bytes)")]
     OutOfRange {
         /// The volume.
         name: String,
-        /// Where.
+        /// Start of the range in bytes.
         offset: u64,
-        /// How much.
+        /// Length of the range in bytes.
         len: u64,
-        /// The volume's size.
+        /// Size of the volume in bytes.
         size_bytes: u64,
     },
-    /// It is a snapshot, or open for reading alone.
+    /// The volume is a snapshot, or was opened read-only.
     #[error("volume {name} is read-only")]
     ReadOnly {
         /// The volume.
         name: String,
     },
-    /// The pool, or what the properties let the volume have of it, is full.
+    /// The pool is full, or the volume's quota is used up.
     #[error("no space left for volume {name}")]
     NoSpace {
         /// The volume.
         name: String,
     },
-    /// Its objects can't be read.
+    /// Access to the volume's objects failed.
     #[error("volume {name}, at byte {offset}: {source}")]
     Object {
         /// The volume.
         name: String,
-        /// Where in the volume; 0 while it is being opened.
+        /// Byte offset in the volume; 0 while it is being opened.
         offset: u64,
-        /// Why.
+        /// The cause.
         source: Box<ObjectError>,
     },
 }
 
-/// A stretch of a volume that is either stored or not.
+/// A contiguous range of a volume that is either allocated or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.
     pub len_bytes: u64,
-    /// Whether there are blocks; what is not stored reads as zeros.
+    /// Whether the range is allocated; a hole reads as zeros.
     pub data: bool,
 }
 
-/// A volume or a snapshot of one. How it is changed: [`Volume::open_writable`].
+/// A volume or a snapshot of one; [`Volume::open_writable`] opens it for writing.
 pub struct Volume {
     objects: Arc<ObjectSet>,
     name: String,
     size_bytes: AtomicU64,
     block_bytes: u32,
     read_only: AtomicBool,
-    writing: Option<Writing>,
+    write_state: Option<WriteState>,
     users: AtomicUsize,
 }
 
-/// Somebody uses a volume, until this is dropped.
+/// Registers a user of a volume until dropped: see [`Volume::attach`].
 pub struct Attachment(Arc<Volume>);
 
 impl Drop for Attachment {
@@ -115,7 +115,7 @@ impl Attachment {
 }
 
 impl Volume {
-    /// Opens the volume in `objects`.
+    /// Opens the volume in `objects` read-only.
     pub async fn open(rq: &Request, objects: Arc<ObjectSet>, name: &str) -> Result<Arc<Self>, VolumeError> {
         Self::open_as(rq, objects, name).await.map(Arc::new)
     }
@@ -129,7 +129,7 @@ impl Volume {
         let failed = |source| VolumeError::Object { name: name.clone(), offset: 0, source: Box::new(source) };
         let block_bytes = objects.object(rq, DATA).await.map_err(failed)?.dnode.data_block_bytes;
         let read_only = AtomicBool::new(false);
-        Ok(Volume { objects, name, size_bytes, block_bytes, read_only, writing: None, users: AtomicUsize::new(0) })
+        Ok(Volume { objects, name, size_bytes, block_bytes, read_only, write_state: None, users: AtomicUsize::new(0) })
     }
 
     async fn read_size(rq: &Request, objects: &Arc<ObjectSet>, name: &str) -> Result<u64, VolumeError> {
@@ -138,20 +138,22 @@ impl Volume {
         size.ok_or_else(|| VolumeError::NoSize { name: name.to_owned() })
     }
 
-    /// Its data, as it is now.
+    /// The current state of the data object.
     async fn data(&self, rq: &Request, offset: u64) -> Result<Arc<Object>, VolumeError> {
         self.objects.object(rq, DATA).await.map_err(|source| self.failed(offset, source))
     }
 
-    /// Registers a user: a volume that somebody uses is not destroyed, unless it is closed already.
+    /// Registers a user. A volume with users cannot be destroyed; the user must check [`Volume::is_closed`]
+    /// afterwards.
     pub fn attach(self: &Arc<Self>) -> Attachment {
         self.users.fetch_add(1, Ordering::SeqCst);
         Attachment(self.clone())
     }
 
-    /// Closes it for good, unless somebody uses it. Gives whether it is closed.
+    /// Closes the volume permanently unless it has users. Returns whether it is closed.
     pub fn close_unless_used(&self) -> bool {
-        // Who attaches counts first and looks then, and here it is the other way round: one of both sees the other.
+        // Close before reading the count, mirrored by count-then-check in `attach`: at least one side observes the
+        // other.
         self.objects.close(true);
         let used = self.users() > 0;
         if used {
@@ -160,35 +162,36 @@ impl Volume {
         !used
     }
 
-    /// How many use it.
+    /// Number of users.
     pub fn users(&self) -> usize {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// Whether it was closed for good.
+    /// Whether the volume was closed permanently.
     pub fn is_closed(&self) -> bool {
         self.objects.is_closed()
     }
 
-    /// Its full name.
+    /// Full name of the volume.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    /// The size of its blocks in bytes.
+    /// Block size (`volblocksize`) in bytes.
     pub fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
 
-    /// Exactly `len` bytes at `offset`.
+    /// Reads exactly `len` bytes at `offset`.
     ///
     /// # Errors
-    /// [`VolumeError::OutOfRange`] if they are not all inside the volume.
+    /// [`VolumeError::OutOfRange`] if the range extends past the end of the volume; [`VolumeError::Object`] if a
+    /// block cannot be read.
     pub async fn read(&self, rq: &Request, offset: u64, len: usize) -> Result<Bytes, VolumeError> {
         self.check(offset, len as u64)?;
         let data = self.data(rq, offset).await?;
@@ -196,11 +199,15 @@ impl Volume {
         bytes.map_err(|source| self.failed(offset, source))
     }
 
-    /// The stretches of a range in order and without gaps, at most `max` of them. Exact to the block.
+    /// The extents of a range in order and without gaps, at most `max` of them. Their bounds are block boundaries.
+    ///
+    /// # Errors
+    /// [`VolumeError::OutOfRange`]; [`VolumeError::Object`].
     pub async fn extents(&self, rq: &Request, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, VolumeError> {
         self.check(offset, len)?;
         let end = offset + len;
-        let (mut at, mut out) = (offset, Vec::new());
+        let mut at = offset;
+        let mut out = Vec::new();
         while at < end && out.len() < max {
             let data_at = self.seek(rq, at, Seek::Data).await?.unwrap_or(end).clamp(at, end);
             let (next, data) = match data_at == at {

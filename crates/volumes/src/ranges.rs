@@ -1,5 +1,5 @@
-//! Locks of byte ranges: changes of overlapping ranges go one after the other, so that the intent log has them in the
-//! order in which they were done; others go at the same time.
+//! Byte range locks: changes of overlapping ranges are serialised, so that the intent log records them in the order
+//! in which they are made. Changes of other ranges run concurrently.
 
 use futures_channel::oneshot;
 use std::ops::Range;
@@ -12,23 +12,23 @@ struct State {
     next: u64,
 }
 
-/// The locks of one volume.
+/// The range locks of one volume.
 #[derive(Default)]
-pub(crate) struct Ranges(Mutex<State>);
+pub(crate) struct RangeLocks(Mutex<State>);
 
-/// A range, locked.
-pub(crate) struct Held<'a> {
-    ranges: &'a Ranges,
+/// A locked range; unlocked when dropped.
+pub(crate) struct RangeLock<'a> {
+    ranges: &'a RangeLocks,
     id: u64,
 }
 
-impl Ranges {
+impl RangeLocks {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks a range; waits while another that overlaps it is locked.
-    pub async fn lock(&self, range: Range<u64>) -> Held<'_> {
+    /// Locks a range; waits while an overlapping range is locked.
+    pub async fn lock(&self, range: Range<u64>) -> RangeLock<'_> {
         loop {
             let waiting = {
                 let mut state = self.state();
@@ -37,10 +37,10 @@ impl Ranges {
                     state.next += 1;
                     let id = state.next;
                     state.held.push((id, range));
-                    return Held { ranges: self, id };
+                    return RangeLock { ranges: self, id };
                 }
-                let (tell, waiting) = oneshot::channel();
-                state.waiting.push(tell);
+                let (sender, waiting) = oneshot::channel();
+                state.waiting.push(sender);
                 waiting
             };
             let _ = waiting.await;
@@ -48,16 +48,16 @@ impl Ranges {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RangeLock<'_> {
     fn drop(&mut self) {
         let waiting = {
             let mut state = self.ranges.state();
             state.held.retain(|(id, _)| *id != self.id);
             std::mem::take(&mut state.waiting)
         };
-        for tell in waiting {
-            // One that went away needs no answer.
-            let _ = tell.send(());
+        for sender in waiting {
+            // The waiter may have been dropped.
+            let _ = sender.send(());
         }
     }
 }

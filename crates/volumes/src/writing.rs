@@ -1,11 +1,11 @@
-//! Changing a volume (OpenZFS `module/zfs/zvol.c`, `module/os/linux/zfs/zvol_os.c`).
+//! Writes, discards and resizes of a volume (OpenZFS `module/zfs/zvol.c`, `module/os/linux/zfs/zvol_os.c`).
 //!
-//! Each change is a transaction of its own, or several if it is large, under the lock of its range; within it the blocks
-//! are changed and the intent log is told. What is not flushed may be lost in a crash, in any order of ranges that do not
-//! overlap; a flush commits the log.
+//! Each change is one transaction, or several if it is large, under the lock of its range. The transaction changes
+//! the blocks and adds an intent log record. Changes that are not flushed may be lost in a crash, for non-overlapping
+//! ranges in any order; a flush commits the log.
 
 use super::{DATA, PROPERTIES, Volume, VolumeError};
-use crate::ranges::Ranges;
+use crate::ranges::RangeLocks;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -18,64 +18,64 @@ use weir_objects::txg::Tx;
 use weir_objects::zil::{Replayer, Zil};
 use weir_objects::{ObjectError, ObjectSet, Place, zap};
 
-/// Most bytes that one transaction writes.
-const PIECE_BYTES: usize = 1 << 20;
-/// What a change of size, or a discard, is said to write.
+/// Maximum number of bytes that one transaction writes.
+const MAX_TX_BYTES: usize = 1 << 20;
+/// Bytes that a resize or a discard reserves in its transaction.
 const SMALL_BYTES: u64 = 16 << 10;
 const SIZE: &str = "size";
 
-/// What a volume is opened for writing with.
+/// Options for opening a volume for writing.
 #[derive(Clone, Default)]
-pub struct Opening {
-    /// Its intent log; without one, a flush waits for the group.
+pub struct WriteOptions {
+    /// The volume's intent log; without one, a flush waits for a txg sync.
     pub zil: Option<Arc<Zil>>,
     /// The property `readonly`.
     pub read_only: bool,
 }
 
-/// What a volume has that can be changed.
-pub(crate) struct Writing {
+/// State of a volume that is open for writing.
+pub(crate) struct WriteState {
     zil: Option<Arc<Zil>>,
-    ranges: Ranges,
+    ranges: RangeLocks,
 }
 
 impl Volume {
-    /// Opens the volume in `objects`, which is live, for changes. Before anything else is changed its log must be
-    /// replayed ([`Zil::replay`]).
+    /// Opens the volume in `objects` for writing if the object set is writable, else read-only. The caller must
+    /// replay the log before the first change ([`Zil::replay`]).
     ///
     /// # Errors
-    /// As [`Volume::open`].
+    /// As for [`Volume::open`].
     pub async fn open_writable(
         rq: &Request,
         objects: Arc<ObjectSet>,
         name: &str,
-        opening: Opening,
+        options: WriteOptions,
     ) -> Result<Arc<Self>, VolumeError> {
         let mut volume = Self::open_as(rq, objects, name).await?;
         if volume.objects.is_live() {
-            volume.read_only.store(opening.read_only, Ordering::Relaxed);
-            volume.writing = Some(Writing { zil: opening.zil, ranges: Ranges::default() });
+            volume.read_only.store(options.read_only, Ordering::Relaxed);
+            volume.write_state = Some(WriteState { zil: options.zil, ranges: RangeLocks::default() });
         }
         Ok(Arc::new(volume))
     }
 
-    /// Whether it takes changes.
+    /// Whether the volume accepts changes.
     pub fn is_writable(&self) -> bool {
-        self.writing().is_ok()
+        self.write_state().is_ok()
     }
 
-    /// Gives it another property `readonly`.
+    /// Sets the property `readonly`.
     pub fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Relaxed);
     }
 
-    fn writing(&self) -> Result<&Writing, VolumeError> {
-        let refused = || VolumeError::ReadOnly { name: self.name.clone() };
-        self.writing.as_ref().filter(|_| !self.read_only.load(Ordering::Relaxed)).ok_or_else(refused)
+    fn write_state(&self) -> Result<&WriteState, VolumeError> {
+        let read_only = || VolumeError::ReadOnly { name: self.name.clone() };
+        self.write_state.as_ref().filter(|_| !self.read_only.load(Ordering::Relaxed)).ok_or_else(read_only)
     }
 
-    /// An error of a change at `offset`.
-    fn changing(&self, offset: u64) -> impl Fn(ObjectError) -> VolumeError {
+    /// Converts an error of a change at `offset`.
+    fn change_error(&self, offset: u64) -> impl Fn(ObjectError) -> VolumeError {
         move |source| match source {
             ObjectError::ReadOnly { .. } => VolumeError::ReadOnly { name: self.name.clone() },
             ObjectError::NoSpace { .. } | ObjectError::Quota { .. } => VolumeError::NoSpace { name: self.name.clone() },
@@ -83,29 +83,31 @@ impl Volume {
         }
     }
 
-    /// Writes `data` at `offset`. Stable only after [`Volume::flush`], or on return with `stable`.
+    /// Writes `data` at `offset`. The data is stable after [`Volume::flush`]; with `stable`, on return.
     ///
     /// # Errors
-    /// [`VolumeError::ReadOnly`]; [`VolumeError::OutOfRange`] if it does not all fit; [`VolumeError::NoSpace`].
+    /// [`VolumeError::ReadOnly`]; [`VolumeError::OutOfRange`] if the range extends past the end of the volume;
+    /// [`VolumeError::NoSpace`].
     pub async fn write(&self, rq: &Request, offset: u64, data: Bytes, stable: bool) -> Result<(), VolumeError> {
-        let writing = self.writing()?;
+        let state = self.write_state()?;
         let len = data.len() as u64;
         self.check(offset, len)?;
         {
-            let _held = writing.ranges.lock(offset..offset + len).await;
-            self.put(rq, offset, data).await?;
+            let _lock = state.ranges.lock(offset..offset + len).await;
+            self.write_locked(rq, offset, data).await?;
         }
-        self.settle(rq, stable).await
+        self.commit_if(rq, stable).await
     }
 
-    /// Writes a range that is locked.
-    async fn put(&self, rq: &Request, offset: u64, data: Bytes) -> Result<(), VolumeError> {
-        let (mut at, mut rest) = (offset, data);
+    /// Writes a range that the caller has locked.
+    async fn write_locked(&self, rq: &Request, offset: u64, data: Bytes) -> Result<(), VolumeError> {
+        let mut at = offset;
+        let mut rest = data;
         while !rest.is_empty() {
-            let to_boundary = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
+            let to_boundary = MAX_TX_BYTES - (at % MAX_TX_BYTES as u64) as usize;
             let piece = rest.split_to(rest.len().min(to_boundary));
-            let tx = self.objects.begin(rq, piece.len() as u64, Purpose::Write).await.map_err(self.changing(at))?;
-            self.put_piece(rq, &tx, at, &piece).await.map_err(self.changing(at))?;
+            let tx = self.objects.begin(rq, piece.len() as u64, Purpose::Write).await.map_err(self.change_error(at))?;
+            self.write_blocks(rq, &tx, at, &piece).await.map_err(self.change_error(at))?;
             if let Some(zil) = self.zil() {
                 zil.log_write(&tx, DATA, at, &piece, self.block_bytes.into());
             }
@@ -114,10 +116,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts bytes into blocks; whole blocks without a copy.
-    async fn put_piece(&self, rq: &Request, tx: &Tx, offset: u64, piece: &Bytes) -> Result<(), ObjectError> {
+    /// Writes bytes to the data object; whole blocks without a copy.
+    async fn write_blocks(&self, rq: &Request, tx: &Tx, offset: u64, piece: &Bytes) -> Result<(), ObjectError> {
         let block_bytes = u64::from(self.block_bytes).max(512);
-        let (mut at, mut rest) = (offset, piece.clone());
+        let mut at = offset;
+        let mut rest = piece.clone();
         while !rest.is_empty() {
             let to_boundary = block_bytes - at % block_bytes;
             if to_boundary < block_bytes || (rest.len() as u64) < block_bytes {
@@ -133,11 +136,11 @@ impl Volume {
         Ok(())
     }
 
-    /// The range reads as zeros, every byte of it. Blocks that it covers are given back, whether the caller asks for that
-    /// (`discard`) or not: zeros cost nothing.
+    /// Makes every byte of the range read as zero. Frees the blocks that it covers, whether or not `discard` is
+    /// requested, since holes read as zeros.
     ///
     /// # Errors
-    /// As [`Volume::write`].
+    /// As for [`Volume::write`].
     pub async fn zero(
         &self,
         rq: &Request,
@@ -146,29 +149,30 @@ impl Volume {
         _discard: bool,
         stable: bool,
     ) -> Result<(), VolumeError> {
-        let writing = self.writing()?;
+        let state = self.write_state()?;
         self.check(offset, len)?;
-        let (start, end) = (offset, offset + len);
+        let start = offset;
+        let end = offset + len;
         if start < end {
-            let _held = writing.ranges.lock(start..end).await;
-            self.objects.free_down(rq, DATA, start..end).await.map_err(self.changing(start))?;
-            let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await.map_err(self.changing(start))?;
+            let _lock = state.ranges.lock(start..end).await;
+            self.objects.free_down(rq, DATA, start..end).await.map_err(self.change_error(start))?;
+            let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await.map_err(self.change_error(start))?;
             let punched = self.objects.punch(rq, &tx, DATA, start, end - start).await;
-            punched.map_err(self.changing(start))?;
+            punched.map_err(self.change_error(start))?;
             if let Some(zil) = self.zil() {
                 let body = LogBody::Truncate { object: DATA, offset: start, length: end - start };
                 zil.log(&tx, DATA, &body);
             }
         }
-        self.settle(rq, stable).await
+        self.commit_if(rq, stable).await
     }
 
-    /// Returns when all that was written before the call is on stable storage.
+    /// Returns when all data written before the call is on stable storage.
     ///
     /// # Errors
-    /// [`VolumeError::Object`] if the pool cannot be written any more.
+    /// [`VolumeError::Object`] if the pool is suspended or the log cannot be written.
     pub async fn flush(&self, rq: &Request) -> Result<(), VolumeError> {
-        if self.writing.is_none() {
+        if self.write_state.is_none() {
             return Ok(());
         }
         let done = match (self.zil(), self.objects.groups()) {
@@ -176,49 +180,51 @@ impl Volume {
             (None, Some(groups)) => groups.wait_synced(groups.open()).await,
             (None, None) => Ok(()),
         };
-        done.map_err(self.changing(0))
+        done.map_err(self.change_error(0))
     }
 
-    /// Gives it another size. What is beyond is gone, what is new reads as zeros. Writers must have stopped.
+    /// Resizes the volume. Data beyond a smaller size is freed, new space reads as zeros. The caller must stop
+    /// writers first.
     ///
     /// # Errors
     /// [`VolumeError::ReadOnly`]; [`VolumeError::NoSpace`].
     pub async fn resize(&self, rq: &Request, size_bytes: u64) -> Result<(), VolumeError> {
-        let writing = self.writing()?;
-        let _held = writing.ranges.lock(0..u64::MAX).await;
-        let failed = self.changing(size_bytes);
+        let state = self.write_state()?;
+        let _lock = state.ranges.lock(0..u64::MAX).await;
+        let failed = self.change_error(size_bytes);
         self.objects.free_down(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
         let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await.map_err(&failed)?;
         zap::put_word(rq, &self.objects, &tx, PROPERTIES, SIZE, size_bytes).await.map_err(&failed)?;
         self.objects.punch(rq, &tx, DATA, size_bytes, u64::MAX).await.map_err(&failed)?;
         if let Some(zil) = self.zil() {
-            // No record says this: whoever flushes waits for the group.
+            // No log record describes a resize: a later flush waits for the txg sync.
             zil.log_unsaid(&tx, None);
         }
         self.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }
 
-    /// Looks again how large it is: somebody else has changed that.
+    /// Reads the size again after another handle has resized the volume.
     ///
     /// # Errors
     /// [`VolumeError::NoSize`]; [`VolumeError::Object`].
-    pub async fn renew(&self, rq: &Request) -> Result<(), VolumeError> {
+    pub async fn refresh_size(&self, rq: &Request) -> Result<(), VolumeError> {
         let size_bytes = Self::read_size(rq, &self.objects, &self.name).await?;
         self.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }
 
     fn zil(&self) -> Option<&Arc<Zil>> {
-        self.writing.as_ref()?.zil.as_ref()
+        self.write_state.as_ref()?.zil.as_ref()
     }
 
-    async fn settle(&self, rq: &Request, stable: bool) -> Result<(), VolumeError> {
+    /// Commits the log if `stable`, or if the log's policy commits every change.
+    async fn commit_if(&self, rq: &Request, stable: bool) -> Result<(), VolumeError> {
         if stable || self.zil().is_some_and(|zil| zil.commits_each()) { self.flush(rq).await } else { Ok(()) }
     }
 
-    /// Does again what a record says; `zvol_replay_write`, `zvol_replay_truncate`. What reaches beyond a volume that has
-    /// become smaller since is cut off.
+    /// Replays a log record (`zvol_replay_write`, `zvol_replay_truncate`). A write that extends past the end of the
+    /// volume, which may have shrunk since, is truncated.
     async fn replay_body(&self, rq: &Request, body: &LogBody<'_>, block: Option<Bytes>) -> Result<(), ObjectError> {
         let size_bytes = self.size_bytes();
         match body {
@@ -226,15 +232,15 @@ impl Volume {
             LogBody::Write(write) => {
                 let (offset, bytes) = match (write.data, block) {
                     (Some(data), _) => (write.offset, Bytes::copy_from_slice(data)),
-                    // A record that leads to a block holds all of it.
+                    // The block that a record points to is replayed as a whole.
                     (None, Some(block)) => (write.offset - write.offset % (block.len() as u64).max(1), block),
                     (None, None) => (write.offset, Bytes::from(vec![0; write.length as usize])),
                 };
-                let kept = size_bytes.saturating_sub(offset).min(bytes.len() as u64);
-                let bytes = bytes.slice(..kept as usize);
-                // It was promised: it passes quotas, and takes of the reserve.
-                let tx = self.objects.begin(rq, kept, Purpose::Free).await?;
-                self.put_piece(rq, &tx, offset, &bytes).await?;
+                let len = size_bytes.saturating_sub(offset).min(bytes.len() as u64);
+                let bytes = bytes.slice(..len as usize);
+                // The write was acknowledged as stable, so it may exceed quotas and use the reserved space.
+                let tx = self.objects.begin(rq, len, Purpose::Free).await?;
+                self.write_blocks(rq, &tx, offset, &bytes).await?;
                 if let Some(zil) = self.zil() {
                     zil.log(&tx, DATA, body);
                 }
@@ -251,7 +257,7 @@ impl Volume {
             }
             _ => {
                 let place = Place { objset: self.objects.id(), object: DATA, ..Place::default() };
-                Err(ObjectError::Corrupt { place, why: "a record of a file in the log of a volume" })
+                Err(ObjectError::Corrupt { place, why: "a file system record in the log of a volume" })
             }
         }
     }

@@ -20,7 +20,7 @@ use weir_objects::dsl::{Dataset, Dsl, PoolFacts};
 use weir_objects::live::Policy;
 use weir_objects::props::Value;
 use weir_objects::zil::{BlockLog, InPlace, LogOpening, Policy as LogPolicy, Replayer, SyncMode, Zil};
-use weir_volumes::{Opening as VolumeOpening, Volume};
+use weir_volumes::{Volume, WriteOptions};
 
 /// Whose an object is, for the accounting that each sync does.
 fn owners(dnode: &Dnode, _spill: Option<&[u8]>) -> Option<[u64; 3]> {
@@ -118,7 +118,7 @@ impl Engine {
         let open = self.open_with_log(rq, &dsl, &dataset).await?;
         let read_only = self.number(rq, &dsl, &dataset, "readonly").await? != 0;
         drop(steady);
-        let opening = VolumeOpening { zil: open.zil.clone(), read_only };
+        let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
         self.replay(rq, &open, &*volume).await?;
         self.sets.update(dataset.objset(), |open| open.door = Some(Door::Volume(volume.clone())));
@@ -171,7 +171,7 @@ impl Engine {
                 Some(Door::Files(files)) => files.set_settings(self.settings(rq, &dsl, &dataset).await?),
                 Some(Door::Volume(volume)) => {
                     let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
-                    volume.renew(rq).await.map_err(failed)?;
+                    volume.refresh_size(rq).await.map_err(failed)?;
                     volume.set_read_only(self.number(rq, &dsl, &dataset, "readonly").await? != 0);
                 }
                 None => {}

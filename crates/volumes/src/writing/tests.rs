@@ -8,14 +8,14 @@ use weir_sim::SimWorld;
 const BLOCK: u32 = 4096;
 const SIZE_BYTES: u64 = 64 << 10;
 
-async fn empty(rq: &Request, machine: &weir_machine::Machine, opening: Opening) -> Arc<Volume> {
+async fn empty(rq: &Request, machine: &weir_machine::Machine, options: WriteOptions) -> Arc<Volume> {
     let set = scratch(machine, ObjsetKind::Zvol);
     let tx = set.begin(rq, 0, Purpose::Write).await.unwrap();
     set.claim(rq, &tx, DATA, &NewObject::new(ObjectType::ZVOL, BLOCK)).await.unwrap();
     zap::claim(rq, &set, &tx, PROPERTIES, &NewZap::new(ObjectType::ZVOL_PROP)).await.unwrap();
     zap::put_word(rq, &set, &tx, PROPERTIES, SIZE, SIZE_BYTES).await.unwrap();
     drop(tx);
-    Volume::open_writable(rq, set, "p/v", opening).await.unwrap()
+    Volume::open_writable(rq, set, "p/v", options).await.unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 async fn play(machine: &weir_machine::Machine, steps: &[Step]) {
     let rq = &Request::internal("test");
-    let volume = empty(rq, machine, Opening::default()).await;
+    let volume = empty(rq, machine, WriteOptions::default()).await;
     let mut model = vec![0u8; SIZE_BYTES as usize];
     for step in steps {
         match step {
@@ -55,7 +55,8 @@ async fn play(machine: &weir_machine::Machine, steps: &[Step]) {
             }
             Step::Zero(at, len, discard) => {
                 let done = volume.zero(rq, *at, *len, *discard, false).await;
-                let (start, end) = (*at as usize, (*at + *len) as usize);
+                let start = *at as usize;
+                let end = (*at + *len) as usize;
                 if end > model.len() {
                     assert!(matches!(done, Err(VolumeError::OutOfRange { .. })));
                     continue;
@@ -66,7 +67,7 @@ async fn play(machine: &weir_machine::Machine, steps: &[Step]) {
             Step::Resize(size) => {
                 volume.resize(rq, *size).await.unwrap();
                 model.resize(*size as usize, 0);
-                volume.renew(rq).await.unwrap();
+                volume.refresh_size(rq).await.unwrap();
                 assert_eq!(volume.size_bytes(), *size);
             }
             Step::Close => drop(volume.objects.groups().unwrap().quiesce().await),
@@ -86,15 +87,15 @@ proptest! {
 }
 
 #[test]
-fn a_read_only_volume_refuses() {
+fn a_read_only_volume_rejects_writes() {
     let world = SimWorld::new(3);
     let machine = world.machine();
     let run = world.run(async move {
         let rq = &Request::internal("test");
-        let volume = empty(rq, &machine, Opening { read_only: true, ..Opening::default() }).await;
+        let volume = empty(rq, &machine, WriteOptions { read_only: true, ..WriteOptions::default() }).await;
         assert!(!volume.is_writable());
-        let refused = volume.write(rq, 0, Bytes::from_static(b"x"), false).await;
-        assert!(matches!(refused, Err(VolumeError::ReadOnly { .. })));
+        let result = volume.write(rq, 0, Bytes::from_static(b"x"), false).await;
+        assert!(matches!(result, Err(VolumeError::ReadOnly { .. })));
         volume.set_read_only(false);
         volume.write(rq, 0, Bytes::from_static(b"x"), false).await.unwrap();
         assert_eq!(volume.extents(rq, 0, SIZE_BYTES, 9).await.unwrap().len(), 2);
@@ -103,12 +104,12 @@ fn a_read_only_volume_refuses() {
 }
 
 #[test]
-fn a_record_beyond_the_end_is_cut_off() {
+fn a_record_beyond_the_end_is_truncated() {
     let world = SimWorld::new(3);
     let machine = world.machine();
     let run = world.run(async move {
         let rq = &Request::internal("test");
-        let volume = empty(rq, &machine, Opening::default()).await;
+        let volume = empty(rq, &machine, WriteOptions::default()).await;
         let data = &[7u8; 100][..];
         let write = |offset| {
             LogBody::Write(weir_format::zil::WriteBody {
