@@ -1,5 +1,5 @@
-//! Deduplication tables (OpenZFS `include/sys/ddt.h`, `ddt_impl.h`, `module/zfs/ddt*.c`): from a block's checksum to its
-//! addresses and reference count.
+//! Deduplication tables (OpenZFS `include/sys/ddt.h`, `ddt_impl.h`, `module/zfs/ddt*.c`): from a block's checksum to
+//! its addresses and reference count.
 //!
 //! ```text
 //!  key           checksum (4 words) · sizes and compression (word)

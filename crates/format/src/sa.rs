@@ -1,5 +1,5 @@
-//! System attributes (OpenZFS `include/sys/sa_impl.h`, `module/zfs/sa.c`, `module/zfs/zfs_sa.c`): a file's metadata as a
-//! packed row of attributes in its bonus area and, if that is too small, its spill block.
+//! System attributes (OpenZFS `include/sys/sa_impl.h`, `module/zfs/sa.c`, `module/zfs/zfs_sa.c`): a file's metadata
+//! as a packed row of attributes in its bonus area and, if that is too small, its spill block.
 //!
 //! ```text
 //!  header   magic 0x2f505a (u32) · layout number (10 bits) and header bytes / 8 (6 bits) (u16) · length (u16) …

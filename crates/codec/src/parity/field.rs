@@ -1,4 +1,5 @@
-//! GF(2⁸) with the polynomial x⁸ + x⁴ + x³ + x² + 1 (0x11D), ZFS's field for RAID-Z (OpenZFS `module/zfs/vdev_raidz.c`).
+//! GF(2⁸) with the polynomial x⁸ + x⁴ + x³ + x² + 1 (0x11D), ZFS's field for RAID-Z (OpenZFS
+//! `module/zfs/vdev_raidz.c`).
 
 /// The low eight bits of the polynomial.
 const REDUCE: u8 = 0x1d;
