@@ -1,18 +1,18 @@
-//! The canary: a commit protocol small enough to be right by inspection, and its copies with one flush left out.
+//! The canary: a minimal commit protocol that is correct by inspection, and variants of it with one flush omitted.
 //!
 //! ```text
 //!   0      root of even generations          8 KiB   data of even generations
 //!   4 KiB  root of odd generations          64 KiB   data of odd generations
 //!
 //!   commit: write the data, all blocks at once ─► flush ─► write the root (generation, hash of the data, own hash)
-//!           ─► flush ─► only now tell the caller that the generation is safe
-//!   recover: of the roots whose own hash holds take the younger; its data must hash to what it says
+//!           ─► flush ─► report the generation as stable
+//!   recover: take the newer root with a valid own hash; its data must match the hash in it
 //! ```
 //!
-//! Under a power cut at any moment the recovered generation is at least the last one that was promised, and its data
-//! are whole. Without the first flush a root can reach the medium before its data; without the second a promise can be
-//! broken. A simulator that does not catch both copies proves nothing about anything else: so each run keeps the
-//! canary beside what it tests.
+//! After a power cut at any moment, the recovered generation is at least the last one reported as stable, and its
+//! data are intact. Without the first flush a root can reach the medium before its data; without the second a
+//! generation reported as stable can be lost. A simulator that does not detect both bugs is not a valid test of
+//! anything else, so each run also runs the canary.
 
 use crate::fault::Fault;
 use crate::rng::Rng;
@@ -33,38 +33,38 @@ const ROOT_BYTES: usize = 512;
 const MAGIC: u64 = 0x0063_616e_6172_7921;
 const PATH: &str = "/sim/canary";
 
-/// Which flush is left out.
+/// The flush that a variant of the protocol omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Omit {
-    /// None: the protocol is right.
+    /// None: the correct protocol.
     Nothing,
-    /// The one between the data and the root.
+    /// The flush between the data and the root.
     FlushBeforeRoot,
-    /// The one between the root and the promise.
+    /// The one between the root and the report to the caller.
     FlushAfterRoot,
 }
 
-/// A promise that was broken.
+/// A violated guarantee of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// The recovered generation is older than one that was promised.
-    #[error("generation {promised} was promised, {found} was found")]
+    /// The recovered generation is older than one reported as stable.
+    #[error("generation {promised} was reported as stable, {found} was recovered")]
     Lost {
-        /// Promised to the caller.
+        /// The generation reported as stable.
         promised: u64,
-        /// Recovered.
+        /// The recovered generation.
         found: u64,
     },
-    /// The root is whole and its data are not.
-    #[error("the data of generation {generation} are not what its root says")]
+    /// The root is valid but its data are not.
+    #[error("the data of generation {generation} do not match its root")]
     Torn {
-        /// Recovered.
+        /// The recovered generation.
         generation: u64,
     },
     /// The run itself failed.
     #[error("{0}")]
     Run(SimError),
-    /// The disk failed although nothing was done to it.
+    /// The disk failed without an injected fault.
     #[error("{0}")]
     Disk(DiskError),
 }
@@ -108,14 +108,14 @@ async fn commit(disk: &Arc<dyn Disk>, generation: u64, omit: Omit) -> Result<(),
     Ok(())
 }
 
-/// The youngest generation whose root is whole, with the hash of its data; generation 0 is the empty disk.
+/// The newest generation with a valid root, and the hash of its data; generation 0 is the empty disk.
 async fn newest_root(disk: &Arc<dyn Disk>) -> Result<(u64, u64), DiskError> {
     let mut newest = (0, 0);
     for slot in [0, 1] {
         let root = disk.read(root_offset(slot), ROOT_BYTES).await?;
         let word = |n: usize| u64::from_le_bytes(root.as_ref()[n * 8..n * 8 + 8].try_into().expect("eight bytes"));
-        let whole = word(0) == MAGIC && word(ROOT_BYTES / 8 - 1) == hash_bytes(&root.as_ref()[..ROOT_BYTES - 8]);
-        if whole && word(1) > newest.0 {
+        let valid = word(0) == MAGIC && word(ROOT_BYTES / 8 - 1) == hash_bytes(&root.as_ref()[..ROOT_BYTES - 8]);
+        if valid && word(1) > newest.0 {
             newest = (word(1), word(2));
         }
     }
@@ -135,7 +135,7 @@ async fn recover(machine: &Machine, promised: u64) -> Result<(), Violation> {
     if generation < promised { Err(Violation::Lost { promised, found: generation }) } else { Ok(()) }
 }
 
-/// Commits generations 1 to `commits`; `promised` follows what was promised.
+/// Commits generations 1 to `commits`; `promised` is the last one reported as stable.
 async fn work(machine: Machine, commits: u64, omit: Omit, promised: Arc<AtomicU64>) -> Result<(), DiskError> {
     let disk = machine.disks.open(Path::new(PATH), Access::ReadWrite)?;
     for generation in 1..=commits {
@@ -151,7 +151,7 @@ fn world(seed: u64) -> SimWorld {
     world
 }
 
-/// How many points there are at which the power can be cut.
+/// Number of points at which the power can be cut.
 fn cut_points(seed: u64, commits: u64, omit: Omit) -> Result<u64, Violation> {
     let world = world(seed);
     world
@@ -161,7 +161,7 @@ fn cut_points(seed: u64, commits: u64, omit: Omit) -> Result<u64, Violation> {
     Ok(world.changes())
 }
 
-/// Runs to the cut at the `point`th change, then recovers.
+/// Runs until the power cut at the `point`th change, then recovers.
 fn cut_once(seed: u64, commits: u64, omit: Omit, point: u64) -> Result<(), Violation> {
     let world = world(seed);
     let promised = Arc::<AtomicU64>::default();
@@ -169,7 +169,7 @@ fn cut_once(seed: u64, commits: u64, omit: Omit, point: u64) -> Result<(), Viola
     match world.run(work(world.machine(), commits, omit, promised.clone())) {
         Err(SimError::PowerCut { .. }) => {}
         Err(error) => return Err(Violation::Run(error)),
-        // The last change may be the end of the work: the power fails just after it.
+        // The work ended with the last change: the power fails just after it.
         Ok(done) => {
             done.map_err(Violation::Disk)?;
             world.power_failure();
@@ -178,7 +178,8 @@ fn cut_once(seed: u64, commits: u64, omit: Omit, point: u64) -> Result<(), Viola
     world.run(recover(&world.machine(), promised.load(Ordering::Relaxed))).map_err(Violation::Run)?
 }
 
-/// Cuts the power at every change of `commits` commits. The number of cuts, or the first violation with its point.
+/// Cuts the power at every change of `commits` commits. Returns the number of cuts, or the first violation and its
+/// point.
 pub fn survive_cuts(seed: u64, commits: u64, omit: Omit) -> Result<u64, (u64, Violation)> {
     let points = cut_points(seed, commits, omit).map_err(|v| (0, v))?;
     for point in 1..=points {
@@ -187,8 +188,8 @@ pub fn survive_cuts(seed: u64, commits: u64, omit: Omit) -> Result<u64, (u64, Vi
     Ok(points)
 }
 
-/// Fails every single operation once, cuts the power after it, and recovers. The number of failures, or the first
-/// violation with the operation it followed.
+/// Makes every operation fail once, cuts the power after it, and recovers. Returns the number of failures, or the
+/// first violation and the failed operation.
 pub fn survive_failures(seed: u64, commits: u64) -> Result<u64, (u64, Violation)> {
     for nth in 0.. {
         let world = world(seed);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn each_missing_flush_is_caught() {
+    fn each_omitted_flush_is_detected() {
         let caught = |omit| (0..8).find_map(|seed| survive_cuts(seed, 4, omit).err());
         assert!(matches!(caught(Omit::FlushBeforeRoot), Some((_, Violation::Torn { .. }))));
         assert!(matches!(caught(Omit::FlushAfterRoot), Some((_, Violation::Lost { .. }))));
@@ -234,9 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_lies_about_flushes_breaks_even_the_right_protocol() {
+    fn a_disk_that_ignores_flushes_breaks_the_correct_protocol() {
         let lost = (0..40).any(|seed| {
-            let (world, promised) = (world(seed), Arc::<AtomicU64>::default());
+            let world = world(seed);
+            let promised = Arc::<AtomicU64>::default();
             world.disks()[0].lay(Fault::LyingFlush);
             world.run(work(world.machine(), 3, Omit::Nothing, promised.clone())).unwrap().unwrap();
             world.power_failure();

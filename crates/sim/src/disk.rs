@@ -1,15 +1,15 @@
-//! Simulated disks: the seam's [`Disk`] over a [`Medium`], a timing model and laid faults.
+//! Simulated disks: implement [`Disk`] over a [`Medium`], a timing model and injected faults.
 //!
-//! An operation takes effect and is answered when it completes, at a moment that the timing model and the seed choose;
-//! so answers come in any order, as on hardware that queues. A write may leak to the medium before that: a power cut
+//! An operation takes effect when it completes, at a time that the timing model and the seed determine; so
+//! completions come in any order, as on hardware with a queue. A write may reach the medium before that: a power cut
 //! treats unfinished writes like cached ones.
 //!
-//! The contract of the seam is enforced: offsets and lengths that are not whole sectors fail with EINVAL, a disk opened
-//! read-only refuses to change. [`Stats`] counts both what was done and what was tried.
+//! The contract of [`Disk`] is enforced: offsets and lengths that are not multiples of a sector fail with EINVAL, and
+//! a disk opened read-only rejects changes. [`Stats`] counts all operations submitted, whether or not they succeed.
 
 use crate::fault::{Fault, FaultId};
 use crate::medium::Medium;
-use crate::readings::Sectors;
+use crate::read_set::SectorSet;
 use crate::record::Event;
 use crate::rng::Rng;
 use crate::timing::{Timing, TimingState};
@@ -26,12 +26,12 @@ const EINVAL: i32 = 22;
 const ENXIO: i32 = 6;
 const ENOENT: i32 = 2;
 
-/// What a disk was asked to do since it was made, whether it did it or not.
+/// Counts of the operations submitted to a disk since it was created, whether or not they succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Reads.
     pub reads: u64,
-    /// Bytes asked for by reads.
+    /// Bytes requested by reads.
     pub read_bytes: u64,
     /// Writes.
     pub writes: u64,
@@ -39,20 +39,20 @@ pub struct Stats {
     pub flushes: u64,
     /// Discards.
     pub discards: u64,
-    /// Operations that were answered with an error.
+    /// Operations that failed.
     pub errors: u64,
 }
 
 impl Stats {
-    /// Operations that are not reads: none of them may happen to a pool that is opened read-only.
+    /// Operations that are not reads: none may be submitted for a pool that is imported read-only.
     pub fn changes(&self) -> u64 {
         self.writes + self.flushes + self.discards
     }
 }
 
-struct Laid {
+struct ActiveFault {
     fault: Fault,
-    /// For faults that wait for the nth operation: how many have passed.
+    /// For faults of the nth operation: number of operations so far.
     seen: u64,
 }
 
@@ -64,15 +64,15 @@ struct State {
     next: u64,
     pending: BTreeMap<u64, Pending>,
     hung: Vec<Io>,
-    faults: BTreeMap<FaultId, Laid>,
+    faults: BTreeMap<FaultId, ActiveFault>,
     next_fault: u64,
 }
 
 struct Pending {
     io: Io,
-    /// What a flush covers.
+    /// For a flush: the last write that it covers.
     watermark: u64,
-    /// The error that was drawn for it.
+    /// The error with which the operation will fail.
     errno: Option<i32>,
     misdirected: Option<(FaultId, u64)>,
 }
@@ -92,12 +92,12 @@ impl SimDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it is found.
+    /// The disk's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is.
+    /// The disk's geometry.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -114,30 +114,30 @@ impl SimDisk {
         self.lock().medium.clone()
     }
 
-    pub(crate) fn keep_readings(&self) {
-        self.lock().medium.keep_readings();
+    pub(crate) fn track_reads(&self) {
+        self.lock().medium.track_reads();
     }
 
-    pub(crate) fn take_readings(&self) -> Sectors {
-        self.lock().medium.take_readings()
+    pub(crate) fn take_read_set(&self) -> SectorSet {
+        self.lock().medium.take_read_set()
     }
 
-    /// What it was asked to do.
+    /// Counts of the operations submitted so far.
     pub fn stats(&self) -> Stats {
         self.lock().stats
     }
 
-    /// Lays a fault over it.
+    /// Injects a fault.
     pub fn lay(&self, fault: Fault) -> FaultId {
         let state = &mut *self.lock();
         let id = FaultId(state.next_fault);
         state.next_fault += 1;
         state.medium.mark(id, &fault, &mut state.rng);
-        state.faults.insert(id, Laid { fault, seen: 0 });
+        state.faults.insert(id, ActiveFault { fault, seen: 0 });
         id
     }
 
-    /// Lifts a fault: contents and behaviour are as if it had never been. What hung goes on.
+    /// Removes a fault: contents and behaviour are as if it had never existed. Hung operations continue.
     pub fn lift(self: &Arc<Self>, id: FaultId) {
         let hung = {
             let mut state = self.lock();
@@ -154,20 +154,20 @@ impl SimDisk {
         }
     }
 
-    /// Lifts every fault.
+    /// Removes all faults.
     pub fn lift_all(self: &Arc<Self>) {
         let ids: Vec<FaultId> = self.lock().faults.keys().copied().collect();
         ids.into_iter().for_each(|id| self.lift(id));
     }
 
-    /// What was written at `offset`, whatever the faults: for judging, not for the code under test.
+    /// The bytes written at `offset`, without the effect of faults: for checks, not for the code under test.
     pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.lock().medium.read_true(offset, &mut bytes);
         bytes
     }
 
-    /// The power fails: see [`Medium::power_cut`].
+    /// Simulates a power failure: see [`Medium::power_cut`].
     pub(crate) fn power_cut(&self) {
         let dropped = {
             let state = &mut *self.lock();
@@ -175,14 +175,14 @@ impl SimDisk {
             state.timing_state = TimingState::default();
             (std::mem::take(&mut state.pending), std::mem::take(&mut state.hung))
         };
-        // Their waiters are gone too; dropping completions wakes nobody that matters, but not under the lock.
+        // Drop the operations outside the lock, since dropping completions may wake tasks.
         drop(dropped);
     }
 
     fn submit(self: &Arc<Self>, io: Io, access: Access) {
         let Some(world) = self.world.upgrade().filter(|world| world.has_power()) else { return };
         world.trace("submit", &[self.number, io.op as u64, io.offset, io.len]);
-        let refusal = {
+        let rejection = {
             let state = &mut *self.lock();
             count(&mut state.stats, &io);
             let sector = u64::from(self.geometry.sector_bytes);
@@ -195,14 +195,14 @@ impl SimDisk {
                 Err(error) => Some(error),
             }
         };
-        if let Some(error) = refusal {
+        if let Some(error) = rejection {
             self.lock().stats.errors += 1;
             return io.fail(error);
         }
         self.start(io);
     }
 
-    /// Lets an operation begin, with the fate that faults and timing give it.
+    /// Starts an operation: faults and timing determine its completion time and result.
     fn start(self: &Arc<Self>, io: Io) {
         let Some(world) = self.world.upgrade() else { return };
         let now_ns = world.now_ns();
@@ -216,10 +216,14 @@ impl SimDisk {
         }
         let id = state.next;
         state.next += 1;
-        let (op, offset, len, size) = (io.op, io.offset, io.len, self.geometry.size_bytes);
+        let op = io.op;
+        let offset = io.offset;
+        let len = io.len;
+        let size = self.geometry.size_bytes;
         let done_ns = self.timing.completes_ns(&mut state.timing_state, now_ns, op, offset, len, size, &mut state.rng);
         let mut delay_ns = done_ns - now_ns;
-        let (mut errno, mut misdirected) = (None, None);
+        let mut errno = None;
+        let mut misdirected = None;
         for (fault_id, laid) in &mut state.faults {
             match laid.fault {
                 Fault::FailNth { nth, errno: code } => {
@@ -239,7 +243,8 @@ impl SimDisk {
             }
         }
         match op {
-            // A discarded range reads as anything: here as a pattern that no reader will take for its data.
+            // The contents of a discarded range are undefined: here a pattern that readers do not take for valid
+            // data.
             Op::Write | Op::Discard => {
                 let pattern = || vec![0xdd; len as usize];
                 let data: Arc<[u8]> = if op == Op::Write { io.parts.concat() } else { pattern() }.into();
@@ -255,21 +260,23 @@ impl SimDisk {
         world.at(now_ns + delay_ns, Box::new(move || disk.complete(id)));
     }
 
-    /// The operation takes effect and is answered.
+    /// Completes an operation: it takes effect and its result is delivered.
     fn complete(&self, id: u64) {
         let Some(world) = self.world.upgrade() else { return };
         let (io, result) = {
             let state = &mut *self.lock();
             let Some(pending) = state.pending.remove(&id) else { return };
             let Pending { mut io, watermark, errno, misdirected } = pending;
-            let (op, offset, len) = (io.op, io.offset, io.len);
+            let op = io.op;
+            let offset = io.offset;
+            let len = io.len;
             let os = |errno| Err(DiskError::Os { op, offset, len, errno });
-            let lost = state.faults.values().any(|laid| laid.fault == Fault::Gone);
+            let is_gone = state.faults.values().any(|laid| laid.fault == Fault::Gone);
             if op == Op::Read {
                 state.medium.note_read(offset, len);
             }
             let result = match (op, errno) {
-                _ if lost => Err(gone(op)),
+                _ if is_gone => Err(gone(op)),
                 (_, Some(errno)) => os(errno),
                 (Op::Read, None) if read(&state.medium, offset, &mut io.bufs) => Ok(()),
                 (Op::Read, None) => os(EIO),
@@ -309,7 +316,7 @@ impl SimDisk {
     }
 }
 
-/// Fills the buffers one after the other; false where a sector cannot be read.
+/// Fills the buffers in order; false if a sector is unreadable.
 fn read(medium: &Medium, offset: u64, bufs: &mut Bufs) -> bool {
     let mut at = offset;
     bufs.iter_mut().all(|buf| {
@@ -350,7 +357,7 @@ impl Disk for Opened {
     }
 }
 
-/// The table of disks that a simulated machine finds.
+/// The disks of a simulated machine, by path.
 #[derive(Default)]
 pub(crate) struct SimDisks(Mutex<BTreeMap<PathBuf, Arc<SimDisk>>>);
 
@@ -373,7 +380,7 @@ impl SimDisks {
         self.add_medium(world, path, geometry, timing, medium)
     }
 
-    /// Puts a disk with these contents at `path`.
+    /// Adds a disk with these contents at `path`.
     pub(crate) fn add_medium(
         &self,
         world: &Arc<Shared>,

@@ -1,52 +1,53 @@
-//! Faults that can be laid over a disk, and lifted again.
+//! Faults that can be injected into a disk and removed again.
 
-/// Names a fault that was laid.
+/// Identifies an injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FaultId(pub(crate) u64);
 
-/// What goes wrong. All of it lies over the disk's true contents, so that lifting the fault brings them back; rot,
-/// unreadable sectors and misdirected bytes are also mended by writing the place anew.
+/// A disk fault. Faults overlay the disk's true contents, so removing a fault restores them. Overwriting a range also
+/// repairs bit rot, unreadable sectors and misdirected bytes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// So many bits in the range read flipped.
+    /// Bit rot: bits in the range read flipped.
     Rot {
-        /// First byte.
+        /// First byte of the range.
         offset: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         len: u64,
-        /// How many bits, at places that the seed chooses.
+        /// Number of flipped bits, at positions that the seed determines.
         bits: u32,
     },
-    /// Sectors that touch the range cannot be read.
+    /// Sectors that overlap the range are unreadable (EIO).
     Unreadable {
-        /// First byte.
+        /// First byte of the range.
         offset: u64,
-        /// Bytes.
+        /// Length of the range in bytes.
         len: u64,
     },
-    /// The `nth` write from now (0 is the next) lands at `to`, and its own place keeps the old bytes. It reports success.
+    /// The `nth` write from now (0 is the next) is written at `to` instead of its offset, which keeps the old bytes.
+    /// The write reports success.
     Misdirect {
-        /// Which write.
+        /// Number of writes before it.
         nth: u64,
-        /// Where it lands, in bytes.
+        /// Byte offset at which it is written.
         to: u64,
     },
     /// Flushes report success and do nothing.
     LyingFlush,
-    /// Operations get no answer until the fault is lifted.
+    /// Operations do not complete until the fault is removed.
     Hang,
-    /// The disk is not there: opening and every operation fail.
+    /// The disk is missing: opening it and every operation fail.
     Gone,
     /// The `nth` operation from now (0 is the next) fails with `errno`, once.
     FailNth {
-        /// Which operation.
+        /// Number of operations before it.
         nth: u64,
-        /// The error.
+        /// The error number.
         errno: i32,
     },
-    /// Every answer takes so many times as long.
+    /// Every operation takes `factor` times as long.
     Slow {
-        /// How many times.
+        /// Factor by which operations are slowed down.
         factor: u32,
     },
 }

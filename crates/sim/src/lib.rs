@@ -1,24 +1,24 @@
-//! The simulator: the same engine on one thread, in virtual time, on disks that lie.
+//! The simulator: runs the engine on one thread, in virtual time, on disks with injected faults.
 //!
-//! The problem: the faults that lose data (a power cut between two writes, a flush that did nothing, a bit that
-//! rotted) happen once in years, and never twice in the same way. Here they happen thousands of times a second, and
-//! each of them again by its seed.
+//! Problem: the faults that lose data (a power cut between two writes, an ignored flush, bit rot) are rare and not
+//! reproducible on real hardware. The simulator injects thousands of them per second, and each is reproducible from
+//! its seed.
 //!
 //! ```text
-//!    seed ─► SimWorld ─► Machine { clock, tasks, compute, entropy, disks, … }   what the engine sees
+//!    seed ─► SimWorld ─► Machine { clock, tasks, compute, entropy, disks, … }   used by the engine
 //!              │
-//!              ├─ ready tasks: the seed picks who runs next
-//!              ├─ events: none ready → virtual time jumps to the earliest (a timer, a disk's answer, a computation)
-//!              ├─ nothing ready, no event → deadlock, with the places where the stuck tasks were spawned
+//!              ├─ ready tasks: the seed picks the next one to run
+//!              ├─ events: none ready → virtual time jumps to the earliest (a timer, a disk completion, a computation)
+//!              ├─ nothing ready, no event → deadlock error, with the locations where the blocked tasks were spawned
 //!              └─ trace: a running hash over every choice and every operation with its bytes
 //!
-//!    SimDisk = medium (pristine image + what was made durable) + cache (completed, not flushed) + faults (liftable)
+//!    SimDisk = medium (pristine image + durable writes) + cache (completed, not flushed) + faults (removable)
 //! ```
 //!
-//! Invariants: one seed gives one history, which [`doubled`] checks by running it twice and comparing the traces;
-//! nothing here reads a clock, starts a thread or iterates in an order that depends on addresses. The simulator proves
-//! itself on each run with a [`canary`]: a small commit protocol that survives every power cut, and its copy with one
-//! flush left out, which must be caught.
+//! Invariants: a seed determines the whole history, which [`run_twice`] checks by running it twice and comparing the
+//! traces; the simulator reads no clock, starts no thread and iterates in no order that depends on addresses. Each
+//! run also checks the simulator itself with a [`canary`]: a minimal commit protocol that survives every power cut,
+//! and variants with one flush omitted, which must fail.
 //!
 //! ```
 //! use weir_machine::{Access, Buf};
@@ -27,21 +27,21 @@
 //! let world = SimWorld::new(42);
 //! let disk = world.add_disk("/sim/a", 1 << 20, 4096, Timing::SataSsd);
 //! let machine = world.machine();
-//! world.cut_after(3); // the write begins, ends, the flush begins: darkness
+//! world.cut_after(3); // after submit of the write, its completion, and submit of the flush
 //! let run = world.run(async {
 //!     let disk = machine.disks.open("/sim/a".as_ref(), Access::ReadWrite)?;
 //!     disk.write(0, Buf::copy_from(&[7; 4096])).await?;
 //!     disk.flush().await
 //! });
 //! assert!(matches!(run, Err(SimError::PowerCut { .. })));
-//! assert!([0, 7].contains(&disk.peek(0, 4096)[0])); // not flushed: there or not, as the seed says
+//! assert!([0, 7].contains(&disk.peek(0, 4096)[0])); // not flushed: survives or not, depending on the seed
 //! ```
 
 pub mod canary;
 pub mod disk;
 pub mod fault;
 pub mod medium;
-pub mod readings;
+pub mod read_set;
 pub mod record;
 pub mod rng;
 pub mod runs;
@@ -51,9 +51,9 @@ pub mod world;
 
 pub use disk::{SimDisk, Stats};
 pub use fault::{Fault, FaultId};
-pub use readings::Readings;
+pub use read_set::ReadSet;
 pub use record::{Cut, Moment, Recording, Replay, Start};
 pub use rng::Rng;
-pub use runs::{Diverged, doubled};
+pub use runs::{Diverged, run_twice};
 pub use timing::Timing;
 pub use world::{SimError, SimWorld};

@@ -1,16 +1,17 @@
-//! What a simulated disk holds: a pristine image, what was made durable over it, what only its cache knows, and lies.
+//! The contents of a simulated disk: a pristine image, durable writes over it, cached writes, and the effects of
+//! faults.
 //!
 //! ```text
-//!   read:   image ◄ durable sectors ◄ cached writes, in the order of completion ◄ lies of misdirection ◄ flipped bits
+//!   read:   image ◄ durable sectors ◄ cached writes, in the order of completion ◄ misdirected sectors ◄ flipped bits
 //!   flush:  cached writes that were completed when it was submitted become durable
-//!   cut:    of the cached and the unfinished writes any subset survives, and of one write any of its sectors
+//!   cut:    any subset of the cached and the unfinished writes survives, and of one write any subset of its sectors
 //! ```
 //!
-//! The image under it is never changed: a golden pool can be mounted as is. A sector is atomic under a power cut: it
-//! holds the old bytes or the new, as drives promise.
+//! The image file is never changed, so a golden pool can be used directly. A sector is atomic under a power cut: it
+//! has the old or the new bytes, as drives guarantee.
 
 use crate::fault::{Fault, FaultId};
-use crate::readings::{Sectors, Touched};
+use crate::read_set::{SectorSet, TouchedSectors};
 use crate::rng::Rng;
 use crate::trace::{hash_bytes, mix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,27 +22,27 @@ use std::sync::Arc;
 /// A write that is not durable.
 #[derive(Clone)]
 struct Cached {
-    /// Its place in the order of completion.
+    /// Position in the order of completion.
     order: u64,
     offset: u64,
     data: Arc<[u8]>,
 }
 
-/// Bytes of a page: what copies share or have apart.
+/// Size of a page in bytes: the unit that copies of a medium share.
 const PAGE: usize = 4096;
-/// Pages of a chunk.
+/// Number of pages in a chunk.
 const PAGES: usize = 256;
 const CHUNK: u64 = (PAGE * PAGES) as u64;
 
-/// Pages that were written; the others are as in the image.
+/// The written pages; the others are as in the image.
 type Chunk = Vec<Option<Arc<[u8; PAGE]>>>;
 
-/// What is durable over the image. Copies share chunks and pages until one of them writes there.
+/// Durable writes over the image. Copies share chunks and pages until one of them writes to them (copy on write).
 #[derive(Clone, Default)]
 struct Durable(BTreeMap<u64, Arc<Chunk>>);
 
 impl Durable {
-    /// Lays the pages that were written over what `into` holds of the place `offset`.
+    /// Copies the written pages over the contents of `into`, which starts at `offset`.
     fn read(&self, offset: u64, into: &mut [u8]) {
         let end = offset + into.len() as u64;
         for (number, chunk) in self.0.range(offset / CHUNK..end.div_ceil(CHUNK)) {
@@ -56,7 +57,7 @@ impl Durable {
         }
     }
 
-    /// Writes bytes that lie in one page; `fill` gives what a page holds that was not written before.
+    /// Writes bytes within one page; `fill` reads the previous contents of a page that was not written before.
     fn write(&mut self, offset: u64, bytes: &[u8], fill: impl FnOnce(u64, &mut [u8])) {
         let chunk = self.0.entry(offset / CHUNK).or_insert_with(|| Arc::new(vec![None; PAGES]));
         let within = (offset % CHUNK) as usize;
@@ -70,8 +71,8 @@ impl Durable {
         Arc::make_mut(page)[within % PAGE..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Whether both hold the same where `among` says so, over zeros. Pages that they share need no look.
-    fn is_alike(&self, other: &Durable, among: &Sectors, sector_bytes: u64) -> bool {
+    /// Whether both have the same contents in the sectors `among`, over zeros. Shared pages are not compared.
+    fn is_equivalent(&self, other: &Durable, among: &SectorSet, sector_bytes: u64) -> bool {
         let numbers: BTreeSet<&u64> = self.0.keys().chain(other.0.keys()).collect();
         numbers.into_iter().all(|number| match (self.0.get(number), other.0.get(number)) {
             (Some(one), Some(two)) if Arc::ptr_eq(one, two) => true,
@@ -81,39 +82,40 @@ impl Durable {
                 match (page(one), page(two)) {
                     (None, None) => true,
                     (Some(one), Some(two)) if Arc::ptr_eq(&one, &two) => true,
-                    (one, two) => is_page_alike(at, one.as_deref(), two.as_deref(), among, sector_bytes),
+                    (one, two) => is_page_equal(at, one.as_deref(), two.as_deref(), among, sector_bytes),
                 }
             }),
         })
     }
 }
 
-/// Whether two pages at `at`, or zeros, hold the same where `among` says so.
-fn is_page_alike(
+/// Whether two pages at `at`, or zeros, have the same contents in the sectors `among`.
+fn is_page_equal(
     at: u64,
     one: Option<&[u8; PAGE]>,
     two: Option<&[u8; PAGE]>,
-    among: &Sectors,
+    among: &SectorSet,
     sector_bytes: u64,
 ) -> bool {
     const ZEROS: [u8; PAGE] = [0; PAGE];
-    let (one, two) = (one.unwrap_or(&ZEROS), two.unwrap_or(&ZEROS));
+    let one = one.unwrap_or(&ZEROS);
+    let two = two.unwrap_or(&ZEROS);
     let sectors = one.chunks(sector_bytes as usize).zip(two.chunks(sector_bytes as usize));
     sectors.zip(at / sector_bytes..).all(|((one, two), number)| one == two || !among.has(number))
 }
 
-/// What one fault does to the contents.
+/// The effect of one fault on the contents.
 #[derive(Clone, Default)]
-struct Marks {
-    /// Byte → bits that read flipped.
+struct FaultMarks {
+    /// Bits that read flipped, by byte offset.
     rot: BTreeMap<u64, u8>,
-    /// Sectors that cannot be read.
+    /// Unreadable sectors.
     unreadable: BTreeSet<u64>,
-    /// Sectors that read as something else.
-    lies: BTreeMap<u64, Vec<u8>>,
+    /// Sectors that read as other contents.
+    misdirected: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The contents of a disk. A copy shares nearly all with its original.
+/// The contents of a disk. A copy shares nearly all memory with its original.
 #[derive(Clone)]
 pub struct Medium {
     sector: u64,
@@ -123,15 +125,15 @@ pub struct Medium {
     cached: Vec<Cached>,
     in_flight: BTreeMap<u64, (u64, Arc<[u8]>)>,
     order: u64,
-    marks: BTreeMap<FaultId, Marks>,
-    /// Of what is durable, if it is kept.
+    marks: BTreeMap<FaultId, FaultMarks>,
+    /// Fingerprint of the durable contents, if it is maintained.
     fingerprint: Option<u64>,
-    /// What is read of what it holds now, if that is kept.
-    touched: Option<Touched>,
+    /// The sectors read and written since [`Medium::track_reads`], if reads are tracked.
+    touched: Option<TouchedSectors>,
 }
 
 impl Medium {
-    /// `size` bytes: those of `image`, or zeros.
+    /// A medium of `size` bytes: those of `image`, or zeros.
     pub fn new(sector: u64, size: u64, image: Option<File>) -> Self {
         Medium {
             sector,
@@ -147,14 +149,14 @@ impl Medium {
         }
     }
 
-    /// Keeps from now on which sectors are read that were not written meanwhile.
-    pub(crate) fn keep_readings(&mut self) {
-        self.touched = Some(Touched::default());
+    /// Starts to track the sectors that are read before they are written.
+    pub(crate) fn track_reads(&mut self) {
+        self.touched = Some(TouchedSectors::default());
     }
 
-    /// The sectors of which that was kept.
-    pub(crate) fn take_readings(&mut self) -> Sectors {
-        self.touched.take().map(Touched::into_read).unwrap_or_default()
+    /// Stops tracking; returns the sectors that were read before they were written.
+    pub(crate) fn take_read_set(&mut self) -> SectorSet {
+        self.touched.take().map(TouchedSectors::into_read).unwrap_or_default()
     }
 
     pub(crate) fn note_read(&mut self, offset: u64, len: u64) {
@@ -164,22 +166,23 @@ impl Medium {
         }
     }
 
-    /// Whether both hold the same durable bytes in these sectors. Media with caches, faults or images are never alike.
-    pub(crate) fn is_alike(&self, other: &Medium, among: &Sectors) -> bool {
+    /// Whether both have the same durable bytes in these sectors. Always false for media with cached writes, faults
+    /// or images.
+    pub(crate) fn is_equivalent(&self, other: &Medium, among: &SectorSet) -> bool {
         let plain = |of: &Medium| of.image.is_none() && of.cached.is_empty() && of.marks.is_empty();
         plain(self)
             && plain(other)
             && (self.sector, self.size) == (other.sector, other.size)
-            && self.durable.is_alike(&other.durable, among, self.sector)
+            && self.durable.is_equivalent(&other.durable, among, self.sector)
     }
 
-    /// Keeps a fingerprint of what is durable from now on, or no longer. Two media that began alike and have the same
-    /// fingerprint hold the same bytes, but for a chance of one in 2^64.
+    /// Starts or stops maintaining a fingerprint of the durable contents. Two media that started with the same
+    /// contents and have the same fingerprint have the same contents, except with probability 2^-64.
     pub fn keep_fingerprint(&mut self, keep: bool) {
         self.fingerprint = keep.then_some(self.fingerprint.unwrap_or(0));
     }
 
-    /// The fingerprint, if it is kept.
+    /// The fingerprint, if it is maintained.
     pub fn fingerprint(&self) -> Option<u64> {
         self.fingerprint
     }
@@ -188,7 +191,7 @@ impl Medium {
         offset / self.sector..(offset + len as u64).div_ceil(self.sector)
     }
 
-    /// Reads as the disk would now. False when a sector of it cannot be read.
+    /// Reads with the effects of faults. False if a sector is unreadable.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> bool {
         self.read_true(offset, into);
         let sectors = self.sectors(offset, into.len());
@@ -197,7 +200,7 @@ impl Medium {
             if marks.unreadable.range(sectors.clone()).next().is_some() {
                 return false;
             }
-            for (sector, data) in marks.lies.range(sectors.clone()) {
+            for (sector, data) in marks.misdirected.range(sectors.clone()) {
                 overlay(offset, into, sector * self.sector, data);
             }
             for (at, mask) in marks.rot.range(offset..end) {
@@ -207,7 +210,7 @@ impl Medium {
         true
     }
 
-    /// Reads what was written, whatever the faults.
+    /// Reads the bytes written, without the effects of faults.
     pub fn read_true(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
         if let Some(image) = &self.image {
@@ -219,48 +222,50 @@ impl Medium {
         }
     }
 
-    /// A write begins: from here on a power cut may let any part of it through.
+    /// Begins a write: from now on, any part of it may survive a power cut.
     pub fn begin_write(&mut self, id: u64, offset: u64, data: Arc<[u8]>) {
         self.in_flight.insert(id, (offset, data));
     }
 
-    /// A write did not happen after all.
+    /// Abandons a write that failed.
     pub fn abandon_write(&mut self, id: u64) {
         self.in_flight.remove(&id);
     }
 
-    /// A write completes: it is in the cache. `misdirected`: the fault and the place where it lands in truth.
-    pub fn complete_write(&mut self, id: u64, misdirected: Option<(FaultId, u64)>) {
+    /// Completes a write: its data are in the cache. `redirect` is the misdirecting fault and the byte offset at
+    /// which the data appear instead.
+    pub fn complete_write(&mut self, id: u64, redirect: Option<(FaultId, u64)>) {
         let Some((offset, data)) = self.in_flight.remove(&id) else { return };
         let sectors = self.sectors(offset, data.len());
         if let Some(touched) = &mut self.touched {
             touched.note_write(sectors);
         }
-        if let Some((fault, to)) = misdirected {
+        if let Some((fault, to)) = redirect {
             let mut old = vec![0; data.len()];
             self.read_true(offset, &mut old);
-            self.mend(offset, data.len());
+            self.repair(offset, data.len());
             let to = to.min(self.size.saturating_sub(data.len() as u64)) / self.sector * self.sector;
-            self.mend(to, data.len());
-            let (sector, lies) = (self.sector, &mut self.marks.entry(fault).or_default().lies);
-            for (place, bytes) in [(offset, &old[..]), (to, &data[..])] {
+            self.repair(to, data.len());
+            let sector = self.sector;
+            let misdirected = &mut self.marks.entry(fault).or_default().misdirected;
+            for (target, bytes) in [(offset, &old[..]), (to, &data[..])] {
                 for (n, chunk) in bytes.chunks(sector as usize).enumerate() {
-                    lies.insert(place / sector + n as u64, chunk.to_vec());
+                    misdirected.insert(target / sector + n as u64, chunk.to_vec());
                 }
             }
         } else {
-            self.mend(offset, data.len());
+            self.repair(offset, data.len());
         }
         self.order += 1;
         self.cached.push(Cached { order: self.order, offset, data });
     }
 
-    /// The order of the last completed write: what a flush submitted now covers.
+    /// Order number of the last completed write: a flush submitted now covers the writes up to it.
     pub fn watermark(&self) -> u64 {
         self.order
     }
 
-    /// Makes the writes up to `watermark` durable.
+    /// Makes the completed writes up to order number `watermark` durable.
     pub fn make_durable(&mut self, watermark: u64) {
         let keep = self.cached.iter().position(|w| w.order > watermark).unwrap_or(self.cached.len());
         for write in self.cached.drain(..keep).collect::<Vec<_>>() {
@@ -268,7 +273,7 @@ impl Medium {
         }
     }
 
-    /// Stores the sectors of a write for which `survives` says so.
+    /// Makes those sectors of a write durable for which `survives` returns true.
     fn store(&mut self, offset: u64, data: &[u8], mut survives: impl FnMut() -> bool) {
         let image = self.image.as_deref();
         let mut old = vec![0; if self.fingerprint.is_some() { self.sector as usize } else { 0 }];
@@ -278,7 +283,7 @@ impl Medium {
             }
             let at = offset + n as u64 * self.sector;
             if let Some(fingerprint) = &mut self.fingerprint {
-                // What was there goes out of the sum as it came in.
+                // Xor removes the old contents of the sector from the fingerprint.
                 old.fill(0);
                 image.into_iter().for_each(|image| read_image(image, at, &mut old));
                 self.durable.read(at, &mut old);
@@ -291,14 +296,14 @@ impl Medium {
         }
     }
 
-    /// The power fails. How kind the disk is (how much of its cache survives) is drawn first, then each write's fate.
+    /// Simulates a power failure. Draws first the share of writes that survive, then the fate of each write.
     pub fn power_cut(&mut self, rng: &mut Rng) {
-        let kindness = rng.below(5);
+        let survival = rng.below(5);
         let mut unfinished: Vec<_> = std::mem::take(&mut self.in_flight).into_values().collect();
         rng.shuffle(&mut unfinished);
         let cached = std::mem::take(&mut self.cached).into_iter().map(|w| (w.offset, w.data));
         for (offset, data) in cached.chain(unfinished) {
-            if rng.chance(kindness, 4) {
+            if rng.chance(survival, 4) {
                 self.store(offset, &data, || true);
             } else if rng.chance(1, 3) {
                 let part = 1 + rng.below(3);
@@ -307,7 +312,7 @@ impl Medium {
         }
     }
 
-    /// Lays a fault's marks on the contents.
+    /// Applies a fault's effect to the contents.
     pub fn mark(&mut self, id: FaultId, fault: &Fault, rng: &mut Rng) {
         let size = self.size;
         match *fault {
@@ -315,7 +320,7 @@ impl Medium {
                 let marks = self.marks.entry(id).or_default();
                 for _ in 0..bits {
                     let at = offset.saturating_add(rng.below(len));
-                    // Two hits on one bit would mend it.
+                    // Or, not xor: a second hit on a bit must not restore it.
                     *marks.rot.entry(at).or_default() |= 1 << rng.below(8);
                 }
             }
@@ -328,18 +333,18 @@ impl Medium {
         }
     }
 
-    /// Takes a fault's marks away.
+    /// Removes a fault's effect.
     pub fn unmark(&mut self, id: FaultId) {
         self.marks.remove(&id);
     }
 
-    /// New bytes mend what was wrong with a place.
-    fn mend(&mut self, offset: u64, len: usize) {
+    /// Overwriting a range removes the effects of faults on it.
+    fn repair(&mut self, offset: u64, len: usize) {
         let sectors = self.sectors(offset, len);
         for marks in self.marks.values_mut() {
             marks.rot.retain(|at, _| !(offset..offset + len as u64).contains(at));
             marks.unreadable.retain(|s| !sectors.contains(s));
-            marks.lies.retain(|s, _| !sectors.contains(s));
+            marks.misdirected.retain(|s, _| !sectors.contains(s));
         }
     }
 }
@@ -355,12 +360,13 @@ fn read_image(image: &File, offset: u64, into: &mut [u8]) {
     }
 }
 
-/// Copies the part of `data` at `at` that falls into `into` at `offset`.
+/// Copies the part of `data`, which starts at `at`, that overlaps `into`, which starts at `offset`.
 fn overlay(offset: u64, into: &mut [u8], at: u64, data: &[u8]) {
     let start = offset.max(at);
     let end = (offset + into.len() as u64).min(at + data.len() as u64);
     if start < end {
-        let (from, to) = ((start - at) as usize, (start - offset) as usize);
+        let from = (start - at) as usize;
+        let to = (start - offset) as usize;
         let len = (end - start) as usize;
         into[to..to + len].copy_from_slice(&data[from..from + len]);
     }

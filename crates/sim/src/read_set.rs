@@ -1,17 +1,18 @@
-//! What a world's disks were asked for of what they held at first.
+//! The set of sectors that a simulated world reads from its initial disk contents.
 //!
-//! A world of one seed is a function of the bytes that it reads: two worlds whose disks differ only where nobody looked
-//! come to the same. So what was found after one power cut holds for every other that left the same bytes in these
-//! places ([`Cut::is_alike`](crate::Cut::is_alike)), whatever it left elsewhere: of the blocks of a group whose
-//! uberblock was not written, any subset may have survived, and no reader ever sees them.
+//! A world's history is a function of its seed and of the bytes that it reads: two worlds whose disks differ only in
+//! sectors that are not read have the same history. So the result after one power cut is valid for every other cut
+//! that leaves the same bytes in the sectors read ([`Cut::is_equivalent`](crate::Cut::is_equivalent)), whatever the
+//! other sectors contain. For example, any subset of the blocks of a txg whose uberblock was not written may survive,
+//! and none of them is ever read.
 //!
-//! Sectors that the world wrote itself before it read them are not among the readings.
+//! Sectors that the world writes before it reads them are not in the set.
 
 /// A set of sectors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sectors(Vec<u64>);
+pub(crate) struct SectorSet(Vec<u64>);
 
-impl Sectors {
+impl SectorSet {
     pub(crate) fn has(&self, sector: u64) -> bool {
         self.0.get((sector / 64) as usize).is_some_and(|word| word >> (sector % 64) & 1 == 1)
     }
@@ -25,14 +26,14 @@ impl Sectors {
     }
 }
 
-/// What was read of one disk as it was at first, and what was written since.
+/// The sectors of one disk that were read before they were written, and those that were written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Touched {
-    read: Sectors,
-    written: Sectors,
+pub(crate) struct TouchedSectors {
+    read: SectorSet,
+    written: SectorSet,
 }
 
-impl Touched {
+impl TouchedSectors {
     pub(crate) fn note_read(&mut self, sectors: std::ops::Range<u64>) {
         for sector in sectors {
             if !self.written.has(sector) {
@@ -45,22 +46,22 @@ impl Touched {
         sectors.for_each(|sector| self.written.add(sector));
     }
 
-    pub(crate) fn into_read(self) -> Sectors {
+    pub(crate) fn into_read(self) -> SectorSet {
         self.read
     }
 }
 
-/// The sectors that were read, disk by disk in the order of their paths.
+/// The sectors read from the initial contents of each disk, in the order of the disks' paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Readings(pub(crate) Vec<Sectors>);
+pub struct ReadSet(pub(crate) Vec<SectorSet>);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_first_is_not_read_of_what_was_there() {
-        let mut touched = Touched::default();
+    fn sectors_written_before_they_are_read_are_excluded() {
+        let mut touched = TouchedSectors::default();
         touched.note_read(3..5);
         touched.note_write(4..200);
         touched.note_read(100..202);

@@ -1,22 +1,22 @@
-//! Recordings: a history at the disks, to be cut at any of its moments without running it again.
+//! Recordings of disk operations, for power cuts at every moment without running the history again.
 //!
-//! The problem: a power cut at each of a thousand writes costs a thousand runs up to the cut, if each is run anew. What
-//! the cut depends on is little: which writes had begun, which were answered, which flushes.
+//! Problem: without recordings, a power cut at each of a thousand writes costs a thousand runs. But the disks after a
+//! cut depend only on the writes submitted and completed and the flushes completed before it.
 //!
 //! ```text
-//!   run once ─► events: begin, complete, flush …      walk along them once ─► at any moment: copy the media, cut
+//!   run once ─► events: begin, complete, flush …      replay them once ─► at any moment: copy the media, cut
 //! ```
 //!
-//! Cuts that left the same bytes can be told by their fingerprints, and need to be opened only once.
+//! Cuts that leave the same bytes have the same fingerprints, so only one of them needs to be examined.
 //!
 //! A moment is a number of events: those before it have happened, the others have not. Copies of a medium share its
-//! sectors, so that a cut costs as much as what is in the caches.
+//! pages, so the cost of a cut is proportional to the contents of the caches.
 //!
-//! [`Recording::drop_flushes`] plants a bug: the history of a program that left these flushes out.
+//! [`Recording::drop_flushes`] plants a bug: it simulates a program that omits these flushes.
 
 use crate::disk::SimDisk;
 use crate::medium::Medium;
-use crate::readings::Readings;
+use crate::read_set::ReadSet;
 use crate::rng::Rng;
 use crate::timing::Timing;
 use crate::world::SimWorld;
@@ -24,42 +24,42 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weir_machine::Geometry;
 
-/// What happened at a disk.
+/// An event at a disk.
 #[derive(Clone)]
 pub(crate) enum Event {
-    /// A write was asked for.
+    /// A write was submitted.
     Begin { disk: u64, id: u64, offset: u64, data: Arc<[u8]> },
-    /// It was answered.
+    /// A write completed.
     Complete { disk: u64, id: u64 },
-    /// A flush was asked for.
+    /// A flush was submitted.
     AskFlush { disk: u64 },
-    /// It was answered: what was complete when it was asked for is durable.
+    /// A flush completed: the writes completed before its submission are durable.
     Flush { disk: u64, watermark: u64 },
 }
 
-/// An event, as who plants bugs sees it.
+/// The public view of an event, for tests that plant bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A write begins.
+    /// A write is submitted.
     Write {
         /// The disk's number.
         disk: u64,
-        /// Its place.
+        /// Byte offset of the write.
         offset: u64,
-        /// Its length in bytes.
+        /// Length of the write in bytes.
         len: u64,
     },
-    /// A flush is answered.
+    /// A flush completes.
     Flush {
         /// The disk's number.
         disk: u64,
     },
-    /// Something else.
+    /// Any other event.
     Other,
 }
 
 #[derive(Clone)]
-struct Place {
+struct DiskSnapshot {
     path: PathBuf,
     number: u64,
     geometry: Geometry,
@@ -67,24 +67,24 @@ struct Place {
     medium: Medium,
 }
 
-/// The disks as they were when a recording began.
+/// The disks at the start of a recording.
 #[derive(Clone)]
-pub struct Start(Vec<Place>);
+pub struct Start(Vec<DiskSnapshot>);
 
 impl Start {
     pub(crate) fn of(disks: &[Arc<SimDisk>]) -> Self {
-        let place = |disk: &Arc<SimDisk>| Place {
+        let snapshot = |disk: &Arc<SimDisk>| DiskSnapshot {
             path: disk.path().into(),
             number: disk.number(),
             geometry: disk.geometry(),
             timing: disk.timing(),
             medium: disk.medium(),
         };
-        Start(disks.iter().map(place).collect())
+        Start(disks.iter().map(snapshot).collect())
     }
 }
 
-/// What happened at the disks of a world.
+/// The disk events of a world.
 #[derive(Clone)]
 pub struct Recording {
     pub(crate) start: Start,
@@ -92,12 +92,12 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Events: its moments are the numbers up to this one.
+    /// Number of events; the moments are 0 to this number.
     pub fn len(&self) -> u64 {
         self.events.len() as u64
     }
 
-    /// Whether nothing happened.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -113,7 +113,7 @@ impl Recording {
         })
     }
 
-    /// Leaves out the flushes whose events have these numbers: they were answered and did nothing.
+    /// Drops the effect of the flushes with these event numbers: they complete without making anything durable.
     pub fn drop_flushes(&mut self, numbers: &[usize]) {
         for number in numbers {
             if let Some(event @ Event::Flush { .. }) = self.events.get_mut(*number)
@@ -125,22 +125,22 @@ impl Recording {
     }
 }
 
-/// A walk along a recording.
+/// A replay of a recording.
 pub struct Replay<'a> {
     recording: &'a Recording,
-    places: Vec<Place>,
+    disks: Vec<DiskSnapshot>,
     at: usize,
 }
 
 impl<'a> Replay<'a> {
-    /// From the start.
+    /// A replay at the start of the recording.
     pub fn new(recording: &'a Recording) -> Self {
-        let mut places = recording.start.0.clone();
-        places.iter_mut().for_each(|place| place.medium.keep_fingerprint(true));
-        Replay { recording, places, at: 0 }
+        let mut disks = recording.start.0.clone();
+        disks.iter_mut().for_each(|disk| disk.medium.keep_fingerprint(true));
+        Replay { recording, disks, at: 0 }
     }
 
-    /// Goes on to a moment, which is not before the present one.
+    /// Advances to a moment; does nothing if it is not later than the current one.
     pub fn advance(&mut self, moment: u64) {
         let until = (moment as usize).min(self.recording.events.len());
         for event in self.recording.events.get(self.at..until).unwrap_or_default() {
@@ -148,53 +148,55 @@ impl<'a> Replay<'a> {
             | Event::Complete { disk, .. }
             | Event::AskFlush { disk }
             | Event::Flush { disk, .. }) = event;
-            let Some(place) = self.places.iter_mut().find(|place| place.number == *disk) else { continue };
+            let Some(snapshot) = self.disks.iter_mut().find(|snapshot| snapshot.number == *disk) else { continue };
             match event {
-                Event::Begin { id, offset, data, .. } => place.medium.begin_write(*id, *offset, data.clone()),
-                Event::Complete { id, .. } => place.medium.complete_write(*id, None),
-                Event::Flush { watermark, .. } => place.medium.make_durable(*watermark),
+                Event::Begin { id, offset, data, .. } => snapshot.medium.begin_write(*id, *offset, data.clone()),
+                Event::Complete { id, .. } => snapshot.medium.complete_write(*id, None),
+                Event::Flush { watermark, .. } => snapshot.medium.make_durable(*watermark),
                 Event::AskFlush { .. } => {}
             }
         }
         self.at = self.at.max(until);
     }
 
-    /// The disks after a power failure at the present moment: `seed` says what survived.
+    /// The disks after a power failure at the current moment; `seed` determines the writes that survive.
     pub fn cut(&self, seed: u64) -> Cut {
-        let (mut rng, mut places) = (Rng::new(seed).fork(), self.places.clone());
-        places.iter_mut().for_each(|place| place.medium.power_cut(&mut rng));
-        Cut { seed, places }
+        let mut rng = Rng::new(seed).fork();
+        let mut disks = self.disks.clone();
+        disks.iter_mut().for_each(|disk| disk.medium.power_cut(&mut rng));
+        Cut { seed, disks }
     }
 }
 
-/// Disks after a power failure.
+/// The disks after a power failure.
 pub struct Cut {
     seed: u64,
-    places: Vec<Place>,
+    disks: Vec<DiskSnapshot>,
 }
 
 impl Cut {
-    /// What tells it from other cuts of the recording: those that are alike left the same bytes on all disks.
+    /// Fingerprint of all disks: cuts of one recording with equal fingerprints left the same bytes.
     pub fn fingerprint(&self) -> Vec<u64> {
-        self.places.iter().filter_map(|place| place.medium.fingerprint()).collect()
+        self.disks.iter().filter_map(|disk| disk.medium.fingerprint()).collect()
     }
 
-    /// Whether worlds with these disks and with the other's come to the same, if one of them read no more than this.
-    pub fn is_alike(&self, other: &Cut, readings: &Readings) -> bool {
-        let sizes = [self.places.len(), other.places.len(), readings.0.len()];
-        let mut places = self.places.iter().zip(&other.places).zip(&readings.0);
+    /// Whether worlds with these disks and with `other`'s have the same history, given the set of sectors that one of
+    /// them reads.
+    pub fn is_equivalent(&self, other: &Cut, read_set: &ReadSet) -> bool {
+        let sizes = [self.disks.len(), other.disks.len(), read_set.0.len()];
+        let mut disks = self.disks.iter().zip(&other.disks).zip(&read_set.0);
         sizes.iter().all(|size| *size == sizes[0])
-            && places.all(|((one, two), read)| one.path == two.path && one.medium.is_alike(&two.medium, read))
+            && disks.all(|((one, two), read)| one.path == two.path && one.medium.is_equivalent(&two.medium, read))
     }
 
-    /// A world with these disks, in which the seed of the cut rules what comes.
+    /// A world with these disks and the seed of the cut.
     pub fn world(&self) -> SimWorld {
         let world = SimWorld::new(self.seed);
         world.trace_no_bytes();
-        for place in &self.places {
-            let mut medium = place.medium.clone();
+        for disk in &self.disks {
+            let mut medium = disk.medium.clone();
             medium.keep_fingerprint(false);
-            world.add_medium(&place.path, place.geometry, place.timing, medium);
+            world.add_medium(&disk.path, disk.geometry, disk.timing, medium);
         }
         world
     }
@@ -222,7 +224,7 @@ mod tests {
         }
     }
 
-    /// How many of the writes are there, whole, and how many in part.
+    /// Number of writes that survived completely and partly.
     fn found(world: &SimWorld) -> (u64, u64) {
         let disk = &world.disks()[0];
         let sectors = |n: u64| {
@@ -233,7 +235,7 @@ mod tests {
         (count(4..=4), count(1..=3))
     }
 
-    /// What a world finds at a place, where it has written before: that is not read of what the cut left.
+    /// Reads a range that survived the cut, and a range that this world wrote before reading it.
     async fn look(machine: Machine, at: u64, own: u64) -> Vec<u8> {
         let disk = machine.disks.open(Path::new("/sim/a"), Access::ReadWrite).unwrap();
         disk.write(own, Buf::copy_from(&[99; SECTOR])).await.unwrap();
@@ -242,36 +244,39 @@ mod tests {
         bytes
     }
 
-    fn reads_alike_only_where_bytes_are_alike(recording: &Recording) {
+    fn equivalent_cuts_read_the_same_bytes(recording: &Recording) {
         let mut replay = Replay::new(recording);
-        let (at, own) = (17 * 4 * SECTOR as u64, 18 * 4 * SECTOR as u64);
-        let (mut cuts, mut alike) = (Vec::new(), 0);
+        let at = 17 * 4 * SECTOR as u64;
+        let own = 18 * 4 * SECTOR as u64;
+        let mut cuts = Vec::new();
+        let mut equal = 0;
         for moment in 0..=recording.len() {
             replay.advance(moment);
             let cut = replay.cut(moment);
             let world = cut.world();
-            world.keep_readings();
+            world.track_reads();
             let found = world.run(look(world.machine(), at, own)).unwrap();
-            cuts.push((cut, world.take_readings(), found));
+            cuts.push((cut, world.take_read_set(), found));
         }
-        for (one, readings, found) in &cuts {
+        for (one, read_set, found) in &cuts {
             for (two, _, other) in &cuts {
-                assert_eq!(one.is_alike(two, readings), found == other);
-                alike += u64::from(found == other && one.fingerprint() != two.fingerprint());
+                assert_eq!(one.is_equivalent(two, read_set), found == other);
+                equal += u64::from(found == other && one.fingerprint() != two.fingerprint());
             }
         }
-        assert!(alike > 0 && cuts.iter().any(|(.., found)| *found != cuts[0].2));
+        assert!(equal > 0 && cuts.iter().any(|(.., found)| *found != cuts[0].2));
     }
 
     #[test]
-    fn a_cut_keeps_what_was_flushed_and_nothing_of_what_comes_later() {
+    fn a_cut_keeps_flushed_writes_and_no_later_ones() {
         let world = SimWorld::new(5);
         world.add_disk("/sim/a", 1 << 20, SECTOR as u32, Timing::Chaos);
         let start = world.record();
         world.run(work(world.machine())).unwrap();
         let recording = world.recording(start);
         let kinds: Vec<Moment> = recording.moments().collect();
-        let (mut replay, mut torn) = (Replay::new(&recording), 0);
+        let mut replay = Replay::new(&recording);
+        let mut torn = 0;
         for moment in 0..=recording.len() {
             replay.advance(moment);
             let before = &kinds[..moment as usize];
@@ -285,26 +290,28 @@ mod tests {
             }
         }
         assert!(torn > 0);
-        let (mut last, mut alike) = (None::<(Vec<u64>, Vec<u8>)>, 0);
+        let mut last = None::<(Vec<u64>, Vec<u8>)>;
+        let mut equal = 0;
         let mut replay = Replay::new(&recording);
         for moment in 0..=recording.len() {
             replay.advance(moment);
             let cut = replay.cut(moment);
-            let (print, bytes) = (cut.fingerprint(), cut.world().disks()[0].peek(0, 1 << 20));
+            let print = cut.fingerprint();
+            let bytes = cut.world().disks()[0].peek(0, 1 << 20);
             if let Some((print_before, bytes_before)) = last {
                 assert_eq!(print == print_before, bytes == bytes_before, "moment {moment}");
-                alike += u64::from(bytes == bytes_before);
+                equal += u64::from(bytes == bytes_before);
             }
             last = Some((print, bytes));
         }
-        assert!(alike > 0 && alike < recording.len());
-        reads_alike_only_where_bytes_are_alike(&recording);
+        assert!(equal > 0 && equal < recording.len());
+        equivalent_cuts_read_the_same_bytes(&recording);
         let flushes: Vec<usize> =
             kinds.iter().zip(0..).filter(|(m, _)| matches!(m, Moment::Flush { .. })).map(|(_, n)| n).collect();
         let mut without = recording.clone();
         without.drop_flushes(&flushes);
         let mut replay = Replay::new(&without);
         replay.advance(recording.len());
-        assert!((0..20).any(|seed| found(&replay.cut(seed).world()).0 < 10), "without a flush all may be lost");
+        assert!((0..20).any(|seed| found(&replay.cut(seed).world()).0 < 10), "without flushes all writes may be lost");
     }
 }

@@ -1,6 +1,6 @@
-//! Chance from a seed: splitmix64, small, fast, and good enough to choose schedules and faults.
+//! Seeded random numbers: splitmix64, fast and good enough to choose schedules and faults.
 
-/// A stream of numbers that its seed determines.
+/// A stream of random numbers determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -10,7 +10,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// The next number.
+    /// The next random number.
     pub fn u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,22 +19,22 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 when `bound` is 0.
+    /// A random number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True `part` times out of `whole`.
+    /// True with probability `part / whole`.
     pub fn chance(&mut self, part: u64, whole: u64) -> bool {
         self.below(whole) < part
     }
 
-    /// A stream of its own, so that draws there do not shift draws here.
+    /// An independent stream, so that draws from it do not affect this one.
     pub fn fork(&mut self) -> Rng {
         Rng(self.u64())
     }
 
-    /// Fills `bytes`.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.u64().to_le_bytes();
@@ -42,7 +42,7 @@ impl Rng {
         }
     }
 
-    /// Puts `items` into any order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

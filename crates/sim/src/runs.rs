@@ -1,4 +1,4 @@
-//! Runs over seeds: each twice, with the canary beside, and counts that say what was done.
+//! Simulation runs over seeds: each seed runs twice, together with the canary, and is counted.
 
 use crate::canary::{Omit, survive_cuts, survive_failures};
 use crate::fault::Fault;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 use weir_machine::{Access, Buf, DiskError, Machine};
 
-/// Two runs of one seed went different ways: something outside the seed has leaked in.
+/// Two runs of one seed have different traces: the scenario depends on something other than the seed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("seed {seed} is not reproducible: trace {first:016x}, then {second:016x}")]
 pub struct Diverged {
@@ -17,55 +17,59 @@ pub struct Diverged {
     pub seed: u64,
     /// The trace hash of the first run.
     pub first: u64,
-    /// And of the second.
+    /// The trace hash of the second run.
     pub second: u64,
 }
 
-/// Runs `scenario` in two worlds of one seed. Its result, if both runs left the same trace.
-pub fn doubled<T>(seed: u64, scenario: impl Fn(&SimWorld) -> T) -> Result<T, Diverged> {
+/// Runs `scenario` in two worlds of one seed and returns its result.
+///
+/// # Errors
+/// [`Diverged`] if the two runs have different traces.
+pub fn run_twice<T>(seed: u64, scenario: impl Fn(&SimWorld) -> T) -> Result<T, Diverged> {
     let run = || {
         let world = SimWorld::new(seed);
         let value = scenario(&world);
         let hash = world.trace_hash();
-        // Tasks that never ended hold the machine, and so the world, in a circle.
+        // Unfinished tasks hold the machine and so form a reference cycle with the world: drop them.
         world.power_failure();
         (value, hash)
     };
-    let ((value, first), (_, second)) = (run(), run());
+    let (value, first) = run();
+    let (_, second) = run();
     if first == second { Ok(value) } else { Err(Diverged { seed, first, second }) }
 }
 
-/// What the runs did.
+/// Totals over runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Power cuts survived.
     pub cuts: u64,
     /// Failed operations survived.
     pub failures: u64,
-    /// Planted bugs caught, of two a seed.
+    /// Planted bugs detected, of two per seed.
     pub caught: u64,
-    /// Steps of the busy scenario.
+    /// Steps of the stress scenario.
     pub steps: u64,
 }
 
-/// Commits in each run of the canary.
+/// Number of commits in each run of the canary.
 const COMMITS: u64 = 4;
 
-/// Everything for one seed. The error says what went wrong and how to see it again.
+/// Runs everything for one seed. The error names the seed and the failure.
 pub fn seed(seed: u64, counts: &mut Counts) -> Result<(), String> {
-    let place = |what: &str, point: u64, v: &dyn std::fmt::Display| format!("seed {seed}, {what} {point}: {v}");
-    counts.cuts += survive_cuts(seed, COMMITS, Omit::Nothing).map_err(|(p, v)| place("power cut", p, &v))?;
-    counts.failures += survive_failures(seed, COMMITS).map_err(|(p, v)| place("failed operation", p, &v))?;
+    let context = |what: &str, point: u64, v: &dyn std::fmt::Display| format!("seed {seed}, {what} {point}: {v}");
+    counts.cuts += survive_cuts(seed, COMMITS, Omit::Nothing).map_err(|(p, v)| context("power cut", p, &v))?;
+    counts.failures += survive_failures(seed, COMMITS).map_err(|(p, v)| context("failed operation", p, &v))?;
     for omit in [Omit::FlushBeforeRoot, Omit::FlushAfterRoot] {
         counts.caught += u64::from(survive_cuts(seed, COMMITS, omit).is_err());
     }
-    counts.steps += doubled(seed, busy).map_err(|d| d.to_string())?.map_err(|e| format!("seed {seed}: {e}"))?;
+    counts.steps += run_twice(seed, stress).map_err(|d| d.to_string())?.map_err(|e| format!("seed {seed}: {e}"))?;
     Ok(())
 }
 
-/// Many tasks on three disks with every kind of fault laid and lifted under way: nothing to judge but that it ends, that
-/// lifted faults leave no trace in the data, and that it goes the same way twice.
-fn busy(world: &SimWorld) -> Result<u64, SimError> {
+/// Many tasks on three disks while faults of every kind are injected and removed. Checks only that the run ends and
+/// that it is deterministic.
+fn stress(world: &SimWorld) -> Result<u64, SimError> {
     let timings = [Timing::Rpm7k, Timing::SataSsd, Timing::Chaos];
     for (n, timing) in timings.into_iter().enumerate() {
         world.add_disk(format!("/sim/{n}"), 1 << 20, 4096, timing);
@@ -73,7 +77,7 @@ fn busy(world: &SimWorld) -> Result<u64, SimError> {
     let machine = world.machine();
     let mut rng = world.rng();
     world.run(async {
-        let tasks: Vec<_> = (0..12).map(|n| machine.tasks.spawn(lane(machine.clone(), n))).collect();
+        let tasks: Vec<_> = (0..12).map(|n| machine.tasks.spawn(worker(machine.clone(), n))).collect();
         for disk in world.disks() {
             let range = |rng: &mut crate::Rng| (rng.below(200) * 4096, 8192);
             let (offset, len) = range(&mut rng);
@@ -90,15 +94,15 @@ fn busy(world: &SimWorld) -> Result<u64, SimError> {
         }
         world.disks().iter().for_each(|disk| disk.lift_all());
         for task in tasks {
-            // A lane reports its own disk errors; under faults they are expected.
+            // Disk errors are expected while faults are injected.
             let _ = task.await;
         }
     })?;
     Ok(world.steps())
 }
 
-/// Writes and reads back at places that chance chooses, computing in between.
-async fn lane(machine: Machine, number: u64) -> Result<(), DiskError> {
+/// Writes and reads back random blocks, with computations in between.
+async fn worker(machine: Machine, number: u64) -> Result<(), DiskError> {
     let disk = machine.disks.open(Path::new(&format!("/sim/{}", number % 3)), Access::ReadWrite)?;
     for round in 0..20 {
         let offset = machine.entropy.below(250) * 4096;
@@ -131,21 +135,21 @@ mod tests {
     }
 
     #[test]
-    fn what_leaks_in_from_outside_the_seed_is_noticed() {
+    fn dependence_on_anything_but_the_seed_is_detected() {
         let outside = AtomicU64::new(0);
         let scenario = |world: &SimWorld| {
             let delay = Duration::from_nanos(outside.fetch_add(1, Ordering::Relaxed));
             world.run(world.machine().clock.sleep(delay))
         };
-        assert!(doubled(1, scenario).is_err());
-        assert!(doubled(1, busy).unwrap().is_ok());
+        assert!(run_twice(1, scenario).is_err());
+        assert!(run_twice(1, stress).unwrap().is_ok());
     }
 
     #[test]
-    fn different_seeds_go_different_ways() {
+    fn different_seeds_have_different_traces() {
         let hash = |seed| {
             let world = SimWorld::new(seed);
-            busy(&world).unwrap();
+            stress(&world).unwrap();
             world.trace_hash()
         };
         assert_ne!(hash(1), hash(2));

@@ -1,7 +1,7 @@
-//! How long disks take: models that answer "what if", and chaos that finds races.
+//! Timing models of disks: realistic ones for "what if" questions, and random timing to find races.
 //!
-//! A model knows when each of its channels is free again. An operation waits for the channel that is free first and
-//! occupies it for its service time. Figures are those of ordinary drives, from their makers' data sheets:
+//! A model tracks when each of its channels becomes free. An operation waits for the first free channel and occupies
+//! it for its service time. The figures are from data sheets of common drives:
 //!
 //! | model | channels | small read | stream |
 //! |---|---|---|---|
@@ -13,21 +13,21 @@
 use crate::rng::Rng;
 use weir_machine::Op;
 
-/// A model of a disk's speed.
+/// A timing model of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timing {
-    /// Anything from a microsecond to five milliseconds: answers come in any order.
+    /// Random service times from one microsecond to five milliseconds: completions in any order.
     #[default]
     Chaos,
     /// A disk of 7,200 revolutions a minute.
     Rpm7k,
-    /// A flash disk behind a SATA link.
+    /// An SSD with SATA interface.
     SataSsd,
-    /// A flash disk on PCI Express.
+    /// An SSD with NVMe interface.
     Nvme,
 }
 
-/// Where a disk's channels and its arm are.
+/// State of a timing model: when its channels become free, and the arm's position.
 #[derive(Clone, Debug, Default)]
 pub struct TimingState {
     free_ns: Vec<u64>,
@@ -40,8 +40,8 @@ fn transfer_ns(len: u64, bytes_per_us: u64) -> u64 {
 }
 
 impl Timing {
-    /// When an operation that is submitted at `now_ns` completes, in nanoseconds.
-    #[allow(clippy::too_many_arguments, reason = "the facts about one operation")]
+    /// Completion time in nanoseconds of an operation submitted at `now_ns`.
+    #[allow(clippy::too_many_arguments, reason = "the parameters of one operation")]
     pub fn completes_ns(
         self,
         state: &mut TimingState,
@@ -55,11 +55,11 @@ impl Timing {
         match self {
             Timing::Chaos => now_ns + 1000 + rng.below(5_000_000),
             Timing::Rpm7k => {
-                let away = offset.abs_diff(state.arm);
-                let seek = if away == 0 {
+                let distance = offset.abs_diff(state.arm);
+                let seek = if distance == 0 {
                     0
                 } else {
-                    let share = (away as f64 / size_bytes.max(1) as f64).min(1.0);
+                    let share = (distance as f64 / size_bytes.max(1) as f64).min(1.0);
                     600_000 + (14_400_000.0 * share.sqrt()) as u64 + rng.below(8_330_000)
                 };
                 let flush = if op == Op::Flush { 8_330_000 } else { 0 };
@@ -83,7 +83,7 @@ impl Timing {
     }
 }
 
-/// Takes the channel that is free first for `service_ns`; when it is done.
+/// Occupies the first free channel for `service_ns`; returns the completion time.
 fn occupy(state: &mut TimingState, channels: usize, now_ns: u64, service_ns: u64) -> u64 {
     state.free_ns.resize(channels, 0);
     let Some(channel) = state.free_ns.iter_mut().min() else { return now_ns + service_ns };
@@ -96,7 +96,9 @@ mod tests {
     use super::*;
 
     fn stream_mb_s(timing: Timing, len: u64, random: bool) -> f64 {
-        let (mut state, mut rng, size) = (TimingState::default(), Rng::new(1), 1u64 << 40);
+        let mut state = TimingState::default();
+        let mut rng = Rng::new(1);
+        let size = 1u64 << 40;
         let mut end = 0;
         for n in 0..1000 {
             let offset = if random { rng.below(size / len) * len } else { n * len };
@@ -106,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn models_have_the_speed_of_their_kind() {
+    fn models_match_their_data_sheets() {
         let near = |value: f64, want: f64| assert!((value / want - 1.0).abs() < 0.15, "{value} is not about {want}");
         near(stream_mb_s(Timing::Rpm7k, 1 << 20, false), 180.0);
         near(stream_mb_s(Timing::SataSsd, 1 << 20, false), 540.0);
         near(stream_mb_s(Timing::Nvme, 1 << 20, false), 3200.0);
-        // Some 80 random reads a second without queueing wisdom: what such disks do.
+        // About 80 random reads per second without reordering, as such disks achieve.
         near(stream_mb_s(Timing::Rpm7k, 4096, true) * 1e6 / 4096.0, 80.0);
     }
 }

@@ -1,7 +1,7 @@
-//! The trace: one number that stands for everything that happened in a run.
+//! The trace: a hash over all events of a run.
 //!
-//! Two runs of a seed with equal traces made the same choices and moved the same bytes in the same order. Where they
-//! differ, something outside the seed has leaked in.
+//! Two runs of a seed with equal traces made the same choices and transferred the same bytes in the same order. If
+//! the traces differ, the run depends on something other than the seed.
 
 /// A running hash over the events of a run.
 #[derive(Clone, Debug, Default)]
@@ -10,13 +10,13 @@ pub struct Trace {
     events: u64,
 }
 
-/// Mixes two words into one that depends on all of their bits.
+/// Mixes two words into a hash that depends on all of their bits.
 pub(crate) fn mix(state: u64, word: u64) -> u64 {
     let wide = u128::from(state ^ word ^ 0x2d35_8dcc_aa6c_78a5) * 0x8bb8_4b93_962e_acc9;
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// A hash of bytes, for traces and for toy checksums: not for pools.
+/// A non-cryptographic hash of bytes, for traces and the canary.
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hash = mix(0x4b33_a62e_d433_d4a3, bytes.len() as u64);
     for chunk in bytes.chunks(8) {
@@ -42,7 +42,7 @@ impl Trace {
         self.hash
     }
 
-    /// Events so far.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }

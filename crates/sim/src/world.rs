@@ -1,8 +1,8 @@
-//! The seeded executor: one thread, virtual time.
+//! The seeded executor: one thread and virtual time.
 
 use crate::disk::{SimDisk, SimDisks};
 use crate::medium::Medium;
-use crate::readings::Readings;
+use crate::read_set::ReadSet;
 use crate::record::{self, Recording, Start};
 use crate::rng::Rng;
 use crate::timing::Timing;
@@ -23,41 +23,41 @@ use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
 use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, Nanos, Tasks};
 
-/// How a run ended before its future did.
+/// Why a run ended before its future completed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SimError {
-    /// Nobody can go on, and nothing will ever happen.
-    #[error("deadlock at {now_ns} ns: waiting for ever are {}", .stuck.join(", "))]
+    /// Deadlock: no task is ready and no event is pending.
+    #[error("deadlock at {now_ns} ns; blocked: {}", .stuck.join(", "))]
     Deadlock {
-        /// Virtual time.
+        /// Virtual time in nanoseconds.
         now_ns: u64,
-        /// Where the tasks that wait were spawned.
+        /// Locations where the blocked tasks were spawned.
         stuck: Vec<String>,
     },
-    /// More steps than the bound: a livelock, or a bound too low.
+    /// The run exceeded its step limit: a livelock, or a limit that is too low.
     #[error("not done after {steps} steps")]
     TooManySteps {
-        /// The bound.
+        /// The step limit.
         steps: u64,
     },
-    /// The power cut that was asked for.
+    /// The power cut requested by [`SimWorld::cut_after`].
     #[error("power cut at {now_ns} ns")]
     PowerCut {
-        /// Virtual time.
+        /// Virtual time in nanoseconds.
         now_ns: u64,
     },
 }
 
-/// The main future's number among the tasks.
+/// Task number of the main future.
 const MAIN: u64 = 0;
-/// Memory for what is written that is kept for the next time.
-const SPARE_BYTES: usize = 4 << 20;
+/// Limit in bytes of each of the machine's buffer pools.
+const BUFFER_POOL_BYTES: usize = 4 << 20;
 
 type Event = Box<dyn FnOnce() + Send>;
 
 struct Task {
-    place: &'static Location<'static>,
-    /// Absent while it is being polled.
+    location: &'static Location<'static>,
+    /// `None` while it is being polled.
     future: Option<BoxFuture<'static, ()>>,
 }
 
@@ -73,17 +73,17 @@ struct State {
     ready: Vec<u64>,
     next_event: u64,
     events: BTreeMap<(u64, u64), Event>,
-    /// Submissions and completions of writes and flushes so far: the points where a power cut can differ.
+    /// Submissions and completions of writes and flushes so far: the distinct points for power cuts.
     changes: u64,
     cut_at: Option<u64>,
     recorded: Option<Vec<record::Event>>,
-    /// The trace counts the bytes that disks give and take, too.
+    /// Whether the trace includes the bytes of disk operations.
     traces_bytes: bool,
-    /// The power is failing: disks take nothing any more.
-    dark: bool,
+    /// The power is failing: disks ignore new operations.
+    power_off: bool,
 }
 
-/// What tasks, timers and disks share. Locks are held for a few lines and never while foreign code runs.
+/// State shared by tasks, timers and disks. The lock is never held while a task, event or completion runs.
 pub(crate) struct Shared(Mutex<State>);
 
 impl Shared {
@@ -95,7 +95,7 @@ impl Shared {
         self.lock().now_ns
     }
 
-    /// Lets `event` happen at `when_ns`.
+    /// Schedules `event` at virtual time `when_ns`.
     pub(crate) fn at(&self, when_ns: u64, event: Event) {
         let mut state = self.lock();
         let key = (when_ns.max(state.now_ns), state.next_event);
@@ -107,28 +107,28 @@ impl Shared {
         self.lock().trace.add(what, numbers);
     }
 
-    /// Draws from the stream of choices.
+    /// Draws from the random stream of choices.
     pub(crate) fn draw<T>(&self, with: impl FnOnce(&mut Rng) -> T) -> T {
         with(&mut self.lock().choices)
     }
 
-    /// Counts a point where a power cut can differ.
+    /// Counts a distinct point for power cuts.
     pub(crate) fn count_change(&self) {
         self.lock().changes += 1;
     }
 
-    /// Whether disks still take operations: while everything in memory is dropped, an operation that is dropped may pass
-    /// its turn on to the next.
+    /// Whether disks accept operations. During a power failure they do not: dropping an operation may start the next
+    /// one in a queue.
     pub(crate) fn has_power(&self) -> bool {
-        !self.lock().dark
+        !self.lock().power_off
     }
 
-    /// Whether bytes belong to the trace.
+    /// Whether the trace includes the bytes of disk operations.
     pub(crate) fn traces_bytes(&self) -> bool {
         self.lock().traces_bytes
     }
 
-    /// Keeps an event, if a recording is made.
+    /// Records an event if a recording is in progress.
     pub(crate) fn record(&self, event: impl FnOnce() -> record::Event) {
         if let Some(events) = &mut self.lock().recorded {
             events.push(event());
@@ -143,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Decides what happens next.
+    /// Selects the next step of the run.
     fn step(&self) -> Result<Step, SimError> {
         let mut state = self.lock();
         let now_ns = state.now_ns;
@@ -163,19 +163,19 @@ impl Shared {
             return Ok(Step::Poll(id, future));
         }
         let Some(((when_ns, _), event)) = state.events.pop_first() else {
-            let mut stuck: Vec<String> = state.tasks.values().map(|task| task.place.to_string()).collect();
+            let mut stuck: Vec<String> = state.tasks.values().map(|task| task.location.to_string()).collect();
             stuck.insert(0, "the main future".into());
             return Err(SimError::Deadlock { now_ns, stuck });
         };
         state.now_ns = when_ns;
         state.trace.add("time", &[when_ns]);
-        Ok(Step::Happen(event))
+        Ok(Step::RunEvent(event))
     }
 }
 
 enum Step {
     Poll(u64, Option<BoxFuture<'static, ()>>),
-    Happen(Event),
+    RunEvent(Event),
 }
 
 struct TaskWaker {
@@ -191,7 +191,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A simulated world. Its [`Machine`] is what the code under test sees; the rest is for who tests.
+/// A simulated world. The code under test uses its [`Machine`]; the test uses the other methods.
 #[derive(Clone)]
 pub struct SimWorld {
     shared: Arc<Shared>,
@@ -199,7 +199,7 @@ pub struct SimWorld {
 }
 
 impl SimWorld {
-    /// The world of `seed`, without disks.
+    /// A world with seed `seed` and without disks.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let state = State {
@@ -218,84 +218,84 @@ impl SimWorld {
             cut_at: None,
             recorded: None,
             traces_bytes: true,
-            dark: false,
+            power_off: false,
         };
         SimWorld { shared: Arc::new(Shared(Mutex::new(state))), disks: Arc::default() }
     }
 
-    /// What the code under test gets.
+    /// The machine for the code under test.
     pub fn machine(&self) -> Machine {
-        let hands = Arc::new(Hands(self.clone()));
+        let platform = Arc::new(SimPlatform(self.clone()));
         Machine {
-            clock: Clock::new(hands.clone()),
-            tasks: Tasks::new(hands.clone()),
-            compute: Compute::new(hands.clone()),
-            entropy: Entropy::new(hands),
+            clock: Clock::new(platform.clone()),
+            tasks: Tasks::new(platform.clone()),
+            compute: Compute::new(platform.clone()),
+            entropy: Entropy::new(platform),
             disks: self.disks.clone(),
-            buffers: BufPool::new(SPARE_BYTES),
-            spares: BufPool::new(SPARE_BYTES),
+            buffers: BufPool::new(BUFFER_POOL_BYTES),
+            spares: BufPool::new(BUFFER_POOL_BYTES),
             memory: Memory::kept(),
         }
     }
 
-    /// Puts an empty disk at `path`.
+    /// Adds an empty disk at `path`.
     pub fn add_disk(&self, path: impl AsRef<Path>, size_bytes: u64, sector_bytes: u32, timing: Timing) -> Arc<SimDisk> {
         self.disks.add(&self.shared, path.as_ref(), size_bytes, sector_bytes, timing, None)
     }
 
-    /// Puts a disk at `path` whose pristine contents are those of the file `image`, which is never changed.
+    /// Adds a disk at `path` with the contents of the file `image`, which is never changed.
     pub fn add_image(&self, path: impl AsRef<Path>, image: &Path, timing: Timing) -> std::io::Result<Arc<SimDisk>> {
         let file = std::fs::File::open(image)?;
         let size_bytes = file.metadata()?.len();
         Ok(self.disks.add(&self.shared, path.as_ref(), size_bytes, 512, timing, Some(file)))
     }
 
-    /// Records from now on what happens at the disks ([`Recording`]), which must all be there.
+    /// Starts to record disk events ([`Recording`]). All disks must have been added.
     pub fn record(&self) -> Start {
         self.shared.lock().recorded = Some(Vec::new());
         Start::of(&self.disks.all())
     }
 
-    /// Events recorded so far: the moment, for who wants to know what had been promised at it.
+    /// Number of events recorded so far: the current moment.
     pub fn recorded(&self) -> u64 {
         self.shared.lock().recorded.as_ref().map_or(0, |events| events.len() as u64)
     }
 
-    /// Ends the recording that began with `start`.
+    /// Ends the recording that was started with `start`.
     pub fn recording(&self, start: Start) -> Recording {
         Recording { start, events: self.shared.lock().recorded.take().unwrap_or_default() }
     }
 
-    /// Keeps from now on what is read of what the disks hold now.
-    pub fn keep_readings(&self) {
-        self.disks.all().iter().for_each(|disk| disk.keep_readings());
+    /// Starts to track the sectors read from the current disk contents.
+    pub fn track_reads(&self) {
+        self.disks.all().iter().for_each(|disk| disk.track_reads());
     }
 
-    /// What was read since [`SimWorld::keep_readings`].
-    pub fn take_readings(&self) -> Readings {
-        Readings(self.disks.all().iter().map(|disk| disk.take_readings()).collect())
+    /// The sectors read from the contents at [`SimWorld::track_reads`].
+    pub fn take_read_set(&self) -> ReadSet {
+        ReadSet(self.disks.all().iter().map(|disk| disk.take_read_set()).collect())
     }
 
-    /// Leaves the bytes of operations out of the trace: it is not compared, and hashing them takes time.
+    /// Excludes the bytes of operations from the trace, to save the time for hashing when the trace is not compared.
     pub(crate) fn trace_no_bytes(&self) {
         self.shared.lock().traces_bytes = false;
     }
 
-    /// Puts a disk with these contents at a path.
+    /// Adds a disk with these contents at `path`.
     pub(crate) fn add_medium(&self, path: &Path, geometry: Geometry, timing: Timing, medium: Medium) {
         self.disks.add_medium(&self.shared, path, geometry, timing, medium);
     }
 
-    /// The disks, in the order of their paths.
+    /// The disks, sorted by path.
     pub fn disks(&self) -> Vec<Arc<SimDisk>> {
         self.disks.all()
     }
 
-    /// Writes the contents of all disks, without their faults, into files of a folder, each under its disk's last name: for
-    /// judges that read real files. What holds nothing stays a hole.
+    /// Writes the contents of all disks, without the effects of faults, to files in a folder, each named after the
+    /// last component of its disk's path: for tools that read real files. Zeros become holes.
     ///
     /// # Errors
-    /// As the files give them.
+    /// Errors of the file operations.
     pub fn save(&self, folder: &Path) -> std::io::Result<()> {
         use std::os::unix::fs::FileExt;
         const PIECE: u64 = 1 << 20;
@@ -313,8 +313,11 @@ impl SimWorld {
         Ok(())
     }
 
-    /// Runs until `future` is done. After any error the world is as after a power failure: tasks are gone, and what
-    /// disks had not made durable survived in part or not at all. Durable contents and faults stay.
+    /// Runs until `future` completes.
+    ///
+    /// # Errors
+    /// [`SimError`]. The world is then in the state after a power failure: all tasks are dropped, and any subset of
+    /// the writes that were not durable survives. Durable contents and faults remain.
     pub fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, SimError> {
         let mut main = pin!(future);
         self.shared.make_ready(MAIN);
@@ -326,7 +329,7 @@ impl SimWorld {
                     }
                 }
                 Ok(Step::Poll(id, future)) => self.poll_task(id, future),
-                Ok(Step::Happen(event)) => event(),
+                Ok(Step::RunEvent(event)) => event(),
                 Err(error) => {
                     self.power_failure();
                     return Err(error);
@@ -354,25 +357,26 @@ impl SimWorld {
         }
     }
 
-    /// Everything that lives in memory is gone, and every disk loses what it had not made durable, or part of it.
+    /// Simulates a power failure: drops all tasks and events; every disk loses any subset of its writes that are not
+    /// durable.
     pub fn power_failure(&self) {
-        let gone = {
+        let dropped = {
             let mut state = self.shared.lock();
             let now_ns = state.now_ns;
             state.trace.add("cut", &[now_ns]);
             state.cut_at = None;
-            state.dark = true;
+            state.power_off = true;
             state.ready.clear();
             (std::mem::take(&mut state.tasks), std::mem::take(&mut state.events))
         };
-        drop(gone);
+        drop(dropped);
         for disk in self.disks.all() {
             disk.power_cut();
         }
-        // Dropped futures may have woken others, which are gone too.
+        // Dropped futures may have woken tasks that no longer exist.
         let mut state = self.shared.lock();
         state.ready.clear();
-        state.dark = false;
+        state.power_off = false;
     }
 
     /// Cuts the power when `changes` more writes or flushes have been submitted or completed: [`SimWorld::run`] then
@@ -382,7 +386,7 @@ impl SimWorld {
         state.cut_at = Some(state.changes + changes);
     }
 
-    /// No cut after all.
+    /// Cancels a power cut requested by [`SimWorld::cut_after`].
     pub fn cancel_cut(&self) {
         self.shared.lock().cut_at = None;
     }
@@ -392,17 +396,17 @@ impl SimWorld {
         self.shared.lock().changes
     }
 
-    /// Bounds the steps (polls and events) of the whole life of the world.
+    /// Limits the total number of steps (polls and events) of the world.
     pub fn limit_steps(&self, steps: u64) {
         self.shared.lock().step_limit = steps;
     }
 
-    /// Steps so far.
+    /// Number of steps so far.
     pub fn steps(&self) -> u64 {
         self.shared.lock().steps
     }
 
-    /// The hash over everything that happened so far.
+    /// The trace hash over all events so far.
     pub fn trace_hash(&self) -> u64 {
         self.shared.lock().trace.hash()
     }
@@ -412,40 +416,40 @@ impl SimWorld {
         self.shared.now_ns()
     }
 
-    /// A stream of chance for the scenario itself: which faults to lay where.
+    /// A random stream for the scenario itself, for example to choose faults.
     pub fn rng(&self) -> Rng {
         self.shared.draw(Rng::fork)
     }
 }
 
-/// The machine's hands into the world.
-struct Hands(SimWorld);
+/// Implements the machine's interfaces over the world.
+struct SimPlatform(SimWorld);
 
-impl Spawner for Hands {
-    fn spawn(&self, place: &'static Location<'static>, task: BoxFuture<'static, ()>) {
+impl Spawner for SimPlatform {
+    fn spawn(&self, location: &'static Location<'static>, task: BoxFuture<'static, ()>) {
         let mut state = self.0.shared.lock();
         let id = state.next_task;
         state.next_task += 1;
-        state.tasks.insert(id, Task { place, future: Some(task) });
+        state.tasks.insert(id, Task { location, future: Some(task) });
         state.ready.push(id);
         state.trace.add("spawn", &[id]);
     }
 
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>) {
         if let Err(error) = self.0.run(task) {
-            // Who wants to see errors calls `SimWorld::run`; here there is no result to put one in.
+            // There is no result for the error; `SimWorld::run` returns it.
             panic!("{error}");
         }
     }
 }
 
-impl ClockSource for Hands {
+impl ClockSource for SimPlatform {
     fn now(&self) -> Nanos {
         Nanos(self.0.shared.now_ns())
     }
 
     fn wall(&self) -> SystemTime {
-        // 2020-01-01: stamps look like stamps, and the same in every run.
+        // Wall time starts at 2020-01-01 in every run.
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + Duration::from_nanos(self.0.shared.now_ns())
     }
 
@@ -456,16 +460,16 @@ impl ClockSource for Hands {
                 return;
             }
             let (done, over) = futures_channel::oneshot::channel::<()>();
-            let ring = Box::new(move || {
+            let wake = Box::new(move || {
                 let _ = done.send(());
             });
-            shared.at(when.0, ring);
+            shared.at(when.0, wake);
             let _ = over.await;
         })
     }
 }
 
-impl Cores for Hands {
+impl Cores for SimPlatform {
     fn run(&self, job: Job) {
         let shared = &self.0.shared;
         let delay_ns = shared.draw(|rng| 1 + rng.below(100_000));
@@ -477,7 +481,7 @@ impl Cores for Hands {
     }
 }
 
-impl EntropySource for Hands {
+impl EntropySource for SimPlatform {
     fn fill(&self, bytes: &mut [u8]) {
         self.0.shared.lock().entropy.fill(bytes);
     }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use weir_blocks::{Class, SpaceKind, VdevKind, WriteOptions};
 use weir_format::{BlockPointer, ObjectType};
 use weir_machine::{Priority, Request};
-use weir_sim::{SimError, Timing, doubled};
+use weir_sim::{SimError, Timing, run_twice};
 
 /// Whatever the moment of a cut: what was written before a flush that returned is there.
 #[test]
 fn what_was_flushed_survives_every_cut() {
     for (kind, disks) in [(VdevKind::Mirror, 2), (raidz(1), 3), (raidz(2), 4)] {
         for cut in 1..60 {
-            let outcome = doubled(cut, |world| {
+            let outcome = run_twice(cut, |world| {
                 let bench = Bench::over(world.clone(), disks, Timing::Chaos);
                 let blocks = pool_of(&bench, kind.clone(), 12, disks, &[]);
                 let request = Request::internal("test").with_priority(Priority::Async);
@@ -54,7 +54,7 @@ fn what_was_flushed_survives_every_cut() {
 #[test]
 fn crowds_are_written_together_and_those_who_leave_give_their_space_back() {
     for seed in 0..6 {
-        doubled(seed, |world| crowd(&Bench::over(world.clone(), 2, Timing::Chaos), seed)).unwrap();
+        run_twice(seed, |world| crowd(&Bench::over(world.clone(), 2, Timing::Chaos), seed)).unwrap();
     }
 }
 
@@ -131,7 +131,7 @@ fn what_is_free_is_trimmed_and_nothing_else() {
 #[test]
 fn flushes_are_shared_and_never_return_early() {
     for cut in 1..80u64 {
-        doubled(cut, |world| {
+        run_twice(cut, |world| {
             let bench = Bench::over(world.clone(), 1, Timing::Chaos);
             let blocks = stripe_of(&bench, 12, 1);
             let stable = std::cell::RefCell::new(Vec::new());

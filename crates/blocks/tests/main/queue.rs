@@ -3,14 +3,14 @@ use futures_util::future::{Either, join_all, select};
 use std::time::Duration;
 use weir_blocks::VdevKind;
 use weir_machine::{Priority, Request};
-use weir_sim::{Fault, Timing, doubled};
+use weir_sim::{Fault, Timing, run_twice};
 
 /// Hundreds of small reads at once on a slow disk are joined into few operations, each gets its own bytes, and readers
 /// that give up strand nobody.
 #[test]
 fn crowds_are_served_together_and_those_who_leave_strand_nobody() {
     for seed in 0..8 {
-        let outcome = doubled(seed, |world| crowd(Bench::over(world.clone(), 1, Timing::Chaos), seed));
+        let outcome = run_twice(seed, |world| crowd(Bench::over(world.clone(), 1, Timing::Chaos), seed));
         outcome.unwrap();
     }
 }

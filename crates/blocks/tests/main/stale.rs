@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, WriteOptions};
 use weir_format::{BlockPointer, Txg};
 use weir_machine::{Priority, Request};
-use weir_sim::{Fault, Timing, doubled};
+use weir_sim::{Fault, Timing, run_twice};
 
 /// What the pool holds, and every pointer that there ever was.
 #[derive(Default)]
@@ -88,7 +88,7 @@ async fn readers(bench: &Bench, blocks: &Blocks, book: &RefCell<Book>, over: &Ce
 fn old_pointers_never_put_anything_right() {
     for (kind, disks) in [(VdevKind::Mirror, 2usize), (raidz(1), 3)] {
         for seed in 0..4 {
-            doubled(seed, |world| {
+            run_twice(seed, |world| {
                 let bench = Bench::over(world.clone(), disks, Timing::Chaos);
                 let blocks = tiny(&bench, kind.clone(), disks, &[]);
                 bench.disks[(seed % 2) as usize].lay(Fault::Slow { factor: 30 });

@@ -192,7 +192,7 @@ fn promises_hold_when_the_log_fails() {
 #[test]
 fn the_same_seed_goes_the_same_way() {
     for seed in 0..4 {
-        weir_sim::doubled(seed, |world| {
+        weir_sim::run_twice(seed, |world| {
             world.add_disk(PATH, DISK, 4096, Timing::Chaos);
             let pool = Pool::new(&world.machine(), seed, Moods::default());
             let run = world.run(async move {

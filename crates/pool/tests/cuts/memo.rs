@@ -13,7 +13,7 @@ use crate::judge::{Found, Way, look};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use weir_sim::{Cut, Readings};
+use weir_sim::{Cut, ReadSet};
 
 /// Cuts that are remembered: the latest, for as a history goes on its cuts leave other bytes.
 const KEPT: usize = 48;
@@ -23,7 +23,7 @@ const PROBES: u64 = 32;
 struct Seen {
     cut: Cut,
     way: Way,
-    readings: Readings,
+    read_set: ReadSet,
     found: Arc<Found>,
 }
 
@@ -58,7 +58,7 @@ impl Memo {
     /// What the pool holds that a cut has left.
     pub fn look(&self, known: &Judged, cut: Cut, way: Way) -> Result<Arc<Found>, String> {
         let seen: Vec<Arc<Seen>> = self.seen.lock().unwrap().iter().cloned().collect();
-        let like = seen.iter().find(|seen| seen.way == way && seen.cut.is_alike(&cut, &seen.readings));
+        let like = seen.iter().find(|seen| seen.way == way && seen.cut.is_equivalent(&cut, &seen.read_set));
         let is_probe =
             cut.fingerprint().first().is_some_and(|print| print % number("WEIR_SIM_PROBES", PROBES).max(1) == 0);
         if let Some(seen) = like.filter(|_| !is_probe) {
@@ -66,7 +66,7 @@ impl Memo {
         }
         self.opened.fetch_add(1, Ordering::Relaxed);
         let world = cut.world();
-        world.keep_readings();
+        world.track_reads();
         let found = Arc::new(look(known, &world, way)?);
         self.sharing.fetch_add(found.shares().into(), Ordering::Relaxed);
         self.rewound.fetch_add(found.before.into(), Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Memo {
             let same = *seen.found == *found;
             return same.then_some(found).ok_or_else(|| "two pools that read alike are not alike".to_owned());
         }
-        let (new, mut seen) = (Seen { cut, way, readings: world.take_readings(), found }, self.seen.lock().unwrap());
+        let (new, mut seen) = (Seen { cut, way, read_set: world.take_read_set(), found }, self.seen.lock().unwrap());
         let found = new.found.clone();
         seen.push_front(Arc::new(new));
         seen.truncate(KEPT);

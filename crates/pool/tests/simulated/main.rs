@@ -18,7 +18,7 @@ use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_objects::dsl::Dsl;
 use weir_pool::{OpenOptions, Pool};
-use weir_sim::{Fault, Rng, SimDisk, SimWorld, Timing, doubled};
+use weir_sim::{Fault, Rng, SimDisk, SimWorld, Timing, run_twice};
 
 /// Files beyond this size are left out: they are holes for the most part.
 const LARGEST_BYTES: u64 = 24 << 20;
@@ -255,7 +255,7 @@ fn a_pool_without_too_many_of_its_disks_is_refused() {
 #[test]
 fn the_engine_goes_the_same_way_twice() {
     let Some(golden) = Golden::unpack("mirror2-a12") else { return };
-    let outcome = doubled(11, |world| {
+    let outcome = run_twice(11, |world| {
         let disks = golden.mount(world, Timing::Chaos);
         disks[1].lay(Fault::Rot { offset: 0, len: 64 << 20, bits: 20_000 });
         let machine = world.machine();

@@ -1,22 +1,26 @@
-//! `weir-sim [--seeds N] [--start S]`: runs N seeds from S on; the last line is `N passed, M failed`.
+//! `weir-sim [--seeds N] [--start S]`: runs N seeds starting at S; the last line of output is `N passed, M failed`.
 
-#![allow(clippy::disallowed_methods, reason = "progress is told in real time; the simulated worlds never see it")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "progress is reported in real time, which the simulated worlds cannot observe"
+)]
 
 use std::process::ExitCode;
 use std::time::Instant;
 use weir_sim::runs::{Counts, seed};
 
 fn options() -> Result<(u64, u64), String> {
-    let (mut seeds, mut start) = (100, 0);
+    let mut seeds = 100;
+    let mut start = 0;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
-        let place = match arg.as_str() {
+        let option = match arg.as_str() {
             "--seeds" => &mut seeds,
             "--start" => &mut start,
             _ => return Err(format!("unknown argument {arg}; usage: weir-sim [--seeds N] [--start S]")),
         };
         let value = args.next().ok_or_else(|| format!("{arg} needs a number"))?;
-        *place = value.parse().map_err(|_| format!("{arg} needs a number, not {value}"))?;
+        *option = value.parse().map_err(|_| format!("{arg} needs a number, not {value}"))?;
     }
     Ok((seeds, start))
 }
@@ -29,14 +33,17 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let (begin, mut last) = (Instant::now(), Instant::now());
-    let (mut counts, mut passed, mut failed) = (Counts::default(), 0u64, 0u64);
+    let begin = Instant::now();
+    let mut last = Instant::now();
+    let mut counts = Counts::default();
+    let mut passed = 0u64;
+    let mut failed = 0u64;
     for number in start..start.saturating_add(seeds) {
         match seed(number, &mut counts) {
             Ok(()) => passed += 1,
             Err(message) => {
                 failed += 1;
-                eprintln!("{message}\n  again: weir-sim --seeds 1 --start {number}");
+                eprintln!("{message}\n  reproduce: weir-sim --seeds 1 --start {number}");
             }
         }
         if last.elapsed().as_secs() >= 2 {
@@ -47,7 +54,7 @@ fn main() -> ExitCode {
     report(passed + failed, &counts, begin);
     if seeds > 0 && counts.caught == 0 {
         failed += 1;
-        eprintln!("the canary sings no more: not one planted bug was caught, so nothing above proves anything");
+        eprintln!("no planted bug was caught: the simulator is broken and the results above are meaningless");
     }
     println!("{passed} passed, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,4 +1,4 @@
-//! The body, and the machines it runs on.
+//! The conformance test body for disks, and the machines that it runs on.
 
 use futures_util::future::join_all;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use weir_sim::{SimWorld, Timing};
 const SIZE: u64 = 4 << 20;
 const SECTOR: usize = 4096;
 
-/// Bytes that tell where they belong and when they were written.
+/// Bytes that depend on their offset and on the round in which they were written.
 fn pattern(offset: u64, len: usize, round: u64) -> Vec<u8> {
     let mut rng = weir_sim::Rng::new(offset.wrapping_mul(31).wrapping_add(round));
     let mut bytes = vec![0; len];
@@ -17,38 +17,41 @@ fn pattern(offset: u64, len: usize, round: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes, reads, flushes, discards, ranges and refusals on a disk of [`SIZE`] zero bytes at `path`.
+/// Tests writes, reads, flushes, discards, range checks and rejections on a disk of [`SIZE`] zero bytes at `path`.
 async fn body(machine: Machine, path: PathBuf) {
     let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
     let geometry = disk.geometry();
     assert_eq!(geometry.size_bytes, SIZE);
-    // What a loop device says of itself depends on the kernel.
+    // Whether a loop device is rotational depends on the kernel.
     assert!(geometry.sector_bytes.is_power_of_two() && (!geometry.rotational || path.starts_with("/dev")));
-    zeros_then_what_was_written(&disk).await;
-    many_at_once(&machine, &disk).await;
-    as_many_in_one_turn_as_somebody_likes(&machine, &disk).await;
+    reads_zeros_then_written_bytes(&disk).await;
+    many_concurrent_operations(&machine, &disk).await;
+    any_number_of_operations_in_one_poll(&machine, &disk).await;
     ranges_are_checked(&disk).await;
-    a_dropped_wait_harms_nobody(&disk).await;
+    dropped_waits_are_harmless(&disk).await;
     disk.discard(1 << 20, 1 << 20).await.unwrap();
-    let beside = disk.read((1 << 20) - SECTOR as u64, SECTOR).await.unwrap();
-    assert_eq!(beside.as_ref(), pattern((1 << 20) - SECTOR as u64, SECTOR, 3), "a discard keeps to its range");
-    read_only_refuses(&machine, &path).await;
+    let adjacent = disk.read((1 << 20) - SECTOR as u64, SECTOR).await.unwrap();
+    assert_eq!(adjacent.as_ref(), pattern((1 << 20) - SECTOR as u64, SECTOR, 3), "a discard affects only its range");
+    read_only_rejects_changes(&machine, &path).await;
     small_and_large_writes_agree(&machine, &disk, &path).await;
     let missing = machine.disks.open(&path.with_extension("missing"), Access::ReadOnly).err().unwrap();
     assert!(matches!(missing, DiskError::Open { errno: 2, .. }), "{missing}");
     assert!(machine.disks.scan(path.parent().unwrap()).unwrap().contains(&path));
 }
 
-/// Writes of single sectors, which go through the page cache where direct ones must be larger, beside writes of whole
-/// pages, all at once and again and again: each byte is that of the last write, and survives a flush.
+/// Repeatedly writes single sectors (through the page cache if direct I/O needs larger units) and whole pages
+/// concurrently: each byte is that of the last write, and survives a flush.
 async fn small_and_large_writes_agree(machine: &Machine, disk: &Arc<dyn Disk>, path: &Path) {
     let sector = disk.geometry().sector_bytes as usize;
-    let (base, len) = (2u64 << 20, 256usize << 10);
+    let base = 2u64 << 20;
+    let len = 256usize << 10;
     let mut model = vec![0; len];
     disk.write(base, Buf::zeroed(len)).await.unwrap();
     for round in 0..6u64 {
-        // Pieces of 1, 2 … 16 sectors, in turn from another place on.
-        let (mut writes, mut at, mut n) = (Vec::new(), round as usize * sector, round as usize);
+        // Pieces of 1, 2 … 16 sectors, starting at another offset in each round.
+        let mut writes = Vec::new();
+        let mut at = round as usize * sector;
+        let mut n = round as usize;
         while at + 16 * sector <= len {
             let piece = (1 + n % 16) * sector;
             let bytes = pattern(at as u64, piece, round);
@@ -62,12 +65,12 @@ async fn small_and_large_writes_agree(machine: &Machine, disk: &Arc<dyn Disk>, p
         }
         assert_eq!(disk.read(base, len).await.unwrap().as_ref(), model, "round {round}");
     }
-    // Another handle, perhaps opened otherwise, sees the same.
+    // Another handle, opened read-only, reads the same.
     let other = machine.disks.open(path, Access::ReadOnly).unwrap();
     assert_eq!(other.read(base, len).await.unwrap().as_ref(), model);
 }
 
-async fn zeros_then_what_was_written(disk: &Arc<dyn Disk>) {
+async fn reads_zeros_then_written_bytes(disk: &Arc<dyn Disk>) {
     let fresh = disk.read(0, SIZE as usize).await.unwrap();
     assert!(fresh.as_ref().iter().all(|b| *b == 0));
     drop(fresh);
@@ -82,8 +85,8 @@ async fn zeros_then_what_was_written(disk: &Arc<dyn Disk>) {
     assert!(disk.read(0, 0).await.unwrap().is_empty());
 }
 
-/// More operations at once than any queue holds; each answer belongs to its own question.
-async fn many_at_once(machine: &Machine, disk: &Arc<dyn Disk>) {
+/// More concurrent operations than any queue holds; each completion belongs to its own operation.
+async fn many_concurrent_operations(machine: &Machine, disk: &Arc<dyn Disk>) {
     let offsets = || (0..SIZE).step_by(SECTOR);
     let written = join_all(offsets().map(|at| disk.write(at, Buf::copy_from(&pattern(at, SECTOR, 3))))).await;
     assert!(written.iter().all(Result::is_ok));
@@ -107,11 +110,11 @@ async fn many_at_once(machine: &Machine, disk: &Arc<dyn Disk>) {
     }
 }
 
-/// What a task starts in one turn may be kept back for a moment, but is begun, however much or little it is, also by
-/// several tasks at once and while others keep the disk awake or let it sleep.
-async fn as_many_in_one_turn_as_somebody_likes(machine: &Machine, disk: &Arc<dyn Disk>) {
+/// Operations that a task starts in one poll may be batched, but are all submitted, whatever their number, also if
+/// several tasks run concurrently.
+async fn any_number_of_operations_in_one_poll(machine: &Machine, disk: &Arc<dyn Disk>) {
     for count in [1u64, 2, 15, 16, 17, 31, 33, 257] {
-        let turns: Vec<_> = (0..2)
+        let tasks: Vec<_> = (0..2)
             .map(|_| {
                 let disk = disk.clone();
                 machine.tasks.spawn(async move {
@@ -120,8 +123,8 @@ async fn as_many_in_one_turn_as_somebody_likes(machine: &Machine, disk: &Arc<dyn
                 })
             })
             .collect();
-        for turn in turns {
-            assert_eq!(turn.await.unwrap() as u64, count);
+        for task in tasks {
+            assert_eq!(task.await.unwrap() as u64, count);
         }
     }
 }
@@ -134,11 +137,11 @@ async fn ranges_are_checked(disk: &Arc<dyn Disk>) {
     }
 }
 
-async fn a_dropped_wait_harms_nobody(disk: &Arc<dyn Disk>) {
+async fn dropped_waits_are_harmless(disk: &Arc<dyn Disk>) {
     for round in 0..50u64 {
         let at = round * SECTOR as u64;
         let mut read = Box::pin(disk.read(at, 16 * SECTOR));
-        // Polled once, so that it is under way, then given up.
+        // Poll once, so that the read is in flight, then drop it.
         let _ = futures_util::poll!(read.as_mut());
         drop(read);
     }
@@ -146,17 +149,17 @@ async fn a_dropped_wait_harms_nobody(disk: &Arc<dyn Disk>) {
     assert_eq!(read.as_ref(), pattern(0, SECTOR, 3));
 }
 
-async fn read_only_refuses(machine: &Machine, path: &Path) {
+async fn read_only_rejects_changes(machine: &Machine, path: &Path) {
     let disk = machine.disks.open(path, Access::ReadOnly).unwrap();
-    let refused =
+    let rejected =
         |result: Result<(), DiskError>| assert!(matches!(result, Err(DiskError::Refused { .. })), "{result:?}");
-    refused(disk.write(0, Buf::zeroed(SECTOR)).await.map(drop));
-    refused(disk.discard(0, SECTOR as u64).await);
-    refused(disk.flush().await);
+    rejected(disk.write(0, Buf::zeroed(SECTOR)).await.map(drop));
+    rejected(disk.discard(0, SECTOR as u64).await);
+    rejected(disk.flush().await);
     assert_eq!(disk.read(0, SECTOR).await.unwrap().as_ref(), pattern(0, SECTOR, 3));
 }
 
-/// Each real machine, with a name for messages. One that cannot be had here is told and left out.
+/// The real machines, each with a name for messages. A machine that cannot be built here is skipped with a message.
 fn real_machines() -> Vec<(String, Machine)> {
     let mut machines = Vec::new();
     for backend in [Backend::Uring, Backend::Threads] {
@@ -193,7 +196,7 @@ fn simulated_disks_conform() {
 fn real_disks_conform() {
     for (name, machine) in real_machines() {
         eprintln!("{name}");
-        // Driven by this thread, and as one task among others.
+        // Once driven by this thread, and once as a spawned task.
         let (_folder, path) = file_of(SIZE);
         machine.block_on(body(machine.clone(), path));
         let (_folder, path) = file_of(SIZE);
@@ -201,28 +204,29 @@ fn real_disks_conform() {
     }
 }
 
-/// Who drives a future hears whoever wakes it, whether operations of its own are under way or not, and leaves none
-/// without an answer.
+/// A thread in `block_on` is woken by other threads whether or not it has operations in flight, and completes all its
+/// operations.
 #[test]
-fn a_thread_that_drives_hears_others() {
+fn a_thread_in_block_on_is_woken_by_other_threads() {
     for (name, machine) in real_machines() {
         let (_folder, path) = file_of(SIZE);
         let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
         let ended = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for round in 0..400u64 {
-            let (told, hear) = futures_channel::oneshot::channel();
+            let (sender, receiver) = futures_channel::oneshot::channel();
             let clock = machine.clock.clone();
             let other = machine.tasks.spawn(async move {
                 clock.sleep(std::time::Duration::from_micros(round * 7 % 300)).await;
-                told.send(round).unwrap();
+                sender.send(round).unwrap();
             });
             let submit = |at: u64| {
                 let ended = ended.clone();
-                let done = Box::new(move |answer: Result<weir_machine::Bufs, DiskError>| {
-                    assert!(answer.is_ok());
+                let done = Box::new(move |result: Result<weir_machine::Bufs, DiskError>| {
+                    assert!(result.is_ok());
                     ended.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                 });
-                let (bufs, len) = (weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]), SECTOR as u64);
+                let bufs = weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]);
+                let len = SECTOR as u64;
                 disk.submit(weir_machine::Io {
                     op: Op::Read,
                     offset: at,
@@ -235,7 +239,7 @@ fn a_thread_that_drives_hears_others() {
             };
             machine.block_on(async {
                 (0..round % 40).for_each(|n| submit(n * SECTOR as u64));
-                assert_eq!(hear.await, Ok(round), "{name}");
+                assert_eq!(receiver.await, Ok(round), "{name}");
                 other.await.unwrap();
             });
         }
@@ -246,7 +250,7 @@ fn a_thread_that_drives_hears_others() {
     }
 }
 
-/// On a block device as well, if `WEIR_BLOCK_DEVICE` names one of exactly 4 MiB whose contents may be destroyed.
+/// Runs on the block device named by `WEIR_BLOCK_DEVICE`, if set: exactly 4 MiB, contents are destroyed.
 #[test]
 fn block_devices_conform() {
     let Some(path) = std::env::var_os("WEIR_BLOCK_DEVICE").map(PathBuf::from) else {
@@ -262,14 +266,14 @@ fn block_devices_conform() {
         machine.block_on(async {
             let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
             let again = machine.disks.open(&path, Access::ReadWrite);
-            assert!(again.is_err(), "{name}: nobody else writes to a device that is in use");
+            assert!(again.is_err(), "{name}: a second exclusive open fails");
             disk.write(0, Buf::copy_from(&[7; 4096])).await.unwrap();
-            assert!(disk.discard(1, 100).await.is_err(), "{name}: not whole sectors");
+            assert!(disk.discard(1, 100).await.is_err(), "{name}: not a multiple of the sector size");
         });
     }
 }
 
-/// What a discard gives back to the file system, a file no longer takes.
+/// A discard frees the file's blocks.
 #[test]
 fn a_discarded_range_of_a_file_is_a_hole() {
     use std::os::unix::fs::MetadataExt;
@@ -324,7 +328,7 @@ fn a_file_that_shrinks_gives_an_error_and_no_stale_bytes() {
 }
 
 #[test]
-fn what_is_no_disk_is_refused_and_not_waited_for() {
+fn paths_that_are_no_disks_are_rejected_without_blocking() {
     for (name, machine) in real_machines() {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for path in [folder.path(), Path::new("/dev/null")] {
@@ -343,31 +347,33 @@ fn buffers_are_recycled_by_real_disks() {
         machine.block_on(async {
             let disk = machine.disks.open(&path, Access::ReadOnly).unwrap();
             let first = disk.read(0, 1 << 20).await.unwrap();
-            let place = first.as_ref().as_ptr() as usize;
+            let address = first.as_ref().as_ptr() as usize;
             drop(first.into_bytes());
             let second = disk.read(0, 1 << 20).await.unwrap();
-            assert_eq!(second.as_ref().as_ptr() as usize, place, "{name}");
+            assert_eq!(second.as_ref().as_ptr() as usize, address, "{name}");
             assert!(second.as_ref().iter().all(|b| *b == 0), "{name}");
         });
     }
 }
 
 #[test]
-fn one_write_takes_several_parts_in_their_order_wherever_they_lie() {
+fn one_write_takes_several_parts_in_order_whatever_their_alignment() {
     for (name, machine) in real_machines() {
         let (_folder, path) = file_of(SIZE);
         let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
         let whole = bytes::Bytes::from(pattern(0, SIZE as usize, 3));
         let mut aligned = disk.buffer(3 * SECTOR);
         aligned.as_mut().copy_from_slice(&whole[SECTOR..4 * SECTOR]);
-        // At addresses and of lengths of every kind, whole sectors only together.
+        // Parts with arbitrary addresses and lengths; only their total is a multiple of the sector size.
         let odd = |from: usize, to: usize| bytes::Bytes::from([vec![0; from % 7], whole[from..to].to_vec()].concat());
         let odd = |from: usize, to: usize| odd(from, to).slice(from % 7..);
         let parts =
             [odd(0, SECTOR), aligned.into_bytes(), odd(4 * SECTOR, 4 * SECTOR + 5), odd(4 * SECTOR + 5, 6 * SECTOR)];
         let (done, answer) = futures_channel::oneshot::channel();
         let done = Box::new(move |result| drop(done.send(result)));
-        let (offset, len, parts) = (0, 6 * SECTOR as u64, weir_machine::Parts::from_iter(parts));
+        let offset = 0;
+        let len = 6 * SECTOR as u64;
+        let parts = weir_machine::Parts::from_iter(parts);
         let bufs = weir_machine::Bufs::new();
         disk.submit(weir_machine::Io { op: Op::Write, offset, len, bufs, parts, here: false, done });
         assert!(machine.block_on(answer).unwrap().is_ok(), "{name}");
@@ -377,7 +383,7 @@ fn one_write_takes_several_parts_in_their_order_wherever_they_lie() {
 }
 
 #[test]
-fn one_read_fills_several_buffers_in_their_order() {
+fn one_read_fills_several_buffers_in_order() {
     for (name, machine) in real_machines() {
         let (_folder, path) = file_of(0);
         std::fs::write(&path, pattern(0, SIZE as usize, 3)).unwrap();
@@ -394,28 +400,29 @@ fn one_read_fills_several_buffers_in_their_order() {
         }
         assert_eq!(at, 13 * SECTOR, "{name}");
         let beyond = weir_machine::Bufs::from_iter([disk.buffer(SECTOR), disk.buffer(SECTOR)]);
-        let refused = machine.block_on(disk.read_into(SIZE - SECTOR as u64, beyond)).unwrap_err();
-        assert!(matches!(refused, DiskError::OutOfRange { .. }), "{name}: {refused}");
+        let rejected = machine.block_on(disk.read_into(SIZE - SECTOR as u64, beyond)).unwrap_err();
+        assert!(matches!(rejected, DiskError::OutOfRange { .. }), "{name}: {rejected}");
     }
 }
 
-/// What may be done on the submitter's thread is answered when `submit` returns.
+/// An operation that may run on the submitter's thread is complete when `submit` returns.
 #[test]
-fn a_thread_that_waits_drives_the_disk_itself() {
+fn operations_may_run_on_the_submitting_thread() {
     for (name, machine) in real_machines() {
         let (_folder, path) = file_of(SIZE);
         let disk = machine.disks.open(&path, Access::ReadWrite).unwrap();
         let here = std::thread::current().id();
         for op in [Op::Write, Op::Flush] {
-            let (told, hear) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let parts: weir_machine::Parts =
                 (op == Op::Write).then(|| pattern(0, SECTOR, 5).into()).into_iter().collect();
-            let done = Box::new(move |answer: Result<weir_machine::Bufs, DiskError>| {
-                told.send((answer.is_ok(), std::thread::current().id())).unwrap();
+            let done = Box::new(move |result: Result<weir_machine::Bufs, DiskError>| {
+                sender.send((result.is_ok(), std::thread::current().id())).unwrap();
             });
-            let (len, bufs) = (parts.iter().map(|part| part.len() as u64).sum(), weir_machine::Bufs::new());
+            let len = parts.iter().map(|part| part.len() as u64).sum();
+            let bufs = weir_machine::Bufs::new();
             disk.submit(weir_machine::Io { op, offset: 0, len, bufs, parts, here: true, done });
-            assert_eq!(hear.try_recv(), Ok((true, here)), "{name}: {op:?}");
+            assert_eq!(receiver.try_recv(), Ok((true, here)), "{name}: {op:?}");
         }
         let read = machine.block_on(disk.read(0, SECTOR)).unwrap();
         assert_eq!(read.as_ref(), pattern(0, SECTOR, 5), "{name}");
@@ -431,9 +438,11 @@ fn operations_outlive_the_thread_that_submitted_them() {
         let offsets: Vec<u64> = (0..SIZE).step_by(SECTOR).collect();
         let submit = |at: &u64| {
             let (done, answer) = futures_channel::oneshot::channel();
-            let (offset, bufs) = (*at, weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]));
+            let offset = *at;
+            let bufs = weir_machine::Bufs::from_iter([disk.buffer(SECTOR)]);
             let done = Box::new(move |result| drop(done.send(result)));
-            let (len, parts) = (SECTOR as u64, weir_machine::Parts::new());
+            let len = SECTOR as u64;
+            let parts = weir_machine::Parts::new();
             disk.submit(weir_machine::Io { op: Op::Read, offset, len, bufs, parts, here: false, done });
             answer
         };

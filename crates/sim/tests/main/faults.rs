@@ -1,4 +1,4 @@
-//! Each fault does what it says, can be lifted, and leaves the true contents alone.
+//! Each fault has its documented effect, can be removed, and does not change the true contents.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn reads_as(disk: &Arc<dyn Disk>, offset: u64, byte: u8) -> bool {
 }
 
 #[test]
-fn rot_flips_bits_until_lifted_or_overwritten() {
+fn rot_flips_bits_until_removed_or_overwritten() {
     let (world, sim, disk) = world_with_disk();
     world
         .run(async {
@@ -41,7 +41,7 @@ fn rot_flips_bits_until_lifted_or_overwritten() {
 }
 
 #[test]
-fn unreadable_sectors_fail_alone() {
+fn only_unreadable_sectors_fail() {
     let (world, sim, disk) = world_with_disk();
     world
         .run(async {
@@ -56,7 +56,7 @@ fn unreadable_sectors_fail_alone() {
 }
 
 #[test]
-fn a_misdirected_write_harms_two_places_and_lifting_mends_both() {
+fn removing_a_misdirected_write_restores_both_ranges() {
     let (world, sim, disk) = world_with_disk();
     world
         .run(async {
@@ -73,7 +73,7 @@ fn a_misdirected_write_harms_two_places_and_lifting_mends_both() {
 }
 
 #[test]
-fn a_disk_that_hangs_answers_when_lifted() {
+fn a_hung_disk_completes_when_the_fault_is_removed() {
     let (world, sim, disk) = world_with_disk();
     let machine = world.machine();
     world
@@ -86,11 +86,11 @@ fn a_disk_that_hangs_answers_when_lifted() {
             assert!(read.await.unwrap());
         })
         .unwrap();
-    assert!(world.now_ns() >= 3_600_000_000_000, "an hour passed, in no time");
+    assert!(world.now_ns() >= 3_600_000_000_000, "an hour of virtual time passed");
 }
 
 #[test]
-fn a_wait_without_end_is_a_deadlock_that_names_the_task() {
+fn an_endless_wait_is_a_deadlock_that_names_the_task() {
     let (world, sim, disk) = world_with_disk();
     sim.lay(Fault::Hang);
     let machine = world.machine();
@@ -101,7 +101,7 @@ fn a_wait_without_end_is_a_deadlock_that_names_the_task() {
 }
 
 #[test]
-fn a_loop_without_end_is_stopped() {
+fn an_endless_loop_is_stopped() {
     let world = SimWorld::new(1);
     world.limit_steps(1000);
     let machine = world.machine();
@@ -114,7 +114,7 @@ fn a_loop_without_end_is_stopped() {
 }
 
 #[test]
-fn a_disk_that_is_gone_refuses_and_comes_back_whole() {
+fn a_missing_disk_rejects_operations_and_returns_intact() {
     let (world, sim, disk) = world_with_disk();
     let machine = world.machine();
     world
@@ -147,7 +147,7 @@ fn the_nth_operation_fails_and_only_that_one() {
 }
 
 #[test]
-fn slowness_is_as_large_as_it_says() {
+fn slow_disks_take_factor_times_as_long() {
     let time = |factor| {
         let (world, sim, disk) = world_with_disk();
         sim.lay(Fault::Slow { factor });
@@ -159,8 +159,10 @@ fn slowness_is_as_large_as_it_says() {
 }
 
 #[test]
-fn power_cuts_keep_what_was_flushed_and_tear_only_what_was_not() {
-    let (mut kept, mut lost, mut torn) = (0, 0, 0);
+fn power_cuts_keep_flushed_writes_and_tear_only_unflushed_ones() {
+    let mut kept = 0;
+    let mut lost = 0;
+    let mut torn = 0;
     for seed in 0..200 {
         let world = SimWorld::new(seed);
         let sim = world.add_disk("/sim/disk", 1 << 20, 512, Timing::Chaos);
@@ -173,7 +175,7 @@ fn power_cuts_keep_what_was_flushed_and_tear_only_what_was_not() {
             })
             .unwrap();
         world.power_failure();
-        assert!(sim.peek(0, LEN).iter().all(|b| *b == 1), "seed {seed}: what was flushed is there");
+        assert!(sim.peek(0, LEN).iter().all(|b| *b == 1), "seed {seed}: flushed data survive");
         let sectors: Vec<Vec<u8>> = sim.peek(8192, LEN).chunks(512).map(<[u8]>::to_vec).collect();
         assert!(sectors.iter().all(|s| s.iter().all(|b| *b == s[0])), "seed {seed}: sectors are old or new");
         match sectors.iter().filter(|s| s[0] == 2).count() {
