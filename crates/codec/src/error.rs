@@ -70,7 +70,7 @@ pub enum CodecError {
     UnknownCrypt {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// The value.
         value: u64,
     },
     /// A dnode or log block to be decrypted is inconsistent.
@@ -78,7 +78,7 @@ pub enum CodecError {
     Structure {
         /// The structure.
         what: &'static str,
-        /// Its byte offset in the block.
+        /// Byte offset of the structure in the block.
         offset: usize,
     },
     /// Invalid numbers or lengths of the columns of a RAID-Z row.

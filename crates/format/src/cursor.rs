@@ -41,7 +41,7 @@ pub enum DecodeError {
         what: &'static str,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// The value.
         value: u64,
     },
     /// A required field is missing or has another type.

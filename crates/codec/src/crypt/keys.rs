@@ -224,7 +224,7 @@ impl WrappedKey {
         Ok((master, hmac))
     }
 
-    /// The same keys, wrapped with another wrapping key. The caller provides a random `iv`.
+    /// Wraps the same keys with another wrapping key. The caller provides a random `iv`.
     ///
     /// # Errors
     /// [`CodecError::WrongKey`] if `old` is not their wrapping key; [`CodecError::UnknownCrypt`] for version 0 of the
