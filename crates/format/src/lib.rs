@@ -3,6 +3,20 @@
 //! Each block is written in the byte order of the host that wrote it; a bit of the block pointer records which
 //! ([`BlockPointer::endian`]). Structures are therefore decoded field by field over an endian-aware
 //! [`cursor::Cursor`] and never cast.
+//!
+//! ```
+//! use weir_format::NvList;
+//!
+//! let mut list = NvList::new();
+//! list.set("name", "tank");
+//! list.set("txg", 4u64);
+//! let bytes = list.encode_xdr(); // as labels store it
+//!
+//! let read = NvList::decode(&bytes)?;
+//! assert_eq!((read.get_str("name"), read.get_u64("txg")), (Some("tank"), Some(4)));
+//! assert!(NvList::decode(&bytes[..9]).is_err()); // damaged bytes give an error, never a panic
+//! # Ok::<(), weir_format::DecodeError>(())
+//! ```
 
 pub mod acl;
 pub mod blkptr;

@@ -18,6 +18,20 @@
 //!
 //! Invariants: an [`Io`] owns its memory and its completion, so that dropping the future that waits for it leaves
 //! nothing dangling; a read that succeeds has filled its buffer; a disk opened [`Access::ReadOnly`] refuses to change.
+//!
+//! ```
+//! use weir_machine::{Buf, Machine};
+//!
+//! let machine = Machine::production().expect("a task runtime");
+//! let bytes = machine.block_on(async {
+//!     let begun = machine.clock.now();
+//!     let task = machine.tasks.spawn(async { Buf::copy_from(b"on another thread").into_bytes() });
+//!     let bytes = task.await.expect("the task ran");
+//!     assert!(machine.clock.now() >= begun);
+//!     bytes
+//! });
+//! assert_eq!(&bytes[..], b"on another thread");
+//! ```
 
 pub mod buf;
 pub mod compute;
