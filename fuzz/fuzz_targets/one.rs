@@ -2,7 +2,7 @@
 #![no_main]
 
 use std::sync::LazyLock;
-use weir_judges::fuzz::{Target, targets};
+use weir_conformance::fuzz::{Target, targets};
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let name = std::env::var("WEIR_FUZZ_TARGET").unwrap_or_default();

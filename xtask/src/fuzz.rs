@@ -16,7 +16,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     if let Some(at) = arguments.iter().position(|argument| argument == "--long") {
         return long(&arguments[at + 1..]);
     }
-    let mut command = cargo(&["run", "--quiet", "-p", "weir-judges", "--bin", "weir-fuzz", "--"]);
+    let mut command = cargo(&["run", "--quiet", "-p", "weir-conformance", "--bin", "weir-fuzz", "--"]);
     must("fuzz", command.args(arguments))
 }
 
@@ -55,7 +55,7 @@ fn long(arguments: &[String]) -> Outcome {
 
 /// Writes the seeds to libFuzzer's corpus; returns the names of the targets.
 fn write_seeds(corpus: &Path, only: Option<&str>) -> Result<Vec<String>, String> {
-    let mut command = cargo(&["run", "--quiet", "-p", "weir-judges", "--bin", "weir-fuzz", "--", "--seeds-to"]);
+    let mut command = cargo(&["run", "--quiet", "-p", "weir-conformance", "--bin", "weir-fuzz", "--", "--seeds-to"]);
     command.arg(corpus).args(only.map(|name| ["--target", name]).into_iter().flatten());
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("weir-fuzz: {e}"))?;
     let names: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();

@@ -46,7 +46,7 @@ pub fn start(arguments: &[String], profile: &str) -> Result<(Totals, bool), Stri
     // Most conformance runs start the `weir` program itself.
     must("build weir", &mut cargo(&["build", "--quiet", "--profile", profile, "-p", "weir", "--bin", "weir"]))?;
     let mut command =
-        cargo(&["run", "--quiet", "--profile", profile, "-p", "weir-judges", "--bin", "weir-judge", "--"]);
+        cargo(&["run", "--quiet", "--profile", profile, "-p", "weir-conformance", "--bin", "weir-judge", "--"]);
     command.args(arguments);
     if let Some(folder) = tools() {
         command.env("WEIR_ZFS_TOOLS", folder);

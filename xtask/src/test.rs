@@ -131,7 +131,7 @@ pub fn sim(arguments: &[String]) -> Outcome {
         return Err("the simulator found a failure".to_string());
     }
     let mut command =
-        cargo(&["test", "--quiet", "--release", "-p", "weir-pool", "--test", "cuts", "--", "--nocapture"]);
+        cargo(&["test", "--quiet", "--release", "-p", "weir-engine", "--test", "cuts", "--", "--nocapture"]);
     command.envs(settings);
     if let Some(tools) = judge::tools() {
         command.env("WEIR_ZFS_TOOLS", tools);

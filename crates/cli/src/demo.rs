@@ -22,12 +22,12 @@ use std::sync::Arc;
 use weir_daemon::fuse::{self, MountOptions, Mounted};
 use weir_daemon::service::summary;
 use weir_daemon::{Exports, Service, ServiceError, ServiceOptions};
+use weir_dsl::change::{Kind, NewDataset, VolumeSpec};
+use weir_dsl::props::Value;
+use weir_engine::Engine;
+use weir_engine::create::{CreateOptions, Layout, NewLeaf, NewTop};
 use weir_machine::{Machine, Production};
-use weir_objects::dsl::change::{Kind, NewDataset, VolumeSpec};
-use weir_objects::props::Value;
 use weir_pool::Class;
-use weir_pool::create::{CreateOptions, Layout, NewLeaf, NewTop};
-use weir_pool::engine::Engine;
 
 const SPEC: Spec = Spec {
     command: "weir demo",

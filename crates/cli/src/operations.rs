@@ -1,10 +1,10 @@
 //! What administrators ask for: each done by the syncer in one transaction group, then noted in the pool's history.
 
-use weir_objects::dsl::change::{NewDataset, Setting};
-use weir_objects::dsl::{Counted, Who};
-use weir_objects::props::Value;
+use weir_dsl::change::{NewDataset, Setting};
+use weir_dsl::props::Value;
+use weir_dsl::{Counted, Who};
+use weir_engine::{Encryption, Engine};
 use weir_pool::PoolError;
-use weir_pool::engine::{Encryption, Engine};
 
 /// A change of datasets.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use weir_engine::View;
 use weir_pool::assemble::state;
-use weir_pool::engine::View;
 use weir_pool::{OpenOptions, Pool, assemble, scan};
 
 /// The environment variable that stands in for `-d`: paths separated by colons.

@@ -7,11 +7,11 @@ use std::io::Read;
 use std::path::PathBuf;
 use weir_codec::CodecError;
 use weir_codec::crypt::{Suite, WrappingKey};
+use weir_dmu::ObjectError;
+use weir_dsl::props::Value;
+use weir_dsl::{Dsl, KeyFormat};
+use weir_engine::{Crypt, Encryption, NewRoot};
 use weir_machine::{Machine, Request};
-use weir_objects::ObjectError;
-use weir_objects::dsl::{Dsl, KeyFormat};
-use weir_objects::props::Value;
-use weir_pool::engine::{Crypt, Encryption, NewRoot};
 use weir_pool::{OpenOptions, Pool, PoolError};
 
 /// More than any key's bytes: what a file may hold at most.

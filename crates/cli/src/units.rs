@@ -1,6 +1,6 @@
 //! Numbers as people read them: `1.75M`, at most five characters, base 1024 (OpenZFS `zfs_nicenum`).
 
-pub use weir_objects::props::human_size as human_bytes;
+pub use weir_dsl::props::human_size as human_bytes;
 
 /// A count: as [`human_bytes`], without the `B` behind plain numbers.
 pub fn human(n: u64) -> String {

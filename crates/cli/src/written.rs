@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::locks::{Locks, lock};
 use std::path::PathBuf;
 use std::sync::Arc;
+use weir_dsl::change::ChangeError;
+use weir_engine::{Datasets, Engine, Host, ImportOptions};
 use weir_machine::{Machine, Request};
-use weir_objects::dsl::change::ChangeError;
 use weir_pool::assemble::state;
-use weir_pool::engine::{Datasets, Engine, Host, ImportOptions};
 use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
 
 /// A pool opened for changes.

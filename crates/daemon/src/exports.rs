@@ -4,14 +4,14 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_dsl::props::{DatasetKind, Value};
+use weir_engine::{Datasets, Engine};
 use weir_files::tree::{Answer, Files, Member, Opener, Tree};
 use weir_files::{FileError, FileSystem};
 use weir_machine::Request;
 use weir_nbd::device::{BlockExports, Device, DeviceFuture, Extent};
 use weir_nbd::{DeviceError, ExportInfo, ExportList};
-use weir_objects::props::{DatasetKind, Value};
 use weir_pool::datasets::{DatasetInfo, datasets_of};
-use weir_pool::engine::{Datasets, Engine};
 use weir_pool::{Pool, PoolError};
 use weir_volumes::{Attachment, Volume};
 

@@ -7,10 +7,10 @@
 use crate::error::FileError;
 use crate::metadata::{Metadata, StoredAcl, lies};
 use std::sync::Arc;
+use weir_dmu::ObjectSet;
 use weir_format::ObjectId;
 use weir_format::acl::{Ace as StoredAce, decode_aces};
 use weir_machine::Request;
-use weir_objects::ObjectSet;
 
 /// Longest stored list in bytes: OpenZFS takes at most 1024 entries; the longest have 48 bytes.
 const LONGEST: u64 = 1 << 16;

@@ -2,9 +2,9 @@
 
 use crate::attributes::FileKind;
 use crate::error::FileError;
+use weir_dmu::zap::{Entry, Key};
 use weir_format::ObjectId;
 use weir_format::znode::DirEntry as StoredEntry;
-use weir_objects::zap::{Entry, Key};
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Why a file operation fails. Doors map each kind to their protocol's status.
 
 use thiserror::Error;
+use weir_dmu::{Object, ObjectError};
 use weir_format::ObjectId;
-use weir_objects::{Object, ObjectError};
 
 /// Why a file operation fails.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -205,7 +205,7 @@ impl FileError {
             ObjectError::Block { place, .. }
             | ObjectError::Decode { place, .. }
             | ObjectError::Corrupt { place, .. }
-                if place.object == object && place.level == 0 && place.block != weir_objects::Place::SPILL =>
+                if place.object == object && place.level == 0 && place.block != weir_dmu::Place::SPILL =>
             {
                 place.block.saturating_mul(block_bytes)
             }

@@ -11,14 +11,14 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
+use weir_dmu::sa::SaTable;
+use weir_dmu::zap::{Match, Zap};
+use weir_dmu::{Object, ObjectSet};
+use weir_dsl::{Counted, Who};
 use weir_format::zap::NormFlags;
 use weir_format::znode::{DirEntry as StoredEntry, master};
 use weir_format::{ObjectId, ObjectType, ObjsetKind};
 use weir_machine::Request;
-use weir_objects::dsl::{Counted, Who};
-use weir_objects::sa::SaTable;
-use weir_objects::zap::{Match, Zap};
-use weir_objects::{Object, ObjectSet};
 
 /// The newest version of the ZPL.
 const NEWEST: u64 = 5;
@@ -135,7 +135,7 @@ impl FileSystem {
     }
 
     /// Opens the file system in `objects`, which is live, for changes. Before anything else is changed its log must be
-    /// replayed ([`weir_objects::zil::Zil::replay`]), and then the delete queue emptied
+    /// replayed ([`weir_zil::Zil::replay`]), and then the delete queue emptied
     /// ([`FileSystem::empty_delete_queue`]).
     ///
     /// # Errors
@@ -439,8 +439,8 @@ impl FileSystem {
             return Ok(None);
         }
         let in_blocks = match what {
-            Seek::Data => weir_objects::Seek::Data,
-            Seek::Hole => weir_objects::Seek::Hole,
+            Seek::Data => weir_dmu::Seek::Data,
+            Seek::Hole => weir_dmu::Seek::Hole,
         };
         let found = self.objects.seek(rq, &object, offset, size_bytes, in_blocks).await;
         let found = found.map_err(|e| FileError::of(e, &object))?;

@@ -8,8 +8,8 @@ use crate::writing::row::{Row, encode, layout};
 use crate::writing::{Naming, owner_of};
 use crate::xattr::{list_of, shown, stored_names, value_of};
 use bytes::Bytes;
+use weir_dmu::sa::SaTable;
 use weir_format::{Endian, ObjectId, ObjectType};
-use weir_objects::sa::SaTable;
 
 /// A target: its name and its body.
 pub type Target = (&'static str, fn(&[u8]));

@@ -11,13 +11,13 @@ use crate::error::FileError;
 use crate::writing::Naming;
 use bytes::Bytes;
 use std::sync::Arc;
+use weir_dmu::sa::SaTable;
+use weir_dmu::{Object, ObjectSet};
 use weir_format::acl::EmbeddedAcl;
 use weir_format::sa::ZPL_ATTRIBUTES;
 use weir_format::znode::{Fuid, Timestamp, Znode};
 use weir_format::{Cursor, DecodeError, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
-use weir_objects::sa::SaTable;
-use weir_objects::{Object, ObjectSet};
 
 /// The user and group shown for identities that have no POSIX number.
 pub(crate) const NOBODY: u32 = 65_534;

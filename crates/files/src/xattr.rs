@@ -11,10 +11,10 @@ use crate::error::FileError;
 use crate::metadata::{Metadata, lies};
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use weir_dmu::zap::{Match, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{NvList, NvValue, ObjectId};
 use weir_machine::Request;
-use weir_objects::zap::{Match, Zap};
 
 use crate::file_system::FileSystem;
 

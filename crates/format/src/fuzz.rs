@@ -4,7 +4,7 @@
 //!
 //! Three callers run the same bodies: the unit test below on seeded random bytes and on mutations of well-formed
 //! ones, `cargo xtask fuzz` on seeds of golden pools and mutations of them, and its long form, guided by coverage
-//! (`weir_judges::fuzz` collects the seeds). The first byte of an input selects the byte order (see [`TARGETS`]).
+//! (`weir_conformance::fuzz` collects the seeds). The first byte of an input selects the byte order (see [`TARGETS`]).
 
 use crate::cursor::{Cursor, Endian};
 use crate::kinds::ChecksumKind;

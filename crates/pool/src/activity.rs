@@ -11,11 +11,11 @@ use crate::config::VdevKind;
 use crate::error::PoolError;
 use crate::indirect;
 use crate::open::Pool;
+use weir_dmu::zap;
 use weir_format::dsl::pool as names;
 use weir_format::indirect::MappingEntry;
 use weir_format::{ObjectId, Uberblock};
 use weir_machine::Request;
-use weir_objects::zap;
 
 /// Names in a top-level vdev's ZAP (`VDEV_TOP_ZAP_RAIDZ_EXPAND_*`).
 const EXPAND: [&str; 4] = [
@@ -53,6 +53,11 @@ impl Stage {
         }
     }
 }
+
+/// Where this program's scrub is: object set, object, seconds spent, block. Beside `scan` in the MOS.
+pub const PLACE: &str = "org.weir:scrub";
+/// In the flags of `scan`: halted (`DSF_SCRUB_PAUSED`).
+pub const PAUSED: u64 = 2;
 
 /// The last scrub or resilver. Times in seconds since 1970, sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +126,9 @@ impl Pool {
         let word = |i: usize| words.get(i).copied().unwrap_or(0);
         // 1 scrub, 2 resilver.
         let (1 | 2, Some(stage)) = (word(0), Stage::from_word(word(1))) else { return Ok(None) };
-        let own = self.mos.named_words(rq, crate::engine::scrub::PLACE).await?.unwrap_or_default();
+        let own = self.mos.named_words(rq, PLACE).await?.unwrap_or_default();
         Ok(Some(Scan {
-            paused: word(23) & crate::engine::scrub::PAUSED != 0,
+            paused: word(23) & PAUSED != 0,
             active_s: own.get(2).copied().unwrap_or(0),
             resilver: word(0) == 2,
             stage,

@@ -14,11 +14,11 @@ use crate::ranges::Ranges;
 use crate::space_log::{LOG_SHIFT, Log, SpaceLog, UNFLUSHED, Unflushed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_dmu::{Object, ObjectError, Place, zap};
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceEntries, SpaceEntry, SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_format::{DecodeError, ObjectId, Txg};
 use weir_machine::Request;
-use weir_objects::{Object, ObjectError, Place, zap};
 
 /// More metaslabs than any vdev has (OpenZFS makes about 200, at most 2^17).
 const MAX_METASLABS: u64 = 1 << 20;
@@ -128,7 +128,7 @@ async fn metaslabs(
 
 /// Where a metaslab begins: on dRAID at a whole group, so that no block straddles two metaslabs
 /// (`vdev_draid_metaslab_init`).
-pub(crate) fn first_byte(top: &VdevConfig, start: u64) -> u64 {
+pub fn first_byte(top: &VdevConfig, start: u64) -> u64 {
     match top.kind {
         VdevKind::Draid { parity, data, .. } => {
             let group = (u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16);
@@ -139,7 +139,7 @@ pub(crate) fn first_byte(top: &VdevConfig, start: u64) -> u64 {
 }
 
 /// Bytes of the metaslab that would cover `bytes` from `start` on: on dRAID whole groups alone.
-pub(crate) fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
+pub fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
     match top.kind {
         VdevKind::Draid { parity, data, .. } => {
             let group = ((u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16)).max(1);

@@ -8,10 +8,10 @@ use crate::config::{Class, VdevConfig, VdevKind};
 use crate::dedup::{self, Shared};
 use crate::mos::Mos;
 use crate::space::{Metaslab, Space, VdevSpace};
+use weir_dmu::ObjectError;
 use weir_format::dsl::Bpobj;
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
-use weir_objects::ObjectError;
 
 /// A vdev of more metaslabs than this sets one of them aside for the intent log.
 const EMBEDDED_LOG_METASLABS: usize = 64;
@@ -88,7 +88,7 @@ fn embedded_log(top: &VdevConfig, v: &VdevSpace) -> u64 {
 }
 
 /// What is kept back of `normal` bytes; what is set aside for the intent log is part of it.
-pub(crate) fn slop(normal: u64, embedded_log: u64) -> u64 {
+pub fn slop(normal: u64, embedded_log: u64) -> u64 {
     let slop = (normal >> SLOP_SHIFT).min(MAX_SLOP_BYTES);
     let slop = slop - embedded_log.min(slop >> 1);
     slop.max((normal >> 1).min(MIN_SLOP_BYTES))

@@ -4,12 +4,12 @@ use crate::error::PoolError;
 use crate::open::Pool;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use weir_dmu::ObjectSet;
+use weir_dsl::props::{DatasetKind, Value};
+use weir_dsl::{Dataset, Dir, Dsl, PoolFacts};
 use weir_files::{FileSystem, Identity, Snapdir};
 use weir_format::{ObjsetId, ObjsetKind};
 use weir_machine::Request;
-use weir_objects::ObjectSet;
-use weir_objects::dsl::{Dataset, Dir, Dsl, PoolFacts};
-use weir_objects::props::{DatasetKind, Value};
 
 /// A dataset, as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

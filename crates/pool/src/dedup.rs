@@ -9,11 +9,11 @@
 use crate::capacity::deflate;
 use crate::config::VdevConfig;
 use crate::mos::Mos;
+use weir_dmu::{ObjectError, Place, Trail, tables, zap};
 use weir_format::brt::{self, BrtVdev};
 use weir_format::dsl::pool as names;
 use weir_format::{Dva, ObjectId};
 use weir_machine::Request;
-use weir_objects::{ObjectError, Place, Trail, tables, zap};
 
 /// Every table's name, and that of every directory of tables, begins so.
 const TABLES: &str = "DDT-";

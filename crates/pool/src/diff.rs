@@ -4,10 +4,10 @@
 //! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_is_before`), `lib/libzfs/libzfs_diff.c`.
 
 use crate::error::PoolError;
+use weir_dsl::props::Value;
+use weir_dsl::{Dataset, Dsl, PoolFacts};
 use weir_format::{ObjsetId, Txg};
 use weir_machine::Request;
-use weir_objects::dsl::{Dataset, Dsl, PoolFacts};
-use weir_objects::props::Value;
 
 /// Two states that can be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]

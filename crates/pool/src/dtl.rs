@@ -7,10 +7,10 @@ use crate::config::VdevConfig;
 use crate::mos::Mos;
 use crate::ranges::Ranges;
 use std::collections::BTreeMap;
+use weir_dmu::ObjectError;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
-use weir_objects::ObjectError;
 
 /// The inclusive ranges of txgs that each leaf missed, by its GUID. A log that cannot be read counts as everything: such
 /// a device is asked last.

@@ -13,13 +13,13 @@ use crate::error::PoolError;
 use crate::mos::MAX_ENTRIES;
 use crate::open::Pool;
 use std::collections::BTreeSet;
+use weir_dmu::zap::Entry;
+use weir_dmu::{ObjectError, Zap};
 use weir_files::FileSystem;
 use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_format::records::ErrorName;
 use weir_machine::Request;
-use weir_objects::zap::Entry;
-use weir_objects::{ObjectError, Zap};
 
 /// The feature by which the log is kept by dataset.
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";

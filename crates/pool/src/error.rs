@@ -90,14 +90,14 @@ pub enum PoolError {
         /// What was read.
         what: String,
         /// Why not.
-        source: Box<weir_objects::ObjectError>,
+        source: Box<weir_dmu::ObjectError>,
     },
     /// An object cannot be read.
     #[error("{0}")]
-    Object(#[from] weir_objects::ObjectError),
+    Object(#[from] weir_dmu::ObjectError),
     /// A change of a dataset was refused, or did not go through.
     #[error("{0}")]
-    Change(#[from] weir_objects::dsl::change::ChangeError),
+    Change(#[from] weir_dsl::change::ChangeError),
     /// A file system cannot be opened.
     #[error("{name}: {source}")]
     File {
@@ -116,7 +116,7 @@ pub enum PoolError {
     },
     /// A key is missing, wrong or in use.
     #[error(transparent)]
-    Key(#[from] crate::engine::KeyError),
+    Key(#[from] KeyError),
     /// It is not done, and nothing was changed.
     #[error("{what}")]
     Refused {
@@ -171,4 +171,45 @@ fn list_paths(paths: &[PathBuf]) -> String {
 
 fn list_numbers(numbers: &[u64]) -> String {
     numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a key is not loaded, unloaded, changed or made. Worded as OpenZFS does.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum KeyError {
+    #[error("'{name}' is not encrypted.")]
+    NotEncrypted { name: String },
+    #[error("Keys must be loaded for encryption root of '{name}' ({root}).")]
+    NotRoot { name: String, root: String },
+    #[error("Key already loaded for '{name}'.")]
+    Loaded { name: String },
+    #[error("Key already unloaded for '{name}'.")]
+    Unloaded { name: String },
+    #[error("Incorrect key provided for '{name}'.")]
+    Wrong { name: String },
+    /// The secret cannot be a key: its length, its digits.
+    #[error("Key of '{name}': {error}")]
+    Material { name: String, error: weir_codec::CodecError },
+    #[error("'{name}' is busy.")]
+    Busy { name: String },
+    #[error("Key must be loaded.")]
+    NotLoaded,
+    #[error("Keys cannot be changed on clones.")]
+    Clone,
+    #[error("Key inheriting can only be performed on encryption roots.")]
+    InheritsAlready,
+    #[error("Root dataset cannot inherit key.")]
+    NoParent,
+    #[error("Parent must be encrypted.")]
+    PlainParent,
+    #[error("Parent key must be loaded.")]
+    ParentNotLoaded,
+    #[error("Encryption root's key is not loaded or provided.")]
+    RootNotLoaded,
+    #[error("Encryption must be turned on to set encryption properties.")]
+    Off,
+    #[error("Keyformat required for new encryption root.")]
+    NoFormat,
+    #[error("Encryption feature not enabled.")]
+    NoFeature,
 }

@@ -8,10 +8,10 @@ use crate::config::PoolConfig;
 use crate::error::PoolError;
 use crate::mos::Mos;
 use std::collections::BTreeMap;
+use weir_dmu::ObjectError;
 use weir_format::dsl::pool as names;
 use weir_format::features;
 use weir_machine::Request;
-use weir_objects::ObjectError;
 
 /// How often each feature that the pool has enabled is in use, by its full name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use crate::config::{VdevConfig, VdevKind};
 use crate::mos::Mos;
 use std::sync::Arc;
 use weir_blocks::Tree;
+use weir_dmu::{ObjectError, Place};
 use weir_format::indirect::{MappingEntry, MappingHeader};
 use weir_format::{Cursor, ObjectId};
 use weir_machine::Request;
-use weir_objects::{ObjectError, Place};
 
 /// Reads the mapping of one removed vdev, in the order of its source offsets.
 pub async fn mapping(rq: &Request, mos: &Mos, id: ObjectId) -> Result<(MappingHeader, Vec<MappingEntry>), ObjectError> {

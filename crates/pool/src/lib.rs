@@ -5,7 +5,7 @@
 //!                                                                                    └─walk──► every block, once
 //! ```
 //!
-//! [`Pool`] reads: its disks are opened [`weir_machine::Access::ReadOnly`]. [`Engine`] writes as well.
+//! [`Pool`] only reads: its disks are opened [`weir_machine::Access::ReadOnly`]. The engine that writes is `weir-engine`.
 
 pub mod activity;
 pub mod allocated;
@@ -13,12 +13,10 @@ pub mod assemble;
 pub mod capacity;
 pub mod config;
 pub mod counts;
-pub mod create;
 pub mod datasets;
 pub mod dedup;
 pub mod diff;
 pub mod dtl;
-pub mod engine;
 pub mod errlog;
 pub mod error;
 pub mod extras;
@@ -44,9 +42,7 @@ pub mod walk;
 pub use assemble::{Assembly, FoundPool, assemble};
 pub use capacity::Capacity;
 pub use config::{Class, PoolConfig, VdevConfig, VdevKind};
-pub use create::{CreateOptions, Layout, NewLeaf, NewTop};
 pub use datasets::DatasetInfo;
-pub use engine::Engine;
 pub use error::PoolError;
 pub use open::{OpenOptions, Pool, Rewind};
 pub use scan::{Device, Scan, scan};

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_dmu::{Object, ObjectError, ObjectSet, Place, zap};
 use weir_format::dsl::pool as names;
 use weir_format::{Cursor, NvList, ObjectId};
 use weir_machine::Request;
-use weir_objects::{Object, ObjectError, ObjectSet, Place, zap};
 
 /// The largest object that is read whole: lists of space maps, configurations, space maps.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;

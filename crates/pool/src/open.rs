@@ -11,20 +11,17 @@
 //! What fails: [`PoolError`] names the devices that are missing beyond redundancy, the features that are not known, or
 //! the first thing in the MOS that cannot be read.
 
-use crate::allocated;
 use crate::assemble::{Assembly, FoundPool, assemble};
 use crate::capacity::{self, Capacity};
 use crate::config::{Class, PoolConfig, VdevConfig, VdevKind};
-use crate::dtl;
 use crate::error::PoolError;
 use crate::features::{self, Features};
-use crate::indirect;
 use crate::mos::Mos;
 use crate::scan::{Device, scan};
 use crate::space::{self, Space};
 use crate::spec::{Facts, specs};
 use crate::status::{self, States, VdevState};
-use crate::uberblocks;
+use crate::{allocated, dtl, indirect, uberblocks};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -35,11 +32,11 @@ use weir_blocks::{Blocks, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_codec::crypt::WrappingKey;
+use weir_dmu::{ObjectError, ObjectSet, Opening};
+use weir_dsl::{Dsl, SetKey};
 use weir_format::dsl::pool as names;
 use weir_format::{Endian, ObjectId, Txg, Uberblock};
 use weir_machine::{Access, Machine, Request};
-use weir_objects::dsl::{Dsl, SetKey};
-use weir_objects::{ObjectError, ObjectSet, Opening};
 
 /// Which uberblock is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,7 +125,7 @@ pub struct Pool {
     /// Keys opened, by the directory of their dataset.
     pub loaded: BTreeMap<ObjectId, SetKey>,
     /// The wrapping keys that were given, by the directory of their encryption root.
-    pub(crate) wrapping: BTreeMap<ObjectId, Arc<WrappingKey>>,
+    pub wrapping: BTreeMap<ObjectId, Arc<WrappingKey>>,
     /// Its space maps' sums.
     pub space: Space,
     /// How much it holds.
@@ -177,7 +174,7 @@ impl Pool {
     }
 
     /// The same, with its devices opened so that the pool may be written.
-    pub(crate) async fn open_in(machine: &Machine, options: &OpenOptions, access: Access) -> Result<Pool, PoolError> {
+    pub async fn open_in(machine: &Machine, options: &OpenOptions, access: Access) -> Result<Pool, PoolError> {
         let scanned = scan(machine, &options.search).await?;
         let looked_at = scanned.looked_at;
         let mut assembly = assemble(scanned);
@@ -235,7 +232,7 @@ impl Pool {
 }
 
 /// Opens what the given keys open.
-pub(crate) async fn load_keys(
+pub async fn load_keys(
     rq: &Request,
     dsl: &Dsl,
     keys: &[(String, Vec<u8>)],
@@ -398,10 +395,10 @@ impl Candidate<'_> {
 }
 
 /// The allocation classes, which stand in the top-level vdevs' own ZAPs.
-pub(crate) async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
+pub async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
     const BIAS: &str = "org.zfsonlinux:allocation_bias";
     for top in tree.children.iter_mut().filter(|t| t.top_zap != 0 && t.class == Class::Normal) {
-        let found = weir_objects::zap::lookup(rq, &mos.set, ObjectId(top.top_zap), BIAS).await;
+        let found = weir_dmu::zap::lookup(rq, &mos.set, ObjectId(top.top_zap), BIAS).await;
         match found.ok().flatten().and_then(|v| v.text()).as_deref() {
             Some("special") => top.class = Class::Special,
             Some("dedup") => top.class = Class::Dedup,

@@ -11,12 +11,12 @@ use crate::error::PoolError;
 use crate::mos::MAX_ENTRIES;
 use crate::open::Pool;
 use std::collections::BTreeMap;
+use weir_dmu::zap::{self, Zap};
+use weir_dsl::props::human_size;
 use weir_format::dsl::pool as names;
 use weir_format::features::{self, VERSION_FEATURES};
 use weir_format::{DslDir, ObjectId};
 use weir_machine::Request;
-use weir_objects::props::human_size;
-use weir_objects::zap::{self, Zap};
 
 /// A value, as it is before it becomes text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 
 use crate::mos::Mos;
 use crate::walk::Root;
+use weir_dmu::{ObjectError, Objects};
 use weir_format::dsl::DslDataset;
 use weir_format::{ObjectType, ObjsetId, Txg};
 use weir_machine::Request;
-use weir_objects::{ObjectError, Objects};
 
 /// The MOS and all datasets, in the order of their objects.
 ///

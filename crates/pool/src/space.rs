@@ -5,11 +5,11 @@ use crate::allocated::{self, each_segment};
 use crate::config::{Class, VdevConfig};
 use crate::mos::Mos;
 use crate::space_log::{LOG_SHIFT, UNFLUSHED};
+use weir_dmu::{ObjectError, Place};
 use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_machine::Request;
-use weir_objects::{ObjectError, Place};
 
 /// Name in a top-level vdev's ZAP (`include/sys/dmu.h`, `VDEV_TOP_ZAP_POOL_CHECKPOINT_SM`).
 const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
@@ -137,7 +137,7 @@ async fn top_zap(rq: &Request, mos: &Mos, top: &VdevConfig, name: &str) -> Resul
     if top.top_zap == 0 {
         return Ok(None);
     }
-    let found = weir_objects::zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), name).await?;
+    let found = weir_dmu::zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), name).await?;
     Ok(found.filter(|id| *id != 0).map(ObjectId))
 }
 

@@ -22,14 +22,15 @@ use crate::open::Pool;
 use crate::walk::{At, Claim, Prove, Root, Visit, Walk, gang_claims};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::BlockError;
+use weir_dmu::zap::Zap;
+use weir_dmu::{DataBlocks, ObjectError, Place, Trail};
+use weir_dsl::change::waiting_trees;
+use weir_dsl::{deadlist, livelist};
 use weir_format::dsl::Bpobj;
 use weir_format::dsl::pool as names;
 use weir_format::indirect::MappingEntry;
 use weir_format::{BlockPointer, Cursor, DecodeError, ObjectId, ObjsetId, Txg, brt};
 use weir_machine::Request;
-use weir_objects::dsl::change::waiting_trees;
-use weir_objects::zap::Zap;
-use weir_objects::{DataBlocks, ObjectError, Place, Trail, deadlist, livelist};
 
 /// Findings of one kind that are kept; all are counted.
 const KEPT: usize = 1000;
@@ -351,7 +352,7 @@ async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, O
             continue;
         }
         for entry in Zap::open(rq, &plan.mos.set, header.entries).await?.all(rq, MAX_CLONES).await? {
-            if let weir_objects::zap::Key::Words(words) = &entry.key
+            if let weir_dmu::zap::Key::Words(words) = &entry.key
                 && let Some(offset) = words.first()
             {
                 out.insert((top.id as u32, *offset));

@@ -19,9 +19,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use thiserror::Error;
+use weir_dmu::{Object, ObjectError, ObjectSet, Seek, zap};
 use weir_format::ObjectId;
 use weir_machine::Request;
-use weir_objects::{Object, ObjectError, ObjectSet, Seek, zap};
 use writing::WriteState;
 
 const DATA: ObjectId = ObjectId(1);

@@ -11,12 +11,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
+use weir_dmu::{ObjectError, ObjectSet, Place, zap};
 use weir_format::zil::{LogBody, LogRecord};
 use weir_machine::Request;
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
-use weir_objects::zil::{Replayer, Zil};
-use weir_objects::{ObjectError, ObjectSet, Place, zap};
+use weir_zil::{Replayer, Zil};
 
 /// Maximum number of bytes that one transaction writes.
 const MAX_TX_BYTES: usize = 1 << 20;

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use weir_daemon::Exports;
+use weir_engine::Engine;
+use weir_engine::scrub::Pace;
 use weir_machine::{Machine, Request};
-use weir_pool::engine::scrub::Pace;
-use weir_pool::{Engine, FoundPool, VdevConfig};
+use weir_pool::{FoundPool, VdevConfig};
 
 /// How a pool is to be closed, at somebody's wish.
 pub struct Ending {

@@ -69,7 +69,7 @@ async fn check(
     prove: Prove,
     space: bool,
     show: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Report, weir_objects::ObjectError> {
+) -> Result<Report, weir_dmu::ObjectError> {
     let rq = Request::internal("zdb");
     let mut moved = std::collections::BTreeMap::new();
     for vdev in pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {

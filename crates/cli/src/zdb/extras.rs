@@ -7,8 +7,8 @@ use crate::units::human;
 use std::collections::BTreeMap;
 use weir_format::NvList;
 use weir_machine::Request;
-use weir_objects::zil::LogWalk;
 use weir_pool::Pool;
+use weir_zil::LogWalk;
 
 /// `-m`: the metaslabs of every top-level vdev; with `more` their space maps.
 pub fn metaslabs(pool: &Pool, more: bool) {

@@ -10,10 +10,10 @@ use super::text;
 use crate::args::Args;
 use crate::failure::Failure;
 use crate::units::human;
+use weir_dmu::zap::{Shape, Zap};
+use weir_dmu::{DataBlocks, Object, ObjectError, Objects};
 use weir_format::{Dnode, DnodeFlags, ObjectId, ObjsetKind};
 use weir_machine::{Machine, Request};
-use weir_objects::zap::{Shape, Zap};
-use weir_objects::{DataBlocks, Object, ObjectError, Objects};
 use weir_pool::Pool;
 
 /// Most entries of a ZAP that are shown.

@@ -2,10 +2,10 @@
 
 use crate::failure::Failure;
 use std::sync::Arc;
+use weir_dmu::ObjectSet;
 use weir_files::{FileError, FileSystem};
 use weir_format::ObjectId;
 use weir_machine::Request;
-use weir_objects::ObjectSet;
 use weir_pool::Pool;
 
 /// Follows a path from the root directory; symbolic links are not followed.

@@ -11,13 +11,13 @@ use crate::secrets::{Asked, Wanted};
 use crate::size;
 use crate::written::dsl;
 use std::ffi::OsString;
+use weir_dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_dsl::props::{DatasetKind, Value};
+use weir_dsl::{Counted, Who};
+use weir_engine::{Encryption, Engine};
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
-use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
-use weir_objects::dsl::{Counted, Who};
-use weir_objects::props::{DatasetKind, Value};
 use weir_pool::PoolError;
-use weir_pool::engine::{Encryption, Engine};
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 

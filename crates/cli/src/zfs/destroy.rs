@@ -8,11 +8,11 @@ use crate::operations::Operation;
 use crate::written::dsl;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use weir_dsl::Dsl;
+use weir_engine::Engine;
 use weir_format::ObjectId;
 use weir_machine::Request;
-use weir_objects::dsl::Dsl;
 use weir_pool::PoolError;
-use weir_pool::engine::Engine;
 
 const SPEC: Spec = Spec {
     command: "zfs destroy",

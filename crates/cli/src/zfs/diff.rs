@@ -7,10 +7,11 @@ use crate::failure::{FAILED, Failure};
 use crate::pools::{Seen, keys_of, look, search};
 use std::ffi::OsString;
 use std::io::Write;
+use weir_engine::Engine;
 use weir_files::diff::{Change, Diff, Difference, Unknown};
 use weir_machine::Request;
 use weir_pool::diff::Pair;
-use weir_pool::{Engine, OpenOptions, Pool, PoolError};
+use weir_pool::{OpenOptions, Pool, PoolError};
 
 const SPEC: Spec = Spec {
     command: "zfs diff",

@@ -9,9 +9,9 @@ use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
 use serde_json::{Map, Value as Json};
 use std::ffi::OsString;
+use weir_dsl::PoolFacts;
+use weir_dsl::props::{DatasetKind, Property, Value, native_named};
 use weir_machine::Request;
-use weir_objects::dsl::PoolFacts;
-use weir_objects::props::{DatasetKind, Property, Value, native_named};
 use weir_pool::{Pool, PoolError};
 
 const SPEC: Spec = Spec {

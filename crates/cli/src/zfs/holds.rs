@@ -8,10 +8,10 @@ use crate::operations::Operation;
 use crate::table::{Align, Table};
 use crate::written::dsl;
 use std::ffi::OsString;
+use weir_dmu::zap::Zap;
+use weir_dsl::Dsl;
+use weir_dsl::props::human_time;
 use weir_machine::Request;
-use weir_objects::dsl::Dsl;
-use weir_objects::props::human_time;
-use weir_objects::zap::Zap;
 use weir_pool::{OpenOptions, PoolError};
 
 const HOLD: Spec =

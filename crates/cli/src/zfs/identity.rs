@@ -2,12 +2,11 @@
 
 use std::fs::read_to_string;
 use std::sync::Arc;
+use weir_dmu::{ObjectError, ObjectSet};
+use weir_dsl::props::{Property, Source, Value, human_size};
+use weir_dsl::{Counted, Who};
 use weir_format::znode::Fuid;
 use weir_machine::Request;
-use weir_objects::ObjectError;
-use weir_objects::ObjectSet;
-use weir_objects::dsl::{Counted, Who};
-use weir_objects::props::{Property, Source, Value, human_size};
 
 /// What a property of that kind says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

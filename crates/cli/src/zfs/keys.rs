@@ -12,10 +12,10 @@ use crate::pools::{self, Seen, keys_of, search};
 use crate::secrets::{Asked, Root, Wanted, proven, roots};
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
+use weir_dsl::Dsl;
+use weir_dsl::props::DatasetKind;
+use weir_engine::{Engine, KeyChange, KeyError};
 use weir_machine::Request;
-use weir_objects::dsl::Dsl;
-use weir_objects::props::DatasetKind;
-use weir_pool::engine::{Engine, KeyChange, KeyError};
 use weir_pool::{OpenOptions, PoolError};
 
 const LOAD: Spec = Spec {

@@ -9,8 +9,8 @@ use crate::table::{Align, Table};
 use serde_json::{Map, Value as Json};
 use std::cmp::Ordering;
 use std::ffi::OsString;
+use weir_dsl::props::{Property, Value, column_title, native_named};
 use weir_machine::Request;
-use weir_objects::props::{Property, Value, column_title, native_named};
 
 const SPEC: Spec = Spec {
     command: "zfs list",

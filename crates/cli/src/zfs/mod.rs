@@ -23,7 +23,7 @@ pub use values::{When, parse as parse_property};
 use crate::call::{Call, say};
 use crate::failure::Failure;
 use std::ffi::OsString;
-use weir_objects::dsl::Who;
+use weir_dsl::Who;
 
 const USAGE: &str = "\
 usage: zfs list | get [-d DIR]… [options] [DATASET]…

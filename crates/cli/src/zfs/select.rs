@@ -7,10 +7,10 @@ use crate::pools::{self, Seen};
 use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use weir_dsl::props::{DatasetKind, Property, Source, Value, native_named};
+use weir_dsl::{Dataset, Dir, NamedBookmark, PoolFacts};
 use weir_format::dsl::Bookmark;
 use weir_machine::Request;
-use weir_objects::dsl::{Dataset, Dir, NamedBookmark, PoolFacts};
-use weir_objects::props::{DatasetKind, Property, Source, Value, native_named};
 use weir_pool::{OpenOptions, Pool, PoolError};
 
 /// Where pools are looked for, the types that are shown, and how deep.
@@ -181,7 +181,7 @@ impl Selection {
         dir: &Dir,
         depth: usize,
         out: &mut Vec<Selected>,
-    ) -> Result<(), weir_objects::ObjectError> {
+    ) -> Result<(), weir_dmu::ObjectError> {
         let rq = &Request::internal("list");
         let wants_heads = self.kinds.contains(&DatasetKind::Filesystem) || self.kinds.contains(&DatasetKind::Volume);
         if wants_heads {

@@ -10,13 +10,13 @@ use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::written::dsl;
 use std::ffi::OsString;
+use weir_dsl::Dsl;
+use weir_dsl::change::Setting;
+use weir_dsl::props::{DatasetKind, Value};
+use weir_engine::Engine;
 use weir_format::ObjsetKind;
 use weir_machine::Request;
-use weir_objects::dsl::Dsl;
-use weir_objects::dsl::change::Setting;
-use weir_objects::props::{DatasetKind, Value};
 use weir_pool::PoolError;
-use weir_pool::engine::Engine;
 
 const SET: Spec = Spec {
     command: "zfs set",

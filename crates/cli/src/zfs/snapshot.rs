@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::written::dsl;
 use std::ffi::OsString;
+use weir_dsl::props::Value;
 use weir_machine::Request;
-use weir_objects::props::Value;
 
 const SNAPSHOT: Spec = Spec {
     command: "zfs snapshot",
@@ -77,7 +77,7 @@ fn user_properties(given: Vec<OsString>) -> Result<Vec<(String, Value)>, Failure
         if !is_user {
             return Err(SNAPSHOT.misused(&format!("'{text}': a snapshot takes user properties (MODULE:NAME=VALUE)")));
         }
-        values::parse(&text, weir_objects::props::DatasetKind::Filesystem, values::When::Creation)
+        values::parse(&text, weir_dsl::props::DatasetKind::Filesystem, values::When::Creation)
             .map_err(|why| SNAPSHOT.misused(&why))
     };
     given.into_iter().map(parse).collect()

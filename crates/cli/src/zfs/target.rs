@@ -6,9 +6,9 @@ use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::pools::{keys_of, search};
 use crate::written::{Wish, Written, refused};
+use weir_dsl::{Dir, Dsl};
+use weir_engine::Engine;
 use weir_machine::Request;
-use weir_objects::dsl::{Dir, Dsl};
-use weir_pool::engine::Engine;
 
 /// Long options that every changing command takes: folders, and keys.
 pub const PLACES: [(&str, char); 2] = [("dir", 'D'), ("key", 'K')];

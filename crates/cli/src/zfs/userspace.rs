@@ -7,9 +7,9 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use std::ffi::OsString;
+use weir_dsl::{Account, Counted, Who};
 use weir_format::znode::Fuid;
 use weir_machine::Request;
-use weir_objects::dsl::{Account, Counted, Who};
 use weir_pool::{OpenOptions, PoolError};
 
 const LONG: [(&str, char); 1] = [("dir", 'D')];

@@ -2,7 +2,7 @@
 //! `zfs_valid_proplist`).
 
 use crate::size;
-use weir_objects::props::{DatasetKind, Native, Rule, Shape, Value, native_named};
+use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, native_named};
 
 /// Longest value of a user property in bytes.
 const LONGEST: usize = 8191;

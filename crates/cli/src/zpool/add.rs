@@ -10,9 +10,8 @@ use crate::pools::search;
 use crate::size;
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
-use weir_pool::Engine;
-use weir_pool::create::Layout;
-use weir_pool::engine::Additions;
+use weir_engine::create::Layout;
+use weir_engine::{Additions, Engine};
 
 const SPEC: Spec = Spec {
     command: "zpool add",

@@ -11,9 +11,9 @@ use crate::size;
 use crate::written::host;
 use crate::zfs::{When, file_system, is_usual_limit, parse_property};
 use std::ffi::OsString;
-use weir_objects::props::{DatasetKind, Value};
-use weir_pool::create::{CreateOptions, PoolValue, check_pool_name};
-use weir_pool::engine::Engine;
+use weir_dsl::props::{DatasetKind, Value};
+use weir_engine::Engine;
+use weir_engine::create::{CreateOptions, PoolValue, check_pool_name};
 
 const SPEC: Spec = Spec {
     command: "zpool create",

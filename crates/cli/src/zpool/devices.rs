@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use weir_engine::create::{Layout, NewLeaf, NewTop};
 use weir_pool::Class;
-use weir_pool::create::{Layout, NewLeaf, NewTop};
 
 /// All vdevs that were named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! `zpool events`: what happened to pools while a process had them open.
 //!
-//! Events are in the memory of whoever has the pool ([`weir_pool::engine::events`]): that process is asked for them. Of a pool
+//! Events are in the memory of whoever has the pool ([`weir_engine::events`]): that process is asked for them. Of a pool
 //! that nobody has open there are none.
 
 use super::opened::{ask, holders, words};
@@ -12,8 +12,8 @@ use crate::zdb::date;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::time::Duration;
+use weir_engine::{Event, Events};
 use weir_format::{NvList, NvPair, NvValue};
-use weir_pool::engine::{Event, Events};
 
 const SPEC: Spec = Spec {
     command: "zpool events",

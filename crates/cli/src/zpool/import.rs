@@ -12,10 +12,10 @@ use crate::pools::search;
 use crate::secrets::{Asked, ask_all};
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
+use weir_engine::Engine;
 use weir_format::ObjsetKind;
 use weir_machine::Request;
 use weir_pool::assemble::state;
-use weir_pool::engine::Engine;
 use weir_pool::status::{VdevState, lacking, states};
 use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan};
 

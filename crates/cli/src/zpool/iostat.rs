@@ -15,8 +15,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::ops::Sub;
 use std::time::Duration;
+use weir_engine::Engine;
 use weir_machine::Nanos;
-use weir_pool::{Class, Engine, VdevConfig};
+use weir_pool::{Class, VdevConfig};
 
 const SPEC: Spec = Spec {
     command: "zpool iostat",

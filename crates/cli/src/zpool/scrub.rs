@@ -9,10 +9,11 @@ use crate::units::{human_bytes, percent};
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
 use std::time::Duration;
+use weir_dsl::props::human_size;
+use weir_engine::Engine;
+use weir_engine::scrub::{Pace, Progress};
 use weir_machine::Request;
-use weir_objects::props::human_size;
-use weir_pool::engine::scrub::{Pace, Progress};
-use weir_pool::{Engine, PoolError};
+use weir_pool::PoolError;
 
 const SCRUB: Spec =
     Spec {

@@ -9,14 +9,14 @@ use crate::pools::search;
 use crate::written::{Wish, Written};
 use crate::zdb::stamp;
 use std::ffi::OsString;
+use weir_dmu::zap::{self, NewZap};
+use weir_dsl::change::Change;
+use weir_engine::Syncing;
+use weir_engine::create::PoolValue;
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId, ObjectType, features};
 use weir_machine::Request;
-use weir_objects::dsl::change::Change;
-use weir_objects::zap::{self, NewZap};
 use weir_pool::PoolError;
-use weir_pool::create::PoolValue;
-use weir_pool::engine::Syncing;
 
 const SET: Spec =
     Spec { command: "zpool set", letters: "d:", long: &[], usage: "zpool set [-d DIR]… PROPERTY=VALUE POOL" };

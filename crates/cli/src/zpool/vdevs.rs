@@ -3,7 +3,7 @@
 use crate::json::{self, Numbers};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use weir_objects::props::human_size;
+use weir_dsl::props::human_size;
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig, VdevKind, capacity, sizes};
 

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 use super::*;
+use weir_dsl::change::{FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
+use weir_engine::{CreateOptions, Layout, NewLeaf, NewTop};
 use weir_files::{Cred, New, NewKind, Snapdir, WriteAt};
 use weir_machine::Source;
-use weir_objects::dsl::change::{FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_pool::config::Class;
-use weir_pool::{CreateOptions, Layout, NewLeaf, NewTop};
 use weir_sim::{SimWorld, Timing};
 
 /// A destroyed dataset's number is reused by the next one. Nodes of the destroyed dataset must not resolve to the new

@@ -1,7 +1,7 @@
 //! What changed between a snapshot and a later state of a file system: `zfs diff`.
 //!
 //! ```text
-//!   newer set's tree of dnodes ─► ranges of object numbers that may have changed   (weir_objects::changed)
+//!   newer set's tree of dnodes ─► ranges of object numbers that may have changed   (weir_dmu::changed)
 //!        ─► the objects there in either set, by number ─► attributes in both ─► differ?
 //!        ─► names, through the parents that files name ([`paths`]) ─► what is told
 //! ```
@@ -23,10 +23,10 @@ use paths::{Path, Paths};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use weir_dmu::zap;
 use weir_format::znode::{Timestamp, master};
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
-use weir_objects::zap;
 
 /// Objects that are compared, and named, at a time.
 const BATCH: usize = 32 << 10;

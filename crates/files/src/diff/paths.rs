@@ -8,10 +8,10 @@ use super::{Stat, master_word};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use std::collections::{BTreeMap, BTreeSet};
+use weir_dmu::zap;
 use weir_format::ObjectId;
 use weir_format::znode::master;
 use weir_machine::Request;
-use weir_objects::zap;
 
 /// Entries of a directory that are read at a time.
 const ENTRIES: usize = 2048;

@@ -12,9 +12,9 @@ use futures_util::future::{BoxFuture, ready};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
+use weir_dmu::zap::Match;
 use weir_format::ObjectId;
 use weir_machine::Request;
-use weir_objects::zap::Match;
 
 /// A future answer.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, FileError>>;

@@ -14,10 +14,10 @@ use crate::file_system::FileSystem;
 use crate::metadata::{Metadata, index};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use weir_dmu::live::Purpose;
 use weir_format::ObjectId;
 use weir_format::znode::{Timestamp, flag};
 use weir_machine::Request;
-use weir_objects::live::Purpose;
 
 /// When reading a file sets its access time (`atime`, `relatime`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,10 +20,10 @@ use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::sync::Arc;
+use weir_dmu::live::{Lent, Purpose};
+use weir_dmu::txg::Tx;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
-use weir_objects::live::{Lent, Purpose};
-use weir_objects::txg::Tx;
 
 /// Most blocks that one transaction shares: so many pointers go into a record of the log.
 const SHARED_AT_ONCE: u64 = 1000;
@@ -242,7 +242,7 @@ impl FileSystem {
         if node.object.block_bytes() != block_bytes {
             match self.objects().set_block_bytes(rq, tx, node.id, block_bytes as u32).await {
                 Ok(()) => node.object = self.object(rq, node.id).await?,
-                Err(weir_objects::ObjectError::Unsupported { .. }) => return Ok(false),
+                Err(weir_dmu::ObjectError::Unsupported { .. }) => return Ok(false),
                 Err(error) => return Err(FileError::of(error, &node.object)),
             }
         }

@@ -14,11 +14,11 @@ use crate::file_system::FileSystem;
 use crate::metadata::index;
 use bytes::Bytes;
 use std::ops::Range;
+use weir_dmu::ObjectError;
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
 use weir_format::ObjectId;
 use weir_machine::Request;
-use weir_objects::ObjectError;
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
 
 /// Most bytes that one transaction writes.
 pub(super) const PIECE_BYTES: usize = 1 << 20;

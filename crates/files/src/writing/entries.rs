@@ -9,11 +9,11 @@ use crate::attributes::FileKind;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
+use weir_dmu::txg::Tx;
+use weir_dmu::zap::{self, Key, Match, Value};
 use weir_format::ObjectId;
 use weir_format::znode::{DirEntry as StoredEntry, Timestamp, flag};
 use weir_machine::Request;
-use weir_objects::txg::Tx;
-use weir_objects::zap::{self, Key, Match, Value};
 
 /// A name, found, with its directory and its file locked and loaded.
 pub(super) struct Found {

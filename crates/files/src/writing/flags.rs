@@ -16,14 +16,14 @@ use crate::change::{Cred, SetFlags};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
+use weir_dmu::zap::Zap;
+use weir_dsl::Who;
 use weir_format::ObjectId;
 use weir_format::zil::Xvattr;
 use weir_format::znode::{DirEntry as StoredEntry, flag};
 use weir_machine::Request;
-use weir_objects::dsl::Who;
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
-use weir_objects::zap::Zap;
 
 /// Bits of a record for the flags (`XAT0_*` in OpenZFS `include/sys/xvattr.h`), and that of the project.
 const IMMUTABLE: u32 = 0x40;

@@ -12,12 +12,12 @@ use crate::file_system::FileSystem;
 use crate::metadata::index;
 use bytes::Bytes;
 use std::sync::Arc;
+use weir_dmu::txg::Tx;
 use weir_format::acl::Ace;
 use weir_format::zil::{AclBody, CreateBody, CreateKind, LogBody, RenameKind, Xvattr};
 use weir_format::znode::{Timestamp, flag};
 use weir_format::{BlockPointer, Encoder, Endian, ObjectId};
-use weir_objects::txg::Tx;
-use weir_objects::zil::Zil;
+use weir_zil::Zil;
 
 /// The bits of a record of set attributes that say which are set: those of Linux (`ATTR_MODE` …).
 pub(super) mod mask {

@@ -10,12 +10,12 @@ use crate::change::{Cred, New, NewKind};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
+use weir_dmu::live::{NewObject, Purpose};
+use weir_dmu::txg::Tx;
+use weir_dmu::zap::{self, NewZap};
 use weir_format::znode::{Timestamp, flag};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
-use weir_objects::live::{NewObject, Purpose};
-use weir_objects::txg::Tx;
-use weir_objects::zap::{self, NewZap};
 
 /// About what a change of names writes: blocks of a directory and of dnodes.
 pub(super) const NAME_BYTES: u64 = 16 << 10;

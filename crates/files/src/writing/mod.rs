@@ -59,12 +59,12 @@ use crate::file_system::{FileSystem, Snapdir};
 use futures_util::lock::Mutex as AsyncMutex;
 use locks::Locks;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
 use weir_format::ObjectId;
 use weir_format::znode::Timestamp;
 use weir_machine::{Machine, Request};
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
-use weir_objects::zil::Zil;
+use weir_zil::Zil;
 
 /// The only version of the ZPL that is written.
 const WRITTEN_VERSION: u64 = 5;

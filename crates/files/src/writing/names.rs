@@ -6,9 +6,9 @@ use super::may;
 use crate::change::Cred;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
+use weir_dmu::live::Purpose;
 use weir_format::ObjectId;
 use weir_machine::Request;
-use weir_objects::live::Purpose;
 
 impl FileSystem {
     /// Takes a name from a file that is no directory. With its last name the file goes, unless it is held open: then

@@ -6,13 +6,13 @@ use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::{Numbers, index, lies};
 use std::sync::Arc;
+use weir_dmu::Object;
+use weir_dmu::sa::SaTable;
+use weir_dmu::txg::Tx;
 use weir_format::acl::Ace;
 use weir_format::znode::{Timestamp, Znode, flag};
 use weir_format::{DecodeError, Dnode, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
-use weir_objects::Object;
-use weir_objects::sa::SaTable;
-use weir_objects::txg::Tx;
 
 /// Flags that every change of a file's contents sets, and every change of its attributes: what archivers and virus
 /// scanners look at.

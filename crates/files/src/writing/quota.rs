@@ -1,7 +1,7 @@
 //! How much users, groups and projects may use (OpenZFS `module/zfs/zfs_quota.c`).
 //!
 //! Limits stand in ZAPs that the master node names; they are read once and kept. What is used is what the last group that
-//! synced has counted ([`weir_objects::dsl::Who`]): so a limit is overstepped by what a few seconds bring, as in OpenZFS,
+//! synced has counted ([`weir_dsl::Who`]): so a limit is overstepped by what a few seconds bring, as in OpenZFS,
 //! and never by more. It binds everybody, the superuser too: the space counts for the owner, whoever writes.
 //!
 //! Replay of the intent log asks nobody: what is in it was allowed.
@@ -15,12 +15,12 @@ use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_dmu::live::Purpose;
+use weir_dmu::zap::{self, NewZap};
+use weir_dsl::{Counted, Who};
 use weir_format::znode::master;
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
-use weir_objects::dsl::{Counted, Who};
-use weir_objects::live::Purpose;
-use weir_objects::zap::{self, NewZap};
 
 /// The limits of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,14 +10,14 @@ use super::{flags, may};
 use crate::change::{Cred, RenameMode};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
+use weir_dmu::zap::Match;
+use weir_dmu::zap::name::normalize;
 use weir_format::ObjectId;
 use weir_format::zap::NormFlags;
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
-use weir_objects::zap::Match;
-use weir_objects::zap::name::normalize;
 
 /// Deepest directory that the way up is walked from: `PATH_MAX` holds half as many names, but nobody has to use paths.
 const DEPTH_MAX: usize = 1 << 16;

@@ -15,14 +15,14 @@ use crate::metadata::{index, lies};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use weir_dmu::live::Purpose;
+use weir_dmu::{ObjectError, Place};
 use weir_format::acl::{Ace, decode_aces};
 use weir_format::zil::{AclBody, CreateBody, CreateKind, LogBody, LogRecord, RenameKind, WriteBody, Xvattr};
 use weir_format::znode::{Timestamp, flag};
 use weir_format::{BlockPointer, Cursor, Endian, ObjectId};
 use weir_machine::Request;
-use weir_objects::live::Purpose;
-use weir_objects::zil::Replayer;
-use weir_objects::{ObjectError, Place};
+use weir_zil::Replayer;
 
 const NS_PER_S: i128 = 1_000_000_000;
 /// Bytes of the largest block.
@@ -92,7 +92,7 @@ impl Replayer for FileSystem {
             done.map_err(|error| {
                 let (kind, seq) = (record.tx_type.name(), record.seq);
                 tracing::warn!(name = self.name(), kind, seq, %error, "a record of the intent log cannot be replayed");
-                let object = weir_objects::zil::object_of(body).unwrap_or_default();
+                let object = weir_zil::object_of(body).unwrap_or_default();
                 let place = Place { objset: self.objects().id(), object, ..Place::default() };
                 ObjectError::Corrupt { place, why: "a record of the intent log cannot be replayed" }
             })

@@ -11,12 +11,12 @@ use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
+use weir_dsl::Who;
 use weir_format::ObjectId;
 use weir_format::znode::{Timestamp, flag};
 use weir_machine::Request;
-use weir_objects::dsl::Who;
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
 
 const SET_UID: u64 = 0o4000;
 const SET_GID: u64 = 0o2000;

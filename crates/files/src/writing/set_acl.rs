@@ -9,11 +9,11 @@ use crate::change::Cred;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
+use weir_dmu::live::Purpose;
 use weir_format::ObjectId;
 use weir_format::acl::Ace as StoredAce;
 use weir_format::znode::flag;
 use weir_machine::Request;
-use weir_objects::live::Purpose;
 
 /// Most entries of a list (`MAX_ACL_ENTRIES`).
 const ENTRIES_MAX: usize = 1024;

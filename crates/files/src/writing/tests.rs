@@ -12,12 +12,12 @@ use crate::tree::memory::MemoryFiles;
 use crate::{Attributes, Cred, FileKind};
 use bytes::Bytes;
 use proptest::prelude::*;
+use weir_dmu::live::scratch;
+use weir_dmu::sa::SaTable;
+use weir_dmu::zap::{self, NewZap};
+use weir_dmu::{ObjectSet, Zap};
 use weir_format::znode::master;
 use weir_format::{ObjectType, ObjsetKind, Txg};
-use weir_objects::live::scratch;
-use weir_objects::sa::SaTable;
-use weir_objects::zap::{self, NewZap};
-use weir_objects::{ObjectSet, Zap};
 use weir_sim::SimWorld;
 
 const ROOT: ObjectId = ObjectId(34);

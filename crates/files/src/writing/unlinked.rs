@@ -8,7 +8,7 @@
 //!
 //! A snapshot changes nothing, but it may go: files of it that are held open keep it.
 //!
-//! [`ObjectSet::free_down`]: weir_objects::ObjectSet::free_down
+//! [`ObjectSet::free_down`]: weir_dmu::ObjectSet::free_down
 
 use super::lock;
 use super::node::Node;
@@ -18,12 +18,12 @@ use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, Weak};
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
+use weir_dmu::zap::{self, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
-use weir_objects::zap::{self, Zap};
 
 /// Files that the queue is read for at a time.
 const BATCH: usize = 256;

@@ -15,12 +15,12 @@ use crate::file_system::FileSystem;
 use crate::metadata::{index, lies};
 use crate::xattr::{stored_names, value_of};
 use bytes::Bytes;
+use weir_dmu::live::Purpose;
+use weir_dmu::txg::Tx;
+use weir_dmu::zap::{Match, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{NvList, NvValue, ObjectId};
 use weir_machine::Request;
-use weir_objects::live::Purpose;
-use weir_objects::txg::Tx;
-use weir_objects::zap::{Match, Zap};
 
 /// Longest name, as Linux has it.
 const NAME_MAX_BYTES: usize = 255;

@@ -14,9 +14,9 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use weir_dsl::Dsl;
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
-use weir_objects::dsl::Dsl;
 use weir_pool::{OpenOptions, Pool};
 use weir_sim::{Fault, Rng, SimDisk, SimWorld, Timing, run_twice};
 
@@ -103,7 +103,7 @@ async fn read_files(pool: &Pool, golden: &Golden) -> Result<Outcome, String> {
 }
 
 async fn hash_file(rq: &Request, dsl: &Dsl, dataset: &str, id: ObjectId, size: u64) -> Result<String, String> {
-    let text = |e: weir_objects::ObjectError| e.to_string();
+    let text = |e: weir_dmu::ObjectError| e.to_string();
     let dataset = dsl.find(rq, dataset).await.map_err(text)?;
     let set = dsl.open_set(rq, &dataset, None).await.map_err(text)?;
     let object = set.object(rq, id).await.map_err(text)?;

@@ -1,8 +1,8 @@
 use super::*;
 use proptest::prelude::*;
+use weir_dmu::live::{NewObject, scratch};
+use weir_dmu::zap::NewZap;
 use weir_format::{ObjectType, ObjsetKind};
-use weir_objects::live::{NewObject, scratch};
-use weir_objects::zap::NewZap;
 use weir_sim::SimWorld;
 
 const BLOCK: u32 = 4096;

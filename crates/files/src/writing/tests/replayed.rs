@@ -4,10 +4,10 @@ use super::*;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
+use weir_dmu::ObjectError;
 use weir_format::zil::{ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, Endian, Txg};
-use weir_objects::ObjectError;
-use weir_objects::zil::{LogOpening, LogStore, Policy, Replayer, SyncMode};
+use weir_zil::{LogOpening, LogStore, Policy, Replayer, SyncMode};
 
 /// Log blocks in memory, by the number in their pointers.
 #[derive(Default)]

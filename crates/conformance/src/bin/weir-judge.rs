@@ -1,0 +1,111 @@
+//! `weir-judge`: runs one judge, prints a line per case, and closes with `N passed, N failed, N skipped`.
+
+use std::process::ExitCode;
+
+use weir_conformance::cases::{self, Via};
+use weir_conformance::report::Report;
+use weir_conformance::{
+    JudgeError, bench, golden, kill, kill_serve, old_pools, properties, readers, rewritten, streams, suites, zdb, ztest,
+};
+
+const USAGE: &str = "\
+weir-judge JUDGE
+
+  golden [--via engine|fuse|nfs] [NAME...]  every golden pool against its manifest (fuse: `weir mount`; nfs: `weir serve`, NBD)
+  golden-rw [--short] [--only] [NAME...]    every golden pool that may be written: imported, worked on, exported, compared
+  bcc [NAME...]                             our zdb -bcc beside OpenZFS's on every golden pool
+  properties [NAME...]                      what pools and datasets say of themselves beside OpenZFS's answers
+  streams                                   send streams beside OpenZFS's zstream dump
+  readers [NAME...]                         lamzfs and zfs-forensic-core beside the engine on some golden pools
+  ztest [ROUNDS] [--keep]                   pools that OpenZFS's ztest made and was killed over: read, and written
+  old-pools [POOL...]                       the pools of OpenZFS's test package
+  kill [ROUNDS]                             a program that is killed while it writes, and what it had promised
+  kill-serve [ROUNDS]                       a server that is killed while NFS and NBD clients write to it
+  suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
+  scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
+  read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
+  write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
+
+The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace), OpenZFS's tools in WEIR_ZFS_TOOLS
+(else target/judges/zfs), Weir's binary is WEIR_BIN (else beside this program).
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut report = Report::default();
+    if let [judge, what, devices, pool] = arguments.as_slice()
+        && judge == "read-bench-child"
+    {
+        return bench::read_child::main(what, devices, pool);
+    }
+    if let [judge, what, folder, layout, mib] = arguments.as_slice()
+        && judge == "write-bench-child"
+    {
+        return bench::write_child::main(what, folder, layout, mib);
+    }
+    if let [judge, what, mib, folder] = arguments.as_slice()
+        && judge == "mounted-bench-child"
+    {
+        return bench::mounted::main(what, mib, folder);
+    }
+    if let [judge, folder, life] = arguments.as_slice()
+        && judge == "kill-child"
+    {
+        return kill::child(folder, life);
+    }
+    let outcome = match arguments.split_first() {
+        Some((judge, rest)) => run(judge, rest, &mut report),
+        None => Err(Stop::Usage),
+    };
+    match outcome {
+        Ok(()) => {}
+        Err(Stop::Usage) => {
+            print!("{USAGE}");
+            return ExitCode::from(2);
+        }
+        Err(Stop::Judge(JudgeError::Missing { what })) => report.skip(&arguments.join(" "), &what),
+        Err(Stop::Judge(error)) => report.fail(&arguments.join(" "), &[error.to_string()]),
+    }
+    if report.close() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+enum Stop {
+    Usage,
+    Judge(JudgeError),
+}
+
+impl From<JudgeError> for Stop {
+    fn from(error: JudgeError) -> Stop {
+        Stop::Judge(error)
+    }
+}
+
+fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
+    let folder = || {
+        golden::folder().ok_or_else(|| JudgeError::Missing { what: "no golden pools (set WEIR_GOLDEN)".to_string() })
+    };
+    match judge {
+        "golden" => {
+            let (via, names) = match rest {
+                [flag, via, names @ ..] if flag == "--via" => (Via::named(via).ok_or(Stop::Usage)?, names),
+                names => (Via::Engine, names),
+            };
+            cases::run(&folder()?, names, via, report)?;
+        }
+        "golden-rw" => rewritten::run(&folder()?, rest, report)?,
+        "bcc" => zdb::run(&folder()?, rest, report)?,
+        "kill" => kill::run(rest, report)?,
+        "kill-serve" => kill_serve::run(rest, report)?,
+        "read-bench" => bench::read::run(rest, report)?,
+        "write-bench" => bench::write::run(rest, report)?,
+        "scan-bench" => bench::scan::run(rest, report)?,
+        "readers" => readers::run(&folder()?, rest, report)?,
+        "properties" => properties::run(&folder()?, rest, report)?,
+        "suites" => suites::run(rest, report)?,
+        "streams" => streams::run(&folder()?, report)?,
+        "ztest" => ztest::run(rest, report)?,
+        "old-pools" => old_pools::run(rest, report)?,
+        _ => return Err(Stop::Usage),
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! The entry points for hostile bytes: what this crate decodes itself, beyond the structures of `weir_format`. Each returns,
+//! whatever the input, in time and memory bounded by its length.
+
+use crate::sa::SaTable;
+use crate::tables::dedup_value;
+use crate::zap::{Match, name};
+use weir_format::Endian;
+use weir_format::zap::NormFlags;
+
+/// A target: its name and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Name and body of each target.
+pub const TARGETS: &[Target] =
+    &[("dedup_value", dedup_value_target), ("sa_row", sa_row_target), ("zap_names", zap_names_target)];
+
+fn dedup_value_target(data: &[u8]) {
+    let Some((first, stored)) = data.split_first() else { return };
+    if let Some(value) = dedup_value(stored, first & 1 == 1) {
+        assert!(value.len() <= 4, "a table has at most four of a block");
+    }
+}
+
+/// A table of attributes and a layout of the input's first bytes, and a row of the rest.
+fn sa_row_target(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    let endian = if first & 1 == 1 { Endian::Big } else { Endian::Little };
+    let (table, row) = SaTable::of_bytes(rest);
+    if let Ok(attributes) = table.row(row, endian) {
+        let bytes: usize = attributes.iter().map(|(_, part)| part.len()).sum();
+        assert!(bytes <= row.len(), "no attribute overlaps another");
+    }
+}
+
+fn zap_names_target(data: &[u8]) {
+    let Some(([flags, cut], rest)) = data.split_first_chunk::<2>() else { return };
+    let norm = NormFlags(u64::from(*flags));
+    let (one, other) = rest.split_at(usize::from(*cut).min(rest.len()));
+    if let Some(normal) = name::normalize(one, norm) {
+        // Normalization is bounded by what Unicode makes of a letter at most.
+        assert!(normal.len() <= one.len().saturating_mul(64).max(one.len()));
+    }
+    for how in [Match::Exact, Match::Normalized, Match::NormalizedCase] {
+        if let Some(wanted) = name::Wanted::new(one, norm, how) {
+            assert!(wanted.is(one), "a name is itself");
+            wanted.is(other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_panics() {
+        let mut x = 0x2545_f491_4f6c_dd1du64;
+        let mut next = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
+        for (_, body) in TARGETS {
+            for round in 0..2000u64 {
+                let len = (next() % if round % 2 == 0 { 40 } else { 1500 }) as usize;
+                let mut data: Vec<u8> = (0..len).map(|_| next() as u8).collect();
+                for word in data.chunks_mut(8).skip((next() % 8) as usize).step_by(3) {
+                    word.iter_mut().skip(2).for_each(|b| *b = 0);
+                }
+                body(&data);
+            }
+            body(&[]);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Object sets: dnodes and their blocks, ZAPs, system attributes, dirty data and transaction groups (OpenZFS's DMU).
+//!
+//! ```text
+//!   zap  sa  space_map   name/value tables · attributes of files · space maps    (inside one object)
+//!   live  txg            dirty data, transactions, the sync of an object set
+//!   ObjectSet            number → dnode → blocks, holes, prefetch
+//!   ─────────────        weir-cache: block pointer → verified bytes
+//! ```
+//!
+//! Invariants: nothing read is trusted. The format bounds each structure (a block by 16 MiB, a tree by its levels), and
+//! each walk is bounded by the progress that it must make. No lock is held across an await.
+//!
+//! What fails: see [`ObjectError`]; an error names object set, object, level and block, and concerns only what it names.
+
+pub mod accounting;
+mod arrays;
+mod changed;
+pub mod dedup;
+pub mod error;
+pub mod fuzz;
+pub mod listing;
+pub mod live;
+pub mod mos_plan;
+pub mod object;
+pub mod object_set;
+pub mod read;
+pub mod sa;
+pub mod space_map;
+pub mod tables;
+pub mod trail;
+pub mod txg;
+pub mod zap;
+
+pub use arrays::write_words;
+pub use error::{ObjectError, Place};
+pub use listing::{DataBlocks, Objects};
+pub use live::{Gate, NewObject, Policy, Purpose};
+pub use object::Object;
+pub use object_set::{ObjectSet, Opening};
+pub use read::{Seek, Segments};
+pub use trail::Trail;
+pub use txg::{Tx, TxGroups};
+pub use zap::Zap;

@@ -1,0 +1,97 @@
+//! One object, and where its blocks stand in the tree of indirect blocks.
+//!
+//! ```text
+//!   dnode ── 1 to 3 pointers at level L-1 ──► indirect blocks of 2^(shift-7) pointers each ──► … ──► data blocks
+//!
+//!   block n of level 0 is below pointer  n >> k·(L-1)  of the dnode, where k = shift - 7;
+//!   in an indirect block of level l it is below pointer  (n >> k·(l-1)) mod 2^k
+//! ```
+//!
+//! A level adds k bits of block number. With the 12 levels that a forged dnode can claim, these would be more than 64:
+//! such shifts give 0, as they would if block numbers had more bits.
+
+use std::sync::{Arc, Mutex};
+use weir_cache::prefetch::Prefetcher;
+use weir_format::{BlockPointer, Dnode, ObjectId};
+
+/// An object: its dnode, and what it remembers of its readers.
+pub struct Object {
+    /// Its number.
+    pub id: ObjectId,
+    /// Its dnode.
+    pub dnode: Dnode,
+    pub(crate) prefetcher: Arc<Mutex<Prefetcher>>,
+    /// It has blocks that are not synced yet.
+    pub(crate) dirty: bool,
+}
+
+impl Object {
+    /// An object of which nothing was read yet.
+    pub fn new(id: ObjectId, dnode: Dnode) -> Self {
+        Object::changed(id, dnode, false)
+    }
+
+    /// An object of a live set.
+    pub(crate) fn changed(id: ObjectId, dnode: Dnode, dirty: bool) -> Self {
+        Object { id, dnode, prefetcher: Arc::default(), dirty }
+    }
+
+    /// The same object with another dnode; its readers are remembered.
+    pub(crate) fn with_dnode(&self, dnode: Dnode, dirty: bool) -> Self {
+        Object { id: self.id, dnode, prefetcher: self.prefetcher.clone(), dirty }
+    }
+
+    /// Size of a data block in bytes; at least 512, whatever the dnode says.
+    pub fn block_bytes(&self) -> u64 {
+        u64::from(self.dnode.data_block_bytes).max(512)
+    }
+
+    /// Bytes from the start of the object to the end of its last block.
+    pub fn span_bytes(&self) -> u64 {
+        match self.is_empty() {
+            true => 0,
+            false => self.dnode.max_block_id.saturating_add(1).saturating_mul(self.block_bytes()),
+        }
+    }
+
+    /// No block was ever written.
+    fn is_empty(&self) -> bool {
+        !self.dirty && self.dnode.max_block_id == 0 && self.dnode.block_pointers.iter().all(BlockPointer::is_null)
+    }
+
+    /// log2 of the pointers in an indirect block.
+    pub fn fan_out_shift(&self) -> u32 {
+        u32::from(self.dnode.indirect_shift).saturating_sub(7)
+    }
+
+    /// log2 of the data blocks that one block of level `level` covers.
+    pub(crate) fn cover(&self, level: u8) -> u32 {
+        self.fan_out_shift() * u32::from(level)
+    }
+
+    /// The dnode's pointer above data block `block`; `None` beyond the last.
+    pub(crate) fn top_pointer(&self, block: u64) -> Option<&BlockPointer> {
+        let index = shift_right(block, self.cover(self.dnode.levels.saturating_sub(1)));
+        self.dnode.block_pointers.get(usize::try_from(index).ok()?)
+    }
+
+    /// The index, in the indirect block of level `level` that covers data block `block`, of the pointer above it.
+    pub(crate) fn index_in(&self, level: u8, block: u64) -> usize {
+        let mask = (1u64 << self.fan_out_shift().min(32)) - 1;
+        (shift_right(block, self.cover(level.saturating_sub(1))) & mask) as usize
+    }
+}
+
+/// A shift to the right that gives 0 when all bits leave.
+pub(crate) fn shift_right(n: u64, by: u32) -> u64 {
+    n.checked_shr(by).unwrap_or(0)
+}
+
+/// A shift to the left that gives `u64::MAX` when bits leave.
+pub(crate) fn shift_left(n: u64, by: u32) -> u64 {
+    match n.checked_shl(by) {
+        Some(shifted) if shifted >> by == n => shifted,
+        _ if n == 0 => 0,
+        _ => u64::MAX,
+    }
+}

@@ -1,0 +1,335 @@
+//! Transaction groups: which changes become true together.
+//!
+//! ```text
+//!   open (n)  ──quiesce──►  quiescing (n-1) ──holds gone──►  syncing (n-1) ──uberblock──►  synced (n-1)
+//!     ▲ Tx: a hold            no new holds                     the syncer's alone
+//! ```
+//!
+//! A [`Tx`] is a hold on the open group: everything that is changed under one `Tx` reaches the disks in the same group,
+//! or not at all. Dropping it ends it. There is no abort: who begins has checked, and then changes.
+//!
+//! *Order.* While a `Tx` is held, its holder may wait for blocks to be read, but not for another transaction, for a group
+//! to sync or for the intent log: the group it waits for could be waiting for the hold.
+//!
+//! *Failure.* When a group cannot be synced ([`TxGroups::fail`]), nothing later can be: all who wait are told, and no
+//! new transaction begins. What had been synced stays true.
+//!
+//! Source of the idea: OpenZFS `module/zfs/txg.c`.
+
+use crate::error::ObjectError;
+use futures_channel::oneshot;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_format::Txg;
+
+type Waiters = Vec<oneshot::Sender<()>>;
+
+#[derive(Default)]
+struct State {
+    open: u64,
+    synced: u64,
+    holds: BTreeMap<u64, u64>,
+    dirty_bytes: BTreeMap<u64, u64>,
+    freed_blocks: BTreeMap<u64, u64>,
+    /// Who waits for a group to open.
+    opened: BTreeMap<u64, Waiters>,
+    quiesced: BTreeMap<u64, Waiters>,
+    stable: BTreeMap<u64, Waiters>,
+    /// The youngest group that somebody waits for, and who wants to know of it.
+    wanted: u64,
+    on_wanted: Waiters,
+    failed: Option<Arc<str>>,
+}
+
+/// The groups of one pool.
+pub struct TxGroups(Mutex<State>);
+
+/// A hold on a group.
+pub struct Tx {
+    txg: Txg,
+    groups: Option<Arc<TxGroups>>,
+    logged: bool,
+}
+
+impl Tx {
+    /// The group.
+    pub fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    /// A transaction of the group that is being synced: for the syncer alone, which knows when it is done.
+    pub fn of_syncing(txg: Txg) -> Tx {
+        Tx { txg, groups: None, logged: true }
+    }
+
+    /// The intent log is not to tell of this transaction: what it changes nobody will find after a crash.
+    pub fn leave_unlogged(&mut self) {
+        self.logged = false;
+    }
+
+    /// Whether the intent log is to tell of it.
+    pub fn is_logged(&self) -> bool {
+        self.logged
+    }
+
+    /// Whether it is the syncer's.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.groups.is_none()
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if let Some(groups) = &self.groups {
+            groups.release(self.txg);
+        }
+    }
+}
+
+fn wake(waiters: Waiters) {
+    for waiter in waiters {
+        // One that went away needs no answer.
+        let _ = waiter.send(());
+    }
+}
+
+impl TxGroups {
+    /// Groups of a pool of which `synced` is the last that was synced; the next one is open.
+    pub fn new(synced: Txg) -> Arc<Self> {
+        Arc::new(TxGroups(Mutex::new(State { open: synced.0 + 1, synced: synced.0, ..State::default() })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open group.
+    pub fn open(&self) -> Txg {
+        Txg(self.state().open)
+    }
+
+    /// The last group that was synced.
+    pub fn last_synced(&self) -> Txg {
+        Txg(self.state().synced)
+    }
+
+    /// Holds the open group, whatever the pool's limits: [`crate::live::Gate`] is who asks for them.
+    ///
+    /// # Errors
+    /// [`ObjectError::Suspended`] once a group could not be synced.
+    pub fn hold(self: &Arc<Self>) -> Result<Tx, ObjectError> {
+        let mut state = self.state();
+        if let Some(why) = &state.failed {
+            return Err(ObjectError::Suspended { why: why.to_string() });
+        }
+        let open = state.open;
+        *state.holds.entry(open).or_default() += 1;
+        Ok(Tx { txg: Txg(open), groups: Some(self.clone()), logged: true })
+    }
+
+    fn release(&self, txg: Txg) {
+        let waiters = {
+            let mut state = self.state();
+            let left = state.holds.get_mut(&txg.0).map_or(0, |n| {
+                *n = n.saturating_sub(1);
+                *n
+            });
+            if left > 0 {
+                return;
+            }
+            state.holds.remove(&txg.0);
+            state.quiesced.remove(&txg.0).unwrap_or_default()
+        };
+        wake(waiters);
+    }
+
+    /// Closes the open group, opens the next, waits until nobody holds the closed one, and gives it. For the syncer
+    /// alone, one at a time.
+    pub async fn quiesce(&self) -> Txg {
+        let (txg, opened) = {
+            let mut state = self.state();
+            state.open += 1;
+            let open = state.open;
+            let later = state.opened.split_off(&(open + 1));
+            (open - 1, std::mem::replace(&mut state.opened, later))
+        };
+        opened.into_values().for_each(wake);
+        loop {
+            let waiting = {
+                let mut state = self.state();
+                if !state.holds.contains_key(&txg) {
+                    return Txg(txg);
+                }
+                let (tell, waiting) = oneshot::channel();
+                state.quiesced.entry(txg).or_default().push(tell);
+                waiting
+            };
+            let _ = waiting.await;
+        }
+    }
+
+    /// The group is on stable storage.
+    pub fn synced(&self, txg: Txg) {
+        let waiters = {
+            let mut state = self.state();
+            state.synced = txg.0;
+            state.dirty_bytes.retain(|group, _| *group > txg.0);
+            state.freed_blocks.retain(|group, _| *group > txg.0);
+            let later = state.stable.split_off(&(txg.0 + 1));
+            std::mem::replace(&mut state.stable, later)
+        };
+        waiters.into_values().for_each(wake);
+    }
+
+    /// The group could not be synced: nothing is from now on.
+    pub fn fail(&self, why: &str) {
+        let waiters = {
+            let mut state = self.state();
+            state.failed.get_or_insert_with(|| why.into());
+            [std::mem::take(&mut state.stable), std::mem::take(&mut state.opened)]
+        };
+        waiters.into_iter().flat_map(BTreeMap::into_values).for_each(wake);
+    }
+
+    /// Why the pool cannot write any more, if so.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.state().failed.clone()
+    }
+
+    /// Waits until `txg` is on stable storage, and lets the syncer know that somebody does.
+    ///
+    /// # Errors
+    /// [`ObjectError::Suspended`] if it never will be.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
+        self.wait(txg.0, txg.0, |state| (state.synced, &mut state.stable)).await
+    }
+
+    /// Waits until `txg`, or a later group, is open, and has the syncer close those before it.
+    ///
+    /// # Errors
+    /// [`ObjectError::Suspended`] if it never will be.
+    pub async fn wait_open(&self, txg: Txg) -> Result<(), ObjectError> {
+        self.wait(txg.0, txg.0.saturating_sub(1), |state| (state.open, &mut state.opened)).await
+    }
+
+    /// Waits until what `of` gives, with those who wait for it, has come to `group`, and has the syncer close the groups up
+    /// to `closed`.
+    async fn wait(
+        &self,
+        group: u64,
+        closed: u64,
+        of: fn(&mut State) -> (u64, &mut BTreeMap<u64, Waiters>),
+    ) -> Result<(), ObjectError> {
+        loop {
+            let (waiting, wanted) = {
+                let mut state = self.state();
+                if of(&mut state).0 >= group {
+                    return Ok(());
+                }
+                if let Some(why) = &state.failed {
+                    return Err(ObjectError::Suspended { why: why.to_string() });
+                }
+                let (tell, waiting) = oneshot::channel();
+                of(&mut state).1.entry(group).or_default().push(tell);
+                state.wanted = state.wanted.max(closed);
+                (waiting, std::mem::take(&mut state.on_wanted))
+            };
+            wake(wanted);
+            let _ = waiting.await;
+        }
+    }
+
+    /// Whether somebody waits for the open group to sync.
+    pub fn is_wanted(&self) -> bool {
+        let state = self.state();
+        state.wanted >= state.open
+    }
+
+    /// Asks the syncer to sync the open group soon; nobody waits.
+    pub fn push(&self) {
+        let wanted = {
+            let mut state = self.state();
+            state.wanted = state.wanted.max(state.open);
+            std::mem::take(&mut state.on_wanted)
+        };
+        wake(wanted);
+    }
+
+    /// Done when somebody wants a group synced that is still open. The syncer sleeps on this and on its timer.
+    pub async fn wanted(&self) {
+        loop {
+            let waiting = {
+                let mut state = self.state();
+                if state.wanted >= state.open {
+                    return;
+                }
+                let (tell, waiting) = oneshot::channel();
+                state.on_wanted.push(tell);
+                waiting
+            };
+            let _ = waiting.await;
+        }
+    }
+
+    /// Books bytes that wait in memory for `txg` to sync.
+    pub fn book_dirty(&self, txg: Txg, bytes: u64) {
+        *self.state().dirty_bytes.entry(txg.0).or_default() += bytes;
+    }
+
+    /// Bytes that wait in memory, over all groups.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.state().dirty_bytes.values().sum()
+    }
+
+    /// Books blocks that transactions of `txg` give back.
+    pub fn book_freed(&self, txg: Txg, blocks: u64) {
+        let mut state = self.state();
+        let freed = state.freed_blocks.entry(txg.0).or_default();
+        *freed = freed.saturating_add(blocks);
+    }
+
+    /// Blocks that transactions of `txg` give back, if it is not synced.
+    pub fn freed_blocks_of(&self, txg: Txg) -> u64 {
+        self.state().freed_blocks.get(&txg.0).copied().unwrap_or(0)
+    }
+
+    /// Bytes that wait in memory for `txg`.
+    pub fn dirty_bytes_of(&self, txg: Txg) -> u64 {
+        self.state().dirty_bytes.get(&txg.0).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_sim::SimWorld;
+
+    #[test]
+    fn a_group_syncs_when_its_holds_are_gone() {
+        let world = SimWorld::new(1);
+        let machine = world.machine();
+        let run = world.run(async move {
+            let groups = TxGroups::new(Txg(4));
+            let tx = groups.hold().unwrap();
+            assert_eq!(tx.txg(), Txg(5));
+            let (syncer, waiter) = (groups.clone(), groups.clone());
+            let sync = machine.tasks.spawn(async move {
+                syncer.wanted().await;
+                let txg = syncer.quiesce().await;
+                assert_eq!(syncer.open(), Txg(6));
+                syncer.synced(txg);
+                txg
+            });
+            let wait = machine.tasks.spawn(async move { waiter.wait_synced(Txg(5)).await });
+            machine.clock.sleep(std::time::Duration::from_secs(1)).await;
+            assert_eq!(groups.last_synced(), Txg(4), "the hold keeps it back");
+            drop(tx);
+            assert_eq!(sync.await.unwrap(), Txg(5));
+            wait.await.unwrap().unwrap();
+            groups.fail("a disk is gone");
+            assert!(groups.hold().is_err() && groups.wait_synced(Txg(6)).await.is_err());
+            assert!(groups.wait_synced(Txg(5)).await.is_ok());
+        });
+        run.unwrap();
+    }
+}

@@ -1,0 +1,197 @@
+//! Keys of encrypted datasets (OpenZFS `module/zfs/dsl_crypt.c`): where the wrapped key stands, who shares it, and how a
+//! user's key opens it.
+//!
+//! ```text
+//!   Dir ─ crypto_key_obj ─► key object (a ZAP): suite, wrapped keys, IV, MAC · keyformat, salt, iterations
+//!                                              └ root ──► Dir of the *encryption root*: whose user key wraps it
+//! ```
+//!
+//! A clone shares its origin's key object; a child has its own, wrapped by the user key of its encryption root.
+
+use super::{Dir, Dsl, MOST};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_codec::CodecError;
+use weir_codec::crypt::{DatasetKey, WrappedKey, WrappingKey};
+use weir_dmu::error::ObjectError;
+use weir_dmu::zap::{Value, Zap};
+use weir_format::dsl::crypto_key;
+use weir_format::{DecodeError, ObjectId};
+use weir_machine::Request;
+
+/// How the user gives the key (`keyformat`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// 32 bytes.
+    Raw,
+    /// 64 hexadecimal digits.
+    Hex,
+    /// A passphrase.
+    Passphrase,
+}
+
+impl KeyFormat {
+    /// From the number on disk.
+    pub fn from_u64(n: u64) -> Option<Self> {
+        match n {
+            1 => Some(KeyFormat::Raw),
+            2 => Some(KeyFormat::Hex),
+            3 => Some(KeyFormat::Passphrase),
+            _ => None,
+        }
+    }
+
+    /// The wrapping key that a user's `secret` gives: a passphrase or hexadecimal digits (a line end behind them does
+    /// not count), or 32 raw bytes. Salt and iterations are a passphrase's.
+    ///
+    /// # Errors
+    /// [`CodecError::KeyMaterial`] if it cannot be one.
+    pub fn wrapping_key(self, secret: &[u8], salt: u64, iterations: u64) -> Result<WrappingKey, CodecError> {
+        let line = secret.strip_suffix(b"\n").unwrap_or(secret);
+        match self {
+            KeyFormat::Raw => WrappingKey::from_raw(secret),
+            KeyFormat::Hex => WrappingKey::from_hex(line),
+            KeyFormat::Passphrase => WrappingKey::from_passphrase(line, salt, iterations),
+        }
+    }
+}
+
+/// What stands in a key object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySpec {
+    /// The keys, wrapped.
+    pub wrapped: WrappedKey,
+    /// How the user gives the key.
+    pub format: Option<KeyFormat>,
+    /// `keyformat` as its number.
+    pub format_number: u64,
+    /// `pbkdf2salt`.
+    pub salt: u64,
+    /// `pbkdf2iters`.
+    pub iterations: u64,
+    /// The directory of the encryption root.
+    pub root: ObjectId,
+}
+
+/// A key that opened a dataset.
+pub type SetKey = Arc<DatasetKey>;
+
+impl KeySpec {
+    /// From the entries of a key object that the directory `dir` has.
+    pub(crate) fn of_fields(fields: &BTreeMap<String, Value>, dir: ObjectId) -> Result<Self, DecodeError> {
+        let word = |name: &str| fields.get(name).and_then(Value::first);
+        let wrong = |field| DecodeError::Field { what: "key object", field, value: 0 };
+        let format_number = word(crypto_key::KEYFORMAT).unwrap_or(0);
+        let wrapped = WrappedKey {
+            suite: word(crypto_key::SUITE).ok_or_else(|| wrong("suite"))?,
+            version: word(crypto_key::VERSION).unwrap_or(0),
+            guid: word(crypto_key::GUID).ok_or_else(|| wrong("guid"))?,
+            master_key: array(fields, crypto_key::MASTER_KEY).ok_or_else(|| wrong("master key"))?,
+            hmac_key: array(fields, crypto_key::HMAC_KEY).ok_or_else(|| wrong("HMAC key"))?,
+            iv: array(fields, crypto_key::IV).ok_or_else(|| wrong("IV"))?,
+            mac: array(fields, crypto_key::MAC).ok_or_else(|| wrong("MAC"))?,
+        };
+        Ok(KeySpec {
+            wrapped,
+            format: KeyFormat::from_u64(format_number),
+            format_number,
+            salt: word(crypto_key::PBKDF2_SALT).unwrap_or(0),
+            iterations: word(crypto_key::PBKDF2_ITERS).unwrap_or(0),
+            root: ObjectId(word(crypto_key::ROOT_DDOBJ).unwrap_or(dir.0)),
+        })
+    }
+
+    /// The wrapping key that a user's `secret` gives: see [`KeyFormat::wrapping_key`].
+    pub fn wrapping_key(&self, dataset: &str, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
+        let format = self.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
+        let key = format.wrapping_key(secret, self.salt, self.iterations);
+        key.map_err(|error| ObjectError::Key { dataset: dataset.to_owned(), error })
+    }
+}
+
+impl Dsl {
+    /// What stands in the key object of a directory; `None` if it is not encrypted.
+    pub async fn key_spec(&self, rq: &Request, dir: &Dir) -> Result<Option<KeySpec>, ObjectError> {
+        let Some(id) = dir.crypto_key() else { return Ok(None) };
+        let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MOST).await?;
+        let fields: BTreeMap<String, Value> = entries.into_iter().map(|e| (e.key.text(), e.value)).collect();
+        let spec = KeySpec::of_fields(&fields, dir.id);
+        spec.map(Some).map_err(|error| ObjectError::decode(self.mos.place(id, 0, 0), error))
+    }
+
+    /// The name of a directory's encryption root; `None` if it is not encrypted.
+    pub async fn encryption_root(&self, rq: &Request, dir: &Dir) -> Result<Option<String>, ObjectError> {
+        let Some(spec) = self.key_spec(rq, dir).await? else { return Ok(None) };
+        Ok(Some(self.dir(spec.root).map_or_else(|| dir.name.clone(), |root| root.name.clone())))
+    }
+
+    /// Opens the key of one dataset with the wrapping key of its encryption root.
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`] if the key is the wrong one.
+    pub async fn load_key(
+        &self,
+        rq: &Request,
+        dir: &Dir,
+        wrapping: &WrappingKey,
+    ) -> Result<Option<SetKey>, ObjectError> {
+        let Some(spec) = self.key_spec(rq, dir).await? else { return Ok(None) };
+        let key = DatasetKey::unwrap(wrapping, &spec.wrapped);
+        let key = key.map_err(|error| ObjectError::Key { dataset: dir.name.clone(), error })?;
+        Ok(Some(Arc::new(key)))
+    }
+
+    /// Opens every dataset that has `root` as its encryption root with the user's `secret`: the directory's object and
+    /// its key. This is what `zfs load-key` does.
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`] if the secret is not that of `root`; [`ObjectError::NoName`] if `root` is no encryption root.
+    pub async fn load_keys(
+        &self,
+        rq: &Request,
+        root: &Dir,
+        secret: &[u8],
+    ) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
+        let wrapping = self.wrapping_key(rq, root, secret).await?;
+        self.load_keys_with(rq, root, &wrapping).await
+    }
+
+    /// The wrapping key that the user's `secret` gives for an encryption root.
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`] if the secret can be none; [`ObjectError::NoName`] if `root` is no encryption root.
+    pub async fn wrapping_key(&self, rq: &Request, root: &Dir, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
+        let none = || ObjectError::NoName { what: "encryption root", name: root.name.clone() };
+        let spec = self.key_spec(rq, root).await?.filter(|spec| spec.root == root.id).ok_or_else(none)?;
+        spec.wrapping_key(&root.name, secret)
+    }
+
+    /// Opens every dataset that has `root` as its encryption root with its wrapping key: directory and key.
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`] if the key is the wrong one.
+    pub async fn load_keys_with(
+        &self,
+        rq: &Request,
+        root: &Dir,
+        wrapping: &WrappingKey,
+    ) -> Result<Vec<(ObjectId, SetKey)>, ObjectError> {
+        let mut out = Vec::new();
+        for dir in self.dirs().into_iter().filter(|dir| dir.crypto_key().is_some()) {
+            let Some(spec) = self.key_spec(rq, dir).await? else { continue };
+            if spec.root != root.id {
+                continue;
+            }
+            out.extend(self.load_key(rq, dir, wrapping).await?.map(|key| (dir.id, key)));
+        }
+        Ok(out)
+    }
+}
+
+/// The bytes of an entry, padded with zeros: keys of shorter ciphers are stored shorter.
+fn array<const N: usize>(fields: &BTreeMap<String, Value>, name: &str) -> Option<[u8; N]> {
+    let bytes = fields.get(name)?.bytes()?;
+    let mut out = [0; N];
+    out.get_mut(..bytes.len())?.copy_from_slice(&bytes);
+    Some(out)
+}

@@ -1,0 +1,326 @@
+//! Gathering what the pure room [`crate::props`] needs to show a dataset's properties: the stored ZAPs from the dataset
+//! up to the root, and all that is computed.
+
+use super::{Dataset, Dir, Dsl, MOST};
+use crate::props::{self, DatasetKind, Facts, Property, Stored, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use weir_blocks::CacheClass;
+use weir_dmu::error::ObjectError;
+use weir_dmu::object_set::{ObjectSet, Opening};
+use weir_dmu::zap::{self, Zap};
+use weir_format::dsl::{dir_field, split_property};
+use weir_format::znode::master;
+use weir_format::{DslDataset, ObjectId, ObjsetKind};
+use weir_machine::Request;
+
+/// The object of a volume's data, and the one of its properties.
+pub const VOLUME_DATA: ObjectId = ObjectId(1);
+/// See [`VOLUME_DATA`].
+pub const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
+
+/// What the properties of a dataset take from its pool.
+#[derive(Clone, Debug, Default)]
+pub struct PoolFacts {
+    /// The pool's size less its slop, in bytes: what `available` starts from.
+    pub usable_bytes: u64,
+    /// `altroot`.
+    pub altroot: String,
+    /// Key objects whose key is loaded.
+    pub loaded_keys: BTreeSet<ObjectId>,
+}
+
+type Computed = BTreeMap<&'static str, Value>;
+
+impl Dsl {
+    /// All properties of a head or snapshot, as `zfs get all` shows them.
+    pub async fn properties(
+        &self,
+        rq: &Request,
+        dataset: &Dataset,
+        pool: &PoolFacts,
+    ) -> Result<Vec<Property>, ObjectError> {
+        let gathered = self.gather(rq, dataset, pool).await?;
+        Ok(props::resolve(&gathered.facts(dataset, pool)))
+    }
+
+    /// One property of a head or snapshot; `None` if it has none such. `written@…` is known as well.
+    pub async fn property(
+        &self,
+        rq: &Request,
+        dataset: &Dataset,
+        pool: &PoolFacts,
+        name: &str,
+    ) -> Result<Option<Property>, ObjectError> {
+        if let Some(since) = name.strip_prefix("written@") {
+            let head = dataset.name.split('@').next().unwrap_or(&dataset.name);
+            let since = if since.contains('@') { since.to_owned() } else { format!("{head}@{since}") };
+            let since = self.find(rq, &since).await?;
+            let value = Value::Number(self.written_since(rq, dataset, &since).await?);
+            return Ok(Some(Property { name: name.to_owned(), value, source: props::Source::None }));
+        }
+        let gathered = self.gather(rq, dataset, pool).await?;
+        Ok(props::resolve_one(&gathered.facts(dataset, pool), name))
+    }
+
+    /// A directory's property ZAP, read when first asked for.
+    pub async fn stored(&self, rq: &Request, dir: &Dir) -> Result<Arc<Stored>, ObjectError> {
+        if let Some(stored) = self.remembered().stored.get(&dir.id) {
+            return Ok(stored.clone());
+        }
+        let stored = Arc::new(self.read_stored(rq, dir.phys.props).await?);
+        self.remembered().stored.insert(dir.id, stored.clone());
+        Ok(stored)
+    }
+
+    async fn read_stored(&self, rq: &Request, id: ObjectId) -> Result<Stored, ObjectError> {
+        if id.0 == 0 {
+            return Ok(Stored::new());
+        }
+        let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MOST).await?;
+        let value = |v: &zap::Value| match v.text() {
+            Some(text) => Value::Text(text),
+            None => Value::Number(v.first().unwrap_or(0)),
+        };
+        Ok(entries.iter().map(|e| (e.key.text(), value(&e.value))).collect())
+    }
+
+    /// The property ZAPs from a directory up to the root one, with their names.
+    pub async fn stored_chain(&self, rq: &Request, dir: &Dir) -> Result<Vec<(String, Arc<Stored>)>, ObjectError> {
+        let mut out = Vec::new();
+        let mut at = Some(dir);
+        while let Some(dir) = at {
+            out.push((dir.name.clone(), self.stored(rq, dir).await?));
+            at = self.dir(dir.phys.parent).filter(|_| out.len() < super::DEEPEST);
+        }
+        Ok(out)
+    }
+
+    /// What the property `primarycache` says.
+    ///
+    /// # Errors
+    /// What reading the properties meets.
+    pub async fn cache_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
+        for (_, stored) in self.stored_chain(rq, dir).await? {
+            match props::stored_value(&stored, "primarycache").map(|(value, _)| value) {
+                Some(Value::Number(0)) => return Ok(CacheClass::None),
+                Some(Value::Number(1)) => return Ok(CacheClass::Metadata),
+                Some(_) => return Ok(CacheClass::All),
+                None => {}
+            }
+        }
+        Ok(CacheClass::All)
+    }
+
+    async fn gather(&self, rq: &Request, dataset: &Dataset, pool: &PoolFacts) -> Result<Gathered, ObjectError> {
+        let missing = || ObjectError::NoName { what: "dataset", name: dataset.name.clone() };
+        let dir = self.dir(dataset.dir).ok_or_else(missing)?;
+        let of_volume = self.kind(rq, dir).await? == ObjsetKind::Zvol;
+        let kind = match (dataset.is_snapshot(), of_volume) {
+            (true, _) => DatasetKind::Snapshot,
+            (false, true) => DatasetKind::Volume,
+            (false, false) => DatasetKind::Filesystem,
+        };
+        let mut computed = Computed::new();
+        computed.insert("type", Value::Text(kind.name().into()));
+        compute_common(&mut computed, dataset);
+        if dataset.is_snapshot() {
+            self.compute_snapshot(rq, &mut computed, dataset).await?;
+        } else {
+            self.compute_head(rq, &mut computed, dir, dataset, pool).await?;
+        }
+        if let Some(written) = self.written(rq, dataset).await? {
+            computed.insert("written", Value::Number(written));
+        }
+        self.compute_encryption(rq, &mut computed, dir, pool).await?;
+        self.compute_contents(rq, &mut computed, dataset, of_volume).await?;
+        let snapshot = match dataset.is_snapshot() {
+            true => Some(self.read_stored(rq, dataset.phys.props).await?),
+            false => None,
+        };
+        let chain = self.stored_chain(rq, dir).await?;
+        Ok(Gathered { kind, of_volume: of_volume && dataset.is_snapshot(), snapshot, chain, computed })
+    }
+
+    async fn compute_snapshot(
+        &self,
+        rq: &Request,
+        computed: &mut Computed,
+        snapshot: &Dataset,
+    ) -> Result<(), ObjectError> {
+        let number = |n| Value::Number(n);
+        computed.insert("used", number(snapshot.phys.unique_bytes));
+        computed.insert("compressratio", number(ratio(&snapshot.phys)));
+        computed.insert("defer_destroy", number((snapshot.phys.flags & DslDataset::DEFER_DESTROY != 0).into()));
+        computed.insert("userrefs", number(self.holds(rq, snapshot).await?.len() as u64));
+        let clones = self.clones(rq, snapshot).await?;
+        // Shown only where there are some.
+        if !clones.is_empty() {
+            computed.insert("clones", Value::Text(clones.join(",")));
+        }
+        Ok(())
+    }
+
+    async fn compute_head(
+        &self,
+        rq: &Request,
+        computed: &mut Computed,
+        dir: &Dir,
+        head: &Dataset,
+        pool: &PoolFacts,
+    ) -> Result<(), ObjectError> {
+        let phys = &dir.phys;
+        let stored = self.stored(rq, dir).await?;
+        let own = |name: &str| match props::stored_value(&stored, name) {
+            Some((Value::Number(n), _)) => *n,
+            _ => 0,
+        };
+        let mut number = |name, n| {
+            computed.insert(name, Value::Number(n));
+        };
+        number("used", phys.used_bytes);
+        number("available", self.available(head, pool.usable_bytes, own("refquota"), own("refreservation")));
+        number("compressratio", percent(phys.uncompressed_bytes, phys.compressed_bytes));
+        number("logicalused", phys.uncompressed_bytes);
+        let [of_head, of_snapshots, of_children, of_reserved, of_refreservation] = phys.used_breakdown;
+        // Pools before version 13 keep no breakdown.
+        if phys.flags & 1 != 0 {
+            number("usedbydataset", of_head);
+            number("usedbysnapshots", of_snapshots);
+            number("usedbychildren", of_children.saturating_add(of_reserved));
+            number("usedbyrefreservation", of_refreservation);
+        }
+        for (name, n) in [("quota", phys.quota_bytes), ("reservation", phys.reserved_bytes)] {
+            if n != 0 {
+                number(name, n);
+            }
+        }
+        let fields = [
+            ("filesystem_count", dir_field::FILESYSTEM_COUNT),
+            ("snapshot_count", dir_field::SNAPSHOT_COUNT),
+            ("snapshots_changed", dir_field::SNAPSHOTS_CHANGED),
+        ];
+        for (name, field) in fields {
+            if let Some(n) = dir.fields.get(field) {
+                number(name, *n);
+            }
+        }
+        if phys.origin.0 != 0
+            && let Some(origin) = self.snapshot_name(rq, phys.origin).await?
+        {
+            computed.insert("origin", Value::Text(origin));
+        }
+        computed.insert("mounted", Value::Number(0));
+        Ok(())
+    }
+
+    async fn compute_encryption(
+        &self,
+        rq: &Request,
+        computed: &mut Computed,
+        dir: &Dir,
+        pool: &PoolFacts,
+    ) -> Result<(), ObjectError> {
+        let Some(spec) = self.key_spec(rq, dir).await? else { return Ok(()) };
+        computed.insert("encryption", Value::Number(spec.wrapped.suite));
+        computed.insert("keyformat", Value::Number(spec.format_number));
+        computed.insert("pbkdf2iters", Value::Number(spec.iterations));
+        let available = dir.crypto_key().is_some_and(|key| pool.loaded_keys.contains(&key));
+        computed.insert("keystatus", Value::Number(if available { 2 } else { 1 }));
+        if let Some(root) = self.encryption_root(rq, dir).await? {
+            computed.insert("encryptionroot", Value::Text(root));
+        }
+        Ok(())
+    }
+
+    /// What stands in the dataset's own object set, as far as it can be read.
+    async fn compute_contents(
+        &self,
+        rq: &Request,
+        computed: &mut Computed,
+        dataset: &Dataset,
+        of_volume: bool,
+    ) -> Result<(), ObjectError> {
+        let opening = Opening { id: dataset.objset(), ..Opening::default() };
+        let set = ObjectSet::open(rq, self.mos.cache().clone(), dataset.phys.pointer, opening).await?;
+        if of_volume {
+            let size = zap::lookup_word(rq, &set, VOLUME_PROPERTIES, "size").await?;
+            let data = set.object(rq, VOLUME_DATA).await?;
+            computed.extend(size.map(|size| ("volsize", Value::Number(size))));
+            computed.insert("volblocksize", Value::Number(data.dnode.data_block_bytes.into()));
+            return Ok(());
+        }
+        let master = Zap::open(rq, &set, ObjectId(master::OBJECT)).await?;
+        let names = [
+            ("version", master::VERSION, None),
+            ("utf8only", master::UTF8ONLY, Some(0)),
+            ("normalization", master::NORMALIZATION, Some(0)),
+            ("casesensitivity", master::CASESENSITIVITY, Some(0)),
+            ("defaultuserquota", "defaultuserquota", None),
+            ("defaultgroupquota", "defaultgroupquota", None),
+            ("defaultprojectquota", "defaultprojectquota", None),
+            ("defaultuserobjquota", "defaultuserobjquota", None),
+            ("defaultgroupobjquota", "defaultgroupobjquota", None),
+            ("defaultprojectobjquota", "defaultprojectobjquota", None),
+        ];
+        for (property, name, unset) in names {
+            let found = master.lookup(rq, name.as_bytes(), zap::Match::Exact).await?.and_then(|v| v.first());
+            computed.extend(found.or(unset).map(|n| (property, Value::Number(n))));
+        }
+        Ok(())
+    }
+
+    /// The names of the user properties that are stored for a directory itself.
+    pub async fn user_property_names(&self, rq: &Request, dir: &Dir) -> Result<Vec<String>, ObjectError> {
+        let stored = self.stored(rq, dir).await?;
+        let mut names: Vec<String> = stored.keys().map(|key| split_property(key).0.to_owned()).collect();
+        names.retain(|name| name.contains(':'));
+        names.dedup();
+        Ok(names)
+    }
+}
+
+struct Gathered {
+    kind: DatasetKind,
+    of_volume: bool,
+    snapshot: Option<Stored>,
+    chain: Vec<(String, Arc<Stored>)>,
+    computed: Computed,
+}
+
+impl Gathered {
+    fn facts<'a>(&'a self, dataset: &'a Dataset, pool: &'a PoolFacts) -> Facts<'a> {
+        Facts {
+            kind: self.kind,
+            of_volume: self.of_volume,
+            name: &dataset.name,
+            snapshot: self.snapshot.as_ref(),
+            chain: &self.chain,
+            computed: &self.computed,
+            altroot: &pool.altroot,
+        }
+    }
+}
+
+fn compute_common(computed: &mut Computed, dataset: &Dataset) {
+    let phys = &dataset.phys;
+    let numbers = [
+        ("creation", phys.creation_time_s),
+        ("createtxg", phys.creation_txg.0),
+        ("guid", phys.guid),
+        ("objsetid", dataset.id.0),
+        ("referenced", phys.referenced_bytes),
+        ("logicalreferenced", phys.uncompressed_bytes),
+        ("refcompressratio", ratio(phys)),
+    ];
+    computed.extend(numbers.map(|(name, n)| (name, Value::Number(n))));
+}
+
+fn ratio(phys: &DslDataset) -> u64 {
+    percent(phys.uncompressed_bytes, phys.compressed_bytes)
+}
+
+/// A ratio in hundredths; 1.00 if there is nothing.
+fn percent(of: u64, to: u64) -> u64 {
+    (u128::from(of) * 100).checked_div(u128::from(to)).map_or(100, |p| u64::try_from(p).unwrap_or(u64::MAX))
+}

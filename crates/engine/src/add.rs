@@ -1,0 +1,274 @@
+//! Adding vdevs to a pool: while it is open, or as part of opening it.
+//!
+//! The new devices get blank labels, which say by txg 0 that they belong to nobody yet, and a place in the tree of devices,
+//! where nobody takes space yet; a group makes their objects in the MOS, and its uberblock makes it true. Only then is their
+//! space given out: else a block of an intent log could lie on a vdev that, after a crash, there never was.
+//!
+//! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_add`).
+
+use super::config::Config;
+use super::labels::{self, Leaf};
+use super::syncing::Syncing;
+use super::{Engine, allocation};
+use crate::create::devices::{self, Opened};
+use crate::create::{NewLeaf, NewTop, contents, layout};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_blocks::{Blocks, Tree};
+use weir_cache::Cache;
+use weir_codec::Salt;
+use weir_format::dsl::pool as names;
+use weir_format::{NvList, ObjectId, Txg};
+use weir_machine::{Machine, Request};
+use weir_pool::assemble::state;
+use weir_pool::config::{Class, VdevConfig};
+use weir_pool::error::PoolError;
+use weir_pool::mos::Mos;
+use weir_pool::open::Pool;
+use weir_pool::scan::Device;
+use weir_pool::spec::{Facts, specs};
+use weir_pool::{dtl, indirect};
+
+/// What is added.
+#[derive(Clone, Debug, Default)]
+pub struct Additions {
+    /// Top-level vdevs.
+    pub tops: Vec<NewTop>,
+    /// Cache devices.
+    pub caches: Vec<NewLeaf>,
+    /// Hot spares.
+    pub spares: Vec<NewLeaf>,
+    /// log2 of the sector size, if it was said; else that of the pool's first vdev.
+    pub ashift: Option<u64>,
+    /// Take devices that seem to be in use.
+    pub force: bool,
+}
+
+/// What is to be written into the MOS for it.
+#[derive(Default)]
+pub(super) struct Added {
+    tops: Vec<NewTop>,
+    /// The index of the first of them.
+    first: usize,
+    caches: Vec<NvList>,
+    spares: Vec<NvList>,
+}
+
+/// New top-level vdevs that joined: what is known of them.
+#[derive(Default)]
+struct Joined {
+    tops: Vec<VdevConfig>,
+    devices: BTreeMap<u64, Device>,
+    leaves: Vec<Leaf>,
+}
+
+impl Engine {
+    /// Adds vdevs to the pool. When this returns they are part of it, and in use.
+    ///
+    /// # Errors
+    /// Those of [`Engine::create`] for the devices; [`PoolError::Suspended`].
+    pub async fn add_vdevs(&self, more: &Additions) -> Result<(), PoolError> {
+        let _one_at_a_time = self.adding.lock().await;
+        let (mut config, blocks) = (self.shown().config, self.cache.blocks().clone());
+        let first = blocks.tree().len();
+        let ashift = more.ashift.or(blocks.tree().ashift(0).map(u64::from)).unwrap_or(12);
+        let place = NewPlace { first, ashift, txg: self.groups().open().0 };
+        let mut joined = Joined::default();
+        let added = more.prepare(&self.machine, &mut config, place, &mut joined).await?;
+        let uberblock = self.shown().uberblock;
+        let facts = Facts { devices: &joined.devices, dtls: &BTreeMap::new(), uberblock: &uberblock, writing: true };
+        let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name(), what: e.to_string() };
+        let unreadable = |source| PoolError::Decode { what: "the vdevs".into(), source };
+        let mut root = VdevConfig::parse(&config.root).map_err(unreadable)?;
+        root.children = joined.tops.clone();
+        for spec in specs(&root, &facts) {
+            blocks.tree().add(spec).map_err(bad)?;
+        }
+        let (new, leaves) = (config.tops().get(first..).unwrap_or_default().to_vec(), joined.leaves);
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let tops = syncing.core.config.tops().iter().cloned().chain(new).collect();
+                syncing.core.config.set_tops(tops);
+                syncing.core.leaves.extend(leaves);
+                added.make(syncing).await
+            })
+        })
+        .await?;
+        for top in &joined.tops {
+            allocation::set_empty_top(&blocks, top)?;
+        }
+        self.tops.add(&joined.tops);
+        self.events.post("vdev_add", |_| {});
+        let capacity_bytes = self.gate.space().capacity_bytes();
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                syncing.core.context.capacity_bytes = capacity_bytes;
+                syncing.core.limits = None;
+                Ok(())
+            })
+        })
+        .await?;
+        // Logs go elsewhere, where the pool has devices for them.
+        self.renew_settings(&Request::internal("add")).await
+    }
+}
+
+/// Where new vdevs go: the index of the first, log2 of the sector size, the group that makes them.
+#[derive(Clone, Copy)]
+struct NewPlace {
+    first: usize,
+    ashift: u64,
+    txg: u64,
+}
+
+impl Additions {
+    fn leaves(&self) -> impl Iterator<Item = &NewLeaf> {
+        self.tops.iter().flat_map(|t| &t.leaves).chain(&self.caches).chain(&self.spares)
+    }
+
+    /// Labels the devices and puts them into the pool that was read.
+    pub(super) async fn join(
+        &self,
+        machine: &Machine,
+        pool: &mut Pool,
+        config: &mut Config,
+    ) -> Result<Added, PoolError> {
+        let place = NewPlace {
+            first: pool.tree.children.len(),
+            ashift: self.ashift.or(pool.tree.children.first().map(|t| t.ashift)).unwrap_or(12),
+            txg: pool.newest_txg.max(pool.uberblock.txg).0 + 1,
+        };
+        let mut joined = Joined::default();
+        let added = self.prepare(machine, config, place, &mut joined).await?;
+        pool.devices.extend(joined.devices);
+        pool.tree.children.extend(joined.tops);
+        if !self.tops.is_empty() {
+            rebuild(machine, pool).await?;
+        }
+        Ok(added)
+    }
+
+    /// Labels the devices and puts the new vdevs into the configuration.
+    async fn prepare(
+        &self,
+        machine: &Machine,
+        config: &mut Config,
+        place: NewPlace,
+        joined: &mut Joined,
+    ) -> Result<Added, PoolError> {
+        for top in &self.tops {
+            top.check()?;
+        }
+        let NewPlace { first, ashift, txg } = place;
+        let opened = devices::open_leaves(machine, self.leaves(), self.force).await?;
+        let mut rest = opened.as_slice();
+        let mut lists = config.tops().to_vec();
+        for (index, top) in self.tops.iter().enumerate() {
+            let (own, others) = rest.split_at(top.leaves.len().min(rest.len()));
+            let sizes: Vec<layout::Size> = own.iter().map(Opened::size).collect();
+            let list = top.list((first + index) as u64, &sizes, ashift, txg, &machine.entropy)?;
+            lists.push(list.clone());
+            config.set_tops(lists.clone());
+            join_top(joined, config, &list, top, own, txg).await?;
+            rest = others;
+        }
+        let mut added = Added { tops: self.tops.clone(), first, ..Added::default() };
+        for (index, (leaf, opened)) in self.caches.iter().chain(&self.spares).zip(rest).enumerate() {
+            let is_cache = index < self.caches.len();
+            let list = leaf.aux_list(opened.size(), is_cache.then_some(ashift), &machine.entropy)?;
+            let kind = if is_cache { state::L2CACHE } else { state::SPARE };
+            let device = opened.leaf(list.get_u64("guid").unwrap_or(0), 0, ashift, false);
+            labels::initialize_aux(&device, config.version, &list, kind).await?;
+            if is_cache { added.caches.push(list) } else { added.spares.push(list) }
+        }
+        Ok(added)
+    }
+}
+
+async fn join_top(
+    joined: &mut Joined,
+    config: &Config,
+    list: &NvList,
+    top: &NewTop,
+    opened: &[Opened],
+    txg: u64,
+) -> Result<(), PoolError> {
+    let bad = |source| PoolError::Decode { what: "the new vdev".into(), source };
+    let mut vdev = VdevConfig::parse(list).map_err(bad)?;
+    vdev.class = top.class;
+    for (leaf, opened) in vdev.leaves().into_iter().zip(opened) {
+        let device: Leaf = opened.leaf(leaf.guid, vdev.id as usize, vdev.ashift, top.class == Class::Log);
+        let own = labels::find(list, leaf.guid).cloned().unwrap_or_default();
+        let mut label = config.label_list(list, &own, Txg(0));
+        label.set("create_txg", txg);
+        labels::initialize(&device, &label).await?;
+        joined.devices.insert(leaf.guid, devices::blank(&device));
+        joined.leaves.push(device);
+    }
+    joined.tops.push(vdev);
+    Ok(())
+}
+
+/// Builds the tree of devices and what stands on it again.
+async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
+    let rq = &Request::internal("add");
+    let dtls = dtl::read_all(rq, &pool.mos, &pool.tree).await;
+    let facts = Facts { devices: &pool.devices, dtls: &dtls, uberblock: &pool.uberblock, writing: true };
+    let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: pool.name().to_owned(), what: e.to_string() };
+    let tree = Tree::new(specs(&pool.tree, &facts)).map_err(bad)?;
+    indirect::load(rq, &pool.mos, &pool.tree, &tree).await?;
+    let salt = pool.mos.named_bytes(rq, names::CHECKSUM_SALT).await?;
+    let salt = salt.and_then(|b| <[u8; Salt::BYTES]>::try_from(b).ok()).map_or_else(Salt::none, Salt::new);
+    pool.blocks = Arc::new(Blocks::new(machine, tree, salt));
+    pool.cache = Cache::new(machine.clone(), pool.blocks.clone(), weir_pool::OpenOptions::ARC_BYTES);
+    Ok(())
+}
+
+impl Added {
+    /// Makes the objects of the new vdevs, in syncing context.
+    pub(super) async fn make(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let mos = Mos { set: syncing.engine.mos.clone() };
+        let rq = syncing.change.rq;
+        let all = mos.named(rq, names::VDEV_ZAP_MAP).await?;
+        let mut tops = syncing.core.config.tops().to_vec();
+        for (index, new) in self.tops.iter().enumerate() {
+            let id = self.first + index;
+            if let (Some(top), Some(all)) = (tops.get_mut(id), all) {
+                contents::zaps_of_top(syncing, top, new.class, all).await?;
+            }
+        }
+        syncing.core.config.set_tops(tops);
+        let bad = |source| PoolError::Decode { what: "the new vdevs".into(), source };
+        let tree = VdevConfig::parse(&syncing.core.config.root).map_err(bad)?;
+        for (id, top) in tree.children.iter().enumerate().skip(self.first) {
+            let array = syncing.core.maps.add_top(&mut syncing.change, top).await?;
+            syncing.core.config.set_top_number(id, "metaslab_array", array.0);
+        }
+        for (name, vdevs) in [(names::SPARES, &self.spares), (names::L2CACHE, &self.caches)] {
+            self.add_aux(syncing, &mos, name, vdevs).await?;
+        }
+        syncing.core.config_dirty = true;
+        Ok(())
+    }
+
+    async fn add_aux(
+        &self,
+        syncing: &mut Syncing<'_>,
+        mos: &Mos,
+        name: &str,
+        vdevs: &[NvList],
+    ) -> Result<(), PoolError> {
+        if vdevs.is_empty() {
+            return Ok(());
+        }
+        let rq = syncing.change.rq;
+        let (id, mut all) = match mos.named(rq, name).await? {
+            Some(id) => (id, mos.list(rq, id).await?.get_list_array(name).unwrap_or_default().to_vec()),
+            None => (contents::new_list(&syncing.change, ObjectId(names::DIRECTORY_OBJECT), name).await?, Vec::new()),
+        };
+        all.extend(vdevs.iter().cloned());
+        let mut list = NvList::new();
+        list.set(name, all);
+        syncing.write_list(id, &list).await
+    }
+}

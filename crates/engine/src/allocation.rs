@@ -1,0 +1,148 @@
+//! What the allocator is told of a pool's space, and what it tells of it.
+
+use super::config::Config;
+use super::gate::{PoolSpace, SpaceSource};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_blocks::{BlockError, Blocks, VdevGrid};
+use weir_dsl::change::PoolContext;
+use weir_machine::Machine;
+use weir_pool::allocated::{self, Allocated};
+use weir_pool::capacity;
+use weir_pool::config::{Class, VdevConfig};
+use weir_pool::error::PoolError;
+use weir_pool::ranges::Ranges;
+
+fn failed(top: &VdevConfig) -> impl Fn(BlockError) -> PoolError {
+    let name = top.name();
+    move |error| PoolError::Refused { what: format!("{name}: {error}") }
+}
+
+fn metaslabs(top: &VdevConfig) -> u64 {
+    top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0)
+}
+
+/// The range of a metaslab.
+fn range(top: &VdevConfig, metaslab: u64) -> Range<u64> {
+    let start = metaslab << (top.metaslab_shift as u32).min(63);
+    let first = allocated::first_byte(top, start);
+    first..first + allocated::bytes_of(top, start, 1 << (top.metaslab_shift as u32).min(63))
+}
+
+fn add(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
+    let grid = VdevGrid {
+        vdev: top.id as u32,
+        class: top.class,
+        metaslab_shift: top.metaslab_shift as u32,
+        metaslab_count: metaslabs(top),
+        closed: top.non_allocating || top.removing,
+    };
+    blocks.add_vdev(&grid).map_err(failed(top))
+}
+
+/// Tells of a new pool: all is free.
+pub(crate) fn set_empty(blocks: &Blocks, root: &VdevConfig) -> Result<(), PoolError> {
+    blocks.tree().set_writable(true);
+    for top in root.children.iter().filter(|t| t.is_concrete()) {
+        set_empty_top(blocks, top)?;
+    }
+    Ok(())
+}
+
+/// Tells of a new top-level vdev.
+pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
+    add(blocks, top)?;
+    for metaslab in 0..metaslabs(top) {
+        blocks.set_space(top.id as u32, metaslab, &[range(top, metaslab)]).map_err(failed(top))?;
+    }
+    Ok(())
+}
+
+/// Tells of an existing pool: what no space map says is allocated, and no checkpoint needs, is free.
+pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -> Result<(), PoolError> {
+    blocks.tree().set_writable(true);
+    for top in root.children.iter().filter(|t| t.is_concrete()) {
+        add(blocks, top)?;
+        let vdev = top.id as u32;
+        let mut taken = known.vdevs.get(&vdev).cloned().unwrap_or_default();
+        for (start, len) in known.kept.get(&vdev).into_iter().flat_map(Ranges::iter) {
+            taken.add(start, len);
+        }
+        let mut taken = taken.iter().peekable();
+        for metaslab in 0..metaslabs(top) {
+            let whole = range(top, metaslab);
+            let (mut at, mut free) = (whole.start, Vec::new());
+            while let Some((start, len)) = taken.peek().copied() {
+                let end = start + len;
+                if start >= whole.end {
+                    break;
+                }
+                if start > at {
+                    free.push(at..start);
+                }
+                at = at.max(end);
+                if end > whole.end {
+                    break;
+                }
+                taken.next();
+            }
+            if at < whole.end {
+                free.push(at..whole.end);
+            }
+            blocks.set_space(vdev, metaslab, &free).map_err(failed(top))?;
+        }
+    }
+    Ok(())
+}
+
+/// The vdevs whose space is sold to data sets; more may be added.
+#[derive(Clone, Default)]
+pub(crate) struct Tops(Arc<Mutex<Vec<VdevConfig>>>);
+
+impl Tops {
+    /// Those of a pool.
+    pub fn of(root: &VdevConfig) -> Self {
+        let tops = Tops::default();
+        tops.add(&root.children);
+        tops
+    }
+
+    /// Adds those that hold data.
+    pub fn add(&self, more: &[VdevConfig]) {
+        let more = more.iter().filter(|top| top.is_concrete() && top.class == Class::Normal);
+        self.locked().extend(more.cloned());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<VdevConfig>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells how much space there is, at any time.
+pub(crate) fn source(blocks: &Arc<Blocks>, tops: &Tops) -> SpaceSource {
+    let (blocks, tops) = (blocks.clone(), tops.clone());
+    Arc::new(move || {
+        let mut out = PoolSpace::default();
+        for top in tops.locked().iter() {
+            let sums = blocks.vdev_space(top.id as u32);
+            out.size_bytes += capacity::deflate(top, sums.size_bytes);
+            out.used_bytes += capacity::deflate(top, sums.allocated_bytes);
+            out.deferred_bytes += capacity::deflate(top, sums.deferred_bytes);
+        }
+        out.slop_bytes = capacity::slop(out.size_bytes, 0);
+        out
+    })
+}
+
+/// What changes of data sets need to know of the pool.
+pub(crate) fn context(machine: &Machine, config: &Config, blocks: &Arc<Blocks>, space: PoolSpace) -> PoolContext {
+    let blocks = blocks.clone();
+    PoolContext {
+        name: config.name.clone(),
+        version: config.version,
+        capacity_bytes: space.capacity_bytes(),
+        sizes: Arc::new(move |pointer| blocks.dsize_bytes(pointer)),
+        entropy: machine.entropy.clone(),
+        host: config.host.name.clone(),
+    }
+}

@@ -1,0 +1,345 @@
+//! The configuration that the pool writes: into the MOS whole, into each label the part that finds the rest.
+//!
+//! ```text
+//!   MOS object "config"   pool-wide facts · the whole tree of vdevs, with the objects of each (ZAPs, metaslabs)
+//!   label of a leaf       pool-wide facts · the leaf's own top-level vdev · how many tops there are · features to read
+//! ```
+//!
+//! The tree is kept as the nvlist that it was read as, so that what this program does not know of a vdev (its physical
+//! path, its enclosure) is written back as it was.
+//!
+//! Source: OpenZFS `module/zfs/spa_config.c` (`spa_config_generate`), `module/zfs/vdev_label.c`
+//! (`vdev_config_generate`, `vdev_aux_label_generate`).
+
+use std::collections::BTreeSet;
+use weir_format::nvlist::NvValue;
+use weir_format::{DecodeError, NvList, Txg};
+use weir_pool::assemble::state;
+use weir_pool::config::PoolConfig;
+
+/// Names of a vdev's facts that stand in the MOS alone.
+const MOS_ONLY: [&str; 4] = [
+    "com.delphix:vdev_zap_leaf",
+    "com.delphix:vdev_zap_top",
+    "com.klarasystems:vdev_zap_root",
+    "com.datto:resilver_defer",
+];
+/// Vdevs have ZAPs of their own: pools that only old programs had have none.
+const VDEV_ZAPS: &str = "com.delphix:has_per_vdev_zaps";
+/// Names that a configuration in the MOS gets anew each time it is written; all others are kept as they were read.
+const GENERATED: [&str; 14] = [
+    "version",
+    "name",
+    "state",
+    "txg",
+    "pool_guid",
+    "errata",
+    "comment",
+    "compatibility",
+    "hostid",
+    "hostname",
+    VDEV_ZAPS,
+    "hole_array",
+    "vdev_children",
+    "vdev_tree",
+];
+const FEATURES: &str = "features_for_read";
+
+/// Who writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// The machine's number (`/etc/hostid`); 0 if it has none.
+    pub id: u64,
+    /// The machine's name.
+    pub name: String,
+}
+
+/// A pool's configuration, as it is to be written.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The pool's name.
+    pub name: String,
+    /// Its GUID, which is that of the root vdev too.
+    pub guid: u64,
+    /// [`state::ACTIVE`] and so on.
+    pub state: u64,
+    /// On-disk version.
+    pub version: u64,
+    /// Known trouble of old software.
+    pub errata: u64,
+    /// The pool property `comment`.
+    pub comment: Option<String>,
+    /// The pool property `compatibility`.
+    pub compatibility: Option<String>,
+    /// Who writes.
+    pub host: Host,
+    /// The tree of vdevs, as the MOS has it.
+    pub root: NvList,
+    /// Active features without which the MOS cannot be read, by their full names.
+    pub label_features: BTreeSet<String>,
+    /// Vdevs have ZAPs of their own.
+    vdev_zaps: bool,
+    /// What else the configuration says.
+    rest: Vec<(Vec<u8>, NvValue)>,
+}
+
+impl Config {
+    /// A configuration of a new pool with this tree of vdevs.
+    pub fn new(name: &str, guid: u64, host: Host, root: NvList) -> Self {
+        Config {
+            name: name.to_owned(),
+            guid,
+            state: state::ACTIVE,
+            version: weir_format::features::VERSION_FEATURES,
+            errata: 0,
+            comment: None,
+            compatibility: None,
+            host,
+            root,
+            label_features: BTreeSet::new(),
+            vdev_zaps: true,
+            rest: Vec::new(),
+        }
+    }
+
+    /// The configuration that the MOS of an existing pool has.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it has no tree of vdevs.
+    pub fn of(config: &PoolConfig, host: Host) -> Result<Self, DecodeError> {
+        let list = &config.list;
+        let kept = |name: &[u8]| name != FEATURES.as_bytes() && !GENERATED.iter().any(|g| g.as_bytes() == name);
+        Ok(Config {
+            name: config.name.clone(),
+            guid: config.guid,
+            state: config.state,
+            version: config.version,
+            errata: config.errata,
+            comment: config.comment.clone(),
+            compatibility: list.get_str("compatibility").map(str::to_owned),
+            host,
+            root: list.require_list("vdev_tree")?.clone(),
+            label_features: config.features_for_read.iter().cloned().collect(),
+            vdev_zaps: list.contains(VDEV_ZAPS),
+            rest: list.pairs().iter().filter(|p| kept(&p.name)).map(|p| (p.name.clone(), p.value.clone())).collect(),
+        })
+    }
+
+    /// The top-level vdevs.
+    pub fn tops(&self) -> &[NvList] {
+        self.root.get_list_array("children").unwrap_or_default()
+    }
+
+    /// Changes the top-level vdevs.
+    pub fn set_tops(&mut self, tops: Vec<NvList>) {
+        set(&mut self.root, "children", tops.into());
+    }
+
+    /// Sets a number of the top-level vdev `id`.
+    pub fn set_top_number(&mut self, id: usize, name: &str, value: u64) {
+        let mut tops = self.tops().to_vec();
+        if let Some(top) = tops.get_mut(id) {
+            set(top, name, value.into());
+        }
+        self.set_tops(tops);
+    }
+
+    /// Sets a number of the vdev with that GUID.
+    pub fn set_number(&mut self, guid: u64, name: &str, value: u64) {
+        visit(&mut self.root, &mut |vdev| {
+            if vdev.get_u64("guid") == Some(guid) {
+                set(vdev, name, value.into());
+            }
+        });
+    }
+
+    /// The sum of all vdevs' GUIDs, modulo 2^64, which each uberblock carries.
+    pub fn guid_sum(&self) -> u64 {
+        let mut sum = 0u64;
+        visit(&mut self.root.clone(), &mut |vdev| sum = sum.wrapping_add(vdev.get_u64("guid").unwrap_or(0)));
+        sum
+    }
+
+    /// What the MOS says, written in `txg`.
+    pub fn mos_list(&self, txg: Txg) -> NvList {
+        let mut list = self.facts(txg);
+        for (name, value) in &self.rest {
+            list.set_bytes_name(name, value.clone());
+        }
+        if self.vdev_zaps {
+            list.set(VDEV_ZAPS, NvValue::Boolean);
+        }
+        self.tree_facts(&mut list);
+        list.set("vdev_tree", self.root.clone());
+        list.set(FEATURES, self.features());
+        list
+    }
+
+    /// What the labels of the leaf with GUID `leaf` below the top-level vdev `top` say, written in `txg`.
+    pub fn label_list(&self, top: &NvList, leaf: &NvList, txg: Txg) -> NvList {
+        let mut list = self.facts(txg);
+        list.set("top_guid", top.get_u64("guid").unwrap_or(0));
+        list.set("guid", leaf.get_u64("guid").unwrap_or(0));
+        if leaf.get_u64("is_spare").unwrap_or(0) != 0 {
+            list.set("is_spare", 1u64);
+        }
+        if top.get_u64("is_log").unwrap_or(0) != 0 {
+            list.set("is_log", 1u64);
+        }
+        self.tree_facts(&mut list);
+        list.set("vdev_tree", without_mos(top));
+        list.set(FEATURES, self.features());
+        list
+    }
+
+    fn facts(&self, txg: Txg) -> NvList {
+        let mut list = NvList::new();
+        list.set("version", self.version);
+        list.set("name", self.name.as_str());
+        list.set("state", self.state);
+        list.set("txg", txg.0);
+        list.set("pool_guid", self.guid);
+        list.set("errata", self.errata);
+        if let Some(comment) = &self.comment {
+            list.set("comment", comment.as_str());
+        }
+        if let Some(compatibility) = &self.compatibility {
+            list.set("compatibility", compatibility.as_str());
+        }
+        if self.host.id != 0 {
+            list.set("hostid", self.host.id);
+        }
+        list.set("hostname", self.host.name.as_str());
+        list
+    }
+
+    fn tree_facts(&self, list: &mut NvList) {
+        let holes = self.tops().iter().filter(|t| t.get_str("type") == Some("hole")).filter_map(|t| t.get_u64("id"));
+        let holes: Vec<u64> = holes.collect();
+        if !holes.is_empty() {
+            list.set("hole_array", holes);
+        }
+        list.set("vdev_children", self.tops().len() as u64);
+    }
+
+    fn features(&self) -> NvList {
+        let mut list = NvList::new();
+        for name in &self.label_features {
+            list.set(name, NvValue::Boolean);
+        }
+        list
+    }
+}
+
+/// What the labels of a hot spare or of a cache device say: no pool, only who they are.
+pub fn aux_label_list(version: u64, vdev: &NvList, state: u64) -> NvList {
+    let mut list = NvList::new();
+    list.set("version", version);
+    list.set("state", state);
+    list.set("guid", vdev.get_u64("guid").unwrap_or(0));
+    if state == state::L2CACHE {
+        list.set("ashift", vdev.get_u64("ashift").unwrap_or(0));
+    }
+    for name in ["path", "devid", "phys_path"] {
+        if let Some(text) = vdev.get_str(name) {
+            list.set(name, text);
+        }
+    }
+    list
+}
+
+/// A vdev and all below without what stands in the MOS alone.
+fn without_mos(vdev: &NvList) -> NvList {
+    let mut out = vdev.clone();
+    visit(&mut out, &mut |vdev| {
+        for name in MOS_ONLY {
+            vdev.remove(name);
+        }
+    });
+    out
+}
+
+/// Calls `each` with a vdev and all below it, parents first.
+pub(crate) fn visit(vdev: &mut NvList, each: &mut dyn FnMut(&mut NvList)) {
+    each(vdev);
+    let Some(children) = vdev.get_list_array("children").map(<[_]>::to_vec) else { return };
+    let mut children = children;
+    for child in &mut children {
+        visit(child, each);
+    }
+    set(vdev, "children", children.into());
+}
+
+/// Sets a pair in its place, so that the order of a vdev's facts stays.
+fn set(list: &mut NvList, name: &str, value: NvValue) {
+    if !list.contains(name) {
+        list.set(name, value);
+        return;
+    }
+    let mut out = NvList::new();
+    for pair in list.pairs() {
+        let value = if pair.name == name.as_bytes() { value.clone() } else { pair.value.clone() };
+        out.set_bytes_name(&pair.name, value);
+    }
+    *list = out;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vdev(kind: &str, guid: u64) -> NvList {
+        let mut list = NvList::new();
+        list.set("type", kind);
+        list.set("guid", guid);
+        list.set("com.delphix:vdev_zap_leaf", guid + 100);
+        list
+    }
+
+    fn config() -> Config {
+        let mut top = vdev("mirror", 2);
+        top.set("id", 0u64);
+        top.set("children", vec![vdev("file", 3), vdev("file", 4)]);
+        let mut root = vdev("root", 1);
+        root.set("children", vec![top]);
+        Config::new("tank", 1, Host { id: 7, name: "here".into() }, root)
+    }
+
+    #[test]
+    fn sums_all_guids() {
+        assert_eq!(config().guid_sum(), 1 + 2 + 3 + 4);
+    }
+
+    #[test]
+    fn labels_know_their_top_and_nothing_of_the_mos() {
+        let config = config();
+        let top = config.tops().first().unwrap().clone();
+        let leaf = top.get_list_array("children").unwrap().get(1).unwrap().clone();
+        let list = config.label_list(&top, &leaf, Txg(9));
+        assert_eq!((list.get_u64("guid"), list.get_u64("top_guid"), list.get_u64("txg")), (Some(4), Some(2), Some(9)));
+        let tree = list.get_list("vdev_tree").unwrap();
+        assert_eq!(tree.get_str("type"), Some("mirror"));
+        assert!(!tree.contains("com.delphix:vdev_zap_leaf"));
+        assert!(!tree.get_list_array("children").unwrap().iter().any(|c| c.contains("com.delphix:vdev_zap_leaf")));
+        assert!(NvList::decode(&list.encode_xdr()).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_known_is_kept() {
+        let mut list = config().mos_list(Txg(5));
+        list.set("split", 12u64);
+        let again = Config::of(&PoolConfig::parse(list).unwrap(), Host::default()).unwrap();
+        let list = again.mos_list(Txg(6));
+        assert_eq!((list.get_u64("split"), list.get_u64("txg"), list.get_u64("hostid")), (Some(12), Some(6), None));
+    }
+
+    #[test]
+    fn numbers_are_set_in_place() {
+        let mut config = config();
+        config.set_number(4, "DTL", 17);
+        config.set_top_number(0, "metaslab_array", 33);
+        let top = config.tops().first().unwrap();
+        assert_eq!(top.get_u64("metaslab_array"), Some(33));
+        assert_eq!(top.get_list_array("children").unwrap().get(1).unwrap().get_u64("DTL"), Some(17));
+    }
+}

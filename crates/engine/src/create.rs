@@ -1,0 +1,412 @@
+//! Making a pool: what OpenZFS's `spa_create` makes, in one transaction group.
+//!
+//! ```text
+//!   check devices ─► blank labels ─► empty space ─► group 4, by the syncer: the MOS, the root file system ─► uberblock
+//! ```
+//!
+//! Until the first uberblock is written the devices belong to nobody: their labels say so by txg 0. The contents of the
+//! MOS are made by a sync task like any other ([`contents`]), so that creation has no way to the disks of its own.
+//!
+//! Source: OpenZFS `module/zfs/spa.c` (`spa_create`), `module/zfs/vdev_label.c` (`vdev_label_init`, `vdev_inuse`).
+
+pub(crate) mod contents;
+pub mod devices;
+mod foreign;
+pub mod layout;
+
+pub use layout::{Layout, NewLeaf, NewTop};
+
+use crate::aside::AsideMaps;
+use crate::autotrim::AutoTrim;
+use crate::clones::Clones;
+use crate::gate::{DirtyLimits, PoolGate};
+use crate::keys::{Crypt, Encryption, KeyError, KeyStore};
+use crate::labels::{self, Leaf};
+use crate::missed::Missed;
+use crate::space::SpaceMaps;
+use crate::syncing::{Core, Syncing};
+use crate::{Config, Engine, Host, Parts, allocation};
+use devices::{Opened, open_all};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_blocks::{Blocks, Formats, Tree};
+use weir_cache::Cache;
+use weir_codec::Salt;
+use weir_dmu::ObjectSet;
+use weir_dmu::dedup::Dedup;
+use weir_dmu::live::{OpenGate, Policy};
+use weir_dmu::txg::TxGroups;
+use weir_dsl::change::{FileSystemSpec, needed_feature};
+use weir_dsl::props;
+use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock, features};
+use weir_machine::Machine;
+use weir_pool::assemble::state;
+use weir_pool::config::{Class, VdevConfig};
+use weir_pool::error::PoolError;
+use weir_pool::scan::Device;
+use weir_pool::spec::{Facts, specs};
+
+/// Sectors of new vdevs where nothing else is said: what today's disks have.
+const USUAL_ASHIFT: u64 = 12;
+/// Names that no pool may have, because commands read them as kinds of vdevs; the first ones also with more behind them.
+const RESERVED_FRONTS: [&str; 4] = ["mirror", "raidz", "draid", "spare"];
+const RESERVED: [&str; 1] = ["log"];
+
+/// The features that OpenZFS 2.2 enables in a new pool.
+pub const USUAL_FEATURES: [&str; 39] = [
+    "async_destroy",
+    "empty_bpobj",
+    "lz4_compress",
+    "multi_vdev_crash_dump",
+    "spacemap_histogram",
+    "enabled_txg",
+    "hole_birth",
+    "extensible_dataset",
+    "embedded_data",
+    "bookmarks",
+    "filesystem_limits",
+    "large_blocks",
+    "large_dnode",
+    "sha512",
+    "skein",
+    "edonr",
+    "userobj_accounting",
+    "encryption",
+    "project_quota",
+    "device_removal",
+    "obsolete_counts",
+    "zpool_checkpoint",
+    "spacemap_v2",
+    "allocation_classes",
+    "resilver_defer",
+    "bookmark_v2",
+    "redaction_bookmarks",
+    "redacted_datasets",
+    "bookmark_written",
+    "log_spacemap",
+    "livelist",
+    "device_rebuild",
+    "zstd_compress",
+    "draid",
+    "zilsaxattr",
+    "head_errlog",
+    "blake3",
+    "block_cloning",
+    "vdev_zaps_v2",
+];
+
+/// A pool to be made.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Its name.
+    pub name: String,
+    /// Its top-level vdevs, in their order.
+    pub tops: Vec<NewTop>,
+    /// Cache devices.
+    pub caches: Vec<NewLeaf>,
+    /// Hot spares.
+    pub spares: Vec<NewLeaf>,
+    /// log2 of the sector size, if it was said.
+    pub ashift: Option<u64>,
+    /// Features to enable, by their short names.
+    pub features: Vec<String>,
+    /// The pool property `compatibility`.
+    pub compatibility: Option<String>,
+    /// The pool property `comment`.
+    pub comment: Option<String>,
+    /// Other pool properties, as they are stored.
+    pub properties: Vec<(String, PoolValue)>,
+    /// Properties of the root file system, as they are stored.
+    pub root_properties: Vec<(String, props::Value)>,
+    /// What is fixed when the root file system is made.
+    pub root: FileSystemSpec,
+    /// How the root file system is encrypted.
+    pub encryption: Encryption,
+    /// Take devices that seem to be in use.
+    pub force: bool,
+    /// Who makes it.
+    pub host: Host,
+    /// The command, for the history.
+    pub command: String,
+    /// Memory for the cache, in bytes.
+    pub arc_bytes: u64,
+    /// How much may wait in memory.
+    pub dirty: DirtyLimits,
+}
+
+/// The value of a pool property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum PoolValue {
+    Number(u64),
+    Text(String),
+}
+
+impl CreateOptions {
+    /// A pool with the usual features on these vdevs.
+    pub fn new(name: impl Into<String>, tops: Vec<NewTop>) -> Self {
+        CreateOptions {
+            name: name.into(),
+            tops,
+            caches: Vec::new(),
+            spares: Vec::new(),
+            ashift: None,
+            features: USUAL_FEATURES.iter().map(|f| (*f).to_owned()).collect(),
+            compatibility: None,
+            comment: None,
+            properties: Vec::new(),
+            root_properties: Vec::new(),
+            root: FileSystemSpec::default(),
+            encryption: Encryption::default(),
+            force: false,
+            host: Host::default(),
+            command: String::new(),
+            arc_bytes: weir_pool::OpenOptions::ARC_BYTES,
+            dirty: DirtyLimits::default(),
+        }
+    }
+
+    /// Checks all that needs no device.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with what is wrong.
+    pub fn check(&self) -> Result<(), PoolError> {
+        check_pool_name(&self.name)?;
+        for top in &self.tops {
+            top.check()?;
+        }
+        if !self.tops.iter().any(|t| t.class == Class::Normal) {
+            return Err(refused("a pool needs a vdev for its data"));
+        }
+        let enabled = |name: &str| self.features.iter().any(|f| f == name);
+        if let Some(name) = self.features.iter().find(|f| features::by_name(f).is_none()) {
+            return Err(refused(format!("there is no feature '{name}'")));
+        }
+        let large = (self.root.slots > 1).then_some("large_dnode");
+        let mut needed =
+            self.root_properties.iter().filter_map(|(name, value)| needed_feature(name, value)).chain(large);
+        if let Some(feature) = needed.find(|feature| !enabled(feature)) {
+            return Err(refused(format!("a property of the root file system needs feature@{feature}")));
+        }
+        let classes = self.tops.iter().any(|t| matches!(t.class, Class::Special | Class::Dedup));
+        if classes && !enabled("allocation_classes") {
+            return Err(refused("special and dedup vdevs need feature@allocation_classes"));
+        }
+        match (self.encryption.crypt, &self.encryption.root) {
+            (Crypt::With(_), None) => return Err(KeyError::NoFormat.into()),
+            (Crypt::With(_), _) if !enabled("encryption") || !enabled("bookmark_v2") => {
+                return Err(KeyError::NoFeature.into());
+            }
+            (Crypt::Inherit | Crypt::Off, Some(_)) => return Err(KeyError::Off.into()),
+            _ => {}
+        }
+        let mut paths: Vec<_> = self.leaves().map(|l| &l.path).collect();
+        paths.sort();
+        match paths.windows(2).find(|pair| pair.first() == pair.last()) {
+            Some([twice, ..]) => Err(refused(format!("{} is named twice", twice.display()))),
+            _ => Ok(()),
+        }
+    }
+
+    /// All devices: of the top-level vdevs in their order, then caches, then spares.
+    fn leaves(&self) -> impl Iterator<Item = &NewLeaf> {
+        self.tops.iter().flat_map(|t| &t.leaves).chain(&self.caches).chain(&self.spares)
+    }
+}
+
+fn refused(what: impl Into<String>) -> PoolError {
+    PoolError::Refused { what: what.into() }
+}
+
+/// Checks a pool's name.
+///
+/// # Errors
+/// [`PoolError::Refused`] with what is wrong.
+pub fn check_pool_name(name: &str) -> Result<(), PoolError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
+    let wrong = |why: &str| Err(refused(format!("'{name}' cannot be a pool's name: {why}")));
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return wrong("it must begin with a letter");
+    }
+    if !name.chars().all(allowed) {
+        return wrong("a character is not allowed");
+    }
+    if name.len() > 247 {
+        return wrong("it is too long");
+    }
+    if RESERVED.contains(&name) || RESERVED_FRONTS.iter().any(|front| name.starts_with(front)) {
+        return wrong("it is reserved");
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Makes a pool and opens it. When this returns, it is on stable storage.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`], [`PoolError::InUse`] before anything is changed; what writing meets.
+    pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<Engine>, PoolError> {
+        options.check()?;
+        let opened = open_all(machine, options).await?;
+        let (config, aux) = plan(machine, options, &opened)?;
+        let leaves = leaves(&config, &opened)?;
+        for leaf in &leaves {
+            let top = config.tops().get(leaf.top).cloned().unwrap_or_default();
+            let own = labels::find(&top, leaf.guid).cloned().unwrap_or_default();
+            let mut list = config.label_list(&top, &own, Txg(0));
+            list.set("create_txg", layout::INITIAL_TXG);
+            labels::initialize(leaf, &list).await?;
+        }
+        aux.label(config.version).await?;
+        let tree = config_tree(&config)?;
+        let (engine, contents) = assemble(machine, options, config, leaves, &tree, aux)?;
+        let first = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let done = contents.make(syncing).await;
+                syncing.or_give_up(done)
+            })
+        });
+        if let Err(error) = first.await {
+            engine.abandon().await;
+            return Err(error);
+        }
+        engine.events.post("pool_create", |_| {});
+        Ok(engine)
+    }
+}
+
+/// Hot spares and cache devices: their nvlists, and where to write their labels.
+#[derive(Default)]
+pub(crate) struct Aux {
+    pub spares: Vec<NvList>,
+    pub caches: Vec<NvList>,
+    leaves: Vec<(Leaf, NvList, u64)>,
+}
+
+impl Aux {
+    async fn label(&self, version: u64) -> Result<(), PoolError> {
+        for (leaf, list, state) in &self.leaves {
+            labels::initialize_aux(leaf, version, list, *state).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The configuration of the new pool.
+fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result<(Config, Aux), PoolError> {
+    let chance = &machine.entropy;
+    let guid = layout::guid(chance);
+    let ashift = options.ashift.unwrap_or(USUAL_ASHIFT);
+    let mut rest = opened;
+    let mut tops = Vec::new();
+    for (id, top) in options.tops.iter().enumerate() {
+        let (own, others) = rest.split_at(top.leaves.len().min(rest.len()));
+        let sizes: Vec<layout::Size> = own.iter().map(Opened::size).collect();
+        tops.push(top.list(id as u64, &sizes, ashift, layout::INITIAL_TXG, chance)?);
+        rest = others;
+    }
+    let mut root = NvList::new();
+    root.set("type", "root");
+    root.set("id", 0u64);
+    root.set("guid", guid);
+    root.set("create_txg", layout::INITIAL_TXG);
+    root.set("children", tops);
+    let mut aux = Aux::default();
+    for (index, (leaf, opened)) in options.caches.iter().chain(&options.spares).zip(rest).enumerate() {
+        let is_cache = index < options.caches.len();
+        let list = leaf.aux_list(opened.size(), is_cache.then_some(ashift), chance)?;
+        let state = if is_cache { state::L2CACHE } else { state::SPARE };
+        let own_ashift = list.get_u64("ashift").unwrap_or(ashift);
+        let guid = list.get_u64("guid").unwrap_or(0);
+        aux.leaves.push((opened.leaf(guid, 0, own_ashift, false), list.clone(), state));
+        if is_cache { aux.caches.push(list) } else { aux.spares.push(list) }
+    }
+    let mut config = Config::new(&options.name, guid, options.host.clone(), root);
+    config.comment.clone_from(&options.comment);
+    config.compatibility.clone_from(&options.compatibility);
+    Ok((config, aux))
+}
+
+fn config_tree(config: &Config) -> Result<VdevConfig, PoolError> {
+    let decoded = VdevConfig::parse(&config.root);
+    decoded.map_err(|source| PoolError::Decode { what: "the new pool's vdevs".into(), source })
+}
+
+/// The devices of the top-level vdevs, for their labels.
+fn leaves(config: &Config, opened: &[Opened]) -> Result<Vec<Leaf>, PoolError> {
+    let tree = config_tree(config)?;
+    let mut out = Vec::new();
+    for (index, top) in tree.children.iter().enumerate() {
+        for leaf in top.leaves() {
+            if let Some(opened) = opened.get(out.len()) {
+                out.push(opened.leaf(leaf.guid, index, top.ashift, top.class == Class::Log));
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn assemble(
+    machine: &Machine,
+    options: &CreateOptions,
+    config: Config,
+    leaves: Vec<Leaf>,
+    tree: &VdevConfig,
+    aux: Aux,
+) -> Result<(Arc<Engine>, contents::Contents), PoolError> {
+    let mut salt = [0; Salt::BYTES];
+    machine.entropy.fill(&mut salt);
+    let uberblock = Uberblock {
+        endian: Endian::Little,
+        version: config.version,
+        txg: Txg(layout::INITIAL_TXG - 1),
+        guid_sum: config.guid_sum(),
+        timestamp_s: 0,
+        root: BlockPointer::HOLE,
+        software_version: config.version,
+        mmp: None,
+        checkpoint_txg: Txg(0),
+        reflow: Default::default(),
+    };
+    let devices: BTreeMap<u64, Device> = leaves.iter().map(|leaf| (leaf.guid, devices::blank(leaf))).collect();
+    let facts = Facts { devices: &devices, dtls: &BTreeMap::new(), uberblock: &uberblock, writing: true };
+    let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: config.name.clone(), what: e.to_string() };
+    let blocks = Arc::new(Blocks::new(machine, Tree::new(specs(tree, &facts)).map_err(bad)?, Salt::new(salt)));
+    allocation::set_empty(&blocks, tree)?;
+    let has = |name: &str| options.features.iter().any(|f| f == name);
+    let formats =
+        Formats { lz4: has("lz4_compress"), embedded_data: has("embedded_data"), hole_birth: has("hole_birth") };
+    blocks.set_formats(formats).map_err(|error| PoolError::Refused { what: error.to_string() })?;
+    let cache = Cache::new(machine.clone(), blocks.clone(), options.arc_bytes);
+    let groups = TxGroups::new(uberblock.txg);
+    let open = Arc::new(OpenGate(groups.clone()));
+    let mos = ObjectSet::make(cache.clone(), ObjsetId::MOS, ObjsetKind::Meta, open, Policy::of_mos());
+    let tops = allocation::Tops::of(tree);
+    let space = allocation::source(&blocks, &tops);
+    let context = allocation::context(machine, &config, &blocks, (space)());
+    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, Dedup::new(mos.clone()));
+    let core = Core {
+        config,
+        config_dirty: true,
+        leaves,
+        maps: SpaceMaps::default(),
+        uberblock,
+        config_object: ObjectId(0),
+        context,
+        clones: Clones::default(),
+        aside: AsideMaps::default(),
+        missed: Missed::default(),
+        scrub_began: None,
+        autotrim: AutoTrim::default(),
+        limits: None,
+        freed_per_group: options.dirty.freed_blocks,
+        frees_on: false,
+        stuck: None,
+        given_up: None,
+        ended: false,
+    };
+    let contents = contents::Contents { options: options.clone(), salt, aux };
+    let engine =
+        Engine::start(Parts { machine: machine.clone(), cache, mos, gate, keys: KeyStore::default(), tops }, core);
+    Ok((engine, contents))
+}

@@ -1,0 +1,267 @@
+//! What stands in the MOS of a new pool.
+//!
+//! ```text
+//!   1 directory ─┬ root_dataset, free_bpobj        directories $MOS $FREE $ORIGIN, the root file system
+//!                ├ features_for_read, …_for_write, feature_descriptions, feature_enabled_txg
+//!                ├ history · config · creation_version · deflate · sync_bplist · checksum salt · pool_props
+//!                ├ vdev_zap_map ─► a ZAP for the root vdev, each top-level vdev and each leaf
+//!                └ spares, l2cache                 if there are any
+//!   metaslab_array of each top-level vdev          (the configuration names it)
+//! ```
+//!
+//! Source: OpenZFS `module/zfs/spa.c` (`spa_create`, `spa_sync_props`, `spa_sync_aux_dev`), `module/zfs/dsl_pool.c`
+//! (`dsl_pool_create`), `module/zfs/vdev.c` (`vdev_construct_zaps`, `vdev_sync`).
+
+use super::{Aux, CreateOptions, PoolValue};
+use crate::config::visit;
+use crate::datasets::policy_for;
+use crate::keys;
+use crate::syncing::{CONFIG_BLOCK_BYTES, Syncing};
+use weir_codec::Salt;
+use weir_dmu::live::{Gate, NewObject, Policy};
+use weir_dmu::zap::{self, Key, NewZap, Value};
+use weir_dmu::{ObjectSet, Opening};
+use weir_dsl::bpobj;
+use weir_dsl::change::{Change, FileSystemSpec, Setting, ZAP_METADATA};
+use weir_format::dsl::pool as names;
+use weir_format::znode::Timestamp;
+use weir_format::{NvList, ObjectId, ObjectType, ObjsetId, ObjsetKind};
+use weir_pool::config::{Class, VdevConfig};
+use weir_pool::error::PoolError;
+
+const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
+/// Names of ZAPs in a vdev's configuration, and of what stands in them.
+const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
+const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
+const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
+const BIAS: &str = "org.zfsonlinux:allocation_bias";
+
+/// What is to be made.
+pub(super) struct Contents {
+    pub options: CreateOptions,
+    pub salt: [u8; Salt::BYTES],
+    pub aux: Aux,
+}
+
+impl Contents {
+    /// Makes all objects of the MOS and the root file system, in syncing context.
+    pub async fn make(self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let Change { rq, mos, tx, .. } = &syncing.change;
+        zap::claim(rq, mos, tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await?;
+        syncing.change.create_pool_dirs().await?;
+        syncing.change.create_feature_objects().await?;
+        for feature in &self.options.features {
+            syncing.change.enable_feature(feature).await?;
+        }
+        self.root_file_system(syncing).await?;
+        syncing.change.create_history(syncing.engine.gate.space().size_bytes).await?;
+        self.config_object(syncing).await?;
+        self.pool_facts(syncing).await?;
+        self.vdev_zaps(syncing).await?;
+        self.metaslab_arrays(syncing).await?;
+        self.aux_lists(syncing).await?;
+        self.history(syncing).await
+    }
+
+    async fn root_file_system(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let plan = keys::plan(syncing, &self.options.name, &self.options.encryption).await?;
+        let created = syncing.change.create_root_dataset().await?;
+        let key = match plan {
+            Some(plan) => Some(keys::encrypt(syncing, created, &plan).await?),
+            None => None,
+        };
+        let engine = syncing.engine;
+        let gate: std::sync::Arc<dyn Gate> = engine.gate.clone();
+        let opening = Opening { id: ObjsetId(created.dataset.0), key, ..Opening::default() };
+        let policy = policy_for(ObjsetKind::Zfs, Policy::usual());
+        let set = ObjectSet::make_with(engine.cache.clone(), opening, ObjsetKind::Zfs, gate, policy);
+        let projects = syncing.change.is_enabled("project_quota").await?;
+        let now = match self.options.root.now {
+            said if said != Timestamp::default() => said,
+            _ => Timestamp { sec: syncing.change.now_s.cast_signed(), nsec: 0 },
+        };
+        let spec = FileSystemSpec { projects, now, ..self.options.root };
+        let Change { rq, tx, .. } = &syncing.change;
+        spec.create(rq, &set, tx).await?;
+        let settings: Vec<(String, Setting)> = self
+            .options
+            .root_properties
+            .iter()
+            .map(|(name, value)| (name.clone(), Setting::Set(value.clone())))
+            .collect();
+        syncing.change.set_properties(&self.options.name, &settings).await?;
+        syncing.add_set(set);
+        Ok(())
+    }
+
+    async fn config_object(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let id = list_object(&syncing.change).await?;
+        put_word(&syncing.change, DIRECTORY, names::CONFIG, id.0).await?;
+        syncing.core.config_object = id;
+        Ok(())
+    }
+
+    async fn pool_facts(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let Change { rq, mos, tx, .. } = &syncing.change;
+        put_word(&syncing.change, DIRECTORY, names::CREATION_VERSION, syncing.core.config.version).await?;
+        put_word(&syncing.change, DIRECTORY, names::DEFLATE, 1).await?;
+        let deferred = bpobj::create(rq, mos, tx, false).await?;
+        put_word(&syncing.change, DIRECTORY, names::SYNC_BPOBJ, deferred.0).await?;
+        put(&syncing.change, DIRECTORY, names::CHECKSUM_SALT, &bytes_value(&self.salt)).await?;
+        if self.options.properties.is_empty() && self.options.ashift.is_none() {
+            return Ok(());
+        }
+        let props = zap::create(rq, mos, tx, &NewZap::new(ObjectType::POOL_PROPS)).await?;
+        put_word(&syncing.change, DIRECTORY, names::PROPS, props.0).await?;
+        if let Some(ashift) = self.options.ashift {
+            put_word(&syncing.change, props, "ashift", ashift).await?;
+        }
+        for (name, value) in &self.options.properties {
+            match value {
+                PoolValue::Number(word) => put_word(&syncing.change, props, name, *word).await?,
+                PoolValue::Text(text) => put(&syncing.change, props, name, &text_value(text)).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A ZAP for each vdev, and the ZAP that lists them.
+    async fn vdev_zaps(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let all = new_zap(&syncing.change).await?;
+        put_word(&syncing.change, DIRECTORY, names::VDEV_ZAP_MAP, all.0).await?;
+        let mut root = syncing.core.config.root.clone();
+        if syncing.change.is_enabled("vdev_zaps_v2").await? {
+            syncing.change.count_feature("vdev_zaps_v2", 1).await?;
+            let id = linked_zap(&syncing.change, all).await?;
+            root.set(ROOT_ZAP, id.0);
+            move_before_children(&mut root);
+        }
+        let mut tops = root.get_list_array("children").unwrap_or_default().to_vec();
+        for (top, new) in tops.iter_mut().zip(&self.options.tops) {
+            zaps_of_top(syncing, top, new.class, all).await?;
+        }
+        root.set("children", tops);
+        syncing.core.config.root = root;
+        Ok(())
+    }
+
+    async fn metaslab_arrays(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        let bad = |source| PoolError::Decode { what: "the new pool's vdevs".into(), source };
+        let tree = VdevConfig::parse(&syncing.core.config.root).map_err(bad)?;
+        for (index, top) in tree.children.iter().enumerate() {
+            let array = syncing.core.maps.add_top(&mut syncing.change, top).await?;
+            syncing.core.config.set_top_number(index, "metaslab_array", array.0);
+        }
+        Ok(())
+    }
+
+    async fn aux_lists(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        for (name, vdevs) in [(names::SPARES, &self.aux.spares), (names::L2CACHE, &self.aux.caches)] {
+            if vdevs.is_empty() {
+                continue;
+            }
+            let id = list_object(&syncing.change).await?;
+            put_word(&syncing.change, DIRECTORY, name, id.0).await?;
+            let mut list = NvList::new();
+            list.set(name, vdevs.clone());
+            syncing.write_list(id, &list).await?;
+        }
+        Ok(())
+    }
+
+    async fn history(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+        if self.options.command.is_empty() {
+            return Ok(());
+        }
+        let mut record = NvList::new();
+        record.set("history time", syncing.change.now_s);
+        record.set("history command", self.options.command.as_str());
+        record.set("history who", 0u64);
+        Ok(syncing.change.append_history(record).await?)
+    }
+}
+
+/// Makes the ZAPs of a top-level vdev and its leaves, and has its configuration name them.
+pub(crate) async fn zaps_of_top(
+    syncing: &mut Syncing<'_>,
+    top: &mut NvList,
+    class: Class,
+    all: ObjectId,
+) -> Result<(), PoolError> {
+    let mut leaves = 0;
+    visit(top, &mut |vdev| leaves += usize::from(!vdev.contains("children")));
+    let mut ids = Vec::new();
+    for _ in 0..leaves {
+        ids.push(linked_zap(&syncing.change, all).await?);
+    }
+    let mut ids = ids.into_iter();
+    visit(top, &mut |vdev| {
+        if !vdev.contains("children")
+            && let Some(id) = ids.next()
+        {
+            vdev.set(LEAF_ZAP, id.0);
+        }
+    });
+    let id = linked_zap(&syncing.change, all).await?;
+    top.set(TOP_ZAP, id.0);
+    move_before_children(top);
+    if class != Class::Normal {
+        put(&syncing.change, id, BIAS, &text_value(class.name())).await?;
+    }
+    if matches!(class, Class::Special | Class::Dedup) {
+        syncing.change.count_feature("allocation_classes", 1).await?;
+    }
+    Ok(())
+}
+
+/// The children of a vdev stand behind its facts.
+fn move_before_children(vdev: &mut NvList) {
+    if let Some(children) = vdev.remove("children") {
+        vdev.set("children", children);
+    }
+}
+
+async fn list_object(change: &Change<'_>) -> Result<ObjectId, PoolError> {
+    let new = NewObject::new(ObjectType::PACKED_NVLIST, CONFIG_BLOCK_BYTES as u32)
+        .bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
+    Ok(change.mos.create(change.rq, change.tx, &new).await?)
+}
+
+/// Makes the object of a list that an entry of a ZAP leads to.
+pub(crate) async fn new_list(change: &Change<'_>, zap: ObjectId, name: &str) -> Result<ObjectId, PoolError> {
+    let id = list_object(change).await?;
+    put_word(change, zap, name, id.0).await?;
+    Ok(id)
+}
+
+async fn new_zap(change: &Change<'_>) -> Result<ObjectId, PoolError> {
+    Ok(zap::create(change.rq, &change.mos, change.tx, &NewZap::new(ZAP_METADATA)).await?)
+}
+
+/// A ZAP whose number stands in `all`, under its hexadecimal text.
+async fn linked_zap(change: &Change<'_>, all: ObjectId) -> Result<ObjectId, PoolError> {
+    let id = new_zap(change).await?;
+    put_word(change, all, &format!("{:x}", id.0), id.0).await?;
+    Ok(id)
+}
+
+async fn put_word(change: &Change<'_>, zap: ObjectId, name: &str, word: u64) -> Result<(), PoolError> {
+    Ok(zap::put_word(change.rq, &change.mos, change.tx, zap, name, word).await?)
+}
+
+async fn put(change: &Change<'_>, zap: ObjectId, name: &str, value: &Value) -> Result<(), PoolError> {
+    let key = Key::Name(name.as_bytes().to_vec());
+    zap::put(change.rq, &change.mos, change.tx, zap, &key, value).await?;
+    Ok(())
+}
+
+fn bytes_value(bytes: &[u8]) -> Value {
+    Value { int_size: 1, words: bytes.iter().map(|b| u64::from(*b)).collect() }
+}
+
+/// Text as it is stored: with a NUL behind.
+fn text_value(text: &str) -> Value {
+    let mut value = bytes_value(text.as_bytes());
+    value.words.push(0);
+    value
+}

@@ -1,0 +1,102 @@
+//! The devices of a new pool: opened for writing, and checked for being somebody's already.
+
+use super::layout::Size;
+use super::{CreateOptions, NewLeaf, foreign};
+use crate::labels::Leaf;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weir_machine::{Access, Disk, Machine};
+use weir_pool::assemble::state;
+use weir_pool::error::PoolError;
+use weir_pool::gpt;
+use weir_pool::label::{self, LabelFault, Labels};
+use weir_pool::scan::Device;
+
+/// A device that was opened for writing.
+pub struct Opened {
+    path: PathBuf,
+    disk: Arc<dyn Disk>,
+}
+
+impl Opened {
+    /// Its sizes.
+    pub fn size(&self) -> Size {
+        let geometry = self.disk.geometry();
+        Size { device_bytes: geometry.size_bytes, sector_bytes: geometry.sector_bytes }
+    }
+
+    /// The device as one whose labels are written.
+    pub fn leaf(&self, guid: u64, top: usize, ashift: u64, is_log: bool) -> Leaf {
+        Leaf { guid, top, ashift, is_log, path: self.path.clone(), disk: self.disk.clone() }
+    }
+}
+
+/// Opens all devices of a new pool, in the order of [`CreateOptions`]; nothing is written.
+///
+/// # Errors
+/// [`PoolError::Disk`]; [`PoolError::InUse`] for what carries labels of a pool, a partition table, or what [`foreign`]
+/// knows, unless forced.
+pub(super) async fn open_all(machine: &Machine, options: &CreateOptions) -> Result<Vec<Opened>, PoolError> {
+    open_leaves(machine, options.leaves(), options.force).await
+}
+
+/// Opens devices for writing; nothing is written.
+///
+/// # Errors
+/// As for a new pool.
+pub(crate) async fn open_leaves<'a>(
+    machine: &Machine,
+    leaves: impl Iterator<Item = &'a NewLeaf>,
+    force: bool,
+) -> Result<Vec<Opened>, PoolError> {
+    let mut out = Vec::new();
+    for leaf in leaves {
+        out.push(open(machine, leaf, force).await?);
+    }
+    Ok(out)
+}
+
+async fn open(machine: &Machine, leaf: &NewLeaf, force: bool) -> Result<Opened, PoolError> {
+    let path = leaf.path.clone();
+    let failed = |source| PoolError::Disk { path: path.clone(), source };
+    let disk = machine.disks.open(&leaf.path, Access::ReadWrite).map_err(failed)?;
+    if !force && let Some(what) = owner(&disk, leaf).await? {
+        return Err(PoolError::InUse { path, what });
+    }
+    Ok(Opened { path, disk })
+}
+
+/// Who uses a device, in words; `None` if nobody does.
+pub async fn owner(disk: &Arc<dyn Disk>, leaf: &NewLeaf) -> Result<Option<String>, PoolError> {
+    if disk.geometry().size_bytes < weir_format::label::MIN_DEVICE_BYTES {
+        return Ok(None);
+    }
+    let labels = label::read(disk).await;
+    if let Some(list) = labels.best() {
+        let name = list.get_str("name").unwrap_or("?");
+        let pool = match list.get_u64("state") {
+            Some(state::ACTIVE) => Some(format!("is part of pool '{name}'")),
+            Some(state::EXPORTED) => Some(format!("is part of exported pool '{name}'")),
+            Some(state::SPARE) => Some("is a hot spare".into()),
+            Some(state::L2CACHE) => Some("is a cache device".into()),
+            _ => None,
+        };
+        if pool.is_some() {
+            return Ok(pool);
+        }
+    }
+    let partitions = gpt::partitions(disk, &leaf.path).await?;
+    if !partitions.is_empty() {
+        return Ok(Some("has a partition table".into()));
+    }
+    let front = disk.read(0, foreign::FRONT_BYTES).await;
+    let front = front.map_err(|source| PoolError::Disk { path: leaf.path.clone(), source })?;
+    Ok(foreign::what(front.as_ref()).map(|what| format!("seems to hold {what}")))
+}
+
+/// The device in the shape that the tree of vdevs is built from.
+pub(crate) fn blank(leaf: &Leaf) -> Device {
+    let none = || Err(LabelFault::TooSmall);
+    let labels = Labels { configs: [none(), none(), none(), none()], ring: Vec::new() };
+    Device { path: leaf.path.clone(), partition: None, disk: leaf.disk.clone(), labels }
+}

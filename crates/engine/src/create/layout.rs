@@ -1,0 +1,266 @@
+//! The vdevs of a new pool: their checks, their sizes, and the tree that the configuration starts with.
+//!
+//! ```text
+//!   device     whole labels only; less 4 MiB in front and 512 KiB behind
+//!   mirror     the smallest child          RAID-Z     the smallest child, times their number
+//!   metaslab   a power of two: about 16 of them below 8 GiB, 512 MiB to 100 GiB, then about 200, at most 16 GiB each
+//! ```
+//!
+//! Source: OpenZFS `module/zfs/vdev.c` (`vdev_open`, `vdev_metaslab_set_size`), `module/zfs/vdev_raidz.c`.
+
+use std::path::PathBuf;
+use weir_format::{NvList, label};
+use weir_machine::Entropy;
+use weir_pool::config::Class;
+use weir_pool::error::PoolError;
+
+/// Most children of a vdev.
+const MAX_CHILDREN: usize = 255;
+/// The sector sizes that a vdev can have, as log2.
+const ASHIFTS: std::ops::RangeInclusive<u64> = 9..=16;
+/// The txg in which a pool is created (`TXG_INITIAL`).
+pub const INITIAL_TXG: u64 = 4;
+
+/// How the devices of a top-level vdev work together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One device.
+    Single,
+    /// Every device holds the same.
+    Mirror,
+    /// RAID-Z with that many parities, 1 to 3.
+    Raidz(u8),
+}
+
+/// A device of a new vdev.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLeaf {
+    /// Where it is; written into the labels, so it should be absolute.
+    pub path: PathBuf,
+    /// A regular file, not a block device.
+    pub is_file: bool,
+}
+
+/// A top-level vdev to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTop {
+    /// What it is for.
+    pub class: Class,
+    /// How its devices work together.
+    pub layout: Layout,
+    /// Its devices.
+    pub leaves: Vec<NewLeaf>,
+}
+
+/// What a device gives: its size and its own sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Bytes of the whole device.
+    pub device_bytes: u64,
+    /// Its smallest unit of transfer.
+    pub sector_bytes: u32,
+}
+
+impl NewTop {
+    /// Checks the number of devices against the layout and the class.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with what is wrong.
+    pub fn check(&self) -> Result<(), PoolError> {
+        let count = self.leaves.len();
+        let least = match self.layout {
+            Layout::Single => 1,
+            Layout::Mirror => 2,
+            Layout::Raidz(parity @ 1..=3) => usize::from(parity) + 1,
+            Layout::Raidz(parity) => return Err(refused(format!("RAID-Z has one to three parities, not {parity}"))),
+        };
+        let name = self.kind_name();
+        if count < least {
+            return Err(refused(format!("{name} needs at least {least} devices, {count} given")));
+        }
+        if count > MAX_CHILDREN || (self.layout == Layout::Single && count > 1) {
+            return Err(refused(format!("{name} cannot have {count} devices")));
+        }
+        if self.class == Class::Log && matches!(self.layout, Layout::Raidz(_)) {
+            return Err(refused("a log can be a device or a mirror, not RAID-Z".into()));
+        }
+        Ok(())
+    }
+
+    fn kind_name(&self) -> String {
+        match self.layout {
+            Layout::Single => "a device".into(),
+            Layout::Mirror => "a mirror".into(),
+            Layout::Raidz(parity) => format!("raidz{parity}"),
+        }
+    }
+
+    /// The vdev's part of the configuration. `sizes` are those of its leaves; `ashift` the least sector size, as log2.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if a device is too small or its sectors too large.
+    pub fn list(&self, id: u64, sizes: &[Size], ashift: u64, txg: u64, chance: &Entropy) -> Result<NvList, PoolError> {
+        let ashift = ashift_of(sizes, ashift)?;
+        for (leaf, size) in self.leaves.iter().zip(sizes) {
+            if size.device_bytes < label::MIN_DEVICE_BYTES {
+                let (path, least) = (leaf.path.display(), label::MIN_DEVICE_BYTES >> 20);
+                return Err(refused(format!("{path} is smaller than {least} MiB")));
+            }
+        }
+        let asize_bytes = self.asize_bytes(sizes);
+        let leaves = self.leaves.iter().enumerate();
+        let mut top = match self.layout {
+            Layout::Single => NvList::new(),
+            Layout::Mirror => inner("mirror", None, id, chance),
+            Layout::Raidz(parity) => inner("raidz", Some(parity), id, chance),
+        };
+        let mut leaves: Vec<NvList> = leaves.map(|(i, leaf)| leaf.list(i as u64, txg, chance)).collect();
+        if self.layout == Layout::Single {
+            top = leaves.pop().unwrap_or_default();
+            top.set("id", id);
+            top.remove("create_txg");
+        }
+        top.set("metaslab_array", 0u64);
+        top.set("metaslab_shift", metaslab_shift(asize_bytes));
+        top.set("ashift", ashift);
+        top.set("asize", asize_bytes);
+        top.set("is_log", u64::from(self.class == Class::Log));
+        top.set("create_txg", txg);
+        if self.layout != Layout::Single {
+            top.set("children", leaves);
+        }
+        Ok(top)
+    }
+
+    /// Allocatable bytes of the whole vdev.
+    fn asize_bytes(&self, sizes: &[Size]) -> u64 {
+        let each = sizes.iter().map(|s| leaf_asize_bytes(s.device_bytes)).min().unwrap_or(0);
+        match self.layout {
+            Layout::Raidz(_) => each.saturating_mul(self.leaves.len() as u64),
+            Layout::Single | Layout::Mirror => each,
+        }
+    }
+}
+
+impl NewLeaf {
+    fn list(&self, id: u64, txg: u64, chance: &Entropy) -> NvList {
+        let mut list = NvList::new();
+        list.set("type", if self.is_file { "file" } else { "disk" });
+        list.set("id", id);
+        list.set("guid", guid(chance));
+        list.set("path", self.path.to_string_lossy().as_ref());
+        if !self.is_file {
+            list.set("whole_disk", 0u64);
+        }
+        list.set("create_txg", txg);
+        list
+    }
+
+    /// The nvlist of a hot spare or a cache device.
+    pub fn aux_list(&self, size: Size, ashift: Option<u64>, chance: &Entropy) -> Result<NvList, PoolError> {
+        let mut list = self.list(0, INITIAL_TXG, chance);
+        list.remove("id");
+        if let Some(ashift) = ashift {
+            list.set("ashift", ashift_of(&[size], ashift)?);
+        }
+        Ok(list)
+    }
+}
+
+fn refused(what: String) -> PoolError {
+    PoolError::Refused { what }
+}
+
+fn inner(kind: &str, parity: Option<u8>, id: u64, chance: &Entropy) -> NvList {
+    let mut list = NvList::new();
+    list.set("type", kind);
+    list.set("id", id);
+    list.set("guid", guid(chance));
+    if let Some(parity) = parity {
+        list.set("nparity", u64::from(parity));
+    }
+    list
+}
+
+/// A GUID: any number but 0, which stands for none.
+pub fn guid(chance: &Entropy) -> u64 {
+    chance.u64().max(1)
+}
+
+/// log2 of the sector size of a vdev: at least what was asked for and what each device needs.
+fn ashift_of(sizes: &[Size], least: u64) -> Result<u64, PoolError> {
+    let needed = sizes.iter().map(|s| u64::from(s.sector_bytes.max(1).next_power_of_two().trailing_zeros())).max();
+    let ashift = least.max(needed.unwrap_or(0));
+    if ASHIFTS.contains(&ashift) {
+        return Ok(ashift);
+    }
+    Err(refused(format!("sectors of 2^{ashift} bytes: a vdev's are of 2^9 to 2^16")))
+}
+
+/// Allocatable bytes of a device: without labels and boot area, counted in whole labels.
+pub fn leaf_asize_bytes(device_bytes: u64) -> u64 {
+    label::usable_device_bytes(device_bytes).saturating_sub(label::FRONT_BYTES + label::BACK_BYTES)
+}
+
+/// log2 of the metaslab size for a vdev of `asize` bytes.
+pub fn metaslab_shift(asize: u64) -> u64 {
+    const LEAST_COUNT: u64 = 16;
+    const USUAL_COUNT: u64 = 200;
+    const MOST_COUNT: u64 = 1 << 17;
+    const USUAL: u64 = 29;
+    const SMALLEST: u64 = 24;
+    const LARGEST: u64 = 34;
+    let bits = |n: u64| u64::from(u64::BITS - n.leading_zeros());
+    let count = asize >> USUAL;
+    let shift = if count < LEAST_COUNT {
+        bits(asize / LEAST_COUNT)
+    } else if count > USUAL_COUNT {
+        bits(asize / USUAL_COUNT)
+    } else {
+        USUAL
+    };
+    match shift {
+        s if s < SMALLEST => SMALLEST,
+        s if s > LARGEST && asize >> LARGEST > MOST_COUNT => bits(asize / MOST_COUNT),
+        s => s.min(LARGEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metaslabs_as_openzfs_makes_them() {
+        // A file of 64 MiB: 59.5 MiB in three metaslabs of 16 MiB.
+        assert_eq!(leaf_asize_bytes(64 << 20), 62_390_272);
+        assert_eq!(metaslab_shift(62_390_272), 24);
+        assert_eq!(metaslab_shift(4 << 30), 29);
+        assert_eq!(metaslab_shift(50 << 30), 29);
+        assert_eq!(metaslab_shift(1 << 40), 33);
+        assert_eq!(metaslab_shift(100 << 40), 34);
+        assert_eq!(metaslab_shift(4 << 50), 36);
+    }
+
+    fn top(layout: Layout, count: usize) -> NewTop {
+        let leaf = |i| NewLeaf { path: format!("/d/{i}").into(), is_file: true };
+        NewTop { class: Class::Normal, layout, leaves: (0..count).map(leaf).collect() }
+    }
+
+    #[test]
+    fn counts_are_checked() {
+        for (layout, count, good) in [
+            (Layout::Single, 1, true),
+            (Layout::Mirror, 1, false),
+            (Layout::Mirror, 4, true),
+            (Layout::Raidz(1), 2, true),
+            (Layout::Raidz(3), 3, false),
+            (Layout::Raidz(4), 9, false),
+            (Layout::Raidz(2), 256, false),
+        ] {
+            assert_eq!(top(layout, count).check().is_ok(), good, "{layout:?} of {count}");
+        }
+        let log = NewTop { class: Class::Log, ..top(Layout::Raidz(1), 3) };
+        assert!(log.check().is_err());
+    }
+}

@@ -1,0 +1,270 @@
+//! File systems and volumes of a pool that is written, as doors use them.
+//!
+//! ```text
+//!   open the objects live ─► its intent log ─► what uses them (files, volume) ─► replay ─► delete queue ─► clients
+//! ```
+//!
+//! A data set is opened once, by whoever asks first, and stays open: all doors share it. Snapshots are opened for reading
+//! and belong to who asked.
+
+use super::Engine;
+use super::sets::{Door, OpenSet};
+use std::sync::Arc;
+use weir_dmu::live::Policy;
+use weir_dsl::props::Value;
+use weir_dsl::{Dataset, Dsl, PoolFacts};
+use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
+use weir_files::{FileSystem, Identity, Snapdir};
+use weir_format::{Dnode, ObjsetKind};
+use weir_machine::Request;
+use weir_pool::config::{Class, VdevConfig};
+use weir_pool::error::PoolError;
+use weir_volumes::{Volume, WriteOptions};
+use weir_zil::{BlockLog, InPlace, LogOpening, Policy as LogPolicy, Replayer, SyncMode, Zil};
+
+/// Whose an object is, for the accounting that each sync does.
+fn owners(dnode: &Dnode, _spill: Option<&[u8]>) -> Option<[u64; 3]> {
+    let owner = owner_of(dnode.bonus_type, dnode.bonus(), dnode.endian).ok().flatten()?;
+    Some([owner.uid, owner.gid, owner.project])
+}
+
+/// How blocks of a set of that kind are written, before its properties are known.
+pub(crate) fn policy_for(kind: ObjsetKind, policy: Policy) -> Policy {
+    Policy { owner_of: (kind == ObjsetKind::Zfs).then_some(owners), ..policy }
+}
+
+/// Slots of new dnodes by `dnodesize` (`dnodesize_changed_cb`).
+fn dnode_slots(property: u64) -> u8 {
+    match property {
+        0 => 1,
+        // The size for files that have some attributes more than usual.
+        1 => 2,
+        bytes => (bytes >> 9).clamp(1, 32) as u8,
+    }
+}
+
+impl Engine {
+    /// What data sets need to know of their pool.
+    pub fn facts(&self) -> PoolFacts {
+        PoolFacts {
+            usable_bytes: self.gate.space().capacity_bytes(),
+            altroot: String::new(),
+            loaded_keys: self.keys.key_objects(),
+        }
+    }
+
+    /// A file system, open for changes (its log is replayed first); a snapshot of one, open for reading.
+    ///
+    /// # Errors
+    /// If there is none of that name, it cannot be read, or its log cannot be replayed.
+    pub async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
+        let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
+        let _one_at_a_time = self.opening.lock().await;
+        let steady = self.steady.lock().await;
+        let dsl = self.dsl_now(rq).await?;
+        let dataset = dsl.find(rq, name).await?;
+        let identity = self.identity(rq, &dsl, &dataset).await?;
+        if dataset.is_snapshot() {
+            let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
+            let files = FileSystem::open(rq, set, identity).await.map_err(failed)?;
+            self.reading.watch(dataset.objset(), &Door::Files(files.clone()));
+            return Ok(files);
+        }
+        if let Some(Door::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+            return Ok(files);
+        }
+        let open = self.open_with_log(rq, &dsl, &dataset).await?;
+        let settings = self.settings(rq, &dsl, &dataset).await?;
+        drop(steady);
+        // What its log says was promised before it became read-only.
+        let replaying = Settings { read_only: false, ..settings };
+        let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
+        let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
+        self.replay(rq, &open, &*files).await?;
+        files.set_settings(settings);
+        if files.is_writable() && files.empty_delete_queue_of_small(rq).await.map_err(failed)? {
+            // Nobody is to wait for a file that takes many groups.
+            let files = files.clone();
+            self.machine.tasks.spawn(async move {
+                let rq = Request::internal("delete queue");
+                if let Err(error) = files.empty_delete_queue(&rq).await {
+                    tracing::warn!(name = files.name(), %error, "the delete queue is not emptied");
+                }
+            });
+        }
+        self.sets.update(dataset.objset(), |open| open.door = Some(Door::Files(files.clone())));
+        Ok(files)
+    }
+
+    /// A volume, open for changes; a snapshot of one, open for reading.
+    ///
+    /// # Errors
+    /// As [`Engine::file_system`].
+    pub async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
+        let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
+        let _one_at_a_time = self.opening.lock().await;
+        let steady = self.steady.lock().await;
+        let dsl = self.dsl_now(rq).await?;
+        let dataset = dsl.find(rq, name).await?;
+        if dataset.is_snapshot() {
+            let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
+            let volume = Volume::open(rq, set, name).await.map_err(failed)?;
+            self.reading.watch(dataset.objset(), &Door::Volume(volume.clone()));
+            return Ok(volume);
+        }
+        if let Some(Door::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+            return Ok(volume);
+        }
+        let open = self.open_with_log(rq, &dsl, &dataset).await?;
+        let read_only = self.number(rq, &dsl, &dataset, "readonly").await? != 0;
+        drop(steady);
+        let opening = WriteOptions { zil: open.zil.clone(), read_only };
+        let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
+        self.replay(rq, &open, &*volume).await?;
+        self.sets.update(dataset.objset(), |open| open.door = Some(Door::Volume(volume.clone())));
+        Ok(volume)
+    }
+
+    /// Opens a set live and gives it its log.
+    async fn open_with_log(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<OpenSet, PoolError> {
+        let set = self.open_set(rq, &dataset.name, None).await?;
+        let opening = LogOpening {
+            machine: self.machine.clone(),
+            set: set.id(),
+            groups: self.groups().clone(),
+            store: Arc::new(BlockLog {
+                blocks: self.cache.blocks().clone(),
+                keys: set.options().keys.clone(),
+                set: set.id(),
+            }),
+            data: Arc::new(Arc::downgrade(&set)),
+            policy: self.log_policy(rq, dsl, dataset).await?,
+            header: set.root().header.zil.clone(),
+        };
+        let zil = Zil::new(opening);
+        self.sets.update(set.id(), |open| open.zil = Some(zil.clone()));
+        Ok(OpenSet { set, zil: Some(zil), door: None })
+    }
+
+    async fn replay(&self, rq: &Request, open: &OpenSet, replayer: &dyn Replayer) -> Result<(), PoolError> {
+        if let Some(zil) = &open.zil {
+            zil.replay(rq, &open.set, replayer).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets changed properties count in what is open.
+    ///
+    /// # Errors
+    /// What reading the properties meets.
+    pub async fn renew_settings(&self, rq: &Request) -> Result<(), PoolError> {
+        let _steady = self.steady.lock().await;
+        let dsl = self.dsl_now(rq).await?;
+        for dir in dsl.dirs() {
+            let dataset = dsl.head(rq, dir).await?;
+            let Some(open) = self.sets.get(dataset.objset()) else { continue };
+            self.renew_policy(rq, &dataset.name).await?;
+            if let Some(zil) = &open.zil {
+                zil.set_policy(self.log_policy(rq, &dsl, &dataset).await?);
+            }
+            match &open.door {
+                Some(Door::Files(files)) => files.set_settings(self.settings(rq, &dsl, &dataset).await?),
+                Some(Door::Volume(volume)) => {
+                    let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
+                    volume.refresh_size(rq).await.map_err(failed)?;
+                    volume.set_read_only(self.number(rq, &dsl, &dataset, "readonly").await? != 0);
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn number(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<u64, PoolError> {
+        let found = dsl.property(rq, dataset, &self.facts(), name).await?;
+        Ok(match found.map(|p| p.value) {
+            Some(Value::Number(n)) => n,
+            _ => 0,
+        })
+    }
+
+    async fn log_policy(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<LogPolicy, PoolError> {
+        // The property's values: standard 0, always 1, disabled 2.
+        let sync = match self.number(rq, dsl, dataset, "sync").await? {
+            1 => SyncMode::Always,
+            2 => SyncMode::Disabled,
+            _ => SyncMode::Standard,
+        };
+        let sa_xattr = self.feature_count(rq, "org.openzfs:zilsaxattr").await?.is_some();
+        // `logbias`: latency 0, throughput 1.
+        let in_place = match (self.number(rq, dsl, dataset, "logbias").await?, self.has_class(Class::Log)) {
+            (1, _) => InPlace::Always,
+            (_, true) => InPlace::Never,
+            // A fast class takes the log, too: only what would lie there anyway could go to its place.
+            (_, false) if self.has_class(Class::Special) => InPlace::Never,
+            (_, false) => InPlace::Large,
+        };
+        Ok(LogPolicy { sync, sa_xattr, in_place })
+    }
+
+    async fn settings(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Settings, PoolError> {
+        let number = async |name: &str| self.number(rq, dsl, dataset, name).await;
+        // `xattr`: off 0, dir 1, sa 2. `acltype`: off 0, posix 1, nfsv4 2. `dnodesize`: legacy 0, auto 1, else bytes.
+        let xattr = number("xattr").await?;
+        let access_times = match (number("atime").await? != 0, number("relatime").await? != 0) {
+            (false, _) => AccessTimes::Off,
+            (true, true) => AccessTimes::Relative,
+            (true, false) => AccessTimes::On,
+        };
+        let record_bytes = number("recordsize").await?;
+        let projects = self.feature_count(rq, "org.zfsonlinux:project_quota").await?.is_some_and(|count| count > 0);
+        let large_dnodes = self.feature_count(rq, "org.zfsonlinux:large_dnode").await?.is_some();
+        Ok(Settings {
+            read_only: number("readonly").await? != 0,
+            record_bytes: u32::try_from(record_bytes).ok().filter(|n| n.is_power_of_two()).unwrap_or(128 << 10),
+            dnode_slots: if large_dnodes { dnode_slots(number("dnodesize").await?) } else { 1 },
+            xattr_in_sa: xattr == 2,
+            xattrs: xattr != 0,
+            acl_type: match number("acltype").await? {
+                1 => AclType::Posix,
+                2 => AclType::Nfsv4,
+                _ => AclType::Off,
+            },
+            acl_mode: AclMode::from_number(number("aclmode").await?).unwrap_or_default(),
+            acl_inherit: AclInherit::from_number(number("aclinherit").await?).unwrap_or_default(),
+            access_times,
+            projects,
+            long_names: self.long_names(rq, dsl, dataset).await?,
+            snapdir: Snapdir::from_number(number("snapdir").await?),
+        })
+    }
+
+    /// Whether a top-level vdev is of that class.
+    fn has_class(&self, class: Class) -> bool {
+        let tree = VdevConfig::parse(&self.shown().config.root);
+        tree.is_ok_and(|tree| tree.children.iter().any(|top| top.is_concrete() && top.class == class))
+    }
+
+    /// How often a feature is in use; `None` if it is not enabled.
+    async fn feature_count(&self, rq: &Request, guid: &str) -> Result<Option<u64>, PoolError> {
+        let mos = weir_pool::mos::Mos { set: self.mos.clone() };
+        Ok(weir_pool::features::Features::read(rq, &mos).await?.count(guid))
+    }
+
+    async fn long_names(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<bool, PoolError> {
+        Ok(self.number(rq, dsl, dataset, "longname").await? != 0
+            && self.feature_count(rq, "org.zfsonlinux:longname").await?.is_some())
+    }
+
+    async fn identity(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<Identity, PoolError> {
+        Ok(Identity {
+            name: dataset.name.clone(),
+            fsid: dataset.phys.fsid_guid,
+            is_snapshot: dataset.is_snapshot(),
+            referenced_bytes: dataset.phys.referenced_bytes,
+            available_bytes: self.number(rq, dsl, dataset, "available").await?,
+            long_names: self.long_names(rq, dsl, dataset).await?,
+            snapdir: Snapdir::from_number(self.number(rq, dsl, dataset, "snapdir").await?),
+        })
+    }
+}

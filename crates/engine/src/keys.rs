@@ -1,0 +1,462 @@
+//! Keys of an open pool's encrypted data sets: loaded, used, changed and unloaded.
+//!
+//! ```text
+//!   user's secret ──► wrapping key, by encryption root ──opens──► data set keys, by key object ──► sets, logs, readers
+//! ```
+//!
+//! A clone has its origin's key object, so its key is found without more. What is stored is wrapped; here are the only
+//! copies in the clear, and they are wiped when the last holder drops them.
+//!
+//! *Without its key* a data set is destroyed, renamed, snapshotted and rolled back as any other, and its intent log is
+//! claimed: its object set is then stored with the MACs that it has, for nothing that they cover changes
+//! ([`weir_blocks::WriteOptions::sealed`]). Its log is replayed when it is first opened with its key.
+//!
+//! *Unloading* is for data sets that nobody uses: each is closed, its log given up (all that it says has synced), and the
+//! cache forgets what was decrypted. A key that somebody still holds (an opened snapshot) is revoked: it opens nothing any
+//! more.
+//!
+//! Source: OpenZFS `module/zfs/dsl_crypt.c` (`spa_keystore_load_wkey`, `spa_keystore_unload_wkey`,
+//! `spa_keystore_change_key_check`, `dmu_objset_create_crypt_check`).
+
+use super::administer::{clear_log, close};
+use super::syncing::Syncing;
+use super::{Engine, PoolError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_codec::CodecError;
+use weir_codec::crypt::{DatasetKey, Suite, WrappingKey};
+use weir_dmu::ObjectError;
+use weir_dsl::change::{ChangeError, Created, KeySource, NewKey};
+use weir_dsl::{Dir, Dsl, KeyFormat, KeySpec, SetKey};
+use weir_format::ObjectId;
+use weir_machine::{Machine, Request};
+pub use weir_pool::error::KeyError;
+use weir_zil as zil;
+
+/// Iterations over a passphrase if nothing else is said (`DEFAULT_PBKDF2_ITERATIONS`).
+pub const USUAL_ITERATIONS: u64 = 350_000;
+
+/// A key of its own for a data set.
+#[derive(Clone, Debug)]
+pub struct NewRoot {
+    /// What is stored beside it.
+    pub source: KeySource,
+    /// The key.
+    pub wrapping: Arc<WrappingKey>,
+}
+
+impl NewRoot {
+    /// The key that a `secret` gives: a passphrase gets a salt of its own, and so many `iterations`
+    /// ([`USUAL_ITERATIONS`] if `None`).
+    ///
+    /// # Errors
+    /// [`KeyError::Material`] if the secret cannot be a key of that format.
+    pub async fn new(
+        machine: &Machine,
+        name: &str,
+        format: KeyFormat,
+        location: &str,
+        iterations: Option<u64>,
+        secret: Vec<u8>,
+    ) -> Result<Self, PoolError> {
+        let (salt, iterations) = match format {
+            KeyFormat::Passphrase => (machine.entropy.u64().max(1), iterations.unwrap_or(USUAL_ITERATIONS)),
+            KeyFormat::Hex | KeyFormat::Raw => (0, 0),
+        };
+        let wrapping = derive(machine, name, format, (salt, iterations), secret).await?;
+        let source = KeySource { format, salt, iterations, location: location.to_owned() };
+        Ok(NewRoot { source, wrapping })
+    }
+}
+
+/// How a new data set is encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Crypt {
+    /// As the one above it.
+    #[default]
+    Inherit,
+    /// Not at all.
+    Off,
+    /// With this cipher.
+    With(Suite),
+}
+
+/// What is asked of a new data set's encryption.
+#[derive(Clone, Debug, Default)]
+pub struct Encryption {
+    /// The cipher.
+    pub crypt: Crypt,
+    /// Its own key; `None` for that of the data set above.
+    pub root: Option<NewRoot>,
+}
+
+/// How a key is changed.
+#[derive(Clone, Debug)]
+pub enum KeyChange {
+    /// The data set has this key of its own from now on.
+    New(NewRoot),
+    /// It uses that of the data set above.
+    Inherit,
+}
+
+/// What was found right for a new data set.
+pub(crate) struct KeyPlan {
+    suite: Suite,
+    key: NewKey,
+    wrapping: Arc<WrappingKey>,
+}
+
+/// The keys of a pool that are loaded.
+#[derive(Default)]
+pub struct KeyStore(Mutex<Loaded>);
+
+#[derive(Default)]
+struct Loaded {
+    /// By the directory of the encryption root.
+    wrapping: BTreeMap<ObjectId, Arc<WrappingKey>>,
+    /// By the key object.
+    keys: BTreeMap<ObjectId, SetKey>,
+}
+
+impl std::fmt::Debug for KeyStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeyStore({} roots)", self.loaded().wrapping.len())
+    }
+}
+
+impl KeyStore {
+    /// With what was opened already: wrapping keys by their root's directory, keys by their object.
+    pub(crate) fn new(wrapping: BTreeMap<ObjectId, Arc<WrappingKey>>, keys: BTreeMap<ObjectId, SetKey>) -> Self {
+        KeyStore(Mutex::new(Loaded { wrapping, keys }))
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key of the data sets of a directory, if they are encrypted and it is loaded.
+    pub fn of(&self, dir: Option<&Dir>) -> Option<SetKey> {
+        let object = dir?.crypto_key()?;
+        self.loaded().keys.get(&object).cloned()
+    }
+
+    /// The key objects whose keys are loaded.
+    pub fn key_objects(&self) -> BTreeSet<ObjectId> {
+        self.loaded().keys.keys().copied().collect()
+    }
+
+    /// Whether none is loaded.
+    pub fn is_empty(&self) -> bool {
+        self.loaded().keys.is_empty()
+    }
+
+    fn wrapping(&self, root: ObjectId) -> Option<Arc<WrappingKey>> {
+        self.loaded().wrapping.get(&root).cloned()
+    }
+
+    /// Puts in what a root's key opened.
+    pub(crate) fn insert(
+        &self,
+        root: ObjectId,
+        wrapping: Arc<WrappingKey>,
+        keys: impl IntoIterator<Item = (ObjectId, SetKey)>,
+    ) {
+        let mut loaded = self.loaded();
+        loaded.wrapping.insert(root, wrapping);
+        loaded.keys.extend(keys);
+    }
+
+    /// Lets it be true again after roots moved or data sets went: what no directory leads to is dropped.
+    pub(crate) async fn settle(&self, rq: &Request, dsl: &Dsl) -> Result<(), PoolError> {
+        let (mut objects, mut roots) = (BTreeSet::new(), BTreeSet::new());
+        for dir in dsl.dirs() {
+            let Some(object) = dir.crypto_key() else { continue };
+            let Some(spec) = dsl.key_spec(rq, dir).await? else { continue };
+            objects.insert(object);
+            roots.insert(spec.root);
+            let mut loaded = self.loaded();
+            if loaded.keys.contains_key(&object) && !loaded.wrapping.contains_key(&spec.root) {
+                let opens = |key: &&Arc<WrappingKey>| DatasetKey::unwrap(key, &spec.wrapped).is_ok();
+                if let Some(key) = loaded.wrapping.values().find(opens).cloned() {
+                    loaded.wrapping.insert(spec.root, key);
+                }
+            }
+        }
+        let mut loaded = self.loaded();
+        loaded.keys.retain(|object, _| objects.contains(object));
+        loaded.wrapping.retain(|root, _| roots.contains(root));
+        Ok(())
+    }
+}
+
+/// An encryption root that was asked for by name.
+struct Root {
+    dsl: Arc<Dsl>,
+    dir: ObjectId,
+    spec: KeySpec,
+}
+
+/// A wrapping key from a secret. A passphrase takes its time, away from the tasks.
+async fn derive(
+    machine: &Machine,
+    name: &str,
+    format: KeyFormat,
+    (salt, iterations): (u64, u64),
+    secret: Vec<u8>,
+) -> Result<Arc<WrappingKey>, PoolError> {
+    let made = machine.compute.run(move || format.wrapping_key(&secret, salt, iterations)).await;
+    let lost = |_| ChangeError::busy(name, "the computation of its key was lost");
+    let made = made.map_err(lost)?;
+    Ok(made.map(Arc::new).map_err(|error| KeyError::Material { name: name.to_owned(), error })?)
+}
+
+impl Engine {
+    /// An encryption root by its name.
+    async fn encryption_root(&self, rq: &Request, name: &str) -> Result<Root, PoolError> {
+        let dsl = self.dsl_now(rq).await?;
+        let dir = dsl.dir_named(name).ok_or_else(|| ChangeError::missing(name))?;
+        let plain = || KeyError::NotEncrypted { name: name.to_owned() };
+        let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
+        let dir = dir.id;
+        if spec.root != dir {
+            let root = dsl.dir(spec.root).map_or_else(String::new, |root| root.name.clone());
+            return Err(KeyError::NotRoot { name: name.to_owned(), root }.into());
+        }
+        Ok(Root { dsl, dir, spec })
+    }
+
+    /// Whether the key of a data set is loaded; `None` if it is not encrypted.
+    ///
+    /// # Errors
+    /// If there is none of that name, or it cannot be read.
+    pub async fn is_key_loaded(&self, rq: &Request, name: &str) -> Result<Option<bool>, PoolError> {
+        let _steady = self.steady.lock().await;
+        let dsl = self.dsl_now(rq).await?;
+        let dir = dsl.dir_named(name).ok_or_else(|| ChangeError::missing(name))?;
+        Ok(dir.crypto_key().map(|_| self.keys.of(Some(dir)).is_some()))
+    }
+
+    /// Whether `secret` is the key of an encryption root (`zfs load-key -n`).
+    ///
+    /// # Errors
+    /// [`KeyError::Wrong`] if not, and others that say why it cannot be one.
+    pub async fn check_key(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
+        self.open_keys(rq, name, secret).await.map(drop)
+    }
+
+    /// What the secret of an encryption root opens: the root's directory and wrapping key, and keys by their object.
+    async fn open_keys(
+        &self,
+        rq: &Request,
+        name: &str,
+        secret: Vec<u8>,
+    ) -> Result<(ObjectId, Arc<WrappingKey>, Vec<(ObjectId, SetKey)>), PoolError> {
+        let spec = {
+            let _steady = self.steady.lock().await;
+            self.encryption_root(rq, name).await?.spec
+        };
+        let format = spec.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
+        let wrapping = derive(&self.machine, name, format, (spec.salt, spec.iterations), secret).await?;
+        let _steady = self.steady.lock().await;
+        let root = self.encryption_root(rq, name).await?;
+        let keys = root.opened_by(rq, &wrapping).await.map_err(|error| match error {
+            PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
+                KeyError::Wrong { name: name.to_owned() }.into()
+            }
+            other => other,
+        })?;
+        Ok((root.dir, wrapping, keys))
+    }
+
+    /// Loads the key of an encryption root: all data sets that it wraps can be read and changed from now on.
+    ///
+    /// # Errors
+    /// Those of [`Engine::check_key`]; [`KeyError::Loaded`].
+    pub async fn load_key(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
+        if self.is_key_loaded(rq, name).await? == Some(true) {
+            return Err(KeyError::Loaded { name: name.to_owned() }.into());
+        }
+        let (root, wrapping, keys) = self.open_keys(rq, name, secret).await?;
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                // What is open without its key is opened anew with it, once its header is written.
+                syncing.sync_sets().await?;
+                let engine = syncing.engine;
+                engine.sets.all().iter().filter(|open| open.set.is_locked()).for_each(|open| {
+                    engine.sets.remove(open.set.id());
+                });
+                engine.keys.insert(root, wrapping, keys);
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Unloads the key of an encryption root, and wipes it.
+    ///
+    /// # Errors
+    /// [`KeyError::Busy`] while somebody uses one of its data sets, [`KeyError::Unloaded`], [`KeyError::NotRoot`].
+    pub async fn unload_key(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
+        if self.is_key_loaded(rq, name).await? == Some(false) {
+            return Err(KeyError::Unloaded { name: name.to_owned() }.into());
+        }
+        let members = {
+            let _steady = self.steady.lock().await;
+            let root = self.encryption_root(rq, name).await?;
+            root.members(rq).await?.into_iter().map(|dir| dir.name.clone()).collect::<Vec<String>>()
+        };
+        let mut closings = Vec::new();
+        for member in members {
+            let closing = self.closing(&member).await;
+            closings.push(closing.map_err(|_| KeyError::Busy { name: member })?);
+        }
+        let name = name.to_owned();
+        let done = self.sync_task(move |syncing: &mut Syncing<'_>| Box::pin(unload(syncing, name))).await;
+        let is_done = done.is_ok();
+        for closing in closings {
+            // What was not unloaded opens again.
+            let _ = closing.end(if is_done { Ok(()) } else { Err(PoolError::from(KeyError::NotLoaded)) });
+        }
+        done
+    }
+
+    /// Gives a data set another key, or lets it use that of the one above. Its own key must be loaded.
+    ///
+    /// # Errors
+    /// Each [`KeyError`] that says why not.
+    pub async fn change_key(&self, name: String, change: KeyChange) -> Result<(), PoolError> {
+        self.sync_task(move |syncing: &mut Syncing<'_>| Box::pin(change_key(syncing, name, change))).await
+    }
+}
+
+impl Root {
+    /// The directories whose keys it wraps.
+    async fn members(&self, rq: &Request) -> Result<Vec<&Dir>, PoolError> {
+        let mut out = Vec::new();
+        for dir in self.dsl.dirs() {
+            if self.dsl.key_spec(rq, dir).await?.is_some_and(|spec| spec.root == self.dir) {
+                out.push(dir);
+            }
+        }
+        Ok(out)
+    }
+
+    async fn opened_by(&self, rq: &Request, wrapping: &WrappingKey) -> Result<Vec<(ObjectId, SetKey)>, PoolError> {
+        let mut out = BTreeMap::new();
+        for dir in self.members(rq).await? {
+            let Some(object) = dir.crypto_key().filter(|object| !out.contains_key(object)) else { continue };
+            if let Some(key) = self.dsl.load_key(rq, dir, wrapping).await? {
+                out.insert(object, key);
+            }
+        }
+        Ok(out.into_iter().collect())
+    }
+}
+
+/// Takes all that a root's key opens out of the sets, which are closed, and drops the key; in syncing context.
+async fn unload(syncing: &mut Syncing<'_>, name: String) -> Result<(), PoolError> {
+    let (rq, engine) = (syncing.change.rq, syncing.engine);
+    syncing.sync_sets().await?;
+    let root = engine.encryption_root(rq, &name).await?;
+    let (mut heads, mut objects) = (Vec::new(), BTreeSet::new());
+    for dir in root.members(rq).await? {
+        objects.extend(dir.crypto_key());
+        let head = root.dsl.head(rq, dir).await?;
+        if let Some(open) = engine.sets.get(head.objset()) {
+            if !open.set.is_closed() {
+                return Err(KeyError::Busy { name: dir.name.clone() }.into());
+            }
+            heads.push((head, open.zil.is_some_and(|log| !zil::needs_replay(&log.header()))));
+        }
+    }
+    for (head, has_log) in &heads {
+        // A log that was not replayed stays for who loads the key again.
+        if *has_log {
+            close(syncing, &head.name).await?;
+            clear_log(syncing, head.id).await?;
+        }
+    }
+    syncing.sync_sets().await?;
+    heads.iter().for_each(|(head, _)| drop(engine.sets.remove(head.objset())));
+    let mut loaded = engine.keys.loaded();
+    objects.iter().filter_map(|object| loaded.keys.remove(object)).for_each(|key| key.revoke());
+    loaded.wrapping.remove(&root.dir);
+    drop(loaded);
+    engine.cache.clear();
+    Ok(())
+}
+
+async fn change_key(syncing: &mut Syncing<'_>, name: String, change: KeyChange) -> Result<(), PoolError> {
+    let (rq, engine) = (syncing.change.rq, syncing.engine);
+    let dsl = engine.dsl_now(rq).await?;
+    let dir = dsl.dir_named(&name).ok_or_else(|| ChangeError::missing(&name))?;
+    let plain = || KeyError::NotEncrypted { name: name.clone() };
+    let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
+    let parent = dsl.dir(dir.phys.parent);
+    if parent.is_some_and(|_| dir.phys.origin.0 != 0) && syncing.change.is_clone(dir.id).await? {
+        return Err(KeyError::Clone.into());
+    }
+    let (new_root, wrapping) = match change {
+        KeyChange::New(new) => {
+            let old = engine.keys.wrapping(spec.root).ok_or(KeyError::NotLoaded)?;
+            syncing.change.change_key(&name, &old, &new.wrapping, &new.source).await?;
+            (dir.id, new.wrapping)
+        }
+        KeyChange::Inherit => {
+            if spec.root != dir.id {
+                return Err(KeyError::InheritsAlready.into());
+            }
+            let above = dsl.key_spec(rq, parent.ok_or(KeyError::NoParent)?).await?.ok_or(KeyError::PlainParent)?.root;
+            let above_key = engine.keys.wrapping(above).ok_or(KeyError::ParentNotLoaded)?;
+            let old = engine.keys.wrapping(spec.root).ok_or(KeyError::NotLoaded)?;
+            syncing.change.inherit_key(&name, &old, &above_key).await?;
+            (above, above_key)
+        }
+    };
+    engine.keys.insert(new_root, wrapping, []);
+    engine.keys.settle(rq, &*engine.dsl_now(rq).await?).await
+}
+
+/// Checks that a new data set may be encrypted as asked; `None` if it is not encrypted. In syncing context.
+pub(crate) async fn plan(
+    syncing: &mut Syncing<'_>,
+    name: &str,
+    asked: &Encryption,
+) -> Result<Option<KeyPlan>, PoolError> {
+    let (rq, engine) = (syncing.change.rq, syncing.engine);
+    let above = match name.rsplit_once('/') {
+        None => None,
+        Some((above, _)) => {
+            let dsl = engine.dsl_now(rq).await?;
+            let dir = dsl.dir_named(above).ok_or_else(|| ChangeError::NoParent { name: name.to_owned() })?;
+            dsl.key_spec(rq, dir).await?
+        }
+    };
+    let suite = match (asked.crypt, &above) {
+        (Crypt::With(suite), _) => suite,
+        (Crypt::Inherit, Some(spec)) => {
+            let of = spec.wrapped.suite();
+            of.map_err(|error| ObjectError::Key { dataset: name.to_owned(), error })?
+        }
+        (Crypt::Off, _) | (Crypt::Inherit, None) if asked.root.is_some() => return Err(KeyError::Off.into()),
+        (Crypt::Off, _) | (Crypt::Inherit, None) => return Ok(None),
+    };
+    for feature in ["encryption", "bookmark_v2"] {
+        if !syncing.change.is_enabled(feature).await? {
+            return Err(KeyError::NoFeature.into());
+        }
+    }
+    let (key, wrapping) = match (&asked.root, above) {
+        (Some(new), _) => (NewKey::Root(new.source.clone()), new.wrapping.clone()),
+        (None, None) => return Err(KeyError::NoFormat.into()),
+        (None, Some(spec)) => (NewKey::Inherited, engine.keys.wrapping(spec.root).ok_or(KeyError::RootNotLoaded)?),
+    };
+    Ok(Some(KeyPlan { suite, key, wrapping }))
+}
+
+/// Encrypts what was just made, as planned. Gives the key that its set is opened with.
+pub(crate) async fn encrypt(syncing: &mut Syncing<'_>, made: Created, plan: &KeyPlan) -> Result<SetKey, PoolError> {
+    let (object, root, key) = syncing.change.encrypt_new(made, plan.suite, &plan.key, &plan.wrapping).await?;
+    syncing.engine.keys.insert(root, plan.wrapping.clone(), [(object, key.clone())]);
+    Ok(key)
+}

@@ -1,0 +1,217 @@
+//! Writing labels and uberblocks: the last step of each transaction group, and the one that makes it true.
+//!
+//! ```text
+//!   all blocks of the txg ─► flush ─► labels 0 and 2 ─► flush ─► uberblocks ─► flush ─► labels 1 and 3 ─► flush
+//! ```
+//!
+//! Labels are only written when the configuration changed. The power may fail at any point: before an uberblock is
+//! there, the old one counts, and labels 1 and 3 are those that go with it; once one is there, labels 0 and 2 go with
+//! it. An uberblock stands in the slot `txg mod slots` of the ring of all four labels of a leaf, so that the states of
+//! the txgs before stay where they are.
+//!
+//! What fails: a leaf that cannot be written to is only named, as long as another one could be; a txg is true when one
+//! uberblock is written and flushed.
+//!
+//! Source: OpenZFS `module/zfs/vdev_label.c` (theory at its top, `vdev_config_sync`, `vdev_label_init`).
+
+use super::config::{Config, aux_label_list};
+use futures_util::future::join_all;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weir_codec::checksum::Verifier;
+use weir_codec::checksum::embedded::seal_embedded;
+use weir_format::{ChecksumKind, Endian, NvList, Txg, Uberblock, label};
+use weir_machine::{Buf, Disk, DiskError};
+use weir_pool::error::PoolError;
+
+/// A device whose labels the pool writes.
+#[derive(Clone)]
+pub struct Leaf {
+    /// GUID of the leaf vdev.
+    pub guid: u64,
+    /// Index of its top-level vdev.
+    pub top: usize,
+    /// log2 of the sector size of its top-level vdev, which sizes the slots of the ring.
+    pub ashift: u64,
+    /// Whether its top-level vdev is a log: those get no uberblocks unless all do.
+    pub is_log: bool,
+    /// Where it is.
+    pub path: PathBuf,
+    /// The device.
+    pub disk: Arc<dyn Disk>,
+}
+
+impl std::fmt::Debug for Leaf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Leaf({} {})", self.guid, self.path.display())
+    }
+}
+
+impl Leaf {
+    fn error(&self, source: DiskError) -> PoolError {
+        PoolError::Disk { path: self.path.clone(), source }
+    }
+
+    /// Writes `area`, sealed for its place, at `at` of label `index`.
+    async fn write(&self, index: usize, at: usize, mut area: Vec<u8>) -> Result<(), DiskError> {
+        let size = self.disk.geometry().size_bytes;
+        let too_small = DiskError::Refused { op: weir_machine::Op::Write, why: "too small for four labels" };
+        let offset = label::label_offset(index, size).ok_or(too_small.clone())? + at as u64;
+        let verifier = Verifier::Label { offset_bytes: offset };
+        seal_embedded(ChecksumKind::Label, Endian::Little, verifier, &mut area).map_err(|_| too_small)?;
+        self.disk.write(offset, Buf::copy_from(&area)).await.map(drop)
+    }
+
+    /// Writes the configuration into the labels of `indices`.
+    async fn write_config(&self, indices: [usize; 2], packed: &[u8]) -> Result<(), DiskError> {
+        let mut area = packed.to_vec();
+        area.resize(label::CONFIG.len(), 0);
+        for index in indices {
+            self.write(index, label::CONFIG.start, area.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_uberblock(&self, uberblock: &Uberblock) -> Result<(), DiskError> {
+        let slot = (uberblock.txg.0 % label::uberblock_slots(self.ashift) as u64) as usize;
+        let Some(range) = label::uberblock_range(slot, self.ashift) else { return Ok(()) };
+        let mut area = uberblock.encode();
+        area.resize(range.len(), 0);
+        let writes = (0..label::LABELS).map(|index| self.write(index, range.start, area.clone()));
+        for written in join_all(writes).await {
+            written?;
+        }
+        self.disk.flush().await
+    }
+}
+
+/// The packed configuration, if it fits into a label.
+fn packed(list: &NvList) -> Result<Vec<u8>, PoolError> {
+    let bytes = list.encode_xdr();
+    if bytes.len() + label::SelfChecksum::SIZE > label::CONFIG.len() {
+        return Err(PoolError::Refused { what: "the vdevs' configuration is larger than a label".into() });
+    }
+    Ok(bytes)
+}
+
+/// Makes a device blank for a new pool: four labels that say `list`, no boot environment, no uberblock. Nor anything
+/// before them: the partition table of a device that is taken whole would go on leading to what lay in its partitions.
+pub async fn initialize(leaf: &Leaf, list: &NvList) -> Result<(), PoolError> {
+    let packed = packed(list)?;
+    let blank = async {
+        for index in 0..label::LABELS {
+            if let Some(at) = label::label_offset(index, leaf.disk.geometry().size_bytes) {
+                leaf.disk.write(at, Buf::zeroed(label::BOOT_ENV.start)).await?;
+            }
+            leaf.write(index, label::BOOT_ENV.start, vec![0; label::BOOT_ENV.len()]).await?;
+            leaf.write(index, label::RING.start, vec![0; label::RING.len()]).await?;
+        }
+        leaf.write_config([0, 2], &packed).await?;
+        leaf.write_config([1, 3], &packed).await?;
+        leaf.disk.flush().await
+    };
+    blank.await.map_err(|e| leaf.error(e))
+}
+
+/// Makes a device a hot spare or a cache: its labels name no pool.
+pub async fn initialize_aux(leaf: &Leaf, version: u64, vdev: &NvList, state: u64) -> Result<(), PoolError> {
+    initialize(leaf, &aux_label_list(version, vdev, state)).await
+}
+
+/// Wipes the labels of a device.
+pub async fn clear(disk: &Arc<dyn Disk>) -> Result<(), DiskError> {
+    let size = disk.geometry().size_bytes;
+    for index in 0..label::LABELS {
+        if let Some(at) = label::label_offset(index, size) {
+            disk.write(at, Buf::zeroed(label::LABEL_BYTES as usize)).await?;
+        }
+    }
+    disk.flush().await
+}
+
+/// Makes a txg true: writes its uberblock, and the configuration if it changed. All blocks of the txg are written and
+/// flushed before.
+///
+/// # Errors
+/// If no leaf of some top-level vdev takes its label, or no leaf at all the uberblock: then the txg did not happen.
+pub async fn commit(
+    leaves: &[Leaf],
+    config: Option<&Config>,
+    uberblock: &Uberblock,
+    txg: Txg,
+) -> Result<Vec<PoolError>, PoolError> {
+    let mut faults = Vec::new();
+    if let Some(config) = config {
+        faults.extend(write_configs(leaves, config, [0, 2], txg).await?);
+    }
+    let chosen = chosen(leaves, config.is_some(), txg);
+    let answers = join_all(chosen.iter().map(|leaf| leaf.write_uberblock(uberblock))).await;
+    let written = answers.iter().filter(|a| a.is_ok()).count();
+    let bad: Vec<PoolError> =
+        chosen.iter().zip(answers).filter_map(|(leaf, a)| a.err().map(|e| leaf.error(e))).collect();
+    if written == 0 {
+        let none = PoolError::Refused { what: "the pool has no device to write an uberblock to".into() };
+        return Err(bad.into_iter().next().unwrap_or(none));
+    }
+    faults.extend(bad);
+    if let Some(config) = config {
+        faults.extend(write_configs(leaves, config, [1, 3], txg).await?);
+    }
+    Ok(faults)
+}
+
+/// Top-level vdevs whose leaves get the uberblock if the configuration did not change (`SPA_SYNC_MIN_VDEVS`).
+const MIN_TOPS: usize = 3;
+
+/// The leaves that get the uberblock: all if the configuration changed, else those of three top-level vdevs.
+fn chosen(leaves: &[Leaf], all: bool, txg: Txg) -> Vec<&Leaf> {
+    let mut tops: Vec<usize> = leaves.iter().filter(|l| !l.is_log).map(|l| l.top).collect();
+    tops.dedup();
+    if all || tops.is_empty() {
+        return leaves.iter().collect();
+    }
+    let first = (txg.0 % tops.len() as u64) as usize;
+    let taken: Vec<usize> = tops.iter().cycle().skip(first).take(MIN_TOPS.min(tops.len())).copied().collect();
+    leaves.iter().filter(|l| taken.contains(&l.top)).collect()
+}
+
+/// Writes two labels of each leaf and flushes. Gives what failed, as long as each top-level vdev has a leaf that did not.
+async fn write_configs(
+    leaves: &[Leaf],
+    config: &Config,
+    indices: [usize; 2],
+    txg: Txg,
+) -> Result<Vec<PoolError>, PoolError> {
+    let one = |leaf: &Leaf| {
+        let leaf = leaf.clone();
+        let packed = config.tops().get(leaf.top).map(|top| {
+            let own = find(top, leaf.guid).unwrap_or(top);
+            packed(&config.label_list(top, own, txg))
+        });
+        async move {
+            let Some(packed) = packed else { return Ok(()) };
+            let packed = packed?;
+            leaf.write_config(indices, &packed).await.map_err(|e| leaf.error(e))?;
+            leaf.disk.flush().await.map_err(|e| leaf.error(e))
+        }
+    };
+    let answers = join_all(leaves.iter().map(one)).await;
+    let mut faults = Vec::new();
+    let good = |top: usize| leaves.iter().zip(&answers).any(|(l, a)| l.top == top && a.is_ok());
+    let lost = leaves.iter().map(|l| l.top).find(|top| !good(*top));
+    for answer in answers {
+        faults.extend(answer.err());
+    }
+    match lost.and_then(|_| faults.pop()) {
+        Some(error) => Err(error),
+        None => Ok(faults),
+    }
+}
+
+/// The vdev with that GUID at or below `vdev`.
+pub(crate) fn find(vdev: &NvList, guid: u64) -> Option<&NvList> {
+    if vdev.get_u64("guid") == Some(guid) {
+        return Some(vdev);
+    }
+    vdev.get_list_array("children").unwrap_or_default().iter().find_map(|c| find(c, guid))
+}

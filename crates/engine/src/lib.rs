@@ -1,0 +1,380 @@
+//! The engine of a pool that is written: who lets changes in, and who brings them to the disks.
+//!
+//! ```text
+//!   clients ──► gate ──► open group ──────────────┐ every 5 s, when enough waits, or when somebody asks
+//!   administrators ──► queue of sync tasks ───────┤
+//!                                                 ▼
+//!                                    syncer: one task, one group at a time ([`syncing`])
+//! ```
+//!
+//! The parts: the *machine*; the *cache* with the blocks below it; the *MOS*, live; the *gate*; the *sets* that are open for
+//! changes; the *keys* that are loaded; the *events*; the *queue*; what is *shown* to those who ask how the pool stands.
+//! What the syncer alone needs is its own ([`syncing::Core`]) and nobody else's.
+//!
+//! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
+//! are told, and the disks keep the last group that was whole.
+
+pub mod add;
+pub mod administer;
+pub(crate) mod allocation;
+pub mod aside;
+pub mod autotrim;
+pub mod clones;
+pub mod config;
+pub mod create;
+pub mod datasets;
+pub mod events;
+pub mod gate;
+pub mod keys;
+pub mod labels;
+pub mod missed;
+pub mod open;
+pub mod open_set;
+pub mod reading;
+pub mod scrub;
+pub mod sets;
+pub mod space;
+pub mod syncing;
+pub mod tasks;
+mod trim;
+mod unflushed;
+pub mod view;
+
+pub use add::Additions;
+pub use config::{Config, Host};
+pub use create::{CreateOptions, Layout, NewLeaf, NewTop};
+pub use events::{Event, Events};
+pub use gate::{DirtyLimits, PoolGate, PoolSpace};
+pub use keys::{Crypt, Encryption, KeyChange, KeyError, KeyStore, NewRoot};
+pub use open::ImportOptions;
+pub use reading::{Comparison, Reading};
+pub use syncing::{Core, Syncing};
+pub use tasks::Task;
+pub use view::{Datasets, View};
+
+use futures_util::future::{Either, select};
+use futures_util::lock::Mutex as AsyncMutex;
+use sets::{Door, OpenSet, Sets};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tasks::Queue;
+use weir_cache::Cache;
+use weir_dmu::ObjectSet;
+use weir_dmu::live::Gate;
+use weir_dmu::txg::TxGroups;
+use weir_dsl::Dsl;
+use weir_files::FileSystem;
+use weir_format::{Txg, Uberblock};
+use weir_machine::{JoinHandle, Machine, Nanos, Request};
+use weir_pool::assemble::state;
+use weir_pool::error::PoolError;
+
+/// How long a group stays open when nobody is in a hurry (`zfs_txg_timeout`).
+pub const GROUP_TIME: Duration = Duration::from_secs(5);
+
+/// How the pool stands, as of the last group.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The configuration.
+    pub config: Config,
+    /// The last uberblock.
+    pub uberblock: Uberblock,
+    /// What went wrong with labels.
+    pub faults: Vec<String>,
+}
+
+/// A pool, open for reading and writing.
+pub struct Engine {
+    /// What it runs on.
+    pub machine: Machine,
+    /// The cache above its blocks.
+    pub cache: Arc<Cache>,
+    /// The meta object set.
+    pub mos: Arc<ObjectSet>,
+    /// Who lets transactions begin.
+    pub gate: Arc<PoolGate>,
+    /// The sets that are open for changes.
+    pub sets: Sets,
+    /// The keys of encrypted data sets that are loaded.
+    pub keys: KeyStore,
+    /// What happens to it.
+    pub events: Arc<Events>,
+    opened: Nanos,
+    /// Held while a data set is opened: each is opened once.
+    opening: AsyncMutex<()>,
+    /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
+    /// nobody sees a change half done. Nothing else is waited for while it is held.
+    pub(crate) steady: Arc<AsyncMutex<()>>,
+    pub(crate) queue: Queue,
+    /// The vdevs that are sold to data sets.
+    pub(crate) tops: allocation::Tops,
+    /// Held while vdevs are added.
+    adding: AsyncMutex<()>,
+    /// The snapshots that somebody reads.
+    pub reading: Reading,
+    shown: Mutex<Shown>,
+    syncer: Mutex<Option<JoinHandle<Core>>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({} txg {})", self.shown().config.name, self.groups().last_synced())
+    }
+}
+
+/// What an engine is put together from.
+pub(crate) struct Parts {
+    pub machine: Machine,
+    pub cache: Arc<Cache>,
+    pub mos: Arc<ObjectSet>,
+    pub gate: Arc<PoolGate>,
+    pub keys: KeyStore,
+    pub tops: allocation::Tops,
+}
+
+impl Engine {
+    /// Puts the parts together and starts the syncer.
+    pub(crate) fn start(parts: Parts, core: Core) -> Arc<Engine> {
+        let Parts { machine, cache, mos, gate, keys, tops } = parts;
+        let shown = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
+        let events = Events::new(machine.clock.clone(), &core.config);
+        cache.blocks().tree().set_watch(events.clone());
+        let opened = machine.clock.now();
+        let engine = Arc::new(Engine {
+            machine,
+            cache,
+            mos,
+            gate,
+            sets: Sets::default(),
+            keys,
+            events,
+            opened,
+            opening: AsyncMutex::new(()),
+            steady: Arc::default(),
+            queue: Queue::default(),
+            tops,
+            adding: AsyncMutex::new(()),
+            reading: Reading::default(),
+            shown: Mutex::new(shown),
+            syncer: Mutex::default(),
+        });
+        let syncer = engine.machine.tasks.spawn(run(engine.clone(), core));
+        *engine.syncer.lock().unwrap_or_else(PoisonError::into_inner) = Some(syncer);
+        engine
+    }
+
+    /// When it was opened.
+    pub fn opened(&self) -> Nanos {
+        self.opened
+    }
+
+    /// The pool's transaction groups.
+    pub fn groups(&self) -> &Arc<TxGroups> {
+        self.gate.groups()
+    }
+
+    /// How the pool stands.
+    pub fn shown(&self) -> Shown {
+        self.locked_shown().clone()
+    }
+
+    fn locked_shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn show(&self, core: &Core, faults: Vec<PoolError>) {
+        let faults = faults.iter().map(ToString::to_string).collect();
+        *self.locked_shown() = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults };
+    }
+
+    /// The pool's name.
+    pub fn name(&self) -> String {
+        self.locked_shown().config.name.clone()
+    }
+
+    pub(crate) fn suspended(&self, why: &PoolError) -> PoolError {
+        PoolError::Suspended { pool: self.name(), why: why.to_string() }
+    }
+
+    /// The datasets, for who is in the syncer or holds `steady`.
+    pub(crate) async fn dsl_now(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
+        Ok(Dsl::open(rq, self.mos.clone(), &self.name()).await?)
+    }
+
+    /// Waits until all that was done so far is on stable storage.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn sync(&self) -> Result<(), PoolError> {
+        Ok(self.groups().wait_synced(self.groups().open()).await?)
+    }
+
+    /// Waits until `txg` is on stable storage.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<(), PoolError> {
+        Ok(self.groups().wait_synced(txg).await?)
+    }
+
+    /// Has the syncer do something: check, then change. Gives its result when that is on stable storage.
+    ///
+    /// # Errors
+    /// What the task's checks find; [`PoolError::Suspended`].
+    pub async fn sync_task<T: Send + 'static>(&self, task: impl Task<T>) -> Result<T, PoolError> {
+        let closed = || PoolError::Suspended { pool: self.name(), why: "it is closed for changes".into() };
+        let told = self.queue.push(self.groups().open(), task).ok_or_else(closed)?;
+        self.groups().push();
+        told.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Ends all changes: a last group, after which the pool may be opened anywhere.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn export(&self) -> Result<(), PoolError> {
+        self.end(Some(state::EXPORTED)).await
+    }
+
+    /// Ends all changes and says in the labels that the pool is no more. Its blocks stay until they are overwritten.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn destroy(&self) -> Result<(), PoolError> {
+        self.end(Some(state::DESTROYED)).await
+    }
+
+    /// Ends all changes, and leaves the pool as one that is in use.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn stop(&self) -> Result<(), PoolError> {
+        self.end(None).await
+    }
+
+    /// Gives up a pool whose first group failed: returns when nobody has its devices any more.
+    pub(crate) async fn abandon(&self) {
+        // The syncer has ended, or is about to; if not, this ends it.
+        let ended = self.sync_task(|syncing: &mut Syncing<'_>| {
+            syncing.core.ended = true;
+            Box::pin(async { Ok(()) })
+        });
+        let _refused = ended.await;
+        self.wait_ended().await;
+        self.events.end();
+    }
+
+    /// Waits for the syncer to end.
+    async fn wait_ended(&self) {
+        let syncer = self.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(syncer) = syncer {
+            // A syncer that was lost has told so already, to all who waited.
+            let _ended = syncer.await;
+        }
+    }
+
+    async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
+        let done = self.end_as(state).await;
+        match state.filter(|_| done.is_ok()) {
+            Some(state::DESTROYED) => self.events.post("pool_destroy", |_| {}),
+            Some(_) => self.events.post("pool_export", |_| {}),
+            None => {}
+        }
+        self.events.end();
+        done
+    }
+
+    async fn end_as(&self, state: Option<u64>) -> Result<(), PoolError> {
+        for files in self.readers() {
+            self.store_of(&files).await;
+        }
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                if let Some(state) = state {
+                    syncing.core.config.state = state;
+                    syncing.core.config_dirty = true;
+                }
+                syncing.core.ended = true;
+                Ok(())
+            })
+        })
+        .await?;
+        self.wait_ended().await;
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// File systems of which files were read, as is not stored yet.
+    fn readers(&self) -> Vec<Arc<FileSystem>> {
+        let files = |open: OpenSet| match open.door {
+            Some(Door::Files(files)) if files.has_access_times() => Some(files),
+            _ => None,
+        };
+        self.sets.all().into_iter().filter_map(files).collect()
+    }
+
+    /// Memory that the pool may hold: the cache, and what waits for its groups.
+    fn budget_bytes(&self) -> u64 {
+        self.cache.stats().sizes.budget_bytes + self.gate.dirty_limits().max_bytes
+    }
+
+    async fn store_of(&self, files: &FileSystem) {
+        if let Err(error) = files.store_access_times(&Request::internal("access times")).await {
+            tracing::debug!(name = files.name(), %error, "access times are not stored");
+        }
+    }
+
+    /// Stores when files were read, in the groups to come; nobody waits for it.
+    fn store_access_times(self: &Arc<Self>) {
+        for files in self.readers() {
+            let engine = self.clone();
+            self.machine.tasks.spawn(async move { engine.store_of(&files).await });
+        }
+    }
+}
+
+/// The syncer.
+async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
+    loop {
+        let due = engine.machine.clock.now() + GROUP_TIME;
+        if !core.frees_on {
+            let timer = pin!(engine.machine.clock.sleep_until(due));
+            let wanted = pin!(engine.groups().wanted());
+            match select(wanted, timer).await {
+                Either::Left(_) | Either::Right(_) => {}
+            }
+        }
+        let txg = engine.groups().quiesce().await;
+        let (done, answers) = syncing::sync(&engine, &mut core, txg).await;
+        match &done {
+            Ok(()) => {
+                engine.sets.all().iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
+                engine.gate.synced(txg);
+                engine.groups().synced(txg);
+                engine.store_access_times();
+                engine.machine.memory.give_back_above(engine.budget_bytes());
+            }
+            Err(why) => {
+                tracing::error!("pool '{}' is suspended: {why}", engine.name());
+                engine.events.report("io_failure", None);
+                engine.groups().fail(&why.to_string());
+                core.ended = true;
+            }
+        }
+        for answer in answers {
+            answer(done.as_ref().copied().map_err(|why| engine.suspended(why)));
+        }
+        if core.ended {
+            // Also where a group failed with others of its writes still under way: whoever takes the pool next gets its
+            // devices to itself.
+            engine.cache.blocks().tree().close(&engine.machine.clock).await;
+            core.autotrim.end().await;
+            engine.queue.close();
+            // Who still waits for a group waits for nothing.
+            engine.groups().fail("it is closed for changes");
+            return core;
+        }
+    }
+}

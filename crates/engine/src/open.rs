@@ -1,0 +1,416 @@
+//! Opening an existing pool for changes.
+//!
+//! ```text
+//!   Pool::open, its disks for writing ─► may it be written here? ─► free space from the space maps ─► MOS, live
+//!      ─► first group: deferred frees given back, labels with the new host
+//! ```
+//!
+//! What may not be written is refused by name before anything is changed: a pool that another machine uses, one that
+//! lacks devices, one in which something is active that this program reads but does not keep up when it writes.
+//!
+//! Source: OpenZFS `module/zfs/spa.c` (`spa_ld_check_features`, `spa_ld_trusted_config`, `spa_load_impl`),
+//! `cmd/zpool/zpool_main.c` (the checks of `zpool import`).
+
+use super::add::Additions;
+use super::aside::AsideMaps;
+use super::autotrim::AutoTrim;
+use super::clones::Clones;
+use super::config::Config;
+use super::gate::{DirtyLimits, PoolGate};
+use super::keys::KeyStore;
+use super::labels::Leaf;
+use super::missed::Missed;
+use super::space::SpaceMaps;
+use super::syncing::{Core, Syncing};
+use super::{Engine, Host, Parts, allocation, unflushed};
+use crate::create::layout;
+use std::sync::Arc;
+use weir_blocks::Formats;
+use weir_dmu::dedup::Dedup;
+use weir_dmu::live::{OpenGate, Policy};
+use weir_dmu::txg::TxGroups;
+use weir_dmu::{ObjectSet, Opening, zap};
+use weir_format::dsl::pool as names;
+use weir_format::{DslDataset, DslDir, Endian, ObjectId, ObjectType, Txg, features};
+use weir_machine::{Access, Machine, Request};
+use weir_pool::assemble::state;
+use weir_pool::config::{Class, VdevConfig, VdevKind};
+use weir_pool::error::PoolError;
+use weir_pool::open::{OpenOptions, Pool};
+use weir_pool::{allocated, dtl, label};
+
+/// Features that may be in use in a pool that is read, but not in one that is written.
+const NOT_WRITTEN: [&str; 1] = ["draid_failure_domains"];
+
+/// How a pool is opened for changes.
+#[derive(Clone, Debug)]
+pub struct ImportOptions {
+    /// Which pool, and where.
+    pub open: OpenOptions,
+    /// Its new name.
+    pub new_name: Option<String>,
+    /// Open it though another machine used it last, or it was destroyed.
+    pub force: bool,
+    /// Give up what intent logs on missing devices hold (`zpool import -m`).
+    pub without_logs: bool,
+    /// Who opens it.
+    pub host: Host,
+    /// How much may wait in memory.
+    pub dirty: DirtyLimits,
+}
+
+impl ImportOptions {
+    /// The pool as it is.
+    pub fn new(open: OpenOptions) -> Self {
+        let (new_name, force, without_logs, host, dirty) = Default::default();
+        ImportOptions { open, new_name, force, without_logs, host, dirty }
+    }
+}
+
+fn refused(pool: &Pool, what: impl std::fmt::Display) -> PoolError {
+    PoolError::Refused { what: format!("pool '{}' cannot be opened for writing: {what}", pool.name()) }
+}
+
+impl Engine {
+    /// Opens a pool for reading and writing. When this returns, its labels name this machine.
+    ///
+    /// # Errors
+    /// Those of [`Pool::open`]; [`PoolError::Refused`] if it may not be written here.
+    pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
+        Self::add(machine, options, &Additions::default()).await
+    }
+
+    /// Opens a pool for reading and writing, with more vdevs than it had.
+    ///
+    /// # Errors
+    /// Those of [`Engine::import`] and [`Engine::create`].
+    pub async fn add(machine: &Machine, options: &ImportOptions, more: &Additions) -> Result<Arc<Engine>, PoolError> {
+        let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
+        check_owner(&pool, options)?;
+        check_activity(&pool, options).await?;
+        check_devices(&pool)?;
+        check_sizes(&pool)?;
+        check_features(&pool)?;
+        let rq = &Request::internal("import");
+        check_tree(rq, &pool).await?;
+        check_dead_lists(rq, &pool).await?;
+        for (name, why) in UNDER_WAY {
+            if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_under_way(name, &words)) {
+                return Err(refused(&pool, why));
+            }
+        }
+        // Who was taken out of service is not written to, and so misses what is written now.
+        let tree = pool.tree.clone();
+        for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline || leaf.faulted) {
+            pool.devices.remove(&leaf.guid);
+        }
+        let mut config = config_of(&pool, options)?;
+        let added = more.join(machine, &mut pool, &mut config).await?;
+        let absent: Vec<u64> =
+            tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
+        let engine = assemble(machine, options, pool, config).await?;
+        absent.into_iter().for_each(|leaf| engine.events.report("vdev.open_failed", Some(leaf)));
+        let without_logs = options.without_logs;
+        let first = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let done = match unflushed::first_group(syncing, without_logs).await {
+                    Ok(()) => added.make(syncing).await,
+                    failed => failed,
+                };
+                // Of logs that this group does not claim, the next import would believe that they are.
+                syncing.or_give_up(done)
+            })
+        });
+        if let Err(error) = first.await {
+            engine.abandon().await;
+            return Err(error);
+        }
+        engine.events.post("pool_import", |_| {});
+        Ok(engine)
+    }
+}
+
+/// Whose pool it is.
+fn check_owner(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
+    let label = &pool.label;
+    if options.force {
+        return Ok(());
+    }
+    if label.state == state::DESTROYED {
+        return Err(refused(pool, "it was destroyed; -D -f brings it back"));
+    }
+    let other = label.hostid.filter(|id| *id != options.host.id);
+    if let (state::ACTIVE, Some(id)) = (label.state, other) {
+        let host = label.hostname.as_deref().unwrap_or("unknown");
+        return Err(refused(
+            pool,
+            format!("it may be in use on another machine ({host}, hostid {id:x}); -f forces it"),
+        ));
+    }
+    let mmp = pool.uberblock.mmp.is_some_and(|m| m.delay_ns != 0);
+    if mmp {
+        return Err(refused(pool, "its property multihost is on, and this program does not keep that protection up"));
+    }
+    Ok(())
+}
+
+/// Of a pool with the property multihost, whether another machine is at work on it: nothing forces that
+/// (`spa_activity_check`).
+async fn check_activity(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
+    let guarded = pool.uberblock.mmp.filter(|mmp| mmp.delay_ns != 0);
+    let elsewhere = pool.label.state == state::ACTIVE && pool.label.hostid != Some(options.host.id);
+    let Some(mmp) = guarded.filter(|_| elsewhere) else { return Ok(()) };
+    let before = newest(pool).await;
+    pool.machine.clock.sleep(mmp.activity_check_duration()).await;
+    if newest(pool).await == before {
+        return Ok(());
+    }
+    let host = pool.label.hostname.as_deref().unwrap_or("another machine");
+    Err(refused(pool, format!("{host} is writing to it this very moment")))
+}
+
+/// The highest rank of the uberblocks that the devices have now.
+async fn newest(pool: &Pool) -> Option<(Txg, u64, u16)> {
+    let mut ranks = Vec::new();
+    for device in pool.devices.values() {
+        ranks.extend(label::read(&device.disk).await.ring.iter().map(|slot| slot.uberblock.rank()));
+    }
+    ranks.into_iter().max()
+}
+
+fn check_devices(pool: &Pool) -> Result<(), PoolError> {
+    if pool.uberblock.endian != Endian::Little {
+        return Err(refused(pool, "a machine of the other byte order wrote it"));
+    }
+    if !VERSIONS.contains(&pool.config.version) {
+        return Err(refused(pool, format!("it has version {}", pool.config.version)));
+    }
+    for vdev in pool.tree.walk() {
+        let odd = match vdev.kind {
+            _ if vdev.removing && vdev.kind != VdevKind::Indirect => Some("a vdev is being removed from it"),
+            VdevKind::DraidSpare => Some("a distributed spare of dRAID stands in for a device"),
+            _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being widened"),
+            _ => None,
+        };
+        if let Some(odd) = odd {
+            return Err(refused(pool, odd));
+        }
+    }
+    Ok(())
+}
+
+/// A device that became smaller has no place for its last labels but among what is stored (`vdev_open`).
+fn check_sizes(pool: &Pool) -> Result<(), PoolError> {
+    for top in pool.tree.children.iter().filter(|top| top.is_concrete()) {
+        let metaslab = 1u64.checked_shl(top.metaslab_shift as u32).unwrap_or(u64::MAX);
+        check_size(pool, top, top.asize_bytes / metaslab * metaslab)?;
+    }
+    Ok(())
+}
+
+/// Checks that what is there of a vdev has room for so many bytes (`vdev_op_min_asize`).
+fn check_size(pool: &Pool, vdev: &VdevConfig, least_bytes: u64) -> Result<(), PoolError> {
+    let sides = vdev.children.len() as u64;
+    let each = match vdev.kind {
+        VdevKind::Raidz { .. } => least_bytes.div_ceil(sides.max(1)),
+        VdevKind::Draid { spares, .. } => least_bytes.div_ceil(sides.saturating_sub(spares.into()).max(1)),
+        _ => least_bytes,
+    };
+    let device = pool.devices.get(&vdev.guid).filter(|_| vdev.is_leaf() && !vdev.offline && !vdev.faulted);
+    if let Some(device) = device
+        && layout::leaf_asize_bytes(device.disk.geometry().size_bytes) < least_bytes
+    {
+        return Err(refused(
+            pool,
+            format!("{} is smaller than it was: what was stored at its end is gone", device.name()),
+        ));
+    }
+    vdev.children.iter().try_for_each(|child| check_size(pool, child, each))
+}
+
+/// Directories that every pool has for itself (older ones not all of them).
+const OWN_DIRS: [&str; 3] = ["$MOS", "$FREE", "$ORIGIN"];
+/// The versions of pools that are written: the last that had a number of its own, and that of features.
+const VERSIONS: [u64; 2] = [28, features::VERSION_FEATURES];
+/// What of an operation that was begun stands in the MOS directory, and why the pool cannot be written meanwhile.
+const UNDER_WAY: [(&str, &str); 2] = [
+    (names::REMOVING, "a vdev is being removed from it"),
+    (names::CONDENSING_INDIRECT, "the mapping of a removed vdev is being shortened"),
+];
+/// The state of a removal that goes on (`DSS_SCANNING`).
+const REMOVAL_GOES_ON: u64 = 1;
+
+fn is_under_way(name: &str, words: &[u64]) -> bool {
+    name != names::REMOVING || words.first() == Some(&REMOVAL_GOES_ON)
+}
+
+fn check_features(pool: &Pool) -> Result<(), PoolError> {
+    let all = pool.features.for_read.iter().chain(&pool.features.for_write);
+    for (guid, _) in all.filter(|(_, count)| **count > 0) {
+        let Some(feature) = features::by_guid(guid) else {
+            return Err(refused(pool, format!("it uses the feature {guid}, which is not known; it can be read")));
+        };
+        if NOT_WRITTEN.contains(&feature.name) {
+            let name = feature.name;
+            return Err(refused(pool, format!("it uses feature@{name}, which is not kept up; it can be read")));
+        }
+    }
+    Ok(())
+}
+
+/// The way up from each directory of datasets is the way down that led to it: space is booked upwards. Who only reads does
+/// without what cannot be found.
+async fn check_tree(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
+    if let Some((name, error)) = pool.dsl.damaged().first() {
+        return Err(refused(pool, format!("its dataset '{name}' cannot be found: {error}")));
+    }
+    let lost = |name: &str| refused(pool, format!("its dataset '{name}' does not say where it stands"));
+    let (set, Some(root)) = (&pool.mos.set, pool.dsl.root()) else { return Err(lost(pool.name())) };
+    if root.phys.parent.0 != 0 {
+        return Err(lost(&root.name));
+    }
+    for dir in pool.dsl.dirs() {
+        for child in dir.children.iter().filter_map(|child| pool.dsl.dir(*child)) {
+            if child.phys.parent != dir.id {
+                return Err(lost(&child.name));
+            }
+        }
+    }
+    // ZFS's own, which have no name for users.
+    for name in OWN_DIRS {
+        let Some(id) = zap::lookup_word(rq, set, root.phys.children, name).await?.map(ObjectId) else { continue };
+        let object = set.object(rq, id).await?;
+        let phys = DslDir::decode(object.dnode.bonus(), object.dnode.endian);
+        let phys = phys.map_err(|e| PoolError::Decode { what: format!("directory {name}"), source: e })?;
+        if object.dnode.bonus_type != ObjectType::DSL_DIR || phys.parent != root.id {
+            return Err(lost(name));
+        }
+    }
+    Ok(())
+}
+
+/// The version from which on dead lists tell births apart (`SPA_VERSION_DIR_CLONES`).
+const DEAD_LISTS: u64 = 26;
+
+/// A dead list of before, which a dataset of an upgraded pool may still have, can be read, but not cut and joined: half of
+/// a snapshot would be made or destroyed before that is found out.
+async fn check_dead_lists(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
+    let created = pool.mos.named(rq, names::CREATION_VERSION).await?;
+    if created.is_some_and(|version| version.0 >= DEAD_LISTS) {
+        return Ok(());
+    }
+    let (set, mut from) = (&pool.mos.set, ObjectId(1));
+    while let Some(id) = set.next_object(rq, from).await? {
+        from = ObjectId(id.0 + 1);
+        let object = set.object(rq, id).await?;
+        if object.dnode.bonus_type != ObjectType::DSL_DATASET {
+            continue;
+        }
+        let phys = DslDataset::decode(object.dnode.bonus(), object.dnode.endian);
+        let list = phys.map_err(|e| PoolError::Decode { what: format!("dataset {id}"), source: e })?.deadlist;
+        if list.0 != 0 && set.object(rq, list).await?.dnode.object_type == ObjectType::BPOBJ {
+            return Err(refused(pool, "its datasets have dead lists older than version 26; it can be read"));
+        }
+    }
+    Ok(())
+}
+
+/// The devices whose labels are written.
+fn leaves(pool: &Pool) -> Vec<Leaf> {
+    let mut out = Vec::new();
+    for (index, top) in pool.tree.children.iter().enumerate() {
+        for leaf in top.leaves() {
+            if let Some(device) = pool.devices.get(&leaf.guid) {
+                out.push(Leaf {
+                    guid: leaf.guid,
+                    top: index,
+                    ashift: top.ashift,
+                    is_log: top.class == Class::Log,
+                    path: device.path.clone(),
+                    disk: device.disk.clone(),
+                });
+            }
+        }
+    }
+    out
+}
+
+/// The configuration as it is to be written from now on.
+fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, PoolError> {
+    let bad = |source| PoolError::Decode { what: format!("pool '{}': configuration", pool.name()), source };
+    let mut config = Config::of(&pool.config, options.host.clone()).map_err(bad)?;
+    config.state = state::ACTIVE;
+    if let Some(name) = &options.new_name {
+        crate::create::check_pool_name(name)?;
+        config.name.clone_from(name);
+    }
+    Ok(config)
+}
+
+async fn assemble(
+    machine: &Machine,
+    options: &ImportOptions,
+    pool: Pool,
+    config: Config,
+) -> Result<Arc<Engine>, PoolError> {
+    let rq = &Request::internal("import");
+    let known = allocated::allocated(rq, &pool.mos, &pool.tree.children).await?;
+    if let Some(fault) = known.faults.first() {
+        return Err(refused(&pool, format!("its space maps cannot be trusted: {fault}")));
+    }
+    let blocks = pool.blocks.clone();
+    allocation::set_known(&blocks, &pool.tree, &known)?;
+    let has = |guid: &str| pool.features.count(guid).is_some();
+    let formats = Formats {
+        lz4: has("org.illumos:lz4_compress"),
+        embedded_data: has("com.delphix:embedded_data"),
+        hole_birth: has("com.delphix:hole_birth"),
+    };
+    blocks.set_formats(formats).map_err(|error| refused(&pool, error))?;
+    // The uberblock that the checkpoint keeps; its third word is its group.
+    let checkpoint = pool.mos.named_words(rq, names::CHECKPOINT).await?.and_then(|words| words.get(2).copied());
+    let writable = blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0)));
+    writable.map_err(|error| refused(&pool, error))?;
+    let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, known.log).await?;
+    // After a rewind the states that were given up must not count again.
+    let groups = TxGroups::new(pool.newest_txg.max(pool.uberblock.txg));
+    let open = Arc::new(OpenGate(groups.clone()));
+    let root = pool.uberblock.root;
+    let mos = ObjectSet::open_live(rq, pool.cache.clone(), root, Opening::default(), open, Policy::of_mos()).await?;
+    let dedup = Dedup::read(rq, mos.clone()).await?;
+    let tops = allocation::Tops::of(&pool.tree);
+    let space = allocation::source(&blocks, &tops);
+    let context = allocation::context(machine, &config, &blocks, (space)());
+    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, dedup);
+    let no_config = || refused(&pool, "its MOS has no configuration");
+    let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
+    let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
+    let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
+    let clones = Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
+    gate.set_saved(clones.saved_bytes().saturating_add(gate.dedup.saved_bytes()));
+    let aside = AsideMaps::new(&pool.tree.children, pool.capacity.checkpoint_bytes);
+    gate.set_kept(aside.kept_bytes);
+    let core = Core {
+        config,
+        config_dirty: true,
+        leaves: leaves(&pool),
+        maps,
+        uberblock: pool.uberblock.clone(),
+        config_object,
+        context,
+        clones,
+        aside,
+        missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
+        scrub_began: None,
+        autotrim: AutoTrim::default(),
+        limits: None,
+        freed_per_group: options.dirty.freed_blocks,
+        frees_on: false,
+        stuck: None,
+        given_up: None,
+        ended: false,
+    };
+    let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));
+    let keys = KeyStore::new(pool.wrapping, opened.collect());
+    Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate, keys, tops }, core))
+}

@@ -1,0 +1,185 @@
+//! Opening a data set for changes: how its properties say that blocks are written.
+//!
+//! Source: OpenZFS `module/zfs/dmu.c` (`dmu_write_policy`), `module/zfs/zio_compress.c`, `module/zfs/zio_checksum.c`
+//! (`zio_compress_select`, `zio_checksum_select`).
+
+use super::Engine;
+use super::datasets::policy_for;
+use std::sync::Arc;
+use weir_blocks::CacheClass;
+use weir_codec::compress::ZstdLevel;
+use weir_dmu::dedup::DedupPolicy;
+use weir_dmu::live::{Gate, Policy};
+use weir_dmu::{ObjectSet, Opening};
+use weir_dsl::props::{self, Stored, Value};
+use weir_dsl::{Dir, Dsl, SetKey};
+use weir_format::{ChecksumKind, CompressionKind, ObjsetId, ObjsetKind};
+use weir_machine::Request;
+use weir_pool::error::PoolError;
+
+/// The feature that files share blocks.
+const CLONING: &str = "com.fudosecurity:block_cloning";
+/// Bits of the property `compression` that tell the function; those above tell its level.
+const COMPRESSION_BITS: u32 = 7;
+/// The bit of the property `dedup` that has blocks compared.
+const DEDUP_VERIFY: u64 = 1 << 8;
+/// The value of `redundant_metadata` that gives metadata no more copies than data. `most` and `some` would give fewer only
+/// to indirect blocks; here they mean `all`.
+const NO_MORE: u64 = 3;
+
+impl Engine {
+    /// Opens the objects of a file system or volume for changes; a snapshot's for reading. `key`: another than the loaded one.
+    ///
+    /// # Errors
+    /// If there is none of that name, or it cannot be read.
+    pub async fn open_set(&self, rq: &Request, name: &str, key: Option<SetKey>) -> Result<Arc<ObjectSet>, PoolError> {
+        let dsl = self.dsl_now(rq).await?;
+        let dataset = dsl.find(rq, name).await?;
+        let key = key.or_else(|| self.keys.of(dsl.dir(dataset.dir)));
+        if dataset.is_snapshot() {
+            return Ok(dsl.open_set(rq, &dataset, key).await?);
+        }
+        let id = ObjsetId(dataset.id.0);
+        if let Some(open) = self.sets.get(id) {
+            return Ok(open.set);
+        }
+        let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;
+        let kind = match dsl.dir(dataset.dir) {
+            Some(dir) => dsl.kind(rq, dir).await?,
+            None => ObjsetKind::None,
+        };
+        let policy = policy_for(kind, policy);
+        let cache = match dsl.dir(dataset.dir) {
+            Some(dir) => dsl.cache_class(rq, dir).await?,
+            None => CacheClass::All,
+        };
+        let opening = Opening { id, key, cache };
+        let gate: Arc<dyn Gate> = self.gate.clone();
+        let pointer = dataset.phys.pointer;
+        let set = ObjectSet::open_live(rq, self.cache.clone(), pointer, opening, gate, policy).await?;
+        Ok(self.sets.insert(set))
+    }
+
+    /// Lets the properties of a data set count that is open for changes.
+    ///
+    /// # Errors
+    /// What reading the properties meets.
+    pub async fn renew_policy(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
+        let dsl = self.dsl_now(rq).await?;
+        let dataset = dsl.find(rq, name).await?;
+        if let Some(open) = self.sets.get(ObjsetId(dataset.id.0)) {
+            let policy = self.policy(rq, &dsl, dsl.dir(dataset.dir)).await?;
+            open.set.set_policy(policy_for(open.set.kind(), policy));
+            if let Some(dir) = dsl.dir(dataset.dir) {
+                open.set.set_cache_class(dsl.cache_class(rq, dir).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// How the blocks of a directory's head are written.
+    async fn policy(&self, rq: &Request, dsl: &Dsl, dir: Option<&Dir>) -> Result<Policy, PoolError> {
+        let Some(dir) = dir else { return Ok(Policy::usual()) };
+        let chain = dsl.stored_chain(rq, dir).await?;
+        let mos = weir_pool::mos::Mos { set: self.mos.clone() };
+        let features = weir_pool::features::Features::read(rq, &mos).await?;
+        Ok(Policy { share_blocks: features.count(CLONING).is_some(), ..policy_of(&chain) })
+    }
+}
+
+/// The number that a property has: set nearest, or brought by a stream.
+fn number(chain: &[(String, Arc<Stored>)], name: &str) -> Option<u64> {
+    match chain.iter().find_map(|(_, stored)| props::stored_value(stored, name)) {
+        Some((Value::Number(n), _)) => Some(*n),
+        _ => None,
+    }
+}
+
+/// What the number of the property `dedup` says; `None` for off.
+fn dedup_of(number: u64) -> Option<DedupPolicy> {
+    let checksum = match ChecksumKind::from_u8((number & 0xff) as u8)? {
+        ChecksumKind::Off | ChecksumKind::Inherit => return None,
+        ChecksumKind::On => ChecksumKind::Sha256,
+        kind => kind,
+    };
+    // Where the checksum is too weak to tell blocks apart, they are always compared.
+    let strong = !matches!(checksum, ChecksumKind::Edonr | ChecksumKind::Fletcher4 | ChecksumKind::Fletcher2);
+    Some(DedupPolicy { checksum, verify: number & DEDUP_VERIFY != 0 || !strong })
+}
+
+/// What the properties say, from those of the data set itself to those of the root.
+pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
+    let usual = Policy::usual();
+    let word = number(chain, "compression").unwrap_or(CompressionKind::On.to_u8().into());
+    let kind = CompressionKind::from_u8((word & ((1 << COMPRESSION_BITS) - 1)) as u8);
+    let compression = match kind {
+        None | Some(CompressionKind::On | CompressionKind::Inherit) => CompressionKind::Lz4,
+        Some(CompressionKind::Empty) => CompressionKind::Off,
+        Some(kind) => kind,
+    };
+    let level = u8::try_from(word >> COMPRESSION_BITS).ok().filter(|l| *l != 0).and_then(ZstdLevel::from_u8);
+    let checksum = number(chain, "checksum").and_then(|n| ChecksumKind::from_u8(u8::try_from(n).ok()?));
+    let checksum = match checksum {
+        None | Some(ChecksumKind::On | ChecksumKind::Inherit) => usual.checksum,
+        Some(kind) => kind,
+    };
+    let dedup = number(chain, "dedup").and_then(dedup_of);
+    let copies = number(chain, "copies").unwrap_or(1).clamp(1, 3) as u8;
+    let metadata_copies = match number(chain, "redundant_metadata").unwrap_or(0) {
+        NO_MORE => copies,
+        _ => (copies + 1).min(3),
+    };
+    let special = number(chain, "special_small_blocks").unwrap_or(0);
+    Policy {
+        compression,
+        zstd_level: level.unwrap_or(ZstdLevel::DEFAULT),
+        checksum,
+        dedup,
+        copies,
+        metadata_copies,
+        special_small_bytes: u32::try_from(special).unwrap_or(u32::MAX),
+        ..usual
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(values: &[(&str, u64)]) -> Vec<(String, Arc<Stored>)> {
+        let stored = values.iter().map(|(name, n)| ((*name).to_owned(), Value::Number(*n))).collect();
+        vec![("tank".to_owned(), Arc::new(stored))]
+    }
+
+    #[test]
+    fn nothing_set_is_the_usual() {
+        for policy in [policy_of(&[]), policy_of(&chain(&[("compression", 1), ("checksum", 1)]))] {
+            assert_eq!((policy.compression, policy.checksum), (CompressionKind::Lz4, ChecksumKind::Fletcher4));
+            assert_eq!((policy.copies, policy.metadata_copies), (1, 2));
+        }
+    }
+
+    #[test]
+    fn properties_count() {
+        let policy = policy_of(&chain(&[("compression", 16 | 9 << 7), ("checksum", 8), ("copies", 2)]));
+        assert_eq!((policy.compression, policy.checksum), (CompressionKind::Zstd, ChecksumKind::Sha256));
+        assert_eq!((policy.zstd_level.to_u8(), policy.copies, policy.metadata_copies), (9, 2, 3));
+        let dedup = |n| policy_of(&chain(&[("dedup", n)])).dedup.map(|d| (d.checksum, d.verify));
+        assert_eq!((dedup(2), dedup(1)), (None, Some((ChecksumKind::Sha256, false))));
+        assert_eq!(dedup(1 | 1 << 8), Some((ChecksumKind::Sha256, true)));
+        assert_eq!((dedup(13), dedup(14)), (Some((ChecksumKind::Edonr, true)), Some((ChecksumKind::Blake3, false))));
+        let policy = policy_of(&chain(&[("compression", 2), ("redundant_metadata", 3), ("copies$recvd", 3)]));
+        assert_eq!((policy.compression, policy.metadata_copies), (CompressionKind::Off, 3));
+    }
+
+    #[test]
+    fn what_overrides_a_value_counts() {
+        // `none`, which older software does not know, stands beside `all`.
+        assert_eq!(policy_of(&chain(&[("redundant_metadata", 0), ("redundant_metadata$iuv", 3)])).metadata_copies, 1);
+        // What a stream brought was overridden by what stands above.
+        let above = chain(&[("compression", 16)]);
+        let both: Vec<_> =
+            chain(&[("compression$recvd", 2), ("compression$inherit", 0)]).into_iter().chain(above).collect();
+        assert_eq!(policy_of(&both).compression, CompressionKind::Zstd);
+    }
+}

@@ -1,0 +1,465 @@
+//! Scrub: every block of the pool is read in all its copies and columns, and what is wrong is put right.
+//!
+//! ```text
+//!   start ─► `scan` in the MOS: running ─► walk, a few seconds at a time ─► where it is ─► `scan` … ─► finished
+//!                                            each under a hold, from fresh pointers
+//! ```
+//!
+//! The record is OpenZFS's (`dsl_scan_phys_t`), so either program shows the other's scrubs, and goes on with them: this one
+//! where it left off ([`PLACE`]), OpenZFS from the start, as a scrub of which it does not know the place. A walk goes by
+//! data sets and objects in the order of their numbers; what is done counts as done also for snapshots taken meanwhile, but
+//! those are walked once more at the end, for blocks may have moved to them from before the place. Places of that second walk
+//! come after all others ([`AGAIN`]).
+//!
+//! *Fresh pointers.* The pool changes while it is scrubbed. Each stretch of the walk holds back the reuse of space
+//! ([`weir_blocks::ReadHold`]) and looks up its pointers anew, so none leads to another block than its own; stretches are
+//! short, so that what is freed does not wait long.
+//!
+//! *Errors* that no redundancy makes good go into the pool's error log, which a scrub that ends replaces.
+//!
+//! Source: OpenZFS `module/zfs/dsl_scan.c`, `spa_errlog.c`.
+
+use super::{Engine, Syncing};
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+use weir_blocks::{BlockError, Class};
+use weir_dmu::ObjectError;
+use weir_dmu::zap::{self, Key, NewZap, Zap};
+use weir_format::dsl::{DslDataset, ScanPhys, pool as names};
+use weir_format::{BlockPointer, ObjectId, ObjectType, ObjsetId, Txg};
+use weir_machine::{Clock, Nanos, Request};
+use weir_pool::activity::{PAUSED, PLACE};
+use weir_pool::error::PoolError;
+use weir_pool::mos::Mos;
+use weir_pool::roots;
+use weir_pool::walk::{At, Claim, Position, Prove, Visit, Walk};
+
+/// In the object set of a place: it is one of the walk over the snapshots that were taken meanwhile.
+const AGAIN: u64 = 1 << 63;
+const SCRUB: u64 = 1;
+const RUNNING: u64 = 1;
+const FINISHED: u64 = 2;
+const CANCELED: u64 = 3;
+const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
+/// How far the walk goes between two looks at the world: each ends with a transaction group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How long.
+    pub time: Duration,
+    /// How much, in allocated bytes.
+    pub bytes: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { time: Duration::from_secs(2), bytes: 1 << 30 }
+    }
+}
+
+/// Feature by which errors are kept by data set.
+const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+/// Most errors that one stretch writes down.
+const MOST_ERRORS: usize = 10_000;
+
+/// A scrub, and how far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The record.
+    pub scan: ScanPhys,
+    /// Where it goes on.
+    pub place: Position,
+    /// Seconds spent, over all imports.
+    pub active_s: u64,
+}
+
+impl Progress {
+    /// Whether it is under way, or halted.
+    pub fn is_open(&self) -> bool {
+        self.scan.func == SCRUB && self.scan.state == RUNNING
+    }
+
+    /// Whether it is halted.
+    pub fn is_paused(&self) -> bool {
+        self.is_open() && self.scan.flags & PAUSED != 0
+    }
+
+    /// Whether it went through the whole pool.
+    pub fn is_finished(&self) -> bool {
+        self.scan.func == SCRUB && self.scan.state == FINISHED
+    }
+
+    /// Seconds that the rest takes at the rate so far; `None` before there is one.
+    pub fn left_s(&self) -> Option<u64> {
+        let left = self.scan.to_examine_bytes.saturating_sub(self.scan.examined_bytes);
+        let known = self.active_s >= 1 && self.scan.examined_bytes > 0;
+        known.then(|| (u128::from(left) * u128::from(self.active_s) / u128::from(self.scan.examined_bytes)) as u64)
+    }
+}
+
+/// A stretch of the walk.
+struct Stretch {
+    clock: Clock,
+    until: Nanos,
+    most_bytes: u64,
+    examined_bytes: u64,
+    errors: Vec<(At, Txg)>,
+    error_count: u64,
+}
+
+impl Visit for Stretch {
+    fn block(&mut self, _at: &At, bp: &BlockPointer) -> bool {
+        self.examined_bytes += bp.asize_bytes();
+        false
+    }
+
+    fn claim(&mut self, _at: &At, _bp: &BlockPointer, _claim: Claim) {}
+
+    fn unreadable(&mut self, at: &At, bp: &BlockPointer, _error: &BlockError) {
+        self.error_count += 1;
+        if self.errors.len() < MOST_ERRORS {
+            self.errors.push((*at, bp.birth()));
+        }
+    }
+
+    fn enough(&self) -> bool {
+        self.clock.now() >= self.until || self.examined_bytes >= self.most_bytes
+    }
+}
+
+impl Engine {
+    /// The last scrub, if there was one.
+    ///
+    /// # Errors
+    /// What reading the MOS meets.
+    pub async fn scrub(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
+        let _steady = self.steady.lock().await;
+        self.scrub_now(rq).await
+    }
+
+    /// The same, for who is in the syncer.
+    async fn scrub_now(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
+        let mos = Mos { set: self.mos.clone() };
+        let Some(words) = mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
+        let Some(scan) = ScanPhys::from_words(&words) else { return Ok(None) };
+        let own = mos.named_words(rq, PLACE).await?.unwrap_or_default();
+        let word = |i: usize| own.get(i).copied().unwrap_or(0);
+        let place = Position { objset: ObjsetId(word(0)), object: word(1), block: word(3) };
+        Ok(Some(Progress { scan, place, active_s: word(2) }))
+    }
+
+    /// Begins a scrub, or lets one that was halted go on. [`Engine::scrub_on`] does the work.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] while a resilver is recorded as running.
+    pub async fn scrub_start(&self) -> Result<(), PoolError> {
+        self.sync_task(|syncing: &mut Syncing<'_>| Box::pin(syncing.start_scrub())).await
+    }
+
+    /// Halts the scrub until somebody starts it again.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is none.
+    pub async fn scrub_pause(&self) -> Result<(), PoolError> {
+        self.sync_task(|syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let mut progress = syncing.open_scrub().await?;
+                progress.scan.flags |= PAUSED;
+                syncing.put_scrub(&progress).await?;
+                syncing.engine.events.post("scrub_paused", |_| {});
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Ends the scrub where it is.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is none.
+    pub async fn scrub_stop(&self) -> Result<(), PoolError> {
+        self.sync_task(|syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let progress = syncing.open_scrub().await?;
+                syncing.end_scrub(progress, CANCELED).await
+            })
+        })
+        .await
+    }
+
+    /// Goes on with the scrub until it ends, is halted or stopped, or `show`, which is told after each stretch, does not want
+    /// more; what is done is on record then. Gives how it stands.
+    ///
+    /// # Errors
+    /// If the MOS cannot be read or written.
+    pub async fn scrub_on(
+        &self,
+        pace: &Pace,
+        show: &mut (dyn FnMut(&Progress) -> bool + Send),
+    ) -> Result<Option<Progress>, PoolError> {
+        let rq = &Request::internal("scrub");
+        let mut wanted = true;
+        loop {
+            let Some(progress) = self.scrub(rq).await? else { return Ok(None) };
+            if !wanted || !progress.is_open() || progress.is_paused() {
+                return Ok(Some(progress));
+            }
+            self.scrub_stretch(rq, pace, progress).await?;
+            if let Some(progress) = self.scrub(rq).await? {
+                wanted = show(&progress);
+            }
+        }
+    }
+
+    async fn scrub_stretch(&self, rq: &Request, pace: &Pace, progress: Progress) -> Result<(), PoolError> {
+        let blocks = self.cache.blocks().clone();
+        let began = self.machine.clock.now();
+        let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
+        let before = repaired();
+        let (mut pace, mut stretch, mut next) = (*pace, self.stretch(pace), Some(progress.place));
+        // The way back to the place costs something as well: each stretch has to come further than that.
+        while next == Some(progress.place) {
+            stretch = self.stretch(&pace);
+            next = self.walk_stretch(rq, &progress, &mut stretch).await?;
+            pace = Pace { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
+        }
+        let spent_ns = self.machine.clock.now().ns_since(began);
+        let repaired_bytes = repaired().saturating_sub(before);
+        let done = Done { stretch, next, spent_ns, repaired_bytes };
+        self.sync_task(move |syncing: &mut Syncing<'_>| Box::pin(syncing.book_stretch(done))).await
+    }
+}
+
+impl Engine {
+    fn stretch(&self, pace: &Pace) -> Stretch {
+        let clock = self.machine.clock.clone();
+        let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
+        Stretch { clock, until, most_bytes: pace.bytes, examined_bytes: 0, errors: Vec::new(), error_count: 0 }
+    }
+
+    /// Walks on from where the scrub is. Gives where that ended, if early.
+    async fn walk_stretch(
+        &self,
+        rq: &Request,
+        progress: &Progress,
+        stretch: &mut Stretch,
+    ) -> Result<Option<Position>, PoolError> {
+        let blocks = self.cache.blocks().clone();
+        let _hold = blocks.hold();
+        let mos = Mos { set: self.mos.clone() };
+        let Position { objset: ObjsetId(place), .. } = progress.place;
+        let (again, from) = (place & AGAIN != 0, ObjsetId(place & !AGAIN));
+        // Snapshots taken since: what they hold may have been before the place when they were.
+        let start = progress.scan.max_txg;
+        let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
+        let (mut roots, late) = {
+            let _steady = self.steady.lock().await;
+            let (late, _) = roots::datasets(rq, &mos, &late).await?;
+            if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
+        };
+        roots.retain(|root| root.objset >= from);
+        let walk = Walk { machine: self.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
+        let next = walk.run_from(roots, Position { objset: from, ..progress.place }, stretch).await;
+        let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | AGAIN), ..p };
+        let begin = (!late.is_empty()).then(|| marked(Position::default()));
+        Ok(if again { next.map(marked) } else { next.or(begin) })
+    }
+}
+
+/// What a stretch did.
+struct Done {
+    stretch: Stretch,
+    next: Option<Position>,
+    spent_ns: u64,
+    repaired_bytes: u64,
+}
+
+impl Syncing<'_> {
+    async fn start_scrub(&mut self) -> Result<(), PoolError> {
+        let refused = |what: &str| PoolError::Refused { what: what.to_owned() };
+        let rq = self.change.rq;
+        let last = self.engine.scrub_now(rq).await?;
+        if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
+            if open.is_paused() {
+                self.engine.events.post("scrub_resume", |_| {});
+            }
+            open.scan.flags &= !PAUSED;
+            return self.put_scrub(&open).await;
+        }
+        if last.is_some_and(|p| p.scan.state == RUNNING) {
+            return Err(refused("a resilver is running, which this program does not do"));
+        }
+        let blocks = self.engine.cache.blocks();
+        let to_examine_bytes = Class::ALL.iter().map(|c| blocks.space(*c).allocated_bytes).sum();
+        let queue = zap::create(rq, &self.change.mos, self.change.tx, &NewZap::new(ObjectType::SCAN_QUEUE)).await?;
+        let scan = ScanPhys {
+            func: SCRUB,
+            state: RUNNING,
+            queue,
+            max_txg: self.change.txg(),
+            start_time_s: self.now_s(),
+            to_examine_bytes,
+            ddt_class_max: 3,
+            ..ScanPhys::default()
+        };
+        self.core.scrub_began = Some(scan.max_txg);
+        self.put_scrub(&Progress { scan, place: Position::default(), active_s: 0 }).await?;
+        self.engine.events.post("scrub_start", |_| {});
+        Ok(())
+    }
+
+    fn now_s(&self) -> u64 {
+        self.engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    }
+
+    async fn open_scrub(&self) -> Result<Progress, PoolError> {
+        let none = PoolError::Refused { what: "there is no active scrub".into() };
+        self.engine.scrub_now(self.change.rq).await?.filter(Progress::is_open).ok_or(none)
+    }
+
+    async fn put_scrub(&self, progress: &Progress) -> Result<(), PoolError> {
+        let (rq, mos, tx) = (self.change.rq, &self.change.mos, self.change.tx);
+        zap::put_words(rq, mos, tx, DIRECTORY, names::SCAN, &progress.scan.to_words()).await?;
+        let Position { objset, object, block } = progress.place;
+        let own = [objset.0, object, progress.active_s, block];
+        Ok(zap::put_words(rq, mos, tx, DIRECTORY, PLACE, &own).await?)
+    }
+
+    /// Books a stretch, unless the scrub was ended meanwhile.
+    async fn book_stretch(&mut self, done: Done) -> Result<(), PoolError> {
+        let Ok(mut progress) = self.open_scrub().await else { return Ok(()) };
+        let Done { stretch, next, spent_ns, repaired_bytes } = done;
+        let scan = &mut progress.scan;
+        scan.examined_bytes = scan.examined_bytes.saturating_add(stretch.examined_bytes);
+        scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
+        scan.errors = scan.errors.saturating_add(stretch.error_count);
+        progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
+        if let Err(error) = self.log_errors(&stretch.errors).await {
+            // They are counted, and whoever reads the file meets them again (`sync_error_list`).
+            tracing::warn!("errors that a scrub found cannot be written down: {error}");
+        }
+        match next {
+            Some(place) => {
+                progress.place = place;
+                self.put_scrub(&progress).await
+            }
+            None => self.end_scrub(progress, FINISHED).await,
+        }
+    }
+
+    async fn end_scrub(&mut self, mut progress: Progress, state: u64) -> Result<(), PoolError> {
+        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        if progress.scan.queue.0 != 0 {
+            self.discard(progress.scan.queue, "the queue of a scrub").await;
+        }
+        progress.scan.queue = ObjectId(0);
+        progress.scan.flags &= !PAUSED;
+        progress.scan.state = state;
+        progress.scan.end_time_s = self.now_s();
+        let whole = self.core.scrub_began == Some(progress.scan.max_txg) && progress.scan.errors == 0;
+        if state == FINISHED && whole {
+            self.forget_missed(progress.scan.max_txg).await?;
+        }
+        if state == FINISHED {
+            let txg = progress.scan.max_txg.0;
+            zap::put_word(rq, &mos, tx, DIRECTORY, names::LAST_SCRUBBED_TXG, txg).await?;
+        }
+        self.rotate_errors().await?;
+        self.put_scrub(&progress).await?;
+        let event = if state == FINISHED { "scrub_finish" } else { "scrub_abort" };
+        self.engine.events.post(event, |_| {});
+        Ok(())
+    }
+
+    /// Puts errors into the log of this scrub.
+    async fn log_errors(&mut self, errors: &[(At, Txg)]) -> Result<(), PoolError> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let new = || NewZap::new(ObjectType::ERROR_LOG);
+        let found = zap::lookup_word(rq, &mos, DIRECTORY, names::ERRLOG_SCRUB).await?.filter(|id| *id != 0);
+        let log = match found {
+            Some(id) => ObjectId(id),
+            None => {
+                let id = zap::create(rq, &mos, tx, &new()).await?;
+                zap::put_word(rq, &mos, tx, DIRECTORY, names::ERRLOG_SCRUB, id.0).await?;
+                id
+            }
+        };
+        let features = weir_pool::features::Features::read(rq, &Mos { set: mos.clone() }).await?;
+        let by_head = features.count(HEAD_ERRLOG).is_some();
+        let mut heads: BTreeMap<u64, ObjectId> = BTreeMap::new();
+        for (at, birth) in errors {
+            let level = i64::from(at.level) as u64;
+            if !by_head {
+                let name = format!("{:x}:{:x}:{level:x}:{:x}", at.objset.0, at.object, at.block);
+                zap::put_bytes(rq, &mos, tx, log, &name, b"\0").await?;
+                continue;
+            }
+            let head = self.head_of(at.objset).await;
+            let inner = match heads.get(&head) {
+                Some(inner) => *inner,
+                None => {
+                    let name = format!("{head:x}");
+                    let known = zap::lookup_word(rq, &mos, log, &name).await?;
+                    let inner = match known {
+                        Some(id) => ObjectId(id),
+                        None => zap::create(rq, &mos, tx, &new()).await?,
+                    };
+                    zap::put_word(rq, &mos, tx, log, &name, inner.0).await?;
+                    heads.insert(head, inner);
+                    inner
+                }
+            };
+            let name = format!("{:x}:{level:x}:{:x}:{:x}", at.object, at.block, birth.0);
+            zap::put_bytes(rq, &mos, tx, inner, &name, b"\0").await?;
+        }
+        Ok(())
+    }
+
+    /// The head of the file system or volume that an object set belongs to.
+    async fn head_of(&self, objset: ObjsetId) -> u64 {
+        let Ok(dataset) = self.change.dataset(ObjectId(objset.0)).await else { return objset.0 };
+        let dir = self.change.dir(dataset.dir).await;
+        dir.map_or(objset.0, |dir| dir.head_dataset.0)
+    }
+
+    /// The logs that a log by head leads to. One that cannot be read leaves them behind: the scrub is not to suffer for what
+    /// the one before found (`delete_errlog`).
+    async fn inner_logs(&self, log: ObjectId) -> Vec<ObjectId> {
+        let (rq, mos) = (self.change.rq, &self.change.mos);
+        let read = async { Zap::open(rq, mos, log).await?.all(rq, weir_pool::mos::MAX_ENTRIES).await };
+        let entries = read.await.unwrap_or_else(|error: ObjectError| {
+            tracing::warn!("an old log of errors cannot be read, and what it leads to stays behind: {error}");
+            Vec::new()
+        });
+        let inner = entries.iter().filter(|e| !e.key.text().contains(':')).filter_map(|e| e.value.first());
+        inner.map(ObjectId).collect()
+    }
+
+    /// Takes an object away that nobody asks for any more, if that can be done.
+    async fn discard(&self, id: ObjectId, what: &str) {
+        if let Err(error) = self.change.discard(id).await {
+            tracing::warn!("{what} stays behind: {error}");
+        }
+    }
+
+    /// The log of this scrub becomes the last one; that of the one before is no more.
+    async fn rotate_errors(&mut self) -> Result<(), PoolError> {
+        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let named = async |name: &str| zap::lookup_word(rq, &mos, DIRECTORY, name).await;
+        if let Some(old) = named(names::ERRLOG_LAST).await?.filter(|id| *id != 0).map(ObjectId) {
+            for inner in self.inner_logs(old).await.into_iter().chain([old]) {
+                self.discard(inner, "an old log of errors").await;
+            }
+        }
+        let last = named(names::ERRLOG_SCRUB).await?.unwrap_or(0);
+        if last == 0 {
+            zap::remove(rq, &mos, tx, DIRECTORY, &Key::from(names::ERRLOG_LAST)).await?;
+        } else {
+            zap::put_word(rq, &mos, tx, DIRECTORY, names::ERRLOG_LAST, last).await?;
+        }
+        zap::remove(rq, &mos, tx, DIRECTORY, &Key::from(names::ERRLOG_SCRUB)).await?;
+        Ok(())
+    }
+}

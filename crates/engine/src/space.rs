@@ -1,0 +1,407 @@
+//! The metaslabs' space maps: where each transaction group's allocations and frees are written down.
+//!
+//! ```text
+//!   top-level vdev ─ metaslab_array ─► object: space map of metaslab 0 · 1 · 2 · … (0: nothing was ever allocated there)
+//! ```
+//!
+//! With `feature@log_spacemap` each group appends to one log for all metaslabs ([`weir_pool::space_log`]), and brings the
+//! metaslabs' own maps up to date that are due. Without it, each group appends to the maps of the metaslabs that it
+//! touched. Maps of metaslabs that nothing touched stay as they are.
+//!
+//! *Histograms* in the headers tell other programs, before they read a map, how large its free pieces are. Between two
+//! flushes they are renewed when much of a metaslab was taken or given back, not with each group.
+//!
+//! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_sync`, `metaslab_flush`), `module/zfs/vdev.c` (`vdev_sync`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use weir_blocks::alloc::Segments;
+use weir_blocks::{Blocks, SpaceChange};
+use weir_dmu::live::NewObject;
+use weir_dmu::space_map::{self, BLOCK_BYTES_NO_LOG, BLOCK_BYTES_WITH_LOG, Style};
+use weir_dmu::write_words;
+use weir_dmu::zap::{self, NewZap};
+use weir_dsl::change::{Change, ZAP_METADATA};
+use weir_format::dsl::pool as names;
+use weir_format::space_map::{SpaceKind, SpaceSegment};
+use weir_format::{ObjectId, ObjectType};
+use weir_machine::Request;
+use weir_pool::config::{VdevConfig, VdevKind};
+use weir_pool::error::PoolError;
+use weir_pool::mos::Mos;
+use weir_pool::space_log::{FEATURE, KEPT, LOG_BLOCK_BYTES, LOG_SHIFT, Log, MetaslabId, SpaceLog, UNFLUSHED};
+
+/// Largest blocks of the array of maps.
+const MAX_ARRAY_BLOCK_BYTES: u64 = 128 << 10;
+/// The feature that space maps count their free segments by size.
+const HISTOGRAM: &str = "spacemap_histogram";
+/// The feature that long segments take entries of two words.
+const TWO_WORDS: &str = "spacemap_v2";
+
+/// The maps of one top-level vdev.
+#[derive(Clone, Debug)]
+struct Maps {
+    ashift: u32,
+    metaslab_shift: u32,
+    /// Object of the array.
+    array: ObjectId,
+    /// Bytes of a group of dRAID, in whose multiples metaslabs begin; 1 elsewhere.
+    group_bytes: u64,
+    maps: Vec<ObjectId>,
+    /// Its ZAP.
+    zap: ObjectId,
+}
+
+impl Maps {
+    /// Where a metaslab begins.
+    fn start(&self, metaslab: u64) -> u64 {
+        (metaslab << self.metaslab_shift).next_multiple_of(self.group_bytes.max(1))
+    }
+
+    /// A range of the vdev's space as a segment of a metaslab's own map.
+    fn segment(&self, kind: SpaceKind, range: Range<u64>, metaslab: u64) -> SpaceSegment {
+        let offset_bytes = range.start.saturating_sub(self.start(metaslab));
+        SpaceSegment { kind, vdev: None, offset_bytes, length_bytes: range.end - range.start, words: 1 }
+    }
+
+    /// What is allocated in a metaslab, as segments of its own map.
+    fn segments(&self, allocated: &Segments, metaslab: u64) -> Vec<SpaceSegment> {
+        allocated.iter().map(|range| self.segment(SpaceKind::Alloc, range, metaslab)).collect()
+    }
+
+    /// The free segments between the allocated ones, counted by size.
+    fn histogram(&self, told: &[SpaceSegment], metaslab: u64) -> [u64; 32] {
+        let end = ((metaslab + 1) << self.metaslab_shift).saturating_sub(self.start(metaslab));
+        let starts = told.iter().map(|s| s.offset_bytes).chain([end]);
+        let ends = std::iter::once(0).chain(told.iter().map(|s| s.offset_bytes + s.length_bytes));
+        let free = starts.zip(ends).map(|(next, end)| next.saturating_sub(end)).filter(|len| *len > 0);
+        space_map::histogram(free, self.ashift)
+    }
+}
+
+/// The space maps of a pool.
+#[derive(Clone, Debug, Default)]
+pub struct SpaceMaps {
+    tops: BTreeMap<u32, Maps>,
+    /// Maps that were appended to in the group that is being synced.
+    touched: BTreeSet<MetaslabId>,
+    /// The logs, and what the maps do not say yet.
+    log: SpaceLog,
+    /// The log of the group that is being synced.
+    current: Option<ObjectId>,
+    /// Bytes that were taken or given back since a map's histogram was made.
+    moved: BTreeMap<MetaslabId, u64>,
+}
+
+/// A map is written anew when it is longer than this, in bytes …
+const REWRITE_BYTES: u64 = 64 << 10;
+/// … and so many times as long as it has to be.
+const REWRITE_FACTOR: u64 = 2;
+/// Bytes of an entry, at most.
+const ENTRY_BYTES: u64 = 16;
+/// A histogram is renewed when so much of its metaslab was taken or given back: one part in 2ⁿ.
+const RENEW_SHIFT: u32 = 4;
+/// How logs are written.
+const LOG_STYLE: Style = Style { shift: LOG_SHIFT, two_words: true, pass: 1 };
+/// Bytes of the blocks of an array of *since*.
+const SINCE_BLOCK_BYTES: u32 = 128 << 10;
+/// Arrays of 64-bit metadata (`DMU_OTN_UINT64_METADATA`).
+const UINT64_METADATA: ObjectType = ObjectType(0xc3);
+
+/// Changes by the metaslab that they are in.
+fn by_metaslab(changes: &[SpaceChange]) -> BTreeMap<MetaslabId, Vec<SpaceChange>> {
+    let mut out: BTreeMap<MetaslabId, Vec<SpaceChange>> = BTreeMap::new();
+    for change in changes {
+        out.entry((change.vdev, change.metaslab)).or_default().push(*change);
+    }
+    out
+}
+
+fn range(change: &SpaceChange) -> Range<u64> {
+    change.offset_bytes..change.offset_bytes + change.len_bytes
+}
+
+impl SpaceMaps {
+    /// Reads which maps there are; `log` is what was found in logs.
+    pub async fn read(rq: &Request, mos: &Mos, tops: &[VdevConfig], log: SpaceLog) -> Result<Self, PoolError> {
+        let mut out = SpaceMaps { log, ..SpaceMaps::default() };
+        for top in tops.iter().filter(|t| t.is_concrete() && t.metaslab_array != 0) {
+            let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0);
+            let words = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
+            let mut maps: Vec<ObjectId> = words.into_iter().map(ObjectId).collect();
+            maps.resize(count as usize, ObjectId(0));
+            out.tops.insert(top.id as u32, Self::maps(top, ObjectId(top.metaslab_array), maps));
+        }
+        Ok(out)
+    }
+
+    fn maps(top: &VdevConfig, array: ObjectId, maps: Vec<ObjectId>) -> Maps {
+        let group_bytes = match top.kind {
+            VdevKind::Draid { parity, data, .. } => (u64::from(parity) + u64::from(data)) << top.ashift.min(16),
+            _ => 1,
+        };
+        let (ashift, metaslab_shift) = (top.ashift.min(16) as u32, top.metaslab_shift.min(63) as u32);
+        Maps { ashift, metaslab_shift, array, group_bytes, maps, zap: ObjectId(top.top_zap) }
+    }
+
+    /// Makes the array of a new top-level vdev, and gives its object.
+    pub async fn add_top(&mut self, change: &mut Change<'_>, top: &VdevConfig) -> Result<ObjectId, PoolError> {
+        let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0);
+        let block_bytes = (count * 8).next_power_of_two().clamp(512, MAX_ARRAY_BLOCK_BYTES) as u32;
+        let new = NewObject::new(ObjectType::OBJECT_ARRAY, block_bytes);
+        let array = change.mos.create(change.rq, change.tx, &new).await?;
+        let maps = vec![ObjectId(0); count as usize];
+        self.tops.insert(top.id as u32, Self::maps(top, array, maps));
+        Ok(array)
+    }
+
+    /// The map of a metaslab, if there is one.
+    pub fn map_of(&self, (vdev, metaslab): MetaslabId) -> Option<ObjectId> {
+        let maps = self.tops.get(&vdev)?;
+        maps.maps.get(usize::try_from(metaslab).ok()?).copied().filter(|id| id.0 != 0)
+    }
+
+    /// The metaslab of a place.
+    pub fn metaslab_at(&self, vdev: u32, offset_bytes: u64) -> u64 {
+        self.tops.get(&vdev).and_then(|maps| offset_bytes.checked_shr(maps.metaslab_shift)).unwrap_or(0)
+    }
+
+    /// A group begins to be written down, of which `early` is known. In a pool with logs it gets one, the maps that are
+    /// due (or `all`) are brought up to date with what was before it, and logs that nobody needs any more go.
+    pub async fn begin(
+        &mut self,
+        change: &mut Change<'_>,
+        blocks: &Blocks,
+        early: &[SpaceChange],
+        all: bool,
+    ) -> Result<(), PoolError> {
+        self.touched.clear();
+        self.current = None;
+        if !change.is_enabled(FEATURE).await? || !change.is_active(TWO_WORDS).await? {
+            return Ok(());
+        }
+        let (txg, zap) = (change.txg(), self.log_zap(change).await?);
+        let early = by_metaslab(early);
+        for id in self.log.due(txg, all) {
+            self.flush(change, blocks, id, early.get(&id).map_or(&[], |e| e)).await?;
+        }
+        let obsolete = self.log.take_obsolete(txg, if all { 0 } else { KEPT });
+        let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
+        for (of, _) in &obsolete {
+            zap::remove_name(rq, mos, tx, zap, &format!("{:x}", of.0)).await?;
+        }
+        let mut obsolete = obsolete.into_iter().map(|(_, log)| log.object);
+        let mut more = 0;
+        let object = match obsolete.next() {
+            Some(object) => {
+                space_map::rewrite(rq, mos, tx, object, LOG_STYLE, &[], None).await?;
+                object
+            }
+            None => {
+                more += 1;
+                space_map::create(rq, mos, tx, LOG_BLOCK_BYTES).await?
+            }
+        };
+        zap::put_word(rq, mos, tx, zap, &format!("{:x}", txg.0), object.0).await?;
+        self.log.logs.insert(txg, Log { object, blocks: 0 });
+        self.current = Some(object);
+        for object in obsolete {
+            mos.remove(rq, tx, object).await?;
+            more -= 1;
+        }
+        if more != 0 && change.is_enabled(HISTOGRAM).await? {
+            change.count_feature(HISTOGRAM, more).await?;
+        }
+        Ok(())
+    }
+
+    /// The ZAP of the logs; made if there is none.
+    async fn log_zap(&mut self, change: &mut Change<'_>) -> Result<ObjectId, PoolError> {
+        if let Some(zap) = self.log.zap {
+            return Ok(zap);
+        }
+        let Change { rq, mos, tx, .. } = &*change;
+        let zap = zap::create(rq, mos, tx, &NewZap::new(ZAP_METADATA)).await?;
+        zap::put_word(rq, mos, tx, ObjectId(names::DIRECTORY_OBJECT), names::LOG_SPACEMAP, zap.0).await?;
+        change.count_feature(FEATURE, 1).await?;
+        self.log.zap = Some(zap);
+        Ok(zap)
+    }
+
+    /// Brings a metaslab's map up to date with what was before this group, whose changes so far are `early`.
+    async fn flush(
+        &mut self,
+        change: &mut Change<'_>,
+        blocks: &Blocks,
+        id: MetaslabId,
+        early: &[SpaceChange],
+    ) -> Result<(), PoolError> {
+        let unflushed = self.log.flushed(id, change.txg());
+        self.write_since(change, id).await?;
+        if !unflushed.dirty {
+            return Ok(());
+        }
+        let mut allocated = told(blocks, id);
+        for change in early {
+            if change.kind == SpaceKind::Alloc {
+                allocated.remove_common(&range(change));
+            } else {
+                allocated.add(range(change));
+            }
+        }
+        let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
+        let of = |kind, segments: &Segments| -> Vec<SpaceSegment> {
+            segments.iter().map(|range| maps.segment(kind, range, id.1)).collect()
+        };
+        let mut segments = of(SpaceKind::Alloc, &unflushed.taken);
+        segments.extend(of(SpaceKind::Free, &unflushed.given_back));
+        self.write_map(change, id, &segments, &allocated).await
+    }
+
+    /// Writes down from which group on logs count for a metaslab.
+    async fn write_since(&mut self, change: &mut Change<'_>, id: MetaslabId) -> Result<(), PoolError> {
+        let (Some(maps), Some(metaslab)) = (self.tops.get(&id.0), self.log.metaslabs.get(&id)) else { return Ok(()) };
+        let Change { rq, mos, tx, .. } = &*change;
+        let array = match self.log.arrays.get(&id.0) {
+            Some(array) => *array,
+            None => {
+                let array = mos.create(rq, tx, &NewObject::new(UINT64_METADATA, SINCE_BLOCK_BYTES)).await?;
+                zap::put_word(rq, mos, tx, maps.zap, UNFLUSHED, array.0).await?;
+                self.log.arrays.insert(id.0, array);
+                array
+            }
+        };
+        Ok(write_words(rq, mos, tx, array, id.1, &[metaslab.since.0]).await?)
+    }
+
+    /// Appends to a metaslab's map, which then says that `allocated` is; or writes it anew, if it became much longer than
+    /// that needs.
+    async fn write_map(
+        &mut self,
+        change: &mut Change<'_>,
+        id: MetaslabId,
+        segments: &[SpaceSegment],
+        allocated: &Segments,
+    ) -> Result<(), PoolError> {
+        let two_words = change.is_active(TWO_WORDS).await?;
+        let map = self.ensure(change, id).await?;
+        let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
+        let style = Style { shift: maps.ashift, two_words, pass: 1 };
+        let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
+        let all = maps.segments(allocated, id.1);
+        let histogram = maps.histogram(&all, id.1);
+        self.moved.remove(&id);
+        let header = space_map::header(rq, mos, map).await?;
+        let needed = all.len() as u64 * ENTRY_BYTES * REWRITE_FACTOR;
+        if header.length_bytes > needed.max(REWRITE_BYTES) {
+            return Ok(space_map::rewrite(rq, mos, tx, map, style, &all, Some(&histogram)).await?);
+        }
+        Ok(space_map::append(rq, mos, tx, map, style, segments, Some(&histogram)).await?)
+    }
+
+    /// Writes down what was taken and given back, in the order given. Maps that are missing are made.
+    pub async fn append(
+        &mut self,
+        change: &mut Change<'_>,
+        blocks: &Blocks,
+        changes: &[SpaceChange],
+    ) -> Result<(), PoolError> {
+        match self.current {
+            Some(log) => self.append_to_log(change, blocks, log, changes).await,
+            None => self.append_to_maps(change, blocks, changes).await,
+        }
+    }
+
+    async fn append_to_log(
+        &mut self,
+        change: &mut Change<'_>,
+        blocks: &Blocks,
+        log: ObjectId,
+        changes: &[SpaceChange],
+    ) -> Result<(), PoolError> {
+        let txg = change.txg();
+        let mut segments = Vec::new();
+        for (id, changes) in by_metaslab(changes) {
+            let is_new = self.map_of(id).is_none();
+            self.ensure(change, id).await?;
+            if self.log.mark(id, txg) {
+                self.write_since(change, id).await?;
+            }
+            for c in changes {
+                self.log.note(id, txg, c.kind, range(&c));
+                *self.moved.entry(id).or_default() += c.len_bytes;
+                let (vdev, offset_bytes, length_bytes) = (Some(c.vdev), c.offset_bytes, c.len_bytes);
+                segments.push(SpaceSegment { kind: c.kind, vdev, offset_bytes, length_bytes, words: 2 });
+            }
+            let moved = self.moved.get(&id).copied().unwrap_or(0);
+            let shift = self.tops.get(&id.0).map_or(0, |maps| maps.metaslab_shift);
+            if is_new || moved >> shift.saturating_sub(RENEW_SHIFT) > 0 {
+                // Nothing but the histogram.
+                self.renew(change, id, &told(blocks, id)).await?;
+            }
+        }
+        let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
+        space_map::append(rq, mos, tx, log, LOG_STYLE, &segments, None).await?;
+        let header = space_map::header(rq, mos, log).await?;
+        let blocks = header.length_bytes.div_ceil(u64::from(LOG_BLOCK_BYTES));
+        self.log.logs.insert(txg, Log { object: log, blocks });
+        Ok(())
+    }
+
+    /// Renews a map's histogram.
+    async fn renew(&mut self, change: &mut Change<'_>, id: MetaslabId, allocated: &Segments) -> Result<(), PoolError> {
+        let (Some(map), Some(maps)) = (self.map_of(id), self.tops.get(&id.0)) else { return Ok(()) };
+        let histogram = maps.histogram(&maps.segments(allocated, id.1), id.1);
+        let style = Style { shift: maps.ashift, two_words: true, pass: 1 };
+        self.moved.remove(&id);
+        Ok(space_map::append(change.rq, &change.mos, change.tx, map, style, &[], Some(&histogram)).await?)
+    }
+
+    async fn append_to_maps(
+        &mut self,
+        change: &mut Change<'_>,
+        blocks: &Blocks,
+        changes: &[SpaceChange],
+    ) -> Result<(), PoolError> {
+        for (id, changes) in by_metaslab(changes) {
+            let Some(maps) = self.tops.get(&id.0) else { continue };
+            let segments: Vec<SpaceSegment> = changes.iter().map(|c| maps.segment(c.kind, range(c), id.1)).collect();
+            if self.touched.insert(id) {
+                self.write_map(change, id, &segments, &told(blocks, id)).await?;
+                continue;
+            }
+            let style = Style { shift: maps.ashift, two_words: change.is_active(TWO_WORDS).await?, pass: 1 };
+            let map = self.ensure(change, id).await?;
+            space_map::append(change.rq, &change.mos, change.tx, map, style, &segments, None).await?;
+        }
+        Ok(())
+    }
+
+    /// The map of a metaslab; made if there is none.
+    async fn ensure(&mut self, change: &mut Change<'_>, id: MetaslabId) -> Result<ObjectId, PoolError> {
+        if let Some(map) = self.map_of(id) {
+            return Ok(map);
+        }
+        let (vdev, metaslab) = id;
+        let unknown = || PoolError::Refused { what: format!("vdev {vdev} has no metaslab {metaslab}") };
+        let block_bytes = if self.current.is_some() { BLOCK_BYTES_WITH_LOG } else { BLOCK_BYTES_NO_LOG };
+        let maps = self.tops.get_mut(&vdev).ok_or_else(unknown)?;
+        let slot = usize::try_from(metaslab).ok().and_then(|i| maps.maps.get_mut(i)).ok_or_else(unknown)?;
+        let map = space_map::create(change.rq, &change.mos, change.tx, block_bytes).await?;
+        *slot = map;
+        write_words(change.rq, &change.mos, change.tx, maps.array, metaslab, &[map.0]).await?;
+        if change.is_enabled(HISTOGRAM).await? {
+            change.count_feature(HISTOGRAM, 1).await?;
+        }
+        Ok(map)
+    }
+}
+
+/// What is allocated in a metaslab according to all changes that were told so far.
+fn told(blocks: &Blocks, (vdev, metaslab): MetaslabId) -> Segments {
+    let mut out = Segments::default();
+    for range in blocks.told_segments(vdev, metaslab) {
+        out.add(range);
+    }
+    out
+}

@@ -1,0 +1,453 @@
+//! One transaction group on its way to the disks.
+//!
+//! ```text
+//!   1  data sets       their trees, then what that means for space, dead lists, directories
+//!   2  sync tasks      create, snapshot, destroy …; sets that they made sync as in 1 before the next task
+//!   3  frees           what nobody needs any more goes back to the allocator
+//!   4  configuration   if it changed
+//!   5  the MOS         planned with its own space maps ([`weir_dmu::mos_plan`]), then written
+//!   6  flush ─► labels, uberblock ─► flush                                        ([`super::labels`])
+//! ```
+//!
+//! Everything here is done by one task, the syncer. What fails before 6 leaves the pool on the disks as it was; the
+//! group, and all after it, then do not happen ([`weir_dmu::txg::TxGroups::fail`]).
+
+use super::Engine;
+use super::aside::AsideMaps;
+use super::autotrim::AutoTrim;
+use super::clones::Clones;
+use super::config::Config;
+use super::labels::{self, Leaf};
+use super::missed::Missed;
+use super::space::SpaceMaps;
+use super::tasks::Answer;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+use weir_blocks::{BlockError, SpaceChange};
+use weir_dmu::mos_plan::{MosDelta, MosPlan, MosRoot};
+use weir_dmu::txg::Tx;
+use weir_dmu::{ObjectError, ObjectSet, Place};
+use weir_dsl::change::space::Delta;
+use weir_dsl::change::{Change, Limits, PoolContext, SyncedSet};
+use weir_format::uberblock::Mmp;
+use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
+use weir_machine::{DiskError, Op, Priority, Request};
+use weir_pool::assemble::state;
+use weir_pool::config::VdevConfig;
+use weir_pool::error::PoolError;
+
+/// Rounds of planning after which something must be wrong: each either adds blocks or enlarges places, and there are
+/// only so many.
+const MAX_ROUNDS: u32 = 1000;
+/// Blocks of destroyed datasets that are freed before the time is looked at.
+const FREED_AT_ONCE: u64 = 4096;
+/// So long a group may free them although somebody waits for it (`zfs_free_min_time_ms`), and if nobody does.
+const FREEING_TIME: Duration = Duration::from_secs(1);
+const FREEING_TIME_ALONE: Duration = Duration::from_millis(2500);
+/// What the history calls it when a snapshot goes, whose blocks may then be the next one's.
+const DESTROY: &str = "destroy";
+/// Bytes of a block of the configuration's object.
+pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
+
+/// What the syncer owns.
+pub struct Core {
+    /// The configuration.
+    pub config: Config,
+    /// The configuration goes into the MOS and the labels with the next group.
+    pub config_dirty: bool,
+    /// The devices whose labels are written.
+    pub leaves: Vec<Leaf>,
+    /// The space maps.
+    pub maps: SpaceMaps,
+    /// The last uberblock.
+    pub uberblock: Uberblock,
+    /// The MOS object of the configuration; 0 until it is made.
+    pub config_object: ObjectId,
+    /// What changes of data sets need to know.
+    pub context: PoolContext,
+    /// Blocks that several files share.
+    pub clones: Clones,
+    /// What is freed, but not given back.
+    pub aside: AsideMaps,
+    /// What devices missed.
+    pub missed: Missed,
+    /// The group in which the scrub began that runs, if it began since the pool was opened, and no block may have moved since
+    /// from where it was not to where it had been already.
+    pub scrub_began: Option<Txg>,
+    /// What is to be trimmed in the background.
+    pub autotrim: AutoTrim,
+    /// What limits writing, as of the last group; `None` before the first.
+    pub limits: Option<Limits>,
+    /// Blocks of destroyed datasets that one group gives back at most.
+    pub freed_per_group: u64,
+    /// The last group freed some of them, and there are more.
+    pub frees_on: bool,
+    /// Why a destroyed dataset cannot be freed to its end.
+    pub stuck: Option<ObjectError>,
+    /// Why the group that is being synced must not happen.
+    pub given_up: Option<String>,
+    /// The group that is being synced is the last one.
+    pub ended: bool,
+}
+
+/// The syncing context of one group: what sync tasks get.
+pub struct Syncing<'b> {
+    /// Changes of data sets, directories and the MOS's named objects.
+    pub change: Change<'b>,
+    /// What the syncer owns.
+    pub core: &'b mut Core,
+    /// The pool.
+    pub engine: &'b Engine,
+    /// Sets that a task made.
+    made: Vec<Arc<ObjectSet>>,
+}
+
+/// Syncs a group. Gives what is to be told to those who asked for its sync tasks.
+pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<(), PoolError>, VecDeque<Answer>) {
+    // What clients wait for, the intent log, overtakes it in the devices' queues.
+    let rq = Request::internal("sync").with_priority(Priority::Async);
+    let _steady = engine.steady.lock().await;
+    let tx = Tx::of_syncing(txg);
+    let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    core.context.capacity_bytes = engine.gate.space().capacity_bytes();
+    let mut change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
+    // Who begins to read one waits for this group.
+    change.reading = engine.reading.asked(txg);
+    let mut syncing = Syncing { change, core, engine, made: Vec::new() };
+    let mut answers = VecDeque::new();
+    (syncing.run(&mut answers, now_s).await, answers)
+}
+
+/// Whether what was read is not what it should be.
+fn is_bad(error: &BlockError) -> bool {
+    matches!(error, BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::Forged { .. })
+}
+
+impl Syncing<'_> {
+    fn txg(&self) -> Txg {
+        self.change.txg()
+    }
+
+    async fn run(&mut self, answers: &mut VecDeque<Answer>, now_s: u64) -> Result<(), PoolError> {
+        self.sync_logs().await?;
+        self.sync_sets().await?;
+        for job in self.engine.queue.take(self.txg()) {
+            answers.extend(job(self).await?);
+            // The next task finds whole what this one made: a snapshot of it has its contents.
+            for set in std::mem::take(&mut self.made) {
+                self.sync_set(&set).await?;
+            }
+        }
+        if let Some(what) = self.core.given_up.take() {
+            return Err(PoolError::Refused { what });
+        }
+        self.sync_sets().await?;
+        self.free_all().await?;
+        if self.core.config_object.0 != 0 {
+            self.free_in_background().await?;
+        }
+        self.sync_dedup().await?;
+        self.core.clones.write(&mut self.change).await?;
+        let saved_bytes = self.core.clones.saved_bytes().saturating_add(self.engine.gate.dedup.saved_bytes());
+        self.engine.gate.set_saved(saved_bytes);
+        self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
+        self.write_aside().await?;
+        let early = self.engine.cache.blocks().take_changes(self.txg());
+        let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
+        if anything && self.core.config_object.0 != 0 {
+            self.write_missed().await?;
+        }
+        self.write_config().await?;
+        self.read_limits().await?;
+        let root = self.sync_mos(early).await?;
+        if let Some((plan, root)) = root {
+            self.commit(root.pointer, now_s).await?;
+            plan.finish(&root);
+        }
+        for record in self.change.take_records() {
+            if record.get_str("internal_name") == Some(DESTROY) {
+                self.core.scrub_began = None;
+            }
+            self.engine.events.post_history(&record);
+        }
+        let freed = self.engine.cache.blocks().synced(self.txg());
+        self.auto_trim(freed).await
+    }
+
+    /// Lets the intent logs go on: records of this group are obsolete with it, and so are the blocks that held no others.
+    ///
+    /// A file system's log may have records of extended attributes from its first block on: the feature says so with the
+    /// header that leads to it (`zil_create`).
+    async fn sync_logs(&mut self) -> Result<(), PoolError> {
+        let txg = self.txg();
+        for open in self.engine.sets.all() {
+            let Some(zil) = &open.zil else { continue };
+            let log = zil.sync(txg).await;
+            if log.changed {
+                let (set, has_blocks) = (open.set.id(), !log.header.log.is_hole());
+                open.set.set_zil_header(log.header);
+                if has_blocks && open.set.kind() == ObjsetKind::Zfs && self.change.is_enabled("zilsaxattr").await? {
+                    self.change.activate(ObjectId(set.0), "zilsaxattr").await?;
+                }
+            }
+            log.frees.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
+        }
+        Ok(())
+    }
+
+    /// Writes the trees of all sets that changed, and books what that means.
+    pub(crate) async fn sync_sets(&mut self) -> Result<(), PoolError> {
+        for open in self.engine.sets.all() {
+            self.sync_set(&open.set).await?;
+        }
+        Ok(())
+    }
+
+    async fn sync_set(&mut self, set: &Arc<ObjectSet>) -> Result<(), PoolError> {
+        if let Some(outcome) = set.sync(self.change.rq, self.txg()).await? {
+            let killed: Vec<BlockPointer> = outcome.killed.iter().map(|k| k.pointer).collect();
+            let synced = SyncedSet { root: outcome.root, born: &outcome.born, killed: &killed };
+            self.change.apply_synced(ObjectId(set.id().0), &synced).await?;
+            self.add_clones(&outcome.cloned).await?;
+            outcome.orphans.into_iter().for_each(|pointer| self.change.free_log_block(pointer));
+            let needed = [(outcome.large_dnodes, "large_dnode"), (outcome.long_names, "longname")];
+            for (_, feature) in needed.into_iter().filter(|(needed, _)| *needed) {
+                self.change.activate(ObjectId(set.id().0), feature).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts further references to blocks.
+    pub(crate) async fn add_clones(&mut self, cloned: &[BlockPointer]) -> Result<(), PoolError> {
+        if cloned.is_empty() {
+            return Ok(());
+        }
+        self.core.scrub_began = None;
+        let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
+        let tree = VdevConfig::parse(&self.core.config.root).map_err(bad)?;
+        for pointer in cloned {
+            let dsize_bytes = self.engine.cache.blocks().dsize_bytes(pointer);
+            self.core.clones.add(&mut self.change, &tree.children, pointer, dsize_bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees a part of what destroyed data sets left: so many blocks, and as long as a group may take for it. If
+    /// anything is left, the next group follows at once. What cannot be read waits, and each group tries again
+    /// (`bptree_iterate` without `zfs_free_leak_on_eio`).
+    async fn free_in_background(&mut self) -> Result<(), PoolError> {
+        let (clock, began) = (self.engine.machine.clock.clone(), self.engine.machine.clock.now());
+        let (mut left, mut any) = (self.core.freed_per_group, false);
+        self.core.frees_on = false;
+        while left > 0 {
+            let freed = self.change.free_in_background(left.min(FREED_AT_ONCE)).await?;
+            // What dedup tables and shared blocks cost is a part of the time.
+            self.free_all().await?;
+            left = left.saturating_sub(freed.blocks);
+            any |= freed.blocks > 0;
+            self.core.frees_on = freed.more && any;
+            if freed.stuck != self.core.stuck {
+                if let Some(error) = &freed.stuck {
+                    tracing::warn!("a destroyed dataset of '{}' waits to be freed: {error}", self.engine.name());
+                }
+                self.core.stuck = freed.stuck;
+            }
+            let spent = clock.now().since(began);
+            let hurry = spent > FREEING_TIME && self.engine.groups().is_wanted();
+            if !freed.more || freed.blocks == 0 || hurry || spent > FREEING_TIME_ALONE {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what nobody needs any more.
+    async fn free_all(&mut self) -> Result<(), PoolError> {
+        let frees = self.change.take_frees();
+        self.free(&frees).await
+    }
+
+    /// Gives back the places of blocks.
+    pub(crate) async fn free(&mut self, pointers: &[BlockPointer]) -> Result<(), PoolError> {
+        let txg = self.txg();
+        let blocks = self.engine.cache.blocks().clone();
+        for pointer in pointers {
+            if pointer.is_dedup() && self.engine.gate.dedup.release(self.change.rq, pointer).await? {
+                continue;
+            }
+            let dsize_bytes = blocks.dsize_bytes(pointer);
+            if self.core.clones.release(&self.change, pointer, dsize_bytes).await? {
+                continue;
+            }
+            let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+            match blocks.free(self.change.rq, pointer, txg).await {
+                // Where its pieces are nobody knows any more. They stay taken: no reason to stop the pool.
+                Err(error) if pointer.is_gang() && is_bad(&error) => tracing::warn!("space is lost: {error}"),
+                freed => freed.map_err(|error| ObjectError::Block { place, error })?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the dedup tables, and gives back what they have no reference to any more.
+    async fn sync_dedup(&mut self) -> Result<(), PoolError> {
+        let dedup = &self.engine.gate.dedup;
+        let saved_bytes = dedup.saved_bytes();
+        let freed = weir_dsl::dedup_sync::sync_dedup(dedup, &mut self.change).await?;
+        if dedup.saved_bytes() > saved_bytes {
+            self.core.scrub_began = None;
+        }
+        self.free(&freed).await
+    }
+
+    /// Writes down what was freed and is not given back to metaslabs; false if that is nothing.
+    async fn write_aside(&mut self) -> Result<bool, PoolError> {
+        let freed = self.engine.cache.blocks().take_aside();
+        let any = self.core.aside.append(&mut self.change, freed).await?;
+        self.engine.gate.set_kept(self.core.aside.kept_bytes);
+        Ok(any)
+    }
+
+    /// Lets the gate know how much of quotas and of the pool is used now.
+    async fn read_limits(&mut self) -> Result<(), PoolError> {
+        match &mut self.core.limits {
+            Some(limits) => self.change.refresh(limits).await?,
+            None => self.core.limits = Some(self.change.limits().await?),
+        }
+        if let Some(limits) = &self.core.limits {
+            self.engine.gate.set_numbers(limits);
+        }
+        Ok(())
+    }
+
+    /// Writes the configuration into the MOS, if it changed.
+    async fn write_config(&mut self) -> Result<(), PoolError> {
+        for (feature, active) in self.change.label_features() {
+            let features = &mut self.core.config.label_features;
+            let changed = if active { features.insert(feature.to_owned()) } else { features.remove(feature) };
+            self.core.config_dirty |= changed;
+        }
+        if !self.core.config_dirty || self.core.config_object.0 == 0 {
+            return Ok(());
+        }
+        let list = self.core.config.mos_list(self.txg());
+        self.write_list(self.core.config_object, &list).await
+    }
+
+    /// Writes a packed nvlist into its object; its length goes into the bonus area.
+    pub(crate) async fn write_list(&mut self, id: ObjectId, list: &NvList) -> Result<(), PoolError> {
+        let mut bytes = list.encode_xdr();
+        let len = bytes.len() as u64;
+        bytes.resize(bytes.len().next_multiple_of(CONFIG_BLOCK_BYTES), 0);
+        let Change { rq, mos, tx, .. } = &self.change;
+        mos.write(rq, tx, id, 0, &bytes).await?;
+        let kind = weir_format::ObjectType::PACKED_NVLIST_SIZE;
+        mos.set_bonus(rq, tx, id, kind, &len.to_le_bytes()).await?;
+        Ok(())
+    }
+
+    /// Plans and writes the MOS, told what was taken and given back so far; `None` if nothing changed in this group.
+    async fn sync_mos(&mut self, changes: Vec<SpaceChange>) -> Result<Option<(MosPlan, MosRoot)>, PoolError> {
+        let txg = self.txg();
+        let blocks = self.engine.cache.blocks().clone();
+        let mut plan = MosPlan::new(self.engine.mos.clone(), txg);
+        if changes.is_empty() && !plan.is_needed() {
+            return Ok(None);
+        }
+        let exported = self.core.ended && self.core.config.state == state::EXPORTED;
+        self.core.maps.begin(&mut self.change, &blocks, &changes, exported).await?;
+        self.core.maps.append(&mut self.change, &blocks, &changes).await?;
+        let mut booked = MosDelta::default();
+        for _ in 0..MAX_ROUNDS {
+            let mut settled = !plan.extend(self.change.rq).await?;
+            settled &= !self.write_aside().await?;
+            let changes = blocks.take_changes(txg);
+            if !changes.is_empty() {
+                self.core.maps.append(&mut self.change, &blocks, &changes).await?;
+                settled = false;
+            }
+            settled &= self.book_mos(&mut booked, plan.delta()).await?;
+            if settled && let Some(root) = plan.write(self.change.rq).await? {
+                return Ok(Some((plan, root)));
+            }
+        }
+        let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+        Err(ObjectError::Corrupt { place, why: "the plan of the MOS does not settle" }.into())
+    }
+
+    /// Books what the MOS grew by since it was booked last; true if that was nothing.
+    async fn book_mos(&mut self, booked: &mut MosDelta, now: MosDelta) -> Result<bool, PoolError> {
+        if *booked == now {
+            return Ok(true);
+        }
+        let compressed = now.compressed - booked.compressed;
+        // Metadata counts as long as it is compressed (`BP_GET_UCSIZE`).
+        let delta = Delta { used: now.used - booked.used, compressed, uncompressed: compressed };
+        self.change.book_mos(delta).await?;
+        *booked = now;
+        Ok(false)
+    }
+
+    /// Makes the group true.
+    async fn commit(&mut self, root: BlockPointer, now_s: u64) -> Result<(), PoolError> {
+        let txg = self.txg();
+        let core = &mut *self.core;
+        let uberblock = Uberblock {
+            endian: Endian::Little,
+            version: core.config.version,
+            txg,
+            guid_sum: core.config.guid_sum(),
+            timestamp_s: now_s,
+            root,
+            software_version: weir_format::features::VERSION_FEATURES,
+            mmp: Some(Mmp::default()),
+            checkpoint_txg: Txg(0),
+            reflow: core.uberblock.reflow,
+        };
+        let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+        let blocks = self.engine.cache.blocks();
+        blocks.flush().await.map_err(|error| ObjectError::Block { place, error })?;
+        if core.ended {
+            // Once the labels say that the pool may be opened elsewhere, nothing more may come to its devices.
+            blocks.tree().close(&self.engine.machine.clock).await;
+            core.autotrim.end().await;
+        }
+        let config = core.config_dirty.then_some(&core.config);
+        let faults = labels::commit(&core.leaves, config, &uberblock, txg).await?;
+        for fault in &faults {
+            tracing::warn!("label not written: {fault}");
+            if let PoolError::Disk { path, source } = fault
+                && let Some(leaf) = core.leaves.iter().find(|leaf| leaf.path == *path)
+            {
+                let tree = self.engine.cache.blocks().tree();
+                if matches!(source, DiskError::Os { op: Op::Flush, .. }) {
+                    tree.distrust(leaf.guid, source);
+                }
+                let health = tree.health().into_iter().find(|h| h.guid == leaf.guid);
+                self.engine.events.label_not_written(leaf.guid, health.map(|h| h.counts).unwrap_or_default(), source);
+            }
+        }
+        core.uberblock = uberblock;
+        if core.config_dirty {
+            self.engine.events.know(&core.config);
+            self.engine.events.post("config_sync", |_| {});
+        }
+        core.config_dirty = false;
+        self.engine.show(core, faults);
+        Ok(())
+    }
+
+    /// Passes the result of a task on of which half is worse than nothing: if it failed, its group does not happen, nor any
+    /// after it, though nothing was changed yet.
+    pub(crate) fn or_give_up<T>(&mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
+        self.core.given_up = done.as_ref().err().map(ToString::to_string);
+        done
+    }
+
+    /// Has one that was made just now synced when the task ends.
+    pub fn add_set(&mut self, set: Arc<ObjectSet>) {
+        self.made.push(self.engine.sets.insert(set));
+    }
+}

@@ -1,0 +1,402 @@
+//! A client of a file system of its own: names and contents, what it committed, snapshots, roll-backs.
+//!
+//! Names and what belongs to each file (contents, attributes) are judged apart: a commit of one file promises that file
+//! and all names; what was written to others may be missing. A file may have several names: then they lead to one object.
+
+mod found;
+mod versions;
+
+pub use found::{Found, judge, look};
+
+use self::versions::{Contents, Version};
+use crate::states::{Moments, Shared, States, When};
+use crate::tally::Counter;
+use crate::world::patiently;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_dsl::{Counted, Who};
+use weir_engine::Engine;
+use weir_files::{Cred, FileSystem, New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
+use weir_format::ObjectId;
+use weir_machine::{Clock, Request};
+use weir_sim::Rng;
+
+/// What the names lead to: numbers of files as the client counts them; directories have none.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    entries: BTreeMap<String, Option<usize>>,
+    /// The quota of the user [`LIMITED`], in bytes; 0: none.
+    quota_bytes: u64,
+}
+
+/// The user with a quota.
+const LIMITED: u64 = 3;
+/// Ranges that are shared between files begin and end at multiples of this, if chance wants it so.
+const BLOCK: u64 = 16 << 10;
+
+/// A snapshot: what it holds, and when it was taken and taken away.
+struct Snapshot {
+    name: String,
+    began: When,
+    done: Option<When>,
+    destroy_began: Option<When>,
+    destroy_done: Option<When>,
+    names: Names,
+    contents: Vec<Contents>,
+}
+
+pub struct Known {
+    pub dataset: String,
+    names: Option<States<Names>>,
+    files: Vec<States<Version>>,
+    snapshots: Vec<Snapshot>,
+    pub promises: u64,
+}
+
+impl Known {
+    pub fn new(dataset: &str) -> Self {
+        let dataset = dataset.to_owned();
+        Known { dataset, names: None, files: Vec::new(), snapshots: Vec::new(), promises: 0 }
+    }
+
+    fn now(&self) -> Names {
+        self.names.as_ref().map(|names| names.last().clone()).unwrap_or_default()
+    }
+
+    fn rename(&mut self, when: When, how: impl FnOnce(&mut Names)) {
+        let mut names = self.now();
+        how(&mut names);
+        self.names.as_mut().unwrap().push(when, names);
+    }
+
+    /// The last states: what a promise asked for now is about.
+    fn due(&self) -> (usize, Vec<usize>) {
+        (self.names.as_ref().map_or(0, States::number), self.files.iter().map(States::number).collect())
+    }
+
+    fn promise(&mut self, when: When, (names, files): (usize, Vec<usize>), only: Option<usize>) {
+        self.promises += 1;
+        self.names.as_mut().unwrap().promise(when, names);
+        for (n, state) in files.into_iter().enumerate().filter(|(n, _)| only.is_none_or(|only| only == *n)) {
+            self.files[n].promise(when, state);
+        }
+    }
+}
+
+pub struct Client {
+    pub engine: Arc<Engine>,
+    pub clock: Clock,
+    pub moments: Moments,
+    pub known: Shared<Known>,
+    pub rng: Rng,
+    counter: Counter,
+    objects: Vec<ObjectId>,
+    snapshots: u64,
+}
+
+impl Client {
+    pub fn new(
+        engine: Arc<Engine>,
+        clock: Clock,
+        moments: Moments,
+        known: Shared<Known>,
+        rng: Rng,
+        counter: Counter,
+    ) -> Self {
+        Client { engine, clock, moments, known, rng, counter, objects: Vec::new(), snapshots: 0 }
+    }
+
+    fn know<T>(&self, with: impl FnOnce(&mut Known) -> T) -> T {
+        with(&mut self.known.lock().unwrap())
+    }
+
+    async fn open(&self, rq: &Request) -> Arc<FileSystem> {
+        let dataset = self.know(|k| k.dataset.clone());
+        self.engine.file_system(rq, &dataset).await.unwrap()
+    }
+
+    /// One change after the other, in a file system that is there already.
+    pub async fn run(mut self, changes: u64) {
+        let rq = Request::internal("client");
+        let mut files = self.open(&rq).await;
+        let begun = self.moments.now();
+        self.know(|k| {
+            let mut names = States::new(begun, Names::default());
+            names.promise(begun, 0);
+            k.names = Some(names);
+        });
+        for n in 0..changes {
+            self.clock.sleep(std::time::Duration::from_micros(self.rng.below(15_000))).await;
+            match self.rng.below(25) {
+                0 | 1 => self.snapshot().await,
+                2 => self.destroy_snapshot().await,
+                4 => self.limit(n).await,
+                3 | 5 => {
+                    drop(files);
+                    self.roll_back().await;
+                    files = self.open(&rq).await;
+                }
+                _ => self.change(&rq, &files, n).await,
+            }
+            match self.rng.below(6) {
+                0 => self.commit(&rq, &files, None).await,
+                1 | 2 if !self.objects.is_empty() => {
+                    let file = self.rng.below(self.objects.len() as u64) as usize;
+                    self.commit(&rq, &files, Some(file)).await;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn commit(&mut self, rq: &Request, files: &FileSystem, file: Option<usize>) {
+        let due = self.know(|k| k.due());
+        // A file without a name is nobody's promise.
+        if file.is_some_and(|n| !self.know(|k| k.now().entries.values().any(|of| *of == Some(n)))) {
+            return;
+        }
+        files.sync(rq, file.map(|n| self.objects[n])).await.unwrap();
+        self.counter.did(if file.is_some() { "commit-file" } else { "commit-all" });
+        let now = self.moments.now();
+        self.know(|k| k.promise(now, due, file));
+    }
+
+    async fn snapshot(&mut self) {
+        let (began, due) = (self.moments.now(), self.know(|k| k.due()));
+        let name = format!("s{}", self.snapshots);
+        self.snapshots += 1;
+        let full = self.know(|k| {
+            let contents = k.files.iter().map(|f| f.last().contents.clone()).collect();
+            let (names, name) = (k.now(), name.clone());
+            let (done, destroy_began, destroy_done) = (None, None, None);
+            k.snapshots.push(Snapshot { name, began, done, destroy_began, destroy_done, names, contents });
+            format!("{}@{}", k.dataset, k.snapshots[k.snapshots.len() - 1].name)
+        });
+        self.engine.snapshot(vec![full], Vec::new()).await.unwrap();
+        self.counter.did("snapshot");
+        let now = self.moments.now();
+        self.know(|k| {
+            k.promise(now, due, None);
+            k.snapshots.iter_mut().find(|s| s.name == name).unwrap().done = Some(now);
+        });
+    }
+
+    async fn limit(&mut self, n: u64) {
+        let (began, quota_bytes) = (self.moments.now(), (1 << 30) + n);
+        let dataset = self.know(|k| {
+            k.rename(began, |names| names.quota_bytes = quota_bytes);
+            k.dataset.clone()
+        });
+        let due = self.know(|k| k.due());
+        self.engine.set_quota(dataset, Who::User, Counted::Bytes, Some(LIMITED), quota_bytes).await.unwrap();
+        self.counter.did("user-quota");
+        let now = self.moments.now();
+        self.know(|k| k.promise(now, due, None));
+    }
+
+    /// One that is there; the newest, or any.
+    fn pick_snapshot(&mut self, newest: bool) -> Option<usize> {
+        let there: Vec<usize> = self.know(|k| {
+            k.snapshots.iter().enumerate().filter(|(_, s)| s.destroy_began.is_none()).map(|(n, _)| n).collect()
+        });
+        let at = if newest { there.len().checked_sub(1)? as u64 } else { self.rng.below(there.len() as u64) };
+        there.get(at as usize).copied()
+    }
+
+    async fn destroy_snapshot(&mut self) {
+        let Some(n) = self.pick_snapshot(false) else { return };
+        let began = self.moments.now();
+        let name = self.know(|k| {
+            k.snapshots[n].destroy_began = Some(began);
+            format!("{}@{}", k.dataset, k.snapshots[n].name)
+        });
+        self.engine.destroy_snapshots(vec![name], false).await.unwrap();
+        self.counter.did("snapshot-destroy");
+        let now = self.moments.now();
+        self.know(|k| k.snapshots[n].destroy_done = Some(now));
+    }
+
+    async fn roll_back(&mut self) {
+        let Some(n) = self.pick_snapshot(true) else { return };
+        let began = self.moments.now();
+        let dataset = self.know(|k| {
+            let (names, contents) = (k.snapshots[n].names.clone(), k.snapshots[n].contents.clone());
+            k.names.as_mut().unwrap().push(began, names);
+            for (file, contents) in k.files.iter_mut().zip(contents) {
+                file.push(began, Version::of(contents));
+            }
+            k.dataset.clone()
+        });
+        let due = self.know(|k| k.due());
+        patiently(&self.clock, || self.engine.rollback(dataset.clone(), None)).await;
+        self.counter.did("rollback");
+        let now = self.moments.now();
+        self.know(|k| k.promise(now, due, None));
+    }
+
+    fn pick(&mut self) -> Option<(String, usize)> {
+        let files: Vec<_> =
+            self.know(|k| k.now().entries.into_iter().filter_map(|(name, n)| Some((name, n?))).collect());
+        let at = self.rng.below(files.len() as u64) as usize;
+        files.into_iter().nth(at)
+    }
+
+    async fn change(&mut self, rq: &Request, files: &FileSystem, n: u64) {
+        let (root, dir, began) = (Cred::root(), files.root(), self.moments.now());
+        let name = format!("name-{n}");
+        match (self.rng.below(28), self.pick()) {
+            (0..4, _) | (_, None) => {
+                let file = self.objects.len();
+                self.know(|k| {
+                    k.files.push(States::new(began, Version::of(Contents::new())));
+                    k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file)));
+                });
+                let new = New::of(NewKind::Regular, 0o644);
+                let made = files.create(rq, &root, dir, name.as_bytes(), &new).await.unwrap();
+                self.objects.push(made.object);
+                self.counter.did("create");
+            }
+            (4, Some(_)) => {
+                self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), None)));
+                files.create(rq, &root, dir, name.as_bytes(), &New::of(NewKind::Directory, 0o755)).await.unwrap();
+                self.counter.did("mkdir");
+            }
+            (5 | 6, Some((old, _))) => {
+                self.know(|k| k.rename(began, |names| _ = names.entries.remove(&old)));
+                files.remove(rq, &root, dir, old.as_bytes()).await.unwrap();
+                self.counter.did("remove");
+            }
+            (7 | 20 | 21, Some(old)) => self.rename(rq, files, old, name).await,
+            (8 | 9, Some((_, file))) => {
+                self.know(|k| k.rename(began, |names| _ = names.entries.insert(name.clone(), Some(file))));
+                files.link(rq, &root, self.objects[file], dir, name.as_bytes()).await.unwrap();
+                self.counter.did("link");
+            }
+            (10 | 11, Some((_, file))) => self.set_attributes(rq, files, file).await,
+            (12 | 13, Some((_, file))) => self.set_xattr(rq, files, file).await,
+            (14, Some((_, file))) => self.zero(rq, files, file).await,
+            (15..20, Some((_, file))) => self.copy(rq, files, file).await,
+            (_, Some((_, file))) => self.write(rq, files, file).await,
+        }
+    }
+
+    /// Another name, in some cases that of another file, which loses it or gets the old one for it.
+    async fn rename(&mut self, rq: &Request, files: &FileSystem, (old, file): (String, usize), fresh: String) {
+        let (root, dir, began) = (Cred::root(), files.root(), self.moments.now());
+        let other = self.pick().filter(|(name, of)| *name != old && *of != file);
+        let exchanges = self.rng.chance(1, 2);
+        let (target, replaced) = other.map_or((fresh, None), |(name, of)| (name, Some(of)));
+        let mode = if exchanges && replaced.is_some() { RenameMode::Exchange } else { RenameMode::Replace };
+        self.know(|k| {
+            k.rename(began, |names| {
+                names.entries.remove(&old);
+                names.entries.insert(target.clone(), Some(file));
+                if mode == RenameMode::Exchange {
+                    names.entries.insert(old.clone(), replaced);
+                }
+            });
+        });
+        let (from, to) = ((dir, old.as_bytes()), (dir, target.as_bytes()));
+        files.rename(rq, &root, from, to, mode).await.unwrap();
+        self.counter.did(if mode == RenameMode::Exchange { "exchange" } else { "rename" });
+    }
+
+    async fn set_attributes(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let mut set = SetAttributes::default();
+        let what = self.rng.below(3) as usize;
+        match what {
+            0 => set.size_bytes = Some(self.rng.below(70_000)),
+            1 => set.mode = Some(0o600 + self.rng.below(64) as u32),
+            _ => set.uid = Some(self.rng.below(5) as u32),
+        }
+        self.contents(self.moments.now(), file, |file| {
+            file.bytes.resize(set.size_bytes.map_or(file.bytes.len(), |size| size as usize), 0);
+            file.mode = set.mode.unwrap_or(file.mode);
+            file.uid = set.uid.unwrap_or(file.uid);
+        });
+        files.set_attributes(rq, &Cred::root(), self.objects[file], &set).await.unwrap();
+        self.counter.did(["truncate", "mode", "owner"][what]);
+    }
+
+    async fn set_xattr(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let (root, began, object) = (Cred::root(), self.moments.now(), self.objects[file]);
+        let name = format!("user.{}", self.rng.below(2)).into_bytes();
+        let there = self.know(|k| k.files[file].last().contents.xattrs.contains_key(&name));
+        if there && self.rng.chance(1, 2) {
+            self.contents(began, file, |file| _ = file.xattrs.remove(&name));
+            files.remove_xattr(rq, &root, object, &name).await.unwrap();
+            return self.counter.did("xattr-remove");
+        }
+        let mut value = vec![0; 1 + self.rng.below(600) as usize];
+        self.rng.fill(&mut value);
+        self.contents(began, file, |file| _ = file.xattrs.insert(name.clone(), value.clone()));
+        files.set_xattr(rq, &root, object, &name, &value, XattrMode::Any).await.unwrap();
+        self.counter.did("xattr-set");
+    }
+
+    /// Zeros in a file, or a hole.
+    async fn zero(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let (at, len) = (self.rng.below(60_000), 1 + self.rng.below(40_000));
+        let space = if self.rng.chance(1, 2) { Space::Punch } else { Space::Zero { keep_size: false } };
+        self.contents(self.moments.now(), file, |file| {
+            let (bytes, end) = (&mut file.bytes, (at + len) as usize);
+            if space != Space::Punch {
+                bytes.resize(bytes.len().max(end), 0);
+            }
+            let end = end.min(bytes.len());
+            bytes[(at as usize).min(end)..end].fill(0);
+        });
+        files.allocate(rq, &Cred::root(), self.objects[file], at..at + len, space).await.unwrap();
+        self.counter.did(if space == Space::Punch { "punch" } else { "zero" });
+    }
+
+    /// From one file to another: all, or a range. Blocks that are stable are shared where the range allows it.
+    async fn copy(&mut self, rq: &Request, files: &FileSystem, from: usize) {
+        let Some((_, to)) = self.pick().filter(|(_, to)| *to != from) else { return };
+        let source = self.know(|k| k.files[from].last().contents.bytes.clone());
+        let (mut at, mut target_at, mut left) = (0, 0, source.len() as u64);
+        if self.rng.chance(1, 2) {
+            (at, target_at) = (self.rng.below(4) * BLOCK, self.rng.below(4) * BLOCK);
+            left = left.saturating_sub(at).min((1 + self.rng.below(4)) * BLOCK);
+        }
+        if left == 0 {
+            return;
+        }
+        self.written(to, target_at as usize, &source[at as usize..(at + left) as usize]);
+        let (root, of) = (Cred::root(), (self.objects[from], self.objects[to]));
+        while left > 0 {
+            let done = files.copy_range(rq, &root, (files, of.0, at), (of.1, target_at), left).await.unwrap();
+            assert!(done > 0 && done <= left);
+            (at, target_at, left) = (at + done, target_at + done, left - done);
+        }
+        self.counter.did("copy");
+    }
+
+    async fn write(&mut self, rq: &Request, files: &FileSystem, file: usize) {
+        let (at, len) = (self.rng.below(40_000) as usize, 1 + self.rng.below(40_000) as usize);
+        let mut data = vec![0; len];
+        self.rng.fill(&mut data);
+        self.written(file, at, &data);
+        let place = WriteAt::Offset(at as u64);
+        files.write(rq, &Cred::root(), self.objects[file], place, Bytes::from(data)).await.unwrap();
+        self.counter.did("write");
+    }
+
+    fn contents(&self, began: When, file: usize, change: impl FnOnce(&mut Contents)) {
+        self.know(|k| {
+            let mut contents = k.files[file].last().contents.clone();
+            change(&mut contents);
+            k.files[file].push(began, Version::of(contents));
+        });
+    }
+
+    /// Data comes into a file from `at` on.
+    fn written(&self, file: usize, at: usize, data: &[u8]) {
+        let began = self.moments.now();
+        self.know(|k| {
+            let version = k.files[file].last().contents.clone().written(at, data);
+            k.files[file].push(began, version);
+        });
+    }
+}

@@ -1,0 +1,182 @@
+//! What a file system and its snapshots hold after a cut, and whether what is known explains it.
+
+use super::versions::{Contents, Version, is_explained};
+use super::{Known, LIMITED, Names, Snapshot};
+use crate::states::When;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_dsl::{Counted, Who};
+use weir_engine::Engine;
+use weir_files::{FileError, FileKind, FileSystem};
+use weir_format::ObjectId;
+use weir_machine::Request;
+
+/// A file, as it was found.
+#[derive(PartialEq, Eq)]
+struct FoundFile {
+    object: ObjectId,
+    links: u64,
+    contents: Contents,
+}
+
+/// What a file system or snapshot holds; directories are none of the files.
+#[derive(PartialEq, Eq)]
+struct Holds {
+    entries: BTreeMap<String, Option<FoundFile>>,
+    quota_bytes: u64,
+}
+
+/// What there is after a cut.
+#[derive(PartialEq, Eq)]
+pub struct Found {
+    now: Holds,
+    /// As the client counts its snapshots; none, and why, if one is not there.
+    snapshots: Vec<Result<Holds, String>>,
+}
+
+/// Looks at the file system, and at all of its snapshots that there ever were.
+pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Found, String> {
+    let rq = Request::internal("judge");
+    let dataset = &known.dataset;
+    let files = engine.file_system(&rq, dataset).await.map_err(|e| format!("{dataset}: {e}"))?;
+    let mut found = Found { now: holds(&files).await.map_err(|e| format!("{dataset}: {e}"))?, snapshots: Vec::new() };
+    for snapshot in &known.snapshots {
+        let full = format!("{dataset}@{}", snapshot.name);
+        found.snapshots.push(match engine.file_system(&rq, &full).await {
+            Ok(files) => Ok(holds(&files).await.map_err(|e| format!("{full}: {e}"))?),
+            Err(missing) => Err(missing.to_string()),
+        });
+    }
+    Ok(found)
+}
+
+async fn holds(files: &FileSystem) -> Result<Holds, String> {
+    let rq = &Request::internal("judge");
+    let limits = files.objects().limits_of(rq, Who::User, Counted::Bytes).await.map_err(|e| e.to_string())?;
+    let quota_bytes = limits.get(&LIMITED).copied().unwrap_or(0);
+    let mut holds = Holds { entries: BTreeMap::new(), quota_bytes };
+    for entry in files.read_dir(rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())? {
+        let file = match entry.kind {
+            Some(FileKind::Directory) => None,
+            _ => Some(file(rq, files, entry.object).await.map_err(|e| e.to_string())?),
+        };
+        holds.entries.insert(String::from_utf8_lossy(&entry.name).into_owned(), file);
+    }
+    Ok(holds)
+}
+
+async fn file(rq: &Request, files: &FileSystem, object: ObjectId) -> Result<FoundFile, FileError> {
+    let attributes = files.attributes(rq, object).await?;
+    let (mode, uid, links) = (attributes.mode, attributes.uid, attributes.links);
+    let bytes = files.read(rq, object, 0, 1 << 20).await?.to_vec();
+    let mut xattrs = BTreeMap::new();
+    for name in files.xattr_names(rq, object).await? {
+        if let Some(value) = files.xattr(rq, object, &name).await? {
+            xattrs.insert(name, value.to_vec());
+        }
+    }
+    Ok(FoundFile { object, links, contents: Contents { bytes, mode, uid, xattrs } })
+}
+
+/// What the number of links of a file has to be, and whether its names are one object and no other file's.
+fn judge_links(found: &Holds, state: &Names) -> Result<(), String> {
+    let (mut names, mut objects) = (BTreeMap::new(), BTreeMap::new());
+    for file in state.entries.values().flatten() {
+        *names.entry(*file).or_insert(0u64) += 1;
+    }
+    for (name, file) in &found.entries {
+        let (Some(file), Some(Some(number))) = (file, state.entries.get(name)) else { continue };
+        if file.links != names[number] {
+            return Err(format!("{name} has {} links, not {}", file.links, names[number]));
+        }
+        let alone = objects.insert(file.object, *number).is_none_or(|before| before == *number);
+        if !alone || found.object_of(state, *number).any(|object| object != file.object) {
+            return Err(format!("{name} is another file's object, or another than its other names'"));
+        }
+    }
+    Ok(())
+}
+
+impl Holds {
+    /// The objects to which the names of a file lead.
+    fn object_of(&self, state: &Names, number: usize) -> impl Iterator<Item = ObjectId> {
+        let names = state.entries.iter().filter(move |(_, of)| **of == Some(number));
+        names.filter_map(|(name, _)| Some(self.entries.get(name)?.as_ref()?.object))
+    }
+
+    fn is_named_as(&self, state: &Names) -> bool {
+        state.quota_bytes == self.quota_bytes && state.entries.keys().eq(self.entries.keys())
+    }
+}
+
+/// Holds what was found after a cut at `cut` against what is known.
+pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
+    let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
+    let states: Vec<&Names> = names.allowed(cut).filter(|state| found.now.is_named_as(state)).collect();
+    if states.is_empty() {
+        let newest: Vec<_> = names.allowed(cut).next().map(|n| n.entries.keys().collect()).unwrap_or_default();
+        let (names, quota) = (found.now.entries.keys(), found.now.quota_bytes);
+        return Err(format!(
+            "{}: names {names:?}, quota {quota}, are none of those allowed, such as {newest:?}",
+            known.dataset
+        ));
+    }
+    // Names that were exchanged leave several states alike: one of them must explain all files.
+    let mut wrong = String::new();
+    let explained = states.into_iter().any(|state| match unexplained(&found.now, state, known, cut) {
+        None => true,
+        Some(why) => {
+            wrong = why;
+            false
+        }
+    });
+    if !explained {
+        return Err(format!("{}: {wrong}", known.dataset));
+    }
+    known.snapshots.iter().zip(&found.snapshots).try_for_each(|(known, found)| judge_snapshot(found, known, cut))
+}
+
+/// What this state does not explain.
+fn unexplained(found: &Holds, state: &Names, known: &Known, cut: When) -> Option<String> {
+    let wrong = found.entries.iter().find(|(name, file)| match (state.entries.get(*name).copied().flatten(), file) {
+        (None, None) => false,
+        (Some(number), Some(file)) => {
+            let mut versions: Vec<&Version> = known.files[number].allowed(cut).collect();
+            versions.reverse();
+            !is_explained(&versions, &file.contents)
+        }
+        _ => true,
+    });
+    let named = |(name, file): (&String, &Option<FoundFile>)| {
+        let contents = file.as_ref().map(|file| &file.contents);
+        let bytes = contents.map(|contents| contents.bytes.len());
+        let rest = contents.map(|contents| (contents.mode, contents.uid, contents.xattrs.keys().collect::<Vec<_>>()));
+        format!("{name} ({bytes:?} bytes, {rest:?}) is none of the states allowed")
+    };
+    wrong.map(named).or_else(|| judge_links(found, state).err())
+}
+
+fn judge_snapshot(found: &Result<Holds, String>, known: &Snapshot, cut: When) -> Result<(), String> {
+    let reached = |when: Option<When>| when.is_some_and(|when| when <= cut);
+    let (must, may) =
+        (reached(known.done) && !reached(known.destroy_began), known.began <= cut && !reached(known.destroy_done));
+    let name = &known.name;
+    let found = match found {
+        Ok(_) if !may => return Err(format!("snapshot {name} is there")),
+        Err(e) if must => return Err(format!("snapshot {name}: {e}")),
+        Err(_) => return Ok(()),
+        Ok(found) => found,
+    };
+    if !found.is_named_as(&known.names) {
+        return Err(format!("snapshot {name} has {:?}, not {:?}", found.entries.keys(), known.names.entries.keys()));
+    }
+    let as_it_was = |(file, found): (&Option<usize>, &Option<FoundFile>)| match (file, found) {
+        (None, None) => true,
+        (Some(file), Some(found)) => known.contents[*file] == found.contents,
+        _ => false,
+    };
+    match known.names.entries.values().zip(found.entries.values()).position(|pair| !as_it_was(pair)) {
+        Some(nth) => Err(format!("snapshot {name}: the {nth}th name is not as it was")),
+        None => judge_links(found, &known.names).map_err(|why| format!("snapshot {name}: {why}")),
+    }
+}

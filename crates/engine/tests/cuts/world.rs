@@ -1,0 +1,244 @@
+//! Pools in the simulator and their judgement.
+
+use futures_util::FutureExt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_blocks::alloc::DEFER;
+use weir_codec::CodecError;
+use weir_codec::crypt::Suite;
+use weir_dmu::ObjectError;
+use weir_dsl::KeyFormat;
+use weir_dsl::change::{ChangeError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_dsl::props::Value;
+use weir_engine::create::PoolValue;
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_engine::{Crypt, Encryption, ImportOptions, NewRoot};
+use weir_format::Txg;
+use weir_machine::{Clock, Machine, Request};
+use weir_pool::config::Class;
+use weir_pool::uberblocks::ranked;
+use weir_pool::{OpenOptions, Pool, PoolError, Rewind, assemble, scan};
+use weir_sim::{SimWorld, Timing};
+
+pub const SEARCH: &str = "/sim";
+const DEVICE_BYTES: u64 = 64 << 20;
+
+/// Devices of a pool: data, and a log of its own or not.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub layout: Layout,
+    pub devices: usize,
+    pub log: bool,
+    /// Equal blocks are kept once.
+    pub dedup: bool,
+    /// Some data sets are encrypted, with this cipher.
+    pub suite: Option<Suite>,
+    /// What was freed is trimmed in the background.
+    pub autotrim: bool,
+    /// Blocks that a group frees: few, so that some files and all data sets take several groups.
+    pub freed_blocks: u64,
+    /// Free space is in small pieces: what was given back is used again as soon as it may be.
+    pub scattered: bool,
+}
+
+/// All ciphers.
+const SUITES: [Suite; 6] =
+    [Suite::Aes256Gcm, Suite::Aes128Ccm, Suite::Aes192Gcm, Suite::Aes256Ccm, Suite::Aes128Gcm, Suite::Aes192Ccm];
+
+impl Shape {
+    /// One of some, by the seed.
+    pub fn of(seed: u64) -> Self {
+        let suite = seed.is_multiple_of(2).then_some(SUITES[(seed / 2 % 6) as usize]);
+        let autotrim = seed % 3 == 1;
+        let freed_blocks = [100_000, 24, 3][(seed / 3 % 3) as usize];
+        let scattered = seed / 5 % 2 == 1;
+        let (layout, devices, log, dedup) = (Layout::Single, 1, false, false);
+        let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks, scattered };
+        match seed % 5 {
+            0 => shape,
+            1 => Shape { layout: Layout::Mirror, devices: 2, ..shape },
+            2 => Shape { log: true, ..shape },
+            3 => Shape { dedup: true, ..shape },
+            _ => Shape { layout: Layout::Raidz(1), devices: 3, ..shape },
+        }
+    }
+}
+
+impl Shape {
+    /// How a client's data set is encrypted: all but one are.
+    pub fn suite_of(&self, name: &str) -> Option<Suite> {
+        self.suite.filter(|_| name != PLAIN)
+    }
+}
+
+/// The data set that is never encrypted.
+const PLAIN: &str = "tank/f0";
+
+pub fn world(seed: u64, shape: Shape) -> SimWorld {
+    let world = SimWorld::new(seed);
+    let timing = if seed.is_multiple_of(3) { Timing::Chaos } else { Timing::SataSsd };
+    for i in 0..shape.devices + usize::from(shape.log) {
+        world.add_disk(format!("{SEARCH}/d{i}"), DEVICE_BYTES, 512, timing);
+    }
+    world
+}
+
+fn options(shape: Shape) -> CreateOptions {
+    let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
+    let mut tops =
+        vec![NewTop { class: Class::Normal, layout: shape.layout, leaves: (0..shape.devices).map(leaf).collect() }];
+    if shape.log {
+        tops.push(NewTop { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(shape.devices)] });
+    }
+    let mut options = CreateOptions::new("tank", tops);
+    options.ashift = Some(9);
+    options.arc_bytes = 16 << 20;
+    options.dirty.freed_blocks = shape.freed_blocks;
+    options.properties = vec![("autotrim".into(), PoolValue::Number(shape.autotrim.into()))];
+    if shape.dedup {
+        // What the clients write would else be so short that it stands in the pointers.
+        let number = |name: &str, n| (name.to_owned(), Value::Number(n));
+        options.root_properties = vec![number("dedup", 1), number("compression", 2)];
+    }
+    options
+}
+
+pub async fn create(machine: &Machine, shape: Shape) -> Result<Arc<Engine>, PoolError> {
+    Engine::create(machine, &options(shape)).await
+}
+
+/// Pieces of free space in a pool where it is scattered: too short for the allocator to go on from where it took the last
+/// one, so that it takes the smallest that fits, and that is what was given back last.
+const PIECE_BYTES: u64 = 112 << 10;
+/// What lies between them, and is out of use.
+const GAP_BYTES: u64 = 32 << 10;
+
+/// Space that is out of use as long as this lives.
+pub type Gaps = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+/// Scatters the free space: begins to trim parts of it, which are out of use until that ends, and does not let it end.
+pub fn scatter(engine: &Engine, shape: Shape) -> Gaps {
+    let blocks = engine.cache.blocks();
+    let gaps = (0..=u32::from(shape.log)).flat_map(|vdev| {
+        let size = blocks.vdev_space(vdev).size_bytes;
+        (PIECE_BYTES..size).step_by((PIECE_BYTES + GAP_BYTES) as usize).map(move |at| (vdev, at..at + GAP_BYTES))
+    });
+    let begun = |gap| {
+        let blocks = blocks.clone();
+        let mut trim: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(async move { assert!(blocks.trim(&[gap]).await.is_ok()) });
+        // Where something lies already, nothing is trimmed.
+        trim.as_mut().now_or_never().is_none().then_some(trim)
+    };
+    let gaps: Gaps = gaps.filter_map(begun).collect();
+    assert!(gaps.len() > 100, "nothing is out of use");
+    gaps
+}
+
+/// A key of its own for a data set: its first has the number 0.
+pub async fn root(machine: &Machine, name: &str, number: u8) -> NewRoot {
+    NewRoot::new(machine, name, KeyFormat::Raw, "prompt", None, secret(number)).await.unwrap()
+}
+
+fn secret(number: u8) -> Vec<u8> {
+    vec![7 + number; 32]
+}
+
+/// A file system, encrypted as the one above it.
+pub async fn make_files(engine: &Engine, name: &str) {
+    let kind = Kind::FileSystem(FileSystemSpec::default());
+    engine.create_dataset(NewDataset { name: name.into(), kind, properties: Vec::new() }).await.unwrap();
+}
+
+/// What a client works on, with a key of its own if there is a cipher.
+pub async fn make_home(engine: &Engine, machine: &Machine, name: &str, home: Home, suite: Option<Suite>) {
+    let (kind, properties) = match home {
+        Home::Files { record_bytes } => {
+            let record = ("recordsize".to_owned(), Value::Number(record_bytes));
+            (Kind::FileSystem(FileSystemSpec::default()), vec![record])
+        }
+        Home::Volume { size_bytes } => (Kind::Volume(VolumeSpec { size_bytes, block_bytes: 8 << 10 }), Vec::new()),
+    };
+    let encryption = match suite {
+        Some(suite) => Encryption { crypt: Crypt::With(suite), root: Some(root(machine, name, 0).await) },
+        None => Encryption::default(),
+    };
+    engine.create_encrypted(NewDataset { name: name.into(), kind, properties }, encryption).await.unwrap();
+}
+
+/// What a client works on.
+pub enum Home {
+    Files { record_bytes: u64 },
+    Volume { size_bytes: u64 },
+}
+
+fn opening() -> OpenOptions {
+    let mut open = OpenOptions::new(vec![SEARCH.into()], "tank");
+    open.arc_bytes = 16 << 20;
+    open
+}
+
+/// Opens the pool, with keys of these data sets: each a name and the number of the key.
+pub async fn import(machine: &Machine, shape: Shape, keys: &[(&str, u8)]) -> Result<Arc<Engine>, PoolError> {
+    let mut open = opening();
+    open.keys = keys.iter().map(|(name, number)| ((*name).to_owned(), secret(*number))).collect();
+    let mut options = ImportOptions::new(open);
+    options.dirty.freed_blocks = shape.freed_blocks;
+    Engine::import(machine, &options).await
+}
+
+/// Whether a key was none of the data set's.
+pub fn is_wrong_key(error: &PoolError) -> bool {
+    matches!(error, PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }))
+}
+
+/// Asks again while somebody looks at the data set: a syncer or an administrator may, for a moment.
+pub async fn patiently<F: Future<Output = Result<(), PoolError>>>(clock: &Clock, ask: impl Fn() -> F) {
+    for _ in 0..1000 {
+        match ask().await {
+            Err(PoolError::Change(ChangeError::Busy { .. })) => clock.sleep(Duration::from_millis(1)).await,
+            done => return done.unwrap(),
+        }
+    }
+    panic!("a data set that nobody uses stays busy");
+}
+
+/// Weir's own judgement: all readable, all accounted for. Gives how many pointers share their block with another, as copies do.
+pub async fn whole(machine: &Machine) -> Result<u64, String> {
+    let pool = Pool::open(machine, &opening()).await.map_err(|e| e.to_string())?;
+    all_there(&pool).await
+}
+
+/// The same of the oldest group that a pool can always be rewound to: what it needs may not be used again that soon
+/// (`TXG_DEFER_SIZE`). Gives whether there is one.
+pub async fn whole_before(machine: &Machine) -> Result<bool, String> {
+    let found = scan(machine, &[SEARCH.into()]).await.map_err(|e| e.to_string())?;
+    let pools = assemble(found).pools;
+    let ranked = pools.values().next().map(|found| ranked(found, None)).unwrap_or_default();
+    let newest = ranked.first().map_or(Txg(0), |uberblock| uberblock.txg);
+    let before = ranked.iter().map(|uberblock| uberblock.txg).take_while(|txg| txg.0 + DEFER >= newest.0);
+    let Some(oldest) = before.last().filter(|oldest| *oldest < newest) else { return Ok(false) };
+    let mut open = opening();
+    open.rewind = Rewind::Before(oldest);
+    let pool = Pool::open(machine, &open).await.map_err(|e| format!("rewound to {oldest}: {e}"))?;
+    if pool.uberblock.txg != oldest {
+        return Err(format!("cannot be rewound to txg {oldest}, only to {}", pool.uberblock.txg));
+    }
+    all_there(&pool).await.map_err(|e| format!("rewound: {e}"))?;
+    Ok(true)
+}
+
+async fn all_there(pool: &Pool) -> Result<u64, String> {
+    let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;
+    if report.is_clean() {
+        return Ok(report.cloned.1);
+    }
+    let leaks: Vec<_> = report.leaks().take(5).collect();
+    let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
+    let (unreadable, clashes) = (report.unreadable.first(), report.clashes.first());
+    Err(format!(
+        "txg {}: unreadable {unreadable:?}, clashes {clashes:?}, leaks {leaks:x?}, {faults:?}",
+        pool.uberblock.txg
+    ))
+}

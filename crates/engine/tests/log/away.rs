@@ -1,0 +1,99 @@
+//! Logs on devices that are not there.
+
+use crate::world::{HOME, Shape, create, demand_whole, import, make, opening, world};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_engine::{Engine, ImportOptions, Layout};
+use weir_files::{FileError, FileSystem};
+use weir_machine::Request;
+use weir_sim::{Fault, SimDisk, SimWorld};
+
+const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: true };
+const LATE: usize = 9;
+
+async fn has(files: &Arc<FileSystem>, name: &str) -> bool {
+    let rq = Request::internal("test");
+    match files.lookup(&rq, files.root(), name.as_bytes()).await {
+        Ok(file) => files.read(&rq, file, 0, 1 << 20).await.unwrap() == name.repeat(1000),
+        Err(error) => {
+            assert_eq!(error, FileError::NotFound);
+            false
+        }
+    }
+}
+
+/// A pool whose log device is away after the power failed; imports were tried. Gives that device.
+fn bereft(seed: u64) -> (SimWorld, Arc<SimDisk>) {
+    let world = world(seed, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "early").await;
+        engine.sync().await.unwrap();
+        for n in 0..LATE {
+            make(&files, &format!("late-{n}")).await;
+        }
+    });
+    first.unwrap();
+    world.power_failure();
+    let disk = world.disks().into_iter().find(|disk| disk.path().ends_with("d2")).unwrap();
+    disk.lay(Fault::Gone);
+    for _ in 0..3 {
+        let machine = world.machine();
+        let away = world.run(async {
+            import(&machine).await.unwrap_err();
+            // Whatever was begun has time to end.
+            machine.clock.sleep(Duration::from_secs(20)).await;
+        });
+        away.unwrap();
+        world.power_failure();
+    }
+    (world, disk)
+}
+
+/// It is not given up, nor claimed in part: the pool cannot be written until the device is back.
+#[test]
+fn a_log_waits_for_its_device() {
+    let (world, disk) = bereft(6);
+    disk.lift_all();
+    let machine = world.machine();
+    let back = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        assert!(has(&files, "early").await);
+        for n in 0..LATE {
+            assert!(has(&files, &format!("late-{n}")).await, "late-{n} was said to be stable");
+        }
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    back.unwrap();
+}
+
+/// Unless somebody says so: then the pool is as it was synced last.
+#[test]
+fn a_log_is_given_up_on_demand() {
+    let (world, disk) = bereft(7);
+    let machine = world.machine();
+    let alone = world.run(async {
+        let mut options = ImportOptions::new(opening());
+        options.without_logs = true;
+        let engine = Engine::import(&machine, &options).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        assert!(has(&files, "early").await && !has(&files, "late-0").await);
+        make(&files, "new").await;
+        engine.stop().await.unwrap();
+        // From then on nobody has to say it again, and the device may come back.
+        let engine = import(&machine).await.unwrap();
+        engine.stop().await.unwrap();
+        disk.lift_all();
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        assert!(has(&files, "early").await && has(&files, "new").await && !has(&files, "late-0").await);
+        engine.export().await.unwrap();
+        let pool = crate::world::open(&machine).await;
+        let report = pool.verify(&Request::internal("test")).await.unwrap();
+        assert!(report.unreadable.is_empty() && report.clashes.is_empty());
+    });
+    alone.unwrap();
+}

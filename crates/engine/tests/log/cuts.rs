@@ -1,0 +1,153 @@
+//! The power fails at changes all over a history; the pool is imported, its log replayed, and judged.
+
+use crate::client::{Client, Shared, judge};
+use crate::world::{HOME, Shape, create, demand_whole, import, open, world};
+use weir_engine::Layout;
+use weir_machine::{Machine, Request};
+use weir_pool::PoolError;
+use weir_sim::{Rng, SimError, SimWorld};
+use weir_zil::LogWalk;
+
+const CLIENTS: u64 = 3;
+const CHANGES: u64 = 14;
+
+async fn history(machine: &Machine, seed: u64, shape: Shape, known: &[Shared]) -> Result<(), PoolError> {
+    let (engine, files) = create(machine, shape).await?;
+    let mut rng = Rng::new(seed);
+    let clients: Vec<_> = known
+        .iter()
+        .zip(0..)
+        .map(|(known, number)| {
+            let (files, clock, known) = (files.clone(), machine.clock.clone(), known.clone());
+            machine.tasks.spawn(Client { files, clock, known, number, rng: rng.fork() }.run(CHANGES))
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    engine.stop().await
+}
+
+/// Records of the file system's log that are not part of the last synced group.
+async fn records(machine: &Machine) -> u64 {
+    let rq = Request::internal("test");
+    let pool = open(machine).await;
+    let Ok(files) = pool.file_system(&rq, HOME).await else { return 0 };
+    let mut walk = LogWalk::new(files.objects());
+    let mut count = 0;
+    while let Some(block) = walk.next(&rq).await.unwrap() {
+        count += block.records().unwrap().iter().filter(|r| r.txg > pool.uberblock.txg).count() as u64;
+    }
+    count
+}
+
+/// Imports the pool and replays its log, and has the power fail on the way: before, in or after the replay.
+fn fail_again(world: &SimWorld, at: u64, place: &str) {
+    world.cut_after(at);
+    let machine = world.machine();
+    let run = world.run(async {
+        let engine = import(&machine).await?;
+        engine.file_system(&Request::internal("test"), HOME).await?;
+        engine.stop().await
+    });
+    world.cancel_cut();
+    match run {
+        Ok(done) => done.unwrap_or_else(|e| panic!("{place}: {e}")),
+        Err(SimError::PowerCut { .. }) => {}
+        Err(other) => panic!("{place}: {other}"),
+    }
+    let machine = world.machine();
+    let whole = world.run(async { demand_whole(&machine, &format!("{place}, failed again after {at}")).await });
+    whole.unwrap_or_else(|e| panic!("{place}: {e}"));
+}
+
+/// The commits that were made, and the records that were to be replayed.
+fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
+    let place = format!("seed {seed}, {shape:?}, cut {at}");
+    let world = world(seed, shape);
+    let known: Vec<Shared> = (0..CLIENTS).map(|_| Shared::default()).collect();
+    world.cut_after(at);
+    let machine = world.machine();
+    match world.run(history(&machine, seed, shape, &known)) {
+        Ok(done) => done.unwrap(),
+        Err(SimError::PowerCut { .. }) => {}
+        Err(other) => panic!("{place}: {other}"),
+    }
+    world.cancel_cut();
+    let commits = known.iter().map(|k| k.lock().unwrap().commits).sum();
+    if commits == 0 {
+        // Before the pool and its directories were there, nothing was promised.
+        return (0, 0);
+    }
+    let machine = world.machine();
+    let records = world.run(async {
+        demand_whole(&machine, &format!("{place}, before import")).await;
+        records(&machine).await
+    });
+    let records = records.unwrap_or_else(|e| panic!("{place}: {e}"));
+    let mut rng = Rng::new(seed ^ at);
+    for _ in 0..rng.below(3) {
+        fail_again(&world, 1 + rng.below(160), &place);
+    }
+    let machine = world.machine();
+    let judged = world.run(async {
+        let engine = import(&machine).await.unwrap_or_else(|e| panic!("{place}: {e}"));
+        let files = engine.file_system(&Request::internal("test"), HOME).await;
+        let files = files.unwrap_or_else(|e| panic!("{place}: {e}"));
+        for (number, known) in (0..).zip(&known) {
+            let known = std::mem::take(&mut *known.lock().unwrap());
+            judge(&files, number, &known, &place).await;
+        }
+        engine.export().await.unwrap();
+        demand_whole(&machine, &format!("{place}, after replay")).await;
+    });
+    judged.unwrap_or_else(|e| panic!("{place}: {e}"));
+    (commits, records)
+}
+
+/// How many changes the disks see before and in all of the history.
+fn changes(seed: u64, shape: Shape) -> (u64, u64) {
+    let world = world(seed, shape);
+    let machine = world.machine();
+    world.run(async { create(&machine, shape).await.map(drop) }).unwrap().unwrap();
+    let before = world.changes();
+    world.power_failure();
+    let world = crate::world::world(seed, shape);
+    let machine = world.machine();
+    let known: Vec<Shared> = (0..CLIENTS).map(|_| Shared::default()).collect();
+    world.run(history(&machine, seed, shape, &known)).unwrap().unwrap();
+    (before, world.changes())
+}
+
+/// `WEIR_LOG_CUTS` cuts, spread over the history.
+fn cut_all_over(seed: u64, shape: Shape, cuts: u64) {
+    let said = std::env::var("WEIR_LOG_CUTS").ok().and_then(|s| s.parse().ok());
+    let cuts = said.unwrap_or(cuts);
+    let (before, all) = changes(seed, shape);
+    let mut rng = Rng::new(seed);
+    let (mut commits, mut replayed) = (0, 0);
+    for _ in 0..cuts {
+        let (done, records) = cut(seed, shape, before + 1 + rng.below(all - before));
+        commits += done;
+        replayed += records;
+    }
+    println!("{shape:?}: {cuts} cuts among {} changes, after {commits} commits, {replayed} records", all - before);
+    assert!(commits > cuts && replayed > cuts);
+}
+
+#[test]
+fn what_was_stable_is_replayed_from_a_mirror() {
+    cut_all_over(3, Shape { layout: Layout::Mirror, devices: 2, log: false }, 12);
+    cut_all_over(4, Shape { layout: Layout::Mirror, devices: 2, log: false }, 12);
+}
+
+#[test]
+fn what_was_stable_is_replayed_from_a_raidz() {
+    cut_all_over(5, Shape { layout: Layout::Raidz(1), devices: 3, log: false }, 12);
+}
+
+#[test]
+fn what_was_stable_is_replayed_from_a_log_device() {
+    cut_all_over(6, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
+    cut_all_over(7, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
+}

@@ -1,0 +1,533 @@
+//! Several lives of a pool: what each import makes of the log that the last one left.
+
+use crate::world::{HOME, Shape, create, demand_whole, import, make, noise, world};
+use bytes::Bytes;
+use std::sync::Arc;
+use weir_dsl::change::Setting;
+use weir_dsl::props::Value;
+use weir_dsl::{Counted, Who};
+use weir_engine::Layout;
+use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt, XattrMode};
+use weir_machine::Request;
+use weir_zil::needs_replay;
+
+const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
+
+async fn demand(files: &Arc<FileSystem>, name: &str) {
+    let rq = Request::internal("test");
+    let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(files.read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(1000), "{name}");
+}
+
+/// A log without records is taken over: its one block begins the next chain, and its first commit waits for no group.
+#[test]
+fn a_kept_block_begins_the_next_chain() {
+    let world = world(1, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "first").await;
+        engine.export().await.unwrap();
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        assert!(!files.objects().root().header.zil.log.is_hole(), "the block is kept");
+        let synced = engine.groups().last_synced();
+        for n in 0..5 {
+            make(&files, &format!("second-{n}")).await;
+        }
+        assert_eq!(engine.groups().last_synced(), synced, "commits wait for no group");
+    });
+    second.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let third = world.run(async {
+        demand_whole(&machine, "with a log").await;
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        demand(&files, "first").await;
+        for n in 0..5 {
+            demand(&files, &format!("second-{n}")).await;
+        }
+        assert!(!needs_replay(&files.objects().root().header.zil));
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    third.unwrap();
+}
+
+/// A log that nobody asks for stays claimed over imports until its file system is opened.
+#[test]
+fn a_claimed_log_waits_for_its_file_system() {
+    let world = world(2, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "early").await;
+        engine.sync().await.unwrap();
+        make(&files, "late").await;
+    });
+    first.unwrap();
+    world.power_failure();
+    for _ in 0..3 {
+        let machine = world.machine();
+        let idle = world.run(async {
+            let engine = import(&machine).await.unwrap();
+            engine.sync().await.unwrap();
+            engine.export().await.unwrap();
+            demand_whole(&machine, "claimed").await;
+        });
+        idle.unwrap();
+        world.power_failure();
+    }
+    let machine = world.machine();
+    let last = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
+        demand(&files, "early").await;
+        demand(&files, "late").await;
+        engine.export().await.unwrap();
+        demand_whole(&machine, "replayed").await;
+    });
+    last.unwrap();
+}
+
+/// A copy that shares blocks is stable when its log is; its blocks stay although their first owner is removed.
+#[test]
+fn copies_are_replayed() {
+    let world = world(5, SHAPE);
+    let machine = world.machine();
+    let mut data = vec![0; 3 * (128 << 10) + 100];
+    weir_sim::Rng::new(5).fill(&mut data);
+    let wanted = data.clone();
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "begun").await;
+        let new = New::of(NewKind::Regular, 0o600);
+        let source = files.create(&rq, &root, files.root(), b"source", &new).await.unwrap().object;
+        files.write(&rq, &root, source, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
+        engine.sync().await.unwrap();
+        let synced = engine.groups().last_synced();
+        let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
+        files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), 1 << 30).await.unwrap();
+        files.remove(&rq, &root, files.root(), b"source").await.unwrap();
+        files.sync(&rq, Some(copy)).await.unwrap();
+        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        demand_whole(&machine, "with a log").await;
+        let engine = import(&machine).await.unwrap();
+        assert!(engine.gate.space().saved_bytes >= 3 * (128 << 10), "claimed");
+        engine.sync().await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let copy = files.lookup(&rq, files.root(), b"copy").await.unwrap();
+        assert!(files.read(&rq, copy, 0, 1 << 20).await.unwrap() == wanted);
+        assert!(files.lookup(&rq, files.root(), b"source").await.is_err());
+        engine.sync().await.unwrap();
+        assert_eq!(engine.gate.space().saved_bytes, 0, "the copy alone has them");
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}
+
+/// Blocks that lie beyond the table of shared blocks, because the vdev has grown since it was made, are shared all the same.
+#[test]
+fn copies_lie_where_the_vdev_grew() {
+    use weir_format::brt::{BrtVdev, table_name};
+    let world = world(15, SHAPE);
+    let machine = world.machine();
+    let data = noise(1 << 20, 15);
+    let run = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let make = async |files: &FileSystem, name: &str| {
+            files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object
+        };
+        let small = make(&files, "small").await;
+        files.write(&rq, &root, small, WriteAt::Offset(0), data.slice(..128 << 10)).await.unwrap();
+        engine.sync().await.unwrap();
+        let copy = make(&files, "copy").await;
+        files.copy_range(&rq, &root, (&files, small, 0), (copy, 0), 128 << 10).await.unwrap();
+        engine.sync().await.unwrap();
+        let shrunk = engine.sync_task(|syncing: &mut weir_engine::Syncing<'_>| {
+            Box::pin(async move {
+                let (mos, rq, tx) = (syncing.change.mos.clone(), syncing.change.rq, syncing.change.tx);
+                let directory = weir_format::ObjectId(1);
+                let table = weir_dmu::zap::lookup_word(rq, &mos, directory, &table_name(0)).await?;
+                let table = weir_format::ObjectId(table.unwrap());
+                let dnode = mos.object(rq, table).await?.dnode.clone();
+                let header = BrtVdev::decode(dnode.bonus(), dnode.endian).unwrap();
+                let bonus = BrtVdev { regions: 0, ..header }.encode(dnode.endian);
+                mos.set_bonus(rq, tx, table, dnode.bonus_type, &bonus).await?;
+                Ok(header.regions)
+            })
+        });
+        assert!(shrunk.await.unwrap() > 0);
+        engine.export().await.unwrap();
+
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let large = make(&files, "large").await;
+        files.write(&rq, &root, large, WriteAt::Offset(0), data.clone()).await.unwrap();
+        engine.sync().await.unwrap();
+        let copy = make(&files, "copy of large").await;
+        let copied = files.copy_range(&rq, &root, (&files, large, 0), (copy, 0), data.len() as u64).await;
+        assert_eq!(copied, Ok(data.len() as u64));
+        engine.sync().await.unwrap();
+        assert!(engine.gate.space().saved_bytes >= data.len() as u64);
+        files.remove(&rq, &root, files.root(), b"large").await.unwrap();
+        engine.sync().await.unwrap();
+        engine.export().await.unwrap();
+        demand_whole(&machine, "shared").await;
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        assert!(files.read(&rq, copy, 0, data.len()).await.unwrap() == data);
+        files.remove(&rq, &root, files.root(), b"copy of large").await.unwrap();
+        engine.export().await.unwrap();
+        demand_whole(&machine, "removed").await;
+    });
+    run.unwrap();
+}
+
+/// When files were read comes to the disks with the groups, and nothing hurries for it.
+#[test]
+fn access_times_last() {
+    let world = world(8, SHAPE);
+    let machine = world.machine();
+    let run = world.run(async {
+        let rq = Request::internal("test");
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let atime = async |files: &Arc<FileSystem>, name: &str| {
+            let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+            files.attributes(&rq, file).await.unwrap().atime_ns
+        };
+        make(&files, "one").await;
+        make(&files, "two").await;
+        machine.clock.sleep(std::time::Duration::from_secs(60)).await;
+        let synced = engine.groups().last_synced();
+        demand(&files, "one").await;
+        assert_eq!(engine.groups().last_synced(), synced, "no group of its own");
+        machine.clock.sleep(std::time::Duration::from_secs(20)).await;
+        assert!(!files.has_access_times(), "stored with the groups that there are");
+        demand(&files, "two").await;
+        let read = (atime(&files, "one").await, atime(&files, "two").await);
+        engine.export().await.unwrap();
+        demand_whole(&machine, "exported").await;
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        assert_eq!((atime(&files, "one").await, atime(&files, "two").await), read);
+        assert!(read.1 - read.0 >= 20_000_000_000);
+    });
+    run.unwrap();
+}
+
+/// What users and groups use, counted file by file, must be what the sums say.
+async fn demand_counted(files: &Arc<FileSystem>) {
+    use std::collections::BTreeMap;
+    use weir_format::znode::Fuid;
+    let rq = Request::internal("test");
+    let (set, mut id) = (files.objects(), weir_format::ObjectId(0));
+    let (mut users, mut groups) = (BTreeMap::<Fuid, (u64, u64)>::new(), BTreeMap::<Fuid, (u64, u64)>::new());
+    while let Some(next) = set.next_object(&rq, weir_format::ObjectId(id.0 + 1)).await.unwrap() {
+        id = next;
+        let Ok(found) = files.attributes(&rq, id).await else { continue };
+        let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
+        for (counts, owner) in [(&mut users, found.uid), (&mut groups, found.gid)] {
+            let sum = counts.entry(Fuid(owner.into())).or_default();
+            *sum = (sum.0 + bytes, sum.1 + 1);
+        }
+    }
+    for (who, counted) in [(Who::User, users), (Who::Group, groups)] {
+        let said = set.accounts(&rq, who).await.unwrap().into_iter();
+        let said: BTreeMap<_, _> = said.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).collect();
+        let said: BTreeMap<_, _> = said.into_iter().filter(|(_, sums)| *sums != (0, 0)).collect();
+        assert_eq!(said, counted, "{who:?}");
+    }
+}
+
+/// Limits of users, groups and objects bind; what they are held against is right also after a replay.
+#[test]
+fn quotas_bind() {
+    let world = world(9, SHAPE);
+    let machine = world.machine();
+    let mut data = vec![0; 1 << 20];
+    weir_sim::Rng::new(9).fill(&mut data);
+    let data = Bytes::from(data);
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let (alice, bob) = (Cred::new(1000, 100, &[]), Cred::new(1001, 100, &[]));
+        files.set_attributes(&rq, &root, files.root(), &SetAttributes::mode(0o777)).await.unwrap();
+        let set = async |who, what, id, limit| {
+            engine.set_quota(HOME.into(), who, what, Some(id), limit).await.unwrap();
+        };
+        set(Who::User, Counted::Bytes, 1000, 2 << 20).await;
+        set(Who::Group, Counted::Objects, 100, 6).await;
+        let new = New::of(NewKind::Regular, 0o600);
+        let file = files.create(&rq, &alice, files.root(), b"alice", &new).await.unwrap().object;
+        for n in 0..2 {
+            files.write(&rq, &alice, file, WriteAt::Offset(n << 20), data.clone()).await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        let over = |done: Result<_, FileError>| assert_eq!(done.map(drop).unwrap_err(), FileError::Quota);
+        over(files.write(&rq, &alice, file, WriteAt::End, data.clone()).await);
+        over(files.write(&rq, &root, file, WriteAt::End, data.clone()).await);
+        over(files.create(&rq, &alice, files.root(), b"more", &new).await);
+        let other = files.create(&rq, &bob, files.root(), b"bob", &new).await.unwrap().object;
+        files.write(&rq, &bob, other, WriteAt::End, data.clone()).await.unwrap();
+        let give = SetAttributes { uid: Some(1000), ..SetAttributes::default() };
+        over(files.set_attributes(&rq, &root, other, &give).await);
+        let copied = files.copy_range(&rq, &root, (&files, other, 0), (file, 4 << 20), 1 << 20).await;
+        assert_eq!(copied, Err(FileError::Quota));
+        for n in 0..4 {
+            files.create(&rq, &bob, files.root(), format!("bob-{n}").as_bytes(), &new).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        over(files.create(&rq, &bob, files.root(), b"seventh", &new).await);
+        set(Who::Group, Counted::Objects, 100, 0).await;
+        files.create(&rq, &bob, files.root(), b"seventh", &new).await.unwrap();
+        set(Who::User, Counted::Bytes, 1000, 3 << 20).await;
+        files.write(&rq, &alice, file, WriteAt::End, data.clone()).await.unwrap();
+        demand_counted_after(&engine, &files).await;
+        // For the replay: files of others grow, shrink, change hands and go.
+        files.set_attributes(&rq, &root, other, &SetAttributes { uid: Some(7), gid: Some(8), ..give }).await.unwrap();
+        files.write(&rq, &root, other, WriteAt::End, data.slice(..100_000)).await.unwrap();
+        files.set_attributes(&rq, &root, file, &SetAttributes::size(100)).await.unwrap();
+        files.remove(&rq, &root, files.root(), b"bob-1").await.unwrap();
+        files.create(&rq, &bob, files.root(), b"eighth", &new).await.unwrap();
+        files.sync(&rq, None).await.unwrap();
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        demand_counted_after(&engine, &files).await;
+        let limits = files.objects().limits_of(&rq, Who::User, Counted::Bytes).await.unwrap();
+        assert_eq!(limits.into_iter().collect::<Vec<_>>(), [(1000, 3 << 20)]);
+        let owner = files.objects().accounts(&rq, Who::User).await.unwrap();
+        assert_eq!(owner[&weir_format::znode::Fuid(7)].used_objects, 1);
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}
+
+async fn demand_counted_after(engine: &weir_engine::Engine, files: &Arc<FileSystem>) {
+    engine.sync().await.unwrap();
+    demand_counted(files).await;
+}
+
+/// Attributes that were made stable come back from the log's own records of them, without a group.
+#[test]
+fn attributes_are_replayed() {
+    let world = world(10, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        make(&files, "begun").await;
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        files.set_xattr(&rq, &root, file, b"user.old", b"gone", XattrMode::Any).await.unwrap();
+        engine.sync().await.unwrap();
+        let synced = engine.groups().last_synced();
+        files.set_xattr(&rq, &root, file, b"user.new", &[7; 300], XattrMode::Any).await.unwrap();
+        files.remove_xattr(&rq, &root, file, b"user.old").await.unwrap();
+        files.sync(&rq, Some(file)).await.unwrap();
+        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        demand_whole(&machine, "with a log").await;
+        let pool = crate::world::open(&machine).await;
+        assert_eq!(pool.features.count("org.openzfs:zilsaxattr"), Some(1));
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
+        assert_eq!(files.xattr_names(&rq, file).await.unwrap(), [b"user.new".to_vec()]);
+        assert_eq!(files.xattr(&rq, file, b"user.new").await.unwrap().unwrap(), vec![7; 300]);
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}
+
+/// With large dnodes, attributes need no block of their own; the feature counts the file systems that have some.
+#[test]
+fn attributes_fit_large_dnodes() {
+    let world = world(11, SHAPE);
+    let machine = world.machine();
+    let run = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        for (size, slots) in [(0, 1), (1, 2), (4096, 8), (16384, 32)] {
+            let value = Setting::Set(Value::Number(size));
+            engine.set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
+            for n in 0..20 {
+                let name = format!("file-{size}-{n}");
+                make(&files, &name).await;
+                let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+                files.set_xattr(&rq, &root, file, b"user.note", &[n; 300], XattrMode::Any).await.unwrap();
+                engine.sync().await.unwrap();
+                let dnode = files.objects().object(&rq, file).await.unwrap().dnode.clone();
+                assert_eq!((dnode.slots(), dnode.spill.is_some()), (slots, slots == 1));
+                if n % 3 == 0 {
+                    files.remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
+                }
+            }
+        }
+        files.sync(&rq, None).await.unwrap();
+    });
+    run.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq, HOME).await.unwrap();
+        for (size, n) in [(0, 1), (1, 2), (4096, 4), (16384, 19)] {
+            let name = format!("file-{size}-{n}");
+            demand(&files, &name).await;
+            let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+            assert_eq!(files.xattr(&rq, file, b"user.note").await.unwrap().unwrap(), vec![n; 300]);
+        }
+        demand_counted_after(&engine, &files).await;
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after").await;
+        assert_eq!(crate::world::open(&machine).await.features.count("org.zfsonlinux:large_dnode"), Some(1));
+    });
+    second.unwrap();
+}
+
+/// The numbers of a large dnode come back, also if it was made and removed within one group.
+#[test]
+fn numbers_of_large_dnodes_come_back() {
+    let world = world(16, SHAPE);
+    let machine = world.machine();
+    let run = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        let value = Setting::Set(Value::Number(2048));
+        engine.set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let mut first = None;
+        for n in 0..40 {
+            let made = files.create(&rq, &root, files.root(), b"made", &new).await.unwrap().object;
+            assert_eq!(*first.get_or_insert(made), made, "turn {n}");
+            if n % 4 == 0 {
+                engine.sync().await.unwrap();
+            }
+            files.remove(&rq, &root, files.root(), b"made").await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        engine.export().await.unwrap();
+        demand_whole(&machine, "exported").await;
+    });
+    run.unwrap();
+}
+
+/// Records of writes in the log that lead to a block, and those that carry their data.
+async fn written_in_place(machine: &weir_machine::Machine) -> (usize, usize) {
+    let rq = Request::internal("test");
+    let pool = crate::world::open(machine).await;
+    let files = pool.file_system(&rq, HOME).await.unwrap();
+    let mut walk = weir_zil::LogWalk::new(files.objects());
+    let (mut placed, mut carried) = (0, 0);
+    while let Some(block) = walk.next(&rq).await.unwrap() {
+        for record in block.records().unwrap().iter().filter(|r| r.txg > pool.uberblock.txg) {
+            if let weir_format::zil::LogBody::Write(write) = record.body().unwrap() {
+                *if write.data.is_none() { &mut placed } else { &mut carried } += 1;
+            }
+        }
+    }
+    (placed, carried)
+}
+
+/// Large writes go to their final place: the log leads there, a sync writes them no more, and what is changed again in
+/// the same group gives its place back.
+fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
+    let world = world(seed, shape);
+    let machine = world.machine();
+    let long = noise((1 << 20) + 5000, seed);
+    let (wanted, small) = (long.clone(), noise(3000, 1));
+    let first = world.run(async {
+        let (rq, root) = (Request::internal("test"), Cred::root());
+        let (engine, files) = create(&machine, shape).await.unwrap();
+        if throughput {
+            let value = Setting::Set(Value::Number(1));
+            engine.set_properties(HOME.into(), vec![("logbias".into(), value)]).await.unwrap();
+        }
+        make(&files, "begun").await;
+        engine.sync().await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let mut made = Vec::new();
+        for name in ["long", "small", "gone", "cut"] {
+            made.push(files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object);
+        }
+        let write = async |file, at, data: &Bytes| {
+            files.write(&rq, &root, file, WriteAt::Offset(at), data.clone()).await.unwrap();
+            files.sync(&rq, Some(file)).await.unwrap();
+        };
+        // Over and over, whole and in part.
+        write(made[0], 0, &noise(1 << 20, 77)).await;
+        write(made[0], 0, &long).await;
+        write(made[1], 0, &small).await;
+        write(made[2], 0, &long).await;
+        write(made[3], 0, &long).await;
+        files.set_attributes(&rq, &root, made[3], &SetAttributes::size(200_000)).await.unwrap();
+        files.remove(&rq, &root, files.root(), b"gone").await.unwrap();
+        files.sync(&rq, None).await.unwrap();
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let rq = Request::internal("test");
+        demand_whole(&machine, "with a log").await;
+        let counts = written_in_place(&machine).await;
+        for turn in ["replayed", "again"] {
+            let engine = import(&machine).await.unwrap();
+            let files = engine.file_system(&rq, HOME).await.unwrap();
+            for (name, data) in [("long", &wanted), ("small", &small), ("cut", &wanted.slice(..200_000))] {
+                let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
+                assert!(files.read(&rq, file, 0, 2 << 20).await.unwrap() == data, "{name} {turn}");
+            }
+            // Placed, changed again, and synced.
+            let file = files.lookup(&rq, files.root(), b"long").await.unwrap();
+            for _ in 0..3 {
+                files.write(&rq, &Cred::root(), file, WriteAt::Offset(0), wanted.slice(..300_000)).await.unwrap();
+                files.sync(&rq, Some(file)).await.unwrap();
+            }
+            engine.export().await.unwrap();
+            demand_whole(&machine, turn).await;
+        }
+        counts
+    });
+    second.unwrap()
+}
+
+#[test]
+fn large_writes_are_written_once() {
+    let (placed, carried) = judge_in_place(12, SHAPE, false);
+    assert!(placed >= 27 && carried >= 1, "{placed} in place, {carried} in the log");
+    let (placed, carried) = judge_in_place(13, SHAPE, true);
+    assert!(placed >= 28 && carried == 0, "throughput: {placed} in place, {carried} in the log");
+    let (placed, carried) = judge_in_place(14, Shape { layout: Layout::Single, devices: 1, log: true }, false);
+    assert!(placed == 0 && carried > 28, "log device: {placed} in place, {carried} in the log");
+}

@@ -1,0 +1,181 @@
+//! Projects of files: counted, bound by their quotas, inherited, and the same after a replay.
+
+use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_dsl::{Counted, Who};
+use weir_engine::{Engine, Layout};
+use weir_files::{Cred, FileError, FileFlags, FileSystem, New, NewKind, RenameMode, SetFlags, WriteAt, XattrMode};
+use weir_format::ObjectId;
+use weir_format::znode::Fuid;
+use weir_machine::Request;
+
+const SHAPE: Shape = Shape { layout: Layout::Single, devices: 1, log: false };
+const MIB: u64 = 1 << 20;
+
+fn rq() -> Request {
+    Request::internal("test")
+}
+
+async fn make(files: &FileSystem, dir: ObjectId, name: &str, kind: NewKind) -> ObjectId {
+    let new = New::of(kind, 0o755);
+    files.create(&rq(), &Cred::root(), dir, name.as_bytes(), &new).await.unwrap().object
+}
+
+async fn set(files: &FileSystem, file: ObjectId, project: u32, inherit: bool) -> Result<(), FileError> {
+    let set = SetFlags { project: Some(project), inherit_project: Some(inherit), ..SetFlags::default() };
+    files.set_flags(&rq(), &Cred::root(), file, &set).await.map(drop)
+}
+
+/// A file's project, and whether it passes it on.
+async fn project(files: &FileSystem, file: ObjectId) -> (Option<u64>, bool) {
+    let found = files.attributes(&rq(), file).await.unwrap();
+    (found.project, found.flags.has(FileFlags::PROJINHERIT))
+}
+
+/// What projects use, counted file by file, must be what the sums say.
+async fn demand_counted(engine: &Engine, files: &Arc<FileSystem>) -> BTreeMap<Fuid, (u64, u64)> {
+    engine.sync().await.unwrap();
+    let (set, mut id, rq) = (files.objects(), ObjectId(0), rq());
+    let mut counted = BTreeMap::<Fuid, (u64, u64)>::new();
+    while let Some(next) = set.next_object(&rq, ObjectId(id.0 + 1)).await.unwrap() {
+        id = next;
+        let Ok(found) = files.attributes(&rq, id).await else { continue };
+        let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
+        let sum = counted.entry(Fuid(found.project.unwrap_or(0))).or_default();
+        *sum = (sum.0 + bytes, sum.1 + 1);
+    }
+    let said = set.accounts(&rq, Who::Project).await.unwrap().into_iter();
+    let said = said.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).filter(|(_, sums)| *sums != (0, 0));
+    assert_eq!(said.collect::<BTreeMap<_, _>>(), counted);
+    counted
+}
+
+/// What there is below a directory of a project that may use a MiB, and uses more, is what its limits leave (`df`).
+async fn demand_usage(engine: &Engine, files: &Arc<FileSystem>, [top, b, a, inner, file]: [ObjectId; 5]) {
+    let rq = rq();
+    let limit = async |what, limit| {
+        engine.set_quota(HOME.into(), Who::Project, what, Some(7), limit).await.unwrap();
+    };
+    let left = files.usage(&rq, inner).await.unwrap();
+    assert_eq!((left.referenced_bytes, left.available_bytes), (MIB, 0), "it uses more than it may");
+    let (above, unbound) = (files.usage(&rq, b).await.unwrap(), files.usage(&rq, top).await.unwrap());
+    assert!(above == unbound && above.available_bytes > MIB, "{above:?}");
+    assert_eq!(left.objects_available, above.objects_available, "objects have no limit");
+    limit(Counted::Bytes, 3 * MIB).await;
+    limit(Counted::Objects, 100).await;
+    let (left, used) = (files.usage(&rq, a).await.unwrap(), demand_counted(engine, files).await[&Fuid(7)]);
+    assert_eq!((left.referenced_bytes, left.available_bytes), (used.0, 3 * MIB - used.0));
+    assert_eq!((left.objects_used, left.objects_available), (used.1, 100 - used.1));
+    assert_eq!(files.usage(&rq, file).await.unwrap(), left, "files pass it on as well");
+    limit(Counted::Objects, 0).await;
+    limit(Counted::Bytes, MIB).await;
+}
+
+/// Two trees of projects, files between them, and their quotas.
+async fn live(engine: &Engine, files: &Arc<FileSystem>) {
+    let (rq, root, top) = (rq(), Cred::root(), files.root());
+    // The root was made without a project: its attributes move.
+    assert_eq!(project(files, top).await, (None, false));
+    set(files, top, 5, false).await.unwrap();
+    assert_eq!(project(files, top).await, (Some(5), false));
+    let a = make(files, top, "a", NewKind::Directory).await;
+    assert_eq!(project(files, a).await, (Some(0), false), "not passed on");
+    set(files, a, 7, true).await.unwrap();
+    let inner = make(files, a, "inner", NewKind::Directory).await;
+    let file = make(files, inner, "file", NewKind::Regular).await;
+    let link = make(files, inner, "link", NewKind::Symlink(b"file".to_vec())).await;
+    assert_eq!(project(files, file).await, (Some(7), true));
+    assert_eq!(project(files, link).await, (Some(7), false), "a link has the project and passes none on");
+    files.set_xattr(&rq, &root, file, b"user.x", &[3; 40_000], XattrMode::Any).await.unwrap();
+    files.write(&rq, &root, file, WriteAt::Offset(0), noise(MIB as usize, 5)).await.unwrap();
+    let counted = demand_counted(engine, files).await;
+    assert!(counted[&Fuid(7)].0 > MIB && counted[&Fuid(7)].1 >= 4, "{counted:?}");
+    // What would leave or enter the tree stays where it is.
+    let b = make(files, top, "b", NewKind::Directory).await;
+    let other = make(files, b, "other", NewKind::Regular).await;
+    assert_eq!(files.link(&rq, &root, other, a, b"more").await, Err(FileError::CrossDevice));
+    let moved = files.rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await;
+    assert_eq!(moved, Err(FileError::CrossDevice));
+    files.rename(&rq, &root, (inner, b"file"), (inner, b"renamed"), RenameMode::Replace).await.unwrap();
+    set(files, other, 7, false).await.unwrap();
+    files.rename(&rq, &root, (b, b"other"), (a, b"other"), RenameMode::Replace).await.unwrap();
+    assert_eq!(project(files, other).await, (Some(7), true), "what comes in passes it on as well");
+    // Limits.
+    let limit = async |what, limit| {
+        engine.set_quota(HOME.into(), Who::Project, what, Some(7), limit).await.unwrap();
+    };
+    limit(Counted::Bytes, MIB).await;
+    let wrote = files.write(&rq, &root, file, WriteAt::End, noise(1000, 5)).await;
+    assert_eq!(wrote.map(drop), Err(FileError::Quota));
+    let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
+    assert_eq!(made.map(drop), Err(FileError::Quota));
+    let lone = make(files, b, "lone", NewKind::Regular).await;
+    assert_eq!(set(files, lone, 7, false).await, Err(FileError::Quota));
+    demand_usage(engine, files, [top, b, a, inner, file]).await;
+    // Files of another project make room.
+    set(files, file, 9, false).await.unwrap();
+    let counted = demand_counted(engine, files).await;
+    assert!(counted[&Fuid(9)].0 > MIB && counted[&Fuid(7)].0 < MIB, "its attributes went with it: {counted:?}");
+    set(files, lone, 7, false).await.unwrap();
+    // Each without a limit of its own.
+    engine.set_quota(HOME.into(), Who::Project, Counted::Objects, None, 2).await.unwrap();
+    assert_eq!(files.usage(&rq, inner).await.unwrap().objects_available, 0);
+    let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
+    assert_eq!(made.map(drop), Err(FileError::Quota));
+    engine.set_quota(HOME.into(), Who::Project, Counted::Objects, Some(7), 1000).await.unwrap();
+    make(files, inner, "new", NewKind::Regular).await;
+    engine.set_quota(HOME.into(), Who::Project, Counted::Objects, None, 0).await.unwrap();
+    let bound = files.objects().bound_accounts(&rq, Who::Project).await.unwrap();
+    assert_eq!((bound[&Fuid(9)].quota_objects, bound[&Fuid(7)].quota_objects), (0, 1000));
+    // Only files and directories have one that can be set; nobody but the owner sets it.
+    assert!(matches!(set(files, link, 8, false).await, Err(FileError::Unsupported { .. })));
+    let stranger = Cred::new(1000, 1000, &[]);
+    let asked = SetFlags { project: Some(1), ..SetFlags::default() };
+    let done = files.set_flags(&rq, &stranger, lone, &asked).await;
+    assert!(matches!(done, Err(FileError::NotPermitted { .. })));
+}
+
+#[test]
+fn projects_bind_and_are_replayed() {
+    let world = world(12, SHAPE);
+    let machine = world.machine();
+    let first = world.run(async {
+        let (engine, files) = create(&machine, SHAPE).await.unwrap();
+        live(&engine, &files).await;
+        // The first commit of all makes the log.
+        make(&files, files.root(), "first", NewKind::Fifo).await;
+        files.sync(&rq(), None).await.unwrap();
+        engine.sync().await.unwrap();
+        // For the replay alone.
+        let synced = engine.groups().last_synced();
+        let lone = files.lookup(&rq(), files.lookup(&rq(), files.root(), b"b").await.unwrap(), b"lone").await.unwrap();
+        set(&files, lone, 4_000_000_000, true).await.unwrap();
+        let flags = SetFlags { append_only: Some(true), no_dump: Some(true), ..SetFlags::default() };
+        files.set_flags(&rq(), &Cred::root(), files.root(), &flags).await.unwrap();
+        set(&files, files.root(), 11, true).await.unwrap();
+        make(&files, files.root(), "heir", NewKind::Directory).await;
+        files.sync(&rq(), None).await.unwrap();
+        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+    });
+    first.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let second = world.run(async {
+        let engine = import(&machine).await.unwrap();
+        let files = engine.file_system(&rq(), HOME).await.unwrap();
+        let b = files.lookup(&rq(), files.root(), b"b").await.unwrap();
+        let lone = files.lookup(&rq(), b, b"lone").await.unwrap();
+        assert_eq!(project(&files, lone).await, (Some(4_000_000_000), true));
+        let heir = files.lookup(&rq(), files.root(), b"heir").await.unwrap();
+        assert_eq!(project(&files, heir).await, (Some(11), true));
+        let root = files.attributes(&rq(), files.root()).await.unwrap();
+        assert!(root.flags.has(FileFlags::APPENDONLY | FileFlags::NODUMP | FileFlags::PROJID));
+        let gone = files.remove_dir(&rq(), &Cred::root(), files.root(), b"heir").await;
+        assert!(matches!(gone, Err(FileError::NotPermitted { .. })), "names are only added: {gone:?}");
+        demand_counted(&engine, &files).await;
+        engine.export().await.unwrap();
+        demand_whole(&machine, "after replay").await;
+    });
+    second.unwrap();
+}

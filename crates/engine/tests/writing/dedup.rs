@@ -1,0 +1,145 @@
+//! Equal blocks are kept once: what is saved, what happens when the last reference goes, what is not shared.
+
+use crate::{real, work, zdb};
+use std::sync::Arc;
+use weir_dmu::live::Purpose;
+use weir_dmu::tables::{dedup_entries, dedup_tables};
+use weir_dsl::change::Setting;
+use weir_dsl::props::Value;
+use weir_engine::{Engine, Layout};
+use weir_format::{BlockPointer, ObjectId};
+use weir_machine::{Machine, Request};
+use weir_pool::dedup::Shared;
+use weir_pool::{OpenOptions, Pool};
+
+const BLOCKS: u64 = 20;
+
+async fn set(engine: &Engine, property: &str, number: u64) {
+    let setting = Setting::Set(Value::Number(number));
+    engine.set_properties("tank".into(), vec![(property.to_owned(), setting)]).await.unwrap();
+}
+
+async fn pointers(engine: &Arc<Engine>, id: u64) -> Vec<BlockPointer> {
+    let rq = &Request::internal("test");
+    let set = engine.open_set(rq, "tank", None).await.unwrap();
+    let object = set.object(rq, ObjectId(id)).await.unwrap();
+    let mut out = Vec::new();
+    for block in 0..BLOCKS {
+        assert_eq!(
+            set.read_block(rq, &object, block).await.unwrap().unwrap(),
+            work::contents(1, block),
+            "block {block}"
+        );
+        out.extend(set.pointer_at(rq, &object, 0, block).await.unwrap());
+    }
+    out
+}
+
+async fn remove(engine: &Engine, id: u64) {
+    let rq = &Request::internal("test");
+    let set = engine.open_set(rq, "tank", None).await.unwrap();
+    let tx = set.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+    set.remove(rq, &tx, ObjectId(id)).await.unwrap();
+    drop(tx);
+    engine.sync().await.unwrap();
+}
+
+/// What tables and statistics say: entries, and bytes.
+async fn told(machine: &Machine, dir: &std::path::Path) -> (usize, Shared) {
+    let rq = &Request::internal("test");
+    let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
+    let mut entries = 0;
+    for table in dedup_tables(rq, &pool.mos.set).await.unwrap() {
+        entries += dedup_entries(rq, &pool.mos.set, &table, 0).await.unwrap().0.len();
+    }
+    (entries, pool.capacity.shared)
+}
+
+/// Three equal objects, one of them gone again, in a table of either form.
+fn judge(name: &str, feature: Option<&str>) {
+    let dir = real::folder(name);
+    let machine = Machine::production().unwrap();
+    let mut options = real::pool_of(&dir, Layout::Mirror, 2);
+    options.features.extend(feature.map(str::to_owned));
+    let (first, third) = machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        set(&engine, "dedup", 1).await;
+        let first = work::write_object(&engine, "tank", BLOCKS, 1).await.unwrap();
+        let second = work::write_object(&engine, "tank", BLOCKS, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        let third = work::write_object(&engine, "tank", BLOCKS, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        let [first_at, second_at, third_at] =
+            [pointers(&engine, first).await, pointers(&engine, second).await, pointers(&engine, third).await];
+        // Every other block is so short that it stands in its pointer.
+        for (block, one) in first_at.iter().enumerate().filter(|(n, _)| n.is_multiple_of(2)) {
+            let places = [&second_at, &third_at].map(|at| (at[block].dva(0), at[block].physical_birth()));
+            assert_eq!(places, [(one.dva(0), one.physical_birth()); 2], "block {block}");
+            assert!(one.is_dedup() && third_at[block].logical_birth() > one.logical_birth());
+        }
+        remove(&engine, second).await;
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+        let (entries, shared) = told(&machine, &dir).await;
+        let bytes = (BLOCKS / 2) << 14;
+        assert_eq!((entries as u64, shared.dedup, shared.dedup_referenced), (BLOCKS / 2, bytes, 2 * bytes));
+        assert_eq!(shared.dedup_ratio(), 200);
+        (first, third)
+    });
+    zdb::demand_clean(&dir, "tank");
+    zdb::demand_counted(&dir, "tank");
+    machine.block_on(async {
+        let engine = real::import(&machine, &dir).await.unwrap();
+        remove(&engine, first).await;
+        remove(&engine, third).await;
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+        let (entries, shared) = told(&machine, &dir).await;
+        assert_eq!((entries, shared.dedup, shared.tables), (0, 0, 0), "a table without entries goes");
+    });
+    zdb::demand_clean(&dir, "tank");
+    zdb::demand_counted(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn equal_blocks_are_kept_once() {
+    judge("dedup-legacy", None);
+}
+
+#[test]
+fn equal_blocks_are_kept_once_in_fast_tables() {
+    judge("dedup-fast", Some("fast_dedup"));
+}
+
+/// More copies than the table has, and gangs, are written by themselves.
+#[test]
+fn what_the_table_cannot_give_is_written() {
+    let dir = real::folder("dedup-apart");
+    let machine = Machine::production().unwrap();
+    let mut options = real::pool_of(&dir, Layout::Single, 1);
+    options.features.push("fast_dedup".into());
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        set(&engine, "dedup", 1 | 1 << 8).await;
+        let shared = work::write_object(&engine, "tank", BLOCKS, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        set(&engine, "copies", 2).await;
+        let copied = work::write_object(&engine, "tank", BLOCKS, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        set(&engine, "copies", 1).await;
+        set(&engine, "checksum", 8).await;
+        set(&engine, "dedup", 14).await;
+        engine.cache.blocks().force_gangs_above(Some(4096)).unwrap();
+        let scattered = work::write_object(&engine, "tank", BLOCKS, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        let is_dedup = |at: Vec<BlockPointer>| at.iter().any(BlockPointer::is_dedup);
+        assert!(is_dedup(pointers(&engine, shared).await));
+        assert!(!is_dedup(pointers(&engine, copied).await));
+        assert!(!is_dedup(pointers(&engine, scattered).await));
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -1,0 +1,137 @@
+//! Encrypted data sets: made, written, snapshotted and cloned by Weir; their keys changed; judged by zdb without the key and
+//! read again with it.
+
+use crate::{real, work, zdb};
+use std::path::Path;
+use std::sync::Arc;
+use weir_codec::crypt::{Suite, WrappingKey};
+use weir_dmu::live::{Gate, NewObject, Policy, Purpose};
+use weir_dmu::{ObjectSet, Opening};
+use weir_dsl::change::{FileSystemSpec, KeySource, Kind, NewDataset, NewKey};
+use weir_dsl::{KeyFormat, SetKey};
+use weir_engine::{CreateOptions, Engine, Layout};
+use weir_engine::{ImportOptions, Syncing};
+use weir_format::{ObjectId, ObjsetId, ObjsetKind};
+use weir_machine::{Machine, Request};
+use weir_pool::config::Class;
+use weir_pool::{OpenOptions, Pool, PoolError};
+
+const BLOCKS: u64 = 24;
+
+fn secret(n: u8) -> Vec<u8> {
+    vec![n; 32]
+}
+
+fn source() -> KeySource {
+    KeySource { format: KeyFormat::Raw, salt: 0, iterations: 0, location: "prompt".into() }
+}
+
+async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> Result<SetKey, PoolError> {
+    let name = name.to_owned();
+    engine
+        .sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let spec = FileSystemSpec::default();
+                let new = NewDataset { name, kind: Kind::FileSystem(spec), properties: Vec::new() };
+                let created = syncing.change.create(&new).await?;
+                let wrapping = WrappingKey::from_raw(&secret(n)).unwrap();
+                let (_, _, key) = syncing.change.encrypt_new(created, suite, &key, &wrapping).await?;
+                let gate: Arc<dyn Gate> = syncing.engine.gate.clone();
+                let opening = Opening { id: ObjsetId(created.dataset.0), key: Some(key.clone()), ..Opening::default() };
+                let cache = syncing.engine.cache.clone();
+                let set = ObjectSet::make_with(cache, opening, ObjsetKind::Zfs, gate, Policy::usual());
+                spec.create(syncing.change.rq, &set, syncing.change.tx).await?;
+                syncing.add_set(set);
+                Ok(key)
+            })
+        })
+        .await
+}
+
+async fn write(engine: &Engine, name: &str, key: SetKey, seed: u64) -> u64 {
+    let rq = &Request::internal("test");
+    let set = engine.open_set(rq, name, Some(key)).await.unwrap();
+    let tx = set.begin(rq, BLOCKS << 14, Purpose::Write).await.unwrap();
+    let new = NewObject::new(weir_format::ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
+    let id = set.create(rq, &tx, &new).await.unwrap();
+    for block in 0..BLOCKS {
+        set.write(rq, &tx, id, block << 14, &work::contents(seed, block)).await.unwrap();
+    }
+    id.0
+}
+
+/// Demands that `object` of a data set can be read with the key.
+async fn demand_readable(machine: &Machine, dir: &Path, name: &str, (root, n): (&str, u8), object: u64, seed: u64) {
+    let rq = &Request::internal("test");
+    let mut options = OpenOptions::new(vec![dir.to_owned()], "tank");
+    options.keys = vec![(root.to_owned(), secret(n))];
+    let pool = Pool::open(machine, &options).await.unwrap();
+    let dataset = pool.dsl.find(rq, name).await.unwrap();
+    let key = pool.loaded.get(&dataset.dir).cloned();
+    assert!(key.is_some(), "{name} has no key");
+    let set = pool.dsl.open_set(rq, &dataset, key).await.unwrap();
+    let found = set.object(rq, ObjectId(object)).await.unwrap();
+    for block in 0..BLOCKS {
+        let bytes = set.read_block(rq, &found, block).await.unwrap().unwrap();
+        assert!(bytes[..] == work::contents(seed, block)[..], "{name} object {object} block {block}");
+    }
+}
+
+#[test]
+fn encrypted_data_sets() {
+    let dir = real::folder("encrypted");
+    let machine = Machine::production().unwrap();
+    let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
+    let objects = machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        let root = make(&engine, "tank/e", Suite::Aes256Gcm, NewKey::Root(source()), 1).await.unwrap();
+        let child = make(&engine, "tank/e/c", Suite::Aes128Ccm, NewKey::Inherited, 1).await.unwrap();
+        let objects = [write(&engine, "tank/e", root.clone(), 5).await, write(&engine, "tank/e/c", child, 6).await];
+        work::snapshot(&engine, "tank/e@s").await.unwrap();
+        write(&engine, "tank/e", root, 7).await;
+        engine
+            .sync_task(|syncing: &mut Syncing<'_>| {
+                Box::pin(async move {
+                    syncing.change.clone_snapshot("tank/e@s", "tank/e/k", &[]).await?;
+                    syncing.change.bookmark(&[("tank/e#b".into(), "tank/e@s".into())]).await?;
+                    let [old, new] = [1, 2].map(|n| WrappingKey::from_raw(&secret(n)).unwrap());
+                    Ok(syncing.change.change_key("tank/e", &old, &new, &source()).await?)
+                })
+            })
+            .await
+            .unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+        objects
+    });
+    zdb::demand_clean(&dir, "tank");
+    zdb::demand_counted(&dir, "tank");
+    machine.block_on(async {
+        for (name, object, seed) in [
+            ("tank/e", objects[0], 5),
+            ("tank/e@s", objects[0], 5),
+            ("tank/e/k", objects[0], 5),
+            ("tank/e/c", objects[1], 6),
+        ] {
+            demand_readable(&machine, &dir, name, ("tank/e", 2), object, seed).await;
+        }
+        let import = ImportOptions::new(OpenOptions::new(vec![dir.clone()], "tank"));
+        let engine = Engine::import(&machine, &import).await.unwrap();
+        engine
+            .sync_task(|syncing: &mut Syncing<'_>| {
+                Box::pin(async move {
+                    for name in ["tank/e/k", "tank/e/c"] {
+                        syncing.change.destroy(name).await?;
+                    }
+                    Ok(syncing.change.destroy_snapshots(&["tank/e@s".into()], false).await?)
+                })
+            })
+            .await
+            .unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    zdb::demand_counted(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

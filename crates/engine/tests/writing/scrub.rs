@@ -1,0 +1,291 @@
+//! Scrubs: what they put right, where they go on, what they tell.
+
+use crate::gangs::spoil;
+use crate::real::{folder, import, top};
+use crate::{work, zdb};
+use futures_util::FutureExt;
+use std::path::Path;
+use std::time::Duration;
+use weir_dmu::live::Purpose;
+use weir_engine::scrub::{Pace, Progress};
+use weir_engine::{CreateOptions, Engine, Layout};
+use weir_machine::{Machine, Request};
+use weir_pool::activity::Stage;
+use weir_pool::config::Class;
+use weir_pool::{OpenOptions, Pool, PoolError};
+
+/// A pool with a history, exported.
+pub fn pool(name: &str, layout: Layout, count: usize) -> (std::path::PathBuf, Machine) {
+    let dir = folder(&format!("scrub-{name}"));
+    let machine = Machine::production().unwrap();
+    let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, layout, count)]);
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.export().await.unwrap();
+    });
+    (dir, machine)
+}
+
+fn small() -> Pace {
+    Pace { time: Duration::from_secs(60), bytes: 100 << 10 }
+}
+
+async fn read_only(machine: &Machine, dir: &Path) -> Pool {
+    Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap()
+}
+
+#[test]
+fn a_scrub_puts_a_whole_device_right() {
+    for (name, layout, count) in [("mirror", Layout::Mirror, 2), ("raidz2", Layout::Raidz(2), 4)] {
+        let (dir, machine) = pool(name, layout, count);
+        spoil(&dir.join("a1"));
+        machine.block_on(async {
+            let engine = import(&machine, &dir).await.unwrap();
+            engine.scrub_start().await.unwrap();
+            let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+            assert!(done.is_finished() && done.scan.errors == 0, "{name}: {done:?}");
+            assert!(done.scan.processed_bytes > 100_000, "{name}: {done:?}");
+            assert!(done.scan.examined_bytes * 10 > done.scan.to_examine_bytes * 9, "{name}: {done:?}");
+            engine.scrub_start().await.unwrap();
+            let again = engine.scrub_on(&small(), &mut |_| true).await.unwrap().unwrap();
+            assert!(again.is_finished() && again.scan.processed_bytes == 0, "{name}: {again:?}");
+            engine.export().await.unwrap();
+        });
+        zdb::demand_clean(&dir, "tank");
+        std::fs::remove_file(dir.join("a0")).unwrap();
+        machine.block_on(work::demand_whole(&machine, &dir, "tank"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+/// A device was away while the pool was written; a scrub brings it up to date, and what it missed is forgotten.
+#[test]
+fn a_scrub_ends_what_a_device_missed() {
+    let (dir, machine) = pool("missed", Layout::Mirror, 2);
+    let rq = &Request::internal("test");
+    let (there, away) = (dir.join("a1"), dir.with_extension("away"));
+    std::fs::rename(&there, &away).unwrap();
+    let missed = async || {
+        let pool = read_only(&machine, &dir).await;
+        weir_pool::dtl::read_all(rq, &pool.mos, &pool.tree).await.len()
+    };
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 300, 5).await.unwrap();
+        engine.export().await.unwrap();
+        std::fs::rename(&away, &there).unwrap();
+        assert_eq!(missed().await, 1);
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.scrub_start().await.unwrap();
+        let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        assert!(done.is_finished() && done.scan.errors == 0 && done.scan.processed_bytes > 100_000, "{done:?}");
+        engine.export().await.unwrap();
+        assert_eq!(missed().await, 0);
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_file(dir.join("a0")).unwrap();
+    machine.block_on(work::demand_whole(&machine, &dir, "tank"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// What a snapshot had goes to the next one when it is destroyed, which the scrub may have behind it: then a device may still
+/// lack it, whatever the scrub says.
+#[test]
+fn what_was_missed_is_kept_where_blocks_may_have_passed_a_scrub_by() {
+    let (dir, machine) = pool("passed", Layout::Mirror, 2);
+    let rq = &Request::internal("test");
+    let (there, away) = (dir.join("a1"), dir.with_extension("away"));
+    std::fs::rename(&there, &away).unwrap();
+    let missed = async || {
+        let pool = read_only(&machine, &dir).await;
+        weir_pool::dtl::read_all(rq, &pool.mos, &pool.tree).await.len()
+    };
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 300, 5).await.unwrap();
+        work::snapshot(&engine, "tank@first").await.unwrap();
+        work::snapshot(&engine, "tank@second").await.unwrap();
+        engine.export().await.unwrap();
+        std::fs::rename(&away, &there).unwrap();
+        for (destroys, left) in [(true, 1), (false, 0)] {
+            let engine = import(&machine, &dir).await.unwrap();
+            engine.scrub_start().await.unwrap();
+            engine.scrub_on(&small(), &mut |_| false).await.unwrap();
+            if destroys {
+                engine.destroy_snapshots(vec!["tank@first".to_owned()], false).await.unwrap();
+            }
+            let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+            assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
+            engine.export().await.unwrap();
+            assert_eq!(missed().await, left, "destroys {destroys}");
+        }
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A scrub is left off in the middle again and again, by the end of a process or by a pause, and goes on where it was;
+/// together the parts examine as much as one that is never interrupted.
+#[test]
+fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
+    let (dir, machine) = pool("resumed", Layout::Mirror, 2);
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        assert!(matches!(engine.scrub_pause().await, Err(PoolError::Refused { .. })));
+        assert!(engine.scrub(rq).await.unwrap().is_none());
+        // Who looks sees no change half done: it waits for whoever has the MOS.
+        let datasets = engine.dsl(rq).await.unwrap();
+        assert!(engine.scrub(rq).now_or_never().is_none());
+        drop(datasets);
+        engine.scrub_start().await.unwrap();
+        let whole = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        engine.scrub_start().await.unwrap();
+        engine.export().await.unwrap();
+        let mut places = Vec::new();
+        let (last, parts) = loop {
+            let engine = import(&machine, &dir).await.unwrap();
+            let mut told = 0;
+            let part: Progress = engine
+                .scrub_on(&small(), &mut |_| {
+                    told += 1;
+                    told < 2
+                })
+                .await
+                .unwrap()
+                .unwrap();
+            if places.len() == 1 {
+                engine.scrub_pause().await.unwrap();
+                let halted = engine.scrub_on(&small(), &mut |_| true).await.unwrap().unwrap();
+                assert!(halted.is_paused() && halted.place == part.place);
+                engine.export().await.unwrap();
+                zdb::demand_clean(&dir, "tank");
+                let scan = read_only(&machine, &dir).await.last_scan(rq).await.unwrap().unwrap();
+                assert!(scan.stage == Stage::Running && scan.paused);
+                let engine = import(&machine, &dir).await.unwrap();
+                assert!(engine.scrub(rq).await.unwrap().unwrap().is_paused());
+                engine.scrub_start().await.unwrap();
+                engine.export().await.unwrap();
+            } else {
+                engine.export().await.unwrap();
+            }
+            if part.is_finished() {
+                break (part, places.len() + 1);
+            }
+            places.push(part.place);
+        };
+        assert!(parts >= 3 && places.windows(2).all(|w| w[0] < w[1]), "{places:?}");
+        let (one, many) = (whole.scan.examined_bytes, last.scan.examined_bytes);
+        assert!(many >= one && many < one * 4, "{one} bytes in one, {many} in {parts} parts");
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Snapshots that are taken while a scrub is under way are walked in stretches like all else: what is freed meanwhile does
+/// not wait until all of them are done.
+#[test]
+fn snapshots_of_meanwhile_are_scrubbed_in_stretches() {
+    let (dir, machine) = pool("meanwhile", Layout::Mirror, 2);
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        work::write_object(&engine, "tank", 800, 5).await.unwrap();
+        engine.sync().await.unwrap();
+        engine.scrub_start().await.unwrap();
+        let first = engine.scrub_on(&small(), &mut |_| false).await.unwrap().unwrap();
+        work::snapshot(&engine, "tank@meanwhile").await.unwrap();
+        let mut examined = vec![first.scan.examined_bytes];
+        let mut places = vec![first.place];
+        let done = engine
+            .scrub_on(&small(), &mut |progress| {
+                examined.push(progress.scan.examined_bytes);
+                places.push(progress.place);
+                true
+            })
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
+        let longest = examined.windows(2).map(|w| w[1] - w[0]).max().unwrap();
+        // A stretch that finds only the way to its place is walked again, longer.
+        assert!(longest < 2 << 20, "{longest} bytes in one stretch: {examined:?}");
+        // The last place is what it was when the scrub ended.
+        places.pop();
+        assert!(places.windows(2).all(|w| w[0] < w[1]), "{places:?}");
+        // The file twice: on its own, and again in the snapshot.
+        assert!(done.scan.examined_bytes > 2 * 400 * (16 << 10), "{done:?}");
+        engine.export().await.unwrap();
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_scrub_that_is_stopped_is_over() {
+    let (dir, machine) = pool("stopped", Layout::Single, 1);
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.scrub_start().await.unwrap();
+        engine.scrub_on(&small(), &mut |_| false).await.unwrap();
+        engine.scrub_stop().await.unwrap();
+        assert!(matches!(engine.scrub_stop().await, Err(PoolError::Refused { .. })));
+        engine.export().await.unwrap();
+        let scan = read_only(&machine, &dir).await.last_scan(rq).await.unwrap().unwrap();
+        assert_eq!(scan.stage, Stage::Canceled);
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// What cannot be put right is counted and named, until a scrub finds it no more.
+#[test]
+fn what_is_lost_is_told_until_it_is_gone() {
+    let (dir, machine) = pool("lost", Layout::Single, 1);
+    let rq = &Request::internal("test");
+    let object = machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        let object = work::write_object(&engine, "tank", 4, 77).await.unwrap();
+        engine.export().await.unwrap();
+        object
+    });
+    destroy_block(&dir.join("a0"), &work::contents(77, 0));
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.scrub_start().await.unwrap();
+        let done = engine.scrub_on(&small(), &mut |_| true).await.unwrap().unwrap();
+        assert_eq!((done.is_finished(), done.scan.errors), (true, 1));
+        engine.export().await.unwrap();
+        let pool = read_only(&machine, &dir).await;
+        let errors = pool.errors(rq).await.unwrap();
+        assert_eq!(errors.count, 1);
+        let lines = pool.error_lines(rq, &errors).await;
+        assert_eq!(lines, [format!("tank:<{object:#x}>")]);
+        drop(pool);
+
+        let engine = import(&machine, &dir).await.unwrap();
+        let set = engine.open_set(rq, "tank", None).await.unwrap();
+        {
+            let tx = set.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+            set.remove(rq, &tx, weir_format::ObjectId(object)).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        engine.scrub_start().await.unwrap();
+        let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        assert_eq!((done.is_finished(), done.scan.errors), (true, 0));
+        engine.export().await.unwrap();
+        assert_eq!(read_only(&machine, &dir).await.errors(rq).await.unwrap().count, 0);
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Overwrites the place where these bytes lie; gives where that is.
+pub fn destroy_block(path: &Path, contents: &[u8]) -> u64 {
+    use std::os::unix::fs::FileExt;
+    let bytes = std::fs::read(path).unwrap();
+    let at = (0..bytes.len()).step_by(512).find(|&at| bytes[at..].starts_with(&contents[..512])).unwrap();
+    std::fs::File::options().write(true).open(path).unwrap().write_all_at(&[0xe7; 512], at as u64).unwrap();
+    at as u64
+}

@@ -1,0 +1,141 @@
+//! Logs of space maps: short, kept up, flushed at export, and cheaper than a map for each metaslab.
+
+use crate::{real, work, zdb};
+use std::path::Path;
+use weir_dmu::live::Purpose;
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_format::ObjectId;
+use weir_format::dsl::pool as names;
+use weir_machine::{Machine, Request};
+use weir_pool::config::Class;
+use weir_pool::{OpenOptions, Pool};
+use weir_sim::{SimWorld, Timing};
+
+const SEARCH: &str = "/sim";
+const DEVICES: usize = 3;
+const OBJECTS: u64 = 40;
+const GROUPS: u64 = 60;
+
+fn options(with_log: bool) -> CreateOptions {
+    let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
+    let top = |i: usize| NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf(i)] };
+    let mut options = CreateOptions::new("tank", (0..DEVICES).map(top).collect());
+    options.ashift = Some(12);
+    options.arc_bytes = 16 << 20;
+    options.features.retain(|name| with_log || name != "log_spacemap");
+    options
+}
+
+/// Changes a few blocks here and there.
+async fn touch(engine: &Engine, ids: &[u64], group: u64) {
+    let rq = &Request::internal("test");
+    let set = engine.open_set(rq, "tank", None).await.unwrap();
+    let tx = set.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
+    for n in 0..8 {
+        let at = (group * 8 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let (id, block) = (ids[(at % ids.len() as u64) as usize], at / 64 % 64);
+        set.write(rq, &tx, ObjectId(id), block << 14, &work::contents(group, block * 2)).await.unwrap();
+    }
+}
+
+/// The logs that the last group left.
+async fn logs(machine: &Machine) -> usize {
+    let rq = &Request::internal("test");
+    let pool = Pool::open(machine, &OpenOptions::new(vec![SEARCH.into()], "tank")).await.unwrap();
+    match pool.mos.named(rq, names::LOG_SPACEMAP).await.unwrap() {
+        Some(zap) => pool.mos.numbers(rq, zap).await.unwrap().len(),
+        None => 0,
+    }
+}
+
+/// Gives how many writes small groups took.
+fn run(with_log: bool) -> u64 {
+    let world = SimWorld::new(5);
+    for i in 0..DEVICES {
+        world.add_disk(format!("{SEARCH}/d{i}"), 128 << 20, 512, Timing::Nvme);
+    }
+    let machine = world.machine();
+    let (ids, engine) = world
+        .run(async {
+            let engine = Engine::create(&machine, &options(with_log)).await.unwrap();
+            let mut ids = Vec::new();
+            for n in 0..OBJECTS {
+                ids.push(work::write_object(&engine, "tank", 64, n).await.unwrap());
+                engine.sync().await.unwrap();
+            }
+            (ids, engine)
+        })
+        .unwrap();
+    let before = world.changes();
+    world
+        .run(async {
+            for group in 0..GROUPS {
+                touch(&engine, &ids, group).await;
+                engine.sync().await.unwrap();
+            }
+        })
+        .unwrap();
+    let changes = world.changes() - before;
+    world
+        .run(async {
+            engine.stop().await.unwrap();
+            work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+            let left = logs(&machine).await;
+            assert_eq!(with_log, (10..=66).contains(&left), "{left} logs after {GROUPS} groups");
+            let open = OpenOptions::new(vec![SEARCH.into()], "tank");
+            let engine = Engine::import(&machine, &ImportOptions::new(open)).await.unwrap();
+            touch(&engine, &ids, 0).await;
+            engine.export().await.unwrap();
+            work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+            assert_eq!(logs(&machine).await, usize::from(with_log), "the last group's own");
+        })
+        .unwrap();
+    changes
+}
+
+#[test]
+fn a_log_is_short_and_saves_writes() {
+    let (with, without) = (run(true), run(false));
+    println!("{GROUPS} small groups: {with} writes with logs of space maps, {without} without");
+    assert!(with * 20 < without * 19, "{with} writes with logs, {without} without");
+}
+
+/// A pool that was not exported keeps what stands in its logs alone: zdb plays them, and so does an import.
+#[test]
+fn logs_of_a_pool_that_was_left() {
+    let dir = real::folder("space-log");
+    let machine = Machine::production().unwrap();
+    let tops: Vec<NewTop> =
+        ["a", "b"].map(|name| real::top(&dir, name, Class::Normal, Layout::Mirror, 2)).into_iter().collect();
+    let mut ids = Vec::new();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &CreateOptions::new("tank", tops)).await.unwrap();
+        for n in 0..8 {
+            ids.push(work::write_object(&engine, "tank", 64, n).await.unwrap());
+        }
+        for group in 0..45 {
+            touch(&engine, &ids, group).await;
+            engine.sync().await.unwrap();
+        }
+        engine.stop().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    zdb::demand_counted(&dir, "tank");
+    machine.block_on(async {
+        let engine = real::import(&machine, &dir).await.unwrap();
+        touch(&engine, &ids, 50).await;
+        engine.sync().await.unwrap();
+        engine.stop().await.unwrap();
+    });
+    zdb::demand_clean(&dir, "tank");
+    machine.block_on(async {
+        let engine = real::import(&machine, &dir).await.unwrap();
+        touch(&engine, &ids, 51).await;
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+    });
+    zdb::demand_clean(&dir, "tank");
+    zdb::demand_counted(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

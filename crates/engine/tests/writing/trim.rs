@@ -1,0 +1,95 @@
+//! Trimming in the background: what was freed is told to the devices, after a while, and nothing else is. The simulated
+//! disks fill what they discard with noise.
+
+use crate::work;
+use std::path::Path;
+use std::time::Duration;
+use weir_dmu::live::Purpose;
+use weir_engine::create::PoolValue;
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_format::ObjectId;
+use weir_machine::Request;
+use weir_pool::config::Class;
+use weir_sim::{Fault, SimWorld, Timing};
+
+const SEARCH: &str = "/sim";
+
+/// Gives how many discards the disks saw soon, and in the end.
+fn discards(autotrim: bool) -> (u64, u64) {
+    let world = SimWorld::new(3);
+    let add = |i: usize| world.add_disk(format!("{SEARCH}/d{i}"), 64 << 20, 512, Timing::Nvme);
+    let disks: Vec<_> = (0..3).map(add).collect();
+    let machine = world.machine();
+    let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
+    let top = NewTop { class: Class::Normal, layout: Layout::Raidz(1), leaves: (0..3).map(leaf).collect() };
+    let mut options = CreateOptions::new("tank", vec![top]);
+    options.arc_bytes = 16 << 20;
+    options.properties = vec![("autotrim".into(), PoolValue::Number(autotrim.into()))];
+    let seen = || disks.iter().map(|disk| disk.stats().discards).sum::<u64>();
+    let rq = &Request::internal("test");
+    world
+        .run(async {
+            let engine = Engine::create(&machine, &options).await.unwrap();
+            let mut ids = Vec::new();
+            for n in 0..12 {
+                ids.push(work::write_object(&engine, "tank", 64, n).await.unwrap());
+            }
+            engine.sync().await.unwrap();
+            let set = engine.open_set(rq, "tank", None).await.unwrap();
+            for id in ids.iter().step_by(2) {
+                let tx = set.begin(rq, 16 << 10, Purpose::Free).await.unwrap();
+                set.remove(rq, &tx, ObjectId(*id)).await.unwrap();
+            }
+            engine.sync().await.unwrap();
+            let soon = seen();
+            for n in 0..40 {
+                work::write_object(&engine, "tank", 2, n).await.unwrap();
+                engine.sync().await.unwrap();
+            }
+            engine.export().await.unwrap();
+            work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+            (soon, seen())
+        })
+        .unwrap()
+}
+
+#[test]
+fn what_was_freed_is_trimmed_in_the_background() {
+    let (soon, in_the_end) = discards(true);
+    assert_eq!(soon, 0, "what was just freed may be needed by a rewind");
+    assert!(in_the_end >= 3, "{in_the_end} discards");
+    assert_eq!(discards(false), (0, 0));
+}
+
+/// What is trimmed is out of use meanwhile: never so much that groups find no space.
+#[test]
+fn groups_go_on_while_all_is_trimmed() {
+    let world = SimWorld::new(4);
+    let disk = world.add_disk(format!("{SEARCH}/d0"), 64 << 20, 512, Timing::Nvme);
+    let machine = world.machine();
+    let leaf = NewLeaf { path: disk.path().to_owned(), is_file: true };
+    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let run = world.run(async {
+        let engine = Engine::create(&machine, &CreateOptions::new("tank", vec![top])).await.unwrap();
+        work::write_object(&engine, "tank", 64, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        let before = engine.cache.blocks().vdev_space(0).free_bytes;
+        disk.lay(Fault::Slow { factor: 10_000 });
+        let trim = machine.tasks.spawn({
+            let engine = engine.clone();
+            async move { engine.trim().await.unwrap() }
+        });
+        while disk.stats().discards == 0 {
+            machine.clock.sleep(Duration::from_micros(10)).await;
+        }
+        let left = engine.cache.blocks().vdev_space(0).free_bytes;
+        assert!(left < before && left > before / 2, "{left} of {before} bytes can be used");
+        work::write_object(&engine, "tank", 64, 2).await.unwrap();
+        engine.sync().await.unwrap();
+        disk.lift_all();
+        assert!(trim.await.unwrap() > before / 2);
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+    });
+    run.unwrap();
+}

@@ -1,0 +1,127 @@
+//! What is done to a pool, on real files and in the simulator alike.
+
+use std::sync::Arc;
+use weir_dmu::ObjectSet;
+use weir_dmu::live::{Gate, NewObject, Policy, Purpose};
+use weir_dsl::Dir;
+use weir_dsl::change::{FileSystemSpec, Kind, NewDataset};
+use weir_engine::{Engine, Syncing};
+use weir_format::{ObjectType, ObjsetId};
+use weir_machine::{Machine, Request};
+use weir_pool::{OpenOptions, Pool, PoolError};
+
+/// Makes a file system below the root one.
+pub async fn make_dataset(engine: &Engine, name: &str) -> Result<(), PoolError> {
+    let name = name.to_owned();
+    engine
+        .sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let spec = FileSystemSpec::default();
+                let new = NewDataset { name, kind: Kind::FileSystem(spec), properties: Vec::new() };
+                let created = syncing.change.create(&new).await?;
+                let engine = syncing.engine;
+                let gate: Arc<dyn Gate> = engine.gate.clone();
+                let id = ObjsetId(created.dataset.0);
+                let set = ObjectSet::make(engine.cache.clone(), id, new.kind.objset(), gate, Policy::usual());
+                spec.create(syncing.change.rq, &set, syncing.change.tx).await?;
+                syncing.add_set(set);
+                Ok(())
+            })
+        })
+        .await
+}
+
+/// Takes a snapshot.
+pub async fn snapshot(engine: &Engine, name: &str) -> Result<(), PoolError> {
+    let names = vec![name.to_owned()];
+    engine
+        .sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move { Ok(syncing.change.snapshot(&names, &[]).await.map(drop)?) })
+        })
+        .await
+}
+
+/// Writes an object of `blocks` blocks of 16 KiB, of which every other is incompressible.
+pub async fn write_object(engine: &Engine, name: &str, blocks: u64, seed: u64) -> Result<u64, PoolError> {
+    let rq = &Request::internal("test");
+    let set = engine.open_set(rq, name, None).await?;
+    let tx = set.begin(rq, blocks << 14, Purpose::Write).await?;
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
+    let id = set.create(rq, &tx, &new).await?;
+    for block in 0..blocks {
+        set.write(rq, &tx, id, block << 14, &contents(seed, block)).await?;
+    }
+    Ok(id.0)
+}
+
+/// What a block of such an object holds.
+pub fn contents(seed: u64, block: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(block) | 1;
+    let mut byte = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        if block.is_multiple_of(2) { (state >> 32) as u8 } else { 7 }
+    };
+    (0..16 << 10).map(|_| byte()).collect()
+}
+
+/// A history of several transaction groups; `told` is called when one is stable.
+pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result<(), PoolError> {
+    let rq = &Request::internal("test");
+    let root = engine.name();
+    let first = write_object(engine, &root, 20, 1).await?;
+    engine.sync().await?;
+    told(engine);
+    make_dataset(engine, &format!("{root}/weir-a")).await?;
+    write_object(engine, &format!("{root}/weir-a"), 30, 2).await?;
+    snapshot(engine, &format!("{root}/weir-a@s")).await?;
+    let set = engine.open_set(rq, &root, None).await?;
+    {
+        let tx = set.begin(rq, 1 << 20, Purpose::Free).await?;
+        set.remove(rq, &tx, weir_format::ObjectId(first)).await?;
+    }
+    engine.sync().await?;
+    told(engine);
+    write_object(engine, &format!("{root}/weir-a"), 10, 3).await?;
+    engine.sync().await?;
+    told(engine);
+    Ok(())
+}
+
+/// Removes every other file of all file systems below the root, and destroys what can be destroyed.
+pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
+    let rq = &Request::internal("test");
+    let is_plain = |dir: &&Dir| !dir.fields.contains_key("com.datto:crypto_key_obj");
+    let names: Vec<String> =
+        engine.dsl(rq).await?.dirs().into_iter().filter(is_plain).map(|dir| dir.name.clone()).collect();
+    for name in names {
+        let set = engine.open_set(rq, &name, None).await?;
+        let (mut at, mut odd) = (8, false);
+        while let Some(id) = set.next_object(rq, weir_format::ObjectId(at)).await? {
+            at = id.0 + 1;
+            odd = !odd;
+            if odd && set.object(rq, id).await?.dnode.object_type == ObjectType::PLAIN_FILE_CONTENTS {
+                let tx = set.begin(rq, 16 << 10, Purpose::Free).await?;
+                set.remove(rq, &tx, id).await?;
+            }
+        }
+    }
+    engine.sync().await
+}
+
+/// Weir's own judgement of the pool in `search`: all readable, all accounted for.
+pub async fn demand_whole(machine: &Machine, search: &std::path::Path, name: &str) {
+    let rq = &Request::internal("test");
+    let pool = Pool::open(machine, &OpenOptions::new(vec![search.to_owned()], name)).await.unwrap();
+    let report = pool.verify(rq).await.unwrap();
+    let leaks: Vec<_> = report.leaks().take(5).collect();
+    let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
+    assert!(
+        report.is_clean(),
+        "{name} at txg {}: unreadable {:?}, clashes {:?}, leaks {leaks:x?}, {faults:?}",
+        pool.uberblock.txg,
+        report.unreadable.iter().take(3).collect::<Vec<_>>(),
+        report.clashes.iter().take(3).collect::<Vec<_>>()
+    );
+}

@@ -1,0 +1,134 @@
+//! Replay broken off by power cuts, again and again: every record is done, and none whose change has synced is done twice.
+
+use crate::model::{Found, Moods, Op, Pool, owner, recover};
+use crate::run;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use weir_dmu::ObjectError;
+use weir_format::zil::{LogBody, LogRecord};
+use weir_format::{ObjectId, Txg};
+use weir_machine::Request;
+use weir_sim::{Rng, SimError, SimWorld};
+use weir_zil::{Replayer, Zil, needs_replay};
+
+/// Does names again: remembers which, and in which group.
+struct Again {
+    pool: Arc<Pool>,
+    zil: Arc<Zil>,
+    done: Arc<Mutex<Vec<(usize, Txg)>>>,
+    /// Fails at this record, as often as said.
+    refuses: Mutex<(usize, u32)>,
+}
+
+impl Replayer for Again {
+    fn replay<'a>(
+        &'a self,
+        _: &'a Request,
+        _: &'a LogRecord<'a>,
+        body: &'a LogBody<'a>,
+        _: Option<bytes::Bytes>,
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
+        async move {
+            let LogBody::Link { name, .. } = body else { panic!("a change of an object that is gone: {body:?}") };
+            let number = std::str::from_utf8(name).unwrap().parse().unwrap();
+            {
+                let mut refuses = self.refuses.lock().unwrap();
+                if refuses.0 == number && refuses.1 > 0 {
+                    refuses.1 -= 1;
+                    return Err(ObjectError::NoSpace { bytes: 0 });
+                }
+            }
+            let tx = self.pool.groups.hold().unwrap();
+            self.pool.machine.clock.sleep(Duration::from_micros(700)).await;
+            self.done.lock().unwrap().push((number, tx.txg()));
+            self.zil.log(&tx, ObjectId(1), body);
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// One import: replays what the header leads to, until the end or the cut. Whether it came to the end.
+fn life(world: &SimWorld, seed: u64, found: &Found, cut: u64, refuses: (usize, u32)) -> (bool, Vec<(usize, Txg)>) {
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let header = found.claim.as_ref().map_or(&found.header, |claim| &claim.header).clone();
+    let pool = Pool::of(&world.machine(), seed, Moods::default(), found.txg);
+    let out = done.clone();
+    world.cut_after(cut);
+    let run = world.run(async move {
+        let zil = pool.log(header);
+        let first = pool.groups.open();
+        pool.machine.tasks.spawn(pool.clone().syncer(zil.clone()));
+        pool.groups.wait_synced(first).await.unwrap();
+        let set = owner(&pool.machine).await;
+        let again = Again { pool, zil: zil.clone(), done: out, refuses: Mutex::new(refuses) };
+        zil.replay(&Request::internal("replay"), &set, &again).await
+    });
+    world.cancel_cut();
+    let ended = match run {
+        Ok(replayed) => {
+            world.power_failure();
+            replayed.is_ok()
+        }
+        Err(SimError::PowerCut { .. }) => false,
+        Err(error) => panic!("seed {seed}: {error}"),
+    };
+    let done = std::mem::take(&mut *done.lock().unwrap());
+    (ended, done)
+}
+
+fn look(world: &SimWorld) -> Found {
+    let machine = world.machine();
+    world.run(async move { recover(&machine).await }).unwrap()
+}
+
+#[test]
+fn every_record_is_done_and_none_twice() {
+    let (mut lives, mut records, mut resumed) = (0, 0, 0);
+    for seed in 0..40 {
+        let (world, pool, found, _) = run(seed, Some(60 + seed * 5), Moods::default());
+        let due = |n: &usize| pool.known().changes[*n].txg > found.txg;
+        let due: BTreeSet<usize> = found.created.iter().copied().filter(due).collect();
+        assert!(due.iter().all(|n| pool.known().changes[*n].op == Op::Create));
+        let mut rng = Rng::new(seed);
+        let (mut found, mut synced) = (found, BTreeSet::new());
+        for round in 0.. {
+            // Cuts come later and later, so that it ends.
+            let refuses = (due.first().copied().unwrap_or(0), u32::from(seed.is_multiple_of(3)));
+            let (ended, done) = life(&world, seed, &found, 5 + rng.below(20) + round * 10, refuses);
+            found = look(&world);
+            lives += 1;
+            for (number, txg) in done {
+                assert!(!synced.contains(&number), "seed {seed}: name {number} was done and synced before");
+                if txg <= found.txg {
+                    synced.insert(number);
+                }
+            }
+            resumed += u64::from(found.header.replay_seq > 0);
+            assert!(!found.header.log.is_hole() || synced == due, "seed {seed}: the log went before all was done");
+            if ended {
+                break;
+            }
+        }
+        assert_eq!(synced, due, "seed {seed}");
+        assert!(!needs_replay(&found.header) && found.created.is_empty(), "seed {seed}: {:?}", found.header);
+        records += due.len();
+    }
+    println!("{records} records in {lives} lives, {resumed} of them went on in the middle");
+    assert!(resumed > 5 && records > 40);
+}
+
+#[test]
+fn a_record_that_cannot_be_done_keeps_the_log() {
+    let (world, pool, found, _) = run(4, Some(90), Moods::default());
+    let due: Vec<usize> = found.created.iter().copied().filter(|n| pool.known().changes[*n].txg > found.txg).collect();
+    let (refused, before) = (due[due.len() / 2], due.len() / 2);
+    let (ended, done) = life(&world, 4, &found, u64::MAX / 2, (refused, u32::MAX));
+    assert!(!ended && done.len() == before, "it is tried again, and nothing after it is");
+    let left = look(&world);
+    assert!(needs_replay(&left.header));
+    assert!(left.created.contains(&refused));
+}
