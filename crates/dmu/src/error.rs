@@ -142,6 +142,24 @@ pub enum ObjectError {
         /// What happened first.
         why: String,
     },
+    /// A record of an intent log cannot be replayed.
+    #[error("{place}: {why}")]
+    Replay {
+        /// The block that cannot be read, or the object that the record changes.
+        place: Place,
+        /// Whether a block cannot be read; otherwise the operation itself fails.
+        unreadable: bool,
+        /// Why.
+        why: String,
+    },
+    /// An intent log cannot be replayed until its cause is removed; nothing of the log is given up.
+    #[error("the intent log of object set {objset} cannot be replayed and is kept: {why}")]
+    LogKept {
+        /// The object set.
+        objset: ObjsetId,
+        /// The first record that cannot be replayed, the cause, and how to remove it.
+        why: String,
+    },
     /// Something that this program does not do.
     #[error("{what} is not possible")]
     Unsupported {
@@ -173,6 +191,20 @@ impl ObjectError {
                 BlockError::Missing { .. } | BlockError::Device { .. } | BlockError::Unsupported { .. }
             ),
             _ => false,
+        }
+    }
+
+    /// The block or object that the error is about, if it is about one.
+    pub fn place(&self) -> Option<Place> {
+        match self {
+            ObjectError::Block { place, .. }
+            | ObjectError::Decode { place, .. }
+            | ObjectError::Corrupt { place, .. }
+            | ObjectError::Replay { place, .. } => Some(*place),
+            ObjectError::NoObject { objset, object } | ObjectError::Exists { objset, object } => {
+                Some(Place { objset: *objset, object: *object, ..Place::default() })
+            }
+            _ => None,
         }
     }
 

@@ -363,7 +363,11 @@ pub(crate) async fn close(syncing: &mut Syncing<'_>, name: &str) -> Result<Objec
     let pointer = syncing.change.dataset(dataset.id).await?.pointer;
     let set = ObjectSet::open(rq, engine.cache.clone(), pointer, opening).await?;
     let options = ReadOptions { raw: true, ..set.options().clone() };
-    let blocks = zil::claim::blocks(rq, engine.cache.blocks(), &options, &set.root().header.zil).await?;
+    let header = set.root().header.zil.clone();
+    let (blocks, ended_by) = zil::claim::blocks(rq, engine.cache.blocks(), &options, &header).await;
+    if let Some(error) = ended_by {
+        tracing::warn!(name, %error, "blocks of a destroyed intent log stay allocated");
+    }
     blocks.into_iter().for_each(|block| syncing.change.free_log_block(block));
     engine.sets.remove(dataset.objset());
     Ok(dataset.id)

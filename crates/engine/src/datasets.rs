@@ -20,7 +20,7 @@ use weir_machine::Request;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_volumes::{Volume, WriteOptions};
-use weir_zil::{BlockLog, InPlace, LogOpening, Policy as LogPolicy, Replayer, SyncMode, Zil};
+use weir_zil::{BlockLog, InPlace, LogOpening, Policy as LogPolicy, SyncMode, Zil};
 
 /// Whose an object is, for the accounting that each sync does.
 fn owners(dnode: &Dnode, _spill: Option<&[u8]>) -> Option<[u64; 3]> {
@@ -80,9 +80,15 @@ impl Engine {
         let replaying = Settings { read_only: false, ..settings };
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
         let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
-        self.replay(rq, &open, &*files).await?;
+        self.replay(rq, name, &open, &*files).await?;
         files.set_settings(settings);
-        if files.is_writable() && files.empty_delete_queue_of_small(rq).await.map_err(failed)? {
+        // As long as the queue cannot be read, its files take space, and that is all (`zfs_unlinked_drain`).
+        let large = files.is_writable()
+            && files.empty_delete_queue_of_small(rq).await.unwrap_or_else(|error| {
+                tracing::warn!(name, %error, "the delete queue cannot be read: its files stay queued");
+                false
+            });
+        if large {
             // Nobody is to wait for a file that takes many groups.
             let files = files.clone();
             self.machine.tasks.spawn(async move {
@@ -120,7 +126,7 @@ impl Engine {
         drop(steady);
         let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
-        self.replay(rq, &open, &*volume).await?;
+        self.replay(rq, name, &open, &*volume).await?;
         self.sets.update(dataset.objset(), |open| open.door = Some(Door::Volume(volume.clone())));
         Ok(volume)
     }
@@ -144,13 +150,6 @@ impl Engine {
         let zil = Zil::new(opening);
         self.sets.update(set.id(), |open| open.zil = Some(zil.clone()));
         Ok(OpenSet { set, zil: Some(zil), door: None })
-    }
-
-    async fn replay(&self, rq: &Request, open: &OpenSet, replayer: &dyn Replayer) -> Result<(), PoolError> {
-        if let Some(zil) = &open.zil {
-            zil.replay(rq, &open.set, replayer).await?;
-        }
-        Ok(())
     }
 
     /// Lets changed properties count in what is open.

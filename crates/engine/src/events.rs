@@ -291,6 +291,14 @@ impl Events {
         self.put(&mut state, list);
     }
 
+    /// Something is wrong with a dataset, no device in particular: `ereport.fs.zfs.` and `class`, with what `more` adds.
+    pub(crate) fn report_dataset(&self, class: &str, more: impl FnOnce(&mut NvList)) {
+        let mut state = self.lock();
+        let mut list = state.pool.report(class, None);
+        more(&mut list);
+        self.put(&mut state, list);
+    }
+
     /// A label could not be written.
     pub(crate) fn label_not_written(&self, leaf: u64, counts: Counts, error: &DiskError) {
         let spot = Some(Spot { leaf, offset_bytes: 0, size_bytes: 0, counts });

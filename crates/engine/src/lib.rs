@@ -27,6 +27,7 @@ pub mod events;
 pub mod gate;
 pub mod keys;
 pub mod labels;
+mod lost_records;
 pub mod missed;
 pub mod open;
 pub mod open_set;
@@ -56,6 +57,7 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use sets::{Door, OpenSet, Sets};
 use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tasks::Queue;
@@ -101,6 +103,8 @@ pub struct Engine {
     /// What happens to it.
     pub events: Arc<Events>,
     opened: Nanos,
+    /// Whether logs are given up that could be kept (`zpool import -m`).
+    gives_up_logs: AtomicBool,
     /// Held while a data set is opened: each is opened once.
     opening: AsyncMutex<()>,
     /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
@@ -150,6 +154,7 @@ impl Engine {
             keys,
             events,
             opened,
+            gives_up_logs: AtomicBool::new(false),
             opening: AsyncMutex::new(()),
             steady: Arc::default(),
             queue: Queue::default(),

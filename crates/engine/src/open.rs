@@ -25,6 +25,7 @@ use super::syncing::{Core, Syncing};
 use super::{Engine, Host, Parts, allocation, unflushed};
 use crate::create::layout;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use weir_blocks::Formats;
 use weir_dmu::dedup::Dedup;
 use weir_dmu::live::{OpenGate, Policy};
@@ -51,7 +52,8 @@ pub struct ImportOptions {
     pub new_name: Option<String>,
     /// Open it though another machine used it last, or it was destroyed.
     pub force: bool,
-    /// Give up what intent logs on missing devices hold (`zpool import -m`).
+    /// Give up what intent logs on missing devices hold, and log records that cannot be replayed now though they might be
+    /// later (`zpool import -m`).
     pub without_logs: bool,
     /// Who opens it.
     pub host: Host,
@@ -111,6 +113,7 @@ impl Engine {
         let engine = assemble(machine, options, pool, config).await?;
         absent.into_iter().for_each(|leaf| engine.events.report("vdev.open_failed", Some(leaf)));
         let without_logs = options.without_logs;
+        engine.gives_up_logs.store(without_logs, Ordering::Relaxed);
         let first = engine.sync_task(move |syncing: &mut Syncing<'_>| {
             Box::pin(async move {
                 let done = match unflushed::first_group(syncing, without_logs).await {

@@ -333,7 +333,7 @@ impl Syncing<'_> {
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
         scan.errors = scan.errors.saturating_add(stretch.error_count);
         progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
-        if let Err(error) = self.log_errors(&stretch.errors).await {
+        if let Err(error) = self.log_errors(names::ERRLOG_SCRUB, &stretch.errors).await {
             // They are counted, and whoever reads the file meets them again (`sync_error_list`).
             tracing::warn!("errors that a scrub found cannot be written down: {error}");
         }
@@ -370,19 +370,25 @@ impl Syncing<'_> {
         Ok(())
     }
 
-    /// Puts errors into the log of this scrub.
-    async fn log_errors(&mut self, errors: &[(At, Txg)]) -> Result<(), PoolError> {
+    /// The error log for errors that no scrub found: that of the running scrub, which replaces the other log when the scrub
+    /// ends (`spa_log_error`).
+    pub(crate) async fn errors_go_to(&self) -> &'static str {
+        if self.open_scrub().await.is_ok() { names::ERRLOG_SCRUB } else { names::ERRLOG_LAST }
+    }
+
+    /// Puts errors, each with the birth of its block, into the error log of that name in the MOS directory.
+    pub(crate) async fn log_errors(&mut self, name: &str, errors: &[(At, Txg)]) -> Result<(), PoolError> {
         if errors.is_empty() {
             return Ok(());
         }
         let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
         let new = || NewZap::new(ObjectType::ERROR_LOG);
-        let found = zap::lookup_word(rq, &mos, DIRECTORY, names::ERRLOG_SCRUB).await?.filter(|id| *id != 0);
+        let found = zap::lookup_word(rq, &mos, DIRECTORY, name).await?.filter(|id| *id != 0);
         let log = match found {
             Some(id) => ObjectId(id),
             None => {
                 let id = zap::create(rq, &mos, tx, &new()).await?;
-                zap::put_word(rq, &mos, tx, DIRECTORY, names::ERRLOG_SCRUB, id.0).await?;
+                zap::put_word(rq, &mos, tx, DIRECTORY, name, id.0).await?;
                 id
             }
         };

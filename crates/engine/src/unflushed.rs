@@ -6,6 +6,7 @@
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_sync_deferred_frees`).
 
+use super::Engine;
 use super::datasets::policy_for;
 use super::syncing::Syncing;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(),
         };
         let options = ReadOptions { raw: true, ..set.options().clone() };
         let header = set.root().header.zil.clone();
-        let claim = if without_logs && is_lost(claim::blocks(rq, &blocks, &options, &header).await) {
+        let claim = if without_logs && is_lost(claim::blocks(rq, &blocks, &options, &header).await.1.as_ref()) {
             tracing::warn!(
                 "what was said to be stable in '{}' and not synced yet is given up: its log is lost",
                 dir.name
@@ -71,9 +72,12 @@ async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(),
             }
             Claim::default()
         } else {
-            let claimed = claim::claim(rq, &blocks, &options, &header, unknown).await?;
-            let Some(claim) = claimed else { continue };
-            claim
+            match claim::claim(rq, &blocks, &options, &header, unknown).await {
+                Ok(Some(claim)) => claim,
+                Ok(None) => continue,
+                Err(error) if is_lost(Some(&error)) => return Err(kept(engine, &dir.name, &error)),
+                Err(error) => return Err(error.into()),
+            }
         };
         // Whoever else has these blocks may give them up before the log is replayed.
         syncing.add_clones(&claim.clones).await?;
@@ -90,9 +94,20 @@ async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(),
     Ok(())
 }
 
-/// Whether a log leads to a device that is not there.
-fn is_lost<T>(walked: Result<T, ObjectError>) -> bool {
-    matches!(walked, Err(ObjectError::Block { error: BlockError::Missing { .. }, .. }))
+/// Whether a log has a block on a device that is missing or fails.
+fn is_lost(ended_by: Option<&ObjectError>) -> bool {
+    matches!(ended_by, Some(ObjectError::Block { error: BlockError::Missing { .. } | BlockError::Device { .. }, .. }))
+}
+
+/// The error of an import that meets such a log: nothing of it is claimed in part (`spa_check_logs`).
+fn kept(engine: &Engine, dataset: &str, error: &ObjectError) -> PoolError {
+    tracing::error!(dataset, %error, "the intent log cannot be read");
+    engine.events.report("log_replay", None);
+    let what = format!(
+        "the intent log of '{dataset}' cannot be read: {error}; bring the device back, or give up the changes in this log \
+         with 'zpool import -m'"
+    );
+    PoolError::Refused { what }
 }
 
 async fn free_deferred(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {

@@ -120,24 +120,26 @@ fn leads_on(record: &LogRecord<'_>) -> bool {
     matches!(record.tx_type, TxType::Write | TxType::CloneRange)
 }
 
-/// All blocks that go when a log does: its own, if it was claimed also those that its records of writes lead to and
-/// hold alone, and one reference to each cloned block.
-///
-/// # Errors
-/// A block that is on a missing or failing device.
+/// The blocks that are freed with a log: its own; if it was claimed, also those that its write records lead to and hold
+/// alone, and one reference to each cloned block. With the error that ended the walk early, if one did: the blocks behind
+/// that place are not found.
 pub async fn blocks(
     rq: &Request,
     blocks: &Arc<Blocks>,
     options: &ReadOptions,
     header: &ZilHeader,
-) -> Result<Vec<BlockPointer>, ObjectError> {
+) -> (Vec<BlockPointer>, Option<ObjectError>) {
     let claimed = header.claim_txg;
     let mut out = Vec::new();
     let mut seen = BTreeSet::new();
     let mut walk = LogWalk::over(blocks.clone(), options.clone(), header);
     while let Some(pointer) = walk.ahead() {
         out.push(pointer);
-        let Some(block) = walk.next(rq).await? else { break };
+        let block = match walk.next(rq).await {
+            Ok(Some(block)) => block,
+            Ok(None) => break,
+            Err(error) => return (out, Some(error)),
+        };
         if claimed.0 == 0 {
             continue;
         }
@@ -151,5 +153,5 @@ pub async fn blocks(
             pointers.into_iter().for_each(|pointer| take(&mut out, &mut seen, pointer, claimed));
         }
     }
-    Ok(out)
+    (out, None)
 }

@@ -21,6 +21,9 @@
 //! - A chain begins where something stable leads to: its first commit waits for the group that writes the header.
 //! - One task writes ([`write`](self)); the mutex is held for moments, and never across an await.
 //!
+//! A record that cannot be replayed ends the replay; the records from it on are given up and reported, or the log is kept
+//! (see `replay`).
+//!
 //! What fails: see the writer. A log that cannot be written, or has no room, is slow, not wrong: commits wait for their
 //! group.
 //!
@@ -31,6 +34,7 @@ mod chain;
 pub mod claim;
 mod entry;
 mod log;
+mod lost;
 pub mod pack;
 mod place;
 mod replay;
@@ -43,6 +47,7 @@ mod write;
 pub use chain::LogSync;
 pub use claim::{Claim, claim, needs_replay};
 pub use log::{InPlace, LogOpening, Policy, SyncMode, Zil};
+pub use lost::{FailedRecord, GiveUp, GivenUp, MAX_OBJECTS};
 pub use replay::{Replayed, Replayer, object_of};
 pub use store::{BlockLog, LogData, LogStore};
 pub use walk::{LogBlock, LogWalk};

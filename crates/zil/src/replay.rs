@@ -1,32 +1,39 @@
-//! Replaying a claimed log (OpenZFS `zil_replay`): each record is done again, in order, by whoever knows what it means.
+//! Replaying a claimed log (OpenZFS `zil_replay`): each record is done again, in order, by the file system or volume.
 //!
 //! A change made again is logged as any change is; the log, which knows that a record is being replayed, marks it as done
-//! in the change's group instead. So the header says, together with the change itself, how far replay went, and a crash
-//! in the middle goes on behind it. When all is done the log goes away.
+//! in the change's txg instead. So the header says, together with the change itself, how far replay went, and a crash
+//! in the middle goes on behind it. When all is done the log is destroyed.
 //!
-//! What fails: a record that cannot be replayed. The log stays as it is, and so does what is behind the record.
+//! *A record that cannot be replayed* ends the replay, for later records may need what it did (`zil_replay_error`). The
+//! records from it on are *given up*: [`Replayed::given_up`] names the first and counts all, the caller reports them, and
+//! [`Zil::give_up`] destroys the log. Thus one unreadable block costs the changes behind it, not the dataset.
+//!
+//! The log is *kept* instead, with [`ObjectError::LogKept`], while the cause can be removed without a loss: a device is
+//! missing, the pool is full, or the record is one that OpenZFS can replay and this program cannot. [`GiveUp::Always`]
+//! overrides that. No log is given up because the pool is suspended or the key is not loaded.
 
 use super::claim::{self, needs_replay};
 use super::log::Zil;
-use super::walk::LogWalk;
+use super::lost::{FailedRecord, GiveUp, GivenUp, Verdict};
+use super::walk::{LogBlock, LogWalk, RECORD_NUMBER_COUNTS};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use weir_blocks::ReadOptions;
-use weir_dmu::error::ObjectError;
+use weir_dmu::error::{ObjectError, Place};
 use weir_dmu::object_set::ObjectSet;
-use weir_format::zil::{LogBody, LogRecord};
+use weir_format::zil::{LogBody, LogRecord, ZilHeader};
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-/// Who does again what a record says.
+/// Repeats the change of a log record: a file system or a volume.
 pub trait Replayer: Send + Sync {
-    /// Does it, within transactions of its own, and logs it as any change: the record counts as replayed in the group in
-    /// which it is logged. Doing a thing that is done already is no error. `data` is what a record of a write leads
-    /// to, if it does not carry its data.
+    /// Repeats the change in transactions of its own and logs it as any change: the record counts as replayed in the txg in
+    /// which it is logged. A change that is already there is no error. `data` is the data block that a write record leads
+    /// to, if the record does not carry its data.
     ///
     /// # Errors
-    /// If it cannot be done. It is tried once more when all removals have synced.
+    /// If the change fails. The caller tries it once more when all removals have synced.
     fn replay<'a>(
         &'a self,
         rq: &'a Request,
@@ -36,63 +43,93 @@ pub trait Replayer: Send + Sync {
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
 }
 
-/// What a replay did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The result of a replay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Records done again.
     pub done: u64,
     /// Records that had been done before, or whose object is gone.
     pub passed: u64,
+    /// The records that cannot be replayed, if there are any. The log is then still there: [`Zil::give_up`] destroys it.
+    pub given_up: Option<GivenUp>,
+}
+
+/// One replay.
+struct Replay<'a> {
+    zil: &'a Zil,
+    rq: &'a Request,
+    set: &'a Arc<ObjectSet>,
+    replayer: &'a dyn Replayer,
+    header: ZilHeader,
+    last_seq: u64,
+    out: Replayed,
+    error: Option<ObjectError>,
 }
 
 impl Zil {
-    /// Replays the claimed log of `set`, whose log this is, and lets it go; a log without records is taken over.
-    /// Returns when that has synced. Nobody else may change the set meanwhile.
+    /// Replays the claimed log of `set`, whose log this is, and destroys it; a log without records is taken over.
+    /// Returns when that has synced. No other caller may change the set meanwhile.
     ///
     /// # Errors
-    /// [`ObjectError::NoKey`] if the records are encrypted and the key is not loaded; a record that cannot be read or
-    /// done: then the log stays.
+    /// [`ObjectError::NoKey`] if the records are encrypted and the key is not loaded; [`ObjectError::LogKept`] if a record
+    /// cannot be replayed and `give_up` keeps the log for it; [`ObjectError::Suspended`]. In all cases the log stays.
     pub async fn replay(
         self: &Arc<Self>,
         rq: &Request,
         set: &Arc<ObjectSet>,
         replayer: &dyn Replayer,
+        give_up: GiveUp,
     ) -> Result<Replayed, ObjectError> {
         let header = self.header();
-        let mut count = Replayed::default();
+        let mut out = Replayed::default();
         if needs_replay(&header) {
             if set.is_locked() {
                 return Err(ObjectError::NoKey { objset: self.set() });
             }
-            // Removals under way must have synced: their numbers are to be taken again.
+            // Earlier removals must have synced: records take the object numbers again that they free.
             self.groups.wait_synced(self.groups.open()).await?;
-            let mut walk = LogWalk::over(set.cache().blocks().clone(), set.options().clone(), &header);
-            while let Some(block) = walk.next(rq).await? {
-                let place = walk.place(&block.pointer);
-                for record in block.records().map_err(|e| ObjectError::decode(place, e))? {
-                    let old = record.seq <= header.replay_seq || record.txg < header.claim_txg;
-                    let body = record.body().map_err(|e| ObjectError::decode(place, e))?;
-                    if old || is_gone(rq, set, &body).await? {
-                        count.passed += 1;
-                        continue;
+            let header = header.clone();
+            let mut replay = Replay { zil: self, rq, set, replayer, header, last_seq: 0, out, error: None };
+            replay.run().await;
+            let replayed = replay.out;
+            let error = replay.error;
+            if let (Some(lost), Some(error)) = (&replayed.given_up, error) {
+                // A suspended pool is no reason: this fails then.
+                self.groups.wait_synced(self.groups.open()).await?;
+                return match Verdict::on(&error, set, give_up) {
+                    Verdict::GiveUp => Ok(replayed),
+                    Verdict::Keep { remedy } => {
+                        let why = format!("{lost}; {remedy}");
+                        Err(ObjectError::LogKept { objset: self.set(), why })
                     }
-                    self.replay_record(rq, set, replayer, &record, &body).await?;
-                    count.done += 1;
-                }
+                    Verdict::NotNow => Err(error),
+                };
             }
+            out = replayed;
         }
-        if header.log.is_hole() && header.flags == 0 {
-            return Ok(count);
+        if !header.log.is_hole() || header.flags != 0 {
+            self.let_go(rq, set).await?;
         }
-        self.let_go(rq, set).await?;
-        Ok(count)
+        Ok(out)
+    }
+
+    /// Destroys a log of which not all can be replayed ([`Replayed::given_up`]). Returns when that has synced.
+    ///
+    /// # Errors
+    /// [`ObjectError::Suspended`].
+    pub async fn give_up(&self, rq: &Request, set: &Arc<ObjectSet>) -> Result<(), ObjectError> {
+        debug_assert!(!set.is_locked());
+        self.let_go(rq, set).await
     }
 
     async fn let_go(&self, rq: &Request, set: &Arc<ObjectSet>) -> Result<(), ObjectError> {
         let header = self.header();
         let empty = !needs_replay(&header);
         let raw = ReadOptions { raw: set.is_locked(), ..set.options().clone() };
-        let frees = claim::blocks(rq, set.cache().blocks(), &raw, &header).await?;
+        let (frees, ended_by) = claim::blocks(rq, set.cache().blocks(), &raw, &header).await;
+        if let Some(error) = ended_by {
+            tracing::warn!(objset = %self.set(), %error, "blocks of a destroyed intent log stay allocated");
+        }
         let txg = {
             let tx = self.groups.hold()?;
             if empty {
@@ -104,24 +141,93 @@ impl Zil {
         };
         self.groups.wait_synced(txg).await
     }
+}
 
-    async fn replay_record(
-        &self,
-        rq: &Request,
-        set: &Arc<ObjectSet>,
-        replayer: &dyn Replayer,
-        record: &LogRecord<'_>,
-        body: &LogBody<'_>,
-    ) -> Result<(), ObjectError> {
-        let data = data_of(rq, set, body).await?;
-        self.replaying(Some(record.seq));
-        let mut done = replayer.replay(rq, record, body, data.clone()).await;
-        if done.is_err() {
-            self.groups.wait_synced(self.groups.open()).await?;
-            done = replayer.replay(rq, record, body, data).await;
+impl Replay<'_> {
+    /// Replays up to the first record that fails, and counts those behind it.
+    async fn run(&mut self) {
+        let blocks = self.set.cache().blocks().clone();
+        let mut walk = LogWalk::over(blocks, self.set.options().clone(), &self.header);
+        loop {
+            let ahead = walk.ahead();
+            match walk.next(self.rq).await {
+                Ok(Some(block)) => self.block(walk.place(&block.pointer), &block).await,
+                Ok(None) => break self.check_end(ahead.map(|pointer| walk.place(&pointer))),
+                Err(error) => break self.fail(None, error),
+            }
         }
-        self.replaying(None);
-        done
+    }
+
+    /// The claim noted its last record: a walk that ends before that one met a damaged block.
+    fn check_end(&mut self, place: Option<Place>) {
+        let claimed = self.header.claim_record_seq;
+        if self.header.flags & RECORD_NUMBER_COUNTS != 0 && self.last_seq < claimed {
+            let place = place.unwrap_or(Place { objset: self.zil.set(), ..Place::default() });
+            let why = format!(
+                "a block of the intent log is damaged: its records {} to {claimed} are lost",
+                self.last_seq + 1
+            );
+            self.fail(None, ObjectError::Replay { place, unreadable: true, why });
+        }
+    }
+
+    fn fail(&mut self, record: Option<FailedRecord>, error: ObjectError) {
+        if self.error.is_none() {
+            self.out.given_up = Some(GivenUp::new(record, &error));
+            self.error = Some(error);
+        }
+        debug_assert_eq!(self.error.is_some(), self.out.given_up.is_some());
+    }
+
+    async fn block(&mut self, place: Place, block: &LogBlock) {
+        let records = match block.records() {
+            Ok(records) => records,
+            Err(error) => return self.fail(None, ObjectError::decode(place, error)),
+        };
+        for record in records {
+            self.last_seq = record.seq;
+            if record.seq <= self.header.replay_seq || record.txg < self.header.claim_txg {
+                self.out.passed += 1;
+                continue;
+            }
+            match record.body() {
+                Ok(body) => self.record(&record, &body).await,
+                Err(error) => self.fail(Some(FailedRecord::of(&record, None)), ObjectError::decode(place, error)),
+            }
+        }
+    }
+
+    async fn record(&mut self, record: &LogRecord<'_>, body: &LogBody<'_>) {
+        if self.error.is_none() {
+            match self.replay_one(record, body).await {
+                Ok(true) => self.out.done += 1,
+                Ok(false) => self.out.passed += 1,
+                Err(error) => self.fail(Some(FailedRecord::of(record, Some(body))), error),
+            }
+        }
+        if let Some(lost) = &mut self.out.given_up {
+            lost.add(body);
+        }
+    }
+
+    /// False if the object of the record is gone.
+    async fn replay_one(&self, record: &LogRecord<'_>, body: &LogBody<'_>) -> Result<bool, ObjectError> {
+        let rq = self.rq;
+        let zil = self.zil;
+        if is_gone(rq, self.set, body).await? {
+            return Ok(false);
+        }
+        let data = data_of(rq, self.set, body).await?;
+        zil.replaying(Some(record.seq));
+        let mut done = self.replayer.replay(rq, record, body, data.clone()).await;
+        if done.is_err() {
+            done = match zil.groups.wait_synced(zil.groups.open()).await {
+                Ok(()) => self.replayer.replay(rq, record, body, data).await,
+                Err(suspended) => Err(suspended),
+            };
+        }
+        zil.replaying(None);
+        done.map(|()| true)
     }
 }
 
@@ -149,7 +255,7 @@ pub fn object_of(body: &LogBody<'_>) -> Option<ObjectId> {
     }
 }
 
-/// What a record of a write leads to, if it does not carry its data.
+/// The data block that a write record leads to, if the record does not carry its data.
 async fn data_of(rq: &Request, set: &Arc<ObjectSet>, body: &LogBody<'_>) -> Result<Option<Bytes>, ObjectError> {
     let LogBody::Write(write) = body else { return Ok(None) };
     if write.data.is_some() {

@@ -17,7 +17,7 @@ use weir_format::zil::{LogBody, LogRecord, ZilHeader};
 use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
-use weir_zil::{self, LogOpening, LogStore, Replayer, Zil};
+use weir_zil::{self, GiveUp, LogOpening, LogStore, Replayer, Zil};
 
 fn folder() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden");
@@ -227,7 +227,7 @@ fn replay(name: &str, dataset_name: &str, txg: u64, at_least: u64) {
         };
         let files = FileSystem::open_writable(&rq, set.clone(), identity, opening).await.unwrap();
         let copying = Copying { files: files.clone(), kinds: Default::default() };
-        let replayed = zil.replay(&rq, &set, &copying).await.unwrap();
+        let replayed = zil.replay(&rq, &set, &copying, GiveUp::IfLost).await.unwrap();
         let contents = compare(&files, dataset["files"].as_array().unwrap(), dataset_name).await;
         let kinds = std::mem::take(&mut *copying.kinds.lock().unwrap());
         println!("{dataset_name} from {txg}: {replayed:?}, {contents} files with contents, {kinds:?}");

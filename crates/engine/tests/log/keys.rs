@@ -13,8 +13,8 @@ use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, PoolError};
 use weir_zil::needs_replay;
 
-const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
-const HOME: &str = "tank/e";
+pub const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
+pub const HOME: &str = "tank/e";
 const VOLUME: &str = "tank/e/vol";
 const OTHER: &str = "tank/other";
 
@@ -26,7 +26,7 @@ fn new(name: &str, kind: Kind) -> NewDataset {
     NewDataset { name: name.to_owned(), kind, properties: Vec::new() }
 }
 
-async fn create(machine: &Machine) -> Arc<Engine> {
+pub async fn create(machine: &Machine) -> Arc<Engine> {
     let engine = Engine::create(machine, &options(SHAPE)).await.unwrap();
     let root = NewRoot::new(machine, HOME, KeyFormat::Raw, "prompt", None, secret()).await.unwrap();
     let encryption = Encryption { crypt: Crypt::With(Suite::Aes256Gcm), root: Some(root) };
@@ -38,7 +38,7 @@ async fn create(machine: &Machine) -> Arc<Engine> {
     engine
 }
 
-async fn import(machine: &Machine, key: bool) -> Arc<Engine> {
+pub async fn import(machine: &Machine, key: bool) -> Arc<Engine> {
     let mut open = OpenOptions::new(vec![SEARCH.into()], "tank");
     if key {
         open.keys = vec![(HOME.to_owned(), secret())];

@@ -11,5 +11,6 @@ mod keys;
 mod lives;
 mod projects;
 mod promises;
+mod unreadable;
 mod volumes;
 mod world;

@@ -9,10 +9,10 @@ use weir_engine::{Engine, Layout};
 use weir_machine::{Machine, Request};
 use weir_volumes::{Volume, VolumeError};
 
-const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
-const NAME: &str = "tank/vol";
+pub const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
+pub const NAME: &str = "tank/vol";
 
-async fn create_with_volume(machine: &Machine) -> (Arc<Engine>, Arc<Volume>) {
+pub async fn create_with_volume(machine: &Machine) -> (Arc<Engine>, Arc<Volume>) {
     let (engine, _) = create(machine, SHAPE).await.unwrap();
     let spec = VolumeSpec { size_bytes: 4 << 20, block_bytes: 16 << 10 };
     let new = NewDataset { name: NAME.into(), kind: Kind::Volume(spec), properties: Vec::new() };

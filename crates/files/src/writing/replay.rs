@@ -88,20 +88,39 @@ impl Replayer for FileSystem {
         data: Option<Bytes>,
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         async move {
-            let done = self.replay_body(rq, body, data, record.endian).await;
-            done.map_err(|error| {
-                let (kind, seq) = (record.tx_type.name(), record.seq);
-                tracing::warn!(name = self.name(), kind, seq, %error, "a record of the intent log cannot be replayed");
-                let object = weir_zil::object_of(body).unwrap_or_default();
-                let place = Place { objset: self.objects().id(), object, ..Place::default() };
-                ObjectError::Corrupt { place, why: "a record of the intent log cannot be replayed" }
-            })
+            match self.replay_body(rq, body, data, record.endian).await {
+                Ok(()) => Ok(()),
+                Err(error) => Err(self.replay_error(rq, body, error).await),
+            }
         }
         .boxed()
     }
 }
 
 impl FileSystem {
+    /// The error of a record, by which the log is kept or given up.
+    async fn replay_error(&self, rq: &Request, body: &LogBody<'_>, error: FileError) -> ObjectError {
+        let objset = self.objects().id();
+        let why = error.to_string();
+        let (object, offset, unreadable) = match error {
+            FileError::Corrupt { object, offset, .. } | FileError::Device { object, offset, .. } => {
+                (object, offset, true)
+            }
+            FileError::NoKey => return ObjectError::NoKey { objset },
+            FileError::ReadOnly => return ObjectError::ReadOnly { objset },
+            FileError::NoSpace => return ObjectError::NoSpace { bytes: 0 },
+            FileError::Quota => return ObjectError::Quota { objset, bytes: 0 },
+            FileError::Unsupported { .. } => return ObjectError::Unsupported { what: "replay of this record" },
+            _ => (weir_zil::object_of(body).unwrap_or_default(), 0, false),
+        };
+        let block_bytes = match self.object(rq, object).await {
+            Ok(found) => found.block_bytes(),
+            Err(_) => 0,
+        };
+        let block = offset.checked_div(block_bytes).unwrap_or(0);
+        ObjectError::Replay { place: Place { objset, object, level: 0, block }, unreadable, why }
+    }
+
     async fn replay_body(
         &self,
         rq: &Request,

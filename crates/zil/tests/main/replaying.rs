@@ -8,19 +8,32 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weir_dmu::ObjectError;
+use weir_dmu::Place;
 use weir_format::zil::{LogBody, LogRecord};
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 use weir_sim::{Rng, SimError, SimWorld};
-use weir_zil::{Replayer, Zil, needs_replay};
+use weir_zil::{GiveUp, Replayer, Zil, needs_replay};
 
 /// Does names again: remembers which, and in which group.
 struct Again {
     pool: Arc<Pool>,
     zil: Arc<Zil>,
     done: Arc<Mutex<Vec<(usize, Txg)>>>,
-    /// Fails at this record, as often as said.
-    refuses: Mutex<(usize, u32)>,
+    refuses: Mutex<Refusal>,
+}
+
+/// The record that fails, how often, and why.
+struct Refusal {
+    number: usize,
+    times: u32,
+    error: ObjectError,
+}
+
+impl Refusal {
+    fn full(number: usize, times: u32) -> Self {
+        Refusal { number, times, error: ObjectError::NoSpace { bytes: 0 } }
+    }
 }
 
 impl Replayer for Again {
@@ -36,9 +49,9 @@ impl Replayer for Again {
             let number = std::str::from_utf8(name).unwrap().parse().unwrap();
             {
                 let mut refuses = self.refuses.lock().unwrap();
-                if refuses.0 == number && refuses.1 > 0 {
-                    refuses.1 -= 1;
-                    return Err(ObjectError::NoSpace { bytes: 0 });
+                if refuses.number == number && refuses.times > 0 {
+                    refuses.times -= 1;
+                    return Err(refuses.error.clone());
                 }
             }
             let tx = self.pool.groups.hold().unwrap();
@@ -52,7 +65,7 @@ impl Replayer for Again {
 }
 
 /// One import: replays what the header leads to, until the end or the cut. Whether it came to the end.
-fn life(world: &SimWorld, seed: u64, found: &Found, cut: u64, refuses: (usize, u32)) -> (bool, Vec<(usize, Txg)>) {
+fn life(world: &SimWorld, seed: u64, found: &Found, cut: u64, refuses: Refusal) -> (bool, Vec<(usize, Txg)>) {
     let done = Arc::new(Mutex::new(Vec::new()));
     let header = found.claim.as_ref().map_or(&found.header, |claim| &claim.header).clone();
     let pool = Pool::of(&world.machine(), seed, Moods::default(), found.txg);
@@ -65,7 +78,13 @@ fn life(world: &SimWorld, seed: u64, found: &Found, cut: u64, refuses: (usize, u
         pool.groups.wait_synced(first).await.unwrap();
         let set = owner(&pool.machine).await;
         let again = Again { pool, zil: zil.clone(), done: out, refuses: Mutex::new(refuses) };
-        zil.replay(&Request::internal("replay"), &set, &again).await
+        let rq = Request::internal("replay");
+        let replayed = zil.replay(&rq, &set, &again, GiveUp::IfLost).await?;
+        if let Some(lost) = &replayed.given_up {
+            assert!(lost.records > 0 && lost.record.is_some_and(|record| record.kind == "TX_LINK"), "{lost:?}");
+            zil.give_up(&rq, &set).await?;
+        }
+        Ok::<_, ObjectError>(replayed)
     });
     world.cancel_cut();
     let ended = match run {
@@ -97,7 +116,7 @@ fn every_record_is_done_and_none_twice() {
         let (mut found, mut synced) = (found, BTreeSet::new());
         for round in 0.. {
             // Cuts come later and later, so that it ends.
-            let refuses = (due.first().copied().unwrap_or(0), u32::from(seed.is_multiple_of(3)));
+            let refuses = Refusal::full(due.first().copied().unwrap_or(0), u32::from(seed.is_multiple_of(3)));
             let (ended, done) = life(&world, seed, &found, 5 + rng.below(20) + round * 10, refuses);
             found = look(&world);
             lives += 1;
@@ -121,14 +140,31 @@ fn every_record_is_done_and_none_twice() {
     assert!(resumed > 5 && records > 40);
 }
 
-#[test]
-fn a_record_that_cannot_be_done_keeps_the_log() {
+/// A log of which a record in the middle fails. Gives its number, the numbers before it, and the log.
+fn with_refused() -> (SimWorld, Found, usize, Vec<usize>) {
     let (world, pool, found, _) = run(4, Some(90), Moods::default());
     let due: Vec<usize> = found.created.iter().copied().filter(|n| pool.known().changes[*n].txg > found.txg).collect();
-    let (refused, before) = (due[due.len() / 2], due.len() / 2);
-    let (ended, done) = life(&world, 4, &found, u64::MAX / 2, (refused, u32::MAX));
-    assert!(!ended && done.len() == before, "it is tried again, and nothing after it is");
+    let middle = due.len() / 2;
+    (world, found, due[middle], due[..middle].to_vec())
+}
+
+#[test]
+fn a_record_that_finds_no_space_keeps_the_log() {
+    let (world, found, refused, before) = with_refused();
+    let (ended, done) = life(&world, 4, &found, u64::MAX / 2, Refusal::full(refused, u32::MAX));
+    assert!(!ended && done.len() == before.len(), "it is tried again, and nothing after it is");
     let left = look(&world);
     assert!(needs_replay(&left.header));
     assert!(left.created.contains(&refused));
+}
+
+#[test]
+fn a_record_that_fails_gives_up_the_log_behind_it() {
+    let (world, found, refused, before) = with_refused();
+    let error = ObjectError::Replay { place: Place::default(), unreadable: false, why: "it is damaged".into() };
+    let (ended, done) = life(&world, 4, &found, u64::MAX / 2, Refusal { number: refused, times: u32::MAX, error });
+    assert!(ended, "the dataset is opened");
+    assert_eq!(done.iter().map(|(number, _)| *number).collect::<Vec<_>>(), before);
+    let left = look(&world);
+    assert!(!needs_replay(&left.header) && left.created.is_empty(), "{:?}", left.header);
 }

@@ -1,0 +1,130 @@
+//! Replaying the log of a dataset that is opened, and reporting the records that cannot be replayed.
+//!
+//! Each such log leads to a line in the program's log and an event `ereport.fs.zfs.log_replay`. Of records that are given
+//! up, the objects go into the pool's error log, so that `zpool status -v` names the files that lost changes; that is on
+//! stable storage before the log is destroyed, so a crash between the two repeats the report and does not lose it.
+
+use crate::sets::OpenSet;
+use crate::{Engine, Syncing};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weir_dmu::{ObjectError, ObjectSet, Place};
+use weir_format::{ObjectId, Txg};
+use weir_machine::Request;
+use weir_pool::error::PoolError;
+use weir_pool::walk::{At, LOG_LEVEL};
+use weir_zil::{GiveUp, GivenUp, Replayer};
+
+/// The block number of a spill block in an error log (`DMU_SPILL_BLKID`).
+const SPILL: u64 = Place::SPILL;
+
+impl Engine {
+    /// Replays the log of `dataset`, which was just opened and has no clients yet.
+    ///
+    /// # Errors
+    /// [`ObjectError::LogKept`] if the log cannot be replayed now; [`PoolError::Suspended`].
+    pub(super) async fn replay(
+        &self,
+        rq: &Request,
+        dataset: &str,
+        open: &OpenSet,
+        replayer: &dyn Replayer,
+    ) -> Result<(), PoolError> {
+        let Some(zil) = &open.zil else { return Ok(()) };
+        let always = self.gives_up_logs.load(Ordering::Relaxed);
+        let give_up = if always { GiveUp::Always } else { GiveUp::IfLost };
+        match zil.replay(rq, &open.set, replayer, give_up).await {
+            Ok(replayed) => {
+                if let Some(lost) = replayed.given_up {
+                    self.report_given_up(rq, dataset, &open.set, &lost).await?;
+                    zil.give_up(rq, &open.set).await?;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if matches!(error, ObjectError::LogKept { .. }) {
+                    tracing::error!(dataset, %error, "the dataset cannot be opened");
+                    self.events.report_dataset("log_replay", |list| {
+                        list.set("dataset", dataset);
+                        list.set("reason", error.to_string().as_str());
+                    });
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn report_given_up(
+        &self,
+        rq: &Request,
+        dataset: &str,
+        set: &Arc<ObjectSet>,
+        lost: &GivenUp,
+    ) -> Result<(), PoolError> {
+        let records = lost.records;
+        tracing::warn!(
+            dataset,
+            records,
+            objects = lost.objects.len(),
+            "the intent log cannot be replayed to its end; changes that were stable are lost from {lost}"
+        );
+        self.events.report_dataset("log_replay", |list| {
+            list.set("dataset", dataset);
+            list.set("zio_objset", set.id().0);
+            if let Some(record) = &lost.record {
+                list.set("log_record_type", record.kind);
+                list.set("log_record_seq", record.seq);
+                list.set("log_record_txg", record.txg.0);
+                list.set("zio_object", record.object.0);
+            }
+            list.set("log_records_lost", records);
+            list.set("reason", lost.why.as_str());
+        });
+        let errors = errors_of(rq, set, lost).await;
+        let dataset = dataset.to_owned();
+        self.sync_task(move |syncing: &mut Syncing<'_>| {
+            Box::pin(async move {
+                let log = syncing.errors_go_to().await;
+                if let Err(error) = syncing.log_errors(log, &errors).await {
+                    tracing::warn!(dataset, %error, "the objects that lost changes are not in the pool's error log");
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+}
+
+/// The entries for the error log: the block that cannot be read, and the first block of each other object that lost
+/// changes, each with its birth.
+async fn errors_of(rq: &Request, set: &Arc<ObjectSet>, lost: &GivenUp) -> Vec<(At, Txg)> {
+    let mut places: BTreeMap<ObjectId, Place> = BTreeMap::new();
+    for &object in &lost.objects {
+        places.insert(object, Place { objset: set.id(), object, level: 0, block: 0 });
+    }
+    let mut out = Vec::new();
+    match lost.place {
+        Some(Place { objset, object, block, .. }) if lost.record.is_none() => {
+            out.push((At { objset, object: object.0, level: LOG_LEVEL, block }, Txg(0)));
+        }
+        Some(place) => _ = places.insert(place.object, place),
+        None => {}
+    }
+    for Place { objset, object, level, block } in places.into_values() {
+        let birth = birth_of(rq, set, object, level, block).await;
+        out.push((At { objset, object: object.0, level: level as i8, block }, birth));
+    }
+    debug_assert!(out.iter().all(|(at, _)| at.objset == set.id()));
+    out
+}
+
+/// When a block was written; 0 for holes and where the way to it cannot be read.
+async fn birth_of(rq: &Request, set: &Arc<ObjectSet>, object: ObjectId, level: u8, block: u64) -> Txg {
+    let Ok(found) = set.object(rq, object).await else { return Txg(0) };
+    let pointer = match block {
+        SPILL => found.dnode.spill,
+        block => set.pointer_at(rq, &found, level, block).await.ok().flatten(),
+    };
+    pointer.map_or(Txg(0), |pointer| pointer.logical_birth())
+}
