@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use weir_engine::Engine;
 use weir_format::ObjsetKind;
 use weir_machine::Request;
+use weir_dsl::Dir;
 use weir_pool::assemble::state;
 use weir_pool::status::{VdevState, lacking, states};
 use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan};
@@ -133,19 +134,21 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
     let (rewind, without_logs) = (args.has('F'), args.has('m'));
     let wish = Wish { search, pool: guid, keys: open.keys, force, rewind, without_logs, new_name };
     let written = Written::open(call.machine()?.clone(), &wish)?.stays();
-    let replayed = written.machine.block_on(replay(&written.engine));
+    let replayed = written.machine.block_on(replay(&written.engine, without_logs));
     written.close()?;
     replayed?;
     Ok(u8::from(!all_keys))
 }
 
-/// Brings the logs of the encrypted datasets whose keys are here to the disks: after this command nobody has the keys.
-async fn replay(engine: &Engine) -> Result<(), Failure> {
+/// Replays the logs of the encrypted datasets whose keys are here, since no later command has the keys. With `all` also
+/// those of the datasets that are not encrypted: only this command gives up what cannot be replayed (`-m`).
+async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
     let rq = &Request::internal("import");
     let opened: Vec<(String, ObjsetKind)> = {
         let dsl = engine.dsl(rq).await?;
         let mut opened = Vec::new();
-        for dir in dsl.dirs().into_iter().filter(|dir| engine.keys.of(Some(dir)).is_some()) {
+        let is_due = |dir: &&Dir| engine.keys.of(Some(dir)).is_some() || all && dir.crypto_key().is_none();
+        for dir in dsl.dirs().into_iter().filter(is_due) {
             opened.push((dir.name.clone(), dsl.kind(rq, dir).await.map_err(PoolError::from)?));
         }
         opened
