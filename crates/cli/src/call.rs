@@ -171,9 +171,9 @@ impl Call {
         self.noted.store(true, Ordering::Relaxed);
     }
 
-    /// The command line.
+    /// The command line, for the pool's history: keys in it are left out.
     pub fn line(&self) -> String {
-        let words = self.caller.words.iter().map(|word| word.to_string_lossy().into_owned());
+        let words = self.caller.words.iter().map(|word| without_key(&word.to_string_lossy()));
         std::iter::once(self.caller.program.clone()).chain(words).collect::<Vec<_>>().join(" ")
     }
 
@@ -303,4 +303,33 @@ fn secret(prompt: &str) -> Vec<u8> {
         line.pop();
     }
     line
+}
+
+/// A word of a command line, with `…` in place of a key in hexadecimal digits (`--key DATASET=HEX`): the history is stored
+/// unencrypted in the pool.
+fn without_key(word: &str) -> String {
+    match word.rsplit_once('=') {
+        Some((option, value)) if is_hex_key(value) => format!("{option}=…"),
+        _ => word.to_owned(),
+    }
+}
+
+/// Whether a text is a key of 32 bytes in hexadecimal digits.
+pub fn is_hex_key(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_holds_no_keys() {
+        let hex = "0123456789abcdef".repeat(4);
+        let apart = format!("tank/a={hex}");
+        let glued = format!("--key=tank/b={hex}");
+        let words = ["snapshot", "--key", &apart, &glued, "-o", "a:b=c", "tank/a@s"];
+        let call = Call::own("zfs", words.map(OsString::from).to_vec());
+        assert_eq!(call.line(), "zfs snapshot --key tank/a=… --key=tank/b=… -o a:b=c tank/a@s");
+    }
 }

@@ -1,6 +1,6 @@
 //! Where pools are looked for: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`.
 
-use crate::call::{Call, Input, Whose, complain};
+use crate::call::{Call, Input, Whose, complain, is_hex_key};
 use crate::failure::Failure;
 use std::ffi::OsString;
 use std::ops::Deref;
@@ -132,8 +132,7 @@ fn key(folder: &Path, given: &str) -> Result<(String, Vec<u8>), Failure> {
     let Some((dataset, source)) = given.split_once('=') else {
         return Err(Failure::usage(format!("--key takes DATASET=file://PATH or DATASET=HEX, not '{given}'")));
     };
-    let is_hex = source.len() == 64 && source.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_hex {
+    if is_hex_key(source) {
         return Ok((dataset.to_owned(), source.as_bytes().to_vec()));
     }
     let path = source.strip_prefix("file://").unwrap_or(source);
