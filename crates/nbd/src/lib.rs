@@ -12,6 +12,15 @@
 //! `base:allocation` reports the holes. TLS is not supported: bind to loopback or use a tunnel.
 //!
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice/nbd repository.
+//!
+//! ```
+//! use weir_nbd::wire::{RequestHeader, command};
+//!
+//! let read = RequestHeader { flags: 0, command: command::READ, cookie: 1, offset: 4096, length: 512 };
+//! let bytes = read.encode();
+//! assert_eq!(RequestHeader::decode(&bytes).unwrap().offset, 4096);
+//! assert!(RequestHeader::decode(&bytes[1..]).is_none()); // no panic, whatever a client sends
+//! ```
 
 pub mod device;
 pub mod fuzz;
