@@ -76,7 +76,7 @@ impl Blocks {
     /// Blocks on the devices of `tree`. `salt` is the pool's checksum salt ([`Salt::none`] until it is known: the blocks
     /// that lead to it are not salted).
     pub fn new(machine: &Machine, tree: Arc<Tree>, salt: Salt) -> Self {
-        let (clock, pool) = (machine.clock.clone(), machine.spares.clone());
+        let (clock, pool) = (machine.clock.clone(), machine.read_buffers.clone());
         Blocks { writing: Some(Writer::new(machine)), ..Blocks::over(clock, pool, tree, salt) }
     }
 
@@ -133,7 +133,7 @@ impl Blocks {
         }
         if pointer.is_hole() {
             let len = pointer.lsize_bytes();
-            request.book(Source::Nothing, len);
+            request.record(Source::Hole, len);
             return Ok(Bytes::from(vec![0; len as usize]));
         }
         // What is there now stays until this has been read.
@@ -155,7 +155,7 @@ impl Blocks {
         mut buf: Buf,
     ) -> Result<Bytes, BlockError> {
         if options.raw {
-            request.book(Source::Disk, buf.len() as u64);
+            request.record(Source::Disk, buf.len() as u64);
             return Ok(freeze(buf));
         }
         if pointer.is_encrypted() && options.keys.as_ref().is_none_or(|keys| keys.is_revoked()) {
@@ -170,7 +170,7 @@ impl Blocks {
             crypt::verify_indirect(pointer, buf.as_ref()).map_err(corrupt)?;
         }
         self.forge(pointer, Stage::Logical, buf.as_mut());
-        request.book(Source::Disk, buf.len() as u64);
+        request.record(Source::Disk, buf.len() as u64);
         Ok(freeze(buf))
     }
 
@@ -195,7 +195,7 @@ impl Blocks {
     pub async fn read_raw(&self, request: &Request, vdev: u32, offset: u64, len: u64) -> Result<Bytes, BlockError> {
         let job = self.job(request, weir_format::Txg(u64::MAX));
         let buf = self.tree.read(&job, Place::new(vdev, offset), len, &|_| Ok(())).await?;
-        request.book(Source::Disk, len);
+        request.record(Source::Disk, len);
         Ok(freeze(buf))
     }
 
@@ -249,7 +249,7 @@ impl Blocks {
             self.forge(pointer, Stage::Logical, &mut block);
             Bytes::from(block)
         };
-        request.book(Source::Nothing, bytes.len() as u64);
+        request.record(Source::Hole, bytes.len() as u64);
         Ok(bytes)
     }
 

@@ -140,14 +140,14 @@ impl Cache {
         loop {
             match self.look_up(key, bp) {
                 ReadAction::Hit(bytes, source) => {
-                    rq.book(source, bytes.len() as u64);
+                    rq.record(source, bytes.len() as u64);
                     return Ok(bytes);
                 }
                 ReadAction::Join(result, source) => {
                     // The leader was dropped: look up again, and possibly become the leader.
                     let Ok(result) = result.await else { continue };
                     let bytes = result?;
-                    rq.book(source, bytes.len() as u64);
+                    rq.record(source, bytes.len() as u64);
                     return Ok(bytes);
                 }
                 ReadAction::Lead(cost) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use weir_machine::{JoinHandle, Machine, Request, Served, Source};
+use weir_machine::{JoinHandle, Machine, Request, RequestTotals, Source};
 use weir_nbd::ExportList as _;
 use weir_nfs::Secrets;
 use weir_pool::PoolError;
@@ -129,7 +129,7 @@ impl Service {
     }
 
     /// Request totals of NFS and NBD.
-    pub fn served(&self) -> [(&'static str, &Served); 2] {
+    pub fn served(&self) -> [(&'static str, &RequestTotals); 2] {
         [("nfs3", self.nfs.served()), ("nbd", self.nbd.served())]
     }
 
@@ -156,7 +156,7 @@ async fn handle_key(rq: &Request, pool: &OpenPool) -> Result<[u8; 32], PoolError
 }
 
 /// One line of statistics: number of requests, and bytes by source.
-pub fn summary(protocol: &str, served: &Served) -> String {
+pub fn summary(protocol: &str, served: &RequestTotals) -> String {
     let from = |sources: &[Source]| sources.iter().map(|source| served.bytes(*source)).sum::<u64>();
     format!(
         "{protocol}: {} requests; bytes from arc {} (prefetched {}), l2arc {}, log {}, disk {}",

@@ -359,7 +359,7 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
                 engine.gate.synced(txg);
                 engine.groups().synced(txg);
                 engine.store_access_times();
-                engine.machine.memory.give_back_above(engine.budget_bytes());
+                engine.machine.memory.trim_above(engine.budget_bytes());
             }
             Err(why) => {
                 tracing::error!("pool '{}' is suspended: {why}", engine.name());

@@ -48,7 +48,7 @@ impl FuseOps {
         let work = work(Arc::clone(&self.inner), rq);
         self.tasks.start(async move {
             work.await;
-            inner.served.book(&request);
+            inner.served.record(&request);
         });
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_files::tree::{Node, Tree, TreeEntry};
 use weir_files::{Attributes, FileError, FileKind, Seek};
-use weir_machine::{Request, Served};
+use weir_machine::{Request, RequestTotals};
 
 /// TTL of everything on a read-only mount, and of names on an exclusive mount.
 pub(crate) const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -33,7 +33,7 @@ const XATTR_BYTES: usize = 65_536;
 pub(crate) struct Inner {
     pub(crate) tree: Arc<Tree>,
     pub(crate) inodes: Inodes,
-    pub(crate) served: Served,
+    pub(crate) served: RequestTotals,
     /// Whether the mount is writable.
     pub(crate) writable: bool,
     /// TTL of attributes.
@@ -68,7 +68,7 @@ impl Inner {
         Inner {
             tree,
             inodes: Inodes::new(),
-            served: Served::default(),
+            served: RequestTotals::default(),
             writable,
             attr_ttl,
             kernel,

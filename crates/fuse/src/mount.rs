@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 use weir_files::tree::Tree;
-use weir_machine::{Served, Tasks};
+use weir_machine::{RequestTotals, Tasks};
 
 /// Error of mounting or of a mount's session.
 #[derive(Debug, Error)]
@@ -129,7 +129,7 @@ impl Mounted {
     }
 
     /// Totals of all requests so far.
-    pub fn served(&self) -> &Served {
+    pub fn served(&self) -> &RequestTotals {
         &self.inner.served
     }
 

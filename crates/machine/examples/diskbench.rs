@@ -1,7 +1,8 @@
-//! Measures the disk seam on one file: sequential 1 MiB reads at depth 8 and random 8 KiB reads at depth 32.
+//! Benchmark of the disk interface on one file: sequential 1 MiB reads at depth 8 and random 8 KiB reads at depth 32.
 //!
-//! `diskbench FILE [seq|rand|both] [SECONDS]`, with `WEIR_IO` and `WEIR_DIRECT` as in production. Prints one line a
-//! pattern: name, operations, MB/s (10⁶), operations a second. Compare with fio's `io_uring` engine on the same file.
+//! `diskbench FILE [seq|rand|both] [SECONDS]`, with `WEIR_IO` and `WEIR_DIRECT` as in production. Prints one line per
+//! pattern: name, operations, MB/s (10⁶), operations per second. Compare with fio's `io_uring` engine on the same
+//! file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,16 +42,20 @@ async fn measure(machine: &Machine, disk: &Arc<dyn Disk>, pattern: &Pattern, lim
     let next = Arc::new(AtomicU64::new(0));
     let count = Arc::new(AtomicU64::new(0));
     let blocks = disk.geometry().size_bytes / pattern.len as u64;
-    let (len, random) = (pattern.len, pattern.random);
-    let mut lanes = Vec::new();
+    let len = pattern.len;
+    let random = pattern.random;
+    let mut tasks = Vec::new();
     for _ in 0..pattern.depth {
-        let (machine, disk, next, count) = (machine.clone(), disk.clone(), next.clone(), count.clone());
-        lanes.push(machine.tasks.clone().spawn(async move {
-            let mut chance = machine.entropy.u64() | 1;
+        let machine = machine.clone();
+        let disk = disk.clone();
+        let next = next.clone();
+        let count = count.clone();
+        tasks.push(machine.tasks.clone().spawn(async move {
+            let mut random_state = machine.entropy.u64() | 1;
             while machine.clock.now() - start < limit {
                 let block = if random {
-                    chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-                    (chance >> 16) % blocks
+                    random_state = random_state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    (random_state >> 16) % blocks
                 } else {
                     next.fetch_add(1, Ordering::Relaxed) % blocks
                 };
@@ -59,8 +64,8 @@ async fn measure(machine: &Machine, disk: &Arc<dyn Disk>, pattern: &Pattern, lim
             }
         }));
     }
-    for lane in lanes {
-        lane.await.expect("a lane ends");
+    for task in tasks {
+        task.await.expect("the task ends");
     }
     (count.load(Ordering::Relaxed), machine.clock.now() - start)
 }

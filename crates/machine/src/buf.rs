@@ -1,32 +1,32 @@
-//! Owned, page-aligned buffers — what O_DIRECT and io_uring need — and the pool that recycles them.
+//! Owned, page-aligned buffers, as O_DIRECT and io_uring require, and the pool that recycles them.
 //!
-//! A read of 1 MiB into fresh memory costs 256 page faults and the zeroing of every page: more time than the disk
-//! takes. So buffers come from a [`BufPool`] and go back to it when they are dropped, also after [`Buf::into_bytes`],
-//! when the last clone of the bytes is.
+//! A read of 1 MiB into new memory costs 256 page faults and the zeroing of every page: more time than the disk
+//! takes. So buffers are taken from a [`BufPool`] and return to it when they are dropped; after [`Buf::into_bytes`],
+//! when the last clone of the bytes is dropped.
 //!
 //! ```text
 //!   BufPool::take ─► Buf ─► Io ─► disk fills it ─► Buf ─► into_bytes ─► Bytes (clones, slices)
 //!        ▲                                                                   │ last drop
-//!        └──────────── shelf of its size class, up to the pool's limit ◄─────┘
+//!        └──────────── free list of its size class, up to the limit ◄─────┘
 //! ```
 //!
-//! Buffers up to 1 MiB are pieces of regions (`slab`). A pool that was told to ([`BufPool::ahead`]) has the pages of a
-//! size's next region made by a thread of its own while the pieces before it are still being filled: a page fault and the
-//! clearing of a page cost whoever meets them more than a small read does. Only sizes that are much used get that: their
-//! first regions come page by page.
+//! Buffers up to 1 MiB are pieces of regions (`slab`). A prefaulting pool ([`BufPool::prefaulting`]) has a thread
+//! that populates the pages of a size's next region while the current pieces are still in use, because page faults
+//! cost more time than a small read. Only frequently used sizes are prefaulted; the pages of their first regions are
+//! populated by page faults.
 //!
-//! Size classes go in four steps per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is slack.
+//! There are four size classes per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is unused.
 //!
-//! Invariants: memory is initialised from its first day (so no undefined bytes exist), but a recycled buffer still
-//! holds what was read into it before. A disk that answers a read with success has overwritten every byte of it, and
-//! on failure the buffer is not given back: old bytes cannot reach a reader. In debug builds recycled buffers are
-//! overwritten with 0xA5, so that a test would see it.
+//! Invariants: memory is always initialised (so no undefined bytes exist), but a recycled buffer still has its
+//! previous contents. A disk that completes a read successfully has overwritten every byte of it, and after a failed
+//! read the buffer is not returned: old bytes cannot reach a reader. In debug builds recycled buffers are overwritten
+//! with 0xA5, so that tests would detect a violation.
 
-#![allow(unsafe_code, reason = "aligned allocation: the standard library's safe containers cannot ask for it")]
+#![allow(unsafe_code, reason = "aligned allocation, which the standard library's safe containers do not support")]
 
-use crate::compute::Cores;
-use crate::crew::Crew;
+use crate::compute::ComputePool;
 use crate::slab::{self, Region};
+use crate::thread_pool::ThreadPool;
 use bytes::Bytes;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
@@ -38,19 +38,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 const CLASSES: usize = 48;
-/// Regions of a size from which on others are made ready before they are needed: memory that waits for a size that is
-/// little used would be lost to the others.
-const USED_REGIONS: usize = 4;
+/// Number of regions of a size from which on further regions are prefaulted. Memory prefaulted for a rarely used size
+/// would be wasted.
+const PREFAULT_MIN_REGIONS: usize = 4;
 
-/// An allocation: aligned to a page, initialised, owned.
+/// An owned, initialised, page-aligned allocation.
 struct Block {
     start: NonNull<u8>,
     bytes: usize,
-    /// A piece of a region of the shelves, which outlive it; nothing to free.
+    /// Whether the block is a piece of a region of the pool, which outlives it and frees the memory.
     piece: bool,
 }
 
-// SAFETY: a block owns its memory alone; nothing in it is tied to a thread.
+// SAFETY: a block has exclusive ownership of its memory, which is not tied to a thread.
 unsafe impl Send for Block {}
 // SAFETY: shared access to a block only reads.
 unsafe impl Sync for Block {}
@@ -70,7 +70,7 @@ impl Block {
     }
 
     fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: `bytes` initialised bytes, owned by this block alone, borrowed with it.
+        // SAFETY: the range has `bytes` initialised bytes, owned exclusively by this block and borrowed with it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -78,13 +78,13 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if !self.piece {
-            // SAFETY: allocated in `zeroed` with this very layout, freed once.
+            // SAFETY: allocated in `zeroed` with the same layout, freed once.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) }
         }
     }
 }
 
-/// Index and size in bytes of the class that holds `len` bytes; none above 32 MiB.
+/// Index and size in bytes of the smallest size class of at least `len` bytes; `None` above 32 MiB.
 fn class_of(len: usize) -> Option<(usize, usize)> {
     let pages = len.div_ceil(PAGE).max(1);
     if pages <= 4 {
@@ -97,50 +97,52 @@ fn class_of(len: usize) -> Option<(usize, usize)> {
     (index < CLASSES).then_some((index, steps * step * PAGE))
 }
 
-struct Shelves {
+struct PoolShared {
     limit_bytes: usize,
-    /// Buffers are of contiguous memory, in sizes of powers of two.
+    /// Whether buffers are physically contiguous if possible; their sizes are powers of two.
     contiguous: bool,
     kept_bytes: AtomicUsize,
     fresh: AtomicU64,
     reused: AtomicU64,
     by_class: [Mutex<Vec<Block>>; CLASSES],
-    addresses: Mutex<Addresses>,
-    /// Makes the pages of regions that will soon be used.
-    ahead: Option<Crew>,
+    region_table: Mutex<RegionTable>,
+    /// Thread that prefaults regions.
+    prefaulter: Option<ThreadPool>,
 }
 
-/// Pieces that were never used or gave their memory back, by class, and the regions that all pieces lie in.
+/// Pieces without memory (never used, or released to the kernel), by size class, and all regions.
 #[derive(Default)]
-struct Addresses {
-    free: BTreeMap<usize, Free>,
+struct RegionTable {
+    free: BTreeMap<usize, FreePieces>,
     regions: Vec<Region>,
 }
 
-/// What a class has left.
+/// The unused pieces of a size class.
 #[derive(Default)]
-struct Free {
-    /// The last is used next.
+struct FreePieces {
+    /// Used from the end.
     pieces: Vec<Block>,
-    /// A region is being made ready.
-    coming: bool,
-    /// Regions that it ever had.
+    /// Whether a region is being prefaulted.
+    prefault_pending: bool,
+    /// Number of regions mapped so far.
     regions: usize,
 }
 
-impl Free {
-    /// Whether another region is to be made ready: few pieces are left of a size of which much is in use.
-    fn wants_more(&self, bytes: usize) -> bool {
-        !self.coming && self.regions >= USED_REGIONS && self.pieces.len() <= slab::pieces_of(bytes) / 2
+impl FreePieces {
+    /// Whether another region should be prefaulted: the size is frequently used and few pieces are left.
+    fn needs_prefault(&self, bytes: usize) -> bool {
+        !self.prefault_pending
+            && self.regions >= PREFAULT_MIN_REGIONS
+            && self.pieces.len() <= slab::pieces_of(bytes) / 2
     }
 }
 
-impl Addresses {
-    /// Takes a region in, to be used after what is left of the class.
+impl RegionTable {
+    /// Adds a region; its pieces are used after the remaining pieces of the class.
     fn add(&mut self, class: usize, bytes: usize, region: Region) {
         let left = std::mem::take(&mut self.free.entry(class).or_default().pieces);
         let mut pieces: Vec<Block> = region.pieces(bytes).map(|start| Block { start, bytes, piece: true }).collect();
-        // The lowest address first.
+        // Use the lowest address first.
         pieces.reverse();
         pieces.extend(left);
         let free = self.free.entry(class).or_default();
@@ -149,56 +151,56 @@ impl Addresses {
     }
 }
 
-impl Shelves {
+impl PoolShared {
     fn put(&self, block: Block) {
         let Some((class, bytes)) = class_of(block.bytes) else { return };
         debug_assert_eq!(bytes, block.bytes);
         if self.kept_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit_bytes {
             self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if block.piece {
-                slab::give_back(block.start, bytes);
-                self.addresses().free.entry(class).or_default().pieces.push(block);
+                slab::release_pages(block.start, bytes);
+                self.region_table().free.entry(class).or_default().pieces.push(block);
             }
             return;
         }
         self.by_class[class].lock().unwrap_or_else(PoisonError::into_inner).push(block);
     }
 
-    fn addresses(&self) -> MutexGuard<'_, Addresses> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    fn region_table(&self) -> MutexGuard<'_, RegionTable> {
+        self.region_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// New memory of a class.
+    /// A new block of a size class.
     fn fresh(self: &Arc<Self>, class: usize, bytes: usize) -> Block {
         self.fresh.fetch_add(1, Ordering::Relaxed);
-        let makes = if self.contiguous { slab::makes_contiguous(bytes) } else { slab::makes(bytes) };
-        if !makes {
+        let supported = if self.contiguous { slab::supports_contiguous(bytes) } else { slab::supports(bytes) };
+        if !supported {
             return Block::zeroed(bytes);
         }
-        let mut addresses = self.addresses();
-        if addresses.free.get(&class).is_none_or(|free| free.pieces.is_empty()) {
+        let mut region_table = self.region_table();
+        if region_table.free.get(&class).is_none_or(|free| free.pieces.is_empty()) {
             let region = if self.contiguous { Region::map_contiguous() } else { Region::map() };
             let Some(region) = region else { return Block::zeroed(bytes) };
-            addresses.add(class, bytes, region);
+            region_table.add(class, bytes, region);
         }
-        let free = addresses.free.entry(class).or_default();
+        let free = region_table.free.entry(class).or_default();
         let block = free.pieces.pop();
-        if free.wants_more(bytes) {
-            free.coming = self.make_ready(class, bytes);
+        if free.needs_prefault(bytes) {
+            free.prefault_pending = self.prefault(class, bytes);
         }
         block.unwrap_or_else(|| Block::zeroed(bytes))
     }
 
-    /// Has the next region of a class made ready, if there is somebody to do that.
-    fn make_ready(self: &Arc<Self>, class: usize, bytes: usize) -> bool {
-        let Some(crew) = &self.ahead else { return false };
-        let shelves = Arc::downgrade(self);
-        crew.run(Box::new(move || {
-            let region = Region::map().inspect(|region| region.make_pages(bytes));
-            let Some(shelves) = shelves.upgrade() else { return };
-            let mut addresses = shelves.addresses();
-            addresses.free.entry(class).or_default().coming = false;
-            region.into_iter().for_each(|region| addresses.add(class, bytes, region));
+    /// Starts prefaulting the next region of a class, if the pool has a thread for it.
+    fn prefault(self: &Arc<Self>, class: usize, bytes: usize) -> bool {
+        let Some(prefaulter) = &self.prefaulter else { return false };
+        let pool = Arc::downgrade(self);
+        prefaulter.run(Box::new(move || {
+            let region = Region::map().inspect(|region| region.populate(bytes));
+            let Some(pool) = pool.upgrade() else { return };
+            let mut region_table = pool.region_table();
+            region_table.free.entry(class).or_default().prefault_pending = false;
+            region.into_iter().for_each(|region| region_table.add(class, bytes, region));
         }));
         true
     }
@@ -210,20 +212,20 @@ impl Shelves {
     }
 }
 
-/// What a [`BufPool`] did.
+/// Counters of a [`BufPool`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Buffers made from new memory.
+    /// Buffers allocated from new memory.
     pub fresh: u64,
-    /// Buffers recycled.
+    /// Buffers that were recycled.
     pub reused: u64,
-    /// Bytes waiting on the shelves.
+    /// Bytes of unused buffers in the free lists.
     pub kept_bytes: usize,
 }
 
-/// Recycles buffers. A small handle: clones share the shelves.
+/// A pool that recycles buffers. A cheap handle: clones share the pool.
 #[derive(Clone)]
-pub struct BufPool(Arc<Shelves>);
+pub struct BufPool(Arc<PoolShared>);
 
 impl BufPool {
     /// A pool that keeps at most `limit_bytes` of unused memory.
@@ -231,34 +233,34 @@ impl BufPool {
         Self::with(limit_bytes, false, None)
     }
 
-    /// The same, with a thread that makes memory ready before it is asked for.
-    pub fn ahead(limit_bytes: usize) -> Self {
-        Self::with(limit_bytes, false, Some(Crew::new("weir-memory", 1)))
+    /// Like [`BufPool::new`], with a thread that prefaults memory before it is needed.
+    pub fn prefaulting(limit_bytes: usize) -> Self {
+        Self::with(limit_bytes, false, Some(ThreadPool::new("weir-memory", 1)))
     }
 
-    /// The same, of buffers that lie in one piece of the machine's memory if they can: to be written from, over and over.
-    /// Memory is taken in pieces of 2 MiB for each size, which is a power of two.
+    /// Like [`BufPool::new`], with buffers in physically contiguous memory if possible, for repeated writes. Buffer
+    /// sizes are powers of two; memory is mapped in regions of 2 MiB per size.
     pub fn contiguous(limit_bytes: usize) -> Self {
         Self::with(limit_bytes, true, None)
     }
 
-    fn with(limit_bytes: usize, contiguous: bool, ahead: Option<Crew>) -> Self {
-        BufPool(Arc::new(Shelves {
+    fn with(limit_bytes: usize, contiguous: bool, prefaulter: Option<ThreadPool>) -> Self {
+        BufPool(Arc::new(PoolShared {
             limit_bytes,
             contiguous,
             kept_bytes: AtomicUsize::new(0),
             fresh: AtomicU64::new(0),
             reused: AtomicU64::new(0),
             by_class: std::array::from_fn(|_| Mutex::new(Vec::new())),
-            addresses: Mutex::default(),
-            ahead,
+            region_table: Mutex::default(),
+            prefaulter,
         }))
     }
 
-    /// A buffer of `len` bytes whose contents are unspecified: to be read into.
+    /// A buffer of `len` bytes whose contents are unspecified: for reading into.
     pub fn take(&self, len: usize) -> Buf {
-        let room = if self.0.contiguous { len.next_power_of_two() } else { len };
-        let Some((class, class_bytes)) = class_of(room) else { return Buf::zeroed(len) };
+        let size = if self.0.contiguous { len.next_power_of_two() } else { len };
+        let Some((class, class_bytes)) = class_of(size) else { return Buf::zeroed(len) };
         let block = match self.0.get(class) {
             Some(mut block) => {
                 self.0.reused.fetch_add(1, Ordering::Relaxed);
@@ -272,7 +274,7 @@ impl BufPool {
         Buf::over(block, len, Some(self.0.clone()))
     }
 
-    /// What it did so far.
+    /// The counters so far.
     pub fn counts(&self) -> PoolCounts {
         PoolCounts {
             fresh: self.0.fresh.load(Ordering::Relaxed),
@@ -288,24 +290,25 @@ impl fmt::Debug for BufPool {
     }
 }
 
-/// Memory under one or several buffers, which own disjoint ranges of it; the last of them gives it back.
+/// Memory shared by one or several buffers, which own disjoint ranges of it; returned to the pool when the last of
+/// them is dropped.
 struct Memory {
     block: ManuallyDrop<Block>,
-    home: Option<Arc<Shelves>>,
+    pool: Option<Arc<PoolShared>>,
 }
 
 impl Memory {
-    fn new(block: Block, home: Option<Arc<Shelves>>) -> Arc<Memory> {
-        Arc::new(Memory { block: ManuallyDrop::new(block), home })
+    fn new(block: Block, pool: Option<Arc<PoolShared>>) -> Arc<Memory> {
+        Arc::new(Memory { block: ManuallyDrop::new(block), pool })
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: taken here and nowhere else, and the memory is not used after its drop.
+        // SAFETY: taken only here, and the memory is not used after its drop.
         let block = unsafe { ManuallyDrop::take(&mut self.block) };
-        if let Some(home) = self.home.take() {
-            home.put(block);
+        if let Some(pool) = self.pool.take() {
+            pool.put(block);
         }
     }
 }
@@ -313,11 +316,11 @@ impl Drop for Memory {
 /// An owned buffer whose first byte is aligned to [`Buf::ALIGN`] until [`Buf::advance`] or [`Buf::split_to`] moves it;
 /// its length is any number of bytes.
 pub struct Buf {
-    /// None: no memory at all, length 0. Buffers that share a memory have disjoint ranges `start .. start + reach`.
+    /// `None` if the length is 0. Buffers that share memory have disjoint ranges `start .. start + reach`.
     memory: Option<Arc<Memory>>,
     start: usize,
     len: usize,
-    /// End of the range that is its own, from `start`: `len` before it was truncated.
+    /// Length of the range owned by this buffer, from `start`: `len` before truncation.
     reach: usize,
 }
 
@@ -325,21 +328,21 @@ impl Buf {
     /// Alignment of the first byte.
     pub const ALIGN: usize = PAGE;
 
-    /// No bytes and no memory.
+    /// An empty buffer without memory.
     pub const fn empty() -> Self {
         Buf { memory: None, start: 0, len: 0, reach: 0 }
     }
 
-    fn over(block: Block, len: usize, home: Option<Arc<Shelves>>) -> Self {
-        Buf { memory: Some(Memory::new(block, home)), start: 0, len, reach: len }
+    fn over(block: Block, len: usize, pool: Option<Arc<PoolShared>>) -> Self {
+        Buf { memory: Some(Memory::new(block, pool)), start: 0, len, reach: len }
     }
 
-    /// `len` zero bytes, outside any pool.
+    /// A buffer of `len` zero bytes that belongs to no pool.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 { Buf::empty() } else { Buf::over(Block::zeroed(len.next_multiple_of(PAGE)), len, None) }
     }
 
-    /// A copy of `bytes`, outside any pool.
+    /// A copy of `bytes` that belongs to no pool.
     pub fn copy_from(bytes: &[u8]) -> Self {
         let mut buf = Buf::zeroed(bytes.len());
         buf.as_mut().copy_from_slice(bytes);
@@ -351,22 +354,22 @@ impl Buf {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of memory that it keeps from being freed, whatever its length: what a cache that keeps it should charge.
+    /// Bytes of memory that the buffer keeps allocated, whatever its length: its cost in a cache.
     pub fn capacity(&self) -> usize {
         self.memory.as_ref().map_or(0, |m| m.block.bytes)
     }
 
-    /// Shortens it to `len` bytes; no effect when it is shorter.
+    /// Shortens the buffer to `len` bytes; no effect if it is shorter.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Drops `count` bytes from the front (all, when there are fewer), without a copy; the alignment goes with them.
+    /// Drops `count` bytes from the front (all if there are fewer) without a copy. The buffer may lose its alignment.
     pub fn advance(&mut self, count: usize) {
         let count = count.min(self.len);
         self.start += count;
@@ -374,8 +377,8 @@ impl Buf {
         self.reach -= count;
     }
 
-    /// Cuts the first `count` bytes (all, when there are fewer) off into a buffer of their own, without a copy: what two
-    /// devices read into the two parts at once lies together afterwards ([`Buf::rejoin`]).
+    /// Splits the first `count` bytes (all if there are fewer) off into a separate buffer without a copy, so that two
+    /// devices can read into the parts concurrently. [`Buf::rejoin`] joins them again.
     pub fn split_to(&mut self, count: usize) -> Buf {
         let count = count.min(self.len);
         let front = Buf { memory: self.memory.clone(), start: self.start, len: count, reach: count };
@@ -383,13 +386,13 @@ impl Buf {
         front
     }
 
-    /// Puts `next` back behind this one, if that is where it was cut off.
+    /// Appends `next`, which was split off from the end of this buffer.
     ///
     /// # Errors
-    /// Gives `next` back if it is not from there.
+    /// Returns `next` if it is not adjacent.
     pub fn rejoin(&mut self, next: Buf) -> Result<(), Buf> {
         let neighbours = match (&self.memory, &next.memory) {
-            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs) && self.start + self.reach == next.start,
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two) && self.start + self.reach == next.start,
             _ => false,
         };
         if !neighbours || self.len != self.reach {
@@ -415,7 +418,7 @@ impl From<Buf> for Bytes {
 impl AsRef<[u8]> for Buf {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
-            // SAFETY: the range lies in the block (it was cut from it) and no other buffer's range touches it.
+            // SAFETY: the range is within the block, and no other buffer's range overlaps it.
             Some(memory) => unsafe {
                 std::slice::from_raw_parts(memory.block.start.as_ptr().add(self.start), self.len)
             },
@@ -427,7 +430,7 @@ impl AsRef<[u8]> for Buf {
 impl AsMut<[u8]> for Buf {
     fn as_mut(&mut self) -> &mut [u8] {
         match &self.memory {
-            // SAFETY: as above, and the borrow of the range's only owner is unique.
+            // SAFETY: as above, and the range's only owner is mutably borrowed.
             Some(memory) => unsafe {
                 std::slice::from_raw_parts_mut(memory.block.start.as_ptr().add(self.start), self.len)
             },
@@ -447,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_grow_in_steps_of_a_quarter() {
+    fn size_classes_grow_by_a_quarter() {
         let mut last = (0, PAGE);
         for len in (1..=33 << 20).step_by(1000) {
             let Some((index, bytes)) = class_of(len) else {
@@ -463,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_back_when_the_last_bytes_are_dropped() {
+    fn memory_is_recycled_when_the_last_bytes_are_dropped() {
         let pool = BufPool::new(1 << 20);
         let mut buf = pool.take(10_000);
         assert_eq!(buf.as_ref().as_ptr() as usize % Buf::ALIGN, 0);
@@ -479,12 +482,12 @@ mod tests {
         assert_eq!((again.len(), again.capacity()), (9_000, 12_288));
         assert_eq!(pool.counts(), PoolCounts { fresh: 1, reused: 1, kept_bytes: 0 });
         if cfg!(debug_assertions) {
-            assert!(again.as_ref().iter().all(|b| *b == 0xa5), "old bytes are not left for the next reader");
+            assert!(again.as_ref().iter().all(|b| *b == 0xa5), "old bytes are not visible to the next reader");
         }
     }
 
     #[test]
-    fn contiguous_buffers_do_not_overlap_and_are_used_again() {
+    fn contiguous_buffers_are_disjoint_and_recycled() {
         let pool = BufPool::contiguous(4 << 20);
         for _ in 0..2 {
             let lens = [4096, 5000, 70_000, 128 << 10, 1 << 20, 2 << 20, 3 << 20, 100];
@@ -497,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_regions_are_used_again_and_outlive_the_pool() {
+    fn pieces_of_regions_are_recycled_and_outlive_the_pool() {
         let pool = BufPool::new(128 << 10);
         let mut held: Vec<Buf> = (0..20).map(|_| pool.take(128 << 10)).collect();
         held.iter_mut().enumerate().for_each(|(n, buf)| buf.as_mut().fill(n as u8));
@@ -507,45 +510,46 @@ mod tests {
         assert_eq!(pool.counts().kept_bytes, 128 << 10);
         let again: Vec<Buf> = (0..31).map(|_| pool.take(128 << 10)).collect();
         assert_eq!(pool.counts(), PoolCounts { fresh: 50, reused: 1, kept_bytes: 0 });
-        assert_eq!(pool.0.addresses().regions.len(), 2, "given back, then handed out again");
+        assert_eq!(pool.0.region_table().regions.len(), 2, "released pieces are used again");
         drop((again, pool));
-        assert!(last.iter().all(|b| *b == 19), "the regions live as long as a piece does");
+        assert!(last.iter().all(|b| *b == 19), "a piece keeps its region mapped");
     }
 
     #[test]
-    fn regions_that_are_made_ahead_are_used_and_disjoint() {
-        let pool = BufPool::ahead(0);
+    fn prefaulted_regions_are_used_and_disjoint() {
+        let pool = BufPool::prefaulting(0);
         for len in [8192, 12_288, 640 << 10] {
-            // What follows the first regions was made ready, or is made here if that was too slow.
+            // Regions after the first ones are prefaulted, or mapped here if prefaulting is too slow.
             let mut held: Vec<Buf> = (0..6 * slab::pieces_of(len)).map(|_| pool.take(len)).collect();
             held.iter_mut().enumerate().for_each(|(n, buf)| buf.as_mut().fill(n as u8));
             assert!(held.iter().enumerate().all(|(n, buf)| buf.as_ref().iter().all(|b| *b == n as u8)), "{len}");
         }
-        while pool.0.addresses().free.values().any(|free| free.coming) {
+        while pool.0.region_table().free.values().any(|free| free.prefault_pending) {
             std::thread::yield_now();
         }
-        let regions = pool.0.addresses().regions.len();
-        assert!((19..=24).contains(&regions), "six of each size are used, and one or two wait: {regions}");
+        let regions = pool.0.region_table().regions.len();
+        assert!((19..=24).contains(&regions), "six of each size are used, one or two are prefaulted: {regions}");
         let made = pool.take(8192);
         assert_eq!(pool.counts().reused, 0);
         assert_eq!(made.capacity(), 8192);
     }
 
     #[test]
-    fn a_pool_keeps_no_more_than_its_limit() {
+    fn the_free_lists_are_bounded() {
         let pool = BufPool::new(64 << 10);
         let held: Vec<Buf> = (0..32).map(|_| pool.take(8192)).collect();
         drop(held);
         assert_eq!(pool.counts().kept_bytes, 64 << 10);
         drop(pool.take(40 << 20));
-        assert_eq!(pool.counts().kept_bytes, 64 << 10, "what is larger than every class is not kept");
+        assert_eq!(pool.counts().kept_bytes, 64 << 10, "buffers larger than every class are not recycled");
     }
 
     #[test]
-    fn parts_are_filled_apart_and_lie_together_again() {
+    fn split_buffers_can_be_filled_and_rejoined() {
         let pool = BufPool::new(1 << 20);
         let mut rest = pool.take(12_000);
-        let (mut first, mut second) = (rest.split_to(4096), rest.split_to(4096));
+        let mut first = rest.split_to(4096);
+        let mut second = rest.split_to(4096);
         first.as_mut().fill(1);
         second.as_mut().fill(2);
         rest.as_mut().fill(3);
@@ -559,11 +563,11 @@ mod tests {
         assert!((0..12_000).all(|i| bytes[i] == 1 + (i / 4096) as u8));
         assert_eq!(pool.counts().kept_bytes, 0);
         drop(bytes);
-        assert_eq!(pool.counts().kept_bytes, 12_288, "the memory went back whole, once");
+        assert_eq!(pool.counts().kept_bytes, 12_288, "the memory was recycled once, as a whole");
     }
 
     #[test]
-    fn a_part_that_was_shortened_takes_nothing_behind_it() {
+    fn a_truncated_buffer_cannot_be_rejoined() {
         let mut rest = Buf::zeroed(8192);
         let mut first = rest.split_to(4096);
         first.truncate(100);
@@ -571,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_both_ends_and_nothing_at_all() {
+    fn advance_truncate_and_empty_buffers() {
         let mut buf = Buf::copy_from(b"0123456789");
         buf.advance(2);
         buf.truncate(5);

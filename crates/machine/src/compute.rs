@@ -1,61 +1,67 @@
-//! Work that keeps a processor busy, moved off the threads that drive tasks.
+//! CPU-bound work, moved off the threads that run tasks.
 //!
-//! A hop to another thread and back costs some 10 µs; a checksum over 128 KiB costs 3. So small work runs where it is
-//! ([`Compute::run_sized`]), and on one processor all of it does.
+//! Moving work to another thread and back costs about 10 µs; a checksum over 128 KiB costs 3 µs. So small work runs
+//! on the calling thread ([`Compute::run_sized`]), and on one processor all work does.
 
 use futures_channel::oneshot;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// A piece of work.
+/// A unit of CPU-bound work.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;
 
-/// What runs work: a crew of threads, or the simulator.
-pub trait Cores: Send + Sync {
-    /// Runs `job` some time soon, perhaps at once on this thread.
+/// Runs jobs: a thread pool, or the simulator.
+pub trait ComputePool: Send + Sync {
+    /// Runs `job` asynchronously, or immediately on this thread.
     fn run(&self, job: Job);
-    /// How many jobs may run at once.
+    /// Maximum number of jobs that run concurrently.
     fn count(&self) -> usize;
 }
 
-/// The work panicked.
+/// Error: the work panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a computation ended without a result")]
 pub struct ComputeLost;
 
-/// The machine's processors.
+/// Handle to the machine's pool for CPU-bound work.
 #[derive(Clone)]
-pub struct Compute(Arc<dyn Cores>);
+pub struct Compute(Arc<dyn ComputePool>);
 
 impl Compute {
-    /// Below so many bytes of input, work is not worth a hop to another thread.
+    /// Input size in bytes up to which work runs on the calling thread.
     pub const SMALL_BYTES: usize = 256 << 10;
 
-    /// Processors behind `cores`.
-    pub fn new(cores: Arc<dyn Cores>) -> Self {
-        Compute(cores)
+    /// Compute on `pool`.
+    pub fn new(pool: Arc<dyn ComputePool>) -> Self {
+        Compute(pool)
     }
 
-    /// How many jobs may run at once.
+    /// Maximum number of jobs that run concurrently.
     pub fn cores(&self) -> usize {
         self.0.count()
     }
 
-    /// Runs `work` away from the task threads and waits for its result.
+    /// Runs `work` on the pool and waits for its result.
+    ///
+    /// # Errors
+    /// [`ComputeLost`] if `work` panics.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, ComputeLost> {
         if self.0.count() <= 1 {
             return Ok(work());
         }
         let (done, result) = oneshot::channel();
         self.0.run(Box::new(move || {
-            // The waiting future may be gone: then the result is not wanted.
+            // The waiting future may have been dropped.
             let _ = done.send(work());
         }));
         result.await.map_err(|_| ComputeLost)
     }
 
-    /// As [`Compute::run`], but in place when the work goes over no more than [`Compute::SMALL_BYTES`].
+    /// Like [`Compute::run`], but on the calling thread if the input has at most [`Compute::SMALL_BYTES`].
+    ///
+    /// # Errors
+    /// As for [`Compute::run`].
     pub async fn run_sized<T: Send + 'static>(
         &self,
         input_bytes: usize,

@@ -1,19 +1,19 @@
-//! The disk seam: one trait with two calls, and what goes through it.
+//! The disk interface: the trait [`Disk`] and its operations.
 //!
-//! An [`Io`] is a letter that carries its own envelope: the buffers of a read go down with it and come back through
-//! `io.done`. One range may fill several buffers, or come from several parts, one behind the other: neighbours become
-//! one operation. Whoever waits may give up at any time (a dropped future); the disk still owns the memory, and its
-//! answer then goes nowhere. io_uring and DMA allow nothing less.
+//! An [`Io`] owns its buffers until completion; they return through `io.done`. One contiguous range may fill several
+//! buffers, or be written from several parts, so that adjacent transfers become one operation. Dropping the future
+//! that waits for an operation does not cancel it: the disk still owns the memory, because io_uring and DMA may still
+//! access it.
 //!
-//! What is written is shared, not owned: nobody can change [`Bytes`], so the same memory is the client's, the cache's and
-//! the way to several disks at once, without a copy. A disk that needs its memory aligned copies what is not; memory of a
-//! [`crate::BufPool`] is.
+//! Data to be written is shared, not owned: [`Bytes`] are immutable, so the client, the cache and several disks can
+//! use the same memory without a copy. A disk that requires alignment copies unaligned memory; buffers of a
+//! [`crate::BufPool`] are aligned.
 //!
-//! Order: operations that are under way at the same time may be done in any order. A [`Op::Flush`] covers the writes
-//! that were *completed* before it was submitted, no others.
+//! Order: concurrent operations may be performed in any order. A [`Op::Flush`] covers only the writes that were
+//! *completed* before it was submitted.
 //!
-//! Failure: every operation ends in exactly one answer, except on a disk that hangs or forgets it, which drops it. An error names the operation and
-//! the range; the buffer of a failed operation is not given back.
+//! Failure: every operation completes exactly once, unless the disk hangs or drops it. An error has the operation and
+//! the range; the buffers of a failed operation are not returned.
 
 use crate::buf::Buf;
 use bytes::Bytes;
@@ -23,78 +23,78 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What a disk is.
+/// Size and sector size of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Smallest unit of transfer in bytes: offsets and lengths of every [`Io`] are multiples of it.
     pub sector_bytes: u32,
-    /// A spinning disk.
+    /// Whether the disk is rotational.
     pub rotational: bool,
 }
 
-/// What an [`Io`] does.
+/// Kind of an [`Io`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Fill the buffer from the disk.
+    /// Reads into the buffers.
     Read,
-    /// Write the parts.
+    /// Writes the parts.
     Write,
-    /// Make everything written and completed so far durable.
+    /// Makes all completed writes durable.
     Flush,
-    /// The range's contents are no longer needed.
+    /// Discards the range: its contents are no longer needed.
     Discard,
 }
 
-/// Why a disk did not do an [`Io`].
+/// Why an [`Io`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DiskError {
-    /// The range reaches past the end.
-    #[error("{op:?} of {len} bytes at {offset} reaches past the end of the disk ({size_bytes} bytes)")]
+    /// The range extends past the end of the disk.
+    #[error("{op:?} of {len} bytes at {offset} extends past the end of the disk ({size_bytes} bytes)")]
     OutOfRange {
-        /// What was asked.
+        /// The operation.
         op: Op,
-        /// Where.
+        /// Start of the range in bytes.
         offset: u64,
-        /// How much.
+        /// Length of the range in bytes.
         len: u64,
-        /// The disk's size.
+        /// Size of the disk in bytes.
         size_bytes: u64,
     },
-    /// The operating system's error number.
+    /// The operating system returned an error.
     #[error("{op:?} of {len} bytes at {offset}: {}", std::io::Error::from_raw_os_error(*.errno))]
     Os {
-        /// What was asked.
+        /// The operation.
         op: Op,
-        /// Where.
+        /// Start of the range in bytes.
         offset: u64,
-        /// How much.
+        /// Length of the range in bytes.
         len: u64,
         /// `errno`.
         errno: i32,
     },
     /// The file ended before the range did: it shrank after it was opened.
-    #[error("{op:?} of {len} bytes at {offset} got only {done}")]
+    #[error("{op:?} of {len} bytes at {offset}: only {done} bytes transferred")]
     Short {
-        /// What was asked.
+        /// The operation.
         op: Op,
-        /// Where.
+        /// Start of the range in bytes.
         offset: u64,
-        /// How much.
+        /// Length of the range in bytes.
         len: u64,
-        /// Bytes transferred.
+        /// Number of bytes transferred.
         done: u64,
     },
-    /// The disk is gone, or was opened read-only and asked to write.
+    /// The disk is missing, was opened read-only, or the operation is malformed.
     #[error("{op:?}: {why}")]
     Refused {
-        /// What was asked.
+        /// The operation.
         op: Op,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// A path that could not be opened.
+    /// A path could not be opened.
     #[error("{}: {}", .path.display(), std::io::Error::from_raw_os_error(*.errno))]
     Open {
         /// The path.
@@ -104,43 +104,44 @@ pub enum DiskError {
     },
 }
 
-/// The buffers of one operation, in the order of their bytes.
+/// The buffers of a read, in the order of their bytes.
 pub type Bufs = SmallVec<[Buf; 1]>;
 
-/// What one operation writes, in the order of its bytes.
+/// The data of a write, in order.
 pub type Parts = SmallVec<[Bytes; 1]>;
 
-/// What is done with an operation's answer, on the thread that has it: a few instructions, such as waking a task or
-/// starting the next operation. Never waits, never panics.
+/// Completion callback of an operation; runs on the completing thread. It must be short (wake a task, start the next
+/// operation) and must not block or panic.
 pub type Done = Box<dyn FnOnce(Result<Bufs, DiskError>) + Send>;
 
-/// One operation on a disk. It owns its buffers and its completion, so a future that is dropped leaves nothing dangling.
+/// One operation on a disk. It owns its buffers and its completion callback, so dropping the waiting future is safe.
 pub struct Io {
-    /// What to do.
+    /// The kind of operation.
     pub op: Op,
-    /// Where, in bytes.
+    /// Start of the range in bytes.
     pub offset: u64,
-    /// How much, in bytes (the length of all buffers of a read, of all parts of a write).
+    /// Length of the range in bytes: the total length of a read's buffers or of a write's parts.
     pub len: u64,
-    /// What a read fills (none for others).
+    /// The buffers that a read fills; empty for other operations.
     pub bufs: Bufs,
-    /// What a write writes (none for others).
+    /// The data of a write; empty for other operations.
     pub parts: Parts,
-    /// Whoever submits this waits for nothing else, and would have its thread idle meanwhile: a disk may do it on that
-    /// thread before `submit` returns, which spares two changes of threads.
+    /// The submitting thread would be idle until the operation completes: the disk may perform it on that thread
+    /// before `submit` returns, which saves two thread switches.
     pub here: bool,
-    /// Where the result goes, with the buffers.
+    /// Called with the result and the buffers.
     pub done: Done,
 }
 
 /// A disk, real or simulated.
 pub trait Disk: Send + Sync {
-    /// What it is.
+    /// The disk's geometry.
     fn geometry(&self) -> Geometry;
-    /// Starts an operation; the result arrives through `io.done`. Never blocks for the transfer itself, unless `io.here`
-    /// permits it.
+    /// Starts an operation; `io.done` receives the result. Does not block for the transfer, unless `io.here` permits
+    /// it.
     fn submit(&self, io: Io);
-    /// A buffer to read `len` bytes into. Its contents are unspecified until a read has succeeded: a disk may recycle.
+    /// A buffer for reading `len` bytes. Its contents are unspecified until a read succeeds, since buffers may be
+    /// recycled.
     fn buffer(&self, len: usize) -> Buf {
         Buf::zeroed(len)
     }
@@ -152,7 +153,7 @@ impl dyn Disk {
         one(self.run(Op::Read, offset, len as u64, smallvec![self.buffer(len)], Parts::new(), false).await)
     }
 
-    /// Fills the buffers one after the other from `offset` on, as one operation; each one's length is a multiple of the
+    /// Reads from `offset` into the buffers in order, as one operation. Each buffer's length is a multiple of the
     /// sector size.
     pub async fn read_into(&self, offset: u64, bufs: Bufs) -> Result<Bufs, DiskError> {
         let len = bufs.iter().map(|buf| buf.len() as u64).sum();
@@ -165,17 +166,17 @@ impl dyn Disk {
         self.run(Op::Write, offset, bytes.len() as u64, Bufs::new(), smallvec![bytes], false).await.map(drop)
     }
 
-    /// Makes completed writes durable.
+    /// Makes all completed writes durable.
     pub async fn flush(&self) -> Result<(), DiskError> {
         self.flush_for(false).await
     }
 
-    /// As [`Self::flush`]; with `here`, perhaps on this thread ([`Io::here`]).
+    /// Like [`Self::flush`]; with `here`, possibly on this thread ([`Io::here`]).
     pub async fn flush_for(&self, here: bool) -> Result<(), DiskError> {
         self.run(Op::Flush, 0, 0, Bufs::new(), Parts::new(), here).await.map(drop)
     }
 
-    /// Tells the disk that `len` bytes at `offset` are no longer needed. They read as anything afterwards.
+    /// Discards `len` bytes at `offset`. Their contents are undefined afterwards.
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
         self.run(Op::Discard, offset, len, Bufs::new(), Parts::new(), false).await.map(drop)
     }
@@ -189,38 +190,41 @@ impl dyn Disk {
         parts: Parts,
         here: bool,
     ) -> Result<Bufs, DiskError> {
-        let (tell, result) = oneshot::channel();
-        // Nobody waits any more: the answer is not wanted.
-        let done: Done = Box::new(move |answer| drop(tell.send(answer)));
+        let (sender, result) = oneshot::channel();
+        // The waiting future may have been dropped.
+        let done: Done = Box::new(move |result| drop(sender.send(result)));
         self.submit(Io { op, offset, len, bufs, parts, here, done });
         result.await.unwrap_or(Err(DiskError::Refused { op, why: "the disk dropped the operation" }))
     }
 }
 
-/// The buffer of an operation that has one.
-fn one(answer: Result<Bufs, DiskError>) -> Result<Buf, DiskError> {
-    answer.map(|mut bufs| bufs.pop().unwrap_or(Buf::empty()))
+/// The single buffer of a read.
+fn one(result: Result<Bufs, DiskError>) -> Result<Buf, DiskError> {
+    result.map(|mut bufs| bufs.pop().unwrap_or(Buf::empty()))
 }
 
 impl Io {
-    /// Answers with the buffers.
+    /// Completes the operation successfully and returns the buffers.
     pub fn succeed(self) {
         (self.done)(Ok(self.bufs));
     }
 
-    /// Answers with an error.
+    /// Completes the operation with an error.
     pub fn fail(self, error: DiskError) {
         (self.done)(Err(error));
     }
 
-    /// Answers with the operating system's error number.
+    /// Completes the operation with an error number of the operating system.
     pub fn fail_errno(self, errno: i32) {
         let Io { op, offset, len, .. } = self;
         self.fail(DiskError::Os { op, offset, len, errno });
     }
 
-    /// What is wrong with it before it starts: a range past the end, a change to what is read-only, buffers or parts that
-    /// are not `len` bytes long.
+    /// Validates the operation before it starts.
+    ///
+    /// # Errors
+    /// The range extends past the end, a change is submitted to a read-only disk, or the buffers or parts do not have
+    /// `len` bytes in total.
     pub fn check(&self, geometry: &Geometry, access: Access) -> Result<(), DiskError> {
         let Io { op, offset, len, .. } = *self;
         if op != Op::Read && access == Access::ReadOnly {
@@ -235,25 +239,25 @@ impl Io {
             Op::Flush | Op::Discard => None,
         };
         if memory.is_some_and(|bytes| bytes as u64 != len) {
-            return Err(DiskError::Refused { op, why: "the buffers are not as long as the range" });
+            return Err(DiskError::Refused { op, why: "the buffers' length differs from the range's" });
         }
         Ok(())
     }
 }
 
-/// How a disk is opened.
+/// Access mode of an open disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Not one byte may change.
+    /// Read-only: the disk is never changed.
     ReadOnly,
-    /// Reads and writes.
+    /// Reading and writing.
     ReadWrite,
 }
 
-/// Where disks come from: the file system in production, a table in the simulator.
+/// Finds and opens disks: files and devices in production, a table in the simulator.
 pub trait Disks: Send + Sync {
     /// The regular files and block devices directly in `dir`, sorted.
     fn scan(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError>;
-    /// Opens one.
+    /// Opens the disk at `path`.
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError>;
 }

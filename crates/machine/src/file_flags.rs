@@ -1,6 +1,6 @@
-//! Flags and project of a file of the machine, as Linux tells and sets them (`FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` in
+//! Flags and project id of a file, as read and set by Linux (`FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` in
 //! `linux/fs.h`): for commands on mounted files.
-#![allow(unsafe_code, reason = "no safe call says this")]
+#![allow(unsafe_code, reason = "ioctl has no safe wrapper")]
 
 use std::fs::File;
 use std::io;
@@ -19,33 +19,35 @@ pub struct FileFlags {
     pub flags: u32,
     extent_bytes: u32,
     extents: u32,
-    /// The project.
+    /// Project id.
     pub project: u32,
     cow_extent_bytes: u32,
     unused: [u8; 8],
 }
 
 impl FileFlags {
-    /// What is made in the directory gets its project (`FS_XFLAG_PROJINHERIT`).
+    /// New files in the directory inherit its project id (`FS_XFLAG_PROJINHERIT`).
     pub const PROJECT_INHERIT: u32 = 0x200;
 
-    /// Those of an open file.
+    /// Reads the flags of an open file.
     ///
     /// # Errors
-    /// What the file system says: `ENOTTY` or `EOPNOTSUPP` if it has none.
+    /// The file system's error: `ENOTTY` or `EOPNOTSUPP` if it does not support them.
     pub fn of(file: &File) -> io::Result<Self> {
         let mut out = FileFlags::default();
-        // SAFETY: the call writes one `struct fsxattr`, which `out` is, and the descriptor is open as long as `file` is.
+        // SAFETY: the call writes one `struct fsxattr`, which `out` is, and the descriptor is open as long as `file`
+        // is.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), GET as _, &raw mut out) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(out) }
     }
 
-    /// Sets them.
+    /// Sets the flags of an open file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn set(&self, file: &File) -> io::Result<()> {
-        // SAFETY: the call reads one `struct fsxattr`, which `self` is, and the descriptor is open as long as `file` is.
+        // SAFETY: the call reads one `struct fsxattr`, which `self` is, and the descriptor is open as long as `file`
+        // is.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), SET as _, std::ptr::from_ref(self)) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

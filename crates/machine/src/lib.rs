@@ -1,7 +1,7 @@
-//! The seam to the metal: disks, clock, tasks, chance, and the [`Request`] that is carried down the house.
+//! The platform interface: disks, clock, tasks, compute, random bytes, and the context of a [`Request`].
 //!
-//! Everything above sees the world through one [`Machine`], a handful of small handles that are cheap to clone and
-//! passed explicitly. Two makers build it:
+//! All crates above access the operating system through one [`Machine`]: a few small handles that are cheap to clone
+//! and passed explicitly. It has two implementations:
 //!
 //! ```text
 //!                    engine crates: plain `async fn`, no clock, thread or file of their own
@@ -9,15 +9,15 @@
 //!          Machine { clock, tasks, compute, entropy, disks: Arc<dyn Disks> ─► Arc<dyn Disk> ◄─ Io, … }
 //!                    │                                             │
 //!       production::Production                               weir-sim's SimWorld
-//!       tokio · crew of threads ·                            one thread · seeded choice of the next task ·
+//!       tokio · thread pools ·                            one thread · seeded choice of the next task ·
 //!       io_uring or pread threads                            virtual time · disks with faults
 //! ```
 //!
-//! The handles are concrete structs over a trait object, not type parameters: an engine that is generic over its
-//! runtime spreads the parameter over every signature and gains nothing that a virtual call per disk operation costs.
+//! The handles are concrete structs over trait objects, not type parameters: an engine generic over its runtime would
+//! repeat the parameter in every signature, and the cost of a virtual call per disk operation is negligible.
 //!
-//! Invariants: an [`Io`] owns its memory and its completion, so that dropping the future that waits for it leaves
-//! nothing dangling; a read that succeeds has filled its buffer; a disk opened [`Access::ReadOnly`] refuses to change.
+//! Invariants: an [`Io`] owns its memory and its completion callback, so dropping the future that waits for it is
+//! safe; a successful read has filled its buffers; a disk opened [`Access::ReadOnly`] rejects changes.
 //!
 //! ```
 //! use weir_machine::{Buf, Machine};
@@ -34,8 +34,8 @@
 //! ```
 
 pub mod buf;
+pub mod byte_semaphore;
 pub mod compute;
-pub mod crew;
 pub mod disk;
 pub mod entropy;
 pub mod file_flags;
@@ -44,12 +44,13 @@ pub mod memory;
 pub mod production;
 pub mod real;
 pub mod request;
-pub mod room;
 mod slab;
 pub mod tasks;
+pub mod thread_pool;
 pub mod time;
 
 pub use buf::{Buf, BufPool};
+pub use byte_semaphore::{BytePermit, ByteSemaphore, compact};
 pub use compute::{Compute, ComputeLost};
 pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op, Parts};
 pub use entropy::Entropy;
@@ -57,42 +58,44 @@ pub use map::{FixedMap, FixedSet};
 pub use memory::Memory;
 pub use production::{BuildError, Production};
 pub use real::{Backend, RealDisks};
-pub use request::{Priority, Request, Served, Source};
-pub use room::{Place, Room, lean};
+pub use request::{Priority, Request, RequestTotals, Source};
 pub use tasks::{JoinHandle, TaskLost, Tasks};
 pub use time::{Clock, Nanos};
 
 use std::future::Future;
 use std::sync::Arc;
 
-/// The world, as the engine sees it.
+/// Handles to the platform.
 #[derive(Clone)]
 pub struct Machine {
-    /// Time.
+    /// Monotonic time, wall-clock time and timers.
     pub clock: Clock,
-    /// Futures that run on their own.
+    /// Spawns tasks.
     pub tasks: Tasks,
-    /// Work that keeps a processor busy.
+    /// Runs CPU-bound work.
     pub compute: Compute,
-    /// Chance.
+    /// Random bytes.
     pub entropy: Entropy,
-    /// Where disks come from.
+    /// Finds and opens disks.
     pub disks: Arc<dyn Disks>,
-    /// Memory for what is to be written.
-    pub buffers: BufPool,
-    /// Memory for what is read.
-    pub spares: BufPool,
-    /// Memory that was freed.
+    /// Buffers for writes.
+    pub write_buffers: BufPool,
+    /// Buffers for reads.
+    pub read_buffers: BufPool,
+    /// Trims freed memory of the process.
     pub memory: Memory,
 }
 
 impl Machine {
-    /// The real world with its usual settings ([`Production::from_env`]).
+    /// A machine on this host with default settings ([`Production::from_env`]).
+    ///
+    /// # Errors
+    /// [`BuildError`].
     pub fn production() -> Result<Machine, BuildError> {
         Production::from_env().build()
     }
 
-    /// Drives `future` on this thread until it is done. Not to be called from inside a task.
+    /// Runs `future` on this thread until it completes. Must not be called from inside a task.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.tasks.block_on(future)
     }

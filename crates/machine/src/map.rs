@@ -1,19 +1,19 @@
-//! Hash maps whose order of iteration is the same in every run.
+//! Hash maps with the same iteration order in every run.
 //!
-//! The standard library's maps draw a random key at start; two simulations of one seed would then visit entries in
-//! different orders. These use a fixed key. The price: whoever chooses the keys can make them collide. Use them where
-//! keys come from a checksummed pool or from ourselves; where strangers choose, use a `BTreeMap`.
+//! The standard library's maps use a random hash key, so two simulations of one seed would visit entries in different
+//! orders. These maps use a fixed hash key. An attacker who chooses the map keys can therefore cause collisions: use
+//! these maps for keys from a checksummed pool or from Weir itself, and a `BTreeMap` for keys chosen by clients.
 
 #![allow(clippy::disallowed_types, reason = "the fixed-key variants are built on the standard maps")]
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A hash map with a fixed key.
+/// A hash map with a fixed hash key.
 pub type FixedMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>>;
-/// A hash set with a fixed key.
+/// A hash set with a fixed hash key.
 pub type FixedSet<K> = std::collections::HashSet<K, BuildHasherDefault<FixedHasher>>;
 
-/// Multiplies and folds: a few nanoseconds for the small keys (identifiers, offsets, block addresses) it is made for.
+/// A multiply-and-fold hasher: a few nanoseconds for small keys (identifiers, offsets, block addresses).
 #[derive(Clone, Copy, Debug)]
 pub struct FixedHasher(u64);
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_is_the_same_every_time_and_keys_spread() {
+    fn iteration_order_is_deterministic_and_keys_are_distributed() {
         let order = |_| {
             let map: FixedMap<u64, ()> = (0..1000).map(|n| (n << 17, ())).collect();
             map.keys().copied().collect::<Vec<_>>()

@@ -1,40 +1,42 @@
-//! Memory that was freed, and is kept by the allocator or given back.
+//! Trimming of freed memory that the allocator retains.
 //!
-//! The allocator keeps what is freed for the next time, for faulting pages in costs more than most that is done with them. But
-//! what is freed lies scattered between what is in use, in an arena for each thread: after a hundred thousand small files a
-//! third of the process may be such holes. So whoever knows what memory may be used says so from time to time, and only what
-//! is above that is given back.
+//! The allocator retains freed memory for reuse, because page faults are expensive. But freed memory is fragmented,
+//! with one arena per thread: after creating a hundred thousand small files, a third of the process's memory may be
+//! free fragments. So a caller that knows the memory limit calls [`Memory::trim_above`] periodically, and memory is
+//! trimmed only if the process exceeds the limit.
 
 use std::sync::Arc;
 
-/// Keeps freed memory.
-pub trait Keeper: Send + Sync {
-    /// If the process holds more than `limit_bytes`, begins to give back what is free, and returns at once.
-    fn give_back_above(&self, limit_bytes: u64);
+/// Implementation of [`Memory`].
+pub trait HeapTrimmer: Send + Sync {
+    /// If the process uses more than `limit_bytes`, starts to return free memory to the kernel, and returns
+    /// immediately.
+    fn trim_above(&self, limit_bytes: u64);
 }
 
-/// The machine's freed memory.
+/// Handle to the trimmer of the process's heap.
 #[derive(Clone)]
-pub struct Memory(Arc<dyn Keeper>);
+pub struct Memory(Arc<dyn HeapTrimmer>);
 
 impl Memory {
-    /// Memory kept by `keeper`.
-    pub fn new(keeper: Arc<dyn Keeper>) -> Self {
-        Memory(keeper)
+    /// Memory trimmed by `trimmer`.
+    pub fn new(trimmer: Arc<dyn HeapTrimmer>) -> Self {
+        Memory(trimmer)
     }
 
-    /// Memory of which nothing is given back.
-    pub fn kept() -> Self {
-        struct All;
-        impl Keeper for All {
-            fn give_back_above(&self, _limit_bytes: u64) {}
+    /// Memory that is never trimmed.
+    pub fn untrimmed() -> Self {
+        struct Never;
+        impl HeapTrimmer for Never {
+            fn trim_above(&self, _limit_bytes: u64) {}
         }
-        Memory(Arc::new(All))
+        Memory(Arc::new(Never))
     }
 
-    /// If the process holds more than `limit_bytes`, begins to give back what is free, and returns at once.
-    pub fn give_back_above(&self, limit_bytes: u64) {
-        self.0.give_back_above(limit_bytes);
+    /// If the process uses more than `limit_bytes`, starts to return free memory to the kernel, and returns
+    /// immediately.
+    pub fn trim_above(&self, limit_bytes: u64) {
+        self.0.trim_above(limit_bytes);
     }
 }
 

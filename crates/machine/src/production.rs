@@ -1,22 +1,23 @@
-//! The real world: tokio drives tasks, a crew of threads computes, the kernel gives time and chance, real disks.
+//! The machine on a real host: tokio runs tasks, a thread pool computes, the kernel provides time, random bytes and
+//! disks.
 //!
-//! Inside a running tokio runtime its handle is used; elsewhere the machine brings its own runtime, which ends when the
-//! last handle to the machine is gone. Either way engine futures see only [`crate::Tasks`].
+//! Inside a running tokio runtime the machine uses that runtime; elsewhere it creates its own, which ends when the
+//! last handle to the machine is dropped. In both cases engine futures use only [`crate::Tasks`].
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "this is the one place that asks the operating system for time and tasks"
+    reason = "the only module that uses the operating system's clocks and spawns tasks"
 )]
 
-use crate::compute::{Compute, Cores};
-use crate::crew::Crew;
+use crate::compute::{Compute, ComputePool};
 use crate::entropy::{Entropy, EntropySource};
 use crate::memory::Memory;
-use crate::real::freed::{Freed, keep_freed_memory};
-use crate::real::gather::Gathered;
-use crate::real::ring::own;
+use crate::real::heap_trim::{MallocTrimmer, configure_malloc};
+use crate::real::ring::thread_local_ring;
+use crate::real::submit_batch::Batched;
 use crate::real::{Backend, RealDisks};
 use crate::tasks::{Spawner, Tasks};
+use crate::thread_pool::ThreadPool;
 use crate::time::{Clock, ClockSource, Nanos};
 use crate::{BufPool, Machine};
 use futures_util::future::BoxFuture;
@@ -29,97 +30,100 @@ use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Why the real world could not be had.
+/// Why a machine could not be built.
 #[derive(Debug, Error)]
 pub enum BuildError {
-    /// No task runtime.
+    /// The task runtime could not be started.
     #[error("cannot start the task runtime: {0}")]
     Runtime(std::io::Error),
-    /// io_uring was asked for by name and is not to be had.
+    /// io_uring was requested explicitly and is not available.
     #[error("io_uring is not available here: {0}")]
     Uring(std::io::Error),
-    /// A setting in the environment.
+    /// A setting in the environment is invalid.
     #[error("{name}={value}: expected {expected}")]
     Setting {
         /// The variable.
         name: &'static str,
-        /// What it was set to.
+        /// The value.
         value: String,
-        /// What it can be set to.
+        /// The valid values.
         expected: &'static str,
     },
 }
 
-/// Memory for what is written that is kept for the next time.
-const WRITE_BYTES: usize = 32 << 20;
+/// Limit in bytes of unused memory in the pool of write buffers.
+const WRITE_POOL_BYTES: usize = 32 << 20;
 
-/// Settings of the real world.
+/// Settings of a machine on a real host.
 #[derive(Clone, Debug)]
 pub struct Production {
     /// How disks are driven.
     pub backend: Backend,
-    /// Whether files and devices are read around the page cache where they can be.
+    /// Whether files and devices are accessed with direct I/O where possible.
     pub direct: bool,
-    /// Threads that drive tasks, and as many that compute.
+    /// Number of threads that run tasks, and of threads that compute.
     pub cores: usize,
-    /// How much unused buffer memory is kept for reuse, in bytes.
-    pub spare_bytes: usize,
+    /// Limit in bytes of unused memory in the pool of read buffers.
+    pub read_pool_bytes: usize,
     setting: Option<(&'static str, String, &'static str)>,
 }
 
 impl Default for Production {
-    /// The best backend there is, direct, all processors, 12 MiB of spare buffers.
+    /// The best available backend, direct I/O, all processors, 12 MiB of unused read buffers.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Production { backend: Backend::Auto, direct: true, cores, spare_bytes: 12 << 20, setting: None }
+        Production { backend: Backend::Auto, direct: true, cores, read_pool_bytes: 12 << 20, setting: None }
     }
 }
 
 impl Production {
     /// The defaults as changed by `WEIR_IO` (`auto`, `uring`, `threads`) and `WEIR_DIRECT` (`1`, `0`).
     pub fn from_env() -> Self {
-        let mut it = Production::default();
+        let mut settings = Production::default();
         if let Ok(value) = std::env::var("WEIR_IO") {
             match value.as_str() {
-                "auto" => it.backend = Backend::Auto,
-                "uring" => it.backend = Backend::Uring,
-                "threads" => it.backend = Backend::Threads,
-                _ => it.setting = Some(("WEIR_IO", value, "auto, uring or threads")),
+                "auto" => settings.backend = Backend::Auto,
+                "uring" => settings.backend = Backend::Uring,
+                "threads" => settings.backend = Backend::Threads,
+                _ => settings.setting = Some(("WEIR_IO", value, "auto, uring or threads")),
             }
         }
         if let Ok(value) = std::env::var("WEIR_DIRECT") {
             match value.as_str() {
-                "0" => it.direct = false,
-                "1" => it.direct = true,
-                _ => it.setting = Some(("WEIR_DIRECT", value, "0 or 1")),
+                "0" => settings.direct = false,
+                "1" => settings.direct = true,
+                _ => settings.setting = Some(("WEIR_DIRECT", value, "0 or 1")),
             }
         }
-        it
+        settings
     }
 
-    /// With this backend.
+    /// Sets the backend.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
     }
 
-    /// Around the page cache, or through it.
+    /// Enables or disables direct I/O.
     pub fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
         self
     }
 
-    /// Makes the machine.
+    /// Builds the machine.
+    ///
+    /// # Errors
+    /// [`BuildError`].
     pub fn build(self) -> Result<Machine, BuildError> {
         if let Some((name, value, expected)) = self.setting {
             return Err(BuildError::Setting { name, value, expected });
         }
-        keep_freed_memory();
-        let pool = BufPool::ahead(self.spare_bytes);
+        configure_malloc();
+        let pool = BufPool::prefaulting(self.read_pool_bytes);
         let disks = RealDisks::new(self.backend, self.direct, pool.clone()).map_err(BuildError::Uring)?;
-        let rings = disks.backend() == Backend::Uring;
+        let uses_rings = disks.backend() == Backend::Uring;
         let runtime = match Handle::try_current() {
-            Ok(handle) => TaskRuntime { handle, own: None, rings },
+            Ok(handle) => TaskRuntime { handle, own: None, uses_rings },
             Err(_) => {
                 let own = Builder::new_multi_thread()
                     .worker_threads(self.cores)
@@ -127,20 +131,20 @@ impl Production {
                     .enable_all()
                     .build()
                     .map_err(BuildError::Runtime)?;
-                TaskRuntime { handle: own.handle().clone(), own: Some(own), rings }
+                TaskRuntime { handle: own.handle().clone(), own: Some(own), uses_rings }
             }
         };
         let runtime = Arc::new(runtime);
-        let crew = Arc::new(Crew::new("weir-compute", self.cores));
+        let compute = Arc::new(ThreadPool::new("weir-compute", self.cores));
         Ok(Machine {
             clock: Clock::new(Arc::new(SystemClock { start: Instant::now(), handle: runtime.handle.clone() })),
             tasks: Tasks::new(runtime),
-            compute: Compute::new(crew.clone() as Arc<dyn Cores>),
+            compute: Compute::new(compute.clone() as Arc<dyn ComputePool>),
             entropy: Entropy::new(Arc::new(KernelEntropy)),
             disks: Arc::new(disks),
-            buffers: BufPool::contiguous(WRITE_BYTES),
-            spares: pool,
-            memory: Memory::new(Arc::new(Freed::new(crew))),
+            write_buffers: BufPool::contiguous(WRITE_POOL_BYTES),
+            read_buffers: pool,
+            memory: Memory::new(Arc::new(MallocTrimmer::new(compute))),
         })
     }
 }
@@ -148,25 +152,25 @@ impl Production {
 struct TaskRuntime {
     handle: Handle,
     own: Option<Runtime>,
-    /// Disks are driven by rings.
-    rings: bool,
+    /// Whether disks are driven by io_uring.
+    uses_rings: bool,
 }
 
 impl Spawner for TaskRuntime {
-    fn spawn(&self, place: &'static Location<'static>, task: BoxFuture<'static, ()>) {
-        tracing::trace!(%place, "task");
-        drop(self.handle.spawn(Gathered(task)));
+    fn spawn(&self, location: &'static Location<'static>, task: BoxFuture<'static, ()>) {
+        tracing::trace!(%location, "task");
+        drop(self.handle.spawn(Batched(task)));
     }
 
-    fn start(&self, place: &'static Location<'static>, task: BoxFuture<'static, ()>) {
-        let mut task = Gathered(task);
+    fn start(&self, location: &'static Location<'static>, task: BoxFuture<'static, ()>) {
+        let mut task = Batched(task);
         let started =
-            Arc::new(Started { handle: self.handle.clone(), stage: Mutex::new(Stage::Running { woken: false }) });
+            Arc::new(StartedTask { handle: self.handle.clone(), stage: Mutex::new(Stage::Running { woken: false }) });
         let waker = Waker::from(started.clone());
         if Pin::new(&mut task).poll(&mut Context::from_waker(&waker)).is_ready() {
             return;
         }
-        tracing::trace!(%place, "task");
+        tracing::trace!(%location, "task");
         let woken = {
             let mut stage = started.stage();
             match *stage {
@@ -181,11 +185,11 @@ impl Spawner for TaskRuntime {
     }
 
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>) {
-        let mut task = pin!(Gathered(task));
-        if self.rings {
-            // One turn as the runtime sees it, so one that no budget of turns may bound.
+        let mut task = pin!(Batched(task));
+        if self.uses_rings {
+            // For the runtime this is a single poll, so its budget for cooperative scheduling must not apply.
             let drive = poll_fn(|_| {
-                own::drive(task.as_mut());
+                thread_local_ring::drive(task.as_mut());
                 Poll::Ready(())
             });
             self.handle.block_on(tokio::task::unconstrained(drive));
@@ -195,27 +199,27 @@ impl Spawner for TaskRuntime {
     }
 }
 
-/// A task that ran on the thread that started it and waits now. It becomes one of the runtime's when it is woken, not
-/// before: that spares waking a thread which would only find it waiting.
-struct Started {
+/// A task that was polled on the thread that started it and is now pending. It is spawned on the runtime only when it
+/// is woken, which avoids waking a thread just to poll it again.
+struct StartedTask {
     handle: Handle,
     stage: Mutex<Stage>,
 }
 
 enum Stage {
     Running { woken: bool },
-    Waiting(Gathered<BoxFuture<'static, ()>>),
+    Waiting(Batched<BoxFuture<'static, ()>>),
     Spawned,
 }
 
-impl Started {
-    /// Held for a few instructions, in which nothing of the task runs.
+impl StartedTask {
+    /// Locks the stage. The lock is held for a few instructions; the task does not run under it.
     fn stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wake for Started {
+impl Wake for StartedTask {
     fn wake(self: Arc<Self>) {
         let waiting = {
             let mut stage = self.stage();
@@ -234,7 +238,7 @@ impl Wake for Started {
 
 impl Drop for TaskRuntime {
     fn drop(&mut self) {
-        // The last handle may be dropped inside a task, where waiting for the runtime's threads is not allowed.
+        // The last handle may be dropped inside a task, where blocking on the runtime's threads is not allowed.
         if let Some(own) = self.own.take() {
             own.shutdown_background();
         }
@@ -271,8 +275,8 @@ impl EntropySource for KernelEntropy {
             match kernel_random(rest) {
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // No kernel that can run us lacks it; a predictable number in its place would be worse than a stop.
-                Err(error) => panic!("the kernel gives no random numbers: {error}"),
+                // Every supported kernel has getrandom; predictable numbers would be worse than a panic.
+                Err(error) => panic!("getrandom failed: {error}"),
             }
         }
     }
@@ -290,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_time_and_chance_work_together() {
+    fn tasks_time_and_entropy_work_together() {
         let machine = Production::default().build().unwrap();
         let sum = machine.block_on(async {
             let before = machine.clock.now();
@@ -316,26 +320,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_started_runs_here_until_it_waits_and_then_to_its_end() {
+    fn started_tasks_run_on_this_thread_until_pending_and_then_complete() {
         let machine = Production::default().build().unwrap();
-        let (told, hear) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         for n in 0..500u64 {
             let (wake, woken) = futures_channel::oneshot::channel::<()>();
-            let (clock, told, here) = (machine.clock.clone(), told.clone(), std::thread::current().id());
-            // Every third is woken while it still runs, the others when it waits, from here or from another thread.
+            let clock = machine.clock.clone();
+            let sender = sender.clone();
+            let this_thread = std::thread::current().id();
+            // Every third task is woken while it still runs; the others when pending, by this or by another thread.
             let early = (n % 3 == 0).then_some(());
-            let (mut late, mut now) = (Some(wake), None);
+            let mut late = Some(wake);
+            let mut now = None;
             if early.is_some() {
                 now = late.take();
             }
             machine.tasks.start(async move {
-                assert_eq!(std::thread::current().id(), here);
+                assert_eq!(std::thread::current().id(), this_thread);
                 let mut woken = woken;
                 assert!(futures_util::poll!(&mut woken).is_pending());
                 now.into_iter().for_each(|wake| wake.send(()).unwrap());
                 woken.await.unwrap();
                 clock.sleep(Duration::from_micros(n % 7)).await;
-                told.send(n).unwrap();
+                sender.send(n).unwrap();
             });
             match late {
                 Some(wake) if n % 2 == 0 => wake.send(()).unwrap(),
@@ -343,21 +350,21 @@ mod tests {
                 None => {}
             }
         }
-        drop(told);
-        let mut all: Vec<u64> = hear.iter().collect();
+        drop(sender);
+        let mut all: Vec<u64> = receiver.iter().collect();
         all.sort_unstable();
         assert_eq!(all, (0..500).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_task_that_panics_is_reported_by_its_place() {
+    fn a_panicking_task_is_reported_with_its_location() {
         let machine = Production::default().build().unwrap();
         let lost = machine.block_on(machine.tasks.spawn(async { panic!("planted") })).unwrap_err();
-        assert!(lost.place.file().ends_with("production.rs"));
+        assert!(lost.location.file().ends_with("production.rs"));
     }
 
     #[test]
-    fn a_machine_may_be_made_and_dropped_inside_a_runtime() {
+    fn a_machine_may_be_built_and_dropped_inside_a_runtime() {
         let outer = Production::default().build().unwrap();
         outer.block_on(async {
             let inner = Production::default().build().unwrap();

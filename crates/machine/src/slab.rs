@@ -1,67 +1,69 @@
-//! Memory for the buffers that blocks are read into: pieces of regions.
+//! Slab memory for buffers: pieces of regions.
 //!
-//! The allocator of the standard library writes zeros over memory that the kernel has just cleared, which touches each page
-//! twice and by hand; it puts a header before what is aligned to a page, which costs a page more; and what it maps and unmaps
-//! for every large buffer costs more than the read. So buffers up to 1 MiB are pieces of regions, first touched by the read
-//! itself, or made ready before it ([`Region::make_pages`]):
+//! The standard allocator zeroes memory that the kernel has already zeroed, adds a header to page-aligned
+//! allocations, which costs an extra page, and maps and unmaps memory for every large buffer, which costs more than
+//! the read. So buffers up to 1 MiB are pieces of regions, whose pages are first touched by the read itself or
+//! populated before it ([`Region::populate`]):
 //!
 //! ```text
-//!   region  2 MiB of addresses  │ piece │ piece │ piece │ … │ less than a piece: never touched
+//!   region  2 MiB of addresses  │ piece │ piece │ piece │ … │ remainder: never touched
 //! ```
 //!
-//! A region is never unmapped while its slab lives. A piece that nobody needs gives its memory back to the kernel
-//! ([`give_back`]) but keeps its addresses, and is handed out again before a new region is made: so the resident memory
-//! follows the use, and addresses follow its peak.
+//! A region stays mapped as long as its pool. The memory of an unused piece is released to the kernel
+//! ([`release_pages`]), but its addresses are kept and used again before a new region is mapped: so resident memory
+//! follows the current use, and address space the peak use.
 //!
-//! Rejected for what is read: asking for huge pages. A fault less per page, but in virtual machines whose host takes free
-//! huge pages back, each one came with hundreds of faults of the host: twice the processor time. What is written goes through
-//! a few buffers over and over, and there they pay: a device that is told of memory piece by piece (virtio has room for a few
-//! hundred pieces) takes many large operations at once only if each is one piece ([`Region::map_contiguous`]).
+//! Rejected for read buffers: huge pages. They save page faults, but in virtual machines whose host reclaims free
+//! huge pages, each one causes hundreds of faults on the host: twice the processor time. Write buffers are few and
+//! reused, and there huge pages help: a device with a limited scatter-gather list (a few hundred entries for virtio)
+//! accepts many large operations at once only if each is physically contiguous ([`Region::map_contiguous`]).
 
-#![allow(unsafe_code, reason = "mapping memory, and giving it back piece by piece")]
+#![allow(unsafe_code, reason = "mapping and releasing memory")]
 
 use std::ptr::NonNull;
 
-/// Size of a region.
+/// Size of a region in bytes.
 const REGION_BYTES: usize = 2 << 20;
 
-/// Whether pieces of this size are made here.
-pub fn makes(piece_bytes: usize) -> bool {
+/// Whether regions support pieces of this size.
+pub fn supports(piece_bytes: usize) -> bool {
     piece_bytes.is_multiple_of(4 << 10) && (4 << 10..=1 << 20).contains(&piece_bytes)
 }
 
-/// Pieces of this size in a region.
+/// Number of pieces of this size in a region.
 pub fn pieces_of(piece_bytes: usize) -> usize {
     REGION_BYTES / piece_bytes
 }
 
-/// Whether pieces of this size are made here of contiguous memory.
-pub fn makes_contiguous(piece_bytes: usize) -> bool {
+/// Whether contiguous regions support pieces of this size.
+pub fn supports_contiguous(piece_bytes: usize) -> bool {
     piece_bytes.is_power_of_two() && (4 << 10..=REGION_BYTES).contains(&piece_bytes)
 }
 
-/// Addresses of a region, unmapped with it.
+/// A mapped region; unmapped when dropped.
 pub struct Region(NonNull<u8>);
 
-// SAFETY: a region is a range of addresses; nothing in it is tied to a thread, and it is not read or written through.
+// SAFETY: a region is an address range that is not tied to a thread, and it does not access its memory.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps a region; none if the kernel gives none.
+    /// Maps a region; `None` if the kernel refuses.
     pub fn map() -> Option<Region> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping wherever the kernel likes.
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address chosen by the kernel.
         let got = unsafe { libc::mmap(std::ptr::null_mut(), REGION_BYTES, protection, flags, -1, 0) };
         if got == libc::MAP_FAILED { None } else { NonNull::new(got.cast()).map(Region) }
     }
 
-    /// The same in one piece of the machine's memory, if the kernel has one.
+    /// Maps a region in physically contiguous memory (a huge page) if the kernel has one.
     pub fn map_contiguous() -> Option<Region> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping wherever the kernel likes, twice as long as needed: a region of it begins where a huge page
-        // may, and what is before and behind it is unmapped again.
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address chosen by the kernel, twice as large as needed: the region is the part
+        // aligned to a huge page; the rest is unmapped.
         unsafe {
             let got = libc::mmap(std::ptr::null_mut(), 2 * REGION_BYTES, protection, flags, -1, 0);
             if got == libc::MAP_FAILED {
@@ -73,38 +75,39 @@ impl Region {
                 libc::munmap(got, before);
             }
             libc::munmap(start.add(REGION_BYTES).cast(), REGION_BYTES - before);
-            // Refused, it is memory like other.
+            // Best effort: on failure the region has ordinary pages.
             libc::madvise(start.cast(), REGION_BYTES, libc::MADV_HUGEPAGE);
             NonNull::new(start).map(Region)
         }
     }
 
-    /// The pieces that it is cut into: zero bytes, aligned to a page.
+    /// The pieces of the region: zeroed and page-aligned.
     pub fn pieces(&self, piece_bytes: usize) -> impl Iterator<Item = NonNull<u8>> + use<> {
         let start = self.0;
         // SAFETY: each offset is inside the region.
         (0..pieces_of(piece_bytes)).map(move |n| unsafe { start.add(n * piece_bytes) })
     }
 
-    /// Has the kernel make all pages of the pieces at once, which costs less than a fault for each; and costs nothing where
-    /// they are used, if another thread does it.
-    pub fn make_pages(&self, piece_bytes: usize) {
+    /// Populates all pages of the pieces with one system call, which is cheaper than a fault per page and can be done
+    /// by another thread.
+    pub fn populate(&self, piece_bytes: usize) {
         let bytes = pieces_of(piece_bytes) * piece_bytes;
-        // SAFETY: inside the region. An old kernel refuses: then the pages come when they are touched.
+        // SAFETY: the range is inside the region. Old kernels reject the call: then pages are populated by page
+        // faults.
         unsafe { libc::madvise(self.0.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this size, unmapped once; the slab that owns it outlives its pieces.
+        // SAFETY: mapped with this size, unmapped once; the pool that owns it outlives its pieces.
         unsafe { libc::munmap(self.0.as_ptr().cast(), REGION_BYTES) };
     }
 }
 
-/// Gives the memory of an unused piece back to the kernel; it reads as zeros when it is next used.
-pub fn give_back(piece: NonNull<u8>, piece_bytes: usize) {
-    // SAFETY: the piece is owned by the caller and not in use. If the kernel refuses, the memory simply stays.
+/// Releases the memory of an unused piece to the kernel; it is zero when it is next used.
+pub fn release_pages(piece: NonNull<u8>, piece_bytes: usize) {
+    // SAFETY: the caller owns the piece and does not use it. On failure the memory stays allocated.
     unsafe { libc::madvise(piece.as_ptr().cast(), piece_bytes, libc::MADV_DONTNEED) };
 }
 
@@ -113,22 +116,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_aligned_disjoint_and_zero_and_forget_what_was_in_them() {
+    fn pieces_are_aligned_disjoint_and_zeroed_after_release() {
         let region = Region::map().unwrap();
         let pieces: Vec<_> = region.pieces(512 << 10).collect();
         assert_eq!(pieces.len(), 4);
         for (n, piece) in pieces.iter().enumerate() {
             assert_eq!(piece.as_ptr() as usize % 4096, 0);
             assert_eq!(piece.as_ptr() as usize, pieces[0].as_ptr() as usize + n * (512 << 10));
-            // SAFETY: the region is mapped, and this test alone uses it.
+            // SAFETY: the region is mapped and used only by this test.
             let bytes = unsafe { std::slice::from_raw_parts_mut(piece.as_ptr(), 512 << 10) };
             assert!(bytes.iter().all(|b| *b == 0));
             bytes.fill(n as u8 + 1);
         }
-        give_back(pieces[1], 512 << 10);
+        release_pages(pieces[1], 512 << 10);
         // SAFETY: as above.
         let first = |n: usize| unsafe { *pieces[n].as_ptr() };
         assert_eq!([first(0), first(1), first(2)], [1, 0, 3]);
-        assert!(makes(4 << 10) && makes(12 << 10) && makes(1 << 20) && !makes(2 << 10) && !makes(2 << 20));
+        assert!(
+            supports(4 << 10) && supports(12 << 10) && supports(1 << 20) && !supports(2 << 10) && !supports(2 << 20)
+        );
     }
 }

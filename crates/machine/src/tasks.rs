@@ -1,7 +1,7 @@
-//! Tasks: futures that run on their own.
+//! Tasks: futures that run concurrently with their creator.
 //!
-//! An engine future never names its executor. It asks [`Tasks`] to run another one beside it and may await the
-//! [`JoinHandle`]. Dropping the handle detaches the task: nothing is cancelled behind anybody's back.
+//! Engine code does not name its executor. It spawns futures with [`Tasks`] and may await the [`JoinHandle`].
+//! Dropping the handle detaches the task; it does not cancel it.
 
 use futures_channel::oneshot;
 use futures_util::future::BoxFuture;
@@ -13,75 +13,75 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use thiserror::Error;
 
-/// What runs tasks: a thread pool in production, the seeded scheduler in the simulator.
+/// Runs tasks: a thread pool in production, the seeded scheduler in the simulator.
 pub trait Spawner: Send + Sync {
-    /// Runs `task` to its end. `place` is where it was spawned: its name in reports.
-    fn spawn(&self, place: &'static Location<'static>, task: BoxFuture<'static, ()>);
-    /// Runs `task` on this thread up to where it has to wait, and then as [`Spawner::spawn`] does.
-    fn start(&self, place: &'static Location<'static>, mut task: BoxFuture<'static, ()>) {
-        // Whatever wakes it before it is spawned finds it polled again soon.
+    /// Runs `task` to completion. `location` is where it was spawned, for error messages.
+    fn spawn(&self, location: &'static Location<'static>, task: BoxFuture<'static, ()>);
+    /// Polls `task` once on this thread and, if it is pending, spawns it as [`Spawner::spawn`].
+    fn start(&self, location: &'static Location<'static>, mut task: BoxFuture<'static, ()>) {
+        // A wake-up before the spawn may be lost: the spawned task is polled again anyway.
         if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.spawn(place, task);
+            self.spawn(location, task);
         }
     }
-    /// Drives `task` on the calling thread until it is done, and the spawned tasks with it.
+    /// Runs `task` on the calling thread until it completes, and spawned tasks meanwhile.
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>);
 }
 
-/// The task ended without a result: it panicked, or its machine was shut down.
+/// Error: the task ended without a result because it panicked or its machine was shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the task started at {place} ended without a result")]
+#[error("the task spawned at {location} ended without a result")]
 pub struct TaskLost {
     /// Where it was spawned.
-    pub place: &'static Location<'static>,
+    pub location: &'static Location<'static>,
 }
 
-/// The result of a spawned task, to come.
+/// Handle to a spawned task; resolves to its result.
 pub struct JoinHandle<T> {
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
     result: oneshot::Receiver<T>,
 }
 
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, TaskLost>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let place = self.place;
-        Pin::new(&mut self.result).poll(cx).map(|r| r.map_err(|_| TaskLost { place }))
+        let location = self.location;
+        Pin::new(&mut self.result).poll(cx).map(|r| r.map_err(|_| TaskLost { location }))
     }
 }
 
-/// The machine's task runner.
+/// Handle to the machine's task executor.
 #[derive(Clone)]
 pub struct Tasks(Arc<dyn Spawner>);
 
 impl Tasks {
-    /// Tasks run by `spawner`.
+    /// Tasks that `spawner` runs.
     pub fn new(spawner: Arc<dyn Spawner>) -> Self {
         Tasks(spawner)
     }
 
-    /// Runs `future` beside the caller.
+    /// Spawns `future`, which runs concurrently with the caller.
     #[track_caller]
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        let place = Location::caller();
+        let location = Location::caller();
         let (done, result) = oneshot::channel();
         let task = async move {
             let value = future.await;
-            // Nobody waits for a detached task's value.
+            // The task may be detached.
             let _ = done.send(value);
         };
-        self.0.spawn(place, Box::pin(task));
-        JoinHandle { place, result }
+        self.0.spawn(location, Box::pin(task));
+        JoinHandle { location, result }
     }
 
-    /// Runs `future` on this thread up to where it has to wait, and from there on beside the caller. What never waits costs
-    /// no change of tasks.
+    /// Polls `future` once on this thread and spawns it if it is pending. A future that completes immediately costs
+    /// no task switch.
     #[track_caller]
     pub fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.0.start(Location::caller(), Box::pin(future));
     }
 
-    /// Drives `future` on this thread until it is done. Not to be called from inside a task.
+    /// Runs `future` on this thread until it completes. Must not be called from inside a task.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut value = None;
         {

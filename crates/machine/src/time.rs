@@ -1,7 +1,7 @@
-//! Time, as the engine sees it: a monotonic [`Nanos`] for intervals, a wall clock for what people read.
+//! Time: a monotonic clock ([`Nanos`]) for intervals, and a wall clock for time stamps.
 //!
-//! Nothing in the engine asks the operating system for the time. It asks its [`Clock`], so that in the simulator an
-//! hour of timeouts passes in a millisecond and every run of a seed sees the same instants.
+//! The engine never reads the operating system's clocks. It uses its [`Clock`], so that in the simulator an hour of
+//! timeouts passes in a millisecond and every run of a seed reads the same times.
 
 use futures_util::future::BoxFuture;
 use std::fmt;
@@ -9,17 +9,17 @@ use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A monotonic instant: nanoseconds since the machine was made.
+/// A monotonic instant: nanoseconds since the machine was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The time from `earlier` to here; zero when `earlier` is later.
+    /// The time from `earlier` to this instant; zero if `earlier` is later.
     pub fn since(self, earlier: Nanos) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Nanoseconds from `earlier` to here; zero when `earlier` is later.
+    /// Nanoseconds from `earlier` to this instant; zero if `earlier` is later.
     pub fn ns_since(self, earlier: Nanos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -27,7 +27,7 @@ impl Nanos {
 
 impl Add<Duration> for Nanos {
     type Output = Nanos;
-    /// Saturates at the end of time (584 years).
+    /// Saturates at 584 years.
     fn add(self, rhs: Duration) -> Nanos {
         Nanos(self.0.saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -40,13 +40,13 @@ impl Sub for Nanos {
     }
 }
 
-/// What stands behind a [`Clock`]: the system's clocks, or the simulator's.
+/// Implementation of a [`Clock`]: the system's clocks, or the simulator's.
 pub trait ClockSource: Send + Sync {
     /// Monotonic time.
     fn now(&self) -> Nanos;
     /// Wall-clock time.
     fn wall(&self) -> SystemTime;
-    /// Done at `when`, or at once if that has passed.
+    /// Completes at `when`, or immediately if that has passed.
     fn sleep_until(&self, when: Nanos) -> BoxFuture<'static, ()>;
 }
 
@@ -60,17 +60,17 @@ impl Clock {
         Clock(source)
     }
 
-    /// Monotonic time since the machine was made.
+    /// Monotonic time since the machine was created.
     pub fn now(&self) -> Nanos {
         self.0.now()
     }
 
-    /// The time of day: for stamps that people read, never for intervals.
+    /// Wall-clock time: for time stamps, never for intervals.
     pub fn wall(&self) -> SystemTime {
         self.0.wall()
     }
 
-    /// Waits `duration` (in production to about a millisecond).
+    /// Waits for `duration` (in production with a precision of about a millisecond).
     pub async fn sleep(&self, duration: Duration) {
         self.0.sleep_until(self.now() + duration).await;
     }

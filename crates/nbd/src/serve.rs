@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use weir_machine::{Place, Request, Room, Served, Tasks};
+use weir_machine::{BytePermit, ByteSemaphore, Request, RequestTotals, Tasks};
 
 /// Maximum number of open connections; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 128;
@@ -50,7 +50,7 @@ type Outgoing = (Pieces, RequestPermits);
 /// Permits that a request holds until its reply is written.
 struct RequestPermits {
     _request: OwnedSemaphorePermit,
-    _data: (Place, Place),
+    _data: (BytePermit, BytePermit),
 }
 
 /// Decides by address which clients may write.
@@ -60,19 +60,19 @@ pub type WriteAcl = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 pub struct Server {
     exports: Arc<dyn BlockExports>,
     write_acl: WriteAcl,
-    served: Served,
+    served: RequestTotals,
     /// Memory budget for the data of all connections.
-    room: Room,
+    memory: ByteSemaphore,
 }
 
 impl Server {
     /// Serves these exports, read-only for clients that `write_acl` rejects.
     pub fn new(exports: Arc<dyn BlockExports>, write_acl: WriteAcl) -> Self {
-        Server { exports, write_acl, served: Served::default(), room: Room::new(MAX_TOTAL_BYTES) }
+        Server { exports, write_acl, served: RequestTotals::default(), memory: ByteSemaphore::new(MAX_TOTAL_BYTES) }
     }
 
     /// Totals of all requests so far.
-    pub fn served(&self) -> &Served {
+    pub fn served(&self) -> &RequestTotals {
         &self.served
     }
 }
@@ -125,10 +125,10 @@ async fn connection(
     let Some(negotiated) = negotiated else { return Ok(()) };
     let rq = Request::new(client.as_str(), "nbd", "open");
     let device = server.exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
-    server.served.book(&rq);
+    server.served.record(&rq);
     let (incoming, outgoing) = stream.into_split();
     let (sender, receiver) = mpsc::channel(MAX_REQUESTS);
-    let writer = tasks.spawn(write(outgoing, receiver, server.room.clone()));
+    let writer = tasks.spawn(write(outgoing, receiver, server.memory.clone()));
     let session = Arc::new(Session { server, device, negotiated, client });
     let read = requests(incoming, session, &tasks, sender, stop).await;
     let written = writer.await.unwrap_or(Ok(()));
@@ -180,7 +180,7 @@ async fn requests(
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
-    let own = Room::new(MAX_CONNECTION_BYTES as usize);
+    let own = ByteSemaphore::new(MAX_CONNECTION_BYTES as usize);
     loop {
         let mut header = [0; REQUEST_BYTES];
         tokio::select! {
@@ -202,11 +202,13 @@ async fn requests(
         }
         let Ok(request) = Arc::clone(&requests).acquire_owned().await else { return Ok(()) };
         let bytes = transmission::memory_bytes(&plan, &header) as usize;
-        let room = &session.server.room;
-        let held = RequestPermits { _request: request, _data: (own.take(bytes).await, room.take(bytes).await) };
+        let memory = &session.server.memory;
+        let held = RequestPermits { _request: request, _data: (own.acquire(bytes).await, memory.acquire(bytes).await) };
         // The payload is read only after its memory is reserved; this bounds the memory.
         let payload = match plan {
-            CommandPlan::Write { .. } => room.hurried(DATA_TIMEOUT, payload(&mut incoming, header.length)).await?,
+            CommandPlan::Write { .. } => {
+                memory.with_contention_deadline(DATA_TIMEOUT, payload(&mut incoming, header.length)).await?
+            }
             _ => Bytes::new(),
         };
         let session = Arc::clone(&session);
@@ -214,7 +216,7 @@ async fn requests(
         drop(tasks.spawn(async move {
             let rq = Request::new(session.client.as_str(), "nbd", name(header.command));
             let reply = transmission::answer(&*session.device, &rq, &session.negotiated, &header, plan, payload).await;
-            session.server.served.book(&rq);
+            session.server.served.record(&rq);
             // If the writer has ended, the connection is closed and the reply is dropped.
             let _ = sender.send((reply, held)).await;
         }));
@@ -247,9 +249,13 @@ fn name(command: u16) -> &'static str {
     }
 }
 
-async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>, room: Room) -> io::Result<()> {
+async fn write(
+    mut outgoing: OwnedWriteHalf,
+    mut receiver: mpsc::Receiver<Outgoing>,
+    memory: ByteSemaphore,
+) -> io::Result<()> {
     while let Some((reply, held)) = receiver.recv().await {
-        room.hurried(DATA_TIMEOUT, write_pieces(&mut outgoing, reply)).await?;
+        memory.with_contention_deadline(DATA_TIMEOUT, write_pieces(&mut outgoing, reply)).await?;
         drop(held);
     }
     outgoing.shutdown().await

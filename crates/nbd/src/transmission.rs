@@ -18,7 +18,7 @@ use crate::handshake::Negotiated;
 use crate::wire::{self, Errno, RequestHeader, chunk, command};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use weir_machine::{Request, lean};
+use weir_machine::{Request, compact};
 
 /// Size in bytes of the pieces of a READ, which are read concurrently.
 const PIECE_BYTES: u32 = 1 << 20;
@@ -250,7 +250,7 @@ fn pieces_of(offset: u64, length: u32) -> impl Iterator<Item = (u64, u32)> {
 async fn read_whole(device: &dyn Device, rq: &Request, offset: u64, length: u32) -> Result<Pieces, DeviceError> {
     let block_bytes = device.block_bytes() as usize;
     let pieces = join_all(pieces_of(offset, length).map(|(at, len)| device.read(rq, at, len))).await;
-    pieces.into_iter().map(|piece| Ok(lean(piece?, block_bytes))).collect()
+    pieces.into_iter().map(|piece| Ok(compact(piece?, block_bytes))).collect()
 }
 
 async fn cache(device: &dyn Device, rq: &Request, header: &RequestHeader) -> Result<(), DeviceError> {
@@ -284,7 +284,7 @@ async fn read_by_extents(device: &dyn Device, rq: &Request, header: &RequestHead
     }
     for ((at, _), result) in data.into_iter().zip(read) {
         match result {
-            Ok(bytes) => out.extend(reply.data_chunk(0, at, lean(bytes, device.block_bytes() as usize))),
+            Ok(bytes) => out.extend(reply.data_chunk(0, at, compact(bytes, device.block_bytes() as usize))),
             Err(error) => out.push(reply.error_at(report(rq, at, &error), at)),
         }
     }

@@ -29,7 +29,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use weir_machine::{Place, Room, Tasks};
+use weir_machine::{BytePermit, ByteSemaphore, Tasks};
 
 /// Maximum number of open connections; further ones wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 512;
@@ -66,7 +66,7 @@ type Outgoing = (Reply, CallPermits);
 /// Permits that a call holds until its reply is written.
 struct CallPermits {
     _call: OwnedSemaphorePermit,
-    _reply: (Place, Place),
+    _reply: (BytePermit, BytePermit),
 }
 
 /// State shared by all connections.
@@ -75,7 +75,7 @@ struct ConnectionContext {
     server: Arc<Server>,
     tasks: Tasks,
     long: Arc<Semaphore>,
-    replies: Room,
+    replies: ByteSemaphore,
     stop: watch::Receiver<bool>,
 }
 
@@ -90,8 +90,13 @@ pub async fn serve(
 ) {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let long = Arc::new(Semaphore::new(MAX_LONG_CALLS_BYTES / PERMIT_BYTES));
-    let shared =
-        ConnectionContext { server, tasks, long, replies: Room::new(MAX_TOTAL_REPLY_BYTES), stop: stop.clone() };
+    let shared = ConnectionContext {
+        server,
+        tasks,
+        long,
+        replies: ByteSemaphore::new(MAX_TOTAL_REPLY_BYTES),
+        stop: stop.clone(),
+    };
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { break };
         let accepted = tokio::select! {
@@ -161,7 +166,7 @@ async fn read(
     sender: mpsc::Sender<Outgoing>,
 ) -> io::Result<()> {
     let calls = Arc::new(Semaphore::new(MAX_CALLS));
-    let replies = Room::new(MAX_CONNECTION_REPLY_BYTES);
+    let replies = ByteSemaphore::new(MAX_CONNECTION_REPLY_BYTES);
     let mut stop = shared.stop.clone();
     let mut assembler = Assembler::default();
     let mut buffer = bytes::BytesMut::with_capacity(READ_BYTES);
@@ -191,7 +196,7 @@ async fn read(
             let long = long_permit.take().and_then(|permit| permit.shrink_to(message.len()));
             let Ok(call) = Arc::clone(&calls).acquire_owned().await else { return Ok(()) };
             let bytes = reply_bytes(&message);
-            let reply = (replies.take(bytes).await, shared.replies.take(bytes).await);
+            let reply = (replies.acquire(bytes).await, shared.replies.acquire(bytes).await);
             let held = CallPermits { _call: call, _reply: reply };
             let server = Arc::clone(&shared.server);
             let client = client.clone();
@@ -220,10 +225,14 @@ async fn read_until(
     }
 }
 
-async fn write(mut outgoing: OwnedWriteHalf, mut receiver: mpsc::Receiver<Outgoing>, replies: Room) -> io::Result<()> {
+async fn write(
+    mut outgoing: OwnedWriteHalf,
+    mut receiver: mpsc::Receiver<Outgoing>,
+    replies: ByteSemaphore,
+) -> io::Result<()> {
     let limit = Duration::from_secs(REPLY_TIMEOUT_S);
     while let Some((reply, held)) = receiver.recv().await {
-        replies.hurried(limit, write_pieces(&mut outgoing, reply.pieces)).await?;
+        replies.with_contention_deadline(limit, write_pieces(&mut outgoing, reply.pieces)).await?;
         drop(held);
     }
     outgoing.shutdown().await

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tokio::time::Instant;
 use weir_files::tree::Tree;
-use weir_machine::{Request, Served};
+use weir_machine::{Request, RequestTotals};
 
 /// Identity mapping of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct Server {
     options: Options,
     wcc_tracker: WccTracker,
     drc: DuplicateRequestCache,
-    served: Served,
+    served: RequestTotals,
 }
 
 impl Server {
@@ -94,12 +94,12 @@ impl Server {
             options,
             wcc_tracker: WccTracker::default(),
             drc: DuplicateRequestCache::default(),
-            served: Served::default(),
+            served: RequestTotals::default(),
         }
     }
 
     /// Totals of all calls so far.
-    pub fn served(&self) -> &Served {
+    pub fn served(&self) -> &RequestTotals {
         &self.served
     }
 
@@ -135,7 +135,7 @@ impl Server {
         };
         let rq = Request::new(&*peer.name, "nfs3", operation);
         let reply = self.dispatch(peer, call, message, &rq).await;
-        self.served.book(&rq);
+        self.served.record(&rq);
         reply
     }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
-use weir_machine::compute::{Cores, Job};
+use weir_machine::compute::{ComputePool, Job};
 use weir_machine::entropy::EntropySource;
 use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
@@ -232,9 +232,9 @@ impl SimWorld {
             compute: Compute::new(platform.clone()),
             entropy: Entropy::new(platform),
             disks: self.disks.clone(),
-            buffers: BufPool::new(BUFFER_POOL_BYTES),
-            spares: BufPool::new(BUFFER_POOL_BYTES),
-            memory: Memory::kept(),
+            write_buffers: BufPool::new(BUFFER_POOL_BYTES),
+            read_buffers: BufPool::new(BUFFER_POOL_BYTES),
+            memory: Memory::untrimmed(),
         }
     }
 
@@ -469,7 +469,7 @@ impl ClockSource for SimPlatform {
     }
 }
 
-impl Cores for SimPlatform {
+impl ComputePool for SimPlatform {
     fn run(&self, job: Job) {
         let shared = &self.0.shared;
         let delay_ns = shared.draw(|rng| 1 + rng.below(100_000));

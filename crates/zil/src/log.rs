@@ -242,7 +242,7 @@ impl Zil {
     pub async fn commit(self: &Arc<Self>, rq: &Request, object: Option<ObjectId>) -> Result<(), ObjectError> {
         let begun = self.machine.clock.now();
         let done = self.make_stable(object).await;
-        rq.book_device(self.machine.clock.now().ns_since(begun));
+        rq.record_device(self.machine.clock.now().ns_since(begun));
         done
     }
 

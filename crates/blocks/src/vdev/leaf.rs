@@ -217,7 +217,7 @@ impl Leaf {
         };
         let started = job.clock.now();
         let answer = line.read(job.request.priority, offset, len, into).await;
-        job.request.book_device(job.clock.now().ns_since(started));
+        job.request.record_device(job.clock.now().ns_since(started));
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         let range = (on_device(offset), len);
         let tell = |what: What<'_>| self.tell(vdev.guid, what, range, job.about, job.request.priority);

@@ -547,7 +547,7 @@ impl Leaf {
         let started = job.clock.now();
         let (class, writers) = (job.request.priority, &self.writes().writers);
         let answer = writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
-        job.request.book_device(job.clock.now().ns_since(started));
+        job.request.record_device(job.clock.now().ns_since(started));
         self.writes().book(len, answer.is_ok(), Some(job.txg));
         if job.repair && answer.is_ok() {
             self.writes().repaired_bytes.fetch_add(len, Ordering::Relaxed);

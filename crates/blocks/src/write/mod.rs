@@ -148,7 +148,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(machine: &Machine) -> Self {
-        let (compute, entropy, buffers) = (machine.compute.clone(), machine.entropy.clone(), machine.buffers.clone());
+        let (compute, entropy, buffers) =
+            (machine.compute.clone(), machine.entropy.clone(), machine.write_buffers.clone());
         let (space, reads, kept_to, aside, salts) = Default::default();
         Writer { compute, entropy, buffers, space, reads, formats: Mutex::new(Formats::ALL), kept_to, aside, salts }
     }

@@ -104,7 +104,7 @@ fn sources(rq: &Request) -> String {
         ("cache, read ahead", Source::ArcPrefetch),
         ("log", Source::Log),
         ("disks", Source::Disk),
-        ("holes", Source::Nothing),
+        ("holes", Source::Hole),
     ];
     let given =
         parts.map(|(name, source)| (name, rq.served_bytes(source))).into_iter().filter(|(_, bytes)| *bytes != 0);

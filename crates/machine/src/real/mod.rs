@@ -1,35 +1,34 @@
 //! Real disks: regular files and block devices.
 //!
 //! ```text
-//!   RealDisks::open ─► RealDisk ── submit(Io) ──┬─► ring      one io_uring, one thread that reaps; and one for each
-//!                         │                     │             thread that drives a future to its end
-//!                         │                     └─► threads   a crew that calls pread, pwrite, fdatasync
-//!                         └─ Target: the open file (twice when it can be driven around the page cache), its geometry
+//!   RealDisks::open ─► RealDisk ── submit(Io) ──┬─► ring      one shared io_uring with a reaping thread, and
+//!                         │                     │             one per thread in `block_on`
+//!                         │                     └─► threads   a thread pool that calls pread, pwrite, fdatasync
+//!                         └─ Target: the open file (a second descriptor for direct I/O), its geometry
 //! ```
 //!
-//! [`Backend::Auto`] takes io_uring where the kernel permits it (containers often forbid it) and threads otherwise.
-//! Both give the same answers: one body of tests runs over both, direct and buffered.
+//! [`Backend::Auto`] uses io_uring if the kernel permits it (containers often forbid it), otherwise threads. Both
+//! behave the same: one conformance test runs over both, direct and buffered.
 //!
-//! An operation that its submitter waits for with an idle thread ([`Io::here`]) goes to neither: that thread makes the
-//! blocking call itself.
+//! For an operation whose submitting thread would be idle ([`Io::here`]), that thread makes the blocking call itself.
 //!
-//! Direct transfers need aligned addresses, offsets and lengths. What is not aligned (a 512-byte label on a disk of
-//! 4 KiB sectors, the tail of a file of odd size) goes through the page cache instead, quietly: the kernel keeps the
-//! two coherent for one file. A file system that opens files for direct access but then refuses the transfer (some
-//! FUSE servers) costs one retry, after which the target stays buffered. Only memory that is not aligned, of a write that
-//! is, is copied first.
+//! Direct transfers need aligned addresses, offsets and lengths. Unaligned ranges (a 512-byte label on a disk with 4
+//! KiB sectors, the tail of a file of odd size) use the page cache instead; the kernel keeps the two coherent for one
+//! file. A file system that opens files with O_DIRECT but rejects direct transfers (some FUSE servers) costs one
+//! retry, after which the target uses only buffered I/O. Unaligned memory of a write with an aligned range is copied
+//! to aligned memory first.
 
-pub(crate) mod freed;
-pub(crate) mod gather;
+pub(crate) mod heap_trim;
 pub(crate) mod ring;
+pub(crate) mod submit_batch;
 mod target;
 #[cfg(test)]
 mod tests;
 mod threads;
 
 use crate::buf::{Buf, BufPool};
-use crate::crew::Crew;
 use crate::disk::{Access, Disk, DiskError, Disks, Geometry, Io, Op};
+use crate::thread_pool::ThreadPool;
 use bytes::Bytes;
 use ring::Ring;
 use smallvec::smallvec;
@@ -40,26 +39,26 @@ use target::Target;
 /// How real disks are driven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring where it is permitted, threads otherwise.
+    /// io_uring if it is permitted, otherwise threads.
     #[default]
     Auto,
-    /// io_uring or nothing.
+    /// io_uring; an error if it is not available.
     Uring,
     /// Threads that make blocking calls.
     Threads,
 }
 
-/// The most operations that blocking threads carry at once.
+/// Maximum number of concurrent blocking operations.
 const BLOCKING_THREADS: usize = 32;
 
-/// The most devices' discards that are under way at once.
+/// Maximum number of concurrent discards of devices.
 const DISCARD_THREADS: usize = 4;
 
 #[derive(Clone)]
 enum Engine {
-    /// And the threads for what the ring cannot do: a device's discard, which the kernel does while the caller waits.
-    Ring(Arc<Ring>, Arc<Crew>),
-    Threads(Arc<Crew>),
+    /// io_uring, and threads for discards of devices, for which io_uring has no operation.
+    Ring(Arc<Ring>, Arc<ThreadPool>),
+    Threads(Arc<ThreadPool>),
 }
 
 /// Opens files and block devices.
@@ -70,18 +69,20 @@ pub struct RealDisks {
 }
 
 impl RealDisks {
-    /// Disks driven by `backend`, around the page cache when `direct`, with buffers from `pool`. Fails only when
-    /// io_uring is asked for by name and is not to be had.
+    /// Disks driven by `backend`, with direct I/O if `direct`, with buffers from `pool`.
+    ///
+    /// # Errors
+    /// If [`Backend::Uring`] is requested and io_uring is not available.
     pub fn new(backend: Backend, direct: bool, pool: BufPool) -> Result<Self, std::io::Error> {
-        let ring = |ring| Engine::Ring(Arc::new(ring), Arc::new(Crew::new("weir-discard", DISCARD_THREADS)));
-        let threads = || Engine::Threads(Arc::new(Crew::new("weir-disk", BLOCKING_THREADS)));
+        let ring = |ring| Engine::Ring(Arc::new(ring), Arc::new(ThreadPool::new("weir-discard", DISCARD_THREADS)));
+        let threads = || Engine::Threads(Arc::new(ThreadPool::new("weir-disk", BLOCKING_THREADS)));
         let engine = match backend {
             Backend::Threads => threads(),
             Backend::Uring => ring(Ring::start()?),
             Backend::Auto => match Ring::start() {
                 Ok(started) => ring(started),
                 Err(error) => {
-                    tracing::info!(%error, "no io_uring here: disks are driven by threads");
+                    tracing::info!(%error, "io_uring is not available: using threads for disk I/O");
                     threads()
                 }
             },
@@ -89,7 +90,7 @@ impl RealDisks {
         Ok(RealDisks { engine, direct, pool })
     }
 
-    /// What drives the disks: never [`Backend::Auto`].
+    /// The backend in use: never [`Backend::Auto`].
     pub fn backend(&self) -> Backend {
         match self.engine {
             Engine::Ring(..) => Backend::Uring,
@@ -97,7 +98,7 @@ impl RealDisks {
         }
     }
 
-    /// Where buffers come from.
+    /// The pool of read buffers.
     pub fn pool(&self) -> &BufPool {
         &self.pool
     }
@@ -109,7 +110,7 @@ impl Disks for RealDisks {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            // What vanished meanwhile, or a link to nowhere, is no disk.
+            // Skip entries that vanished meanwhile, and broken links.
             if std::fs::metadata(&path).is_ok_and(|m| target::is_disk(&m)) {
                 found.push(path);
             }
@@ -132,8 +133,8 @@ struct RealDisk {
 }
 
 impl RealDisk {
-    /// A copy of all parts in one piece of aligned memory.
-    fn gathered(&self, parts: &[Bytes]) -> Bytes {
+    /// A copy of all parts in one aligned buffer.
+    fn aligned_copy(&self, parts: &[Bytes]) -> Bytes {
         let mut buf = self.pool.take(parts.iter().map(Bytes::len).sum());
         let mut rest = buf.as_mut();
         for part in parts {
@@ -156,19 +157,19 @@ impl Disk for RealDisk {
         }
         let memory = io.parts.iter().map(AsRef::as_ref);
         if io.op == Op::Write && self.target.wants_aligned(io.offset, io.len, memory) {
-            io.parts = smallvec![self.gathered(&io.parts)];
+            io.parts = smallvec![self.aligned_copy(&io.parts)];
         }
         match &self.engine {
             _ if io.here && threads::may_block() => {
-                gather::release();
-                ring::own::release();
-                threads::carry_out(self.target.clone(), io);
+                submit_batch::flush_deferred();
+                ring::thread_local_ring::flush_deferred();
+                threads::run_inline(self.target.clone(), io);
             }
-            Engine::Ring(_, crew) if io.op == Op::Discard && self.target.device => {
-                threads::submit(crew, self.target.clone(), io);
+            Engine::Ring(_, pool) if io.op == Op::Discard && self.target.device => {
+                threads::submit(pool, self.target.clone(), io);
             }
             Engine::Ring(ring, _) => ring.submit(self.target.clone(), io),
-            Engine::Threads(crew) => threads::submit(crew, self.target.clone(), io),
+            Engine::Threads(pool) => threads::submit(pool, self.target.clone(), io),
         }
     }
 

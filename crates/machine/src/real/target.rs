@@ -1,4 +1,4 @@
-//! One open file or block device: its descriptors, its geometry, and which descriptor fits a transfer.
+//! An open file or block device: its descriptors, its geometry, and the choice of the descriptor for a transfer.
 
 #![allow(unsafe_code, reason = "ioctl, statx and fallocate")]
 
@@ -16,15 +16,15 @@ const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 const BLKSSZGET: libc::c_ulong = 0x1268;
 /// `<linux/fs.h>`: `_IO(0x12, 119)`: start and length to discard, two 64-bit numbers.
 const BLKDISCARD: libc::c_ulong = 0x1277;
-/// `<linux/fs.h>`: `_IO(0x12, 126)`: whether it spins, an `unsigned short`.
+/// `<linux/fs.h>`: `_IO(0x12, 126)`: whether it is rotational, an `unsigned short`.
 const BLKROTATIONAL: libc::c_ulong = 0x127e;
 
-/// The error number, or EIO where there is none.
+/// The error number, or EIO if there is none.
 pub fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Whether a disk can be made of it.
+/// Whether the file can be used as a disk: a regular file or block device.
 pub fn is_disk(metadata: &Metadata) -> bool {
     metadata.is_file() || metadata.file_type().is_block_device()
 }
@@ -33,14 +33,14 @@ struct Direct {
     file: File,
     offset_align: u64,
     memory_align: usize,
-    /// Cleared when the file system turns out to refuse direct transfers.
+    /// Cleared when the file system rejects a direct transfer.
     usable: AtomicBool,
 }
 
 pub struct Target {
     pub geometry: Geometry,
     pub access: Access,
-    /// A block device rather than a file.
+    /// Whether the target is a block device.
     pub device: bool,
     buffered: File,
     direct: Option<Direct>,
@@ -64,7 +64,7 @@ impl Target {
         } else {
             Geometry { size_bytes: buffered.metadata()?.len(), sector_bytes: 512, rotational: false }
         };
-        // A second exclusive open of one device would be refused: reopen what is already open.
+        // A second exclusive open of a device would fail: reopen the open descriptor through /proc.
         let again = format!("/proc/self/fd/{}", buffered.as_raw_fd());
         let direct = if direct { options.custom_flags(libc::O_DIRECT).open(again).ok() } else { None };
         let direct = direct.and_then(|file| {
@@ -74,7 +74,7 @@ impl Target {
         Ok(Target { geometry, access, device, buffered, direct })
     }
 
-    /// The file for a transfer, and whether it goes around the page cache.
+    /// The file for a transfer, and whether it is opened for direct I/O.
     pub fn file<'a>(&self, offset: u64, mut memory: impl Iterator<Item = &'a [u8]>) -> (&File, bool) {
         match &self.direct {
             Some(direct)
@@ -91,7 +91,7 @@ impl Target {
         }
     }
 
-    /// Whether a write could go around the page cache if only its memory were aligned.
+    /// Whether a write could use direct I/O if its memory were aligned.
     pub fn wants_aligned<'a>(&self, offset: u64, len: u64, memory: impl Iterator<Item = &'a [u8]>) -> bool {
         let fits = |direct: &Direct| (offset | len).is_multiple_of(direct.offset_align);
         self.direct.as_ref().is_some_and(fits) && !self.file(offset, memory).1
@@ -106,8 +106,8 @@ impl Target {
         &self.buffered
     }
 
-    /// No direct transfers from here on.
-    pub fn give_up_direct(&self) {
+    /// Disables direct I/O permanently.
+    pub fn disable_direct(&self) {
         if let Some(direct) = &self.direct {
             direct.usable.store(false, Ordering::Relaxed);
         }
@@ -130,27 +130,30 @@ impl Target {
     }
 }
 
-/// How `fallocate` is told to make a hole.
+/// Mode of `fallocate` for punching a hole.
 pub const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 fn device_geometry(file: &File) -> io::Result<Geometry> {
-    let (mut size_bytes, mut sector_bytes, mut rotational) = (0u64, 0i32, 0u16);
+    let mut size_bytes = 0u64;
+    let mut sector_bytes = 0i32;
+    let mut rotational = 0u16;
     let fd = file.as_raw_fd();
-    // SAFETY: each request writes a value of the type that its pointer has.
+    // SAFETY: each request writes a value of its pointer's type.
     let failed = unsafe {
         libc::ioctl(fd, BLKGETSIZE64, &mut size_bytes) != 0 || libc::ioctl(fd, BLKSSZGET, &mut sector_bytes) != 0
     };
     if failed {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: as above. Where the kernel does not know, it does not spin.
+    // SAFETY: as above. On failure the device is taken as non-rotational.
     let known = unsafe { libc::ioctl(fd, BLKROTATIONAL, &mut rotational) } == 0;
     let sector_bytes = u32::try_from(sector_bytes).ok().filter(|b| b.is_power_of_two()).unwrap_or(512);
     Ok(Geometry { size_bytes, sector_bytes, rotational: known && rotational != 0 })
 }
 
-/// What direct transfers must be aligned to: offsets and lengths, and memory. None when the file system has no direct
-/// transfers. A kernel before 6.1 does not tell: then a page, or a device's sector, which is always enough.
+/// Alignment that direct I/O requires: of offsets and lengths, and of memory. `None` if the file system does not
+/// support direct I/O. Kernels before 6.1 do not report it: then a page, or a device's sector, which is always
+/// sufficient.
 fn direct_alignment(file: &File, sector_bytes: u64) -> Option<(u64, usize)> {
     let page = crate::Buf::ALIGN;
     let guess = if file.metadata().ok()?.is_file() { page as u64 } else { sector_bytes };
@@ -164,7 +167,7 @@ fn direct_alignment(file: &File, sector_bytes: u64) -> Option<(u64, usize)> {
     }
     match (u64::from(about.stx_dio_offset_align), about.stx_dio_mem_align as usize) {
         (0, _) | (_, 0) => None,
-        // Buffers are aligned to a page; a demand beyond it can never be met.
+        // Buffers are page-aligned; a stricter requirement cannot be met.
         (_, memory) if memory > page => None,
         (offset, memory) => Some((offset, memory)),
     }

@@ -15,7 +15,7 @@ use crate::reply::Results;
 use crate::wire::Decoder;
 use weir_files::permission::WRITE;
 use weir_files::{Cred, FileKind, SetAttributes, SetTime, WriteAt};
-use weir_machine::lean;
+use weir_machine::compact;
 
 impl Context<'_> {
     /// Resolves a handle and registers a change of its file before its attributes are read.
@@ -132,7 +132,7 @@ impl Context<'_> {
         }
         if !data.is_empty() {
             // The data stay in memory until they are synced; copy them if the message's buffer is much larger.
-            let data = lean(self.message.slice_ref(data), self.message.len());
+            let data = compact(self.message.slice_ref(data), self.message.len());
             let cred = self.cred().checked();
             let done = self.tree.write(self.rq, &cred, found.node, WriteAt::Offset(offset), data).await;
             done.map_err(|e| self.report(&e))?;

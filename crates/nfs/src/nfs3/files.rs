@@ -9,7 +9,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use weir_files::FileKind;
 use weir_files::permission::{EXECUTE, READ, WRITE};
-use weir_machine::lean;
+use weir_machine::compact;
 
 /// ACCESS: read a file, list a directory.
 const ACCESS_READ: u32 = 0x01;
@@ -167,7 +167,7 @@ impl Context<'_> {
                 // The client may be slow to read the reply; copy short pieces so that they do not pin their cached
                 // block.
                 let block_bytes = file.attributes.block_bytes as usize;
-                let pieces = pieces.into_iter().map(|piece| lean(piece, block_bytes)).collect();
+                let pieces = pieces.into_iter().map(|piece| compact(piece, block_bytes)).collect();
                 let eof = u64::from(count) >= left;
                 Ok(ReadResult { file, pieces, count, eof })
             }

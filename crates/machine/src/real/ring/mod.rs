@@ -1,62 +1,64 @@
-//! Disks driven by io_uring: callers submit, one thread reaps.
+//! Disk I/O by io_uring: callers submit, one thread reaps completions.
 //!
 //! ```text
 //!   any thread: submit ─► table (lock: a slot, an entry on the submission queue) ─► io_uring_enter, outside the lock,
 //!                           │ no slot free: wait in the overflow queue                if the reaping thread sleeps,
-//!                                                                                     at the end of the task's turn
-//!   weir-ring thread:  io_uring_enter (submits what came meanwhile, sleeps until a completion) ─► slots emptied,
-//!                      overflow moved up ─► answers
+//!                           │                                                         or at the end of the task's poll
+//!   weir-ring thread:  io_uring_enter (submits queued operations, sleeps until a completion) ─► slots freed,
+//!                      overflow queued ─► callbacks
 //! ```
 //!
-//! An operation starts on the thread that wants it: no hand-over, no second thread to wake. Only while the reaping thread
-//! is awake, it submits for the others with the same call by which it waits: the busier the disks, the fewer calls. The
-//! other way, one thread that owns the ring and takes letters from an inbox, was built first: it allows the kernel's
-//! cheapest completion mode and larger batches, but at random reads of depth 32 the extra wake-up of each letter cost a
-//! fifth of the rate; lingering awake for the next letter made it worse on two cores, not better.
+//! The requesting thread submits its operation itself, without waking another thread. Only while the reaping thread
+//! is awake does it submit for the others, with the same call by which it waits: the busier the disks, the fewer
+//! calls. Rejected: one thread that owns the ring and receives operations through a queue. That permits the kernel's
+//! cheapest completion mode and larger batches, but at random reads of depth 32 the extra wake-up per operation costs
+//! a fifth of the rate; busy-waiting for the next operation is slower still on two cores.
 //!
-//! A thread that drives one future to its end ([`own`]) shares nothing: it submits to a ring of its own and waits there.
+//! A thread in `block_on` uses its own ring and waits there ([`thread_local_ring`]).
 //!
-//! Invariants: the submission queue is touched only under the table's lock, the completion queue only by the reaping
-//! thread. At most [`DEPTH`] operations are with the kernel, half of what the completion queue holds, so that no
-//! completion is ever lost. Memory and its open file live in their slot until the kernel has answered, whatever
-//! happens to those who wait: so the reaping thread never unwinds past the table; a panic there aborts the process.
+//! Invariants: the submission queue is accessed only under the table's lock, the completion queue only by the reaping
+//! thread. At most [`DEPTH`] operations are submitted to the kernel, half the size of the completion queue, so that
+//! no completion is lost. A slot owns an operation's memory and open file until the kernel has completed it, even if
+//! the waiting future is dropped: so the reaping thread must not unwind past the table, and a panic there aborts the
+//! process.
 //!
-//! When a thread ends, the kernel cancels what that thread had submitted and not begun (ECANCELED): the reaping thread
-//! submits it again. An `io_uring_enter` that fails for good is a broken invariant of this file, and stops.
+//! When a thread exits, the kernel cancels the operations that it submitted and that have not started (ECANCELED):
+//! the reaping thread submits them again. A permanent failure of `io_uring_enter` violates an invariant of this file
+//! and panics.
 
 #![allow(unsafe_code, reason = "submission entries carry raw pointers into buffers that the slots own")]
 
-mod letter;
-pub(crate) mod own;
+pub(crate) mod thread_local_ring;
+mod uring_op;
 
-use super::gather;
+use super::submit_batch;
 use super::target::Target;
 use crate::disk::Io;
 use io_uring::{IoUring, Probe, opcode};
-use letter::{DEPTH, Letter, Slots, settle};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uring_op::{DEPTH, Slots, UringOp, complete};
 
-/// Marks the completion that only wakes whoever reaps.
-const BELL: u64 = u64::MAX;
+/// User data of the completion that only wakes the reaping thread.
+const WAKE_USER_DATA: u64 = u64::MAX;
 /// `IORING_ENTER_GETEVENTS` of `<linux/io_uring.h>`.
 const GETEVENTS: u32 = 1;
 
-/// What is under way and what waits.
+/// State of the ring under its lock.
 struct Table {
     slots: Slots,
-    /// The reaping thread is awake, and will look at the submission queue before it sleeps.
+    /// The reaping thread is awake and will check the submission queue before it sleeps.
     reaping: bool,
     closed: bool,
 }
 
-/// What has to be done for an operation that was put before the kernel.
+/// How an operation that was added to the ring will be submitted.
 enum Pushed {
-    /// Nothing: it waits for a slot, or the reaping thread is awake and submits it.
-    Seen,
-    /// It waits to be submitted.
+    /// No action: it waits for a slot, or the reaping thread is awake and submits it.
+    Handled,
+    /// Queued; the caller submits it now or at the end of the poll.
     Queued,
-    /// It has to be submitted now.
+    /// The caller must submit it now.
     Due,
 }
 
@@ -65,37 +67,40 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// The ring. When the last handle goes, its thread finishes what it holds and ends.
+/// A shared ring. When it is dropped, its thread completes the remaining operations and exits.
 pub struct Ring(Arc<Shared>);
 
 impl Ring {
-    /// Opens a ring and starts the thread that reaps it, or says why the kernel gives no ring.
+    /// Opens a ring and starts its reaping thread.
+    ///
+    /// # Errors
+    /// If the kernel does not support or permit io_uring.
     pub fn start() -> io::Result<Ring> {
         let table = Table { slots: Slots::new(), reaping: false, closed: false };
         let shared = Arc::new(Shared { ring: open_ring()?, table: Mutex::new(table) });
-        let theirs = shared.clone();
-        std::thread::Builder::new().name("weir-ring".into()).spawn(move || theirs.reap_all())?;
+        let reaper = shared.clone();
+        std::thread::Builder::new().name("weir-ring".into()).spawn(move || reaper.reap_all())?;
         Ok(Ring(shared))
     }
 
-    /// Hands an operation to the kernel, now or at the end of the task's turn that runs on this thread; or lets it wait
-    /// for a slot.
+    /// Submits an operation to the kernel, now or at the end of the current poll on this thread; or queues it until a
+    /// slot is free.
     pub fn submit(self: &Arc<Self>, target: Arc<Target>, io: Io) {
-        let Some(letter) = own::submit(Letter::new(target, io)) else { return };
-        match self.0.push(letter) {
+        let Some(op) = thread_local_ring::submit(UringOp::new(target, io)) else { return };
+        match self.0.push(op) {
             Pushed::Due => self.0.enter(),
-            Pushed::Queued if !gather::keeps(self) => self.0.enter(),
-            Pushed::Queued | Pushed::Seen => {}
+            Pushed::Queued if !submit_batch::defers(self) => self.0.enter(),
+            Pushed::Queued | Pushed::Handled => {}
         }
     }
 
-    /// Submits what a turn kept back, unless somebody has or will.
+    /// Submits deferred operations, unless another thread has submitted or will submit them.
     pub fn flush(&self) {
         let table = self.0.table();
         // SAFETY: the lock that guards the submission queue is held.
-        let seen = table.reaping || unsafe { self.0.ring.submission_shared() }.is_empty();
+        let handled = table.reaping || unsafe { self.0.ring.submission_shared() }.is_empty();
         drop(table);
-        if !seen {
+        if !handled {
             self.0.enter();
         }
     }
@@ -104,11 +109,11 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         self.0.table().closed = true;
-        let bell = opcode::Nop::new().build().user_data(BELL);
+        let wake = opcode::Nop::new().build().user_data(WAKE_USER_DATA);
         loop {
             let table = self.0.table();
-            // SAFETY: the lock that guards the submission queue is held; the entry names no memory.
-            let pushed = unsafe { self.0.ring.submission_shared().push(&bell) }.is_ok();
+            // SAFETY: the lock that guards the submission queue is held; the entry refers to no memory.
+            let pushed = unsafe { self.0.ring.submission_shared().push(&wake) }.is_ok();
             drop(table);
             self.0.enter();
             if pushed {
@@ -118,8 +123,8 @@ impl Drop for Ring {
     }
 }
 
-/// Opens a ring and makes sure that it knows our operations, and that it may be driven: a filter of system calls can
-/// refuse each of the three calls alone.
+/// Opens a ring and verifies that it supports the operations needed and that all three io_uring system calls are
+/// permitted: a seccomp filter can forbid each of them separately.
 fn open_ring() -> io::Result<IoUring> {
     let entries = DEPTH as u32;
     let mut ring = IoUring::builder().setup_cqsize(2 * entries).build(entries)?;
@@ -130,11 +135,11 @@ fn open_ring() -> io::Result<IoUring> {
     if !transfers.iter().chain(&others).all(|code| probe.is_supported(*code)) {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    // SAFETY: nobody else has the ring yet; the entry names no memory.
-    let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build().user_data(BELL)) };
+    // SAFETY: this thread has exclusive access to the ring; the entry refers to no memory.
+    let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build().user_data(WAKE_USER_DATA)) };
     pushed.map_err(io::Error::other)?;
     while let Err(error) = ring.submit_and_wait(1) {
-        if !is_passing(&error) {
+        if !is_transient(&error) {
             return Err(error);
         }
     }
@@ -142,11 +147,11 @@ fn open_ring() -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Stops the process when dropped, by a panic: the kernel may still write into buffers that unwinding would free. It is
-/// forgotten where all went well.
-struct NeverUnwind;
+/// Aborts the process when dropped by a panic, since the kernel may still write into buffers that unwinding would
+/// free. The normal path forgets it.
+struct AbortOnUnwind;
 
-impl Drop for NeverUnwind {
+impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
         std::process::abort();
     }
@@ -157,72 +162,74 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an operation before the kernel.
-    fn push(&self, letter: Letter) -> Pushed {
+    /// Adds an operation.
+    fn push(&self, op: UringOp) -> Pushed {
         let mut table = self.table();
-        table.slots.push(letter);
+        table.slots.push(op);
         match self.fill(&mut table) {
-            0 => Pushed::Seen,
+            0 => Pushed::Handled,
             queued if table.slots.are_due(queued) => Pushed::Due,
-            _ if table.reaping => Pushed::Seen,
+            _ if table.reaping => Pushed::Handled,
             _ => Pushed::Queued,
         }
     }
 
-    /// Puts waiting letters on the submission queue while there are slots. How many are to be submitted.
+    /// Moves waiting operations to the submission queue while there are free slots. Returns the number of entries to
+    /// submit.
     fn fill(&self, table: &mut Table) -> usize {
-        // SAFETY: the lock that guards the submission queue is held by whoever has the table.
+        // SAFETY: the lock that guards the submission queue is held by the caller, who has the table.
         let mut queue = unsafe { self.ring.submission_shared() };
         table.slots.fill(&mut queue);
         queue.len()
     }
 
-    /// Submits all that is on the queue; somebody else may have done so already.
+    /// Submits all queued entries; another thread may already have submitted them.
     fn enter(&self) {
         loop {
-            // SAFETY: no argument but numbers; what the entries point to is owned by the slots.
+            // SAFETY: only integer arguments; the slots own the memory that the entries refer to.
             match unsafe { self.ring.submitter().enter::<libc::sigset_t>(DEPTH as u32, 0, 0, None) } {
                 Ok(_) => return,
-                Err(error) if is_passing(&error) => std::thread::yield_now(),
-                Err(error) => panic!("io_uring_enter refuses to submit: {error}"),
+                Err(error) if is_transient(&error) => std::thread::yield_now(),
+                Err(error) => panic!("io_uring_enter failed to submit: {error}"),
             }
         }
     }
 
-    /// The thread's life: sleep until something is done, empty the slots, answer.
+    /// Main loop of the reaping thread: wait for completions, free their slots, run the callbacks.
     fn reap_all(&self) {
-        let guard = NeverUnwind;
+        let guard = AbortOnUnwind;
         let mut done = Vec::new();
         loop {
-            // What was pushed while this thread was awake is submitted by the very call that waits. From here on, others
-            // submit for themselves.
+            // The call that waits also submits the entries pushed while this thread was awake. From here on, other
+            // threads submit their own.
             let pushed = {
                 let mut table = self.table();
                 table.reaping = false;
                 self.fill(&mut table)
             };
-            // The exact number: where the kernel finds fewer (somebody else was quicker), it returns without a wait.
-            // SAFETY: no argument but numbers; what the entries point to is owned by the slots.
+            // Pass the exact number: if the queue has fewer entries because another thread was faster, the call
+            // returns without waiting.
+            // SAFETY: only integer arguments; the slots own the memory that the entries refer to.
             match unsafe { self.ring.submitter().enter::<libc::sigset_t>(pushed as u32, 1, GETEVENTS, None) } {
                 Ok(_) => {}
-                Err(error) if is_passing(&error) => {}
-                Err(error) => panic!("io_uring_enter refuses to wait: {error}"),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => panic!("io_uring_enter failed to wait: {error}"),
             }
             let mut table = self.table();
             table.reaping = true;
-            // SAFETY: this thread alone touches the completion queue.
+            // SAFETY: only this thread accesses the completion queue.
             for entry in unsafe { self.ring.completion_shared() } {
-                if entry.user_data() != BELL {
+                if entry.user_data() != WAKE_USER_DATA {
                     done.push(table.slots.take(entry.user_data(), entry.result()));
                 }
             }
             let end = table.closed && table.slots.is_empty();
             drop(table);
             let mut again = false;
-            for answer in done.drain(..) {
-                if let Some(rest) = settle(answer) {
+            for completion in done.drain(..) {
+                if let Some(rest) = complete(completion) {
                     again = true;
-                    // Submitted by this very thread, before it sleeps.
+                    // This thread submits it before it sleeps.
                     self.push(rest);
                 }
             }
@@ -233,7 +240,7 @@ impl Shared {
     }
 }
 
-/// A signal; or the kernel is short of memory for a moment: to be tried again.
-fn is_passing(error: &io::Error) -> bool {
+/// Whether to retry after an error: a signal, or a temporary shortage of memory.
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

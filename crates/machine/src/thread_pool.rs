@@ -1,9 +1,9 @@
-//! A crew of threads that take jobs from one queue: what stands behind blocking disk calls and heavy computation.
+//! A thread pool with one job queue, for blocking disk calls and CPU-bound work.
 //!
-//! Threads are started when a job finds nobody idle, up to the limit, and stay. When the last handle goes they finish
-//! the queue and leave. A job that panics costs its own result, not the thread.
+//! A thread is started when a job finds no idle thread, up to the limit, and then kept. When the pool is dropped, the
+//! threads finish the queue and exit. A job that panics loses its result; its thread continues.
 
-use crate::compute::{Cores, Job};
+use crate::compute::{ComputePool, Job};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,31 +44,32 @@ impl Shared {
                     state.idle -= 1;
                 }
             };
-            // What a panicking job leaves half done is its own: it owns all it touches.
+            // Unwind safety: a job owns everything that it modifies.
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                tracing::error!(crew = self.name, "a job panicked");
+                tracing::error!(pool = self.name, "a job panicked");
             }
         }
     }
 }
 
-/// The crew. Dropping it lets the threads finish what is queued and end.
-pub struct Crew(Arc<Shared>);
+/// A thread pool. When it is dropped, its threads finish the queued jobs and exit.
+pub struct ThreadPool(Arc<Shared>);
 
-impl Crew {
-    /// Up to `limit` threads called `name`.
+impl ThreadPool {
+    /// A pool of up to `limit` threads named `name`.
     pub fn new(name: &'static str, limit: usize) -> Self {
         let state = Mutex::new(State::default());
-        Crew(Arc::new(Shared { state, work: Condvar::new(), name, limit: limit.max(1) }))
+        ThreadPool(Arc::new(Shared { state, work: Condvar::new(), name, limit: limit.max(1) }))
     }
 }
 
-impl Cores for Crew {
+impl ComputePool for ThreadPool {
     fn run(&self, job: Job) {
         let shared = &self.0;
         let mut state = shared.lock();
         state.queue.push_back(job);
-        // An idle thread may already be on its way to an earlier job: count what is queued against the idle.
+        // An idle thread may already have been notified of an earlier job: compare the queue's length with the number
+        // of idle threads.
         if state.queue.len() <= state.idle || state.threads >= shared.limit {
             drop(state);
             shared.work.notify_one();
@@ -76,13 +77,13 @@ impl Cores for Crew {
         }
         state.threads += 1;
         drop(state);
-        let crew = shared.clone();
-        let started = std::thread::Builder::new().name(shared.name.into()).spawn(move || crew.serve());
+        let worker = shared.clone();
+        let started = std::thread::Builder::new().name(shared.name.into()).spawn(move || worker.serve());
         if started.is_err() {
             let mut state = shared.lock();
             state.threads -= 1;
             if state.threads == 0 {
-                // Not one thread to be had: better slow on this one than never.
+                // No thread could be started: run the jobs on this one.
                 while let Some(job) = state.queue.pop_front() {
                     drop(state);
                     job();
@@ -97,7 +98,7 @@ impl Cores for Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.work.notify_all();
@@ -110,17 +111,17 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn every_job_runs_also_after_one_panicked_and_after_the_handle_went() {
+    fn every_job_runs_after_a_panic_and_after_the_pool_is_dropped() {
         let (sent, received) = mpsc::channel();
-        let crew = Crew::new("test", 3);
+        let pool = ThreadPool::new("test", 3);
         for n in 0..100 {
             let sent = sent.clone();
-            crew.run(Box::new(move || {
+            pool.run(Box::new(move || {
                 assert!(n != 50, "the planted panic");
                 let _ = sent.send(n);
             }));
         }
-        drop(crew);
+        drop(pool);
         drop(sent);
         let mut got: Vec<i32> = received.iter().collect();
         got.sort_unstable();
@@ -128,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_wait_for_each_other_run_side_by_side() {
-        let crew = Crew::new("test", 4);
+    fn jobs_run_concurrently() {
+        let pool = ThreadPool::new("test", 4);
         let barrier = Arc::new(std::sync::Barrier::new(5));
         for _ in 0..4 {
             let barrier = barrier.clone();
-            crew.run(Box::new(move || {
+            pool.run(Box::new(move || {
                 barrier.wait();
             }));
         }
