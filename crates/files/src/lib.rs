@@ -15,6 +15,16 @@
 //! anything); a bad object is an error for that object alone; no lock is held across an await.
 //!
 //! What fails: see [`FileError`].
+//!
+//! ```
+//! use weir_files::Cred;
+//! use weir_files::permission::{Guarded, READ, WRITE, granted};
+//!
+//! let file = Guarded { is_dir: false, mode: 0o640, uid: 1000, gid: 100, posix: None, acl: None };
+//! assert_eq!(granted(&Cred::new(1000, 100, &[]), &file), READ | WRITE);
+//! assert_eq!(granted(&Cred::new(1001, 5, &[100]), &file), READ); // a member of the group
+//! assert_eq!(granted(&Cred::new(1002, 5, &[]), &file), 0);
+//! ```
 
 mod acl;
 mod attributes;

@@ -23,6 +23,19 @@
 //!
 //! **Errors.** [`nfs3::status`] is the only mapping from file errors to NFS statuses. A READ that hits an unreadable
 //! block fails with NFS3ERR_IO.
+//!
+//! ```
+//! use weir_nfs::wire::{Decoder, Encoder};
+//!
+//! let mut call = Encoder::default();
+//! call.u32(3).opaque(b"file name");
+//! let bytes = call.bytes;
+//!
+//! let mut input = Decoder::new(&bytes);
+//! assert_eq!(input.u32(), Some(3));
+//! assert_eq!(input.opaque(255), Some(&b"file name"[..])); // at most 255 bytes are accepted
+//! assert_eq!(input.u32(), None); // nothing is left
+//! ```
 
 pub mod access;
 mod drc;
