@@ -36,6 +36,6 @@ mod write;
 pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
-pub use vdev::{MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
+pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use watch::{Fault, Origin, Watch};
 pub use write::{Aside, Formats, Prepared, ReadHold, Ready, Reserved, VdevGrid, WriteOptions};

@@ -27,7 +27,7 @@ use weir_pool::mos::Mos;
 use weir_pool::open::Pool;
 use weir_pool::scan::Device;
 use weir_pool::spec::{Facts, specs};
-use weir_pool::{dtl, indirect};
+use weir_pool::{dtls, indirect};
 
 /// What is added.
 #[derive(Clone, Debug, Default)]
@@ -212,7 +212,7 @@ async fn join_top(
 /// Builds the tree of devices and what stands on it again.
 async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
     let rq = &Request::internal("add");
-    let dtls = dtl::read_all(rq, &pool.mos, &pool.tree).await;
+    let dtls = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
     let facts = Facts { devices: &pool.devices, dtls: &dtls, uberblock: &pool.uberblock, writing: true };
     let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: pool.name().to_owned(), what: e.to_string() };
     let tree = Tree::new(specs(&pool.tree, &facts)).map_err(bad)?;

@@ -19,10 +19,10 @@ pub use layout::{Layout, NewLeaf, NewTop};
 use crate::aside::AsideMaps;
 use crate::autotrim::AutoTrim;
 use crate::clones::Clones;
+use crate::dtls::LeafDtls;
 use crate::gate::{DirtyLimits, PoolGate};
 use crate::keys::{Crypt, Encryption, KeyError, KeyStore};
 use crate::labels::{self, Leaf};
-use crate::missed::Missed;
 use crate::space::SpaceMaps;
 use crate::syncing::{Core, Syncing};
 use crate::{Config, Engine, Host, Parts, allocation};
@@ -395,7 +395,7 @@ fn assemble(
         context,
         clones: Clones::default(),
         aside: AsideMaps::default(),
-        missed: Missed::default(),
+        dtls: LeafDtls::default(),
         scrub_began: None,
         autotrim: AutoTrim::default(),
         limits: None,

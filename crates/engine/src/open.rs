@@ -16,10 +16,10 @@ use super::aside::AsideMaps;
 use super::autotrim::AutoTrim;
 use super::clones::Clones;
 use super::config::Config;
+use super::dtls::LeafDtls;
 use super::gate::{DirtyLimits, PoolGate};
 use super::keys::KeyStore;
 use super::labels::Leaf;
-use super::missed::Missed;
 use super::space::SpaceMaps;
 use super::syncing::{Core, Syncing};
 use super::{Engine, Host, Parts, allocation, unflushed};
@@ -38,7 +38,7 @@ use weir_pool::assemble::state;
 use weir_pool::config::{Class, VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
 use weir_pool::open::{OpenOptions, Pool};
-use weir_pool::{allocated, dtl, label};
+use weir_pool::{allocated, dtls, label};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
 const NOT_WRITTEN: [&str; 1] = ["draid_failure_domains"];
@@ -101,7 +101,7 @@ impl Engine {
                 return Err(refused(&pool, why));
             }
         }
-        // Who was taken out of service is not written to, and so misses what is written now.
+        // A leaf that is offline or faulted is not written to: its DTL grows.
         let tree = pool.tree.clone();
         for leaf in tree.leaves().into_iter().filter(|leaf| leaf.offline || leaf.faulted) {
             pool.devices.remove(&leaf.guid);
@@ -388,6 +388,7 @@ async fn assemble(
     let no_config = || refused(&pool, "its MOS has no configuration");
     let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
     let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
+    let on_disk = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
     let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
     let clones = Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
     gate.set_saved(clones.saved_bytes().saturating_add(gate.dedup.saved_bytes()));
@@ -403,7 +404,7 @@ async fn assemble(
         context,
         clones,
         aside,
-        missed: Missed::new(&dtl::read_all(rq, &pool.mos, &pool.tree).await, absent),
+        dtls: LeafDtls::new(&on_disk, blocks.tree().dtls(), absent),
         scrub_began: None,
         autotrim: AutoTrim::default(),
         limits: None,

@@ -302,6 +302,7 @@ impl Syncing<'_> {
             ..ScanPhys::default()
         };
         self.core.scrub_began = Some(scan.max_txg);
+        self.engine.cache.blocks().tree().begin_scrub();
         self.put_scrub(&Progress { scan, place: Position::default(), active_s: 0 }).await?;
         self.engine.events.post("scrub_start", |_| {});
         Ok(())
@@ -357,7 +358,7 @@ impl Syncing<'_> {
         progress.scan.end_time_s = self.now_s();
         let whole = self.core.scrub_began == Some(progress.scan.max_txg) && progress.scan.errors == 0;
         if state == FINISHED && whole {
-            self.forget_missed(progress.scan.max_txg).await?;
+            self.excise_dtls(progress.scan.max_txg)?;
         }
         if state == FINISHED {
             let txg = progress.scan.max_txg.0;

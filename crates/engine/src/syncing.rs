@@ -17,8 +17,8 @@ use super::aside::AsideMaps;
 use super::autotrim::AutoTrim;
 use super::clones::Clones;
 use super::config::Config;
+use super::dtls::LeafDtls;
 use super::labels::{self, Leaf};
-use super::missed::Missed;
 use super::space::SpaceMaps;
 use super::tasks::Answer;
 use std::collections::VecDeque;
@@ -70,8 +70,8 @@ pub struct Core {
     pub clones: Clones,
     /// What is freed, but not given back.
     pub aside: AsideMaps,
-    /// What devices missed.
-    pub missed: Missed,
+    /// The txgs that devices lack.
+    pub dtls: LeafDtls,
     /// The group in which the scrub began that runs, if it began since the pool was opened, and no block may have moved since
     /// from where it was not to where it had been already.
     pub scrub_began: Option<Txg>,
@@ -155,8 +155,9 @@ impl Syncing<'_> {
         self.write_aside().await?;
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
-        if anything && self.core.config_object.0 != 0 {
-            self.write_missed().await?;
+        let behind = self.core.dtls.is_behind(&self.engine.cache.blocks().tree().dtls());
+        if (anything || behind) && self.core.config_object.0 != 0 {
+            self.write_dtls().await?;
         }
         self.write_config().await?;
         self.read_limits().await?;

@@ -6,6 +6,7 @@
 
 use super::Engine;
 use futures_util::lock::OwnedMutexGuard;
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use weir_dsl::Dsl;
@@ -85,7 +86,11 @@ impl Engine {
         let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
         let mut tree = config.vdev_tree()?;
         classes(rq, &mos, &mut tree).await;
-        let (state, states) = status::states(&tree, &|guid| found.devices.contains_key(&guid));
+        let vdevs = self.cache.blocks().tree();
+        let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
+        // A device that came back is used from the next import on.
+        let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
+        let (state, states) = status::states(&tree, &present, &vdevs.dtls());
         let dsl = self.dsl_now(rq).await?;
         let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
         loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.keys.of(Some(dir))?))));

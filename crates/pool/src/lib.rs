@@ -16,7 +16,7 @@ pub mod counts;
 pub mod datasets;
 pub mod dedup;
 pub mod diff;
-pub mod dtl;
+pub mod dtls;
 pub mod errlog;
 pub mod error;
 pub mod extras;

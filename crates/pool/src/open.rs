@@ -14,6 +14,7 @@
 use crate::assemble::{Assembly, FoundPool, assemble};
 use crate::capacity::{self, Capacity};
 use crate::config::{Class, PoolConfig, VdevConfig, VdevKind};
+use crate::dtls::{self, Dtls};
 use crate::error::PoolError;
 use crate::features::{self, Features};
 use crate::mos::Mos;
@@ -21,14 +22,14 @@ use crate::scan::{Device, scan};
 use crate::space::{self, Space};
 use crate::spec::{Facts, specs};
 use crate::status::{self, States, VdevState};
-use crate::{allocated, dtl, indirect, uberblocks};
+use crate::{allocated, indirect, uberblocks};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_blocks::unproven::Forger;
-use weir_blocks::{Blocks, Tree};
+use weir_blocks::{Blocks, Dtl, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_codec::crypt::WrappingKey;
@@ -229,6 +230,16 @@ impl Pool {
     pub fn name(&self) -> &str {
         &self.config.name
     }
+
+    /// The txgs whose writes each leaf lacks, by its GUID.
+    pub fn dtls(&self) -> Dtls {
+        self.blocks.tree().dtls()
+    }
+
+    /// A line for each top-level vdev that has too few devices to read the blocks of some txgs.
+    pub fn lost(&self) -> Vec<String> {
+        lost_lines(&self.tree, &self.states, &self.dtls())
+    }
 }
 
 /// Opens what the given keys open.
@@ -319,12 +330,7 @@ impl Candidate<'_> {
         Ok((cache, Mos { set: set.map_err(self.unreadable("its root"))? }))
     }
 
-    fn tree(
-        &self,
-        config: &VdevConfig,
-        dtls: &BTreeMap<u64, Vec<(Txg, Txg)>>,
-        uberblock: &Uberblock,
-    ) -> Result<Arc<Tree>, PoolError> {
+    fn tree(&self, config: &VdevConfig, dtls: &Dtls, uberblock: &Uberblock) -> Result<Arc<Tree>, PoolError> {
         let facts = Facts { devices: &self.found.devices, dtls, uberblock, writing: self.writing };
         let bad = |e: weir_blocks::TreeError| PoolError::Config { pool: self.name().to_owned(), what: e.to_string() };
         Tree::new(specs(config, &facts)).map_err(bad)
@@ -351,8 +357,7 @@ impl Candidate<'_> {
     async fn root(&self, uberblock: Uberblock) -> Result<Rooted, PoolError> {
         let rq = &Request::internal("open");
         let by_labels = self.found.label_tree()?;
-        let none = BTreeMap::new();
-        let tree = self.tree(&by_labels, &none, &uberblock)?;
+        let tree = self.tree(&by_labels, &Dtls::new(), &uberblock)?;
         let (_, mos) = match self.mos(rq, tree, Salt::none(), &uberblock, 16 << 20).await {
             Ok(opened) => opened,
             // If the labels already show why, say that.
@@ -370,25 +375,26 @@ impl Candidate<'_> {
         let what = || format!("pool '{}': configuration in the MOS", self.name());
         let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
         let mut trusted = config.vdev_tree()?;
-        let states = self.judge(&trusted)?;
+        self.judge(&trusted)?;
         classes(rq, &mos, &mut trusted).await;
         let features = Features::read(rq, &mos).await.map_err(self.unreadable("its features"))?;
         features.check(self.name())?;
         let salt = mos.named_bytes(rq, names::CHECKSUM_SALT).await.map_err(self.unreadable("its checksum salt"))?;
         let salt = salt.and_then(|b| <[u8; Salt::BYTES]>::try_from(b).ok()).map_or_else(Salt::none, Salt::new);
-        let dtls = dtl::read_all(rq, &mos, &trusted).await;
-        let tree = self.tree(&trusted, &dtls, &uberblock)?;
+        let on_disk = dtls::read_all(rq, &mos, &trusted, uberblock.txg).await;
+        let tree = self.tree(&trusted, &on_disk, &uberblock)?;
+        let states = status::states(&trusted, &|guid| self.found.devices.contains_key(&guid), &tree.dtls());
         indirect::load(rq, &mos, &trusted, &tree).await.map_err(self.unreadable("the mapping of a removed vdev"))?;
         let (cache, mos) = self.mos(rq, tree, salt, &uberblock, self.arc_bytes).await?;
         Ok(Rooted { config, tree: trusted, states, uberblock, cache, mos, features })
     }
 
-    /// How the vdevs stand, or which of them lack too much.
-    fn judge(&self, tree: &VdevConfig) -> Result<(VdevState, States), PoolError> {
-        let (state, states) = status::states(tree, &|guid| self.found.devices.contains_key(&guid));
+    /// Checks that the vdevs do not lack more devices than their redundancy bears.
+    fn judge(&self, tree: &VdevConfig) -> Result<(), PoolError> {
+        let (_, states) = status::states(tree, &|guid| self.found.devices.contains_key(&guid), &Dtls::new());
         let missing = status::lacking(tree, &states);
         if missing.is_empty() {
-            return Ok((state, states));
+            return Ok(());
         }
         Err(PoolError::MissingDevices { pool: self.name().to_owned(), missing })
     }
@@ -426,6 +432,24 @@ async fn checkpoint(opened: &Rooted) -> Result<Uberblock, PoolError> {
     Ok(uberblock)
 }
 
+/// A line for each top-level vdev that cannot give some blocks, because too many of its leaves are absent or lack them.
+fn lost_lines(tree: &VdevConfig, states: &States, dtls: &Dtls) -> Vec<String> {
+    // Of one that is not usable at all, its state says enough.
+    let usable = |top: &&VdevConfig| states.get(&top.guid).is_some_and(|state| state.is_usable());
+    let tops = tree.children.iter().filter(|top| top.is_concrete()).filter(usable);
+    let lost = tops.map(|top| (top, lost_by(top, states, dtls))).filter(|(_, lost)| !lost.is_empty());
+    lost.map(|(top, lost)| format!("{} has too few devices to read the blocks of {lost}", top.name())).collect()
+}
+
+/// The txgs whose blocks a top-level vdev cannot give.
+fn lost_by(top: &VdevConfig, states: &States, dtls: &Dtls) -> Dtl {
+    let usable = |guid: u64| states.get(&guid).is_some_and(|state| state.is_usable());
+    dtls::lost(top, &|leaf| match usable(leaf.guid) {
+        true => dtls.get(&leaf.guid).cloned().unwrap_or_default(),
+        false => Dtl::all(),
+    })
+}
+
 /// What a person should know who opens this pool.
 fn warnings(found: &FoundPool, opened: &Rooted) -> Vec<String> {
     let mut out = Vec::new();
@@ -438,16 +462,14 @@ fn warnings(found: &FoundPool, opened: &Rooted) -> Vec<String> {
     for device in &found.duplicates {
         out.push(format!("{} claims to be a device that is there already, and is older: left out", device.name()));
     }
-    for top in &opened.tree.children {
-        let labels = |g: u64| found.devices.get(&g).and_then(|d| d.labels.txg_until(opened.uberblock.txg));
-        let newest = top.leaves().iter().filter_map(|l| labels(l.guid)).max();
-        for leaf in top.leaves() {
-            if let (Some(txg), Some(newest)) = (labels(leaf.guid), newest)
-                && txg < newest
-            {
-                out.push(format!("{} is out of date: its label is of txg {txg}, others' of {newest}", leaf.name()));
-            }
+    let tree = opened.cache.blocks().tree();
+    let dtls = tree.dtls();
+    let usable = |leaf: &VdevConfig| opened.states.1.get(&leaf.guid).is_some_and(|state| state.is_usable());
+    for leaf in opened.tree.leaves().into_iter().filter(|leaf| usable(leaf)) {
+        if let Some(dtl) = dtls.get(&leaf.guid) {
+            out.push(format!("{} misses {dtl}", leaf.name()));
         }
     }
+    out.extend(lost_lines(&opened.tree, &opened.states.1, &dtls));
     out
 }

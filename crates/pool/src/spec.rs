@@ -1,18 +1,19 @@
 //! From the configuration's vdev tree and the devices found to what `weir-blocks` builds its tree from.
 
 use crate::config::{VdevConfig, VdevKind};
+use crate::dtls::{self, Dtls};
 use crate::scan::Device;
 use std::collections::BTreeMap;
 use weir_blocks::vdev::{Expansion, Reflow};
-use weir_blocks::{VdevSpec, draid};
+use weir_blocks::{Dtl, VdevSpec, draid};
 use weir_format::{Txg, Uberblock};
 
 /// What is known besides the configuration.
 pub struct Facts<'a> {
     /// Devices by the GUID of their leaf.
     pub devices: &'a BTreeMap<u64, Device>,
-    /// What each leaf missed, by its GUID: inclusive ranges of transaction groups.
-    pub dtls: &'a BTreeMap<u64, Vec<(Txg, Txg)>>,
+    /// The DTLs that the MOS has.
+    pub dtls: &'a Dtls,
     /// The uberblock in use.
     pub uberblock: &'a Uberblock,
     /// The pool is to be written: who may not be written to is not read from either.
@@ -21,15 +22,8 @@ pub struct Facts<'a> {
 
 /// The top-level vdevs.
 pub fn specs(root: &VdevConfig, facts: &Facts<'_>) -> Vec<VdevSpec> {
-    root.children.iter().map(|top| spec(top, root, facts, newest_label(top, facts))).collect()
-}
-
-/// The newest label txg among a top-level vdev's leaves: they are rewritten together, so an older one was away. Labels are
-/// written before the uberblock that makes their group true, so that a power cut may leave them new on some leaves only:
-/// those of groups after the uberblock's tell nothing.
-fn newest_label(top: &VdevConfig, facts: &Facts<'_>) -> Txg {
-    let devices = top.leaves().into_iter().filter_map(|l| facts.devices.get(&l.guid));
-    devices.filter_map(|d| d.labels.txg_until(facts.uberblock.txg)).max().unwrap_or_default()
+    let newest = |top| dtls::newest_label(top, facts.devices, facts.uberblock.txg);
+    root.children.iter().map(|top| spec(top, root, facts, newest(top))).collect()
 }
 
 fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) -> VdevSpec {
@@ -39,11 +33,14 @@ fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) ->
         let is_off = vdev.offline || vdev.faulted;
         let device = facts.devices.get(&vdev.guid).filter(|_| !(facts.writing && is_off));
         out.disk = device.map(|d| d.disk.clone());
-        out.stale =
-            is_off || device.is_some_and(|d| d.labels.txg_until(facts.uberblock.txg).is_some_and(|txg| txg < newest));
         out.dtl = facts.dtls.get(&vdev.guid).cloned().unwrap_or_default();
         if let Some(device) = device {
             out.name = device.name();
+            out.dtl.add_all(&dtls::by_labels(device, newest, facts.uberblock.txg));
+        }
+        // Read last, when the pool is only read; its DTL stays as it is when it is written.
+        if is_off && !facts.writing {
+            out.dtl = Dtl::all();
         }
     }
     out.top(vdev.ashift as u32, vdev.asize_bytes)

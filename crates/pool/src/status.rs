@@ -1,9 +1,12 @@
 //! How a pool stands: the state of every vdev, from the tree and what is there.
 //!
-//! A leaf is what the configuration says (offline, faulted, removed), or there, or not. A parent stands as well as its
-//! redundancy lets it: `degraded` while it can still give all its bytes, `unavailable` when it cannot.
+//! A leaf is what the configuration says (offline, faulted, removed), or there, or not; one that is there and has a DTL is
+//! degraded. A parent is degraded as long as not more of its children are unusable than its redundancy bears, and
+//! unavailable otherwise. It may be degraded and lack blocks all the same, where the DTLs of its children overlap:
+//! [`crate::dtls::lost`] gives their txgs.
 
 use crate::config::{Class, VdevConfig, VdevKind};
+use crate::dtls::Dtls;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -43,16 +46,16 @@ impl VdevState {
 pub type States = BTreeMap<u64, VdevState>;
 
 /// The states of `root` and all below; `present` says whether the device of a leaf's GUID is there.
-pub fn states(root: &VdevConfig, present: &impl Fn(u64) -> bool) -> (VdevState, States) {
+pub fn states(root: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) -> (VdevState, States) {
     let mut all = States::new();
-    let state = visit(root, present, &mut all);
+    let state = visit(root, &|leaf| leaf_state(leaf, present, dtls), &mut all);
     (state, all)
 }
 
-fn visit(vdev: &VdevConfig, present: &impl Fn(u64) -> bool, all: &mut States) -> VdevState {
-    let children: Vec<VdevState> = vdev.children.iter().map(|c| visit(c, present, all)).collect();
+fn visit(vdev: &VdevConfig, leaf: &impl Fn(&VdevConfig) -> VdevState, all: &mut States) -> VdevState {
+    let children: Vec<VdevState> = vdev.children.iter().map(|c| visit(c, leaf, all)).collect();
     let state = match vdev.kind {
-        VdevKind::Disk | VdevKind::File => leaf(vdev, present),
+        VdevKind::Disk | VdevKind::File => leaf(vdev),
         // A distributed spare is there as long as its dRAID vdev is.
         VdevKind::DraidSpare => VdevState::Online,
         VdevKind::Indirect | VdevKind::Hole => VdevState::Online,
@@ -68,14 +71,14 @@ fn visit(vdev: &VdevConfig, present: &impl Fn(u64) -> bool, all: &mut States) ->
     state
 }
 
-fn leaf(vdev: &VdevConfig, present: &impl Fn(u64) -> bool) -> VdevState {
+fn leaf_state(vdev: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) -> VdevState {
     if vdev.offline {
         VdevState::Offline
     } else if !present(vdev.guid) {
         if vdev.removed { VdevState::Removed } else { VdevState::Unavail }
     } else if vdev.faulted {
         VdevState::Faulted
-    } else if vdev.degraded {
+    } else if vdev.degraded || dtls.contains_key(&vdev.guid) {
         VdevState::Degraded
     } else {
         VdevState::Online
@@ -160,7 +163,7 @@ mod tests {
         for (kind, parity, tolerated) in [("mirror", 0, 3), ("raidz", 1, 1), ("raidz", 2, 2), ("raidz", 3, 3)] {
             let tree = tree(kind, parity);
             for gone in 0..=4u64 {
-                let (state, all) = states(&tree, &|g| g >= 10 + gone);
+                let (state, all) = states(&tree, &|g| g >= 10 + gone, &Dtls::new());
                 let expected = match gone {
                     0 => VdevState::Online,
                     n if n <= tolerated => VdevState::Degraded,
@@ -173,9 +176,20 @@ mod tests {
     }
 
     #[test]
+    fn a_leaf_with_a_dtl_is_degraded() {
+        for kind in ["mirror", "raidz"] {
+            let tree = tree(kind, 1);
+            let dtls = Dtls::from([(12, vec![(weir_format::Txg(5), weir_format::Txg(9))].into())]);
+            let (state, all) = states(&tree, &|_| true, &dtls);
+            assert_eq!((state, all[&2], all[&12]), (VdevState::Degraded, VdevState::Degraded, VdevState::Degraded));
+            assert_eq!(all[&11], VdevState::Online);
+        }
+    }
+
+    #[test]
     fn what_is_missing_is_named() {
         let tree = tree("raidz", 1);
-        let (_, all) = states(&tree, &|g| g > 11);
+        let (_, all) = states(&tree, &|g| g > 11, &Dtls::new());
         let lines = lacking(&tree, &all);
         assert_eq!(lines, ["top-level vdev 0 (raidz1-0) lacks device 10 (was /dev/10), device 11 (was /dev/11)"]);
     }

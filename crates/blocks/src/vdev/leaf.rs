@@ -11,7 +11,7 @@
 
 use super::queue::{Batch, Member, Queue};
 use super::write::{LeafWrites, WriteCounts};
-use super::{Job, Place, Proof, Vdev};
+use super::{Dtl, Job, Place, Proof, Vdev};
 use crate::error::BlockError;
 use crate::watch::{About, Bell, Fault, Spot, What};
 use futures_channel::oneshot;
@@ -108,18 +108,15 @@ struct State {
 
 pub(crate) struct Leaf {
     line: Option<Arc<Line>>,
-    stale: bool,
-    dtl: Vec<(Txg, Txg)>,
     counters: Counters,
     writes: LeafWrites,
     bell: Bell,
 }
 
 impl Leaf {
-    pub fn new(disk: Option<Arc<dyn Disk>>, stale: bool, dtl: Vec<(Txg, Txg)>, bell: &Bell) -> Self {
+    pub fn new(disk: Option<Arc<dyn Disk>>, dtl: Dtl, bell: &Bell) -> Self {
         let line = disk.map(|disk| Arc::new(Line { disk, state: Mutex::default() }));
-        let (counters, writes, bell) = (Counters::default(), LeafWrites::default(), bell.clone());
-        Leaf { line, stale, dtl, counters, writes, bell }
+        Leaf { line, counters: Counters::default(), writes: LeafWrites::new(dtl), bell: bell.clone() }
     }
 
     pub fn present(&self) -> bool {
@@ -157,14 +154,14 @@ impl Leaf {
         &self.writes
     }
 
-    pub fn is_stale(&self) -> bool {
-        self.stale
+    /// Whether its DTL has no txg after `birth`. A leaf that is not there gives no old bytes either.
+    pub fn has_all_since(&self, birth: Txg) -> bool {
+        !self.present() || !self.writes.dtl().reaches_beyond(birth)
     }
 
-    /// Whether it has missed nothing since group `birth`. What is not there gives no old bytes either.
-    pub fn has_all_since(&self, birth: Txg) -> bool {
-        let missed = self.dtl.iter().any(|(_, to)| *to > birth) || self.writes.has_missed_since(birth);
-        !self.present() || !(self.stale || missed)
+    /// Whether it is there, and lacks blocks born in `birth`.
+    pub fn is_stale(&self, birth: Txg) -> bool {
+        self.present() && self.writes.dtl().contains(birth)
     }
 
     /// Reads under way and waiting, and whether one at `offset` would go on where the last one ended.
@@ -176,13 +173,7 @@ impl Leaf {
     }
 
     pub fn reluctance(&self, birth: Txg) -> u8 {
-        if self.line.is_none() {
-            2
-        } else {
-            let missed =
-                self.dtl.iter().any(|(from, to)| (*from..=*to).contains(&birth)) || self.writes.has_missed(birth);
-            u8::from(self.stale || missed)
-        }
+        if self.line.is_none() { 2 } else { u8::from(self.is_stale(birth)) }
     }
 
     /// Reads `len` bytes at `offset` of the allocatable space.
@@ -230,7 +221,8 @@ impl Leaf {
         match proof.map(|test| test(buf.as_ref())) {
             None | Some(Ok(())) => Ok(buf),
             Some(Err(fault)) => {
-                if job.blames(place) {
+                // A leaf whose DTL has the block's birth gives old bytes: that is known, and no new fault.
+                if job.blames(place) && !self.is_stale(job.birth) {
                     self.counters.checksum_error();
                     tell(What::Checksum(Some(&fault)));
                 }

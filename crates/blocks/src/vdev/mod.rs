@@ -13,9 +13,10 @@
 //! A read carries the test that its bytes must pass ([`Proof`]), so each vdev can try whatever redundancy it has. A read
 //! below RAID-Z carries none: there only the whole block can be proven.
 //!
-//! A leaf without a disk is *missing*; a leaf that missed writes in some transaction groups is *stale* for blocks born in
-//! them and asked last.
+//! A leaf without a disk is *missing*. A leaf that lacks the writes of some txgs has them in its [`Dtl`]; it is read last
+//! for blocks born in them, and is no redundancy for those.
 
+mod dtl;
 mod indirect;
 mod leaf;
 mod mirror;
@@ -28,11 +29,11 @@ mod wleaf;
 pub mod wqueue;
 mod write;
 
+pub use dtl::Dtl;
 pub(crate) use indirect::Remapped;
 pub use leaf::{Counters, Counts};
 pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
 pub(crate) use wleaf::Plug;
-pub use write::Missed;
 pub(crate) use write::WriteJob;
 
 use crate::alloc::{RaidzSizing, Sizing, Standing};
@@ -75,7 +76,7 @@ pub(crate) struct Job<'a> {
     pub request: &'a Request,
     pub clock: &'a Clock,
     pub pool: &'a BufPool,
-    /// When the block was allocated: which layout it has, and which devices missed it.
+    /// When the block was allocated: which layout it has, and whose DTL has it.
     pub birth: Txg,
     /// There may be no block there, and then no device is to blame: the next of an intent log's chain.
     pub speculative: bool,
@@ -105,7 +106,7 @@ impl Job<'_> {
     }
 
     /// Whether wrong bytes at `place` are to be put right. Only where the block is settled; and, but for a scrub, whose
-    /// pointers are not old ([`crate::ReadHold`]), only where no device has missed anything since: a device that did may
+    /// pointers are not old ([`crate::ReadHold`]), only where no device's DTL has a later txg: a device with one may
     /// still have the bytes of an old pointer's block.
     pub fn mends(&self, tree: &Tree, place: Place) -> bool {
         let scrub = self.request.priority == Priority::Scrub;
@@ -501,7 +502,7 @@ impl Vdev {
         })
     }
 
-    /// How reluctantly to ask this vdev for a block born in `birth`: 0 willingly, 1 may be stale, 2 not there.
+    /// How reluctantly to ask this vdev for a block born in `birth`: 0 willingly, 1 its DTL has that txg, 2 not there.
     pub(crate) fn reluctance(&self, birth: Txg) -> u8 {
         match &self.body {
             Body::Leaf(leaf) => leaf.reluctance(birth),

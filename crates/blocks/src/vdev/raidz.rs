@@ -190,8 +190,8 @@ impl Read<'_> {
         self.missing.dedup();
     }
 
-    /// The columns to read next so that each row has as many as it has data columns: fresh data, fresh parity, then what
-    /// is stale. Empty when all rows have enough, or there is nothing more to ask.
+    /// The columns to read next so that each row has as many as it has data columns: fresh data, fresh parity, then
+    /// columns of children whose DTL has the block's birth. Empty when all rows have enough, or there is nothing more to ask.
     pub(super) fn wants(&self) -> Vec<At> {
         let nparity = self.target.map.nparity;
         let mut wants = Vec::new();
@@ -380,7 +380,9 @@ impl Read<'_> {
             return;
         }
         for (child, range) in wrong {
-            if let Some(child) = self.target.children.get(child) {
+            // A child whose DTL has the block's birth gives old bytes: that is known, and no new fault.
+            let child = self.target.children.get(child).filter(|c| c.reluctance(self.job.birth) == 0);
+            if let Some(child) = child {
                 child.checksum_error(self.job, range);
             }
         }

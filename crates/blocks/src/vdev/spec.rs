@@ -2,13 +2,12 @@
 
 use super::indirect::Indirect;
 use super::leaf::Leaf;
-use super::{Body, RaidzVdev, Vdev};
+use super::{Body, Dtl, RaidzVdev, Vdev};
 use crate::draid;
 use crate::watch::Bell;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
-use weir_format::Txg;
 use weir_machine::Disk;
 
 /// Deepest nesting of vdevs: raidz → spare → replacing → disk is four; a forged configuration may say anything.
@@ -92,18 +91,16 @@ pub struct VdevSpec {
     pub children: Vec<VdevSpec>,
     /// The disk behind a leaf; `None` if it is missing or must not be used.
     pub disk: Option<Arc<dyn Disk>>,
-    /// The leaf is known to be out of date (its label is older than the pool's, or it is being resilvered): asked last.
-    pub stale: bool,
-    /// Inclusive ranges of transaction groups whose writes the leaf missed (its dirty-time log).
-    pub dtl: Vec<(Txg, Txg)>,
+    /// The txgs whose writes the leaf lacks.
+    pub dtl: Dtl,
 }
 
 impl VdevSpec {
     /// A leaf over `disk`.
     pub fn leaf(id: u64, guid: u64, name: impl Into<String>, disk: Option<Arc<dyn Disk>>) -> Self {
         let (kind, name) = (VdevKind::File, name.into());
-        let (children, dtl) = (Vec::new(), Vec::new());
-        VdevSpec { id, guid, name, kind, ashift: 0, asize_bytes: 0, children, disk, stale: false, dtl }
+        let children = Vec::new();
+        VdevSpec { id, guid, name, kind, ashift: 0, asize_bytes: 0, children, disk, dtl: Dtl::default() }
     }
 
     /// A vdev of `children`.
@@ -176,7 +173,7 @@ pub(super) fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeErro
 
 impl Vdev {
     pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32, bell: &Bell) -> Result<Vdev, TreeError> {
-        let VdevSpec { guid, name, kind, children, disk, stale, dtl, .. } = spec;
+        let VdevSpec { guid, name, kind, children, disk, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
             return bad("depth", depth.into());
@@ -188,7 +185,7 @@ impl Vdev {
         let children: Vec<Vdev> =
             children.into_iter().map(|c| Vdev::build(c, ashift, depth + 1, bell)).collect::<Result<_, _>>()?;
         let body = match kind {
-            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, stale, dtl, bell)),
+            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, dtl, bell)),
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
                 return bad("number of children", 0);
             }

@@ -6,8 +6,8 @@
 //! one takes its answer.
 //!
 //! *A flush that fails is not forgiven.* The device may have dropped what it could not keep, and say so once only: a
-//! second flush that succeeds proves nothing. So from then on every flush of this leaf fails, and the leaf counts as one
-//! that missed the transaction groups in question, and all that come after, until somebody has put it right.
+//! second flush that succeeds proves nothing. So from then on every flush of this leaf fails, and the txgs of what it took
+//! since its last good flush, and of all that it takes later, go into its DTL, until the pool is opened anew.
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
@@ -75,9 +75,9 @@ impl Flusher {
         state.unstable.take()
     }
 
-    /// Forgets that a flush failed.
-    pub fn forgive(&self) {
-        self.state().failed = None;
+    /// Whether a flush failed.
+    pub fn has_failed(&self) -> bool {
+        self.state().failed.is_some()
     }
 
     /// Whether every completed write is stable.

@@ -8,18 +8,18 @@
 //!  leaf     its queue ([`super::wleaf`]), its disk
 //! ```
 //!
-//! A leaf that is missing or refuses a write is remembered to have missed that transaction group's writes: from then on
-//! it is asked last for the blocks born in it, and whoever keeps the pool's configuration can have it written down
-//! ([`super::Tree::missed`]).
+//! A leaf that is missing or refuses a write gets the block's txg into its DTL ([`super::dtl`]): it is read last for blocks
+//! born then, and the engine writes the DTL into the MOS ([`super::Tree::dtls`]).
 //!
 //! *Flush* ([`super::wflush`]) goes to the leaves that were written to since their last. What one leaf refused and another
-//! took, but could not keep, is lost together: so leaves that missed a group which a failing one may have lost count as
+//! took, but could not keep, is lost together: so leaves whose DTL has a txg that a failing one may have lost count as
 //! failing with it.
 
+use super::dtl::LeafDtl;
 use super::leaf::{FRONT_BYTES, Leaf, on_device};
 use super::wflush::{Flusher, Groups};
 use super::wleaf::{Plug, Writers};
-use super::{Body, Job, Place, RaidzVdev, Tree, Vdev};
+use super::{Body, Dtl, Job, Place, RaidzVdev, Tree, Vdev};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map};
 use crate::watch::{About, What};
@@ -33,9 +33,6 @@ use std::time::Duration;
 use weir_codec::parity;
 use weir_format::Txg;
 use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Priority, Request};
-
-/// Transaction groups (inclusive ranges) whose writes a leaf missed.
-pub type Missed = Vec<(Txg, Txg)>;
 
 /// What a write needs on its way through the tree.
 pub(crate) struct WriteJob<'a> {
@@ -74,8 +71,8 @@ pub(super) struct LeafWrites {
     write_bytes: AtomicU64,
     write_errors: AtomicU64,
     pub repaired_bytes: AtomicU64,
-    flusher: Flusher,
-    missed: Mutex<Missed>,
+    pub flusher: Flusher,
+    dtl: Mutex<LeafDtl>,
     pub writers: Writers,
 }
 
@@ -98,33 +95,13 @@ impl LeafWrites {
         }
     }
 
+    pub fn new(dtl: Dtl) -> Self {
+        LeafWrites { dtl: Mutex::new(LeafDtl::new(dtl)), ..LeafWrites::default() }
+    }
+
     /// Held only for a few instructions.
-    fn missed(&self) -> MutexGuard<'_, Missed> {
-        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn has_missed_since(&self, birth: Txg) -> bool {
-        self.missed().iter().any(|(_, to)| *to > birth)
-    }
-
-    pub fn has_missed(&self, birth: Txg) -> bool {
-        self.has_missed_of(&[(birth, birth)])
-    }
-
-    /// Whether any of these groups was missed.
-    fn has_missed_of(&self, groups: &[(Txg, Txg)]) -> bool {
-        self.missed().iter().any(|(from, to)| groups.iter().any(|(first, last)| from <= last && first <= to))
-    }
-
-    fn miss(&self, first: Txg, last: Txg) {
-        let mut missed = self.missed();
-        // What overlaps or touches becomes one range.
-        let apart = |&(from, to): &(Txg, Txg)| to.0.saturating_add(1) < first.0 || last.0.saturating_add(1) < from.0;
-        let touching = missed.iter().filter(|r| !apart(r));
-        let all = touching.fold((first, last), |(a, b), &(from, to)| (a.min(from), b.max(to)));
-        missed.retain(apart);
-        missed.push(all);
-        missed.sort_unstable();
+    pub fn dtl(&self) -> MutexGuard<'_, LeafDtl> {
+        self.dtl.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Books a write that was answered, of a block of `txg`, or a label.
@@ -203,7 +180,7 @@ impl Tree {
         vdev.flush(Place::new(0, 0), false).await
     }
 
-    fn disk_of(&self, guid: u64) -> Result<(&Vdev, &Leaf, &Arc<dyn Disk>), BlockError> {
+    pub(super) fn disk_of(&self, guid: u64) -> Result<(&Vdev, &Leaf, &Arc<dyn Disk>), BlockError> {
         let vdev = self.tops().find_map(|t| t.vdev.find_leaf(guid));
         let found = vdev.and_then(|vdev| match &vdev.body {
             Body::Leaf(leaf) => leaf.disk().map(|disk| (vdev, leaf, disk)),
@@ -217,15 +194,7 @@ impl Tree {
     pub fn distrust(&self, guid: u64, error: &DiskError) {
         let Ok((_, leaf, _)) = self.disk_of(guid) else { return };
         let lost = leaf.writes().flusher.distrust(error);
-        lost.into_iter().for_each(|(first, last)| leaf.writes().miss(first, last));
-    }
-
-    /// Forgets what the leaf `guid` missed: it has been put right.
-    pub fn forget_missed(&self, guid: u64) {
-        if let Ok((_, leaf, _)) = self.disk_of(guid) {
-            leaf.writes().missed().clear();
-            leaf.writes().flusher.forgive();
-        }
+        lost.into_iter().for_each(|(first, last)| leaf.writes().dtl().dirty(first, last, false));
     }
 
     /// Whether a top-level vdev is one device.
@@ -233,23 +202,9 @@ impl Tree {
         self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_)))
     }
 
-    /// Whether no device of a top-level vdev has missed anything since group `birth`.
-    pub(super) fn has_all_since(&self, vdev: u32, birth: Txg) -> bool {
-        self.top_at(vdev).is_some_and(|t| t.vdev.has_all_since(birth))
-    }
-
     /// Whether enough devices of a top-level vdev are there to keep what is written to it.
     pub fn can_keep(&self, vdev: u32) -> bool {
         self.top_at(vdev).is_some_and(|t| t.vdev.can_keep())
-    }
-
-    /// The leaves that missed writes since the pool was opened, by GUID, and in which transaction groups.
-    pub fn missed(&self) -> Vec<(u64, Missed)> {
-        let mut out = Vec::new();
-        for top in self.tops() {
-            top.vdev.collect_missed(&mut out);
-        }
-        out
     }
 
     /// Whether top-level vdev `vdev` is of a kind whose disks can be told what is no longer needed.
@@ -323,29 +278,29 @@ impl Vdev {
         })
     }
 
-    /// Whether what is written here stays: not the stale leaf that a resilver has not finished with.
-    fn is_fresh(&self) -> bool {
+    /// Whether a device here takes new blocks and keeps them. The DTL of earlier txgs does not matter to those.
+    fn is_writable(&self) -> bool {
         match &self.body {
-            Body::Leaf(leaf) => leaf.present() && !leaf.is_stale(),
-            Body::Mirror(children) => children.iter().any(Vdev::is_fresh),
+            Body::Leaf(leaf) => leaf.present(),
+            Body::Mirror(children) => children.iter().any(Vdev::is_writable),
             Body::DraidSpare { .. } => false,
             _ => true,
         }
     }
 
-    /// Whether some of what was written in these groups may be missing here.
-    fn lacks(&self, groups: &[(Txg, Txg)]) -> bool {
+    /// Whether some of what was written in these txgs, since the pool was opened, is missing here.
+    fn lacks(&self, txgs: &Dtl) -> bool {
         match &self.body {
-            Body::Leaf(leaf) => leaf.writes().has_missed_of(groups),
-            Body::Mirror(children) => children.iter().filter(|c| c.is_fresh()).all(|c| c.lacks(groups)),
-            _ => self.children().iter().any(|c| c.lacks(groups)),
+            Body::Leaf(leaf) => leaf.writes().dtl().failed().intersects(txgs),
+            Body::Mirror(children) => children.iter().filter(|c| c.is_writable()).all(|c| c.lacks(txgs)),
+            _ => self.children().iter().any(|c| c.lacks(txgs)),
         }
     }
 
     /// Whether anything written here can be kept: enough devices are there.
     pub(super) fn can_keep(&self) -> bool {
         match &self.body {
-            Body::Leaf(_) | Body::Mirror(_) => self.is_fresh(),
+            Body::Leaf(_) | Body::Mirror(_) => self.is_writable(),
             Body::Raidz(v) => v.children.iter().filter(|c| !c.can_keep()).count() as u64 <= v.nparity,
             Body::Draid { map, children } => {
                 children.iter().filter(|c| !c.can_keep()).count() as u64 <= map.layout().nparity
@@ -372,46 +327,23 @@ impl Vdev {
                 _ => return Ok(()),
             };
             let answers = join_all(children.iter().map(|c| c.flush(place, here))).await;
-            let (mut worst, mut lost) = (None, Vec::new());
+            let (mut worst, mut lost) = (None, Dtl::default());
             let failed: Vec<bool> = answers.iter().map(Result::is_err).collect();
             for (child, error) in children.iter().zip(answers).filter_map(|(c, answer)| Some((c, answer.err()?))) {
-                child.collect_missed(&mut lost);
+                child.collect_failed(&mut lost);
                 note(&mut worst, error);
             }
-            let groups: Missed = lost.into_iter().flat_map(|(_, groups)| groups).collect();
-            // What only a stale side has kept is not kept.
-            let is_kept = |(child, failed): &(&Vdev, bool)| child.is_fresh() && !failed && !child.lacks(&groups);
+            let is_kept = |(child, failed): &(&Vdev, bool)| child.is_writable() && !failed && !child.lacks(&lost);
             let gone = children.len() - children.iter().zip(failed).filter(is_kept).count();
             worst.filter(|_| gone > nparity).map_or(Ok(()), Err)
         })
     }
 
-    /// Whether no device below has missed anything since group `birth`.
-    fn has_all_since(&self, birth: Txg) -> bool {
-        match &self.body {
-            Body::Leaf(leaf) => leaf.has_all_since(birth),
-            Body::Mirror(_) | Body::Raidz(_) | Body::Draid { .. } => {
-                self.children().iter().all(|c| c.has_all_since(birth))
-            }
-            _ => false,
-        }
-    }
-
-    fn find_leaf(&self, guid: u64) -> Option<&Vdev> {
+    pub(super) fn find_leaf(&self, guid: u64) -> Option<&Vdev> {
         match &self.body {
             Body::Leaf(_) if self.guid == guid => Some(self),
             _ => self.children().iter().find_map(|c| c.find_leaf(guid)),
         }
-    }
-
-    fn collect_missed(&self, out: &mut Vec<(u64, Missed)>) {
-        if let Body::Leaf(leaf) = &self.body {
-            let missed = leaf.writes().missed().clone();
-            if !missed.is_empty() {
-                out.push((self.guid, missed));
-            }
-        }
-        self.children().iter().for_each(|c| c.collect_missed(out));
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'_, u64> {
@@ -444,14 +376,14 @@ async fn write_mirror(
     let (mut worst, mut kept) = (None, false);
     for (child, answer) in children.iter().zip(answers) {
         match answer {
-            Ok(()) => kept |= child.is_fresh(),
+            Ok(()) => kept |= child.is_writable(),
             Err(error) => note(&mut worst, error),
         }
     }
     if kept {
         return Ok(());
     }
-    Err(worst.unwrap_or(refused(place, "a vdev of which every part is out of date")))
+    Err(worst.unwrap_or(refused(place, "a vdev of which every part is missing")))
 }
 
 impl RaidzVdev {
@@ -512,20 +444,20 @@ async fn write_rows(
         match children.get(column.child) {
             Some(child) => {
                 let answer = child.write(job, place, column.offset_bytes, bytes).await;
-                (number, child.is_fresh(), answer)
+                (number, child.is_writable(), answer)
             }
             None => (number, false, Err(refused(place, "a child that is not there"))),
         }
     });
     let (mut lost, mut worst) = (vec![0; map.rows.len()], None);
-    for (number, is_fresh, answer) in join_all(writes).await {
-        lost[number] += usize::from(!is_fresh || answer.is_err());
+    for (number, is_writable, answer) in join_all(writes).await {
+        lost[number] += usize::from(!is_writable || answer.is_err());
         answer.err().into_iter().for_each(|error| note(&mut worst, error));
     }
     if lost.into_iter().all(|columns| columns <= map.nparity) {
         return Ok(());
     }
-    Err(worst.unwrap_or(refused(place, "a vdev of which too many parts are out of date")))
+    Err(worst.unwrap_or(refused(place, "a vdev of which too many parts are missing")))
 }
 
 impl Leaf {
@@ -539,7 +471,7 @@ impl Leaf {
         data: Bytes,
     ) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else {
-            self.writes().miss(job.txg, job.txg);
+            self.writes().dtl().dirty(job.txg, job.txg, false);
             let devices = vec![vdev.name.clone()];
             return Err(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices });
         };
@@ -553,9 +485,10 @@ impl Leaf {
             self.writes().repaired_bytes.fetch_add(len, Ordering::Relaxed);
         }
         answer.map_err(|error| {
-            // Who scrubs goes on as if all were right now; others will meet it again.
-            if !job.repair || class == Priority::Scrub {
-                self.writes().miss(job.txg, job.txg);
+            // A scrub continues as after a repair; another reader finds the wrong bytes again.
+            let scrub = job.repair && class == Priority::Scrub;
+            if !job.repair || scrub {
+                self.writes().dtl().dirty(job.txg, job.txg, scrub);
             }
             self.tell(vdev.guid, What::Write(&error), (on_device(offset), len), job.about, class);
             device(place, vdev, error)
@@ -566,7 +499,7 @@ impl Leaf {
         let Some(disk) = self.disk() else { return Ok(()) };
         let writes = self.writes();
         let lost = |(first, last): Groups, news: Option<&DiskError>| {
-            writes.miss(first, last);
+            writes.dtl().dirty(first, last, false);
             if let Some(error) = news {
                 writes.write_errors.fetch_add(1, Ordering::Relaxed);
                 self.tell(vdev.guid, What::Flush(error), (0, 0), About::default(), Priority::Sync);

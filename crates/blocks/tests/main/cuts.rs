@@ -183,14 +183,16 @@ fn a_failed_flush_is_not_forgiven() {
         for _ in 0..3 {
             assert_eq!(bench.world.run(blocks.flush()).unwrap().is_ok(), bears);
         }
-        assert_eq!(blocks.tree().missed(), [(100, vec![(TXG, TXG)])]);
+        assert_eq!(blocks.tree().dtls(), [(100, vec![(TXG, TXG)].into())].into());
         assert_eq!(bench.disks[0].stats().flushes, 1);
         write(&bench, &blocks, &data, &options()).unwrap();
         assert_eq!(bench.world.run(blocks.flush()).unwrap().is_ok(), bears);
         assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
         assert_eq!(blocks.tree().health()[0].counts.reads, u64::from(!bears), "asked last");
-        blocks.tree().forget_missed(100);
-        bench.world.run(blocks.flush()).unwrap().unwrap();
-        assert!(blocks.tree().missed().is_empty());
+        assert_eq!(
+            blocks.tree().excise_dtl(100, weir_format::Txg(u64::MAX)),
+            None,
+            "no scrub proves that it kept them"
+        );
     }
 }

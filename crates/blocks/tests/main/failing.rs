@@ -51,7 +51,7 @@ fn what_one_refused_and_another_lost_is_not_stable() {
 
 /// A device that failed a flush is given more, and none of that is believed to be there.
 #[test]
-fn what_a_device_takes_after_a_failed_flush_counts_as_missed() {
+fn what_a_device_takes_after_a_failed_flush_goes_into_its_dtl() {
     let bench = Bench::new(2, 2, Timing::Nvme);
     let blocks = pool_of(&bench, VdevKind::Mirror, 12, 2, &[]);
     write(&bench, &blocks, &pattern(4096, 1), &options()).unwrap();
@@ -60,7 +60,7 @@ fn what_a_device_takes_after_a_failed_flush_counts_as_missed() {
     let next = WriteOptions { txg: Txg(TXG.0 + 1), ..options() };
     write(&bench, &blocks, &pattern(4096, 2), &next).unwrap();
     assert!(flush(&bench, &blocks));
-    assert_eq!(blocks.tree().missed(), [(100, vec![(TXG, next.txg)])]);
+    assert_eq!(blocks.tree().dtls(), [(100, vec![(TXG, next.txg)].into())].into());
     fail(&bench, 1, 0);
     write(&bench, &blocks, &pattern(4096, 3), &next).unwrap();
     assert!(!flush(&bench, &blocks), "the other side alone refused it");
@@ -76,24 +76,23 @@ fn a_device_whose_labels_were_not_flushed_is_not_believed() {
         let error = DiskError::Os { op: Op::Flush, offset: 0, len: 0, errno: 5 };
         blocks.tree().distrust(100, &error);
         assert_eq!(flush(&bench, &blocks), bears);
-        assert_eq!(blocks.tree().missed(), [(100, vec![(TXG, TXG)])]);
+        assert_eq!(blocks.tree().dtls(), [(100, vec![(TXG, TXG)].into())].into());
     }
 }
 
-/// A stale device, which a resilver will write anew, keeps no column for good.
+/// A column on a device whose DTL has earlier txgs is kept, so one other device may fail.
 #[test]
-fn what_went_to_a_stale_column_is_not_kept() {
+fn a_dtl_of_earlier_txgs_costs_a_new_block_no_redundancy() {
     let bench = Bench::new(3, 3, Timing::Nvme);
     let mut leaves = bench.leaves(0..3, &[]);
-    leaves[2].stale = true;
+    leaves[2].dtl = vec![(Txg(1), Txg(TXG.0 - 1))].into();
     let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves)]);
     open(&blocks, 1);
-    write(&bench, &blocks, &pattern(64 << 10, 1), &options()).unwrap();
+    fail(&bench, 0, 0);
+    let data = pattern(64 << 10, 2);
+    let pointer = write(&bench, &blocks, &data, &options()).unwrap();
     assert!(flush(&bench, &blocks));
-    fail(&bench, 0, 0);
-    assert!(write(&bench, &blocks, &pattern(64 << 10, 2), &options()).is_err());
-    fail(&bench, 0, 0);
-    assert!(!flush(&bench, &blocks));
+    assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
 }
 
 /// A block that goes on in the next group of a dRAID vdev is two rows, each of which bears a missing disk.
@@ -119,7 +118,7 @@ fn each_row_of_draid_bears_a_missing_disk() {
     }
 }
 
-/// What a scrub could not put right is missed; who only stumbled on it leaves that to the next.
+/// A repair that fails under a scrub goes into the DTL, and stays there until a scrub repairs the block.
 #[test]
 fn a_repair_that_fails_under_a_scrub_is_on_record() {
     for (kind, disks) in [(VdevKind::Mirror, 2usize), (raidz(1), 3)] {
@@ -131,8 +130,11 @@ fn a_repair_that_fails_under_a_scrub_is_on_record() {
         bench.disks[1].lay(Fault::Rot { offset: FRONT, len: 16 << 20, bits: 60_000 });
         fail(&bench, 1, 1);
         assert_eq!(scrub(&bench, &blocks, &pointer), data);
-        assert_eq!(blocks.tree().missed(), [(101, vec![(TXG, TXG)])], "{kind:?}");
+        assert_eq!(blocks.tree().dtls(), [(101, vec![(TXG, TXG)].into())].into(), "{kind:?}");
+        assert_eq!(blocks.tree().excise_dtl(101, TXG), Some(vec![(TXG, TXG)].into()), "this scrub did not repair it");
+        blocks.tree().begin_scrub();
         assert_eq!(scrub(&bench, &blocks, &pointer), data);
+        assert_eq!(blocks.tree().excise_dtl(101, TXG), Some(Default::default()));
         assert_eq!(blocks.tree().health()[1].counts.repaired_bytes, if disks == 2 { 64 << 10 } else { 32 << 10 });
     }
 }
@@ -146,7 +148,7 @@ fn a_wrong_parity_that_stood_in_for_a_stale_column_is_put_right() {
     let pointer = write(&bench, &whole, &data, &options()).unwrap();
     let columns = Map::new(pointer.dva(0).offset_bytes, 64 << 10, 12, 3, 1).rows.remove(0).columns;
     let mut leaves = bench.leaves(0..3, &[]);
-    leaves[columns[1].child].dtl = vec![(TXG, TXG)];
+    leaves[columns[1].child].dtl = vec![(TXG, TXG)].into();
     let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves)]);
     open(&blocks, 1);
     let request = Request::internal("test");

@@ -107,7 +107,7 @@ fn stale_children_are_last_but_not_least() {
     bench.write_rows(&map, &data);
     let bp = pointer(&[(0, 0, 16 << 10)], false, &data);
     let mut leaves = bench.leaves(0..4, &[]);
-    leaves[1].dtl = vec![(weir_format::Txg(40), weir_format::Txg(60))];
+    leaves[1].dtl = vec![(weir_format::Txg(40), weir_format::Txg(60))].into();
     let blocks = bench.blocks(vec![top(0, raidz(1), 12, leaves.clone())]);
     assert_eq!(bench.read(&blocks, &bp).unwrap(), data);
     assert_eq!(blocks.tree().health()[1].counts.reads, 0, "rebuilt from parity instead");

@@ -9,6 +9,7 @@ mod datasets;
 mod dedup;
 mod devices;
 mod diff;
+mod dtls;
 mod elsewhere;
 mod encrypted;
 mod events;

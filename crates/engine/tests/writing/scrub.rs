@@ -59,29 +59,25 @@ fn a_scrub_puts_a_whole_device_right() {
     }
 }
 
-/// A device was away while the pool was written; a scrub brings it up to date, and what it missed is forgotten.
+/// A device was away while the pool was written; a scrub brings it up to date, and excises its DTL.
 #[test]
-fn a_scrub_ends_what_a_device_missed() {
-    let (dir, machine) = pool("missed", Layout::Mirror, 2);
-    let rq = &Request::internal("test");
+fn a_scrub_excises_the_dtl_of_a_device_that_was_away() {
+    let (dir, machine) = pool("dtl", Layout::Mirror, 2);
     let (there, away) = (dir.join("a1"), dir.with_extension("away"));
     std::fs::rename(&there, &away).unwrap();
-    let missed = async || {
-        let pool = read_only(&machine, &dir).await;
-        weir_pool::dtl::read_all(rq, &pool.mos, &pool.tree).await.len()
-    };
+    let dtls = async || read_only(&machine, &dir).await.dtls().len();
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
         work::write_object(&engine, "tank", 300, 5).await.unwrap();
         engine.export().await.unwrap();
         std::fs::rename(&away, &there).unwrap();
-        assert_eq!(missed().await, 1);
+        assert_eq!(dtls().await, 1);
         let engine = import(&machine, &dir).await.unwrap();
         engine.scrub_start().await.unwrap();
         let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
         assert!(done.is_finished() && done.scan.errors == 0 && done.scan.processed_bytes > 100_000, "{done:?}");
         engine.export().await.unwrap();
-        assert_eq!(missed().await, 0);
+        assert_eq!(dtls().await, 0);
     });
     zdb::demand_clean(&dir, "tank");
     std::fs::remove_file(dir.join("a0")).unwrap();
@@ -92,15 +88,11 @@ fn a_scrub_ends_what_a_device_missed() {
 /// What a snapshot had goes to the next one when it is destroyed, which the scrub may have behind it: then a device may still
 /// lack it, whatever the scrub says.
 #[test]
-fn what_was_missed_is_kept_where_blocks_may_have_passed_a_scrub_by() {
+fn a_dtl_is_kept_where_blocks_may_have_passed_a_scrub_by() {
     let (dir, machine) = pool("passed", Layout::Mirror, 2);
-    let rq = &Request::internal("test");
     let (there, away) = (dir.join("a1"), dir.with_extension("away"));
     std::fs::rename(&there, &away).unwrap();
-    let missed = async || {
-        let pool = read_only(&machine, &dir).await;
-        weir_pool::dtl::read_all(rq, &pool.mos, &pool.tree).await.len()
-    };
+    let dtls = async || read_only(&machine, &dir).await.dtls().len();
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
         work::write_object(&engine, "tank", 300, 5).await.unwrap();
@@ -118,7 +110,7 @@ fn what_was_missed_is_kept_where_blocks_may_have_passed_a_scrub_by() {
             let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
             assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
             engine.export().await.unwrap();
-            assert_eq!(missed().await, left, "destroys {destroys}");
+            assert_eq!(dtls().await, left, "destroys {destroys}");
         }
     });
     zdb::demand_clean(&dir, "tank");

@@ -1,0 +1,365 @@
+//! Dirty time logs: the transaction groups whose writes a vdev may lack.
+//!
+//! ```text
+//!   opened     as the MOS and the labels have it when the pool is opened
+//!   failed     writes that the leaf refused, or could not keep, since then
+//!   scrub      of those, the repairs of a scrub          (OpenZFS `DTL_SCRUB`)
+//!              opened ∪ failed = what the leaf lacks     (OpenZFS `DTL_MISSING`)
+//! ```
+//!
+//! A scrub that found or put right every block born up to some txg ends a leaf's DTL, but for the repairs that failed.
+//! It does not if the DTL has later txgs, nor after a failed flush: the operating system may answer reads from its page
+//! cache with bytes that the device never kept.
+//!
+//! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_reassess`, `vdev_dtl_should_excise`).
+
+use super::{Body, Tree, Vdev};
+use std::collections::BTreeMap;
+use std::fmt;
+use weir_format::Txg;
+
+/// A set of txgs: disjoint inclusive ranges, ascending, that do not touch each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dtl(Vec<(Txg, Txg)>);
+
+impl Dtl {
+    /// Every txg.
+    pub fn all() -> Self {
+        Dtl(vec![(Txg(0), Txg(u64::MAX))])
+    }
+
+    /// Whether it has no txg.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The ranges in ascending order, first and last txg of each.
+    pub fn ranges(&self) -> &[(Txg, Txg)] {
+        &self.0
+    }
+
+    /// The last txg of the set.
+    pub fn max(&self) -> Option<Txg> {
+        self.0.last().map(|range| range.1)
+    }
+
+    /// Whether it has `txg`.
+    pub fn contains(&self, txg: Txg) -> bool {
+        self.0.iter().any(|(first, last)| (*first..=*last).contains(&txg))
+    }
+
+    /// Whether it has any txg of `other`.
+    pub fn intersects(&self, other: &Dtl) -> bool {
+        self.0.iter().any(|(from, to)| other.0.iter().any(|(first, last)| from <= last && first <= to))
+    }
+
+    /// Adds the txgs from `first` to `last`, both included. Returns whether any of them is new.
+    pub fn add(&mut self, first: Txg, last: Txg) -> bool {
+        assert!(first <= last, "a range of txgs that ends before it begins");
+        if self.0.iter().any(|(from, to)| *from <= first && last <= *to) {
+            return false;
+        }
+        // Ranges that overlap or touch become one.
+        let apart = |&(from, to): &(Txg, Txg)| to.0.saturating_add(1) < first.0 || last.0.saturating_add(1) < from.0;
+        let touching = self.0.iter().filter(|range| !apart(range));
+        let joined = touching.fold((first, last), |(a, b), &(from, to)| (a.min(from), b.max(to)));
+        self.0.retain(apart);
+        self.0.push(joined);
+        self.0.sort_unstable();
+        debug_assert!(self.0.windows(2).all(|pair| pair[0].1 < pair[1].0));
+        true
+    }
+
+    /// Adds the txgs of `other`. Returns whether any of them is new.
+    pub fn add_all(&mut self, other: &Dtl) -> bool {
+        other.0.iter().fold(false, |new, &(first, last)| self.add(first, last) | new)
+    }
+
+    /// The part of the set up to `last`, which is included.
+    pub fn until(&self, last: Txg) -> Dtl {
+        let ranges = self.0.iter().filter(|range| range.0 <= last);
+        Dtl(ranges.map(|&(from, to)| (from, to.min(last))).collect())
+    }
+
+    /// The txgs that more than `tolerated` of the sets have: with a vdev's children and as many as its redundancy bears,
+    /// those of which the vdev cannot give all blocks.
+    pub fn in_more_than<'a>(tolerated: usize, sets: impl IntoIterator<Item = &'a Dtl>) -> Dtl {
+        let mut edges = Vec::new();
+        for (first, last) in sets.into_iter().flat_map(|set| &set.0) {
+            edges.push((u128::from(first.0), 1i64));
+            edges.push((u128::from(last.0) + 1, -1));
+        }
+        edges.sort_unstable();
+        let mut out = Dtl::default();
+        let mut depth = 0;
+        let mut edges = edges.into_iter().peekable();
+        while let Some((at, step)) = edges.next() {
+            depth += step;
+            let end = edges.peek().map_or(at, |next| next.0);
+            if depth > tolerated as i64 && at < end {
+                out.add(Txg(at as u64), Txg((end - 1) as u64));
+            }
+        }
+        out
+    }
+}
+
+impl From<Vec<(Txg, Txg)>> for Dtl {
+    fn from(ranges: Vec<(Txg, Txg)>) -> Self {
+        let mut out = Dtl::default();
+        for (first, last) in ranges {
+            out.add(first, last);
+        }
+        out
+    }
+}
+
+/// Ranges that [`Dtl`]'s text names; of more it gives the number.
+const RANGES_SHOWN: usize = 4;
+
+/// `txg 7`, `txgs 120-340, 351`.
+impl fmt::Display for Dtl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let single = matches!(self.0[..], [(first, last)] if first == last);
+        f.write_str(if single { "txg" } else { "txgs" })?;
+        for (i, (first, last)) in self.0.iter().take(RANGES_SHOWN).enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            match last.0 {
+                last if last == first.0 => write!(f, "{comma} {last}")?,
+                u64::MAX => write!(f, "{comma} from {} on", first.0)?,
+                last => write!(f, "{comma} {}-{last}", first.0)?,
+            }
+        }
+        match self.0.len().saturating_sub(RANGES_SHOWN) {
+            0 => Ok(()),
+            1 => f.write_str(" and 1 more range"),
+            more => write!(f, " and {more} more ranges"),
+        }
+    }
+}
+
+/// The DTL of a leaf, by where it comes from.
+#[derive(Debug, Default)]
+pub(super) struct LeafDtl {
+    opened: Dtl,
+    failed: Dtl,
+    scrub: Dtl,
+}
+
+impl LeafDtl {
+    pub fn new(opened: Dtl) -> Self {
+        LeafDtl { opened, ..LeafDtl::default() }
+    }
+
+    /// All txgs whose writes the leaf lacks.
+    pub fn missing(&self) -> Dtl {
+        let mut all = self.opened.clone();
+        all.add_all(&self.failed);
+        all
+    }
+
+    pub fn contains(&self, txg: Txg) -> bool {
+        self.opened.contains(txg) || self.failed.contains(txg)
+    }
+
+    /// Whether it has a txg after `birth`.
+    pub fn reaches_beyond(&self, birth: Txg) -> bool {
+        self.opened.max().max(self.failed.max()).is_some_and(|last| last > birth)
+    }
+
+    /// The txgs of writes that the leaf refused or lost since the pool was opened.
+    pub fn failed(&self) -> &Dtl {
+        &self.failed
+    }
+
+    /// The leaf lacks these txgs from now on; `scrub` if a repair of a scrub failed.
+    pub fn dirty(&mut self, first: Txg, last: Txg, scrub: bool) {
+        self.failed.add(first, last);
+        if scrub {
+            self.scrub.add(first, last);
+        }
+    }
+
+    /// A scrub begins: repairs that failed in earlier ones are tried again.
+    pub fn begin_scrub(&mut self) {
+        self.scrub = Dtl::default();
+    }
+
+    /// A scrub has found or put right every block born up to `scrubbed`: what is left are the repairs that failed. `None`
+    /// if the DTL has txgs after `scrubbed`: then nothing is changed.
+    pub fn excise(&mut self, scrubbed: Txg) -> Option<Dtl> {
+        if self.reaches_beyond(scrubbed) {
+            return None;
+        }
+        self.opened = Dtl::default();
+        self.failed = std::mem::take(&mut self.scrub);
+        Some(self.failed.clone())
+    }
+}
+
+impl Tree {
+    /// The DTLs that are not empty, by the GUID of their leaf.
+    pub fn dtls(&self) -> BTreeMap<u64, Dtl> {
+        let mut out = BTreeMap::new();
+        for top in self.tops() {
+            top.vdev.collect_dtls(&mut out);
+        }
+        out
+    }
+
+    /// The leaves that failed a flush: whatever they take from then on may be lost.
+    pub fn unflushed(&self) -> Vec<u64> {
+        let mut out = Vec::new();
+        self.tops().for_each(|top| top.vdev.collect_unflushed(&mut out));
+        out
+    }
+
+    /// Adds `txg` to the DTL of the leaf `guid`, if there is such a leaf.
+    pub fn dirty_dtl(&self, guid: u64, txg: Txg) {
+        let vdev = self.tops().find_map(|t| t.vdev.find_leaf(guid));
+        if let Some(Body::Leaf(leaf)) = vdev.map(|vdev| &vdev.body) {
+            leaf.writes().dtl().dirty(txg, txg, false);
+        }
+    }
+
+    /// A scrub of all leaves begins: their DTLs take note of its failed repairs from here on.
+    pub fn begin_scrub(&self) {
+        self.tops().for_each(|top| top.vdev.begin_scrub());
+    }
+
+    /// A scrub has found or put right all that the leaf `guid` holds of blocks born up to `scrubbed`: takes that out of its
+    /// DTL, and returns what is left. `None`, and nothing changes, if the leaf is not there, its DTL has later txgs, or it
+    /// failed a flush: that its bytes were read since does not prove that the device has them.
+    pub fn excise_dtl(&self, guid: u64, scrubbed: Txg) -> Option<Dtl> {
+        let (_, leaf, _) = self.disk_of(guid).ok()?;
+        if leaf.writes().flusher.has_failed() {
+            return None;
+        }
+        leaf.writes().dtl().excise(scrubbed)
+    }
+
+    /// Whether no DTL of a top-level vdev's leaves has a txg after `birth`.
+    pub(super) fn has_all_since(&self, vdev: u32, birth: Txg) -> bool {
+        self.top_at(vdev).is_some_and(|t| t.vdev.has_all_since(birth))
+    }
+}
+
+impl Vdev {
+    /// Whether no DTL below has a txg after `birth`.
+    fn has_all_since(&self, birth: Txg) -> bool {
+        match &self.body {
+            Body::Leaf(leaf) => leaf.has_all_since(birth),
+            Body::Mirror(_) | Body::Raidz(_) | Body::Draid { .. } => {
+                self.children().iter().all(|c| c.has_all_since(birth))
+            }
+            _ => false,
+        }
+    }
+
+    fn collect_dtls(&self, out: &mut BTreeMap<u64, Dtl>) {
+        if let Body::Leaf(leaf) = &self.body {
+            let dtl = leaf.writes().dtl().missing();
+            if !dtl.is_empty() {
+                out.insert(self.guid, dtl);
+            }
+        }
+        self.children().iter().for_each(|c| c.collect_dtls(out));
+    }
+
+    /// Adds the txgs whose writes leaves below refused or lost since the pool was opened.
+    pub(super) fn collect_failed(&self, out: &mut Dtl) {
+        if let Body::Leaf(leaf) = &self.body {
+            out.add_all(leaf.writes().dtl().failed());
+        }
+        self.children().iter().for_each(|c| c.collect_failed(out));
+    }
+
+    fn collect_unflushed(&self, out: &mut Vec<u64>) {
+        if let Body::Leaf(leaf) = &self.body {
+            out.extend(leaf.writes().flusher.has_failed().then_some(self.guid));
+        }
+        self.children().iter().for_each(|c| c.collect_unflushed(out));
+    }
+
+    fn begin_scrub(&self) {
+        if let Body::Leaf(leaf) = &self.body {
+            leaf.writes().dtl().begin_scrub();
+        }
+        self.children().iter().for_each(Vdev::begin_scrub);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn dtl(ranges: &[(u64, u64)]) -> Dtl {
+        Dtl::from(ranges.iter().map(|(first, last)| (Txg(*first), Txg(*last))).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_dtl_is_shown_as_ranges_of_txgs() {
+        assert_eq!(dtl(&[(7, 7)]).to_string(), "txg 7");
+        assert_eq!(dtl(&[(120, 340), (351, 351)]).to_string(), "txgs 120-340, 351");
+        assert_eq!(Dtl::all().to_string(), "txgs from 0 on");
+        let many: Vec<(u64, u64)> = (0..6).map(|n| (n * 10, n * 10)).collect();
+        assert_eq!(dtl(&many).to_string(), "txgs 0, 10, 20, 30 and 2 more ranges");
+    }
+
+    #[test]
+    fn a_scrub_excises_a_dtl_but_for_repairs_that_failed() {
+        let mut leaf = LeafDtl::new(dtl(&[(10, 20)]));
+        leaf.dirty(Txg(30), Txg(31), false);
+        assert!(leaf.excise(Txg(30)).is_none() && leaf.contains(Txg(15)), "it has txgs after the scrub's last");
+        leaf.begin_scrub();
+        leaf.dirty(Txg(12), Txg(12), true);
+        assert_eq!(leaf.excise(Txg(31)), Some(dtl(&[(12, 12)])));
+        assert_eq!(leaf.missing(), dtl(&[(12, 12)]));
+        leaf.begin_scrub();
+        assert_eq!(leaf.excise(Txg(40)), Some(Dtl::default()));
+    }
+
+    #[test]
+    fn redundancy_bears_as_many_dtls_as_it_tolerates() {
+        let sets = [dtl(&[(10, 20)]), dtl(&[(15, 30)]), Dtl::all()];
+        assert_eq!(Dtl::in_more_than(1, &sets), dtl(&[(10, 30)]));
+        assert_eq!(Dtl::in_more_than(2, &sets), dtl(&[(15, 20)]));
+        assert_eq!(Dtl::in_more_than(3, &sets), Dtl::default());
+        assert_eq!(Dtl::in_more_than(0, &sets), Dtl::all());
+    }
+
+    proptest! {
+        #[test]
+        fn like_a_set_of_txgs(
+            sets in proptest::collection::vec(proptest::collection::vec((0u64..60, 0u64..12), 0..6), 0..5),
+            tolerated in 0usize..4,
+        ) {
+            let dtls: Vec<Dtl> = sets.iter().map(|set| {
+                let mut out = Dtl::default();
+                let mut model = BTreeSet::new();
+                for (first, more) in set {
+                    let range = *first..=first + more;
+                    let new = range.clone().any(|txg| !model.contains(&txg));
+                    model.extend(range);
+                    assert_eq!(out.add(Txg(*first), Txg(first + more)), new);
+                }
+                (0..90).for_each(|txg| assert_eq!(out.contains(Txg(txg)), model.contains(&txg)));
+                let early = out.until(Txg(30));
+                (0..90).for_each(|txg| assert_eq!(early.contains(Txg(txg)), txg <= 30 && model.contains(&txg)));
+                assert_eq!(out.max().map(|txg| txg.0), model.last().copied());
+                out
+            }).collect();
+            let lost = Dtl::in_more_than(tolerated, &dtls);
+            for txg in 0..90 {
+                let lacking = dtls.iter().filter(|dtl| dtl.contains(Txg(txg))).count();
+                prop_assert_eq!(lost.contains(Txg(txg)), lacking > tolerated);
+            }
+            for (a, b) in dtls.iter().zip(dtls.iter().skip(1)) {
+                let both = (0..90).any(|txg| a.contains(Txg(txg)) && b.contains(Txg(txg)));
+                prop_assert_eq!(a.intersects(b), both);
+            }
+        }
+    }
+}

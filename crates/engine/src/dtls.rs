@@ -1,0 +1,223 @@
+//! DTLs on their way into the MOS: which txgs each leaf lacks, so that the next import knows what is old on it.
+//!
+//! ```text
+//!   devices' DTLs ([`weir_blocks::Tree::dtls`]) ─┐
+//!   leaves that are not there: this txg ─────────┼─► what is new ─► space map of the leaf ─► `DTL` in its configuration
+//!   a scrub that ended: less ────────────────────┘
+//! ```
+//!
+//! A leaf that is not there, or refused a write, lacks the txg's blocks. Its DTL is a space map in the MOS whose segments
+//! are txgs; the configuration names it. It is written in the txg itself: an uberblock that is true leads to a MOS that has
+//! its gaps on record. Writes that fail only while the MOS is being written are on record with the next txg; a leaf that
+//! failed a flush fails every later one, so each txg is on record for it beforehand.
+//!
+//! A scrub without errors, from its beginning in this process, excises what it covered, but not for sides of mirrors below
+//! RAID-Z: of those it reads one only. Nor does it where blocks may have passed it by: a clone shares them with a file that
+//! the scrub has behind it, a snapshot that is destroyed leaves them to the next.
+//!
+//! A space map stays when its DTL is empty, as in OpenZFS.
+//!
+//! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`, `vdev_dtl_should_excise`).
+
+use super::labels;
+use super::syncing::Syncing;
+use std::collections::BTreeSet;
+use weir_blocks::Dtl;
+use weir_dmu::space_map::{self, Style};
+use weir_format::space_map::{SpaceKind, SpaceSegment};
+use weir_format::{NvList, ObjectId, Txg};
+use weir_pool::config::{VdevConfig, VdevKind};
+use weir_pool::dtls::Dtls;
+use weir_pool::error::PoolError;
+
+/// Bytes of a block of a DTL's space map (`zfs_vdev_dtl_sm_blksz`).
+const BLOCK_BYTES: u32 = 4 << 10;
+/// Name in a leaf's configuration (`ZPOOL_CONFIG_DTL`).
+const DTL: &str = "DTL";
+
+/// The DTL of each leaf, as the MOS has it or will have it after this txg.
+#[derive(Clone, Debug, Default)]
+pub struct LeafDtls {
+    by_leaf: Dtls,
+    /// Leaves whose space map is to be written anew.
+    dirty: BTreeSet<u64>,
+    /// Leaves that are not there.
+    absent: Vec<u64>,
+}
+
+impl LeafDtls {
+    /// The DTLs of a pool that is opened: `on_disk` as its space maps have them, `opened` with what the labels add.
+    pub fn new(on_disk: &Dtls, opened: Dtls, absent: Vec<u64>) -> Self {
+        let dirty = opened.iter().filter(|(guid, dtl)| on_disk.get(guid) != Some(dtl)).map(|(guid, _)| *guid).collect();
+        LeafDtls { by_leaf: opened, dirty, absent }
+    }
+
+    /// Whether the devices lack more than is on record.
+    pub(super) fn is_behind(&self, devices: &Dtls) -> bool {
+        devices.iter().any(|(guid, dtl)| self.by_leaf.get(guid).is_none_or(|own| own.clone().add_all(dtl)))
+    }
+
+    /// Takes over what the devices lack at the end of `txg`. Those that lack more than before may fail again before the txg
+    /// ends, so they lack all of it; so do those that are not there or have failed a flush (`unflushed`).
+    fn grow(&mut self, devices: &Dtls, unflushed: &[u64], txg: Txg) {
+        for (guid, dtl) in devices {
+            let own = self.by_leaf.entry(*guid).or_default();
+            if own.add_all(dtl) {
+                own.add(txg, txg);
+                self.dirty.insert(*guid);
+            }
+        }
+        for guid in self.absent.iter().chain(unflushed) {
+            if self.by_leaf.entry(*guid).or_default().add(txg, txg) {
+                self.dirty.insert(*guid);
+            }
+        }
+        debug_assert!(!self.is_behind(devices));
+        debug_assert!(self.absent.iter().all(|guid| self.by_leaf[guid].contains(txg)));
+    }
+
+    /// The leaves that a scrub of all blocks born up to `scrubbed` may have put right: they are there, and lack nothing
+    /// after that txg.
+    fn scrubbed(&self, scrubbed: Txg) -> Vec<u64> {
+        let ended = |dtl: &Dtl| dtl.max().is_some_and(|last| last <= scrubbed);
+        let all = self.by_leaf.iter().filter(|(guid, dtl)| ended(dtl) && !self.absent.contains(guid));
+        all.map(|(guid, _)| *guid).collect()
+    }
+
+    /// The DTL of a leaf is this from now on.
+    fn replace(&mut self, guid: u64, dtl: Dtl) {
+        if self.by_leaf.get(&guid) != Some(&dtl) {
+            self.by_leaf.insert(guid, dtl);
+            self.dirty.insert(guid);
+        }
+    }
+
+    fn segments(&self, guid: u64) -> Vec<SpaceSegment> {
+        let one = |(first, last): &(Txg, Txg)| SpaceSegment {
+            kind: SpaceKind::Alloc,
+            vdev: None,
+            offset_bytes: first.0,
+            length_bytes: (last.0 - first.0).saturating_add(1),
+            words: 1,
+        };
+        self.by_leaf.get(&guid).map_or_else(Vec::new, |dtl| dtl.ranges().iter().map(one).collect())
+    }
+}
+
+/// The leaves of which a scrub does not read all that they hold: a disk and its spare or replacement below RAID-Z or dRAID.
+fn not_scrubbed(root: &VdevConfig) -> Vec<u64> {
+    let striped = |vdev: &&VdevConfig| matches!(vdev.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. });
+    let sides = root.walk().into_iter().filter(striped).flat_map(|vdev| &vdev.children).filter(|c| !c.is_leaf());
+    sides.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
+}
+
+impl Syncing<'_> {
+    /// A scrub that began in this process found right, or put right, every copy of all blocks born up to `scrubbed`: takes
+    /// those txgs out of the DTLs of the leaves that were there.
+    pub(super) fn excise_dtls(&mut self, scrubbed: Txg) -> Result<(), PoolError> {
+        let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
+        let kept = not_scrubbed(&VdevConfig::parse(&self.core.config.root).map_err(bad)?);
+        let tree = self.engine.cache.blocks().tree().clone();
+        for guid in self.core.dtls.scrubbed(scrubbed).into_iter().filter(|guid| !kept.contains(guid)) {
+            if let Some(rest) = tree.excise_dtl(guid, scrubbed) {
+                self.core.dtls.replace(guid, rest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the DTLs that changed up to this txg.
+    pub(super) async fn write_dtls(&mut self) -> Result<(), PoolError> {
+        let txg = self.change.txg();
+        let tree = self.engine.cache.blocks().tree().clone();
+        self.core.dtls.grow(&tree.dtls(), &tree.unflushed(), txg);
+        self.core.dtls.absent.iter().for_each(|guid| tree.dirty_dtl(*guid, txg));
+        for guid in self.core.dtls.dirty.clone() {
+            self.write_dtl(guid).await?;
+            self.core.dtls.dirty.remove(&guid);
+        }
+        Ok(())
+    }
+
+    async fn write_dtl(&mut self, guid: u64) -> Result<(), PoolError> {
+        let Some(leaf) = labels::find(&self.core.config.root, guid) else { return Ok(()) };
+        let known = |leaf: &NvList| leaf.get_u64(DTL).filter(|id| *id != 0);
+        let id = match known(leaf) {
+            Some(id) => ObjectId(id),
+            None => self.new_dtl(guid).await?,
+        };
+        let two_words = self.change.is_active("spacemap_v2").await?;
+        let style = Style { shift: 0, two_words, pass: 1 };
+        let segments = self.core.dtls.segments(guid);
+        let (rq, mos, tx) = (self.change.rq, &self.change.mos, self.change.tx);
+        Ok(space_map::rewrite(rq, mos, tx, id, style, &segments, None).await?)
+    }
+
+    async fn new_dtl(&mut self, guid: u64) -> Result<ObjectId, PoolError> {
+        let id = space_map::create(self.change.rq, &self.change.mos, self.change.tx, BLOCK_BYTES).await?;
+        if self.change.is_enabled("spacemap_histogram").await? {
+            self.change.count_feature("spacemap_histogram", 1).await?;
+        }
+        self.core.config.set_number(guid, DTL, id.0);
+        self.core.config_dirty = true;
+        Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dtl(first: u64, last: u64) -> Dtl {
+        vec![(Txg(first), Txg(last))].into()
+    }
+
+    fn lengths(dtls: &LeafDtls, guid: u64) -> Vec<(u64, u64)> {
+        dtls.segments(guid).iter().map(|s| (s.offset_bytes, s.length_bytes)).collect()
+    }
+
+    #[test]
+    fn a_dtl_grows_while_a_leaf_fails_or_is_absent() {
+        let mut dtls = LeafDtls::new(&Dtls::from([(7, dtl(10, 12))]), Dtls::from([(7, dtl(10, 12))]), vec![8]);
+        assert!(dtls.dirty.is_empty());
+        dtls.grow(&Dtls::from([(7, dtl(10, 12))]), &[], Txg(20));
+        assert_eq!((lengths(&dtls, 7), lengths(&dtls, 8)), (vec![(10, 3)], vec![(20, 1)]));
+        assert!(dtls.is_behind(&Dtls::from([(7, dtl(10, 13))])));
+        dtls.grow(&Dtls::from([(7, dtl(10, 13))]), &[], Txg(21));
+        assert_eq!((lengths(&dtls, 7), lengths(&dtls, 8)), (vec![(10, 4), (21, 1)], vec![(20, 2)]));
+        dtls.grow(&Dtls::from([(7, dtl(10, 13))]), &[9], Txg(22));
+        assert_eq!(lengths(&dtls, 7), [(10, 4), (21, 1)], "it did not fail again");
+        assert_eq!(lengths(&dtls, 9), [(22, 1)], "it fails every flush");
+        assert_eq!(lengths(&dtls, 6), []);
+        assert_eq!(dtls.scrubbed(Txg(20)), [0u64; 0]);
+        assert_eq!(dtls.scrubbed(Txg(30)), [7, 9], "a scrub does not put right what is not there");
+        dtls.replace(7, dtl(11, 11));
+        assert_eq!(lengths(&dtls, 7), [(11, 1)]);
+    }
+
+    #[test]
+    fn a_dtl_that_the_labels_imply_is_written() {
+        let dtls = LeafDtls::new(&Dtls::new(), Dtls::from([(7, dtl(10, 12))]), Vec::new());
+        assert!(dtls.dirty.contains(&7));
+    }
+
+    #[test]
+    fn a_scrub_does_not_read_all_sides_below_raidz() {
+        let vdev = |kind: &str, guid: u64, children: Vec<NvList>| {
+            let mut list = NvList::new();
+            list.set("type", kind);
+            list.set("guid", guid);
+            list.set("nparity", 1u64);
+            if !children.is_empty() {
+                list.set("children", children);
+            }
+            list
+        };
+        let disk = |guid| vdev("disk", guid, vec![]);
+        let pair = |guid, a, b| vdev("replacing", guid, vec![disk(a), disk(b)]);
+        let raidz = vdev("raidz", 1, vec![disk(10), pair(2, 11, 12), disk(13)]);
+        let mirror = vdev("mirror", 3, vec![disk(20), pair(4, 21, 22)]);
+        let root = VdevConfig::parse(&vdev("root", 5, vec![raidz, mirror])).unwrap();
+        assert_eq!(not_scrubbed(&root), [11, 12]);
+    }
+}
