@@ -17,8 +17,9 @@ use weir_format::ObjsetKind;
 use weir_machine::Request;
 use weir_dsl::Dir;
 use weir_pool::assemble::state;
+use weir_pool::dtls::all_by_labels;
 use weir_pool::status::{VdevState, lacking, states};
-use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan};
+use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, assemble, scan, uberblocks};
 
 const SPEC: Spec = Spec {
     command: "zpool import",
@@ -179,7 +180,9 @@ fn read_only(args: &Args) -> Result<bool, Failure> {
 
 fn describe(pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
     let tree = pool.label_tree()?;
-    let (health, all) = states(&tree, &|guid| pool.devices.contains_key(&guid));
+    let newest = uberblocks::ranked(pool, None).first().map(|uberblock| uberblock.txg).unwrap_or_default();
+    let dtls = all_by_labels(&tree, &pool.devices, newest);
+    let (health, all) = states(&tree, &|guid| pool.devices.contains_key(&guid), &dtls);
     let missing = lacking(&tree, &all);
     let mut out = format!("   pool: {}\n     id: {}\n  state: {health}", pool.config.name, pool.config.guid);
     if pool.config.state == state::DESTROYED {
@@ -195,7 +198,7 @@ fn describe(pool: &FoundPool, assembly: &Assembly) -> Result<String, Failure> {
         out.push_str(&format!("comment: {comment}\n"));
     }
     out.push_str(" config:\n\n");
-    let text = tree::text(&tree::lines(&pool.config.name, health, &tree, &all), &[], |_| Vec::new());
+    let text = tree::text(&tree::lines(&pool.config.name, health, &tree, &all, &dtls), &[], |_| Vec::new());
     // The heading has no place in this list.
     out.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
     for (heading, wanted) in [("cache", state::L2CACHE), ("spares", state::SPARE)] {
@@ -217,7 +220,7 @@ fn advice(pool: &FoundPool, health: VdevState, missing: &[String]) -> (Option<St
         return (Some(status), "it cannot be opened: bring the missing devices back".into());
     }
     if health != VdevState::Online {
-        return (Some("devices are missing; redundancy stands in for them".into()), open);
+        return (Some("devices are missing or miss writes; the others have what they lack".into()), open);
     }
     if pool.config.state == state::ACTIVE {
         let host = pool.config.hostname.as_deref().unwrap_or("another machine");

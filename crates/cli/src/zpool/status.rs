@@ -112,6 +112,10 @@ impl Report {
                 out.insert("moreinfo".into(), more_about(id).into());
             }
         }
+        let lost = pool.lost();
+        if !lost.is_empty() {
+            out.insert("lost".into(), lost.into());
+        }
         self.activity(pool, style, &mut out);
         out.insert("vdevs".into(), Value::Object(vdevs::root(pool, style)));
         for (class, name) in CLASSES {
@@ -211,6 +215,7 @@ impl Report {
                 out.push_str(&format!("   see: {}\n", more_about(id)));
             }
         }
+        pool.lost().iter().for_each(|line| out.push_str(&format!("  lost: {line}\n")));
         out.push_str(&self.activity_text());
         out.push_str("config:\n\n");
         out.push_str(&self.tree_text(pool));
@@ -276,7 +281,7 @@ impl Report {
     }
 
     fn tree_text(&self, pool: &Pool) -> String {
-        let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &pool.states);
+        let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &pool.states, &pool.dtls());
         let line = |v: &VdevConfig, state: &str| Line { guid: v.guid, ..Line::aux(v.name(), state) };
         if !self.caches.is_empty() {
             lines.push(Line::heading("cache"));
@@ -319,6 +324,7 @@ fn duration(seconds: u64) -> String {
 fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     let found = |status, action, id, unhealthy| Some(Trouble { status, action, id, unhealthy });
     let any = |state: VdevState| pool.tree.leaves().iter().any(|leaf| pool.states.get(&leaf.guid) == Some(&state));
+    let misses = !pool.dtls().is_empty();
     let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
         && FEATURES.iter().any(|f| USUAL_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
     if errors.count > 0 {
@@ -326,6 +332,13 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
             "Some files or metadata are damaged beyond repair.",
             "Restore what 'zpool status -v' lists from a backup.",
             Some("ZFS-8000-8A"),
+            true,
+        )
+    } else if !pool.lost().is_empty() {
+        found(
+            "Too few devices are there that have the blocks of some txgs: those cannot be read.",
+            "Bring the missing devices back, then run 'zpool scrub'.",
+            None,
             true,
         )
     } else if any(VdevState::Faulted) {
@@ -346,6 +359,13 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
         )
     } else if any(VdevState::Removed) {
         found("A device was taken out; the others stand in for it.", "Put the device back.", None, true)
+    } else if misses {
+        found(
+            "A device misses writes: it was away, or failed, while the pool was written.",
+            "Run 'zpool scrub': it writes what the device misses. Keep the other devices until it is done.",
+            None,
+            true,
+        )
     } else if pool.uberblock.version < VERSION_FEATURES {
         found(
             "The pool has an old on-disk version: newer features are not available.",

@@ -1,5 +1,6 @@
 //! The `config:` tree of `zpool import` and `zpool status`.
 
+use weir_pool::dtls::Dtls;
 use weir_pool::status::{States, VdevState};
 use weir_pool::{Class, VdevConfig, VdevKind};
 
@@ -30,7 +31,8 @@ impl Line {
 }
 
 /// The lines for a pool: its vdevs, then each class of its own under a heading.
-pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States) -> Vec<Line> {
+pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States, dtls: &Dtls) -> Vec<Line> {
+    let facts = &Facts { states, dtls };
     let mut out = vec![Line {
         indent: 0,
         name: pool.into(),
@@ -38,11 +40,11 @@ pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States) -
         guid: root.guid,
         note: String::new(),
     }];
-    below(root, Class::Normal, states, &mut out);
+    below(root, Class::Normal, facts, &mut out);
     for (class, heading) in [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")] {
         if root.children.iter().any(|v| shown(v, class)) {
             out.push(Line::heading(heading));
-            below(root, class, states, &mut out);
+            below(root, class, facts, &mut out);
         }
     }
     out
@@ -52,23 +54,30 @@ fn shown(vdev: &VdevConfig, class: Class) -> bool {
     vdev.class == class && !matches!(vdev.kind, VdevKind::Hole | VdevKind::Indirect)
 }
 
-fn below(root: &VdevConfig, class: Class, states: &States, out: &mut Vec<Line>) {
+/// The states and DTLs of the vdevs.
+struct Facts<'a> {
+    states: &'a States,
+    dtls: &'a Dtls,
+}
+
+fn below(root: &VdevConfig, class: Class, facts: &Facts<'_>, out: &mut Vec<Line>) {
     for vdev in root.children.iter().filter(|v| shown(v, class)) {
-        push(vdev, 2, states, out);
+        push(vdev, 2, facts, out);
     }
 }
 
-fn push(vdev: &VdevConfig, indent: usize, states: &States, out: &mut Vec<Line>) {
-    let state = states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
-    let mut note = String::new();
+fn push(vdev: &VdevConfig, indent: usize, facts: &Facts<'_>, out: &mut Vec<Line>) {
+    let state = facts.states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
+    let mut notes = Vec::new();
     let mut name = vdev.name();
     if vdev.is_leaf() && state == VdevState::Unavail {
         name = vdev.guid.to_string();
-        note = vdev.path.as_ref().map(|p| format!("was {p}")).unwrap_or_default();
+        notes.extend(vdev.path.as_ref().map(|p| format!("was {p}")));
     }
-    out.push(Line { indent, name, state: Some(state.to_string()), guid: vdev.guid, note });
+    notes.extend(facts.dtls.get(&vdev.guid).map(|dtl| format!("misses {dtl}")));
+    out.push(Line { indent, name, state: Some(state.to_string()), guid: vdev.guid, note: notes.join(", ") });
     for child in &vdev.children {
-        push(child, indent + 2, states, out);
+        push(child, indent + 2, facts, out);
     }
 }
 

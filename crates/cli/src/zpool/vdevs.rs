@@ -103,6 +103,9 @@ fn vdev(
         out.insert("not_present".into(), style.number(1));
         out.insert("was".into(), path.clone().into());
     }
+    if let Some(dtl) = pool.dtls().get(&vdev_.guid) {
+        out.insert("misses".into(), dtl.to_string().into());
+    }
     if !vdev_.children.is_empty() {
         let bytes = sizes::of_child(vdev_, bytes);
         let children = vdev_.children.iter().map(|child| vdev(pool, child, class, bytes, style, &[]));
