@@ -22,6 +22,7 @@ const CONVERTED: &[&str] = &[
     "crates/nbd/",
     "crates/fuse/",
     "crates/daemon/",
+    "crates/files/",
     "xtask/",
 ];
 

@@ -1,7 +1,7 @@
 //! Wire format of the administration socket: frames of a kind, a length and contents.
 //!
 //! ```text
-//!   kind u8 │ length u32, little-endian │ bytes        length at max_bytes MAX_BYTES, and less for max_bytes kinds
+//!   kind u8 │ length u32, little-endian │ bytes        length at most MAX_BYTES, less for most kinds
 //!
 //!   client ─► Call (once, first) · Input
 //!   server ─► Out · Err · Ask · AskBytes · End (once, last)
@@ -74,7 +74,7 @@ pub enum Frame {
     Ask(Vec<u8>),
     /// Exit code of the command.
     End(u8),
-    /// Requests the rest of the client's standard input, at max_bytes this many bytes; not read from a terminal.
+    /// Requests the rest of the client's standard input, at most this many bytes; not read from a terminal.
     AskBytes(u32),
 }
 

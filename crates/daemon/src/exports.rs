@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_dsl::props::{DatasetKind, Value};
 use weir_engine::{Datasets, Engine};
-use weir_files::tree::{Answer, Files, Member, Opener, Tree};
+use weir_files::tree::{Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
 use weir_machine::Request;
 use weir_nbd::device::{BlockExports, Device, DeviceFuture, Extent};
@@ -118,10 +118,10 @@ impl OpenPool {
 struct PoolOpener(OpenPool);
 
 impl Opener for PoolOpener {
-    fn open<'a>(&'a self, rq: &'a Request, member: &'a Member) -> Answer<'a, Arc<dyn Files>> {
+    fn open<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>> {
         async move {
-            match self.0.file_system(rq, &member.name).await {
-                Ok(files) if files.fsid() == member.id => Ok(files as Arc<dyn Files>),
+            match self.0.file_system(rq, &export.name).await {
+                Ok(files) if files.fsid() == export.id => Ok(files as Arc<dyn Files>),
                 // A new dataset has this name now.
                 Ok(_) => Err(FileError::NotFound),
                 Err(PoolError::File { source, .. }) => Err(*source),
@@ -155,7 +155,7 @@ impl Exports {
             OpenPool::ReadOnly(pool) => pool.machine.clock.clone(),
             OpenPool::Writable(engine) => engine.machine.clock.clone(),
         };
-        let tree = Arc::new(Tree::with_clock(Arc::new(PoolOpener(pool.clone())), export_members(&all), clock));
+        let tree = Arc::new(Tree::with_clock(Arc::new(PoolOpener(pool.clone())), tree_exports(&all), clock));
         let volumes = Arc::new(Volumes::default());
         volumes.renew(rq, pool, &all).await;
         Ok(Exports { pool: pool.clone(), tree, volumes })
@@ -167,7 +167,7 @@ impl Exports {
     /// If the datasets cannot be read.
     pub async fn renew(&self, rq: &Request) -> Result<(), PoolError> {
         let all = datasets(rq, &self.pool).await?;
-        self.tree.renew(export_members(&all));
+        self.tree.renew(tree_exports(&all));
         self.volumes.renew(rq, &self.pool, &all).await;
         Ok(())
     }
@@ -178,13 +178,13 @@ async fn datasets(rq: &Request, pool: &OpenPool) -> Result<Vec<DatasetInfo>, Poo
 }
 
 /// Selects file systems and their snapshots.
-fn export_members(all: &[DatasetInfo]) -> Vec<Member> {
+fn tree_exports(all: &[DatasetInfo]) -> Vec<Export> {
     let exported = all.iter().filter(|dataset| match dataset.kind {
         DatasetKind::Filesystem => true,
         DatasetKind::Snapshot => !dataset.of_volume,
         _ => false,
     });
-    exported.map(|dataset| Member { name: dataset.name.clone(), id: dataset.fsid }).collect()
+    exported.map(|dataset| Export { name: dataset.name.clone(), id: dataset.fsid }).collect()
 }
 
 /// An exported volume.

@@ -112,7 +112,7 @@ impl Service {
         let host = self.nfs_address.ip();
         let port = self.nfs_address.port();
         let (how, flag) = if self.exports.pool.is_writable() { ("rw", "") } else { ("ro", "-readonly ") };
-        let file_systems = self.exports.tree.members().into_iter().map(|member| member.name);
+        let file_systems = self.exports.tree.exports().into_iter().map(|export| export.name);
         let mounts = file_systems.filter(|name| !name.contains('@')).map(|name| {
             let source = shell_quoted(&format!("{}:/{name}", bracketed(host)));
             format!("mount -t nfs -o {how},vers=3,tcp,nolock,port={port},mountport={port} {source} /mnt")
@@ -145,7 +145,7 @@ impl Service {
 
 /// MAC key of NFS handles. It must be the same whenever and wherever this pool is served, so that clients' handles
 /// survive a restart. It is derived from the GUID of the root dataset, which was chosen at random when the pool was
-/// created and which no exports end reveals.
+/// created and which no front end reveals.
 async fn handle_key(rq: &Request, pool: &OpenPool) -> Result<[u8; 32], PoolError> {
     let root = pool.dsl(rq).await?.find(rq, &pool.name()).await?.phys.guid;
     let mut hasher = blake3::Hasher::new_derive_key("weir nfs file handles 1");

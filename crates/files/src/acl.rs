@@ -1,36 +1,37 @@
 //! Access control lists.
 //!
-//! ZFS stores NFSv4 lists: as a system attribute, or before ZPL 5 in the znode, or (if long) in an object that the znode
-//! names. A file without one, or with a *trivial* one, is what its mode says; the list is then made from the mode.
-//! POSIX lists (`acltype=posix`) are extended attributes instead: see [`crate::FileSystem::xattr`].
+//! ZFS stores NFSv4 ACLs: in a system attribute, before ZPL version 5 in the znode, or (if long) in an object that
+//! the znode references. If a file has no ACL or a *trivial* one, its mode determines access, and an equivalent ACL
+//! is computed from the mode. POSIX ACLs (`acltype=posix`) are extended attributes instead: see
+//! [`crate::FileSystem::xattr`].
 
 use crate::error::FileError;
-use crate::metadata::{Metadata, StoredAcl, lies};
+use crate::metadata::{Metadata, StoredAcl, corrupt};
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_format::ObjectId;
 use weir_format::acl::{Ace as StoredAce, decode_aces};
 use weir_machine::Request;
 
-/// Longest stored list in bytes: OpenZFS takes at most 1024 entries; the longest have 48 bytes.
-const LONGEST: u64 = 1 << 16;
+/// Maximum size of a stored ACL in bytes: OpenZFS allows 1024 entries of at most 48 bytes.
+const MAX_STORED_BYTES: u64 = 1 << 16;
 
-/// Whom an entry is about.
+/// Principal of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum AceWho {
     /// The owner.
     Owner,
     /// The owning group.
     OwningGroup,
     /// Everyone, owner and group included.
     Everyone,
-    /// A user, by number (a FUID: the upper half is the index of a domain, 0 for POSIX).
+    /// A user ID (a FUID: the upper half is a domain index, 0 for POSIX).
     User(u64),
-    /// A group, likewise.
+    /// A group ID, encoded in the same way.
     Group(u64),
 }
 
-/// An NFSv4 access control entry. The numbers are those of RFC 7530, section 6.2.1, which ZFS uses on disk.
+/// An NFSv4 access control entry. The values are those of RFC 7530, section 6.2.1, which ZFS uses on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ace {
     /// 0 allow, 1 deny, 2 audit, 3 alarm.
@@ -39,8 +40,8 @@ pub struct Ace {
     pub flags: u16,
     /// Access mask.
     pub mask: u32,
-    /// Whom.
-    pub who: Who,
+    /// Principal.
+    pub who: AceWho,
 }
 
 /// An access control list.
@@ -48,7 +49,7 @@ pub struct Ace {
 pub struct Acl {
     /// The entries, in order.
     pub entries: Vec<Ace>,
-    /// It says no more than the mode does.
+    /// The ACL is equivalent to the mode.
     pub trivial: bool,
 }
 
@@ -64,15 +65,17 @@ pub(crate) const READ_ACL: u32 = 0x2_0000;
 pub(crate) const WRITE_ACL: u32 = 0x4_0000;
 pub(crate) const WRITE_OWNER: u32 = 0x8_0000;
 pub(crate) const SYNCHRONIZE: u32 = 0x10_0000;
-/// The flag of RFC 7530 for entries about a group.
+/// RFC 7530 flag of entries about a group.
 const IDENTIFIER_GROUP: u16 = 0x40;
 
 impl Acl {
-    /// The list that says what a mode says: allow the owner, the group and everyone what their bits give, and first deny
-    /// what a later entry would give and an earlier class must not have.
+    /// The ACL equivalent to a mode: allow entries for owner, group and everyone, preceded by deny entries for rights
+    /// that a later entry would grant to an earlier class.
     pub fn from_mode(mode: u32) -> Self {
         let bits = |shift: u32| mode >> shift & 7;
-        let (owner, group, other) = (bits(6), bits(3), bits(0));
+        let owner = bits(6);
+        let group = bits(3);
+        let other = bits(0);
         let mask = |bits: u32| {
             let part = |bit: u32, mask: u32| if bits & bit != 0 { mask } else { 0 };
             part(4, READ_DATA) | part(2, WRITE_DATA | APPEND_DATA) | part(1, EXECUTE)
@@ -80,16 +83,16 @@ impl Acl {
         let always = READ_NAMED_ATTRS | READ_ATTRIBUTES | READ_ACL | SYNCHRONIZE;
         let of_owner = always | WRITE_NAMED_ATTRS | WRITE_ATTRIBUTES | WRITE_ACL | WRITE_OWNER;
         let mut entries = Vec::new();
-        let mut add = |kind: u16, flags: u16, mask: u32, who: Who| {
+        let mut add = |kind: u16, flags: u16, mask: u32, who: AceWho| {
             if mask != 0 {
                 entries.push(Ace { kind, flags, mask, who });
             }
         };
-        add(1, 0, mask((group | other) & !owner), Who::Owner);
-        add(0, 0, mask(owner) | of_owner, Who::Owner);
-        add(1, IDENTIFIER_GROUP, mask(other & !group), Who::OwningGroup);
-        add(0, IDENTIFIER_GROUP, mask(group) | always, Who::OwningGroup);
-        add(0, 0, mask(other) | always, Who::Everyone);
+        add(1, 0, mask((group | other) & !owner), AceWho::Owner);
+        add(0, 0, mask(owner) | of_owner, AceWho::Owner);
+        add(1, IDENTIFIER_GROUP, mask(other & !group), AceWho::OwningGroup);
+        add(0, IDENTIFIER_GROUP, mask(group) | always, AceWho::OwningGroup);
+        add(0, 0, mask(other) | always, AceWho::Everyone);
         Acl { entries, trivial: true }
     }
 
@@ -110,7 +113,7 @@ impl Acl {
                 // Each block has the byte order of the machine that wrote it.
                 let first = set.read_ordered_block(rq, &external, 0).await.map_err(|e| FileError::of(e, &external))?;
                 let endian = first.map_or(external.dnode.endian, |(_, endian)| endian);
-                let len = acl.size_bytes.min(LONGEST);
+                let len = acl.size_bytes.min(MAX_STORED_BYTES);
                 let bytes = set.read(rq, &external, 0, len as usize, len).await;
                 let bytes = bytes.map_err(|e| FileError::of(e, &external))?;
                 decode(object, &bytes, endian, acl.count, acl.version != 0)?
@@ -131,19 +134,19 @@ pub(crate) fn decode(
     count: u64,
     fuid: bool,
 ) -> Result<Vec<StoredAce>, FileError> {
-    decode_aces(bytes, endian, count, fuid).map_err(|e| lies(object, e))
+    decode_aces(bytes, endian, count, fuid).map_err(|e| corrupt(object, e))
 }
 
 impl Ace {
     pub(crate) fn of(stored: &StoredAce) -> Self {
         let who = match stored.flags & StoredAce::WHO_FLAGS {
-            f if f & StoredAce::OWNER != 0 => Who::Owner,
-            f if f & StoredAce::GROUP != 0 => Who::OwningGroup,
-            f if f & StoredAce::EVERYONE != 0 => Who::Everyone,
-            f if f & StoredAce::IDENTIFIER_GROUP != 0 => Who::Group(stored.who),
-            _ => Who::User(stored.who),
+            f if f & StoredAce::OWNER != 0 => AceWho::Owner,
+            f if f & StoredAce::GROUP != 0 => AceWho::OwningGroup,
+            f if f & StoredAce::EVERYONE != 0 => AceWho::Everyone,
+            f if f & StoredAce::IDENTIFIER_GROUP != 0 => AceWho::Group(stored.who),
+            _ => AceWho::User(stored.who),
         };
-        // The flags that say who it is are not those of NFSv4; that of a group is both.
+        // The flags that encode the principal are not NFSv4 flags, except for the group flag.
         let flags = stored.flags & !(StoredAce::OWNER | StoredAce::GROUP | StoredAce::EVERYONE);
         Ace { kind: stored.kind, flags, mask: stored.mask, who }
     }
@@ -154,17 +157,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_as_a_list() {
+    fn a_mode_as_an_acl() {
         let acl = Acl::from_mode(0o640);
         assert!(acl.trivial);
         let shown: Vec<_> = acl.entries.iter().map(|e| (e.kind, e.who, e.mask & 0x27)).collect();
         assert_eq!(
             shown,
-            [(0, Who::Owner, 0x7), (0, Who::OwningGroup, 0x1), (0, Who::Everyone, 0)],
+            [(0, AceWho::Owner, 0x7), (0, AceWho::OwningGroup, 0x1), (0, AceWho::Everyone, 0)],
             "nothing to deny: no class has what a later one lacks"
         );
         let denied: Vec<_> = Acl::from_mode(0o077).entries.into_iter().filter(|e| e.kind == 1).collect();
         assert_eq!(denied.len(), 1);
-        assert_eq!((denied[0].who, denied[0].mask), (Who::Owner, 0x27));
+        assert_eq!((denied[0].who, denied[0].mask), (AceWho::Owner, 0x27));
     }
 }

@@ -1,11 +1,11 @@
-//! What `stat` shows of a file.
+//! Attributes of a file as reported by `stat`.
 
 use weir_format::ObjectId;
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileKind {
-    /// A plain file.
+    /// A regular file.
     Regular,
     /// A directory.
     Directory,
@@ -19,7 +19,7 @@ pub enum FileKind {
     Fifo,
     /// A socket.
     Socket,
-    /// A door or event port of illumos: Linux has no such thing.
+    /// A Solaris door or event port, which Linux does not have.
     Other,
 }
 
@@ -43,7 +43,7 @@ impl FileKind {
         }
     }
 
-    /// The `S_IFMT` bits; those of a plain file for kinds that Linux does not have.
+    /// The `S_IFMT` bits; those of a regular file for kinds that Linux does not have.
     pub fn mode_bits(self) -> u32 {
         match self {
             FileKind::Fifo => 0o010000,
@@ -57,7 +57,7 @@ impl FileKind {
     }
 }
 
-/// The attribute flags of a file (`ZFS_*` in OpenZFS `include/sys/fs/zfs.h` and `zfs_znode.h`), as they stand on disk.
+/// File flags in the on-disk encoding (`ZFS_*` in OpenZFS `include/sys/fs/zfs.h` and `zfs_znode.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileFlags(pub u64);
 
@@ -95,18 +95,18 @@ impl FileFlags {
     }
 }
 
-/// What `stat` shows, and a little more.
+/// Attributes of a file: those of `stat`, and ZFS-specific ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// The object: the inode number.
+    /// Object number, used as inode number.
     pub object: ObjectId,
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
     /// Permission bits with set-uid, set-gid and sticky (12 bits).
     pub mode: u32,
-    /// Owner. Identities that come from a Windows domain and have no POSIX number are 65534 (nobody).
+    /// Owner. Identities that come from a Windows domain and have no POSIX number are 65534.
     pub uid: u32,
-    /// Group, likewise.
+    /// Group, with the same mapping.
     pub gid: u32,
     /// Links, as `stat` shows them.
     pub links: u64,

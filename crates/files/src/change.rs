@@ -1,19 +1,19 @@
-//! What callers say when they change a file system: who they are, what is to be made, what is to be set.
+//! Arguments of modifying operations: credentials, new files, attributes to set.
 
 use crate::attributes::FileKind;
 use smallvec::SmallVec;
 
-/// Who acts. New files belong to them; [`crate::FileSystem`] checks what they may change.
+/// Credentials of the caller. New files belong to this user; [`crate::FileSystem`] checks permissions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
-    /// The user; 0 may everything.
+    /// User ID. 0 bypasses permission checks.
     pub uid: u32,
-    /// The first group: that of new files.
+    /// Primary group, which new files get.
     pub gid: u32,
-    /// All further groups.
+    /// Supplementary groups.
     pub groups: SmallVec<[u32; 16]>,
-    /// Somebody else has checked permissions already (the kernel, for a mount with `default_permissions`): only what a
-    /// file itself forbids to everyone is refused.
+    /// The caller has already checked permissions (the kernel does for a mount with `default_permissions`): only
+    /// rules that bind every user are enforced, such as file flags.
     pub checked: bool,
 }
 
@@ -28,26 +28,26 @@ impl Cred {
         Cred { uid, gid, groups: SmallVec::from_slice(groups), checked: false }
     }
 
-    /// The same, its permissions checked by the caller.
+    /// Marks the permissions as already checked.
     pub fn checked(mut self) -> Self {
         self.checked = true;
         self
     }
 
-    /// Whether it is a member of a group.
+    /// Whether the user is a member of the group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 }
 
-/// What is to be made.
+/// Kind of a new file, with its kind-specific data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewKind {
-    /// A plain file.
+    /// A regular file.
     Regular,
     /// A directory.
     Directory,
-    /// A symbolic link to that target.
+    /// A symbolic link with this target.
     Symlink(Vec<u8>),
     /// A block device: major and minor number.
     BlockDevice(u32, u32),
@@ -60,7 +60,7 @@ pub enum NewKind {
 }
 
 impl NewKind {
-    /// The kind of file that it becomes.
+    /// Kind of the resulting file.
     pub fn kind(&self) -> FileKind {
         match self {
             NewKind::Regular => FileKind::Regular,
@@ -74,30 +74,30 @@ impl NewKind {
     }
 }
 
-/// A file to be made.
+/// Arguments of a create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct New {
-    /// What.
+    /// Kind of the file.
     pub kind: NewKind,
     /// Permission bits (12 bits).
     pub mode: u32,
-    /// Bits that are taken off the mode, unless the directory has a default POSIX list: that counts instead.
+    /// Bits to clear in the mode. Ignored if the directory has a default POSIX ACL.
     pub umask: u32,
-    /// It must not exist. If false and a plain file of that name is there, that one is given, unchanged.
+    /// If true, the name must not exist. If false, an existing regular file of this name is returned unchanged.
     pub exclusive: bool,
-    /// What else is set in the same breath, whoever the caller is: who may is for the door to say. `mode` in it is not
-    /// looked at.
+    /// Further attributes to set at creation, without permission checks; the front end checks them. `mode` is
+    /// ignored.
     pub set: SetAttributes,
 }
 
 impl New {
-    /// A file of a kind with permission bits that must not exist yet.
+    /// A new file that must not exist yet.
     pub fn of(kind: NewKind, mode: u32) -> Self {
         New { kind, mode, umask: 0, exclusive: true, set: SetAttributes::default() }
     }
 }
 
-/// A time to be set.
+/// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     /// The time of the change.
@@ -106,7 +106,7 @@ pub enum SetTime {
     At(i128),
 }
 
-/// Attributes to be set; `None` leaves one as it is.
+/// Attributes to set; `None` keeps the current value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits (12 bits).
@@ -115,7 +115,7 @@ pub struct SetAttributes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size in bytes: what is beyond is cut off, what is missing reads as zeros.
+    /// Size in bytes: data beyond it are freed, an extension reads as zeros.
     pub size_bytes: Option<u64>,
     /// Last access.
     pub atime: Option<SetTime>,
@@ -124,84 +124,84 @@ pub struct SetAttributes {
 }
 
 impl SetAttributes {
-    /// A size alone.
+    /// Sets only the size.
     pub fn size(size_bytes: u64) -> Self {
         SetAttributes { size_bytes: Some(size_bytes), ..SetAttributes::default() }
     }
 
-    /// Permission bits alone.
+    /// Sets only the permission bits.
     pub fn mode(mode: u32) -> Self {
         SetAttributes { mode: Some(mode), ..SetAttributes::default() }
     }
 
-    /// Whether nothing is to be set.
+    /// Whether no attribute is set.
     pub fn is_empty(&self) -> bool {
         *self == SetAttributes::default()
     }
 }
 
-/// Flags of a file to be set, and its project (`chattr(1)`, `zfs project`); `None` leaves one as it is.
+/// File flags and project to set (`chattr(1)`, `zfs project`); `None` keeps the current value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetFlags {
-    /// Nothing of it may change.
+    /// The file cannot be modified.
     pub immutable: Option<bool>,
-    /// It is only written to at its end, and not removed.
+    /// The file can only be appended to, and not removed.
     pub append_only: Option<bool>,
-    /// `dump(8)` passes it over: nothing here looks at it.
+    /// Excluded from `dump(8)`; stored only.
     pub no_dump: Option<bool>,
-    /// What is made in the directory gets its project.
+    /// New files in the directory inherit its project.
     pub inherit_project: Option<bool>,
-    /// The project that its space is counted for.
+    /// Project ID to which the space is accounted.
     pub project: Option<u32>,
 }
 
-/// Where a write goes.
+/// Position of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
-    /// At this byte.
+    /// At this byte offset.
     Offset(u64),
-    /// Behind the last byte.
+    /// At the end of the file (append).
     End,
 }
 
-/// What a rename does when the new name is taken.
+/// Behaviour of a rename whose target name exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// It takes the name away from what has it, as `rename(2)` does.
+    /// Replace the target, as `rename(2)` does.
     #[default]
     Replace,
-    /// It fails with [`crate::FileError::Exists`].
+    /// Fail with [`crate::FileError::Exists`].
     NoReplace,
-    /// Both change places; the new name must be taken.
+    /// Exchange both files; the target must exist.
     Exchange,
 }
 
-/// What to do to a range of a file (`fallocate(2)`).
+/// Operation on a range of a file (`fallocate(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// See that there is room for it. In a file system that never overwrites this can promise nothing for later; it
-    /// makes the file as large as the range asks, unless the size is kept.
+    /// Check that the range fits, and extend the file to its end unless the size is kept. A copy-on-write file system
+    /// cannot reserve space for later writes.
     Reserve {
-        /// The size stays.
+        /// Keep the file's size.
         keep_size: bool,
     },
-    /// Its bytes become zeros.
+    /// Zero the range.
     Zero {
-        /// The size stays, also where the range reaches beyond it.
+        /// Keep the file's size even if the range exceeds it.
         keep_size: bool,
     },
-    /// Its bytes become a hole; the size stays.
+    /// Free the range; the size stays the same.
     Punch,
 }
 
-/// What setting an extended attribute does when there is one, or none.
+/// Behaviour of setting an extended attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
-    /// It is made or replaced.
+    /// Create or replace it.
     #[default]
     Any,
-    /// It fails with [`crate::FileError::Exists`] if there is one.
+    /// Fail with [`crate::FileError::Exists`] if it exists.
     Create,
-    /// It fails with [`crate::FileError::NoAttribute`] if there is none.
+    /// Fail with [`crate::FileError::NoAttribute`] if it does not exist.
     Replace,
 }

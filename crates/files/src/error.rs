@@ -1,10 +1,10 @@
-//! Why a file operation fails. Doors map each kind to their protocol's status.
+//! Errors of file operations. Front ends map each variant to a status of their protocol.
 
 use thiserror::Error;
 use weir_dmu::{Object, ObjectError};
 use weir_format::ObjectId;
 
-/// Why a file operation fails.
+/// Error of a file operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FileError {
     /// No such name or attribute.
@@ -16,7 +16,7 @@ pub enum FileError {
         /// The object.
         object: ObjectId,
     },
-    /// The object is a directory and a file is needed.
+    /// The object is a directory, but a file is required.
     #[error("object {object} is a directory")]
     IsDirectory {
         /// The object.
@@ -31,51 +31,51 @@ pub enum FileError {
     /// The name is longer than the file system allows.
     #[error("name of {len} bytes is too long")]
     NameTooLong {
-        /// Its length in bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// Bytes on disk are not what they should be: a checksum that no copy satisfies, or a structure that lies.
+    /// The on-disk data are corrupt: no copy matches the checksum, or a structure is invalid.
     #[error("object {object} is corrupt at offset {offset}: {why}")]
     Corrupt {
         /// The object.
         object: ObjectId,
-        /// Byte offset in the object; 0 where it does not apply.
+        /// Byte offset in the object; 0 if not applicable.
         offset: u64,
-        /// What is wrong.
+        /// Description of the corruption.
         why: String,
     },
-    /// A device failed or is missing, and no redundancy is left for this block.
+    /// A device failed or is missing, and the block has no redundancy left.
     #[error("object {object} cannot be read at offset {offset}: {why}")]
     Device {
         /// The object.
         object: ObjectId,
         /// Byte offset in the object.
         offset: u64,
-        /// What happened.
+        /// Cause.
         why: String,
     },
-    /// The data set is encrypted and its key is not loaded.
+    /// The dataset is encrypted and its key is not loaded.
     #[error("the key of this file system is not loaded")]
     NoKey,
-    /// The object of a file handle is gone, or another file has its number now.
+    /// The object of a file handle was freed, or its number was reused.
     #[error("object {object} is no longer the file that the handle was made for")]
     Stale {
         /// The object.
         object: ObjectId,
     },
-    /// Something that Weir can't do.
+    /// Not implemented in Weir.
     #[error("{what} is not supported")]
     Unsupported {
-        /// What.
+        /// The unsupported feature.
         what: String,
     },
-    /// It is a snapshot, the pool is open for reading alone, or the property `readonly` says so.
+    /// The file system is a snapshot, has `readonly=on`, or its pool is open read-only.
     #[error("the file system is read-only")]
     ReadOnly,
-    /// The name is taken.
-    #[error("the name is taken")]
+    /// The name exists.
+    #[error("the name exists")]
     Exists,
-    /// A directory that still has entries.
+    /// The directory is not empty.
     #[error("directory {object} is not empty")]
     NotEmpty {
         /// The object.
@@ -87,34 +87,34 @@ pub enum FileError {
         /// The object.
         object: ObjectId,
     },
-    /// Only the owner or the superuser may, or the file's flags forbid it to everyone (`EPERM`).
+    /// Only the owner or the superuser may do this, or the file's flags forbid it to everyone (`EPERM`).
     #[error("object {object}: not permitted")]
     NotPermitted {
         /// The object.
         object: ObjectId,
     },
-    /// The pool, or what the properties let this file system have of it, is full.
+    /// The pool or the file system's quota or reservation is full.
     #[error("no space left")]
     NoSpace,
     /// A quota is reached.
     #[error("a quota is reached")]
     Quota,
-    /// The file would be larger than a file can be.
+    /// The file would exceed the maximum size.
     #[error("a file cannot be that large")]
     TooLarge,
-    /// An object has as many links as it can have.
+    /// The object has the maximum number of links.
     #[error("object {object} has too many links")]
     TooManyLinks {
         /// The object.
         object: ObjectId,
     },
-    /// Another file system stands there.
+    /// The name is the mount point of another file system.
     #[error("a file system is mounted there")]
     Busy,
     /// The two names are in different file systems.
     #[error("the names are in different file systems")]
     CrossDevice,
-    /// The name is not UTF-8 and the file system asks for it.
+    /// The name is not UTF-8, which the file system requires.
     #[error("the name is not UTF-8")]
     BadName,
     /// No extended attribute of that name.
@@ -123,18 +123,18 @@ pub enum FileError {
     /// The value of an extended attribute is too large.
     #[error("an attribute of {len} bytes is too large")]
     AttributeTooLarge {
-        /// Its length in bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// What is asked for makes no sense.
+    /// The arguments are invalid.
     #[error("{why}")]
     Invalid {
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
 }
 
-/// Error numbers of Linux (`errno(3)`), which the doors that speak them have no other table for.
+/// Linux error numbers (`errno(3)`), for front ends that use them directly.
 mod errno {
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
@@ -161,7 +161,7 @@ mod errno {
 }
 
 impl FileError {
-    /// The error number of Linux for it.
+    /// Linux error number of the error.
     pub fn errno(&self) -> i32 {
         match self {
             FileError::NotFound => errno::ENOENT,

@@ -1,10 +1,10 @@
-//! One file system or snapshot: the calls that doors make.
+//! One file system or snapshot: the operations that front ends call.
 
 use crate::acl::Acl;
 use crate::attributes::{Attributes, FileFlags, FileKind};
 use crate::directory::{self, DirEntry};
 use crate::error::FileError;
-use crate::metadata::{Extent, Metadata, Numbers};
+use crate::metadata::{AttrIds, Metadata, MetadataScope};
 use crate::writing::unlinked::Holds;
 use crate::writing::{Opening, Settings, Writing};
 use bytes::Bytes;
@@ -20,32 +20,32 @@ use weir_format::znode::{DirEntry as StoredEntry, master};
 use weir_format::{ObjectId, ObjectType, ObjsetKind};
 use weir_machine::Request;
 
-/// The newest version of the ZPL.
-const NEWEST: u64 = 5;
-/// The version from which on attributes are system attributes.
+/// The newest known version of the ZPL.
+const NEWEST_VERSION: u64 = 5;
+/// The first version with system attributes.
 const WITH_SYSTEM_ATTRIBUTES: u64 = 5;
-/// Longest name in bytes, and longest with the `longname` feature.
+/// Maximum length of a name in bytes, without and with the `longname` feature.
 const NAME_MAX: usize = 255;
 const LONG_NAME_MAX: usize = 1023;
-/// Longest target of a symbolic link that is read.
+/// Maximum length of a symbolic link's target in bytes.
 const LINK_MAX: u64 = 1 << 16;
 /// Object numbers have 48 bits.
 const OBJECTS_MAX: u64 = 1 << 48;
 
-/// Where the directory `.zfs` is (`snapdir`).
+/// Visibility of the directory `.zfs` (`snapdir`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Snapdir {
-    /// Reached by its name, and not listed.
+    /// Reachable by name, but not listed.
     #[default]
     Hidden,
     /// Listed in the root directory, which has one link more.
     Visible,
-    /// Nowhere.
+    /// Not reachable.
     Disabled,
 }
 
 impl Snapdir {
-    /// What a value of the property means.
+    /// Decodes a value of the property.
     pub fn from_number(number: u64) -> Self {
         match number {
             1 => Snapdir::Visible,
@@ -55,14 +55,14 @@ impl Snapdir {
     }
 }
 
-/// What the pool knows of a file system besides its objects.
+/// Properties of a file system that are not stored in its object set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Full name: `pool/a/b` or `pool/a/b@snapshot`.
     pub name: String,
-    /// The data set's `ds_fsid_guid`.
+    /// The dataset's `ds_fsid_guid`.
     pub fsid: u64,
-    /// A snapshot.
+    /// Whether it is a snapshot.
     pub is_snapshot: bool,
     /// The property `referenced`, in bytes.
     pub referenced_bytes: u64,
@@ -74,41 +74,41 @@ pub struct Identity {
     pub snapdir: Snapdir,
 }
 
-/// What to seek.
+/// Kind of position to seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// The next byte that is in a block.
+    /// The next byte in an allocated block.
     Data,
-    /// The next byte that is in no block; the end of the file counts.
+    /// The next byte in a hole; the end of the file counts as one.
     Hole,
 }
 
-/// How names that differ in case alone compare.
+/// Comparison of names that differ only in case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaseSensitivity {
-    /// They are different names.
+    /// Such names are different.
     #[default]
     Sensitive,
-    /// They are the same name.
+    /// Such names are equal.
     Insensitive,
-    /// Different to POSIX, the same to SMB.
+    /// Different for POSIX, equal for SMB.
     Mixed,
 }
 
-/// What `statvfs` shows.
+/// Space usage as reported by `statvfs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes that the file system refers to.
     pub referenced_bytes: u64,
-    /// Bytes that may still be written.
+    /// Bytes that can still be written.
     pub available_bytes: u64,
     /// Objects in use.
     pub objects_used: u64,
-    /// Objects that may still be made.
+    /// Objects that can still be created.
     pub objects_available: u64,
 }
 
-/// A file system or a snapshot of one. How it is changed: [`crate::writing`].
+/// A file system or a snapshot of one. Modification: [`crate::writing`].
 pub struct FileSystem {
     objects: Arc<ObjectSet>,
     identity: Identity,
@@ -117,25 +117,25 @@ pub struct FileSystem {
     case: CaseSensitivity,
     normalization: u64,
     utf8_only: bool,
-    numbers: RwLock<Arc<Numbers>>,
+    numbers: RwLock<Arc<AttrIds>>,
     pub(crate) writing: Option<Writing>,
     pub(crate) holds: Holds,
-    /// The newest group in which blocks of it were lent to another file system.
-    pub(crate) lent: AtomicU64,
+    /// The newest txg in which blocks of it were cloned into another file system.
+    pub(crate) cloned_txg: AtomicU64,
 }
 
 impl FileSystem {
     /// Opens the file system in `objects`.
     ///
     /// # Errors
-    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded, [`FileError::Unsupported`] if it is no file
-    /// system or of a version that is not known.
+    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded; [`FileError::Unsupported`] if the object
+    /// set is not a file system or has an unknown version.
     pub async fn open(rq: &Request, objects: Arc<ObjectSet>, identity: Identity) -> Result<Arc<Self>, FileError> {
         Self::open_as(rq, objects, identity, None).await.map(Arc::new)
     }
 
-    /// Opens the file system in `objects`, which is live, for changes. Before anything else is changed its log must be
-    /// replayed ([`weir_zil::Zil::replay`]), and then the delete queue emptied
+    /// Opens the file system in the writable object set `objects`. Before any other change the caller must replay its
+    /// intent log ([`weir_zil::Zil::replay`]) and then empty the delete queue
     /// ([`FileSystem::empty_delete_queue`]).
     ///
     /// # Errors
@@ -177,12 +177,12 @@ impl FileSystem {
             word(name).await?.ok_or_else(missing)
         };
         let version = need(master::VERSION).await?;
-        if version > NEWEST {
+        if version > NEWEST_VERSION {
             return Err(FileError::Unsupported { what: format!("file system version {version}") });
         }
         let numbers = match word(master::SA_ATTRS).await?.filter(|_| version >= WITH_SYSTEM_ATTRIBUTES) {
-            Some(id) => Numbers::new(SaTable::read(rq, &objects, ObjectId(id)).await.map_err(failed)?),
-            None => Numbers::default(),
+            Some(id) => AttrIds::new(SaTable::read(rq, &objects, ObjectId(id)).await.map_err(failed)?),
+            None => AttrIds::default(),
         };
         let case = match word(master::CASESENSITIVITY).await? {
             Some(1) => CaseSensitivity::Insensitive,
@@ -204,20 +204,20 @@ impl FileSystem {
             numbers: RwLock::new(Arc::new(numbers)),
             writing,
             holds: Holds::default(),
-            lent: AtomicU64::new(0),
+            cloned_txg: AtomicU64::new(0),
         })
     }
 
-    /// The numbers of its attributes.
-    pub(crate) fn numbers(&self) -> Arc<Numbers> {
+    /// The current SA registry.
+    pub(crate) fn numbers(&self) -> Arc<AttrIds> {
         self.numbers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_numbers(&self, numbers: Numbers) {
+    pub(crate) fn set_attr_ids(&self, numbers: AttrIds) {
         *self.numbers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(numbers);
     }
 
-    /// How its directories compare names.
+    /// Name comparison of its directories.
     pub(crate) fn norm_flags(&self) -> NormFlags {
         let folds = self.case != CaseSensitivity::Sensitive;
         NormFlags(self.normalization | if folds { NormFlags::TO_UPPER } else { 0 })
@@ -228,7 +228,7 @@ impl FileSystem {
         self.root
     }
 
-    /// The number that tells this file system from others, stable over renames (`fsid_guid`, 56 bits).
+    /// ID of this file system, stable over renames (`fsid_guid`, 56 bits).
     pub fn fsid(&self) -> u64 {
         self.identity.fsid
     }
@@ -243,22 +243,22 @@ impl FileSystem {
         self.identity.is_snapshot
     }
 
-    /// The version of the ZPL that wrote it.
+    /// ZPL version.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Where `.zfs` is.
+    /// Visibility of `.zfs`.
     pub fn snapdir(&self) -> Snapdir {
         self.settings().map_or(self.identity.snapdir, |settings| settings.snapdir)
     }
 
-    /// What its properties say now, if it is open for changes.
+    /// Current properties, if it is open for writing.
     fn settings(&self) -> Option<Settings> {
         self.writing.as_ref().map(Writing::settings)
     }
 
-    /// How names that differ in case alone compare.
+    /// Comparison of names that differ only in case.
     pub fn case_sensitivity(&self) -> CaseSensitivity {
         self.case
     }
@@ -273,13 +273,13 @@ impl FileSystem {
         self.utf8_only
     }
 
-    /// Longest name in bytes: 255, or 1023 with the `longname` property.
+    /// Maximum length of a name in bytes: 255, or 1023 with the `longname` property.
     pub fn name_max(&self) -> usize {
         let long = self.settings().map_or(self.identity.long_names, |settings| settings.long_names);
         if long { LONG_NAME_MAX } else { NAME_MAX }
     }
 
-    /// The object set that it stands in.
+    /// The object set of the file system.
     pub fn objects(&self) -> &Arc<ObjectSet> {
         &self.objects
     }
@@ -288,15 +288,20 @@ impl FileSystem {
         self.objects.object(rq, id).await.map_err(|e| FileError::at(e, id, 0))
     }
 
-    async fn load(&self, rq: &Request, id: ObjectId, extent: Extent) -> Result<(Arc<Object>, Metadata), FileError> {
+    async fn load(
+        &self,
+        rq: &Request,
+        id: ObjectId,
+        extent: MetadataScope,
+    ) -> Result<(Arc<Object>, Metadata), FileError> {
         let object = self.object(rq, id).await?;
         let metadata = Metadata::load(rq, &self.objects, &self.numbers(), &object, extent).await?;
         Ok((object, metadata))
     }
 
-    /// What `stat` shows of an object.
+    /// Attributes of an object.
     pub async fn attributes(&self, rq: &Request, object: ObjectId) -> Result<Attributes, FileError> {
-        let (object, metadata) = self.load(rq, object, Extent::Basics).await?;
+        let (object, metadata) = self.load(rq, object, MetadataScope::Basics).await?;
         let mut attributes = metadata.attributes(&object);
         if object.id == self.root && self.snapdir() == Snapdir::Visible {
             attributes.links = attributes.links.saturating_add(1);
@@ -305,10 +310,10 @@ impl FileSystem {
         Ok(attributes)
     }
 
-    /// The same, if the object still is of that generation: for file handles.
+    /// Attributes of an object if it still has this generation; for file handles.
     ///
     /// # Errors
-    /// [`FileError::Stale`] if the object is free, is no file, or is of another generation.
+    /// [`FileError::Stale`] if the object is free, is not a file, or has another generation.
     pub async fn by_file_id(&self, rq: &Request, object: ObjectId, generation: u64) -> Result<Attributes, FileError> {
         match self.attributes(rq, object).await {
             Ok(attributes) if attributes.generation == generation => Ok(attributes),
@@ -317,7 +322,7 @@ impl FileSystem {
         }
     }
 
-    /// The directory that holds (or last held) the object; the root is its own parent.
+    /// Directory that contains (or last contained) the object; the root is its own parent.
     pub async fn parent(&self, rq: &Request, object: ObjectId) -> Result<ObjectId, FileError> {
         Ok(self.attributes(rq, object).await?.parent)
     }
@@ -330,10 +335,10 @@ impl FileSystem {
         Zap::of(rq, &self.objects, object).await.map_err(|e| FileError::at(e, id, 0))
     }
 
-    /// The object that `name` leads to in directory `dir`; case and normalization as the file system has it.
-    /// `.` and `..` are not looked up here.
+    /// Looks up `name` in directory `dir`, with the file system's case sensitivity and normalization. `.` and `..`
+    /// are not handled here.
     pub async fn lookup(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<ObjectId, FileError> {
-        // Long names may be there although the property was taken back.
+        // Long names may exist although the property is off now.
         if name.len() > LONG_NAME_MAX {
             return Err(FileError::NameTooLong { len: name.len() });
         }
@@ -346,7 +351,7 @@ impl FileSystem {
         }
     }
 
-    /// How names are compared for somebody who uses POSIX.
+    /// Match mode of POSIX lookups.
     pub(crate) fn matching(&self) -> Match {
         match self.case {
             CaseSensitivity::Insensitive => Match::Normalized,
@@ -356,8 +361,8 @@ impl FileSystem {
         }
     }
 
-    /// Up to `max` entries of directory `dir` after `cookie` (0: from the start), without `.` and `..`. Fewer than
-    /// `max` entries means that the end is reached. The order is that of the names' hashes: stable.
+    /// Reads up to `max` entries of directory `dir` after `cookie` (0: from the start), without `.` and `..`. Fewer
+    /// than `max` entries mean the end. The order is that of the names' hashes, which is stable.
     pub async fn read_dir(
         &self,
         rq: &Request,
@@ -367,28 +372,28 @@ impl FileSystem {
     ) -> Result<Vec<DirEntry>, FileError> {
         let zap = self.directory(rq, dir).await?;
         if cookie == 0 && self.writing.is_some() {
-            let (_, metadata) = self.load(rq, dir, Extent::Basics).await?;
+            let (_, metadata) = self.load(rq, dir, MetadataScope::Basics).await?;
             self.note_access(dir, &metadata);
         }
         let entries = zap.entries(rq, cookie, max).await.map_err(|e| FileError::at(e, dir, 0))?;
         entries.into_iter().map(|entry| directory::entry(dir, entry)).collect()
     }
 
-    /// Up to `len` bytes of a file from `offset`, clipped at its end.
+    /// Reads up to `len` bytes of a file at `offset`, limited by the file's end.
     pub async fn read(&self, rq: &Request, object: ObjectId, offset: u64, len: usize) -> Result<Bytes, FileError> {
         let (object, metadata) = self.file(rq, object).await?;
         self.note_access(object.id, &metadata);
         let bytes = self.objects.read(rq, &object, offset, len, metadata.size_bytes).await;
-        self.must_be_there(object.id)?;
+        self.require_open_snapshot(object.id)?;
         bytes.map_err(|e| FileError::of(e, &object))
     }
 
-    /// An error if this is a snapshot that was destroyed: what was read before may be others' bytes then.
-    fn must_be_there(&self, object: ObjectId) -> Result<(), FileError> {
+    /// Fails if this is a destroyed snapshot, whose blocks may have been reused.
+    fn require_open_snapshot(&self, object: ObjectId) -> Result<(), FileError> {
         if self.is_snapshot() && self.is_closed() { Err(FileError::Stale { object }) } else { Ok(()) }
     }
 
-    /// The same as the pieces that lie in the cache, without a copy.
+    /// Like [`FileSystem::read`], as slices of cached blocks without a copy.
     pub async fn read_segments(
         &self,
         rq: &Request,
@@ -399,33 +404,33 @@ impl FileSystem {
         let (object, metadata) = self.file(rq, object).await?;
         self.note_access(object.id, &metadata);
         let segments = self.objects.read_segments(rq, &object, offset, len, metadata.size_bytes).await;
-        self.must_be_there(object.id)?;
+        self.require_open_snapshot(object.id)?;
         segments.map_err(|e| FileError::of(e, &object))
     }
 
-    /// An object that has contents, and what is known of it.
+    /// Loads an object with contents and its metadata.
     async fn file(&self, rq: &Request, id: ObjectId) -> Result<(Arc<Object>, Metadata), FileError> {
-        let (object, metadata) = self.load(rq, id, Extent::Basics).await?;
+        let (object, metadata) = self.load(rq, id, MetadataScope::Basics).await?;
         match metadata.kind() {
             FileKind::Directory => Err(FileError::IsDirectory { object: id }),
             _ => Ok((object, metadata)),
         }
     }
 
-    /// All bytes of a small file.
-    pub(crate) async fn read_whole(&self, rq: &Request, id: ObjectId, longest: u64) -> Result<Bytes, FileError> {
+    /// Reads a whole file of at most `max_bytes` bytes.
+    pub(crate) async fn read_whole(&self, rq: &Request, id: ObjectId, max_bytes: u64) -> Result<Bytes, FileError> {
         let (object, metadata) = self.file(rq, id).await?;
         let size_bytes = metadata.size_bytes;
-        if size_bytes > longest {
-            let why = format!("{size_bytes} bytes are more than {longest}");
+        if size_bytes > max_bytes {
+            let why = format!("{size_bytes} bytes exceed the limit of {max_bytes}");
             return Err(FileError::Corrupt { object: id, offset: 0, why });
         }
         let bytes = self.objects.read(rq, &object, 0, size_bytes as usize, size_bytes).await;
         bytes.map_err(|e| FileError::of(e, &object))
     }
 
-    /// The next data or hole at or after `offset`; `None` (for `ENXIO`) if there is none or `offset` is at or beyond
-    /// the end. Exact to the block.
+    /// Next data or hole at or after `offset`; `None` (for `ENXIO`) if there is none or `offset` is at or beyond the
+    /// end. Granularity is a block.
     pub async fn seek(
         &self,
         rq: &Request,
@@ -444,13 +449,13 @@ impl FileSystem {
         };
         let found = self.objects.seek(rq, &object, offset, size_bytes, in_blocks).await;
         let found = found.map_err(|e| FileError::of(e, &object))?;
-        // The end of a file is a hole.
+        // The end of a file counts as a hole.
         Ok(found.or((what == Seek::Hole).then_some(size_bytes)))
     }
 
     /// The target of a symbolic link.
     pub async fn read_link(&self, rq: &Request, object: ObjectId) -> Result<Bytes, FileError> {
-        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        let (_, metadata) = self.load(rq, object, MetadataScope::All).await?;
         if metadata.kind() != FileKind::Symlink {
             return Err(FileError::NotSymlink { object });
         }
@@ -461,29 +466,29 @@ impl FileSystem {
         }
     }
 
-    /// The names of all extended attributes, as Linux shows them (`user.x`, `security.selinux`, …), sorted.
+    /// Names of all extended attributes as on Linux (`user.x`, `security.selinux`, …), sorted.
     pub async fn xattr_names(&self, rq: &Request, object: ObjectId) -> Result<Vec<Vec<u8>>, FileError> {
-        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        let (_, metadata) = self.load(rq, object, MetadataScope::All).await?;
         self.list_xattrs(rq, object, &metadata).await
     }
 
-    /// The value of an extended attribute, by its Linux name; `None` if there is none.
+    /// Value of an extended attribute by its Linux name; `None` if it does not exist.
     pub async fn xattr(&self, rq: &Request, object: ObjectId, name: &[u8]) -> Result<Option<Bytes>, FileError> {
-        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        let (_, metadata) = self.load(rq, object, MetadataScope::All).await?;
         self.find_xattr(rq, object, &metadata, name).await
     }
 
-    /// The access control list: the stored one, or one made from the mode.
+    /// The ACL: the stored one, or one computed from the mode.
     pub async fn acl(&self, rq: &Request, object: ObjectId) -> Result<Acl, FileError> {
-        let (_, metadata) = self.load(rq, object, Extent::All).await?;
+        let (_, metadata) = self.load(rq, object, MetadataScope::All).await?;
         Acl::load(rq, &self.objects, object, &metadata).await
     }
 
-    /// What `statvfs` of a file or directory shows: the space of the file system; below a directory that passes on its
-    /// project, the limits of that project, if it has any (`zfs_statfs_project`).
+    /// Space usage for `statvfs` of a file or directory: that of the file system; below a directory with an inherited
+    /// project, the limits of that project, if any (`zfs_statfs_project`).
     ///
     /// # Errors
-    /// What reading the object and its project's limits meets.
+    /// If the object or the project's limits cannot be read.
     pub async fn usage(&self, rq: &Request, object: ObjectId) -> Result<Usage, FileError> {
         let mut usage = self.whole_usage();
         let Attributes { flags, project, .. } = self.attributes(rq, object).await?;
@@ -511,7 +516,7 @@ impl FileSystem {
             referenced_bytes,
             available_bytes,
             objects_used,
-            // A dnode takes 512 bytes.
+            // A dnode occupies at least 512 bytes.
             objects_available: OBJECTS_MAX.saturating_sub(objects_used).min(available_bytes >> 9),
         }
     }

@@ -1,20 +1,20 @@
-//! The entry points for hostile bytes: what this crate decodes itself, beyond the structures of `weir_format`. Each returns,
-//! whatever the input, in time and memory bounded by its length.
+//! Fuzz targets for the structures that this crate decodes itself. Each must return for any input, in time and memory
+//! bounded by the input's length.
 
 use crate::acl::{Ace, decode};
-use crate::metadata::{Metadata, Numbers, StoredAcl};
+use crate::metadata::{AttrIds, Metadata, StoredAcl};
 use crate::writing::posix_acl::List;
-use crate::writing::row::{Row, encode, layout};
-use crate::writing::{Naming, owner_of};
-use crate::xattr::{list_of, shown, stored_names, value_of};
+use crate::writing::sa_attrs::{SaAttrs, encode, layout};
+use crate::writing::{AttrRegistry, owner_of};
+use crate::xattr::{linux_name, list_of, stored_names, value_of};
 use bytes::Bytes;
 use weir_dmu::sa::SaTable;
 use weir_format::{Endian, ObjectId, ObjectType};
 
-/// A target: its name and its body.
+/// Name and body of a fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Name and body of each target.
+/// All fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("file_acl", file_acl_target),
     ("file_row", file_row_target),
@@ -36,15 +36,16 @@ fn file_acl_target(data: &[u8]) {
     }
 }
 
-/// A table of attributes, and a file's row after it: as `stat` reads it, and as a change takes it and puts it back.
+/// An SA registry followed by a file's attributes: decoded for `stat`, and decoded, modified and encoded as in a
+/// change.
 fn file_row_target(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let endian = endian_of(*first);
     let (table, row) = SaTable::of_bytes(rest);
-    let numbers = Numbers::new(table);
+    let numbers = AttrIds::new(table);
     let mut metadata = Metadata::default();
     let whole = Bytes::copy_from_slice(row);
-    if metadata.take_row(&numbers, &whole, endian, Some(&whole)).is_ok() {
+    if metadata.add_attributes(&numbers, &whole, endian, Some(&whole)).is_ok() {
         let _ = metadata.kind();
         if let StoredAcl::Aces(bytes, count, endian) = &metadata.acl {
             let _ = decode(OBJECT, bytes, *endian, *count, true);
@@ -55,7 +56,7 @@ fn file_row_target(data: &[u8]) {
         let _ = owner_of(kind, row, endian);
     }
     let Ok(pieces) = numbers.table().row(row, endian) else { return };
-    let mut list = Row::default();
+    let mut list = SaAttrs::default();
     if list.take(&numbers, &pieces, endian).is_err() {
         return;
     }
@@ -76,8 +77,8 @@ fn file_xattrs_target(data: &[u8]) {
     if let Ok(Some(list)) = list_of(OBJECT, &metadata) {
         for pair in list.pairs() {
             let _ = value_of(&pair.value);
-            if let Some(name) = shown(&pair.name) {
-                assert!(stored_names(&name).any(|stored| stored == &pair.name[..]), "what is listed is found");
+            if let Some(name) = linux_name(&pair.name) {
+                assert!(stored_names(&name).any(|stored| stored == &pair.name[..]), "a listed name is found");
             }
         }
     }
@@ -86,7 +87,7 @@ fn file_xattrs_target(data: &[u8]) {
 fn posix_acl_target(data: &[u8]) {
     if let Some(list) = List::decode(data) {
         let bytes = list.encode();
-        assert_eq!(List::decode(&bytes).map(|again| again.encode()), Some(bytes), "what is written is read again");
+        assert_eq!(List::decode(&bytes).map(|again| again.encode()), Some(bytes), "encoding round-trips");
     }
 }
 
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_panics() {
+    fn targets_do_not_panic() {
         let mut x = 0x2545_f491_4f6c_dd1du64;
         let mut next = || {
             x ^= x << 13;

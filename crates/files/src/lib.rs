@@ -1,6 +1,6 @@
-//! POSIX files and directories over objects: what OpenZFS calls the ZPL.
+//! POSIX files and directories on top of objects: the ZPL.
 //!
-//! A file system is an object set in which object 1, the *master node*, is a ZAP that names everything else:
+//! A file system is an object set. Its object 1, the *master node*, is a ZAP that references everything else:
 //!
 //! ```text
 //!  master node (1) ─ ROOT ──────► directory: a ZAP, name → kind (4 bits) and object number (48 bits)
@@ -11,16 +11,17 @@
 //!                  └ DELETE_QUEUE, SHARES
 //! ```
 //!
-//! *Reading* is in the modules here, changing in [`writing`]. Invariants: nothing read from disk is trusted (a name, a size, an object number can say
-//! anything); a bad object is an error for that object alone; no lock is held across an await.
+//! Reading is implemented in the modules here, modification in [`writing`]. Invariants: nothing read from disk is
+//! trusted (a name, a size, an object number may be arbitrary); a corrupt object is an error for that object only; no
+//! lock is held across an await.
 //!
-//! What fails: see [`FileError`].
+//! Errors: see [`FileError`].
 //!
 //! ```
 //! use weir_files::Cred;
-//! use weir_files::permission::{Guarded, READ, WRITE, granted};
+//! use weir_files::permission::{AccessInfo, READ, WRITE, granted};
 //!
-//! let file = Guarded { is_dir: false, mode: 0o640, uid: 1000, gid: 100, posix: None, acl: None };
+//! let file = AccessInfo { is_dir: false, mode: 0o640, uid: 1000, gid: 100, posix: None, acl: None };
 //! assert_eq!(granted(&Cred::new(1000, 100, &[]), &file), READ | WRITE);
 //! assert_eq!(granted(&Cred::new(1001, 5, &[100]), &file), READ); // a member of the group
 //! assert_eq!(granted(&Cred::new(1002, 5, &[]), &file), 0);
@@ -40,7 +41,7 @@ pub mod tree;
 pub mod writing;
 mod xattr;
 
-pub use acl::{Ace, Acl, Who};
+pub use acl::{Ace, AceWho, Acl};
 pub use attributes::{Attributes, FileFlags, FileKind};
 pub use change::{Cred, New, NewKind, RenameMode, SetAttributes, SetFlags, SetTime, Space, WriteAt, XattrMode};
 pub use directory::DirEntry;

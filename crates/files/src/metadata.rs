@@ -1,14 +1,14 @@
-//! A file's metadata, out of its dnode: system attributes (ZPL 5) or a znode (before).
+//! Metadata of a file: decoded from system attributes (ZPL version 5) or a znode (earlier versions).
 //!
-//! A file system keeps the numbers of the attributes that the ZPL knows ([`Numbers`]); a file's row is cut up once per
-//! call. The spill block is read only when something that is asked for is not in the bonus area.
+//! The IDs of the attributes known to the ZPL are kept per file system ([`AttrIds`]); a file's attributes are decoded
+//! once per call. The spill block is read only if a required attribute is not in the bonus buffer.
 //!
-//! After an upgrade from an older version, files that were not changed since still have a znode: the type of the bonus
-//! area tells.
+//! After an upgrade from an older version, files not modified since still have a znode; the bonus type distinguishes
+//! them.
 
 use crate::attributes::{Attributes, FileFlags, FileKind};
 use crate::error::FileError;
-use crate::writing::Naming;
+use crate::writing::AttrRegistry;
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_dmu::sa::SaTable;
@@ -19,7 +19,7 @@ use weir_format::znode::{Fuid, Timestamp, Znode};
 use weir_format::{Cursor, DecodeError, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// The user and group shown for identities that have no POSIX number.
+/// UID and GID reported for identities without a POSIX number.
 pub(crate) const NOBODY: u32 = 65_534;
 
 /// Indices of attributes in [`ZPL_ATTRIBUTES`].
@@ -46,17 +46,17 @@ pub(crate) mod index {
     pub const PROJID: usize = 21;
 }
 
-/// The attributes of a file system: its table, and which number stands for which known attribute.
+/// The SA registry of a file system, mapped to the known attributes.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct AttrIds {
     table: SaTable,
-    /// By attribute number: the index in [`ZPL_ATTRIBUTES`].
+    /// Index in [`ZPL_ATTRIBUTES`] by attribute ID.
     known: Vec<Option<u8>>,
-    /// By index in [`ZPL_ATTRIBUTES`]: the attribute number.
+    /// Attribute ID by index in [`ZPL_ATTRIBUTES`].
     numbers: Vec<Option<u16>>,
 }
 
-impl Numbers {
+impl AttrIds {
     pub(crate) fn new(table: SaTable) -> Self {
         let mut known =
             vec![None; 1 + ZPL_ATTRIBUTES.iter().filter_map(|a| table.number(a.0)).max().unwrap_or(0) as usize];
@@ -66,21 +66,21 @@ impl Numbers {
             }
         }
         let numbers = ZPL_ATTRIBUTES.iter().map(|a| table.number(a.0)).collect();
-        Numbers { table, known, numbers }
+        AttrIds { table, known, numbers }
     }
 
-    /// The table that they come from.
+    /// The SA registry and layouts.
     pub(crate) fn table(&self) -> &SaTable {
         &self.table
     }
 
-    /// The number of a layout with these attributes, if there is one.
+    /// Number of the layout with these attributes, if it is registered.
     pub(crate) fn layout(&self, attributes: &[u16]) -> Option<u16> {
         self.table.layout_of(attributes)
     }
 }
 
-impl Naming for Numbers {
+impl AttrRegistry for AttrIds {
     fn index(&self, number: u16) -> Option<usize> {
         self.known.get(usize::from(number)).copied().flatten().map(usize::from)
     }
@@ -94,18 +94,18 @@ impl Naming for Numbers {
     }
 }
 
-/// An access control list as it is stored.
+/// An ACL as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum StoredAcl {
     #[default]
     None,
-    /// System attribute: so many entries.
+    /// A system attribute: encoded entries and their count.
     Aces(Bytes, u64, Endian),
-    /// In the znode, or in an object that the znode names.
+    /// In the znode, or in an object that the znode references.
     Znode(Box<EmbeddedAcl>, Endian),
 }
 
-/// What is known of a file.
+/// Decoded metadata of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub times: [Timestamp; 4],
@@ -123,16 +123,16 @@ pub(crate) struct Metadata {
     pub acl: StoredAcl,
     pub symlink: Option<Bytes>,
     pub xattrs: Option<Bytes>,
-    /// Which attributes were found: a bit for each index.
+    /// Bit mask of the attributes found, by index.
     found: u32,
 }
 
-/// How much of the metadata is wanted.
+/// Which attributes a load needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// What `stat` shows.
+pub(crate) enum MetadataScope {
+    /// The attributes of `stat`.
     Basics,
-    /// Everything.
+    /// All attributes.
     All,
 }
 
@@ -141,35 +141,37 @@ impl Metadata {
     pub(crate) async fn load(
         rq: &Request,
         set: &Arc<ObjectSet>,
-        numbers: &Numbers,
+        numbers: &AttrIds,
         object: &Arc<Object>,
-        extent: Extent,
+        extent: MetadataScope,
     ) -> Result<Self, FileError> {
         let dnode = &object.dnode;
         let bonus = dnode.bonus();
         let mut metadata = Metadata::default();
         match dnode.bonus_type {
             ObjectType::ZNODE => {
-                metadata = Self::of_znode(bonus, dnode.endian).map_err(|e| lies(object.id, e))?;
+                metadata = Self::of_znode(bonus, dnode.endian).map_err(|e| corrupt(object.id, e))?;
             }
             ObjectType::SA => {
-                metadata.take_row(numbers, bonus, dnode.endian, None).map_err(|e| lies(object.id, e))?;
-                // A spill block that was not synced yet has no pointer.
-                if extent == Extent::All || metadata.lacks_basics() {
+                metadata.add_attributes(numbers, bonus, dnode.endian, None).map_err(|e| corrupt(object.id, e))?;
+                // A spill block that is not synced yet has no block pointer.
+                if extent == MetadataScope::All || metadata.lacks_basics() {
                     let spill = set.read_spill(rq, object).await.map_err(|e| FileError::of(e, object))?;
                     if let Some((bytes, endian)) = spill {
-                        metadata.take_row(numbers, &bytes, endian, Some(&bytes)).map_err(|e| lies(object.id, e))?;
+                        metadata
+                            .add_attributes(numbers, &bytes, endian, Some(&bytes))
+                            .map_err(|e| corrupt(object.id, e))?;
                     }
                 }
                 if metadata.found & 1 << index::MODE == 0 {
                     return Err(FileError::Corrupt {
                         object: object.id,
                         offset: 0,
-                        why: "a file without a mode".into(),
+                        why: "file has no mode attribute".into(),
                     });
                 }
             }
-            // Not a file: the object holds something of the file system's own.
+            // Not a file: an internal object of the file system.
             _ => return Err(FileError::NotFound),
         }
         Ok(metadata)
@@ -215,10 +217,10 @@ impl Metadata {
             || self.flags.has(FileFlags::PROJID) && self.project.is_none()
     }
 
-    /// Takes over a row of system attributes. `shared` holds the same bytes, to be kept without a copy.
-    pub(crate) fn take_row(
+    /// Adds decoded system attributes. `shared` holds the same bytes; slices of it are kept without a copy.
+    pub(crate) fn add_attributes(
         &mut self,
-        numbers: &Numbers,
+        numbers: &AttrIds,
         bytes: &[u8],
         endian: Endian,
         shared: Option<&Bytes>,
@@ -261,7 +263,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// The number of entries may stand in the bonus area and the entries in the spill block.
+    /// The entry count may be in the bonus buffer and the entries in the spill block.
     fn count_aces(&mut self, count: u64) {
         self.acl = match std::mem::take(&mut self.acl) {
             StoredAcl::Aces(bytes, _, endian) => StoredAcl::Aces(bytes, count, endian),
@@ -269,18 +271,18 @@ impl Metadata {
         };
     }
 
-    /// When it changed last.
+    /// Time of the last change of attributes.
     pub(crate) fn ctime(&self) -> Timestamp {
         let [_, _, ctime, _] = self.times;
         ctime
     }
 
-    /// What the file is.
+    /// Kind of the file.
     pub(crate) fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode as u32)
     }
 
-    /// What `stat` shows.
+    /// The attributes of `stat`.
     pub(crate) fn attributes(&self, object: &Object) -> Attributes {
         let [atime_ns, mtime_ns, ctime_ns, crtime_ns] =
             self.times.map(|t| i128::from(t.sec) * 1_000_000_000 + i128::from(t.nsec));
@@ -294,7 +296,7 @@ impl Metadata {
             gid: posix(self.gid),
             links: self.links,
             size_bytes: self.size_bytes,
-            // The dnode's own slots count as well.
+            // The dnode's slots count too.
             blocks512: (object.dnode.used_bytes().saturating_add(256) >> 9).saturating_add(object.dnode.slots() as u64),
             block_bytes: object.block_bytes() as u32,
             device,
@@ -310,7 +312,7 @@ impl Metadata {
     }
 }
 
-/// Linux keeps 12 bits of major and 20 of minor number in one word, illumos 32 of each.
+/// Splits a device number: Linux stores 12 bits of major and 20 of minor number, illumos 32 bits of each.
 fn device(rdev: u64) -> (u32, u32) {
     match rdev >> 32 {
         0 => ((rdev >> 20) as u32, (rdev & 0xf_ffff) as u32),
@@ -322,7 +324,7 @@ fn posix(fuid: Fuid) -> u32 {
     if fuid.domain() == 0 { fuid.id() } else { NOBODY }
 }
 
-pub(crate) fn lies(object: ObjectId, error: DecodeError) -> FileError {
+pub(crate) fn corrupt(object: ObjectId, error: DecodeError) -> FileError {
     FileError::Corrupt { object, offset: 0, why: error.to_string() }
 }
 
@@ -337,13 +339,13 @@ mod tests {
     }
 
     #[test]
-    fn identities_of_a_domain_are_nobody() {
+    fn domain_identities_map_to_the_anonymous_user() {
         assert_eq!(posix(Fuid(4_000_000_000)), 4_000_000_000);
         assert_eq!(posix(Fuid(1 << 32 | 500)), NOBODY);
     }
 
     #[test]
-    fn the_count_and_the_entries_of_a_list_may_come_in_either_order() {
+    fn acl_count_and_entries_are_accepted_in_either_order() {
         let mut metadata =
             Metadata { acl: StoredAcl::Aces(Bytes::from_static(b"x"), 0, Endian::Big), ..Default::default() };
         metadata.count_aces(3);

@@ -1,32 +1,33 @@
-//! Who may what: the one place where mode bits, POSIX lists and NFSv4 lists are decided, as ZFS would, for all doors.
+//! Permission decisions: mode bits, POSIX ACLs and NFSv4 ACLs are evaluated only here, with ZFS's semantics, for all
+//! front ends.
 //!
 //! ```text
-//!  uid 0                     everything; execution where any execute bit is set
-//!  a stored POSIX list       owner · named users · groups · others, masked (POSIX 1003.1e draft 17)
-//!  a list, not trivial       entries in order; the first that speaks of a right decides it (RFC 7530, 6.2)
+//!  uid 0                     all rights; execute only if any execute bit is set
+//!  a stored POSIX ACL        owner · named users · groups · others, masked (POSIX 1003.1e draft 17)
+//!  a non-trivial ACL         entries in order; the first that mentions a right decides it (RFC 7530, 6.2)
 //!  otherwise                 the mode
 //! ```
 //!
-//! All here is pure: whoever asks brings what the file says. What a right is good for, and what else forbids a change, is
-//! decided where files are changed ([`crate::writing`]).
+//! All functions are pure; the caller provides the file's attributes. Which rights an operation needs, and what else
+//! forbids it, is decided in [`crate::writing`].
 
-use crate::acl::{self, Ace, Acl, Who};
+use crate::acl::{self, Ace, AceWho, Acl};
 use crate::attributes::{Attributes, FileFlags, FileKind};
 use crate::change::Cred;
 use crate::writing::posix_acl::List;
 use weir_format::acl::Ace as StoredAce;
 
-/// Permission to read, in the mode's order of bits.
+/// Read permission, in the bit order of the mode.
 pub const READ: u32 = 4;
-/// Permission to write.
+/// Write permission.
 pub const WRITE: u32 = 2;
-/// Permission to execute or to pass through.
+/// Execute or search permission.
 pub const EXECUTE: u32 = 1;
 
-/// What a file says of who may use it.
+/// The attributes of a file that determine access.
 #[derive(Clone, Copy, Debug)]
-pub struct Guarded<'a> {
-    /// It is a directory.
+pub struct AccessInfo<'a> {
+    /// Whether the file is a directory.
     pub is_dir: bool,
     /// Permission bits.
     pub mode: u32,
@@ -34,31 +35,31 @@ pub struct Guarded<'a> {
     pub uid: u32,
     /// Owning group.
     pub gid: u32,
-    /// The extended attribute [`POSIX_ACCESS`], if it has one.
+    /// Value of the extended attribute [`POSIX_ACCESS`], if present.
     pub posix: Option<&'a [u8]>,
-    /// Its access control list, if it has one.
+    /// NFSv4 ACL, if present.
     pub acl: Option<&'a Acl>,
 }
 
-/// The extended attribute with the POSIX list that counts for the file itself.
+/// Name of the extended attribute with the POSIX access ACL.
 pub const POSIX_ACCESS: &[u8] = b"system.posix_acl_access";
 
-impl Guarded<'_> {
-    /// A file without lists.
+impl AccessInfo<'_> {
+    /// Attributes of a file without ACLs.
     pub fn by_mode(attributes: &Attributes) -> Self {
         let Attributes { mode, uid, gid, kind, .. } = *attributes;
-        Guarded { is_dir: kind == FileKind::Directory, mode, uid, gid, posix: None, acl: None }
+        AccessInfo { is_dir: kind == FileKind::Directory, mode, uid, gid, posix: None, acl: None }
     }
 }
 
-/// Whether the mode decides for a caller, whatever lists there may be.
+/// Whether the mode alone determines the caller's rights, whatever ACLs exist.
 pub fn is_decided_by_mode(cred: &Cred, attributes: &Attributes) -> bool {
     cred.uid == 0 || (cred.uid == attributes.uid && attributes.flags.has(FileFlags::ACL_TRIVIAL))
 }
 
-/// What a caller may do, as bits of [`READ`], [`WRITE`] and [`EXECUTE`]. A POSIX list that breaks the rules counts as none.
-pub fn granted(cred: &Cred, file: &Guarded<'_>) -> u32 {
-    let Guarded { is_dir, mode, uid, gid, posix, acl } = *file;
+/// Rights of a caller as bits of [`READ`], [`WRITE`] and [`EXECUTE`]. An invalid POSIX ACL is ignored.
+pub fn granted(cred: &Cred, file: &AccessInfo<'_>) -> u32 {
+    let AccessInfo { is_dir, mode, uid, gid, posix, acl } = *file;
     if cred.uid == 0 {
         let passable = is_dir || mode & 0o111 != 0;
         return READ | WRITE | if passable { EXECUTE } else { 0 };
@@ -82,14 +83,15 @@ fn by_entries(cred: &Cred, entries: &[Ace], uid: u32, gid: u32) -> u32 {
         let part = |right, bit| if mask & right != 0 { bit } else { 0 };
         part(acl::READ_DATA, READ) | part(acl::WRITE_DATA, WRITE) | part(acl::EXECUTE, EXECUTE)
     };
-    let (mut allowed, mut denied) = (0, 0);
+    let mut allowed = 0;
+    let mut denied = 0;
     for ace in entries.iter().filter(|ace| ace.flags & StoredAce::INHERIT_ONLY == 0) {
         let meant = match ace.who {
-            Who::Owner => cred.uid == uid,
-            Who::OwningGroup => cred.in_group(gid),
-            Who::Everyone => true,
-            Who::User(id) => u64::from(cred.uid) == id,
-            Who::Group(id) => u32::try_from(id).is_ok_and(|gid| cred.in_group(gid)),
+            AceWho::Owner => cred.uid == uid,
+            AceWho::OwningGroup => cred.in_group(gid),
+            AceWho::Everyone => true,
+            AceWho::User(id) => u64::from(cred.uid) == id,
+            AceWho::Group(id) => u32::try_from(id).is_ok_and(|gid| cred.in_group(gid)),
         };
         match ace.kind {
             StoredAce::ALLOW if meant => allowed |= bits(ace.mask) & !denied,
@@ -104,8 +106,8 @@ fn by_entries(cred: &Cred, entries: &[Ace], uid: u32, gid: u32) -> u32 {
 mod tests {
     use super::*;
 
-    fn file<'a>(mode: u32) -> Guarded<'a> {
-        Guarded { is_dir: false, mode, uid: 10, gid: 20, posix: None, acl: None }
+    fn file<'a>(mode: u32) -> AccessInfo<'a> {
+        AccessInfo { is_dir: false, mode, uid: 10, gid: 20, posix: None, acl: None }
     }
 
     fn caller(uid: u32, groups: &[u32]) -> Cred {
@@ -113,15 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_decides_for_owner_group_and_others_in_that_order() {
+    fn mode_classes_are_checked_in_order() {
         let granted = |uid, groups: &[u32]| granted(&caller(uid, groups), &file(0o461));
         assert_eq!([granted(10, &[20]), granted(11, &[5, 20]), granted(11, &[5])], [4, 6, 1]);
     }
 
     #[test]
-    fn root_executes_what_somebody_may_execute() {
+    fn root_needs_any_execute_bit() {
         let root = |file| granted(&caller(0, &[0]), &file);
-        assert_eq!([root(file(0o461)), root(file(0o600)), root(Guarded { is_dir: true, ..file(0) })], [7, 6, 7]);
+        assert_eq!([root(file(0o461)), root(file(0o600)), root(AccessInfo { is_dir: true, ..file(0) })], [7, 6, 7]);
     }
 
     fn posix(entries: &[(u16, u16, u32)]) -> Vec<u8> {
@@ -135,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn posix_lists_mask_named_entries() {
+    fn posix_masks_limit_named_entries() {
         let list = posix(&[(1, 6, 0), (2, 7, 30), (4, 4, 0), (8, 6, 40), (16, 4, 0), (32, 0, 0)]);
-        let with = |list| Guarded { posix: Some(list), ..file(0o640) };
+        let with = |list| AccessInfo { posix: Some(list), ..file(0o640) };
         let may = |uid, groups: &[u32]| granted(&caller(uid, groups), &with(&list));
         assert_eq!([may(10, &[1]), may(30, &[1]), may(31, &[20]), may(31, &[40]), may(31, &[1])], [6, 4, 4, 4, 0]);
         let unmasked = posix(&[(1, 7, 0), (2, 7, 30), (4, 7, 0), (32, 7, 0)]);
@@ -147,24 +149,24 @@ mod tests {
     }
 
     #[test]
-    fn the_first_entry_that_speaks_of_a_right_decides_it() {
+    fn the_first_matching_ace_decides_a_right() {
         let ace = |kind, flags, mask, who| Ace { kind, flags, mask, who };
         let mut acl = Acl {
             entries: vec![
-                ace(0, 0x8, 0x21, Who::Everyone),
-                ace(1, 0, 0x1, Who::User(30)),
-                ace(0, 0, 0x1, Who::Group(40)),
-                ace(1, 0, 0x1, Who::Group(40)),
-                ace(0, 0, 0x20, Who::Everyone),
-                ace(0, 0, 0x3, Who::Owner),
+                ace(0, 0x8, 0x21, AceWho::Everyone),
+                ace(1, 0, 0x1, AceWho::User(30)),
+                ace(0, 0, 0x1, AceWho::Group(40)),
+                ace(1, 0, 0x1, AceWho::Group(40)),
+                ace(0, 0, 0x20, AceWho::Everyone),
+                ace(0, 0, 0x3, AceWho::Owner),
             ],
             trivial: false,
         };
         let may =
-            |acl: &Acl, uid, groups: &[u32]| granted(&caller(uid, groups), &Guarded { acl: Some(acl), ..file(0) });
+            |acl: &Acl, uid, groups: &[u32]| granted(&caller(uid, groups), &AccessInfo { acl: Some(acl), ..file(0) });
         let all = [may(&acl, 30, &[40]), may(&acl, 31, &[40]), may(&acl, 31, &[1]), may(&acl, 10, &[1])];
         assert_eq!(all, [1, 5, 1, 7]);
         acl.trivial = true;
-        assert_eq!(may(&acl, 10, &[1]), 0, "what is trivial says no more than the mode");
+        assert_eq!(may(&acl, 10, &[1]), 0, "a trivial ACL is equivalent to the mode");
     }
 }

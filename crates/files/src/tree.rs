@@ -1,4 +1,4 @@
-//! One tree over all file systems and snapshots of a pool: what a mount or a file server shows.
+//! One tree of all file systems and snapshots of a pool, as exported by mounts and file servers.
 //!
 //! ```text
 //!  pool                        Node { branch: pool,        object: ROOT }
@@ -10,199 +10,202 @@
 //!        └─ monday/            Node { branch: pool@monday, object: ROOT }
 //! ```
 //!
-//! Every file system hangs below its parent's root by the last part of its name, whatever its `mountpoint` says: that
-//! is the one arrangement in which no two can collide and none is lost.
+//! Every file system is mounted in its parent's root under the last component of its name, whatever its `mountpoint`:
+//! only this arrangement guarantees that no two collide and all are reachable.
 //!
-//! Invariants. A member keeps the index that it got first for as long as the tree stands, whatever it is called; the index
-//! of one that is gone is not given again, and its nodes are stale. The list of members is replaced as a whole
-//! ([`Tree::renew`]): each step sees the old one or the new one. A node has one spelling: the root directory of a branch is
-//! always [`Node::ROOT`], never its object number. File systems are opened at the first step into them and kept; ten thousand snapshots that
-//! nobody looks at cost two names each. A file system whose key is not loaded appears as an empty directory that holds its
-//! children, as ZFS shows the mount point of one that it can't mount; any other failure to open is an error of each
-//! step into it. No lock is held across an await: two first steps may both open, and the first one stored wins.
+//! Invariants. An export keeps its index for the lifetime of the tree, even if it is renamed; the index of a removed
+//! export is not reused, and its nodes are stale. The set of exports is replaced atomically ([`Tree::renew`]): each
+//! step sees either the old or the new one. A node has one representation: the root directory of an export is always
+//! [`Node::ROOT`], never its object number. File systems are opened on first access and kept open; ten thousand
+//! unused snapshots cost two names each. A file system whose key is not loaded appears as an empty directory with its
+//! children, like the mount point of an unmounted file system in ZFS; any other open failure is returned by each
+//! access. No lock is held across an await: two concurrent first accesses may both open the file system, and the
+//! first to finish is kept.
 //!
-//! Rejected: file systems at their `mountpoint` (absolute paths of another machine, `none`, `legacy`, twice the same).
+//! Rejected: file systems at their `mountpoint` (absolute paths of another machine, `none`, `legacy`, duplicates).
 
 mod change;
 mod cursor;
-mod laid;
 pub mod memory;
 mod source;
+mod synthetic_entries;
 
-pub use change::Kept;
-pub use source::{Answer, Files, Opener};
+pub use change::CallHold;
+pub use source::{FileFuture, Files, Opener};
 
 use crate::{Acl, Attributes, FileError, FileKind, Seek, Snapdir, Usage};
 use bytes::Bytes;
 use cursor::Position;
-use laid::Entries;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::UNIX_EPOCH;
+use synthetic_entries::Entries;
 use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
 
-/// One file or directory of the tree.
+/// A file or directory of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
-    /// Index of the file system or snapshot.
+    /// Index of the export.
     pub branch: u32,
-    /// The object's number, or one of the constants below.
+    /// Object number, or one of the constants below.
     pub object: u64,
 }
 
 impl Node {
-    /// The root directory of the branch. Stands on object 1, the master node, which is never a file.
+    /// Root directory of the export. Uses object 1, the master node, which is never a file.
     pub const ROOT: u64 = 1;
-    /// The directory `.zfs`. Object numbers end at 2^48, so this is none (`DN_MAX_OBJECT`).
+    /// The directory `.zfs`. Object numbers are below 2^48 (`DN_MAX_OBJECT`), so this is not an object.
     pub const CONTROL: u64 = (1 << 48) - 1;
     /// The directory `.zfs/snapshot`.
     pub const SNAPSHOTS: u64 = (1 << 48) - 2;
 
-    /// Whether there is no object behind it.
+    /// Whether the node is not backed by an object.
     pub fn is_synthetic(self) -> bool {
         self.object == Node::CONTROL || self.object == Node::SNAPSHOTS
     }
 }
 
-/// A file system or snapshot to be shown.
+/// A file system or snapshot in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct Export {
     /// Full name: `pool/a` or `pool/a@snapshot`.
     pub name: String,
-    /// A number that lasts, and that no other member has, nor will have when this one is gone: handles lead by it. The data
-    /// set's `fsid_guid`.
+    /// Persistent ID that is never reused and that file handles contain: the dataset's `fsid_guid`.
     pub id: u64,
 }
 
-/// One entry of a directory of the tree.
+/// A directory entry of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeEntry {
     /// The name.
     pub name: Vec<u8>,
-    /// Where it leads.
+    /// Node of the entry.
     pub node: Node,
-    /// What it is, where that is known without opening it.
+    /// Kind of the node, if known without opening it.
     pub kind: Option<FileKind>,
-    /// Hand this to `read_dir` to go on after this entry. Never 0, below 2^63.
+    /// Cookie to continue a listing after this entry. Never 0, below 2^63.
     pub cookie: u64,
 }
 
-/// What stands behind a branch once it is opened.
+/// State of an opened export.
 #[derive(Clone)]
 enum Opened {
     Files(Arc<dyn Files>),
-    /// Its key is not loaded.
+    /// The key is not loaded.
     Locked,
 }
 
 impl Opened {
-    /// It was closed for good (rolled back): it has a successor.
+    /// Whether it was closed permanently (after a rollback) and must be reopened.
     fn is_closed(&self) -> bool {
         matches!(self, Opened::Files(files) if files.is_closed())
     }
 }
 
-/// One file system or snapshot in the tree.
-struct Branch {
-    member: Member,
+/// A file system or snapshot with its position in the tree.
+struct MountedDataset {
+    export: Export,
     parent: Option<u32>,
     is_snapshot: bool,
     children: Entries,
     snapshots: Entries,
-    /// When snapshots came or went last, in nanoseconds since 1970; else when the tree was made.
+    /// Time of the last creation or destruction of a snapshot, in nanoseconds since 1970; initially the time the tree
+    /// was created.
     snapshots_changed_ns: i128,
-    /// What stands behind it, also when it is called something else.
+    /// The opened file system, kept over renames.
     opened: Arc<Mutex<Option<Opened>>>,
 }
 
-/// The members of one moment.
+/// An immutable set of exports.
 #[derive(Default)]
-struct Shape {
-    /// By index; `None` for one that is gone.
-    branches: Vec<Option<Arc<Branch>>>,
+struct Namespace {
+    /// Exports by index; `None` for removed ones.
+    branches: Vec<Option<Arc<MountedDataset>>>,
     by_id: BTreeMap<u64, u32>,
 }
 
-impl Shape {
-    /// What comes after `before`: see [`Tree::new`] for the order of the members.
-    fn after(before: &Shape, mut members: Vec<Member>, now_ns: i128) -> Shape {
-        if let Some(rest) = members.get_mut(1..) {
+impl Namespace {
+    /// Builds the successor of `before`; see [`Tree::new`] for the order of the exports.
+    fn after(before: &Namespace, mut exports: Vec<Export>, now_ns: i128) -> Namespace {
+        if let Some(rest) = exports.get_mut(1..) {
             // Parents before children: `a` < `a/b`, and a snapshot after its file system.
             rest.sort_by(|a, b| a.name.cmp(&b.name));
         }
         let mut next = before.branches.len();
-        let mut branches: BTreeMap<u32, Branch> = BTreeMap::new();
+        let mut branches: BTreeMap<u32, MountedDataset> = BTreeMap::new();
         let mut by_name: BTreeMap<String, u32> = BTreeMap::new();
-        for (place, member) in members.into_iter().enumerate() {
-            let (parent, leaf, is_snapshot) = split(&member.name);
+        for (place, export) in exports.into_iter().enumerate() {
+            let (parent, leaf, is_snapshot) = split(&export.name);
             let parent = parent.and_then(|name| by_name.get(name)).copied();
-            let known = before.by_id.get(&member.id).copied();
+            let known = before.by_id.get(&export.id).copied();
             let index = known.unwrap_or(next as u32);
             match parent.and_then(|p| branches.get_mut(&p)) {
-                Some(parent) if is_snapshot => parent.snapshots.insert(leaf, member.id, index),
-                Some(parent) => parent.children.insert(leaf, member.id, index),
+                Some(parent) if is_snapshot => parent.snapshots.insert(leaf, export.id, index),
+                Some(parent) => parent.children.insert(leaf, export.id, index),
                 None if place == 0 => {}
                 None => continue,
             }
             next += usize::from(known.is_none());
             let opened = before.branch(index).map(|branch| branch.opened.clone()).unwrap_or_default();
-            let (children, snapshots) = Default::default();
-            by_name.insert(member.name.clone(), index);
+            let children = Entries::default();
+            let snapshots = Entries::default();
+            by_name.insert(export.name.clone(), index);
             let snapshots_changed_ns = now_ns;
-            let branch = Branch { member, parent, is_snapshot, children, snapshots, snapshots_changed_ns, opened };
+            let branch =
+                MountedDataset { export, parent, is_snapshot, children, snapshots, snapshots_changed_ns, opened };
             branches.insert(index, branch);
         }
         for (index, branch) in &mut branches {
-            let unchanged = |old: &&Arc<Branch>| old.snapshots.by_name == branch.snapshots.by_name;
+            let unchanged = |old: &&Arc<MountedDataset>| old.snapshots.by_name == branch.snapshots.by_name;
             if let Some(old) = before.branch(*index).filter(unchanged) {
                 branch.snapshots_changed_ns = old.snapshots_changed_ns;
             }
         }
-        let by_id = branches.iter().map(|(index, branch)| (branch.member.id, *index)).collect();
+        let by_id = branches.iter().map(|(index, branch)| (branch.export.id, *index)).collect();
         let mut slots = vec![None; next];
         for (index, branch) in branches {
             if let Some(slot) = slots.get_mut(index as usize) {
                 *slot = Some(Arc::new(branch));
             }
         }
-        Shape { branches: slots, by_id }
+        Namespace { branches: slots, by_id }
     }
 
-    fn branch(&self, index: u32) -> Option<&Arc<Branch>> {
+    fn branch(&self, index: u32) -> Option<&Arc<MountedDataset>> {
         self.branches.get(index as usize).and_then(Option::as_ref)
     }
 
-    fn members(&self) -> impl Iterator<Item = &Member> {
-        self.branches.iter().flatten().map(|branch| &branch.member)
+    fn exports(&self) -> impl Iterator<Item = &Export> {
+        self.branches.iter().flatten().map(|branch| &branch.export)
     }
 }
 
-/// The tree.
+/// Tree of all exports of a pool.
 pub struct Tree {
     opener: Arc<dyn Opener>,
-    shape: RwLock<Arc<Shape>>,
-    /// Without one, all times of what is no object are those of objects.
+    namespace: RwLock<Arc<Namespace>>,
+    /// Clock for the times of synthetic directories; without it they have the times of objects.
     clock: Option<Clock>,
-    /// Who is told that it was renewed.
+    /// Callbacks for changes of the exports.
     watchers: Mutex<Vec<Watcher>>,
 }
 
 type Watcher = Box<dyn Fn() + Send + Sync>;
 
 impl Tree {
-    /// A tree of `members`, the first of which is the root; a member whose parent is not among them is left out.
-    pub fn new(opener: Arc<dyn Opener>, members: Vec<Member>) -> Self {
-        let shape = Shape::after(&Shape::default(), members, 0);
-        Tree { opener, shape: RwLock::new(Arc::new(shape)), clock: None, watchers: Mutex::default() }
+    /// Builds a tree of `exports`, the first of which is the root; an export whose parent is missing is skipped.
+    pub fn new(opener: Arc<dyn Opener>, exports: Vec<Export>) -> Self {
+        let namespace = Namespace::after(&Namespace::default(), exports, 0);
+        Tree { opener, namespace: RwLock::new(Arc::new(namespace)), clock: None, watchers: Mutex::default() }
     }
 
-    /// The same; the directory of snapshots shows when they came or went last, so that clients that keep what it held look
-    /// again. What came or went before the tree was made it does not know, so it shows that time first.
-    pub fn with_clock(opener: Arc<dyn Opener>, members: Vec<Member>, clock: Clock) -> Self {
+    /// Like [`Tree::new`], with a clock: the modification time of `.zfs/snapshot` is the last creation or destruction
+    /// of a snapshot, so that clients revalidate cached listings. Initially it is the time the tree was created.
+    pub fn with_clock(opener: Arc<dyn Opener>, exports: Vec<Export>, clock: Clock) -> Self {
         let tree = Tree { clock: Some(clock), ..Tree::new(opener, Vec::new()) };
-        tree.renew(members);
+        tree.renew(exports);
         tree
     }
 
@@ -211,38 +214,38 @@ impl Tree {
         wall.and_then(|since| i128::try_from(since.as_nanos()).ok()).unwrap_or(0)
     }
 
-    /// Calls `told` when members came, went or are called otherwise ([`Tree::renew`]), or one is no longer what it was (rolled
-    /// back): what was known of names may not be true any more.
-    pub fn watch(&self, told: impl Fn() + Send + Sync + 'static) {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(told));
+    /// Calls `callback` when exports were added, removed or renamed ([`Tree::renew`]) or replaced by a rollback:
+    /// cached names may be stale.
+    pub fn watch(&self, callback: impl Fn() + Send + Sync + 'static) {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(callback));
     }
 
-    /// Shows these members from now on, in the same order as in [`Tree::new`], with the same root. What could not be
-    /// opened for lack of a key is tried again.
-    pub fn renew(&self, members: Vec<Member>) {
+    /// Replaces the exports, in the same order as in [`Tree::new`] and with the same root. File systems that were
+    /// locked are opened again.
+    pub fn renew(&self, exports: Vec<Export>) {
         let changed = {
-            let mut shape = self.shape.write().unwrap_or_else(PoisonError::into_inner);
-            let next = Shape::after(&shape, members, self.now_ns());
-            let mut changed = !next.members().eq(shape.members());
+            let mut namespace = self.namespace.write().unwrap_or_else(PoisonError::into_inner);
+            let next = Namespace::after(&namespace, exports, self.now_ns());
+            let mut changed = !next.exports().eq(namespace.exports());
             for branch in next.branches.iter().flatten() {
                 let mut opened = branch.opened.lock().unwrap_or_else(PoisonError::into_inner);
                 changed |= opened.as_ref().is_some_and(Opened::is_closed);
                 changed |= opened.take_if(|opened| matches!(opened, Opened::Locked)).is_some();
             }
-            *shape = Arc::new(next);
+            *namespace = Arc::new(next);
             changed
         };
         if changed {
-            self.tell();
+            self.notify();
         }
     }
 
-    fn tell(&self) {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|told| told());
+    fn notify(&self) {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|callback| callback());
     }
 
-    fn shape(&self) -> Arc<Shape> {
-        self.shape.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn namespace(&self) -> Arc<Namespace> {
+        self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The root of the tree.
@@ -250,30 +253,30 @@ impl Tree {
         Node { branch: 0, object: Node::ROOT }
     }
 
-    /// The members, in the order of their index.
-    pub fn members(&self) -> Vec<Member> {
-        self.shape().members().cloned().collect()
+    /// All exports, in the order of their index.
+    pub fn exports(&self) -> Vec<Export> {
+        self.namespace().exports().cloned().collect()
     }
 
-    /// The member that a node belongs to.
-    pub fn member(&self, node: Node) -> Option<Member> {
-        self.shape().branch(node.branch).map(|branch| branch.member.clone())
+    /// Export that contains a node.
+    pub fn export_of(&self, node: Node) -> Option<Export> {
+        self.namespace().branch(node.branch).map(|branch| branch.export.clone())
     }
 
-    /// The branch of the member with this number.
+    /// Index of the export with this ID.
     pub fn branch_by_id(&self, id: u64) -> Option<u32> {
-        self.shape().by_id.get(&id).copied()
+        self.namespace().by_id.get(&id).copied()
     }
 
-    /// The number by which `stat` and its kin tell the branch of `node` from others.
+    /// Device number of a node's export for `stat`.
     pub async fn fsid(&self, rq: &Request, node: Node) -> Result<u64, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) => Ok(files.fsid()),
-            Opened::Locked => Ok(self.branch(node)?.member.id),
+            Opened::Locked => Ok(self.branch(node)?.export.id),
         }
     }
 
-    /// The longest name in a directory.
+    /// Maximum length of a name in a directory, in bytes.
     pub async fn name_max(&self, rq: &Request, node: Node) -> Result<usize, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => Ok(files.name_max()),
@@ -281,7 +284,7 @@ impl Tree {
         }
     }
 
-    /// Whether names that differ in case alone are the same name in a directory.
+    /// Whether names that differ only in case are equal in a directory.
     pub async fn is_case_insensitive(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => Ok(files.is_case_insensitive()),
@@ -289,7 +292,7 @@ impl Tree {
         }
     }
 
-    /// Whether a name in a directory stands for itself alone: no other spelling leads to the same entry.
+    /// Whether each entry of a directory has exactly one spelling.
     pub async fn has_exact_names(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => Ok(files.has_exact_names()),
@@ -297,10 +300,10 @@ impl Tree {
         }
     }
 
-    /// The node of a handle, if its file is still the same one.
+    /// Attributes of a node if it still has this generation; for file handles.
     ///
     /// # Errors
-    /// [`FileError::Stale`] if it is not.
+    /// [`FileError::Stale`] if it does not.
     pub async fn by_file_id(&self, rq: &Request, node: Node, generation: u64) -> Result<Attributes, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if node.object != Node::ROOT && !node.is_synthetic() => {
@@ -310,12 +313,12 @@ impl Tree {
         }
     }
 
-    /// What `name` leads to in the directory `node`; `.`, `..` and `.zfs` included.
+    /// Looks up `name` in the directory `node`; handles `.`, `..` and `.zfs`.
     pub async fn lookup(&self, rq: &Request, node: Node, name: &[u8]) -> Result<Node, FileError> {
         let branch = self.branch(node)?;
         let at = |object| Node { branch: node.branch, object };
         if node.is_synthetic() || (node.object == Node::ROOT && name == b".zfs" && !branch.is_snapshot) {
-            self.must_lead_to_snapshots(rq, node).await?;
+            self.require_snapshot_dir(rq, node).await?;
         }
         match (node.object, name) {
             (_, b"..") => return self.parent(rq, node).await,
@@ -350,15 +353,15 @@ impl Tree {
         Ok(node_of(&*files, node.branch, found))
     }
 
-    /// An error where `.zfs` is nowhere.
-    async fn must_lead_to_snapshots(&self, rq: &Request, node: Node) -> Result<(), FileError> {
+    /// Fails if `.zfs` is not reachable.
+    async fn require_snapshot_dir(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if files.snapdir() == Snapdir::Disabled => Err(FileError::NotFound),
             _ => Ok(()),
         }
     }
 
-    /// The directory that holds `node`; the root of the tree is its own parent.
+    /// Parent directory of `node`; the root of the tree is its own parent.
     pub async fn parent(&self, rq: &Request, node: Node) -> Result<Node, FileError> {
         let branch = self.branch(node)?;
         match node.object {
@@ -377,7 +380,8 @@ impl Tree {
         }
     }
 
-    /// What `stat` shows. `object` in the result is the node's own number, or the real one of a root directory.
+    /// Attributes of a node. `object` in the result is the node's number, or the real object number of a root
+    /// directory.
     pub async fn attributes(&self, rq: &Request, node: Node) -> Result<Attributes, FileError> {
         let branch = self.branch(node)?;
         match self.open(rq, node.branch).await? {
@@ -396,8 +400,8 @@ impl Tree {
         }
     }
 
-    /// Up to `max` entries of a directory after `cookie` (0: from the start), `.` and `..` first. Fewer than `max`
-    /// means that the end is reached.
+    /// Reads up to `max` entries of a directory after `cookie` (0: from the start), `.` and `..` first. Fewer than
+    /// `max` mean the end.
     pub async fn read_dir(
         &self,
         rq: &Request,
@@ -411,15 +415,15 @@ impl Tree {
             Position::Stored(cookie) => Some(cookie),
             after => {
                 if after == Position::Fixed(0) {
-                    // A listing begins only where there is a directory.
+                    // Check on the first page that the node is a directory.
                     self.require_directory(rq, node).await?;
                 }
-                self.laid_over(rq, node, &branch, after, max, &mut out).await?;
+                self.list_synthetic(rq, node, &branch, after, max, &mut out).await?;
                 (out.len() < max).then_some(0)
             }
         };
         if node.is_synthetic() {
-            self.must_lead_to_snapshots(rq, node).await?;
+            self.require_snapshot_dir(rq, node).await?;
             return Ok(out);
         }
         let Opened::Files(files) = self.open(rq, node.branch).await? else { return Ok(out) };
@@ -452,7 +456,7 @@ impl Tree {
         }
     }
 
-    /// Up to `len` bytes of a file from `offset`, clipped at its end, as the pieces that lie in the cache.
+    /// Reads up to `len` bytes of a file at `offset`, limited by its end, as slices of cached blocks.
     pub async fn read(
         &self,
         rq: &Request,
@@ -464,7 +468,7 @@ impl Tree {
         files.read(rq, object_of(&*files, node), offset, len).await
     }
 
-    /// The next data or hole at or after `offset`, or `None` beyond the last.
+    /// Next data or hole at or after `offset`; `None` if there is none.
     pub async fn seek(&self, rq: &Request, node: Node, offset: u64, what: Seek) -> Result<Option<u64>, FileError> {
         let files = self.files(rq, node).await?;
         files.seek(rq, object_of(&*files, node), offset, what).await
@@ -476,7 +480,7 @@ impl Tree {
         files.read_link(rq, object_of(&*files, node)).await
     }
 
-    /// The names of all extended attributes.
+    /// Names of all extended attributes.
     pub async fn xattr_names(&self, rq: &Request, node: Node) -> Result<Vec<Vec<u8>>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => files.xattr_names(rq, object_of(&*files, node)).await,
@@ -484,7 +488,7 @@ impl Tree {
         }
     }
 
-    /// The value of an extended attribute, if there is one of that name.
+    /// Value of an extended attribute, if it exists.
     pub async fn xattr(&self, rq: &Request, node: Node, name: &[u8]) -> Result<Option<Bytes>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => files.xattr(rq, object_of(&*files, node), name).await,
@@ -492,7 +496,7 @@ impl Tree {
         }
     }
 
-    /// The access control list; `None` where there is no object.
+    /// The ACL; `None` for synthetic nodes.
     pub async fn acl(&self, rq: &Request, node: Node) -> Result<Option<Acl>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => files.acl(rq, object_of(&*files, node)).await.map(Some),
@@ -500,7 +504,7 @@ impl Tree {
         }
     }
 
-    /// What `statvfs` of a file or directory shows.
+    /// Space usage for `statvfs` of a file or directory.
     pub async fn usage(&self, rq: &Request, node: Node) -> Result<Usage, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if node.is_synthetic() => files.usage(rq, files.root()).await,
@@ -509,9 +513,9 @@ impl Tree {
         }
     }
 
-    fn branch(&self, node: Node) -> Result<Arc<Branch>, FileError> {
+    fn branch(&self, node: Node) -> Result<Arc<MountedDataset>, FileError> {
         let stale = FileError::Stale { object: ObjectId(node.object) };
-        self.shape().branch(node.branch).cloned().ok_or(stale)
+        self.namespace().branch(node.branch).cloned().ok_or(stale)
     }
 
     async fn open(&self, rq: &Request, branch: u32) -> Result<Opened, FileError> {
@@ -520,10 +524,10 @@ impl Tree {
         if let Some(opened) = lock().clone().filter(|opened| !opened.is_closed()) {
             return Ok(opened);
         }
-        let opened = match self.opener.open(rq, &branch.member).await {
+        let opened = match self.opener.open(rq, &branch.export).await {
             Ok(files) => Opened::Files(files),
             Err(FileError::NoKey) => Opened::Locked,
-            // It went, and the tree has not heard of it yet.
+            // It was destroyed, and the tree has not been renewed yet.
             Err(FileError::NotFound) => return Err(FileError::Stale { object: ObjectId(Node::ROOT) }),
             Err(error) => return Err(error),
         };
@@ -533,12 +537,12 @@ impl Tree {
             (stored.get_or_insert(opened).clone(), succeeds)
         };
         if succeeds {
-            self.tell();
+            self.notify();
         }
         Ok(opened)
     }
 
-    /// The file system of a node behind which there is an object.
+    /// File system of a node that is backed by an object.
     async fn files(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => Ok(files),
@@ -547,7 +551,7 @@ impl Tree {
     }
 }
 
-/// Parent, own part and whether it is a snapshot: `pool/a@s` is (`pool/a`, `s`, true).
+/// Splits a name into parent, last component and whether it is a snapshot: `pool/a@s` is (`pool/a`, `s`, true).
 fn split(name: &str) -> (Option<&str>, &[u8], bool) {
     if let Some((parent, leaf)) = name.split_once('@') {
         return (Some(parent), leaf.as_bytes(), true);
@@ -566,7 +570,7 @@ fn node_of(files: &dyn Files, branch: u32, object: ObjectId) -> Node {
     Node { branch, object: if object == files.root() { Node::ROOT } else { object.0 } }
 }
 
-/// A directory without an object: readable by all, with the times of its file system's root.
+/// Attributes of a synthetic directory: readable by all, with the times of its file system's root.
 fn synthetic(node: Node, root: Option<&Attributes>, inside: usize) -> Attributes {
     let time = |pick: fn(&Attributes) -> i128| root.map(pick).unwrap_or(0);
     Attributes {

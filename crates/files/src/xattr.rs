@@ -1,14 +1,15 @@
 //! Extended attributes (OpenZFS `module/os/linux/zfs/zpl_xattr.c`).
 //!
-//! They stand in two places: a packed nvlist among the system attributes (`xattr=sa`), and a hidden directory of files
-//! (`xattr=dir`, and whatever was too big). A name may be in both after the property was changed: the list wins.
+//! They are stored in two places: in a packed nvlist in a system attribute (`xattr=sa`), or as files in a hidden
+//! directory (`xattr=dir`, and values that are too large). After a change of the property a name may be in both; the
+//! nvlist has precedence.
 //!
-//! *Names.* OpenZFS on Linux stores them as Linux shows them, with their name space (`user.x`). Other systems store a
-//! user's attribute bare: `x` is then shown as `user.x`, and looked for so when `user.x` itself is not there. Names
-//! with the name space of another system (`freebsd:…`) are not shown, nor are illumos' own (`SUNWattr_ro`, `SUNWattr_rw`).
+//! *Names.* OpenZFS on Linux stores names with their namespace (`user.x`). Other systems store a user attribute
+//! without it: `x` is then listed as `user.x`, and looked up if `user.x` itself does not exist. Names of other
+//! systems' namespaces (`freebsd:…`) and of illumos (`SUNWattr_ro`, `SUNWattr_rw`) are not listed.
 
 use crate::error::FileError;
-use crate::metadata::{Metadata, lies};
+use crate::metadata::{Metadata, corrupt};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use weir_dmu::zap::{Match, Zap};
@@ -19,16 +20,16 @@ use weir_machine::Request;
 use crate::file_system::FileSystem;
 
 const USER: &[u8] = b"user.";
-/// Name spaces that Linux shows as they are.
-const SHOWN: [&[u8]; 4] = [USER, b"trusted.", b"security.", b"system."];
-/// Most attributes of one file that are listed.
-const MOST: usize = 1 << 20;
-/// Longest value that is read: Linux itself stops at 64 KiB.
-const LONGEST: u64 = 1 << 20;
+/// Namespaces that are used unchanged on Linux.
+const LINUX_NAMESPACES: [&[u8]; 4] = [USER, b"trusted.", b"security.", b"system."];
+/// Maximum number of listed attributes per file.
+const MAX_LISTED: usize = 1 << 20;
+/// Maximum size of a value in bytes; Linux allows 64 KiB.
+const MAX_VALUE_BYTES: u64 = 1 << 20;
 
-/// The name under which Linux shows a stored name; `None` if it is not shown.
-pub(crate) fn shown(stored: &[u8]) -> Option<Vec<u8>> {
-    if SHOWN.iter().any(|space| stored.starts_with(space)) {
+/// Linux name of a stored name; `None` if it is hidden.
+pub(crate) fn linux_name(stored: &[u8]) -> Option<Vec<u8>> {
+    if LINUX_NAMESPACES.iter().any(|space| stored.starts_with(space)) {
         return Some(stored.to_vec());
     }
     if stored.starts_with(b"freebsd:") || stored == b"SUNWattr_ro" || stored == b"SUNWattr_rw" {
@@ -37,15 +38,15 @@ pub(crate) fn shown(stored: &[u8]) -> Option<Vec<u8>> {
     Some([USER, stored].concat())
 }
 
-/// The stored names that a Linux name may have, the likelier first.
+/// The stored names that a Linux name may have, the most likely first.
 pub(crate) fn stored_names(name: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let bare = name.strip_prefix(USER).filter(|bare| shown(bare).as_deref() == Some(name));
+    let bare = name.strip_prefix(USER).filter(|bare| linux_name(bare).as_deref() == Some(name));
     std::iter::once(name).chain(bare)
 }
 
 pub(crate) fn list_of(object: ObjectId, metadata: &Metadata) -> Result<Option<NvList>, FileError> {
     let Some(packed) = metadata.xattrs.as_ref().filter(|packed| !packed.is_empty()) else { return Ok(None) };
-    NvList::decode(packed).map(Some).map_err(|e| lies(object, e))
+    NvList::decode(packed).map(Some).map_err(|e| corrupt(object, e))
 }
 
 pub(crate) fn value_of(value: &NvValue) -> Option<Bytes> {
@@ -64,13 +65,13 @@ impl FileSystem {
     ) -> Result<Vec<Vec<u8>>, FileError> {
         let mut names = BTreeSet::new();
         if let Some(list) = list_of(object, metadata)? {
-            names.extend(list.pairs().iter().filter_map(|pair| shown(&pair.name)));
+            names.extend(list.pairs().iter().filter_map(|pair| linux_name(&pair.name)));
         }
         if metadata.xattr_dir.0 != 0 {
             let failed = |e| FileError::at(e, object, 0);
             let zap = Zap::open(rq, self.objects(), metadata.xattr_dir).await.map_err(failed)?;
-            for entry in zap.all(rq, MOST).await.map_err(failed)? {
-                names.extend(entry.key.name().and_then(shown));
+            for entry in zap.all(rq, MAX_LISTED).await.map_err(failed)? {
+                names.extend(entry.key.name().and_then(linux_name));
             }
         }
         Ok(names.into_iter().collect())
@@ -98,7 +99,7 @@ impl FileSystem {
             let found = dir.lookup(rq, stored, Match::Exact).await.map_err(|e| FileError::at(e, object, 0))?;
             if let Some(word) = found.and_then(|v| v.first()) {
                 let file = StoredEntry::from_word(word).object;
-                return self.read_whole(rq, file, LONGEST).await.map(Some);
+                return self.read_whole(rq, file, MAX_VALUE_BYTES).await.map(Some);
             }
         }
         Ok(None)
@@ -110,16 +111,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_as_linux_shows_them() {
-        assert_eq!(shown(b"user.a").as_deref(), Some(&b"user.a"[..]));
-        assert_eq!(shown(b"a").as_deref(), Some(&b"user.a"[..]));
-        assert_eq!(shown(b"security.selinux").as_deref(), Some(&b"security.selinux"[..]));
-        assert_eq!(shown(b"SUNWattr_rw"), None);
-        assert_eq!(shown(b"freebsd:system:x"), None);
+    fn stored_names_map_to_linux_names() {
+        assert_eq!(linux_name(b"user.a").as_deref(), Some(&b"user.a"[..]));
+        assert_eq!(linux_name(b"a").as_deref(), Some(&b"user.a"[..]));
+        assert_eq!(linux_name(b"security.selinux").as_deref(), Some(&b"security.selinux"[..]));
+        assert_eq!(linux_name(b"SUNWattr_rw"), None);
+        assert_eq!(linux_name(b"freebsd:system:x"), None);
     }
 
     #[test]
-    fn a_bare_name_is_tried_second() {
+    fn names_without_namespace_are_tried_second() {
         assert_eq!(stored_names(b"user.a").collect::<Vec<_>>(), [&b"user.a"[..], b"a"]);
         assert_eq!(stored_names(b"trusted.a").collect::<Vec<_>>(), [&b"trusted.a"[..]]);
         assert_eq!(stored_names(b"user.user.a").collect::<Vec<_>>(), [&b"user.user.a"[..]], "that would be user.a");

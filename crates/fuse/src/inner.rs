@@ -195,7 +195,7 @@ impl Inner {
                 let number = self.number(entry.node).unwrap_or(UNKNOWN);
                 let attributes = attributes.ok().filter(|_| number != UNKNOWN);
                 let generation = attributes.as_ref().map(|a| a.generation).unwrap_or(0);
-                // An unreadable file is listed_number with a TTL of zero, so that an access to it returns the error.
+                // An unreadable file is listed with a TTL of zero, so that an access to it returns the error.
                 let (attributes, attr_ttl) = match attributes {
                     Some(attributes) => (convert::attributes(number, &attributes), self.attr_ttl),
                     None => (placeholder_attr(number, entry.kind), Duration::ZERO),
@@ -217,7 +217,7 @@ impl Inner {
         self.tree.read_dir(rq, node, cookie, max).await.map_err(|e| report(rq, &e))
     }
 
-    /// Inode number of a listed_number entry; other file systems are not entered for a listing.
+    /// Inode number of a listed entry; other file systems are not entered for a listing.
     fn listed_number(&self, dir: Node, entry: &TreeEntry) -> u64 {
         if entry.node.branch == dir.branch { self.number(entry.node).unwrap_or(UNKNOWN) } else { UNKNOWN }
     }

@@ -19,12 +19,12 @@ use std::time::Duration;
 /// Maximum number of root entries with a long TTL; further ones get a short TTL.
 const MAX_LONG_LIVED_ROOT_NAMES: usize = 4096;
 
-/// NameCache that the kernel caches.
+/// Names that the kernel caches.
 #[derive(Debug, Default)]
 pub(crate) struct NameCache {
     /// Notification channel to the kernel; unset while the mount is being set up.
     kernel: OnceLock<Notifier>,
-    /// NameCache in the root that may have to be invalidated.
+    /// Names in the root that may have to be invalidated.
     in_root: Mutex<BTreeSet<Vec<u8>>>,
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
-use weir_files::tree::{Member, Tree};
+use weir_files::tree::{Export, Tree};
 use weir_files::{Cred, FileKind, RenameMode};
 use weir_fuse::{MountOptions, Mounted, mount};
 use weir_machine::{Machine, Production, Request};
@@ -39,8 +39,8 @@ fn tree() -> Tree {
     snapshot.add(34, b"old", FileKind::Regular, 0o644, b"snapshot");
     let files = [("p", root), ("p/c", child), ("p/c@s", snapshot)];
     let files = files.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect::<BTreeMap<_, _>>();
-    let member = |name: &str, id| Member { name: name.into(), id };
-    Tree::new(Arc::new(MemoryOpener(files)), vec![member("p", 1), member("p/c", 2), member("p/c@s", 3)])
+    let export = |name: &str, id| Export { name: name.into(), id };
+    Tree::new(Arc::new(MemoryOpener(files)), vec![export("p", 1), export("p/c", 2), export("p/c@s", 3)])
 }
 
 /// A mount, or `None` with a line on stderr if FUSE is unavailable.
@@ -121,9 +121,9 @@ fn writable_tree() -> Tree {
         files.add(34, b"old", FileKind::Regular, 0o644, b"as it was");
         (name.to_string(), Arc::new(files))
     });
-    let member = |name: &str, id| Member { name: name.into(), id };
-    let members = vec![member("p", 1), member("p/c", 2), member("p/c@s", 3)];
-    Tree::new(Arc::new(MemoryOpener(files.into_iter().collect())), members)
+    let export = |name: &str, id| Export { name: name.into(), id };
+    let exports = vec![export("p", 1), export("p/c", 2), export("p/c@s", 3)];
+    Tree::new(Arc::new(MemoryOpener(files.into_iter().collect())), exports)
 }
 
 fn errno<T: std::fmt::Debug>(result: Result<T, impl Into<std::io::Error>>) -> i32 {
@@ -261,10 +261,10 @@ fn names_are_cached_until_administration_invalidates_them() {
     });
     std::thread::sleep(Duration::from_millis(1200));
     assert!(std::fs::metadata(at("d/g")).is_ok(), "believed for good");
-    tree.renew(tree.members());
+    tree.renew(tree.exports());
     std::thread::sleep(Duration::from_millis(100));
     assert!(std::fs::metadata(at("d/g")).is_ok(), "nothing changed");
-    let mut fewer = tree.members();
+    let mut fewer = tree.exports();
     fewer.truncate(1);
     tree.renew(fewer);
     let told = (0..500).any(|_| {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
-use weir_files::tree::{Member, Tree};
+use weir_files::tree::{Export, Tree};
 
 /// Name and body of a fuzz target.
 pub type Target = (&'static str, fn(&[u8]));
@@ -63,9 +63,9 @@ fn server_of(options: Options, writable: bool) -> Server {
     snapshot.add(34, b"old", FileKind::Regular, 0o644, b"snapshot");
     let all = [("p", root), ("p/c", child), ("p/c@s", snapshot)];
     let opener: BTreeMap<_, _> = all.into_iter().map(|(name, files)| (name.to_string(), Arc::new(files))).collect();
-    let member = |name: &str, id| Member { name: name.into(), id };
-    let members = vec![member("p", 54), member("p/c", 60), member("p/c@s", 61)];
-    Server::new(Tree::new(Arc::new(MemoryOpener(opener)), members), 0xabcd, SECRETS, options)
+    let export = |name: &str, id| Export { name: name.into(), id };
+    let exports = vec![export("p", 54), export("p/c", 60), export("p/c@s", 61)];
+    Server::new(Tree::new(Arc::new(MemoryOpener(opener)), exports), 0xabcd, SECRETS, options)
 }
 
 /// The first byte selects the procedure, the second whether a valid handle precedes the rest of the input.
@@ -80,7 +80,7 @@ fn call_target(data: &[u8]) {
     if head[1] & 1 == 1 {
         let handles = crate::handle::Handles::new(0xabcd, SECRETS.handles);
         let object = if head[1] & 2 == 0 { weir_files::tree::Node::ROOT } else { u64::from(head[1] >> 2) + 100 };
-        call.opaque(&handles.make(crate::handle::FileId { member: 54, object, generation: 7 }));
+        call.opaque(&handles.make(crate::handle::FileId { export: 54, object, generation: 7 }));
     }
     call.bytes.extend_from_slice(rest);
     let message = bytes::Bytes::from(call.bytes);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0       1        4          12          20        28            36          52
-//!  | ver 1 | zeros  | pool     | member    | object  | generation  | MAC       |
+//!  | ver 1 | zeros  | pool     | export    | object  | generation  | MAC       |
 //! ```
 //!
 //! A handle identifies a file for its lifetime: pool GUID, dataset number, object number and generation. The MAC
@@ -21,7 +21,7 @@ const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     /// Dataset number of the file system or snapshot.
-    pub member: u64,
+    pub export: u64,
     /// Object number, or one of [`Node`]'s constants.
     pub object: u64,
     /// The object's generation.
@@ -58,7 +58,7 @@ impl Handles {
     /// Makes the handle of a file.
     pub fn make(&self, id: FileId) -> [u8; HANDLE_BYTES] {
         let mut body = [0; HANDLE_BYTES];
-        let words = [self.pool, id.member, id.object, id.generation];
+        let words = [self.pool, id.export, id.object, id.generation];
         let fields = [VERSION, 0, 0, 0].into_iter().chain(words.into_iter().flat_map(u64::to_be_bytes));
         for (place, byte) in body.iter_mut().zip(fields) {
             *place = byte;
@@ -85,7 +85,7 @@ impl Handles {
         if next()? != self.pool {
             return Err(HandleError::Stale);
         }
-        Ok(FileId { member: next()?, object: next()?, generation: next()? })
+        Ok(FileId { export: next()?, object: next()?, generation: next()? })
     }
 
     fn mac(&self, signed: &[u8]) -> [u8; MAC_BYTES] {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_handle_with_any_bit_flipped_is_rejected() {
         let handles = Handles::new(77, [3; 32]);
-        let id = FileId { member: 5, object: 34, generation: 9 };
+        let id = FileId { export: 5, object: 34, generation: 9 };
         let handle = handles.make(id);
         assert_eq!(handles.read(&handle), Ok(id));
         for bit in 0..HANDLE_BYTES * 8 {

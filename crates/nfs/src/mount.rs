@@ -89,7 +89,7 @@ async fn mount(context: &Context<'_>, path: &[u8], out: &mut Results) {
 async fn walk(context: &Context<'_>, path: &[u8]) -> Result<ResolvedFile, Status> {
     let tree = context.tree;
     let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-    let pool = tree.member(tree.root()).map(|member| member.name.into_bytes());
+    let pool = tree.export_of(tree.root()).map(|export| export.name.into_bytes());
     if parts.next() != pool.as_deref() {
         return Err(Status::NoEnt);
     }
@@ -105,7 +105,7 @@ async fn walk(context: &Context<'_>, path: &[u8]) -> Result<ResolvedFile, Status
 }
 
 fn exports(context: &Context<'_>, out: &mut Encoder) {
-    let names = context.tree.members().into_iter().map(|member| member.name).filter(|name| !name.contains('@'));
+    let names = context.tree.exports().into_iter().map(|export| export.name).filter(|name| !name.contains('@'));
     for name in names.take(MAX_EXPORTS) {
         // One export: its path and an empty group list, which means everyone.
         out.bool(true).opaque(format!("/{name}").as_bytes()).bool(false);

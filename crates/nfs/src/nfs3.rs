@@ -26,8 +26,8 @@ use crate::reply::Results;
 use crate::wire::{Decoder, Encoder};
 use bytes::Bytes;
 use smallvec::SmallVec;
-use weir_files::permission::{Guarded, POSIX_ACCESS, granted, is_decided_by_mode};
-use weir_files::tree::{Kept, Node, Tree};
+use weir_files::permission::{AccessInfo, POSIX_ACCESS, granted, is_decided_by_mode};
+use weir_files::tree::{CallHold, Node, Tree};
 use weir_files::{Attributes, Cred, FileError, FileFlags, FileKind};
 use weir_machine::Request;
 
@@ -205,11 +205,11 @@ fn handles(procedure: u32, arguments: &[u8]) -> SmallVec<[&[u8]; 2]> {
 /// Runs a procedure; `None` if its arguments are malformed. Files named by the call's handles are pinned until the
 /// reply, so an object number cannot be reused between the check of a handle and a later write.
 pub(crate) async fn run(context: &Context<'_>, procedure: u32, arguments: &[u8], out: Encoder) -> Option<Results> {
-    let mut holds = SmallVec::<[Kept; 2]>::new();
+    let mut holds = SmallVec::<[CallHold; 2]>::new();
     for handle in handles(procedure, arguments) {
         let Ok((node, _)) = context.node(handle) else { continue };
         // A handle that fails here also fails in the procedure, which returns the error.
-        holds.extend(context.tree.keep(context.rq, node).await.ok().flatten());
+        holds.extend(context.tree.hold_for_call(context.rq, node).await.ok().flatten());
     }
     let results = dispatch(context, procedure, arguments, out).await;
     for hold in holds {
@@ -258,7 +258,7 @@ impl Context<'_> {
             HandleError::Bad => Status::BadHandle,
             HandleError::Stale => Status::Stale,
         })?;
-        let branch = self.tree.branch_by_id(id.member).ok_or(Status::Stale)?;
+        let branch = self.tree.branch_by_id(id.export).ok_or(Status::Stale)?;
         Ok((id.node(branch), id.generation))
     }
 
@@ -286,8 +286,8 @@ impl Context<'_> {
 
     /// Makes the handle of a file.
     pub(crate) fn handle(&self, node: Node, generation: u64) -> Option<[u8; crate::handle::HANDLE_BYTES]> {
-        let member = self.tree.member(node)?.id;
-        Some(self.handles.make(FileId { member, object: node.object, generation }))
+        let export = self.tree.export_of(node)?.id;
+        Some(self.handles.make(FileId { export, object: node.object, generation }))
     }
 
     /// Maps an error to an NFS status and logs I/O errors, because the client sees only a number.
@@ -302,7 +302,7 @@ impl Context<'_> {
     /// Permissions of the caller on a file, as bits of read, write and execute.
     pub(crate) async fn granted(&self, found: &ResolvedFile) -> Result<u32, Status> {
         let attributes = &found.attributes;
-        let by_mode = Guarded::by_mode(attributes);
+        let by_mode = AccessInfo::by_mode(attributes);
         if is_decided_by_mode(&self.caller, attributes) || found.node.is_synthetic() {
             return Ok(granted(&self.caller, &by_mode));
         }
@@ -312,7 +312,7 @@ impl Context<'_> {
             true => None,
             false => self.tree.acl(self.rq, found.node).await.map_err(|e| self.report(&e))?,
         };
-        Ok(granted(&self.caller, &Guarded { posix: posix.as_deref(), acl: acl.as_ref(), ..by_mode }))
+        Ok(granted(&self.caller, &AccessInfo { posix: posix.as_deref(), acl: acl.as_ref(), ..by_mode }))
     }
 
     /// Fails with NFS3ERR_ACCES unless the caller has at least one of these permissions.

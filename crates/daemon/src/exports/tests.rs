@@ -36,7 +36,7 @@ fn reused_dataset_numbers_do_not_resolve_old_nodes() {
         let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
         let tree = &exports.tree;
         let a = tree.lookup(rq, tree.root(), b"a").await.unwrap();
-        let id = tree.member(a).unwrap().id;
+        let id = tree.export_of(a).unwrap().id;
         let number = async |name| engine.dsl(rq).await.unwrap().find(rq, name).await.unwrap().objset();
         let freed = number("tank/a").await;
         let old_snapshot = number("tank@s").await;

@@ -1,16 +1,16 @@
-//! What changed between a snapshot and a later state of a file system: `zfs diff`.
+//! Differences between a snapshot and a later state of a file system: `zfs diff`.
 //!
 //! ```text
 //!   newer set's tree of dnodes ─► ranges of object numbers that may have changed   (weir_dmu::changed)
 //!        ─► the objects there in either set, by number ─► attributes in both ─► differ?
-//!        ─► names, through the parents that files name ([`paths`]) ─► what is told
+//!        ─► names, through the parents that files name ([`paths`]) ─► differences
 //! ```
 //!
-//! A file is told of by its object number: so a name that was taken over by another file shows as one file that went and
-//! one that came. Files whose generation and time of change (`ctime`) are the same in both are taken to be the same, as
-//! OpenZFS does; that time is the file system's own and no user can set it.
+//! Files are identified by object number: if a name was taken over by another file, the diff shows one removed and
+//! one added file. Files with the same generation and `ctime` in both states are considered unchanged, as in OpenZFS;
+//! users cannot set `ctime`.
 //!
-//! The order is that of the object numbers. Memory is bounded: objects are compared [`BATCH`] at a time.
+//! The order is that of object numbers. Memory is bounded: [`BATCH`] objects are compared at a time.
 //!
 //! Source: OpenZFS `lib/libzfs/libzfs_diff.c`, `module/zfs/dmu_diff.c`, `module/zfs/zfs_znode.c` (`zfs_obj_to_stats`).
 
@@ -18,7 +18,7 @@ mod paths;
 
 use crate::error::FileError;
 use crate::file_system::FileSystem;
-use crate::metadata::{Extent, Metadata};
+use crate::metadata::{Metadata, MetadataScope};
 use paths::{Path, Paths};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,25 +28,25 @@ use weir_format::znode::{Timestamp, master};
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 
-/// Objects that are compared, and named, at a time.
+/// Number of objects compared and named at a time.
 const BATCH: usize = 32 << 10;
-/// The bits of a mode that say what a file is.
+/// The kind bits of a mode.
 const KIND: u64 = 0o170_000;
 /// A directory.
 const DIRECTORY: u64 = 0o040_000;
 
-/// What became of a file.
+/// Kind of a difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It came.
+    /// Added.
     Added,
-    /// It went.
+    /// Removed.
     Removed,
-    /// It is there under the same name, with other contents or attributes.
+    /// Same name, other contents or attributes.
     Modified,
-    /// It has so many links more, or fewer.
+    /// The link count changed by this number.
     Links(i64),
-    /// It is there under another name, as bytes.
+    /// Renamed to this path, as bytes.
     Renamed(Vec<u8>),
 }
 
@@ -55,29 +55,29 @@ pub enum Change {
 pub struct Difference {
     /// The object.
     pub object: ObjectId,
-    /// What became of it.
+    /// Kind of the difference.
     pub change: Change,
-    /// Its path from the root of the file system on, with a slash in front: bytes, as names are. Of a file that has no
-    /// name any more but is open, `(on_delete_queue)`.
+    /// Path from the root of the file system, with a leading slash, as bytes; `(on_delete_queue)` for an unlinked
+    /// open file.
     pub path: Vec<u8>,
-    /// What it is: the `S_IFMT` bits of its mode, as they are stored.
+    /// The stored `S_IFMT` bits of its mode.
     pub kind: u64,
-    /// When it changed last.
+    /// Time of its last change.
     pub ctime: Timestamp,
 }
 
-/// A file of which it cannot be said what became of it.
+/// A file that could not be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
     /// The object.
     pub object: ObjectId,
-    /// The snapshot or file system in which it cannot be looked at.
+    /// Snapshot or file system in which it is unreadable.
     pub name: String,
-    /// Why.
+    /// Cause.
     pub why: FileError,
 }
 
-/// What is known of a file in one of the two states.
+/// Metadata of a file in one of the two states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stat {
     mode: u64,
@@ -89,11 +89,11 @@ struct Stat {
 }
 
 impl Stat {
-    /// `None` if the number is free, or its object is no file.
+    /// Returns `None` if the object is free or not a file.
     async fn of(rq: &Request, files: &FileSystem, id: ObjectId) -> Result<Option<Stat>, FileError> {
         let load = async {
             let object = files.object(rq, id).await?;
-            Metadata::load(rq, files.objects(), &files.numbers(), &object, Extent::Basics).await
+            Metadata::load(rq, files.objects(), &files.numbers(), &object, MetadataScope::Basics).await
         };
         match load.await {
             Ok(metadata) => Ok(Some(Stat {
@@ -114,7 +114,7 @@ impl Stat {
     }
 }
 
-/// The objects of a set with numbers in a range, block by block.
+/// Iterates over the objects of a set in a range of numbers, block by block.
 struct Cursor {
     files: Arc<FileSystem>,
     found: VecDeque<ObjectId>,
@@ -137,7 +137,7 @@ impl Cursor {
         Ok(self.found.front().copied())
     }
 
-    /// Whether the next one is this; if so, it is passed.
+    /// Consumes the next object if it has this number.
     fn pass(&mut self, id: ObjectId) -> bool {
         let is_next = self.found.front() == Some(&id);
         if is_next {
@@ -150,14 +150,14 @@ impl Cursor {
 /// An object that may have changed.
 struct Candidate {
     id: ObjectId,
-    /// It is in use in the newer state.
+    /// Whether it is allocated in the newer state.
     in_newer: bool,
     older: Result<Option<Stat>, FileError>,
     newer: Result<Option<Stat>, FileError>,
 }
 
 impl Candidate {
-    /// Whether the file is seen to be the same in both.
+    /// Whether the file is unchanged.
     fn is_same(&self) -> bool {
         let (Ok(older), Ok(newer)) = (&self.older, &self.newer) else { return false };
         match (older, newer) {
@@ -168,20 +168,20 @@ impl Candidate {
     }
 }
 
-/// A comparison under way.
+/// A comparison in progress.
 pub struct Diff {
     older: Arc<FileSystem>,
     newer: Arc<FileSystem>,
     after: Txg,
-    /// Where the directory for shares over SMB is: it is told of by nobody.
+    /// Object of the directory for SMB shares, which is excluded.
     shares: Option<ObjectId>,
     next: ObjectId,
     range: Option<(Cursor, Cursor)>,
 }
 
 impl Diff {
-    /// Compares a snapshot, taken in group `after`, with a later state: a snapshot of the same file system or of a clone
-    /// that came from it, or such a file system itself if it does not change meanwhile.
+    /// Compares a snapshot taken in txg `after` with a later state: a snapshot of the same file system or of a clone
+    /// of it, or such a file system itself if it does not change meanwhile.
     ///
     /// # Errors
     /// If the master node cannot be read.
@@ -195,24 +195,24 @@ impl Diff {
         Ok(Diff { older, newer, after, shares, next: ObjectId(1), range: None })
     }
 
-    /// The next ones, in the order of their objects; none at the end.
+    /// Next differences in order of object numbers; `None` at the end.
     ///
     /// # Errors
-    /// If a block of dnodes, or one that leads to some, cannot be read: nothing can be told of what was in it.
+    /// If a dnode block or an indirect block above it cannot be read; the differences in it are unknown.
     pub async fn next(&mut self, rq: &Request) -> Result<Option<Vec<Result<Difference, Unknown>>>, FileError> {
         loop {
             let candidates = self.candidates(rq).await?;
             if candidates.is_empty() {
                 return Ok(None);
             }
-            let told = self.tell(rq, candidates).await?;
-            if !told.is_empty() {
-                return Ok(Some(told));
+            let reported = self.resolve(rq, candidates).await?;
+            if !reported.is_empty() {
+                return Ok(Some(reported));
             }
         }
     }
 
-    /// The next objects that are not seen to be the same.
+    /// Next objects that may have changed.
     async fn candidates(&mut self, rq: &Request) -> Result<Vec<Candidate>, FileError> {
         let mut out = Vec::new();
         while out.len() < BATCH {
@@ -230,7 +230,7 @@ impl Diff {
         Ok(out)
     }
 
-    /// The next object in a block that may have changed, and whether it is in use in the newer state.
+    /// Next object in a changed block, and whether it is allocated in the newer state.
     async fn next_object(&mut self, rq: &Request) -> Result<Option<(ObjectId, bool)>, FileError> {
         loop {
             if let Some((older, newer)) = &mut self.range {
@@ -247,8 +247,8 @@ impl Diff {
         }
     }
 
-    /// Names candidates in both states, and says what became of them.
-    async fn tell(
+    /// Resolves paths in both states and classifies the differences.
+    async fn resolve(
         &self,
         rq: &Request,
         candidates: Vec<Candidate>,
@@ -258,11 +258,13 @@ impl Diff {
         };
         let mut older = Paths::learn(rq, &self.older, of(|c| &c.older).collect()).await?;
         let mut newer = Paths::learn(rq, &self.newer, of(|c| &c.newer).collect()).await?;
-        // Who lost a link may name a directory where it no longer is: perhaps it is where the other state has it.
+        // A file that lost a link may still name the directory of that link as its parent; try the parent of the
+        // other state.
         let pairs =
             candidates.iter().filter_map(|c| Some((c.id, c.older.as_ref().ok()?.zip(*c.newer.as_ref().ok()?)?)));
         let lost = |paths: &Paths<'_>, id, stat: &Stat| stat.links > 0 && paths.of(id) == Path::None;
-        let (mut of_older, mut of_newer) = (Vec::new(), Vec::new());
+        let mut of_older = Vec::new();
+        let mut of_newer = Vec::new();
         for (id, (a, b)) in pairs.filter(|(_, (a, b))| a.generation == b.generation && a.parent != b.parent) {
             if lost(&older, id, &a) {
                 of_older.push((id, Stat { parent: b.parent, ..a }));
@@ -277,7 +279,7 @@ impl Diff {
             let Candidate { id, in_newer, older: a, newer: b } = candidate;
             let a = Side { name: self.older.name(), path: path_of(&older, id, &a), stat: a.unwrap_or_default() };
             let b = Side { name: self.newer.name(), path: path_of(&newer, id, &b), stat: b.unwrap_or_default() };
-            judge(id, in_newer, &a, &b, &mut out);
+            classify(id, in_newer, &a, &b, &mut out);
         }
         Ok(out)
     }
@@ -315,22 +317,23 @@ fn path_of(paths: &Paths<'_>, id: ObjectId, stat: &Result<Option<Stat>, FileErro
     }
 }
 
-/// Says what became of a file.
-fn judge(object: ObjectId, in_newer: bool, a: &Side<'_>, b: &Side<'_>, out: &mut Vec<Result<Difference, Unknown>>) {
-    // What cannot be looked at in both is said once.
+/// Classifies the difference of a file.
+fn classify(object: ObjectId, in_newer: bool, a: &Side<'_>, b: &Side<'_>, out: &mut Vec<Result<Difference, Unknown>>) {
+    // Report a file that is unreadable in both states once.
     out.extend(a.unknown(object).or_else(|| b.unknown(object)).map(Err));
-    let mut tell = |change, path: &[u8], stat: Option<Stat>| {
+    let mut resolve = |change, path: &[u8], stat: Option<Stat>| {
         let Stat { mode, ctime, .. } = stat.unwrap_or_default();
         out.push(Ok(Difference { object, change, path: path.to_owned(), kind: mode & KIND, ctime }));
     };
     if !in_newer {
-        // What had no name before either was told of when it lost it.
+        // A file without a path in both states was reported when it was unlinked.
         if let Path::At(path) = &a.path {
-            tell(Change::Removed, path, a.stat);
+            resolve(Change::Removed, path, a.stat);
         }
         return;
     }
-    let (before, after) = (a.stat.unwrap_or_default(), b.stat.unwrap_or_default());
+    let before = a.stat.unwrap_or_default();
+    let after = b.stat.unwrap_or_default();
     let links = match before.is_dir() || after.is_dir() || before.links == 0 || after.links == 0 {
         true => 0,
         false => (after.links as i64).wrapping_sub(before.links as i64),
@@ -338,25 +341,25 @@ fn judge(object: ObjectId, in_newer: bool, a: &Side<'_>, b: &Side<'_>, out: &mut
     let or_links = |change| if links == 0 { change } else { Change::Links(links) };
     match (a.path(), b.path()) {
         (None, None) => {}
-        (None, Some(path)) => tell(or_links(Change::Added), path, b.stat),
-        (Some(path), None) => tell(or_links(Change::Removed), path, a.stat),
+        (None, Some(path)) => resolve(or_links(Change::Added), path, b.stat),
+        (Some(path), None) => resolve(or_links(Change::Removed), path, a.stat),
         (Some(from), Some(to)) => {
             if before.generation != after.generation || (before.mode ^ after.mode) & KIND != 0 {
-                // Another file has the number now.
-                tell(Change::Removed, from, a.stat);
-                tell(Change::Added, to, b.stat);
+                // The object number was reused.
+                resolve(Change::Removed, from, a.stat);
+                resolve(Change::Added, to, b.stat);
             } else if links != 0 {
-                tell(Change::Links(links), if links > 0 { from } else { to }, b.stat);
+                resolve(Change::Links(links), if links > 0 { from } else { to }, b.stat);
             } else if from == to {
-                tell(Change::Modified, from, b.stat);
+                resolve(Change::Modified, from, b.stat);
             } else {
-                tell(Change::Renamed(to.to_owned()), from, b.stat);
+                resolve(Change::Renamed(to.to_owned()), from, b.stat);
             }
         }
     }
 }
 
-/// An object that the master node names.
+/// Object number of an entry of the master node.
 async fn master_word(rq: &Request, files: &FileSystem, name: &str) -> Result<Option<ObjectId>, FileError> {
     let master = ObjectId(master::OBJECT);
     let found = zap::lookup_word(rq, files.objects(), master, name).await;

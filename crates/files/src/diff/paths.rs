@@ -1,8 +1,7 @@
-//! Names of files, found through their parents: a file names the directory in which it was made, or to which it was last
-//! moved or linked, and the directory has its name.
+//! Resolves paths through parents: a file stores the directory in which it was created, or to which it was last moved
+//! or linked, and its name is found in that directory.
 //!
-//! Many are named at once, a generation of parents after the other, so that each directory is read once for all that are
-//! looked for in it.
+//! Many files are resolved together, one level of parents at a time, so that each directory is read once.
 
 use super::{Stat, master_word};
 use crate::error::FileError;
@@ -13,25 +12,25 @@ use weir_format::ObjectId;
 use weir_format::znode::master;
 use weir_machine::Request;
 
-/// Entries of a directory that are read at a time.
+/// Number of directory entries read at a time.
 const ENTRIES: usize = 2048;
-/// What the directory of a file's extended attributes is shown as.
+/// Placeholder for the directory of a file's extended attributes.
 const XATTR_DIR: &[u8] = b"<xattrdir>";
 
-/// Where a file is.
+/// Path of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Path {
-    /// There, from the root on.
+    /// Path from the root.
     At(Vec<u8>),
-    /// It has no name any more and waits to be taken apart.
+    /// Unlinked, in the delete queue.
     Queued,
-    /// No name of it is found where it says.
+    /// The stored parent has no entry for it.
     None,
-    /// It cannot be looked for.
+    /// The path could not be resolved.
     Failed(FileError),
 }
 
-/// What is known of an object.
+/// Resolution state of an object.
 enum Known {
     Root,
     Named { parent: ObjectId, name: Vec<u8> },
@@ -40,17 +39,17 @@ enum Known {
     Failed(FileError),
 }
 
-/// The names of some files, and of all directories above them.
+/// Paths of files and of all directories above them.
 pub(super) struct Paths<'a> {
     files: &'a FileSystem,
     known: BTreeMap<ObjectId, Known>,
 }
 
 impl<'a> Paths<'a> {
-    /// Names these files.
+    /// Resolves the paths of these files.
     ///
     /// # Errors
-    /// If the list of files without names cannot be read. What goes wrong with one file is that one's [`Path::Failed`].
+    /// If the delete queue cannot be read. An error of one file becomes its [`Path::Failed`].
     pub async fn learn(
         rq: &Request,
         files: &'a FileSystem,
@@ -61,7 +60,7 @@ impl<'a> Paths<'a> {
         Ok(paths)
     }
 
-    /// Names more files, or some anew, by other parents.
+    /// Resolves more files, or the same ones with other parents.
     ///
     /// # Errors
     /// As [`Paths::learn`].
@@ -91,7 +90,7 @@ impl<'a> Paths<'a> {
         Ok(())
     }
 
-    /// Names these files in their parents; gives the parents that have no name yet.
+    /// Finds the names of these files in their parents; returns the parents that are still unresolved.
     async fn generation(&mut self, rq: &Request, wanted: BTreeMap<ObjectId, Stat>) -> BTreeMap<ObjectId, Stat> {
         let mut by_parent: BTreeMap<ObjectId, BTreeMap<ObjectId, Stat>> = BTreeMap::new();
         for (id, stat) in wanted {
@@ -146,10 +145,11 @@ impl<'a> Paths<'a> {
         self.known.extend(wanted.into_iter().map(|id| (id, Known::Lost)));
     }
 
-    /// Where a file is that was asked for.
+    /// Path of a resolved file.
     pub fn of(&self, id: ObjectId) -> Path {
-        let (mut names, mut at) = (Vec::new(), id);
-        // Parents that lead in circles lead to no root.
+        let mut names = Vec::new();
+        let mut at = id;
+        // A cycle of parents never reaches the root.
         while names.len() <= self.known.len() {
             match self.known.get(&at) {
                 Some(Known::Root) if names.is_empty() => return Path::At(b"/".to_vec()),
@@ -165,6 +165,6 @@ impl<'a> Paths<'a> {
                 Some(Known::Queued | Known::Lost) | None => return Path::None,
             }
         }
-        Path::Failed(FileError::Corrupt { object: id, offset: 0, why: "its parents lead in a circle".into() })
+        Path::Failed(FileError::Corrupt { object: id, offset: 0, why: "cycle of parent directories".into() })
     }
 }

@@ -1,8 +1,8 @@
-//! Changes through the tree: to the file system that the node is in.
+//! Modification through the tree: delegates to the file system of the node.
 //!
-//! What is laid over a directory (`.`, `..`, `.zfs`, child file systems) is no entry of it: such names are taken, and
-//! what has them cannot be removed or renamed from here. A name does not leave its file system: links and renames from
-//! one to another are refused, as between any two mounts.
+//! Synthetic entries of a directory (`.`, `..`, `.zfs`, child file systems) are not stored in it: their names exist,
+//! but cannot be removed or renamed here. Links and renames between file systems are rejected, as between any two
+//! mounts.
 
 use super::{Files, Node, Opened, Tree, node_of, object_of};
 use crate::{Acl, Attributes, Cred, FileError, New, RenameMode, SetAttributes, SetFlags, Space, WriteAt, XattrMode};
@@ -12,25 +12,25 @@ use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// A file that is kept alive although its last name may go, for as long as a call takes.
-pub struct Kept {
+/// Pins a file for the duration of one call, even if its last link is removed.
+pub struct CallHold {
     files: Arc<dyn Files>,
     object: ObjectId,
 }
 
-impl Kept {
-    /// Ends it; a file without a name that nobody else holds goes.
+impl CallHold {
+    /// Unpins the file; an unlinked file without other holds is freed.
     ///
     /// # Errors
-    /// What taking the file apart meets. It goes when the file system is next opened, then.
+    /// If the file cannot be freed; it is freed when the file system is next opened.
     pub async fn release(self, rq: &Request) -> Result<(), FileError> {
         self.files.end_call(rq, self.object).await
     }
 }
 
 impl Tree {
-    /// The file system of a node that is to be changed.
-    async fn changing(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
+    /// File system of a node, for modification.
+    async fn file_system_to_modify(&self, rq: &Request, node: Node) -> Result<Arc<dyn Files>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Locked => Err(FileError::NoKey),
             Opened::Files(_) if node.is_synthetic() => Err(FileError::NotPermitted { object: ObjectId(node.object) }),
@@ -39,33 +39,33 @@ impl Tree {
         }
     }
 
-    /// Whether `name` in the directory `node` is laid over it.
-    fn is_laid_over(&self, node: Node, name: &[u8]) -> Result<bool, FileError> {
+    /// Whether `name` in the directory `node` is a synthetic entry.
+    fn is_synthetic_entry(&self, node: Node, name: &[u8]) -> Result<bool, FileError> {
         let branch = self.branch(node)?;
         let fixed = name == b"." || name == b"..";
         let at_root = node.object == Node::ROOT;
         Ok(fixed || at_root && (name == b".zfs" && !branch.is_snapshot || branch.children.get(name).is_some()))
     }
 
-    fn must_be_free(&self, node: Node, name: &[u8]) -> Result<(), FileError> {
-        if self.is_laid_over(node, name)? { Err(FileError::Exists) } else { Ok(()) }
+    fn require_no_synthetic_entry(&self, node: Node, name: &[u8]) -> Result<(), FileError> {
+        if self.is_synthetic_entry(node, name)? { Err(FileError::Exists) } else { Ok(()) }
     }
 
-    fn must_be_entry(&self, node: Node, name: &[u8]) -> Result<(), FileError> {
-        match (self.is_laid_over(node, name)?, name) {
+    fn require_stored_entry(&self, node: Node, name: &[u8]) -> Result<(), FileError> {
+        match (self.is_synthetic_entry(node, name)?, name) {
             (false, _) => Ok(()),
-            (true, b".") => Err(FileError::Invalid { why: "a directory has no name in itself" }),
+            (true, b".") => Err(FileError::Invalid { why: "'.' cannot be removed or renamed" }),
             (true, b"..") => Err(FileError::NotEmpty { object: ObjectId(node.object) }),
             (true, _) => Err(FileError::Busy),
         }
     }
 
-    /// Whether the file system of a node takes changes.
+    /// Whether the file system of a node is writable.
     pub async fn is_writable(&self, rq: &Request, node: Node) -> Result<bool, FileError> {
         Ok(matches!(self.open(rq, node.branch).await?, Opened::Files(files) if files.is_writable()))
     }
 
-    /// Makes a file of any kind in the directory `dir`; see [`crate::FileSystem::create`].
+    /// Creates a file of any kind in directory `dir`; see [`crate::FileSystem::create`].
     pub async fn create(
         &self,
         rq: &Request,
@@ -74,13 +74,13 @@ impl Tree {
         name: &[u8],
         new: &New,
     ) -> Result<(Node, Attributes), FileError> {
-        let files = self.changing(rq, dir).await?;
-        self.must_be_free(dir, name)?;
+        let files = self.file_system_to_modify(rq, dir).await?;
+        self.require_no_synthetic_entry(dir, name)?;
         let made = files.create(rq, cred, object_of(&*files, dir), name, new).await?;
         Ok((node_of(&*files, dir.branch, made.object), made))
     }
 
-    /// Gives a file another name; see [`crate::FileSystem::link`].
+    /// Creates a hard link; see [`crate::FileSystem::link`].
     pub async fn link(
         &self,
         rq: &Request,
@@ -89,19 +89,19 @@ impl Tree {
         dir: Node,
         name: &[u8],
     ) -> Result<Attributes, FileError> {
-        let files = self.changing(rq, dir).await?;
-        self.must_be_free(dir, name)?;
+        let files = self.file_system_to_modify(rq, dir).await?;
+        self.require_no_synthetic_entry(dir, name)?;
         if file.branch != dir.branch {
             return Err(FileError::CrossDevice);
         }
-        self.changing(rq, file).await?;
+        self.file_system_to_modify(rq, file).await?;
         files.link(rq, cred, object_of(&*files, file), object_of(&*files, dir), name).await
     }
 
-    /// Takes a name from a file that is no directory; see [`crate::FileSystem::remove`].
+    /// Removes a link of a file that is not a directory; see [`crate::FileSystem::remove`].
     pub async fn remove(&self, rq: &Request, cred: &Cred, dir: Node, name: &[u8]) -> Result<(), FileError> {
-        let files = self.changing(rq, dir).await?;
-        if self.is_laid_over(dir, name)? {
+        let files = self.file_system_to_modify(rq, dir).await?;
+        if self.is_synthetic_entry(dir, name)? {
             return Err(FileError::IsDirectory { object: ObjectId(dir.object) });
         }
         files.remove(rq, cred, object_of(&*files, dir), name).await
@@ -109,8 +109,8 @@ impl Tree {
 
     /// Removes an empty directory; see [`crate::FileSystem::remove_dir`].
     pub async fn remove_dir(&self, rq: &Request, cred: &Cred, dir: Node, name: &[u8]) -> Result<(), FileError> {
-        let files = self.changing(rq, dir).await?;
-        self.must_be_entry(dir, name)?;
+        let files = self.file_system_to_modify(rq, dir).await?;
+        self.require_stored_entry(dir, name)?;
         files.remove_dir(rq, cred, object_of(&*files, dir), name).await
     }
 
@@ -123,11 +123,11 @@ impl Tree {
         to: (Node, &[u8]),
         mode: RenameMode,
     ) -> Result<(), FileError> {
-        let files = self.changing(rq, from.0).await?;
-        self.changing(rq, to.0).await?;
+        let files = self.file_system_to_modify(rq, from.0).await?;
+        self.file_system_to_modify(rq, to.0).await?;
         for (dir, name) in [from, to] {
             if name != b".." {
-                self.must_be_entry(dir, name)?;
+                self.require_stored_entry(dir, name)?;
             } else {
                 return Err(FileError::Busy);
             }
@@ -149,15 +149,15 @@ impl Tree {
         at: WriteAt,
         data: Bytes,
     ) -> Result<Attributes, FileError> {
-        let files = self.changing(rq, file).await?;
+        let files = self.file_system_to_modify(rq, file).await?;
         files.write(rq, cred, object_of(&*files, file), at, data).await
     }
 
-    /// Copies a range from one file to another, also of another file system or from a snapshot, and gives how many bytes;
+    /// Copies a range between files, also from another file system or a snapshot, and returns the number of bytes;
     /// see [`crate::FileSystem::copy_range`].
     ///
     /// # Errors
-    /// [`FileError::CrossDevice`] if either is no file of a pool; the caller then reads and writes.
+    /// [`FileError::CrossDevice`] if either is not a file of a pool; the caller then copies by read and write.
     pub async fn copy_range(
         &self,
         rq: &Request,
@@ -166,7 +166,7 @@ impl Tree {
         (target, target_at): (Node, u64),
         len: u64,
     ) -> Result<u64, FileError> {
-        let to = self.changing(rq, target).await?;
+        let to = self.file_system_to_modify(rq, target).await?;
         let from = match self.open(rq, source.branch).await? {
             Opened::Files(files) if !source.is_synthetic() => files,
             _ => return Err(FileError::CrossDevice),
@@ -178,7 +178,7 @@ impl Tree {
         files.copy_range(rq, cred, source, (object_of(&*to, target), target_at), len).await
     }
 
-    /// Sets attributes, the size among them; see [`crate::FileSystem::set_attributes`].
+    /// Sets attributes, including the size; see [`crate::FileSystem::set_attributes`].
     pub async fn set_attributes(
         &self,
         rq: &Request,
@@ -186,11 +186,11 @@ impl Tree {
         node: Node,
         set: &SetAttributes,
     ) -> Result<Attributes, FileError> {
-        let files = self.changing(rq, node).await?;
+        let files = self.file_system_to_modify(rq, node).await?;
         files.set_attributes(rq, cred, object_of(&*files, node), set).await
     }
 
-    /// Sets flags and the project of a file; see [`crate::FileSystem::set_flags`].
+    /// Sets flags and project of a file; see [`crate::FileSystem::set_flags`].
     pub async fn set_flags(
         &self,
         rq: &Request,
@@ -198,7 +198,7 @@ impl Tree {
         node: Node,
         set: &SetFlags,
     ) -> Result<Attributes, FileError> {
-        let files = self.changing(rq, node).await?;
+        let files = self.file_system_to_modify(rq, node).await?;
         files.set_flags(rq, cred, object_of(&*files, node), set).await
     }
 
@@ -211,7 +211,7 @@ impl Tree {
         range: Range<u64>,
         space: Space,
     ) -> Result<Attributes, FileError> {
-        let files = self.changing(rq, file).await?;
+        let files = self.file_system_to_modify(rq, file).await?;
         files.allocate(rq, cred, object_of(&*files, file), range, space).await
     }
 
@@ -225,26 +225,26 @@ impl Tree {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), FileError> {
-        let files = self.changing(rq, node).await?;
+        let files = self.file_system_to_modify(rq, node).await?;
         files.set_xattr(rq, cred, object_of(&*files, node), name, value, mode).await
     }
 
     /// Removes an extended attribute; see [`crate::FileSystem::remove_xattr`].
     pub async fn remove_xattr(&self, rq: &Request, cred: &Cred, node: Node, name: &[u8]) -> Result<(), FileError> {
-        let files = self.changing(rq, node).await?;
+        let files = self.file_system_to_modify(rq, node).await?;
         files.remove_xattr(rq, cred, object_of(&*files, node), name).await
     }
 
-    /// Sets the access control list; see [`crate::FileSystem::set_acl`].
+    /// Sets the ACL; see [`crate::FileSystem::set_acl`].
     pub async fn set_acl(&self, rq: &Request, cred: &Cred, node: Node, acl: &Acl) -> Result<(), FileError> {
-        let files = self.changing(rq, node).await?;
+        let files = self.file_system_to_modify(rq, node).await?;
         files.set_acl(rq, cred, object_of(&*files, node), acl).await
     }
 
-    /// Returns when all that was changed in the node's file system before the call is on stable storage.
+    /// Waits until all earlier changes of the node's file system are on stable storage.
     pub async fn sync(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         match self.open(rq, node.branch).await? {
-            // Also where nothing may change any more: what was changed before may not be stable yet.
+            // Also on a file system that has become read-only: earlier changes may not be stable yet.
             Opened::Files(files) => {
                 let object = (!node.is_synthetic()).then(|| object_of(&*files, node));
                 files.sync(rq, object).await
@@ -253,20 +253,19 @@ impl Tree {
         }
     }
 
-    /// Keeps a file for a call that has its number from somewhere, and so the number for the file: it cannot become
-    /// another's before the call is done. Who calls looks then whether it is still the file that is meant.
-    pub async fn keep(&self, rq: &Request, node: Node) -> Result<Option<Kept>, FileError> {
+    /// Pins a file for one call so that its object number is not reused. Check the generation afterwards.
+    pub async fn hold_for_call(&self, rq: &Request, node: Node) -> Result<Option<CallHold>, FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => {
                 let object = object_of(&*files, node);
                 files.hold_for_call(object);
-                Ok(Some(Kept { files, object }))
+                Ok(Some(CallHold { files, object }))
             }
             _ => Ok(None),
         }
     }
 
-    /// Keeps a file alive although its last name may go: it is open. One [`Tree::release`] for each hold.
+    /// Pins an open file, so that it survives the removal of its last link. Each hold needs one [`Tree::release`].
     pub async fn hold(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         if let Opened::Files(files) = self.open(rq, node.branch).await?
             && !node.is_synthetic()
@@ -276,7 +275,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Ends a hold; a file without a name and without holds goes.
+    /// Releases a hold; an unlinked file without holds is freed.
     pub async fn release(&self, rq: &Request, node: Node) -> Result<(), FileError> {
         match self.open(rq, node.branch).await? {
             Opened::Files(files) if !node.is_synthetic() => files.release(rq, object_of(&*files, node)).await,

@@ -1,10 +1,10 @@
-//! A file system of a handful of files in memory: what doors are tested and fuzzed against without a pool. It can be
-//! changed through the tree if [`MemoryFiles::writable`] says so (`changes`).
+//! A file system in memory, for tests and fuzzing of the front ends without a pool. Modification (`changes`) needs
+//! [`MemoryFiles::writable`].
 
 mod changes;
 
-use super::Member;
-use super::source::{Answer, Files, Opener};
+use super::Export;
+use super::source::{FileFuture, Files, Opener};
 use crate::{
     Acl, Attributes, Cred, DirEntry, FileError, FileFlags, FileKind, New, RenameMode, Seek, SetAttributes, Snapdir,
     Space, Usage, WriteAt, XattrMode,
@@ -21,7 +21,7 @@ use weir_machine::Request;
 
 const ROOT: u64 = 34;
 const GENERATION: u64 = 7;
-/// The time of all that was not changed.
+/// Initial time of all files.
 const EPOCH_NS: i128 = 1_700_000_000_123_456_789;
 
 #[derive(Clone)]
@@ -33,27 +33,27 @@ struct Entry {
     acl: Option<Acl>,
 }
 
-/// The files.
+/// A file system in memory.
 pub struct MemoryFiles {
-    /// Where `.zfs` is.
+    /// Visibility of `.zfs`.
     pub snapdir: Snapdir,
-    /// Whether it can be changed.
+    /// Whether it is writable.
     pub writable: bool,
     fsid: u64,
     state: Mutex<State>,
 }
 
-/// All files by their numbers.
+/// Files by object number.
 #[derive(Default)]
 struct State {
     entries: BTreeMap<u64, Entry>,
-    /// Holds on files.
+    /// Number of holds per file.
     holds: BTreeMap<u64, u64>,
-    /// Changes so far: each takes a second.
+    /// Number of changes; each advances the clock by one second.
     changes: u64,
-    /// How often it was made stable.
+    /// Number of syncs.
     syncs: u64,
-    /// How often a file was read or changed that nobody held.
+    /// Number of reads and changes of files without a hold.
     unheld: u64,
 }
 
@@ -69,23 +69,23 @@ impl MemoryFiles {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often it was made stable.
+    /// Number of syncs.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// How often a file was read, written or given attributes while nobody held it: a pool may have given its number to
-    /// another one before.
+    /// Number of reads, writes and attribute changes of files without a hold. In a pool, the object number might have
+    /// been reused before such an access.
     pub fn unheld(&self) -> u64 {
         self.state().unheld
     }
 
-    /// How many files are held.
+    /// Number of files with holds.
     pub fn held_count(&self) -> usize {
         self.state().holds.len()
     }
 
-    /// Adds a file below the directory `parent` (34 is the root); its content is a symbolic link's target, too.
+    /// Adds a file in directory `parent` (34 is the root); `content` is also a symbolic link's target.
     pub fn add(&mut self, parent: u64, name: &[u8], kind: FileKind, mode: u32, content: &[u8]) -> u64 {
         let mut state = self.state();
         let object = 100 + state.entries.len() as u64;
@@ -104,14 +104,14 @@ impl MemoryFiles {
         }
     }
 
-    /// Changes the attributes of a file.
+    /// Modifies the attributes of a file.
     pub fn change(&mut self, object: u64, change: impl FnOnce(&mut Attributes)) {
         if let Some(entry) = self.state().entries.get_mut(&object) {
             change(&mut entry.attributes);
         }
     }
 
-    /// Gives a file an access control list.
+    /// Sets the ACL of a file.
     pub fn set_acl(&mut self, object: u64, acl: Acl) {
         if let Some(entry) = self.state().entries.get_mut(&object) {
             entry.acl = Some(acl);
@@ -184,7 +184,7 @@ impl State {
     }
 }
 
-fn now<T: Send + 'static>(result: Result<T, FileError>) -> Answer<'static, T> {
+fn now<T: Send + 'static>(result: Result<T, FileError>) -> FileFuture<'static, T> {
     ready(result).boxed()
 }
 
@@ -209,26 +209,26 @@ impl Files for MemoryFiles {
         self.snapdir
     }
 
-    fn attributes<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {
+    fn attributes<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, Attributes> {
         now(self.state().entry(object).map(|entry| entry.attributes.clone()))
     }
 
-    fn by_file_id<'a>(&'a self, _: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes> {
+    fn by_file_id<'a>(&'a self, _: &'a Request, object: ObjectId, generation: u64) -> FileFuture<'a, Attributes> {
         let attributes = self.state().entry(object).map(|entry| entry.attributes.clone());
         let stale = FileError::Stale { object };
         now(attributes.and_then(|a| if a.generation == generation { Ok(a) } else { Err(stale) }))
     }
 
-    fn parent<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, ObjectId> {
+    fn parent<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, ObjectId> {
         now(self.state().entry(object).map(|entry| entry.attributes.parent))
     }
 
-    fn lookup<'a>(&'a self, _: &'a Request, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ObjectId> {
+    fn lookup<'a>(&'a self, _: &'a Request, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ObjectId> {
         let found = self.state().directory(dir).map(|dir| dir.names.get(name).copied());
         now(found.and_then(|found| found.map(ObjectId).ok_or(FileError::NotFound)))
     }
 
-    fn read_dir<'a>(&'a self, _: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> Answer<'a, Vec<DirEntry>> {
+    fn read_dir<'a>(&'a self, _: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> FileFuture<'a, Vec<DirEntry>> {
         now(self.state().list(dir, cookie, max))
     }
 
@@ -238,18 +238,18 @@ impl Files for MemoryFiles {
         object: ObjectId,
         offset: u64,
         len: usize,
-    ) -> Answer<'a, smallvec::SmallVec<[Bytes; 4]>> {
+    ) -> FileFuture<'a, smallvec::SmallVec<[Bytes; 4]>> {
         let mut state = self.state();
         state.note_use(object);
         now(state.slice(object, offset, len).map(|bytes| smallvec![bytes]))
     }
 
-    fn seek<'a>(&'a self, _: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>> {
+    fn seek<'a>(&'a self, _: &'a Request, object: ObjectId, offset: u64, what: Seek) -> FileFuture<'a, Option<u64>> {
         let size = self.state().entry(object).map(|entry| entry.content.len() as u64);
         now(size.map(|size| (offset < size).then_some(if what == Seek::Data { offset } else { size })))
     }
 
-    fn read_link<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Bytes> {
+    fn read_link<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, Bytes> {
         let state = self.state();
         let entry = state.entry(object);
         let is_link = |entry: &&Entry| entry.attributes.kind == FileKind::Symlink;
@@ -258,20 +258,20 @@ impl Files for MemoryFiles {
             .map(|e| e.content.clone()))
     }
 
-    fn xattr_names<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>> {
+    fn xattr_names<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, Vec<Vec<u8>>> {
         now(self.state().entry(object).map(|entry| entry.xattrs.keys().cloned().collect()))
     }
 
-    fn xattr<'a>(&'a self, _: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>> {
+    fn xattr<'a>(&'a self, _: &'a Request, object: ObjectId, name: &'a [u8]) -> FileFuture<'a, Option<Bytes>> {
         now(self.state().entry(object).map(|entry| entry.xattrs.get(name).cloned()))
     }
 
-    fn acl<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, Acl> {
+    fn acl<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, Acl> {
         let trivial = Acl { entries: Vec::new(), trivial: true };
         now(self.state().entry(object).map(|entry| entry.acl.clone().unwrap_or(trivial)))
     }
 
-    fn usage<'a>(&'a self, _: &'a Request, _: ObjectId) -> Answer<'a, Usage> {
+    fn usage<'a>(&'a self, _: &'a Request, _: ObjectId) -> FileFuture<'a, Usage> {
         let state = self.state();
         let used = state.entries.values().map(|entry| entry.attributes.size_bytes).sum();
         now(Ok(Usage {
@@ -293,7 +293,7 @@ impl Files for MemoryFiles {
         dir: ObjectId,
         name: &'a [u8],
         new: &'a New,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         now(self.changing(|state| state.create(cred, dir, name, new)))
     }
 
@@ -304,15 +304,15 @@ impl Files for MemoryFiles {
         file: ObjectId,
         dir: ObjectId,
         name: &'a [u8],
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         now(self.changing(|state| state.link(file, dir, name)))
     }
 
-    fn remove<'a>(&'a self, _: &'a Request, _: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove<'a>(&'a self, _: &'a Request, _: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
         now(self.changing(|state| state.remove(dir, name, false)))
     }
 
-    fn remove_dir<'a>(&'a self, _: &'a Request, _: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove_dir<'a>(&'a self, _: &'a Request, _: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
         now(self.changing(|state| state.remove(dir, name, true)))
     }
 
@@ -323,7 +323,7 @@ impl Files for MemoryFiles {
         from: (ObjectId, &'a [u8]),
         to: (ObjectId, &'a [u8]),
         mode: RenameMode,
-    ) -> Answer<'a, ()> {
+    ) -> FileFuture<'a, ()> {
         now(self.changing(|state| state.rename(from, to, mode)))
     }
 
@@ -334,7 +334,7 @@ impl Files for MemoryFiles {
         file: ObjectId,
         at: WriteAt,
         data: Bytes,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         now(self.changing(|state| state.write(file, at, &data)))
     }
 
@@ -344,7 +344,7 @@ impl Files for MemoryFiles {
         _: &'a Cred,
         object: ObjectId,
         set: &'a SetAttributes,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         now(self.changing(|state| state.set(object, set)))
     }
 
@@ -355,7 +355,7 @@ impl Files for MemoryFiles {
         file: ObjectId,
         range: Range<u64>,
         space: Space,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         now(self.changing(|state| state.allocate(file, range, space)))
     }
 
@@ -367,11 +367,11 @@ impl Files for MemoryFiles {
         name: &'a [u8],
         value: &'a [u8],
         mode: XattrMode,
-    ) -> Answer<'a, ()> {
+    ) -> FileFuture<'a, ()> {
         now(self.changing(|state| state.set_xattr(object, name, value, mode)))
     }
 
-    fn remove_xattr<'a>(&'a self, _: &'a Request, _: &'a Cred, object: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove_xattr<'a>(&'a self, _: &'a Request, _: &'a Cred, object: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
         let removed = |state: &mut State| {
             let entry = state.entries.get_mut(&object.0).ok_or(FileError::Stale { object })?;
             entry.xattrs.remove(name).map(drop).ok_or(FileError::NoAttribute)
@@ -379,7 +379,7 @@ impl Files for MemoryFiles {
         now(self.changing(removed))
     }
 
-    fn set_acl<'a>(&'a self, _: &'a Request, _: &'a Cred, object: ObjectId, acl: &'a Acl) -> Answer<'a, ()> {
+    fn set_acl<'a>(&'a self, _: &'a Request, _: &'a Cred, object: ObjectId, acl: &'a Acl) -> FileFuture<'a, ()> {
         let set = |state: &mut State| {
             let entry = state.entries.get_mut(&object.0).ok_or(FileError::Stale { object })?;
             entry.acl = Some(acl.clone());
@@ -388,7 +388,7 @@ impl Files for MemoryFiles {
         now(self.changing(set))
     }
 
-    fn sync<'a>(&'a self, _: &'a Request, _: Option<ObjectId>) -> Answer<'a, ()> {
+    fn sync<'a>(&'a self, _: &'a Request, _: Option<ObjectId>) -> FileFuture<'a, ()> {
         self.state().syncs += 1;
         now(Ok(()))
     }
@@ -397,19 +397,19 @@ impl Files for MemoryFiles {
         *self.state().holds.entry(object.0).or_default() += 1;
     }
 
-    fn release<'a>(&'a self, _: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+    fn release<'a>(&'a self, _: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
         self.state().release(object);
         now(Ok(()))
     }
 }
 
-/// File systems in memory by their names; a name without one is locked.
+/// File systems in memory by name; a missing name is a locked file system.
 #[derive(Default)]
 pub struct MemoryOpener(pub BTreeMap<String, Arc<MemoryFiles>>);
 
 impl Opener for MemoryOpener {
-    fn open<'a>(&'a self, _: &'a Request, member: &'a Member) -> Answer<'a, Arc<dyn Files>> {
-        let files = self.0.get(&member.name).map(|files| Arc::clone(files) as Arc<dyn Files>);
+    fn open<'a>(&'a self, _: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>> {
+        let files = self.0.get(&export.name).map(|files| Arc::clone(files) as Arc<dyn Files>);
         now(files.ok_or(FileError::NoKey))
     }
 }

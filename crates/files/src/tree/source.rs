@@ -1,7 +1,7 @@
-//! What the tree needs of a file system, as traits: the pool's file systems implement them, and so does a handful of
-//! files in memory, with which doors are tested without a pool.
+//! The tree's interface to file systems, as traits: implemented by the pool's file systems, and by an in-memory file
+//! system for tests of the front ends.
 
-use super::Member;
+use super::Export;
 use crate::{
     Acl, Attributes, CaseSensitivity, Cred, DirEntry, FileError, FileSystem, New, RenameMode, Seek, SetAttributes,
     SetFlags, Snapdir, Space, Usage, WriteAt, XattrMode,
@@ -16,17 +16,17 @@ use weir_dmu::zap::Match;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// A future answer.
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, FileError>>;
+/// Future of a file operation.
+pub type FileFuture<'a, T> = BoxFuture<'a, Result<T, FileError>>;
 
 /// Opens file systems and snapshots.
 pub trait Opener: Send + Sync {
-    /// Opens one.
+    /// Opens the file system of an export.
     ///
     /// # Errors
-    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded; [`FileError::NotFound`] if it is gone, whoever may
-    /// have its name now.
-    fn open<'a>(&'a self, rq: &'a Request, member: &'a Member) -> Answer<'a, Arc<dyn Files>>;
+    /// [`FileError::NoKey`] if it is encrypted and its key is not loaded; [`FileError::NotFound`] if it was
+    /// destroyed, even if its name was reused.
+    fn open<'a>(&'a self, rq: &'a Request, export: &'a Export) -> FileFuture<'a, Arc<dyn Files>>;
 }
 
 /// One file system: the operations of [`FileSystem`], see there.
@@ -36,34 +36,35 @@ pub trait Files: Send + Sync {
     fn fsid(&self) -> u64;
     fn name_max(&self) -> usize;
     fn is_case_insensitive(&self) -> bool;
-    /// Whether no two spellings are the same name.
+    /// Whether each name has exactly one spelling.
     fn has_exact_names(&self) -> bool {
         !self.is_case_insensitive()
     }
     fn snapdir(&self) -> Snapdir;
-    /// Whether it was closed for good: everything else fails then.
+    /// Whether it was closed permanently: every other operation then fails.
     fn is_closed(&self) -> bool {
         false
     }
-    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes>;
-    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes>;
-    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ObjectId>;
-    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ObjectId>;
-    fn read_dir<'a>(&'a self, rq: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> Answer<'a, Vec<DirEntry>>;
+    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Attributes>;
+    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> FileFuture<'a, Attributes>;
+    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ObjectId>;
+    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ObjectId>;
+    fn read_dir<'a>(&'a self, rq: &'a Request, dir: ObjectId, cookie: u64, max: usize)
+    -> FileFuture<'a, Vec<DirEntry>>;
     fn read<'a>(
         &'a self,
         rq: &'a Request,
         object: ObjectId,
         offset: u64,
         len: usize,
-    ) -> Answer<'a, SmallVec<[Bytes; 4]>>;
-    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>>;
-    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Bytes>;
-    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>>;
-    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>>;
-    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Acl>;
-    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Usage>;
-    /// Whether it takes changes; if not, all that follow fail with [`FileError::ReadOnly`].
+    ) -> FileFuture<'a, SmallVec<[Bytes; 4]>>;
+    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> FileFuture<'a, Option<u64>>;
+    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Bytes>;
+    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Vec<Vec<u8>>>;
+    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> FileFuture<'a, Option<Bytes>>;
+    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Acl>;
+    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Usage>;
+    /// Whether it is writable; if not, the modifying operations fail with [`FileError::ReadOnly`].
     fn is_writable(&self) -> bool {
         false
     }
@@ -74,7 +75,7 @@ pub trait Files: Send + Sync {
         _dir: ObjectId,
         _name: &'a [u8],
         _new: &'a New,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         refused()
     }
     fn link<'a>(
@@ -84,13 +85,19 @@ pub trait Files: Send + Sync {
         _file: ObjectId,
         _dir: ObjectId,
         _name: &'a [u8],
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         refused()
     }
-    fn remove<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _dir: ObjectId, _name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _dir: ObjectId, _name: &'a [u8]) -> FileFuture<'a, ()> {
         refused()
     }
-    fn remove_dir<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _dir: ObjectId, _name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove_dir<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _dir: ObjectId,
+        _name: &'a [u8],
+    ) -> FileFuture<'a, ()> {
         refused()
     }
     fn rename<'a>(
@@ -100,7 +107,7 @@ pub trait Files: Send + Sync {
         _from: (ObjectId, &'a [u8]),
         _to: (ObjectId, &'a [u8]),
         _mode: RenameMode,
-    ) -> Answer<'a, ()> {
+    ) -> FileFuture<'a, ()> {
         refused()
     }
     fn write<'a>(
@@ -110,10 +117,10 @@ pub trait Files: Send + Sync {
         _file: ObjectId,
         _at: WriteAt,
         _data: Bytes,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         refused()
     }
-    /// The file system itself, if it is one of a pool: two of the same pool can share blocks.
+    /// The underlying file system, if it belongs to a pool: two of the same pool can clone blocks.
     fn file_system(&self) -> Option<&FileSystem> {
         None
     }
@@ -123,7 +130,7 @@ pub trait Files: Send + Sync {
         _cred: &'a Cred,
         _object: ObjectId,
         _set: &'a SetAttributes,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         refused()
     }
     fn set_flags<'a>(
@@ -132,7 +139,7 @@ pub trait Files: Send + Sync {
         _cred: &'a Cred,
         _object: ObjectId,
         _set: &'a SetFlags,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         refused()
     }
     fn allocate<'a>(
@@ -142,7 +149,7 @@ pub trait Files: Send + Sync {
         _file: ObjectId,
         _range: Range<u64>,
         _space: Space,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         refused()
     }
     fn set_xattr<'a>(
@@ -153,7 +160,7 @@ pub trait Files: Send + Sync {
         _name: &'a [u8],
         _value: &'a [u8],
         _mode: XattrMode,
-    ) -> Answer<'a, ()> {
+    ) -> FileFuture<'a, ()> {
         refused()
     }
     fn remove_xattr<'a>(
@@ -162,29 +169,35 @@ pub trait Files: Send + Sync {
         _cred: &'a Cred,
         _object: ObjectId,
         _name: &'a [u8],
-    ) -> Answer<'a, ()> {
+    ) -> FileFuture<'a, ()> {
         refused()
     }
-    fn set_acl<'a>(&'a self, _rq: &'a Request, _cred: &'a Cred, _object: ObjectId, _acl: &'a Acl) -> Answer<'a, ()> {
+    fn set_acl<'a>(
+        &'a self,
+        _rq: &'a Request,
+        _cred: &'a Cred,
+        _object: ObjectId,
+        _acl: &'a Acl,
+    ) -> FileFuture<'a, ()> {
         refused()
     }
-    fn sync<'a>(&'a self, _rq: &'a Request, _object: Option<ObjectId>) -> Answer<'a, ()> {
+    fn sync<'a>(&'a self, _rq: &'a Request, _object: Option<ObjectId>) -> FileFuture<'a, ()> {
         ready(Ok(())).boxed()
     }
     fn hold(&self, _object: ObjectId) {}
-    fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId) -> Answer<'a, ()> {
+    fn release<'a>(&'a self, _rq: &'a Request, _object: ObjectId) -> FileFuture<'a, ()> {
         ready(Ok(())).boxed()
     }
-    /// A hold for the time of a call.
+    /// Pins a file for the duration of a call.
     fn hold_for_call(&self, object: ObjectId) {
         self.hold(object);
     }
-    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
         self.release(rq, object)
     }
 }
 
-fn refused<'a, T: Send + 'a>() -> Answer<'a, T> {
+fn refused<'a, T: Send + 'a>() -> FileFuture<'a, T> {
     ready(Err(FileError::ReadOnly)).boxed()
 }
 
@@ -217,23 +230,29 @@ impl Files for FileSystem {
         self.matching() == Match::Exact
     }
 
-    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Attributes> {
+    fn attributes<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Attributes> {
         FileSystem::attributes(self, rq, object).boxed()
     }
 
-    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> Answer<'a, Attributes> {
+    fn by_file_id<'a>(&'a self, rq: &'a Request, object: ObjectId, generation: u64) -> FileFuture<'a, Attributes> {
         FileSystem::by_file_id(self, rq, object, generation).boxed()
     }
 
-    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ObjectId> {
+    fn parent<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ObjectId> {
         FileSystem::parent(self, rq, object).boxed()
     }
 
-    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ObjectId> {
+    fn lookup<'a>(&'a self, rq: &'a Request, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ObjectId> {
         FileSystem::lookup(self, rq, dir, name).boxed()
     }
 
-    fn read_dir<'a>(&'a self, rq: &'a Request, dir: ObjectId, cookie: u64, max: usize) -> Answer<'a, Vec<DirEntry>> {
+    fn read_dir<'a>(
+        &'a self,
+        rq: &'a Request,
+        dir: ObjectId,
+        cookie: u64,
+        max: usize,
+    ) -> FileFuture<'a, Vec<DirEntry>> {
         FileSystem::read_dir(self, rq, dir, cookie, max).boxed()
     }
 
@@ -243,31 +262,31 @@ impl Files for FileSystem {
         object: ObjectId,
         offset: u64,
         len: usize,
-    ) -> Answer<'a, SmallVec<[Bytes; 4]>> {
+    ) -> FileFuture<'a, SmallVec<[Bytes; 4]>> {
         FileSystem::read_segments(self, rq, object, offset, len).boxed()
     }
 
-    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> Answer<'a, Option<u64>> {
+    fn seek<'a>(&'a self, rq: &'a Request, object: ObjectId, offset: u64, what: Seek) -> FileFuture<'a, Option<u64>> {
         FileSystem::seek(self, rq, object, offset, what).boxed()
     }
 
-    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Bytes> {
+    fn read_link<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Bytes> {
         FileSystem::read_link(self, rq, object).boxed()
     }
 
-    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Vec<Vec<u8>>> {
+    fn xattr_names<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Vec<Vec<u8>>> {
         FileSystem::xattr_names(self, rq, object).boxed()
     }
 
-    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> Answer<'a, Option<Bytes>> {
+    fn xattr<'a>(&'a self, rq: &'a Request, object: ObjectId, name: &'a [u8]) -> FileFuture<'a, Option<Bytes>> {
         FileSystem::xattr(self, rq, object, name).boxed()
     }
 
-    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Acl> {
+    fn acl<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Acl> {
         FileSystem::acl(self, rq, object).boxed()
     }
 
-    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, Usage> {
+    fn usage<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, Usage> {
         FileSystem::usage(self, rq, object).boxed()
     }
 
@@ -282,7 +301,7 @@ impl Files for FileSystem {
         dir: ObjectId,
         name: &'a [u8],
         new: &'a New,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         FileSystem::create(self, rq, cred, dir, name, new).boxed()
     }
 
@@ -293,15 +312,15 @@ impl Files for FileSystem {
         file: ObjectId,
         dir: ObjectId,
         name: &'a [u8],
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         FileSystem::link(self, rq, cred, file, dir, name).boxed()
     }
 
-    fn remove<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
         FileSystem::remove(self, rq, cred, dir, name).boxed()
     }
 
-    fn remove_dir<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove_dir<'a>(&'a self, rq: &'a Request, cred: &'a Cred, dir: ObjectId, name: &'a [u8]) -> FileFuture<'a, ()> {
         FileSystem::remove_dir(self, rq, cred, dir, name).boxed()
     }
 
@@ -312,7 +331,7 @@ impl Files for FileSystem {
         from: (ObjectId, &'a [u8]),
         to: (ObjectId, &'a [u8]),
         mode: RenameMode,
-    ) -> Answer<'a, ()> {
+    ) -> FileFuture<'a, ()> {
         FileSystem::rename(self, rq, cred, from, to, mode).boxed()
     }
 
@@ -323,7 +342,7 @@ impl Files for FileSystem {
         file: ObjectId,
         at: WriteAt,
         data: Bytes,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         FileSystem::write(self, rq, cred, file, at, data).boxed()
     }
 
@@ -337,7 +356,7 @@ impl Files for FileSystem {
         cred: &'a Cred,
         object: ObjectId,
         set: &'a SetAttributes,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         FileSystem::set_attributes(self, rq, cred, object, set).boxed()
     }
 
@@ -347,7 +366,7 @@ impl Files for FileSystem {
         cred: &'a Cred,
         object: ObjectId,
         set: &'a SetFlags,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         FileSystem::set_flags(self, rq, cred, object, set).boxed()
     }
 
@@ -358,7 +377,7 @@ impl Files for FileSystem {
         file: ObjectId,
         range: Range<u64>,
         space: Space,
-    ) -> Answer<'a, Attributes> {
+    ) -> FileFuture<'a, Attributes> {
         FileSystem::allocate(self, rq, cred, file, range, space).boxed()
     }
 
@@ -370,19 +389,25 @@ impl Files for FileSystem {
         name: &'a [u8],
         value: &'a [u8],
         mode: XattrMode,
-    ) -> Answer<'a, ()> {
+    ) -> FileFuture<'a, ()> {
         FileSystem::set_xattr(self, rq, cred, object, name, value, mode).boxed()
     }
 
-    fn remove_xattr<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, name: &'a [u8]) -> Answer<'a, ()> {
+    fn remove_xattr<'a>(
+        &'a self,
+        rq: &'a Request,
+        cred: &'a Cred,
+        object: ObjectId,
+        name: &'a [u8],
+    ) -> FileFuture<'a, ()> {
         FileSystem::remove_xattr(self, rq, cred, object, name).boxed()
     }
 
-    fn set_acl<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, acl: &'a Acl) -> Answer<'a, ()> {
+    fn set_acl<'a>(&'a self, rq: &'a Request, cred: &'a Cred, object: ObjectId, acl: &'a Acl) -> FileFuture<'a, ()> {
         FileSystem::set_acl(self, rq, cred, object, acl).boxed()
     }
 
-    fn sync<'a>(&'a self, rq: &'a Request, object: Option<ObjectId>) -> Answer<'a, ()> {
+    fn sync<'a>(&'a self, rq: &'a Request, object: Option<ObjectId>) -> FileFuture<'a, ()> {
         FileSystem::sync(self, rq, object).boxed()
     }
 
@@ -390,7 +415,7 @@ impl Files for FileSystem {
         FileSystem::hold(self, object);
     }
 
-    fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+    fn release<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
         FileSystem::release(self, rq, object).boxed()
     }
 
@@ -398,7 +423,7 @@ impl Files for FileSystem {
         FileSystem::hold_for_call(self, object);
     }
 
-    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> Answer<'a, ()> {
+    fn end_call<'a>(&'a self, rq: &'a Request, object: ObjectId) -> FileFuture<'a, ()> {
         FileSystem::end_call(self, rq, object).boxed()
     }
 }

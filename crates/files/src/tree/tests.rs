@@ -4,11 +4,11 @@ use crate::Snapdir;
 use futures_util::FutureExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn member(name: &str, id: u64) -> Member {
-    Member { name: name.into(), id }
+fn export(name: &str, id: u64) -> Export {
+    Export { name: name.into(), id }
 }
 
-/// `p` holds a file, a directory `a` (which child `p/a` covers) and the child `p/open`; `p/locked` has no key.
+/// `p` contains a file, a directory `a` (covered by child `p/a`) and the child `p/open`; `p/locked` has no key.
 fn tree() -> Tree {
     let mut root = MemoryFiles::new(1);
     root.add(34, b"file", FileKind::Regular, 0o644, b"hello");
@@ -25,13 +25,13 @@ fn tree() -> Tree {
         opener.0.insert(name.into(), Arc::new(files));
     }
     opener.0.insert("p/a".into(), Arc::new(child));
-    let members = ["p", "p/locked", "p/a@s2", "p/a", "p/open", "p/a@s1", "q/orphan"];
-    let members = members.iter().enumerate().map(|(i, n)| member(n, i as u64 + 10)).collect();
-    Tree::new(Arc::new(opener), members)
+    let exports = ["p", "p/locked", "p/a@s2", "p/a", "p/open", "p/a@s1", "q/orphan"];
+    let exports = exports.iter().enumerate().map(|(i, n)| export(n, i as u64 + 10)).collect();
+    Tree::new(Arc::new(opener), exports)
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
-    future.now_or_never().expect("memory answers at once")
+    future.now_or_never().expect("a tree in memory never waits")
 }
 
 fn walk(tree: &Tree, path: &str) -> Result<Node, FileError> {
@@ -42,7 +42,8 @@ fn walk(tree: &Tree, path: &str) -> Result<Node, FileError> {
 fn names(tree: &Tree, path: &str, page: usize) -> Vec<String> {
     let rq = Request::internal("test");
     let node = walk(tree, path).unwrap();
-    let (mut out, mut cookie) = (Vec::new(), 0);
+    let mut out = Vec::new();
+    let mut cookie = 0;
     loop {
         let entries = wait(tree.read_dir(&rq, node, cookie, page)).unwrap();
         let full = entries.len() >= page;
@@ -58,7 +59,7 @@ fn names(tree: &Tree, path: &str, page: usize) -> Vec<String> {
 }
 
 #[test]
-fn children_cover_directories_and_no_name_comes_twice() {
+fn children_cover_directories_and_names_are_unique() {
     let tree = tree();
     for page in [1, 2, 3, 100] {
         assert_eq!(names(&tree, "", page), [".", "..", "locked", "a", "open", "file"]);
@@ -72,7 +73,7 @@ fn children_cover_directories_and_no_name_comes_twice() {
 }
 
 #[test]
-fn dot_dot_leads_back_over_every_seam() {
+fn dot_dot_crosses_file_system_boundaries() {
     let tree = tree();
     for (path, same) in [
         ("a/dir/..", "a"),
@@ -91,7 +92,7 @@ fn dot_dot_leads_back_over_every_seam() {
 }
 
 #[test]
-fn what_is_not_there_says_so() {
+fn missing_names_return_errors() {
     let tree = tree();
     let rq = Request::internal("test");
     for path in ["b", "a/.zfs/x", "a/.zfs/snapshot/s3", "a/.zfs/snapshot/s1/.zfs", "locked/x", "a/dir/.zfs"] {
@@ -112,7 +113,7 @@ fn what_is_not_there_says_so() {
 }
 
 #[test]
-fn changes_go_to_the_file_system_of_the_node_and_stay_in_it() {
+fn changes_stay_in_the_file_system_of_the_node() {
     use crate::{Cred, New, NewKind, RenameMode, SetAttributes, WriteAt};
     let rq = Request::internal("test");
     let cred = Cred::new(10, 20, &[]);
@@ -123,8 +124,9 @@ fn changes_go_to_the_file_system_of_the_node_and_stay_in_it() {
         files.writable = writable;
         opener.0.insert(name.into(), Arc::new(files));
     }
-    let tree = Tree::new(Arc::new(opener), vec![member("p", 1), member("p/a", 2), member("p@s", 3)]);
-    let (root, child) = (tree.root(), walk(&tree, "a").unwrap());
+    let tree = Tree::new(Arc::new(opener), vec![export("p", 1), export("p/a", 2), export("p@s", 3)]);
+    let root = tree.root();
+    let child = walk(&tree, "a").unwrap();
     let file = New::of(NewKind::Regular, 0o640);
     let dir = New::of(NewKind::Directory, 0o750);
     let snapshot = walk(&tree, ".zfs/snapshot/s").unwrap();
@@ -145,12 +147,12 @@ fn changes_go_to_the_file_system_of_the_node_and_stay_in_it() {
     let (inside, _) = wait(tree.create(&rq, &cred, root, b"d", &dir)).unwrap();
     wait(tree.rename(&rq, &cred, (root, b"f"), (inside, b"g"), RenameMode::NoReplace)).unwrap();
     assert_eq!(wait(tree.remove_dir(&rq, &cred, root, b"d")).unwrap_err().errno(), 39);
-    assert!(wait(tree.rename(&rq, &cred, (root, b"d"), (inside, b"d"), RenameMode::Replace)).is_err(), "a circle");
+    assert!(wait(tree.rename(&rq, &cred, (root, b"d"), (inside, b"d"), RenameMode::Replace)).is_err(), "a cycle");
     assert_eq!(wait(tree.link(&rq, &cred, node, root, b"h")).unwrap().links, 2);
     wait(tree.hold(&rq, node)).unwrap();
     wait(tree.remove(&rq, &cred, root, b"h")).unwrap();
     wait(tree.remove(&rq, &cred, inside, b"g")).unwrap();
-    assert_eq!(wait(tree.attributes(&rq, node)).unwrap().links, 0, "it is held");
+    assert_eq!(wait(tree.attributes(&rq, node)).unwrap().links, 0, "the file is held");
     wait(tree.release(&rq, node)).unwrap();
     assert!(wait(tree.attributes(&rq, node)).is_err());
     wait(tree.remove_dir(&rq, &cred, root, b"d")).unwrap();
@@ -158,80 +160,83 @@ fn changes_go_to_the_file_system_of_the_node_and_stay_in_it() {
 }
 
 #[test]
-fn members_come_and_go_and_the_others_keep_their_nodes() {
+fn remaining_exports_keep_their_nodes() {
     let mut opener = MemoryOpener::default();
     for name in ["p", "p/a", "p/b", "p/new", "p/b@s"] {
         let mut files = MemoryFiles::new(3);
         files.add(34, name.as_bytes().rsplit(|b| *b == b'/').next().unwrap(), FileKind::Regular, 0o644, b"x");
         opener.0.insert(name.into(), Arc::new(files));
     }
-    let tree = Tree::new(Arc::new(opener), vec![member("p", 1), member("p/a", 2)]);
-    let told = Arc::new(AtomicUsize::new(0));
-    let counted = told.clone();
+    let tree = Tree::new(Arc::new(opener), vec![export("p", 1), export("p/a", 2)]);
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counted = seen.clone();
     tree.watch(move || {
         counted.fetch_add(1, Ordering::Relaxed);
     });
-    tree.renew(tree.members());
-    assert_eq!(told.load(Ordering::Relaxed), 0, "nothing changed");
-    let (a, file) = (walk(&tree, "a").unwrap(), walk(&tree, "a/a").unwrap());
-    // `p/a` is called `p/b` now, and has a snapshot; `p/new` came.
-    tree.renew(vec![member("p", 1), member("p/new", 3), member("p/b", 2), member("p/b@s", 4)]);
+    tree.renew(tree.exports());
+    assert_eq!(seen.load(Ordering::Relaxed), 0, "nothing changed");
+    let a = walk(&tree, "a").unwrap();
+    let file = walk(&tree, "a/a").unwrap();
+    // `p/a` is renamed to `p/b` and has a snapshot; `p/new` was created.
+    tree.renew(vec![export("p", 1), export("p/new", 3), export("p/b", 2), export("p/b@s", 4)]);
     assert_eq!(names(&tree, "", 10), [".", "..", "b", "new", "p"]);
     assert_eq!((walk(&tree, "b").unwrap(), walk(&tree, "b/a").unwrap()), (a, file));
-    assert_eq!(tree.member(a), Some(member("p/b", 2)));
+    assert_eq!(tree.export_of(a), Some(export("p/b", 2)));
     let new = walk(&tree, "new").unwrap();
     assert_eq!(names(&tree, "b/.zfs/snapshot", 10), [".", "..", "s"]);
-    // Both go; one comes back under another number.
-    tree.renew(vec![member("p", 1), member("p/b", 5)]);
+    // Both are removed; one is created again with another ID.
+    tree.renew(vec![export("p", 1), export("p/b", 5)]);
     let rq = Request::internal("test");
     assert!(matches!(wait(tree.attributes(&rq, file)), Err(FileError::Stale { .. })));
     assert!(matches!(wait(tree.attributes(&rq, new)), Err(FileError::Stale { .. })));
     assert_eq!(tree.branch_by_id(2), None);
     let again = walk(&tree, "b").unwrap();
     assert!(again.branch != a.branch && again.branch != new.branch);
-    assert_eq!((tree.members().len(), told.load(Ordering::Relaxed)), (2, 2));
+    assert_eq!((tree.exports().len(), seen.load(Ordering::Relaxed)), (2, 2));
 }
 
-/// Snapshots come and go while somebody lists them, an entry at a time: each that was there all the time is told once.
+/// Snapshots are created and destroyed during a listing: each that exists throughout is listed exactly once.
 #[test]
-fn listings_go_on_where_they_were() {
+fn listings_resume_while_exports_change() {
     let mut opener = MemoryOpener::default();
     opener.0.insert("p".into(), Arc::new(MemoryFiles::new(1)));
     let opener = Arc::new(opener);
-    let members = |snapshots: &[u64]| {
-        let named = |id: &u64| member(&format!("p@s{id}"), *id);
-        std::iter::once(member("p", 1)).chain(snapshots.iter().map(named)).collect::<Vec<_>>()
+    let exports = |snapshots: &[u64]| {
+        let named = |id: &u64| export(&format!("p@s{id}"), *id);
+        std::iter::once(export("p", 1)).chain(snapshots.iter().map(named)).collect::<Vec<_>>()
     };
     let rq = Request::internal("test");
     for page in [1, 2, 3] {
-        let mut tree = Tree::new(opener.clone(), members(&[20, 30, 40, 50, 60]));
-        let (mut told, mut cookie) = (Vec::new(), 0);
+        let mut tree = Tree::new(opener.clone(), exports(&[20, 30, 40, 50, 60]));
+        let mut seen = Vec::new();
+        let mut cookie = 0;
         for step in 0.. {
             let entries = wait(tree.read_dir(&rq, walk(&tree, ".zfs/snapshot").unwrap(), cookie, page)).unwrap();
             cookie = entries.last().map_or(cookie, |last| last.cookie);
-            told.extend(entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()));
+            seen.extend(entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()));
             if entries.len() < page {
                 break;
             }
-            // Those before the place go, and others come; in the end after a restart, where all get other indices.
+            // Earlier snapshots are destroyed and others created; at the end after a restart, which changes all
+            // indices.
             match step {
-                0 | 1 => tree.renew(members(&[7, 8, 9, 30, 40, 50, 60])),
-                2 => tree.renew(members(&[40, 50, 60])),
-                _ => tree = Tree::new(opener.clone(), members(&[55, 40, 5, 60, 50])),
+                0 | 1 => tree.renew(exports(&[7, 8, 9, 30, 40, 50, 60])),
+                2 => tree.renew(exports(&[40, 50, 60])),
+                _ => tree = Tree::new(opener.clone(), exports(&[55, 40, 5, 60, 50])),
             }
         }
         for name in [".", "..", "s40", "s50", "s60"] {
-            assert_eq!(told.iter().filter(|other| *other == name).count(), 1, "{name} in {told:?}");
+            assert_eq!(seen.iter().filter(|other| *other == name).count(), 1, "{name} in {seen:?}");
         }
     }
 }
 
 #[test]
-fn there_may_be_no_way_to_snapshots() {
+fn snapshot_directories_can_be_disabled() {
     let mut files = MemoryFiles::new(1);
     files.snapdir = Snapdir::Disabled;
     let opener = MemoryOpener(BTreeMap::from([("p".to_owned(), Arc::new(files))]));
-    let tree = Tree::new(Arc::new(opener), vec![member("p", 1), member("p@s", 2)]);
+    let tree = Tree::new(Arc::new(opener), vec![export("p", 1), export("p@s", 2)]);
     assert_eq!(walk(&tree, ".zfs"), Err(FileError::NotFound));
     let rq = Request::internal("test");
     for object in [Node::CONTROL, Node::SNAPSHOTS] {
@@ -241,12 +246,12 @@ fn there_may_be_no_way_to_snapshots() {
     }
 }
 
-/// What was changed before a file system became read-only can still be made stable.
+/// Changes made before a file system became read-only can still be made stable.
 #[test]
-fn stable_is_stable_where_nothing_may_change_any_more() {
+fn sync_works_on_a_read_only_file_system() {
     let files = Arc::new(MemoryFiles::new(1));
     let opener = MemoryOpener(BTreeMap::from([("p".to_owned(), files.clone())]));
-    let tree = Tree::new(Arc::new(opener), vec![member("p", 1)]);
+    let tree = Tree::new(Arc::new(opener), vec![export("p", 1)]);
     let rq = Request::internal("test");
     wait(tree.sync(&rq, tree.root())).unwrap();
     assert_eq!((files.writable, files.syncs()), (false, 1));

@@ -1,8 +1,8 @@
-//! Access times: when a file was read last (`atime`, `relatime`).
+//! Access times (`atime`, `relatime`).
 //!
-//! The problem: a reader must not pay for a write. So a read only notes the time in memory, and attributes show it from
-//! there; whoever owns the file system stores the notes once in a while, in transactions that hurry nobody
-//! ([`FileSystem::store_access_times`]). After a crash notes may be lost; the intent log does not have them either.
+//! A read must not cost a write. So a read only records the time in memory, and attributes show it from there; the
+//! owner of the file system stores the recorded times periodically in low-priority transactions
+//! ([`FileSystem::store_access_times`]). A crash may lose recorded times; the intent log does not contain them.
 //!
 //! Source: OpenZFS `zfs_relatime_need_update` in `module/os/linux/zfs/zfs_vnops_os.c`, `zfs_inactive`.
 
@@ -19,23 +19,23 @@ use weir_format::ObjectId;
 use weir_format::znode::{Timestamp, flag};
 use weir_machine::Request;
 
-/// When reading a file sets its access time (`atime`, `relatime`).
+/// When a read updates the access time (`atime`, `relatime`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
     /// Never.
     Off,
-    /// When it is not younger than the last change, or older than a day.
+    /// If it is not newer than the last change, or older than a day.
     #[default]
     Relative,
     /// Always.
     On,
 }
 
-/// Times that are noted but not stored.
-pub(super) type Noted = Mutex<BTreeMap<ObjectId, Timestamp>>;
+/// Access times that are not stored yet.
+pub(super) type PendingAtimes = Mutex<BTreeMap<ObjectId, Timestamp>>;
 
-/// Most times that are noted; reads of further files leave theirs as they are.
-const NOTED_MAX: usize = 100_000;
+/// Maximum number of recorded times; reads of further files do not update theirs.
+const MAX_PENDING: usize = 100_000;
 const DAY_S: i64 = 24 * 60 * 60;
 const NS_PER_S: i128 = 1_000_000_000;
 
@@ -44,7 +44,7 @@ fn in_order(time: Timestamp) -> (i64, u32) {
 }
 
 impl AccessTimes {
-    /// Whether a file that was read last at `accessed` gets another time now.
+    /// Whether a read now updates the access time `accessed`.
     fn sets(self, accessed: Timestamp, modified: Timestamp, changed: Timestamp, now: Timestamp) -> bool {
         let accessed_at = in_order(accessed);
         match self {
@@ -60,7 +60,7 @@ impl AccessTimes {
 }
 
 impl FileSystem {
-    /// A file was read.
+    /// Records a read of a file.
     pub(crate) fn note_access(&self, object: ObjectId, metadata: &Metadata) {
         let Ok(writing) = self.writing() else { return };
         let rule = writing.settings().access_times;
@@ -71,13 +71,13 @@ impl FileSystem {
         let [stored, modified, changed, _] = metadata.times;
         let mut noted = lock(&writing.accessed);
         let accessed = noted.get(&object).copied().unwrap_or(stored);
-        let has_room = noted.len() < NOTED_MAX || noted.contains_key(&object);
+        let has_room = noted.len() < MAX_PENDING || noted.contains_key(&object);
         if has_room && rule.sets(accessed, modified, changed, now) {
             noted.insert(object, now);
         }
     }
 
-    /// Shows a time that is not stored yet.
+    /// Adds a recorded time to attributes.
     pub(crate) fn show_access(&self, attributes: &mut Attributes) {
         let Some(writing) = &self.writing else { return };
         if let Some(time) = lock(&writing.accessed).get(&attributes.object) {
@@ -86,28 +86,28 @@ impl FileSystem {
         }
     }
 
-    /// Somebody sets the time, or the file goes: what was noted does not count any more.
+    /// Drops a recorded time: the time is set explicitly, or the file is freed.
     pub(super) fn forget_access(&self, object: ObjectId) {
         if let Some(writing) = &self.writing {
             lock(&writing.accessed).remove(&object);
         }
     }
 
-    /// Whether there is anything to be stored.
+    /// Whether there are recorded times.
     pub fn has_access_times(&self) -> bool {
         self.writing.as_ref().is_some_and(|writing| !lock(&writing.accessed).is_empty())
     }
 
-    /// Stores the times of the files that were read since the last call. They are stable with their group.
+    /// Stores the recorded times. They are stable with their txg.
     ///
     /// # Errors
-    /// If the pool takes no changes; what was not stored is lost.
+    /// If the pool is not writable; times that were not stored are lost.
     pub async fn store_access_times(&self, rq: &Request) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let noted: Vec<(ObjectId, Timestamp)> = lock(&writing.accessed).iter().map(|(id, time)| (*id, *time)).collect();
         for (object, time) in noted {
             let _held = writing.locks.one(object).await;
-            // Until it is stored, attributes show the note.
+            // Attributes show the recorded time until it is stored.
             let stored = self.store_access(rq, object, time).await;
             lock(&writing.accessed).retain(|id, now| *id != object || *now != time);
             match stored {
@@ -124,7 +124,7 @@ impl FileSystem {
     async fn store_access(&self, rq: &Request, object: ObjectId, time: Timestamp) -> Result<(), FileError> {
         let mut node = self.node(rq, object).await?;
         let stored = node.time(index::ATIME);
-        // The number may be another file's by now, which is younger than the note.
+        // The object number may have been reused by a file newer than the recorded time.
         if node.links() == 0 || stored.is_some_and(|stored| in_order(stored) >= in_order(time)) {
             return Ok(());
         }
@@ -139,15 +139,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_kept() {
+    fn relatime_rules() {
         let at = |sec| Timestamp { sec, nsec: 5 };
         let sets = |rule: AccessTimes, accessed, modified, changed, now| {
             rule.sets(at(accessed), at(modified), at(changed), at(now))
         };
         assert!(!sets(AccessTimes::Off, 1, 2, 2, 9));
         assert!(sets(AccessTimes::On, 5, 2, 2, 9) && !sets(AccessTimes::On, 9, 2, 2, 9));
-        assert!(sets(AccessTimes::Relative, 2, 2, 1, 9), "not younger than the last change");
-        assert!(sets(AccessTimes::Relative, 2, 1, 2, 9), "nor than that of attributes");
+        assert!(sets(AccessTimes::Relative, 2, 2, 1, 9), "not newer than the last change");
+        assert!(sets(AccessTimes::Relative, 2, 1, 2, 9), "not newer than the last attribute change");
         assert!(!sets(AccessTimes::Relative, 3, 2, 2, 9));
         assert!(sets(AccessTimes::Relative, 3, 2, 2, 3 + DAY_S), "a day later");
     }

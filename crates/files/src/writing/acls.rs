@@ -1,13 +1,13 @@
-//! Access control lists as arithmetic: the list of a mode, a list after `chmod`, what a new file inherits, the mode of a
-//! list (OpenZFS `module/os/linux/zfs/zfs_acl.c`: `acl_trivial_access_masks`, `zfs_acl_chmod`, `zfs_acl_inherit`,
+//! Access control lists as pure functions: the ACL of a mode, an ACL after `chmod`, inheritance, the mode of an ACL
+//! (OpenZFS `module/os/linux/zfs/zfs_acl.c`: `acl_trivial_access_masks`, `zfs_acl_chmod`, `zfs_acl_inherit`,
 //! `zfs_mode_compute`, `ace_trivial_common`).
 //!
-//! A file always has a list. A *trivial* one says what its mode says:
+//! A file always has an ACL. A *trivial* one is equivalent to its mode:
 //!
 //! ```text
-//!   allow owner   what a later denial would take from the owner although the mode gives it    (if any)
-//!   deny  owner   what the group or others may and the owner may not                          (if any)
-//!   deny  group   what others may and the group may not                                       (if any)
+//!   allow owner   rights that a later deny entry would remove although the mode grants them  (if any)
+//!   deny  owner   rights of the group or others that the owner does not have                (if any)
+//!   deny  group   rights of others that the group does not have                             (if any)
 //!   allow owner · allow group · allow everyone                                                always
 //! ```
 
@@ -21,25 +21,25 @@ use weir_format::znode::flag;
 const DELETE_CHILD: u32 = 0x40;
 const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
 const INHERIT_FLAGS: u16 = Ace::FILE_INHERIT | Ace::DIRECTORY_INHERIT | Ace::NO_PROPAGATE | Ace::INHERIT_ONLY;
-/// The kind bits of a mode and those that a list does not say: set-uid, set-gid, sticky.
+/// The kind bits of a mode, and the bits that an ACL cannot express: set-uid, set-gid, sticky.
 const NOT_IN_LIST: u64 = 0o177_000;
 
-/// What happens to lists on `chmod` (`aclmode`).
+/// Effect of `chmod` on ACLs (`aclmode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AclMode {
-    /// Only the mode is left.
+    /// Replace the ACL by that of the mode.
     #[default]
     Discard,
-    /// Others than owner, group and everyone keep no more than the group may.
+    /// Limit all entries except owner, group and everyone to the group's rights.
     GroupMask,
-    /// They stay.
+    /// Keep the entries.
     Passthrough,
-    /// A list that is not trivial forbids `chmod`.
+    /// Reject `chmod` of a file with a non-trivial ACL.
     Restricted,
 }
 
 impl AclMode {
-    /// From the property's number; `None` for one that it does not have.
+    /// Decodes the property's value; `None` if it is unknown.
     pub fn from_number(number: u64) -> Option<Self> {
         Some(match number {
             0 => AclMode::Discard,
@@ -51,24 +51,24 @@ impl AclMode {
     }
 }
 
-/// What new files inherit of their directory's list (`aclinherit`).
+/// Entries that new files inherit from the directory's ACL (`aclinherit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AclInherit {
-    /// Nothing.
+    /// None.
     Discard,
-    /// Denials alone.
+    /// Only deny entries.
     NoAllow,
-    /// Everything but the rights to change owner and list.
+    /// All entries, without the rights to change owner and ACL.
     #[default]
     Restricted,
-    /// Everything; entries about owner, group and everyone make the mode.
+    /// All entries; those for owner, group and everyone determine the mode.
     Passthrough,
-    /// The same, but execution only where the mode asks for it.
+    /// Like `Passthrough`, but execute rights only if the requested mode has them.
     PassthroughX,
 }
 
 impl AclInherit {
-    /// From the property's number; `None` for one that it does not have.
+    /// Decodes the property's value; `None` if it is unknown.
     pub fn from_number(number: u64) -> Option<Self> {
         Some(match number {
             0 => AclInherit::Discard,
@@ -81,13 +81,13 @@ impl AclInherit {
     }
 }
 
-/// A file's list with what it makes of the file.
+/// An ACL, and the flags and mode that follow from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct AclAndMode {
     pub aces: Vec<Ace>,
-    /// Flags of the file that follow from the list ([`flag`]).
+    /// File flags that follow from the ACL ([`flag`]).
     pub flags: u64,
-    /// The file's mode, with its kind.
+    /// Mode of the file, with its kind bits.
     pub mode: u64,
 }
 
@@ -106,7 +106,9 @@ fn masks(mode: u64, is_dir: bool) -> Masks {
         let part = |bit: u64, mask: u32| if bits & bit != 0 { mask } else { 0 };
         part(4, READ_DATA) | part(2, write) | part(1, EXECUTE)
     };
-    let (owner, group, other) = (mode >> 6 & 7, mode >> 3 & 7, mode & 7);
+    let owner = mode >> 6 & 7;
+    let group = mode >> 3 & 7;
+    let other = mode & 7;
     let always = READ_ACL | READ_ATTRIBUTES | READ_NAMED_ATTRS | SYNCHRONIZE;
     let of_owner = always | WRITE_ATTRIBUTES | WRITE_OWNER | WRITE_ACL | WRITE_NAMED_ATTRS;
     Masks {
@@ -127,8 +129,8 @@ fn is_about_class(ace: &Ace) -> bool {
     matches!(ace.flags & Ace::WHO_FLAGS, Ace::OWNER | OWNING_GROUP | Ace::EVERYONE)
 }
 
-/// The list after its file got another mode. `split`: entries about owner, group and everyone are replaced by the new
-/// mode, and stay for heirs alone; `trim`: the others may no more than the group.
+/// The ACL after a change of the mode. `split`: entries for owner, group and everyone are replaced by those of the
+/// new mode and kept only for inheritance; `trim`: other entries are limited to the group's rights.
 fn after_chmod(aces: &[Ace], mode: u64, is_dir: bool, split: bool, trim: bool, flags: &mut u64) -> Vec<Ace> {
     let masks = masks(mode, is_dir);
     let mut out = Vec::with_capacity(aces.len() + 6);
@@ -167,17 +169,18 @@ fn after_chmod(aces: &[Ace], mode: u64, is_dir: bool, split: bool, trim: bool, f
     out
 }
 
-/// The list of a new file of that mode (with its kind) below a directory with the list `parent`, where that has entries
-/// to inherit.
+/// The ACL of a new file with this mode (with its kind bits) in a directory with inheritable entries in its ACL
+/// `parent`.
 pub(crate) fn of_new(
     mode: u64,
     is_dir: bool,
     parent: Option<&[Ace]>,
     inherit: AclInherit,
     acl_mode: AclMode,
-) -> Listed {
+) -> AclAndMode {
     let mut flags = if parent.is_none() { flag::ACL_TRIVIAL } else { 0 };
-    let (mut aces, mut by_mode) = (Vec::new(), true);
+    let mut aces = Vec::new();
+    let mut by_mode = true;
     if let Some(parent) = parent {
         (aces, by_mode) = inherited(mode, is_dir, parent, inherit, &mut flags);
         by_mode &= acl_mode != AclMode::Restricted || aces.is_empty();
@@ -192,20 +195,21 @@ pub(crate) fn of_new(
     }
     let computed = mode_of(mode, &aces, 0, 0);
     if parent.is_none() {
-        return Listed { aces, flags: flags | computed.flags, mode };
+        return AclAndMode { aces, flags: flags | computed.flags, mode };
     }
     if is_trivial(&aces) {
         flags |= flag::ACL_TRIVIAL;
     }
-    Listed { aces, flags: flags | computed.flags, mode: computed.mode }
+    AclAndMode { aces, flags: flags | computed.flags, mode: computed.mode }
 }
 
-/// The entries that a new file inherits, and whether its mode is still to be put before and behind them.
+/// The inherited entries, and whether the entries of the mode must be added.
 fn inherited(mode: u64, is_dir: bool, parent: &[Ace], inherit: AclInherit, flags: &mut u64) -> (Vec<Ace>, bool) {
     const SYMLINK: u64 = 0o120_000;
     const REGULAR: u64 = 0o100_000;
     let kind = mode & 0o170_000;
-    let (mut out, mut by_mode) = (Vec::new(), true);
+    let mut out = Vec::new();
+    let mut by_mode = true;
     if inherit == AclInherit::Discard || kind == SYMLINK {
         return (out, true);
     }
@@ -241,18 +245,18 @@ fn inherited(mode: u64, is_dir: bool, parent: &[Ace], inherit: AclInherit, flags
     (out, by_mode)
 }
 
-/// The list after `chmod` to `mode` (with the kind).
-pub(crate) fn chmod(aces: &[Ace], mode: u64, is_dir: bool, flags: u64, acl_mode: AclMode) -> Listed {
-    const KEPT: u64 = flag::ACL_PROTECTED | flag::ACL_DEFAULTED | flag::ACL_AUTO_INHERIT;
-    let mut flags = flags & KEPT;
+/// The ACL after `chmod` to `mode` (with its kind bits).
+pub(crate) fn chmod(aces: &[Ace], mode: u64, is_dir: bool, flags: u64, acl_mode: AclMode) -> AclAndMode {
+    const KEPT_FLAGS: u64 = flag::ACL_PROTECTED | flag::ACL_DEFAULTED | flag::ACL_AUTO_INHERIT;
+    let mut flags = flags & KEPT_FLAGS;
     let old = if acl_mode == AclMode::Discard { &[] } else { aces };
     let trim = acl_mode == AclMode::GroupMask;
     let aces = after_chmod(old, mode, is_dir, true, trim, &mut flags);
     set(aces, mode, is_dir, flags, 0, 0)
 }
 
-/// A list that is set as it is: the mode and flags that it makes.
-pub(crate) fn set(aces: Vec<Ace>, mode: u64, is_dir: bool, flags: u64, uid: u64, gid: u64) -> Listed {
+/// An explicitly set ACL with the mode and flags that follow from it.
+pub(crate) fn set(aces: Vec<Ace>, mode: u64, is_dir: bool, flags: u64, uid: u64, gid: u64) -> AclAndMode {
     let computed = mode_of(mode, &aces, uid, gid);
     let heirs = |a: &Ace| a.flags & (Ace::FILE_INHERIT | Ace::DIRECTORY_INHERIT) != 0;
     let mut flags = flags | computed.flags;
@@ -262,7 +266,7 @@ pub(crate) fn set(aces: Vec<Ace>, mode: u64, is_dir: bool, flags: u64, uid: u64,
     if is_trivial(&aces) {
         flags |= flag::ACL_TRIVIAL;
     }
-    Listed { aces, flags, mode: computed.mode }
+    AclAndMode { aces, flags, mode: computed.mode }
 }
 
 struct Computed {
@@ -270,9 +274,11 @@ struct Computed {
     flags: u64,
 }
 
-/// The mode that a list makes: of each class and right, the first entry that speaks of it decides.
+/// The mode of an ACL: for each class and right, the first entry that mentions it decides.
 fn mode_of(mode: u64, aces: &[Ace], uid: u64, gid: u64) -> Computed {
-    let (mut out, mut seen, mut exec_denied) = (mode & NOT_IN_LIST, 0u64, false);
+    let mut out = mode & NOT_IN_LIST;
+    let mut seen = 0u64;
+    let mut exec_denied = false;
     for ace in aces.iter().filter(|ace| ace.flags & Ace::INHERIT_ONLY == 0) {
         let classes: &[u32] = match ace.flags & Ace::WHO_FLAGS {
             Ace::OWNER => &[6],
@@ -299,7 +305,7 @@ fn mode_of(mode: u64, aces: &[Ace], uid: u64, gid: u64) -> Computed {
     Computed { mode: out, flags: if exec_denied { 0 } else { flag::NO_EXECS_DENIED } }
 }
 
-/// Whether a list says no more than a mode can.
+/// Whether an ACL is equivalent to a mode.
 pub(crate) fn is_trivial(aces: &[Ace]) -> bool {
     const OWNERS: u32 = WRITE_OWNER | WRITE_ACL | WRITE_ATTRIBUTES | WRITE_NAMED_ATTRS;
     const DELETE: u32 = 0x1_0000;
@@ -325,8 +331,8 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_a_mode_is_that_of_openzfs() {
-        // As `zdb` and `nfs4xdr_getfacl` show it for a file of mode 644 and a directory of mode 755.
+    fn the_acl_of_a_mode_equals_that_of_openzfs() {
+        // As shown by `zdb` and `nfs4xdr_getfacl` for a file of mode 644 and a directory of mode 755.
         let file = of_new(0o100_644, false, None, AclInherit::Restricted, AclMode::Discard);
         assert_eq!(shown(&file.aces), [(0, 0x1000, 0x1e_019f), (0, 0x2040, 0x12_0089), (0, 0x4000, 0x12_0089)]);
         assert_eq!((file.mode, file.flags), (0o100_644, flag::ACL_TRIVIAL));
@@ -336,19 +342,19 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_comes_back_from_its_list() {
+    fn every_mode_round_trips_through_its_acl() {
         for bits in 0..0o10000 {
-            let listed = of_new(0o100_000 | bits, false, None, AclInherit::Restricted, AclMode::Discard);
-            assert_eq!(mode_of(0o100_000 | bits & 0o7000, &listed.aces, 0, 0).mode, 0o100_000 | bits, "{bits:o}");
-            assert!(is_trivial(&listed.aces), "{bits:o}");
-            let changed = chmod(&listed.aces, 0o100_000 | (bits ^ 0o777), false, listed.flags, AclMode::Passthrough);
+            let acl = of_new(0o100_000 | bits, false, None, AclInherit::Restricted, AclMode::Discard);
+            assert_eq!(mode_of(0o100_000 | bits & 0o7000, &acl.aces, 0, 0).mode, 0o100_000 | bits, "{bits:o}");
+            assert!(is_trivial(&acl.aces), "{bits:o}");
+            let changed = chmod(&acl.aces, 0o100_000 | (bits ^ 0o777), false, acl.flags, AclMode::Passthrough);
             assert_eq!(changed.mode & 0o777, bits & 0o777 ^ 0o777);
             assert_ne!(changed.flags & flag::ACL_TRIVIAL, 0);
         }
     }
 
     #[test]
-    fn heirs_take_what_is_meant_for_them() {
+    fn inheritance_flags_select_the_inherited_entries() {
         let user = Ace { who: 7, ..ace(Ace::ALLOW, Ace::FILE_INHERIT | Ace::DIRECTORY_INHERIT, 0x1f_01ff) };
         let file = of_new(0o100_640, false, Some(&[user]), AclInherit::Restricted, AclMode::Discard);
         let heir = file.aces.iter().find(|a| a.who == 7).unwrap();

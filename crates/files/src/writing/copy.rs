@@ -1,18 +1,18 @@
-//! Copying from file to file within a pool (OpenZFS `zfs_clone_range`): whole blocks are shared, the rest is copied.
+//! Copying between files of a pool (OpenZFS `zfs_clone_range`): whole blocks are cloned, the rest is copied.
 //!
 //! ```text
-//!   source   |  block  |  block  |  bloc|             same size of blocks, both at a block's start: shared
-//!   target   |  block  |  block  |  bloc|             the last one too, if both files end in it
-//!   source      | ........ |                          elsewhere: bytes, up to where blocks can be shared again
+//!   source   |  block  |  block  |  bloc|             equal block sizes, both at a block boundary: cloned
+//!   target   |  block  |  block  |  bloc|             also the last one, if both files end in it
+//!   source      | ........ |                          otherwise bytes, up to the next block that can be cloned
 //! ```
 //!
-//! A block that has not synced yet cannot be shared; where much is to be copied, that is waited for, once.
+//! A block that is not synced yet cannot be cloned; for long ranges the copy waits once for a txg sync.
 //!
-//! *Order of locks.* Both files are locked, those of the file system with the lower number first.
+//! *Lock order.* Both files are locked, those of the file system with the lower ID first.
 
+use super::access_checks;
 use super::data::PIECE_BYTES;
-use super::locks::HeldSet;
-use super::may;
+use super::locks::ObjectLocks;
 use super::node::Node;
 use super::quota::owners;
 use crate::change::Cred;
@@ -25,44 +25,44 @@ use weir_dmu::txg::Tx;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-/// Most blocks that one transaction shares: so many pointers go into a record of the log.
-const SHARED_AT_ONCE: u64 = 1000;
-/// Most bytes that one call copies: nobody is to hold the files' locks for ever.
-const MOST_BYTES: u64 = 1 << 30;
-/// For so many bytes it is worth to wait for a group.
-const WORTH_WAITING_BYTES: u64 = 1 << 20;
+/// Maximum number of blocks cloned per transaction, limited by the size of a log record.
+const MAX_CLONED_BLOCKS: u64 = 1000;
+/// Maximum bytes copied per call, to bound the time that the files are locked.
+const MAX_COPY_BYTES: u64 = 1 << 30;
+/// Minimum length in bytes for which the copy waits for a txg sync.
+const MIN_WAIT_BYTES: u64 = 1 << 20;
 
-/// What is left to be copied.
+/// A copy in progress.
 struct Copying<'a> {
     files: &'a FileSystem,
     source: ObjectId,
-    /// From and to where, in bytes.
+    /// Source and target offset in bytes.
     at: (u64, u64),
     left: u64,
-    /// Of the source's blocks.
+    /// Block size of the source in bytes.
     block_bytes: u64,
     source_bytes: u64,
     waited: bool,
 }
 
-/// What came of sharing blocks.
-enum Shared {
-    /// So many bytes are shared.
+/// Result of cloning blocks.
+enum CloneResult {
+    /// This many bytes were cloned.
     Bytes(u64),
-    /// The first block is not stable yet.
+    /// The first block is not synced yet.
     NotYet,
-    /// The first block cannot be shared.
+    /// The first block cannot be cloned.
     Never,
 }
 
 impl FileSystem {
-    /// Copies up to `len` bytes from a plain file of `from`, a file system or snapshot of the same pool, to one of this
-    /// file system, and gives how many: fewer at the source's end, and where the range is very long. Blocks are shared
-    /// where they can be.
+    /// Copies up to `len` bytes from a regular file of `from`, a file system or snapshot of the same pool, to one of
+    /// this file system, and returns the number of bytes: fewer at the source's end, or if the range is very long.
+    /// Blocks are cloned where possible.
     ///
     /// # Errors
-    /// [`FileError::CrossDevice`] for a file of another pool; [`FileError::Invalid`] for ranges of one file that
-    /// overlap, and for what is no plain file; as [`FileSystem::write`].
+    /// [`FileError::CrossDevice`] for a file of another pool; [`FileError::Invalid`] for overlapping ranges of one
+    /// file, and for files of other kinds; else as [`FileSystem::write`].
     pub async fn copy_range(
         &self,
         rq: &Request,
@@ -73,7 +73,7 @@ impl FileSystem {
     ) -> Result<u64, FileError> {
         let done = self.copy_locked(rq, cred, (from, source, source_at), (target, target_at), len).await?;
         if done > 0 {
-            self.settle(rq, Some(target)).await?;
+            self.commit_if_sync_always(rq, Some(target)).await?;
         }
         Ok(done)
     }
@@ -89,32 +89,25 @@ impl FileSystem {
         if !Arc::ptr_eq(from.objects().cache(), self.objects().cache()) {
             return Err(FileError::CrossDevice);
         }
-        let _kept = from.keep(source)?;
+        let _guard = from.pin_snapshot(source)?;
         let _held = self.lock_both(from, source, target).await?;
         let (lender, source_bytes) = from.contents(rq, cred, source).await?;
         let mut node = self.node(rq, target).await?.require_file()?;
-        may::write(cred, &node, false)?;
-        let left = len.min(source_bytes.saturating_sub(source_at)).min(MOST_BYTES);
+        access_checks::write(cred, &node, false)?;
+        let left = len.min(source_bytes.saturating_sub(source_at)).min(MAX_COPY_BYTES);
         Self::check_size(target_at.saturating_add(left))?;
         let same = source == target && from.objects().id() == self.objects().id();
         if same && source_at.abs_diff(target_at) < left {
-            return Err(FileError::Invalid { why: "ranges that overlap" });
+            return Err(FileError::Invalid { why: "overlapping ranges" });
         }
         let at = (source_at, target_at);
-        let mut copying = Copying {
-            files: from,
-            source,
-            at,
-            left,
-            block_bytes: lender,
-            source_bytes,
-            waited: left < WORTH_WAITING_BYTES,
-        };
+        let mut copying =
+            Copying { files: from, source, at, left, block_bytes: lender, source_bytes, waited: left < MIN_WAIT_BYTES };
         while copying.left > 0 {
             let done = self.copy_some(rq, cred, &mut node, &mut copying).await;
             let bytes = match done {
                 Ok(bytes) => bytes,
-                // What was copied before is there.
+                // Bytes copied before the error are reported.
                 Err(_) if copying.left < left => break,
                 Err(error) => return Err(error),
             };
@@ -124,8 +117,8 @@ impl FileSystem {
         Ok(left - copying.left)
     }
 
-    /// Locks both files. A file that cannot change needs no lock.
-    async fn lock_both(&self, from: &FileSystem, source: ObjectId, target: ObjectId) -> Result<HeldSet, FileError> {
+    /// Locks both files. A read-only source needs no lock.
+    async fn lock_both(&self, from: &FileSystem, source: ObjectId, target: ObjectId) -> Result<ObjectLocks, FileError> {
         let writing = self.writing()?;
         let lender = match &from.writing {
             Some(_) if from.objects().id() == self.objects().id() => {
@@ -134,7 +127,7 @@ impl FileSystem {
             Some(lender) => lender,
             None => return Ok(writing.locks.all([target]).await),
         };
-        let mut held = HeldSet::new();
+        let mut held = ObjectLocks::new();
         if from.objects().id() < self.objects().id() {
             held.push(lender.locks.one(source).await);
             held.push(writing.locks.one(target).await);
@@ -145,14 +138,14 @@ impl FileSystem {
         Ok(held)
     }
 
-    /// The size of the blocks of a plain file that is to be read, and its size.
+    /// Block size and size of a regular file that will be read.
     async fn contents(&self, rq: &Request, cred: &Cred, file: ObjectId) -> Result<(u64, u64), FileError> {
         let node = self.node(rq, file).await?.require_file()?;
-        may::read(cred, &node)?;
+        access_checks::read(cred, &node)?;
         Ok((node.object.block_bytes(), node.size_bytes()))
     }
 
-    /// Shares or copies what one transaction takes, and gives how many bytes.
+    /// Clones or copies as much as one transaction takes; returns the number of bytes.
     async fn copy_some(
         &self,
         rq: &Request,
@@ -161,55 +154,55 @@ impl FileSystem {
         copying: &mut Copying<'_>,
     ) -> Result<u64, FileError> {
         let record_bytes = u64::from(self.writing()?.settings().record_bytes);
-        if copying.can_share(node, record_bytes) {
+        if copying.can_clone(node, record_bytes) {
             loop {
-                match self.share_some(rq, cred, node, copying).await? {
-                    Shared::Bytes(bytes) => return Ok(bytes),
-                    Shared::NotYet if !copying.waited => {
+                match self.clone_some(rq, cred, node, copying).await? {
+                    CloneResult::Bytes(bytes) => return Ok(bytes),
+                    CloneResult::NotYet if !copying.waited => {
                         copying.waited = true;
                         let groups = self.objects().groups().ok_or(FileError::ReadOnly)?;
                         groups.wait_synced(groups.open()).await.map_err(FileError::opening)?;
                     }
-                    Shared::NotYet | Shared::Never => break,
+                    CloneResult::NotYet | CloneResult::Never => break,
                 }
             }
         }
         let (from, to) = copying.at;
         let to_boundary = PIECE_BYTES as u64 - to % PIECE_BYTES as u64;
         let to_block = copying.block_bytes - from % copying.block_bytes;
-        // One block at a time: those that follow may be shared again.
+        // Copy one block at a time: later blocks may be cloneable again.
         let length = copying.left.min(to_boundary).min(to_block);
         let bytes = copying.files.read(rq, copying.source, from, length as usize).await?;
         let end = to + copying.left;
-        self.write_one(rq, cred, node, (to, end), &bytes).await?;
+        self.write_in_transaction(rq, cred, node, (to, end), &bytes).await?;
         Ok(bytes.len() as u64)
     }
 
-    /// Shares as many blocks as one transaction takes.
-    async fn share_some(
+    /// Clones as many blocks as one transaction takes.
+    async fn clone_some(
         &self,
         rq: &Request,
         cred: &Cred,
         node: &mut Node,
         copying: &Copying<'_>,
-    ) -> Result<Shared, FileError> {
+    ) -> Result<CloneResult, FileError> {
         let (from, to) = copying.at;
         let block_bytes = copying.block_bytes;
         let blocks = copying.blocks(node);
         let most = copying.left.min(blocks * block_bytes);
         self.may_grow(rq, &owners(node)).await?;
         let tx = self.begin(rq, most, Purpose::Write).await?;
-        copying.files.note_lent(tx.txg());
+        copying.files.note_cloned(tx.txg());
         let failed = |e| FileError::at(e, copying.source, from);
         let mut pointers = Vec::new();
-        let mut why = Shared::Never;
+        let mut why = CloneResult::Never;
         for block in 0..blocks {
             let block = from / block_bytes + block;
-            let lent = self.objects().borrow_block(rq, &tx, copying.files.objects(), copying.source, block);
-            match lent.await.map_err(failed)? {
+            let cloned_txg = self.objects().borrow_block(rq, &tx, copying.files.objects(), copying.source, block);
+            match cloned_txg.await.map_err(failed)? {
                 Lent::Block(pointer) => pointers.push(pointer),
                 Lent::NotYet => {
-                    why = Shared::NotYet;
+                    why = CloneResult::NotYet;
                     break;
                 }
                 Lent::Never => break,
@@ -217,21 +210,21 @@ impl FileSystem {
         }
         let bytes = most.min(pointers.len() as u64 * block_bytes);
         if bytes == 0 || !self.fit_block(rq, &tx, node, block_bytes).await? {
-            return Ok(if bytes == 0 { why } else { Shared::Never });
+            return Ok(if bytes == 0 { why } else { CloneResult::Never });
         }
-        self.put_shared(rq, &tx, node, to, &pointers).await?;
+        self.put_cloned(rq, &tx, node, to, &pointers).await?;
         node.set_word(index::SIZE, node.size_bytes().max(to + bytes))?;
         node.touch_contents(self.writing()?.now())?;
-        let cleared = self.drop_set_ids(cred, node)?;
+        let cleared = self.clear_setid_on_write(cred, node)?;
         self.store(rq, &tx, node).await?;
         self.log_clone(&tx, node, (to, bytes), pointers);
         if cleared {
             self.log_mode(&tx, node);
         }
-        Ok(Shared::Bytes(bytes))
+        Ok(CloneResult::Bytes(bytes))
     }
 
-    /// Gives a file of one block blocks of that size; false if that cannot be.
+    /// Changes the block size of a single-block file; false if impossible.
     pub(super) async fn fit_block(
         &self,
         rq: &Request,
@@ -249,8 +242,8 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// Lets the blocks from `offset` on be those that the pointers lead to.
-    pub(super) async fn put_shared(
+    /// Replaces the blocks from `offset` on by these block pointers.
+    pub(super) async fn put_cloned(
         &self,
         rq: &Request,
         tx: &Tx,
@@ -269,24 +262,26 @@ impl FileSystem {
 }
 
 impl Copying<'_> {
-    /// How many blocks of the source may stand for those of the target, from here on and in one transaction: whole ones, and
-    /// a part of one if that is the last of both files.
+    /// Number of blocks that can be cloned from here in one transaction: whole ones, and a partial one if it is the
+    /// last of both files.
     fn blocks(&self, target: &Node) -> u64 {
         let (from, to) = self.at;
         let ends = self.left == self.source_bytes - from && to.saturating_add(self.left) >= target.size_bytes();
         let blocks = if ends { self.left.div_ceil(self.block_bytes) } else { self.left / self.block_bytes };
-        blocks.min(SHARED_AT_ONCE)
+        blocks.min(MAX_CLONED_BLOCKS)
     }
 
-    /// Whether the next blocks can be shared, as far as sizes and places tell.
-    fn can_share(&self, target: &Node, record_bytes: u64) -> bool {
-        let ((from, to), block_bytes) = (self.at, self.block_bytes);
-        let (size_bytes, present_bytes) = (target.size_bytes(), target.object.block_bytes());
-        // A file of one block may get larger ones; and one of odd size has no second.
+    /// Whether sizes and offsets permit cloning the next blocks.
+    fn can_clone(&self, target: &Node, record_bytes: u64) -> bool {
+        let (from, to) = self.at;
+        let block_bytes = self.block_bytes;
+        let size_bytes = target.size_bytes();
+        let present_bytes = target.object.block_bytes();
+        // A single-block file may get a larger block size; one with an odd size cannot have a second block.
         let fits = block_bytes == present_bytes || block_bytes > present_bytes && size_bytes <= present_bytes;
         let aligned = from.is_multiple_of(block_bytes) && to.is_multiple_of(block_bytes);
         let sole = to == 0 || block_bytes.is_power_of_two();
-        // A small file that is only beginning to grow is not to keep small blocks.
+        // A small file that is growing should not keep small blocks.
         let would_stick = self.left <= block_bytes
             && block_bytes < record_bytes
             && size_bytes <= block_bytes

@@ -1,10 +1,10 @@
-//! What a file holds: writing, cutting off, holes (OpenZFS `zfs_write`, `zfs_freesp`, `zfs_grow_blocksize`).
+//! File contents: writing, truncation, holes (OpenZFS `zfs_write`, `zfs_freesp`, `zfs_grow_blocksize`).
 //!
-//! *Block size.* A file begins with one block of 512 bytes, which grows with the file, by 512 bytes at a time, up to
-//! `recordsize`; from then on the file has several blocks of that size, and the size stays.
+//! *Block size.* A new file has one block of 512 bytes, which grows with the file in steps of 512 bytes up to
+//! `recordsize`; after that the file has several blocks of this size, which is fixed.
 
+use super::access_checks;
 use super::make::NAME_BYTES;
-use super::may;
 use super::node::Node;
 use super::quota::owners;
 use crate::attributes::Attributes;
@@ -20,22 +20,22 @@ use weir_dmu::txg::Tx;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// Most bytes that one transaction writes.
+/// Maximum bytes written per transaction.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// Largest file: offsets are signed.
-const LARGEST: u64 = i64::MAX as u64;
+/// Maximum file size in bytes: offsets are signed.
+const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 const SET_IDS: u64 = 0o6000;
 const EXECUTABLE: u64 = 0o111;
 
 impl FileSystem {
-    /// Writes to a plain file and gives its attributes. Not stable before [`FileSystem::sync`], unless `sync=always`.
+    /// Writes to a regular file and returns its attributes. The data are stable after [`FileSystem::sync`], or on
+    /// return if `sync=always`.
     ///
-    /// A large write takes several transactions: after a crash a first part of it may be there, unless it was made
-    /// stable.
+    /// A large write takes several transactions: after a crash a prefix of it may exist unless it was synced.
     ///
     /// # Errors
-    /// [`FileError::IsDirectory`], [`FileError::Invalid`] for what has no contents; [`FileError::TooLarge`];
-    /// [`FileError::NoSpace`]; permissions.
+    /// [`FileError::IsDirectory`], [`FileError::Invalid`] for files without contents; [`FileError::TooLarge`];
+    /// [`FileError::NoSpace`]; permission errors.
     pub async fn write(
         &self,
         rq: &Request,
@@ -45,7 +45,7 @@ impl FileSystem {
         data: Bytes,
     ) -> Result<Attributes, FileError> {
         self.write_locked(rq, cred, file, at, data).await?;
-        self.settle(rq, Some(file)).await?;
+        self.commit_if_sync_always(rq, Some(file)).await?;
         self.attributes(rq, file).await
     }
 
@@ -60,28 +60,30 @@ impl FileSystem {
         let writing = self.writing()?;
         let mut _held = writing.locks.one(file).await;
         let mut node = self.node(rq, file).await?.require_file()?;
-        may::write(cred, &node, at == WriteAt::End)?;
+        access_checks::write(cred, &node, at == WriteAt::End)?;
         if self.has_capabilities(rq, &node).await? {
             drop(_held);
-            self.drop_capabilities(rq, file).await?;
+            self.clear_capabilities(rq, file).await?;
             _held = writing.locks.one(file).await;
             node = self.node(rq, file).await?.require_file()?;
         }
         let offset = if let WriteAt::Offset(offset) = at { offset } else { node.size_bytes() };
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= LARGEST).ok_or(FileError::TooLarge)?;
-        let (mut at, mut rest) = (offset, data);
+        let end =
+            offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FileError::TooLarge)?;
+        let mut at = offset;
+        let mut rest = data;
         while !rest.is_empty() {
-            // Pieces end where blocks of every size do.
+            // Pieces end at multiples of every block size.
             let to_boundary = PIECE_BYTES - (at % PIECE_BYTES as u64) as usize;
             let piece = rest.split_to(rest.len().min(to_boundary));
-            self.write_one(rq, cred, &mut node, (at, end), &piece).await?;
+            self.write_in_transaction(rq, cred, &mut node, (at, end), &piece).await?;
             at += piece.len() as u64;
         }
         Ok(())
     }
 
-    /// Writes a piece at `at` in a transaction of its own; all pieces reach to `end`.
-    pub(super) async fn write_one(
+    /// Writes a piece at `at` in its own transaction; `end` is the end of the whole write.
+    pub(super) async fn write_in_transaction(
         &self,
         rq: &Request,
         cred: &Cred,
@@ -95,7 +97,7 @@ impl FileSystem {
         self.write_piece(rq, &tx, node, at, piece).await?;
         node.set_word(index::SIZE, node.size_bytes().max(at + piece.len() as u64))?;
         node.touch_contents(self.writing()?.now())?;
-        let cleared = self.drop_set_ids(cred, node)?;
+        let cleared = self.clear_setid_on_write(cred, node)?;
         self.store(rq, &tx, node).await?;
         self.log_write(&tx, node, at, piece);
         if cleared {
@@ -104,17 +106,17 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Who writes to somebody else's program takes its set-user-id and set-group-id bits.
-    pub(super) fn drop_set_ids(&self, cred: &Cred, node: &mut Node) -> Result<bool, FileError> {
+    /// Clears the set-user-id and set-group-id bits of an executable on a write by another user.
+    pub(super) fn clear_setid_on_write(&self, cred: &Cred, node: &mut Node) -> Result<bool, FileError> {
         let mode = node.mode();
         if cred.uid == 0 || mode & SET_IDS == 0 || mode & EXECUTABLE == 0 {
             return Ok(false);
         }
-        node.set_word(index::MODE, Self::without_set_ids(mode))?;
+        node.set_word(index::MODE, Self::clear_setid_bits(mode))?;
         Ok(true)
     }
 
-    /// Puts bytes into blocks; whole blocks without a copy.
+    /// Writes bytes into blocks; whole blocks without a copy.
     pub(super) async fn write_piece(
         &self,
         rq: &Request,
@@ -123,10 +125,12 @@ impl FileSystem {
         offset: u64,
         piece: &Bytes,
     ) -> Result<(), FileError> {
-        let (set, id) = (self.objects(), node.id);
+        let set = self.objects();
+        let id = node.id;
         let failed = |e| FileError::of(e, &node.object);
         let block_bytes = node.object.block_bytes();
-        let (mut at, mut rest) = (offset, piece.clone());
+        let mut at = offset;
+        let mut rest = piece.clone();
         while !rest.is_empty() {
             let to_boundary = block_bytes - at % block_bytes;
             if to_boundary < block_bytes || (rest.len() as u64) < block_bytes {
@@ -142,7 +146,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the only block of a file as large as a file that reaches to `end` needs it.
+    /// Grows the single block of a file for a write that ends at `end`.
     pub(super) async fn grow_block(&self, rq: &Request, tx: &Tx, node: &mut Node, end: u64) -> Result<(), FileError> {
         let block_bytes = node.object.block_bytes();
         let record_bytes = u64::from(self.writing()?.settings().record_bytes);
@@ -154,7 +158,7 @@ impl FileSystem {
         let wanted = end.min(most).next_multiple_of(512);
         let grown = self.objects().set_block_bytes(rq, tx, node.id, wanted as u32).await;
         match grown {
-            // There is something behind the file's end: it keeps its blocks.
+            // There are blocks beyond the file's end: the block size is fixed.
             Ok(()) | Err(ObjectError::Unsupported { .. }) => {}
             Err(error) => return Err(FileError::of(error, &node.object)),
         }
@@ -162,13 +166,14 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Gives back most of a range of a file's bytes, if it is too much for one transaction: before the caller's own.
+    /// Frees most of a range in separate transactions if it is too large for one, before the caller's own
+    /// transaction.
     pub(super) async fn free_down(&self, rq: &Request, node: &Node, range: Range<u64>) -> Result<(), FileError> {
         let freed = self.objects().free_down(rq, node.id, range).await;
         freed.map_err(|e| FileError::of(e, &node.object))
     }
 
-    /// Gives a plain file another size. The caller stores the node.
+    /// Resizes a regular file. The caller stores the node.
     pub(super) async fn resize(
         &self,
         rq: &Request,
@@ -187,15 +192,15 @@ impl FileSystem {
         node.set_word(index::SIZE, size_bytes)
     }
 
-    /// Whether a file may be that large.
+    /// Checks the maximum file size.
     pub(super) fn check_size(size_bytes: u64) -> Result<(), FileError> {
-        if size_bytes > LARGEST { Err(FileError::TooLarge) } else { Ok(()) }
+        if size_bytes > MAX_FILE_BYTES { Err(FileError::TooLarge) } else { Ok(()) }
     }
 
-    /// Reserves, zeroes or punches a range of a plain file and gives its attributes.
+    /// Reserves, zeroes or punches a range of a regular file and returns its attributes.
     ///
     /// # Errors
-    /// [`FileError::Invalid`] for an empty range; as [`FileSystem::write`].
+    /// [`FileError::Invalid`] for an empty range; else as [`FileSystem::write`].
     pub async fn allocate(
         &self,
         rq: &Request,
@@ -205,7 +210,7 @@ impl FileSystem {
         space: Space,
     ) -> Result<Attributes, FileError> {
         self.allocate_locked(rq, cred, file, range, space).await?;
-        self.settle(rq, Some(file)).await?;
+        self.commit_if_sync_always(rq, Some(file)).await?;
         self.attributes(rq, file).await
     }
 
@@ -219,12 +224,12 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let writing = self.writing()?;
         if range.is_empty() {
-            return Err(FileError::Invalid { why: "an empty range" });
+            return Err(FileError::Invalid { why: "empty range" });
         }
         Self::check_size(range.end)?;
         let _held = writing.locks.one(file).await;
         let mut node = self.node(rq, file).await?.require_file()?;
-        may::write(cred, &node, false)?;
+        access_checks::write(cred, &node, false)?;
         let size_bytes = node.size_bytes();
         let (punches, keeps_size) = match space {
             Space::Reserve { keep_size } => (false, keep_size),
@@ -232,7 +237,7 @@ impl FileSystem {
             Space::Punch => (true, true),
         };
         let grows = !keeps_size && range.end > size_bytes;
-        // Beyond the end there is nothing to punch.
+        // There is nothing to punch beyond the end.
         let inside = range.start..range.end.min(size_bytes);
         let punches = punches && !inside.is_empty();
         if !punches && !grows {
@@ -253,7 +258,7 @@ impl FileSystem {
             self.resize(rq, &tx, &mut node, range.end).await?;
         }
         node.touch_contents(writing.now())?;
-        let cleared = self.drop_set_ids(cred, &mut node)?;
+        let cleared = self.clear_setid_on_write(cred, &mut node)?;
         self.store(rq, &tx, &node).await?;
         if punches {
             self.log_truncate(&tx, &node, inside.start, inside.end - inside.start);

@@ -1,9 +1,9 @@
-//! Names in directories: finding them under locks, entering them, taking them out.
+//! Directory entries: lookup under locks, insertion, removal.
 //!
-//! A directory's size is the number of its entries plus two, its links two plus its subdirectories. An entry's value is
-//! the object's number with the file's kind in the upper four bits.
+//! A directory's size is its number of entries plus two, its link count two plus its number of subdirectories. An
+//! entry's value is the object number with the file's kind in the top four bits.
 
-use super::locks::HeldSet;
+use super::locks::ObjectLocks;
 use super::node::Node;
 use crate::attributes::FileKind;
 use crate::error::FileError;
@@ -15,9 +15,9 @@ use weir_format::ObjectId;
 use weir_format::znode::{DirEntry as StoredEntry, Timestamp, flag};
 use weir_machine::Request;
 
-/// A name, found, with its directory and its file locked and loaded.
-pub(super) struct Found {
-    pub held: HeldSet,
+/// An entry with its directory and its file locked and loaded.
+pub(super) struct LockedEntry {
+    pub held: ObjectLocks,
     pub dir: Node,
     pub node: Node,
 }
@@ -27,7 +27,7 @@ fn kind_bits(kind: FileKind) -> u8 {
 }
 
 impl FileSystem {
-    /// Whether a file may have that name.
+    /// Checks whether a file may have this name.
     pub(super) fn check_name(&self, name: &[u8]) -> Result<(), FileError> {
         if name.len() > self.name_max() {
             return Err(FileError::NameTooLong { len: name.len() });
@@ -40,7 +40,7 @@ impl FileSystem {
             }
             _ => {}
         }
-        // What is compared in normal form has to be UTF-8.
+        // Names that are normalized must be UTF-8.
         let must_be_text = self.utf8_only() || self.normalization() != 0;
         if must_be_text && std::str::from_utf8(name).is_err() {
             return Err(FileError::BadName);
@@ -48,7 +48,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What a name leads to, if to anything.
+    /// Object of a name, if it exists.
     pub(super) async fn find(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<Option<ObjectId>, FileError> {
         match self.lookup(rq, dir, name).await {
             Ok(found) => Ok(Some(found)),
@@ -57,31 +57,31 @@ impl FileSystem {
         }
     }
 
-    /// Locks and loads a directory that a name is to be entered into.
+    /// Loads a directory to which a name will be added; under its lock.
     pub(super) async fn dir_node(&self, rq: &Request, dir: ObjectId) -> Result<Node, FileError> {
         let node = self.node(rq, dir).await?.require_dir()?;
-        // A removed directory that somebody still has open takes no names.
+        // A removed directory that is still open accepts no new names.
         if node.links() == 0 { Err(FileError::NotFound) } else { Ok(node) }
     }
 
-    /// Locks a directory and what a name in it leads to.
+    /// Locks a directory and the object of one of its names.
     ///
     /// # Errors
-    /// [`FileError::NotFound`] if it leads nowhere.
-    pub(super) async fn lock_name(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<Found, FileError> {
+    /// [`FileError::NotFound`] if the name does not exist.
+    pub(super) async fn lock_name(&self, rq: &Request, dir: ObjectId, name: &[u8]) -> Result<LockedEntry, FileError> {
         let locks = &self.writing()?.locks;
         loop {
             let found = self.lookup(rq, dir, name).await?;
             let held = locks.all([dir, found]).await;
             let dir_node = self.dir_node(rq, dir).await?;
             if self.find(rq, dir, name).await? == Some(found) {
-                return Ok(Found { held, dir: dir_node, node: self.node(rq, found).await? });
+                return Ok(LockedEntry { held, dir: dir_node, node: self.node(rq, found).await? });
             }
         }
     }
 
-    /// Enters a name into a directory. The caller stores both nodes.
-    pub(super) async fn enter(
+    /// Adds a name to a directory. The caller stores both nodes.
+    pub(super) async fn insert_name(
         &self,
         rq: &Request,
         tx: &Tx,
@@ -102,8 +102,8 @@ impl FileSystem {
         dir.touch_contents(now)
     }
 
-    /// Takes a name out of a directory. The caller stores both nodes.
-    pub(super) async fn leave(
+    /// Removes a name from a directory. The caller stores both nodes.
+    pub(super) async fn remove_name(
         &self,
         rq: &Request,
         tx: &Tx,
@@ -124,18 +124,19 @@ impl FileSystem {
         dir.touch_contents(now)
     }
 
-    /// Whether a directory has no entries: neither by its size nor in fact.
+    /// Whether a directory is empty, by its size and by its ZAP.
     pub(super) async fn is_empty_dir(&self, rq: &Request, dir: &Node) -> Result<bool, FileError> {
         Ok(dir.size_bytes() <= 2 && self.read_dir(rq, dir.id, 0, 1).await?.is_empty())
     }
 
-    /// The name as the log has it is that which the caller gave: [`Match::Exact`] unless the file system folds case.
+    /// Whether names are case-insensitive; otherwise the log contains the caller's spelling and matches are
+    /// [`Match::Exact`].
     pub(super) fn ignores_case(&self) -> bool {
         self.matching() == Match::Normalized && self.case_sensitivity() == crate::CaseSensitivity::Insensitive
     }
 }
 
-/// One name less leads to the file. Gives whether that was the last.
+/// Decrements the link count. Returns whether it was the last link.
 pub(super) fn unlink(node: &mut Node, now: Timestamp) -> Result<bool, FileError> {
     let links = if node.is_dir() { 0 } else { node.links().saturating_sub(1) };
     node.set_word(index::LINKS, links)?;

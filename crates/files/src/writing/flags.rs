@@ -1,15 +1,15 @@
-//! Flags and projects of files (`chattr(1)`, `zfs project`; OpenZFS `zfs_setattr`, `sa_add_projid` in
+//! File flags and project IDs (`chattr(1)`, `zfs project`; OpenZFS `zfs_setattr`, `sa_add_projid` in
 //! `module/zfs/zfs_sa.c`).
 //!
-//! A *project* is a number that files and directories carry besides their owner and group; space is counted for it as for
-//! them. A directory with the flag to pass its project on gives it, and the flag, to what is made in it; only files of
-//! the same project may be linked or moved there ([`enters`]), so that a tree stays one project's.
+//! A *project* is an ID of files and directories to which space is accounted, like owner and group. New files in a
+//! directory with the project-inherit flag get its project and the flag; only files of the same project may be linked
+//! or moved into it ([`enters`]), so that a directory tree belongs to one project.
 //!
-//! *Where it stands.* Whom space is counted for is read at fixed places ([`super::owner`]): so the project of a file that
-//! had none does not go to the end of its attributes, but behind the number of links, and the others move.
+//! *Layout.* Space accounting reads owner, group and project at fixed offsets ([`super::owner`]): so a project added
+//! later is not appended, but inserted after the link count, and the following attributes move.
 
+use super::access_checks;
 use super::make::NAME_BYTES;
-use super::may;
 use super::node::Node;
 use crate::attributes::{Attributes, FileKind};
 use crate::change::{Cred, SetFlags};
@@ -25,23 +25,23 @@ use weir_format::zil::Xvattr;
 use weir_format::znode::{DirEntry as StoredEntry, flag};
 use weir_machine::Request;
 
-/// Bits of a record for the flags (`XAT0_*` in OpenZFS `include/sys/xvattr.h`), and that of the project.
+/// Bits of a record for the flags and the project (`XAT0_*` in OpenZFS `include/sys/xvattr.h`).
 const IMMUTABLE: u32 = 0x40;
 const APPEND_ONLY: u32 = 0x80;
 const NO_DUMP: u32 = 0x100;
 const INHERIT: u32 = 0x2_0000;
 pub(super) const PROJECT: u32 = 0x4_0000;
-/// Words of a record's bit map (`XVA_MAPSIZE`).
+/// Number of words of a record's bit map (`XVA_MAPSIZE`).
 const MAP_WORDS: usize = 3;
-/// Files of extended attributes that are read at a time.
+/// Number of extended attribute files read at a time.
 const BATCH: usize = 256;
 
-/// A file's project; 0 if it has none.
+/// Project of a file; 0 if it has none.
 pub(super) fn project_of(node: &Node) -> u64 {
     if node.has_flag(flag::PROJID) { node.word(index::PROJID) } else { 0 }
 }
 
-/// Whether a file may get a name in a directory that passes its project on: not one of another project.
+/// Checks whether a file may be linked into a directory with project inheritance: not with another project.
 ///
 /// # Errors
 /// [`FileError::CrossDevice`].
@@ -50,7 +50,7 @@ pub(super) fn enters(node: &Node, dir: &Node) -> Result<(), FileError> {
     if passes_on && project_of(dir) != project_of(node) { Err(FileError::CrossDevice) } else { Ok(()) }
 }
 
-/// What was moved into such a directory passes its project on as well.
+/// Sets the inherit flag of a directory moved into such a directory.
 pub(super) fn inherit(node: &mut Node, dir: &Node) -> Result<(), FileError> {
     match dir.has_flag(flag::PROJINHERIT) {
         true => node.set_word(index::FLAGS, node.flags() | flag::PROJINHERIT),
@@ -58,8 +58,8 @@ pub(super) fn inherit(node: &mut Node, dir: &Node) -> Result<(), FileError> {
     }
 }
 
-/// Each flag that is asked for: its bit in a record, and in a file.
-fn asked(set: &SetFlags) -> impl Iterator<Item = (u32, u64, bool)> {
+/// The flags to set: bit in a record, flag of the file, value.
+fn flag_changes(set: &SetFlags) -> impl Iterator<Item = (u32, u64, bool)> {
     let all = [
         (IMMUTABLE, flag::IMMUTABLE, set.immutable),
         (APPEND_ONLY, flag::APPENDONLY, set.append_only),
@@ -70,11 +70,11 @@ fn asked(set: &SetFlags) -> impl Iterator<Item = (u32, u64, bool)> {
 }
 
 impl FileSystem {
-    /// Sets flags and the project of a file, and gives the attributes that it has then. The space that it takes is
-    /// counted for its new project from the next group on; its extended attributes follow.
+    /// Sets flags and project of a file and returns the resulting attributes. From the next txg on, its space is
+    /// accounted to the new project; its extended attributes get the project too.
     ///
     /// # Errors
-    /// [`FileError::Unsupported`] for projects where they are not counted, and of what is neither file nor directory;
+    /// [`FileError::Unsupported`] for projects in a pool without project accounting, and for files of other kinds;
     /// [`FileError::Quota`]; [`FileError::NotPermitted`] if only the owner or the superuser may.
     pub async fn set_flags(
         &self,
@@ -84,7 +84,7 @@ impl FileSystem {
         set: &SetFlags,
     ) -> Result<Attributes, FileError> {
         self.set_flags_locked(rq, cred, object, set).await?;
-        self.settle(rq, Some(object)).await?;
+        self.commit_if_sync_always(rq, Some(object)).await?;
         self.attributes(rq, object).await
     }
 
@@ -98,7 +98,7 @@ impl FileSystem {
         let writing = self.writing()?;
         let _held = writing.locks.one(object).await;
         let mut node = self.node(rq, object).await?;
-        let changes: Vec<_> = asked(set).filter(|(_, flag, to)| node.has_flag(*flag) != *to).collect();
+        let changes: Vec<_> = flag_changes(set).filter(|(_, flag, to)| node.has_flag(*flag) != *to).collect();
         let project = set.project.map(u64::from);
         let inherits = changes.iter().any(|(bit, _, _)| *bit == INHERIT);
         if project.is_some() || inherits {
@@ -109,7 +109,7 @@ impl FileSystem {
             return Ok(());
         }
         let guarded = changes.iter().any(|(bit, _, _)| matches!(*bit, IMMUTABLE | APPEND_ONLY));
-        may::set_flags(cred, &node, guarded)?;
+        access_checks::set_flags(cred, &node, guarded)?;
         if let Some(project) = project {
             self.may_own(rq, &[(Who::Project, project)]).await?;
         }
@@ -131,16 +131,16 @@ impl FileSystem {
         }
     }
 
-    /// Whether a file can have a project here.
+    /// Checks whether a file can have a project.
     fn may_have_project(&self, node: &Node) -> Result<(), FileError> {
         let counted = self.writing()?.settings().projects && self.objects().counts_projects();
         if counted && matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }
-        Err(FileError::Unsupported { what: "a project where projects are not counted".into() })
+        Err(FileError::Unsupported { what: "a project in a pool without project accounting".into() })
     }
 
-    /// Gives a file a project. The caller stores the node.
+    /// Sets the project of a file. The caller stores the node.
     pub(super) async fn put_project(
         &self,
         rq: &Request,
@@ -148,17 +148,17 @@ impl FileSystem {
         node: &mut Node,
         project: u64,
     ) -> Result<(), FileError> {
-        self.know(rq, tx, index::PROJID).await?;
+        self.register_attribute(rq, tx, index::PROJID).await?;
         node.numbers = self.numbers();
         node.set_word(index::PROJID, project)?;
         if !node.has_flag(flag::PROJID) {
             node.set_word(index::FLAGS, node.flags() | flag::PROJID)?;
-            node.row.put_in_order(&*node.numbers);
+            node.row.move_leading_first(&*node.numbers);
         }
         Ok(())
     }
 
-    /// Gives the directory of a file's extended attributes, and all in it, its project: each in a transaction of its own.
+    /// Sets the project of a file's extended attribute directory and all files in it, each in its own transaction.
     async fn put_projects_of_xattrs(&self, rq: &Request, node: &Node, project: u64) -> Result<(), FileError> {
         let dir = ObjectId(node.word(index::XATTR));
         if dir.0 == 0 {
@@ -189,7 +189,7 @@ impl FileSystem {
     }
 }
 
-/// What the log says of a change.
+/// Encodes a change of flags for the log.
 fn record(changes: &[(u32, u64, bool)], project: Option<u64>) -> Xvattr {
     let mut bitmap = vec![0; MAP_WORDS];
     let project_bit = if project.is_some() { PROJECT } else { 0 };
@@ -197,13 +197,13 @@ fn record(changes: &[(u32, u64, bool)], project: Option<u64>) -> Xvattr {
         *map = changes.iter().map(|(bit, _, _)| bit).sum::<u32>() | project_bit;
     }
     let attributes = changes.iter().filter(|(_, _, to)| *to).map(|(bit, _, _)| u64::from(*bit)).sum();
-    // The stamp of a virus scanner and the project share a place.
+    // The virus scan stamp and the project share a field.
     let mut scan_stamp = [0; 32];
     scan_stamp.iter_mut().zip(project.unwrap_or(0).to_le_bytes()).for_each(|(to, from)| *to = from);
     Xvattr { bitmap, attributes, crtime: [0; 2], scan_stamp }
 }
 
-/// The project that a record gives a file, if it does.
+/// Project set by a record, if any.
 pub(super) fn project_in(optional: &Xvattr, endian: weir_format::Endian) -> Option<u64> {
     optional.bitmap.first().filter(|map| *map & PROJECT != 0)?;
     let mut cursor = weir_format::Cursor::new(&optional.scan_stamp, endian, "intent log");

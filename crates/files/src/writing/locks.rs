@@ -1,8 +1,8 @@
-//! One lock per object, held while an operation changes it.
+//! One lock per object, held while an operation modifies it.
 //!
-//! *Order.* Who takes several takes them by ascending number, in one call; a rename takes the file system's rename lock
-//! before. Locks are taken before a transaction begins and outlast it; they are never held while the intent log is
-//! committed. They are asynchronous: whoever waits for one waits as for a disk.
+//! *Order.* An operation that needs several locks takes them in one call in ascending order; a rename takes the file
+//! system's rename lock first. Locks are taken before a transaction begins and released after it ends; they are never
+//! held while the intent log is committed. They are asynchronous: waiting for a lock suspends the task.
 
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
 use smallvec::SmallVec;
@@ -12,19 +12,19 @@ use weir_format::ObjectId;
 
 type Table = BTreeMap<ObjectId, Arc<AsyncMutex<()>>>;
 
-/// The locks of a file system. Only those in use take memory.
+/// Object locks of a file system. Only locks in use take memory.
 #[derive(Clone, Default)]
 pub(crate) struct Locks(Arc<Mutex<Table>>);
 
-/// A lock, held.
-pub(crate) struct Held {
+/// A held lock.
+pub(crate) struct ObjectLock {
     locks: Locks,
     id: ObjectId,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-/// Some locks, held.
-pub(crate) type HeldSet = SmallVec<[Held; 4]>;
+/// A set of held locks.
+pub(crate) type ObjectLocks = SmallVec<[ObjectLock; 4]>;
 
 impl Locks {
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -32,20 +32,20 @@ impl Locks {
     }
 
     /// Locks one object.
-    pub async fn one(&self, id: ObjectId) -> Held {
+    pub async fn one(&self, id: ObjectId) -> ObjectLock {
         let lock = self.table().entry(id).or_default().clone();
-        // Made before the wait: should the wait be given up, it cleans up.
-        let mut held = Held { locks: self.clone(), id, guard: None };
+        // Created before the wait, so that a cancelled wait cleans up.
+        let mut held = ObjectLock { locks: self.clone(), id, guard: None };
         held.guard = Some(lock.lock_owned().await);
         held
     }
 
-    /// Locks some objects, each once.
-    pub async fn all(&self, ids: impl IntoIterator<Item = ObjectId>) -> HeldSet {
+    /// Locks several objects, each once.
+    pub async fn all(&self, ids: impl IntoIterator<Item = ObjectId>) -> ObjectLocks {
         let mut ids: SmallVec<[ObjectId; 4]> = ids.into_iter().collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut held = HeldSet::new();
+        let mut held = ObjectLocks::new();
         for id in ids {
             held.push(self.one(id).await);
         }
@@ -53,11 +53,12 @@ impl Locks {
     }
 }
 
-impl Drop for Held {
+impl Drop for ObjectLock {
     fn drop(&mut self) {
         self.guard = None;
         let mut table = self.locks.table();
-        // The table's own and nobody else's: nobody holds it or waits for it, and nobody can come while we look.
+        // Only the table and this guard refer to the mutex: there is no other holder or waiter, and none can appear
+        // while the table is locked.
         if table.get(&self.id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             table.remove(&self.id);
         }
@@ -70,7 +71,7 @@ mod tests {
     use weir_sim::SimWorld;
 
     #[test]
-    fn a_lock_excludes_and_leaves_nothing_behind() {
+    fn a_lock_excludes_others_and_frees_its_entry() {
         let world = SimWorld::new(7);
         let machine = world.machine();
         let run = world.run(async move {
@@ -78,7 +79,9 @@ mod tests {
             let inside = Arc::new(Mutex::new((0, 0)));
             let tasks: Vec<_> = (0..8u64)
                 .map(|n| {
-                    let (locks, inside, clock) = (locks.clone(), inside.clone(), machine.clock.clone());
+                    let locks = locks.clone();
+                    let inside = inside.clone();
+                    let clock = machine.clock.clone();
                     machine.tasks.spawn(async move {
                         let _held = locks.all([ObjectId(9), ObjectId(n % 3), ObjectId(9)]).await;
                         {

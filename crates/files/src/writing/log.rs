@@ -1,9 +1,9 @@
-//! What of each change goes into the intent log: the records of OpenZFS (`module/zfs/zfs_log.c`), logged within the
-//! change's transaction and under the locks of what it changes.
+//! Intent log records of changes as in OpenZFS (`module/zfs/zfs_log.c`), logged within the change's transaction and
+//! under the locks of the modified objects.
 //!
-//! Changes of a file that has no name any more are not logged: after a crash it is gone.
+//! Changes of an unlinked file are not logged: after a crash it is freed.
 
-use super::make::Birth;
+use super::make::NewNodeAttrs;
 use super::node::Node;
 use super::{posix_acl, xattrs};
 use crate::attributes::FileKind;
@@ -19,7 +19,7 @@ use weir_format::znode::{Timestamp, flag};
 use weir_format::{BlockPointer, Encoder, Endian, ObjectId};
 use weir_zil::Zil;
 
-/// The bits of a record of set attributes that say which are set: those of Linux (`ATTR_MODE` …).
+/// Bits of a TX_SETATTR record for the attributes it sets, with Linux's values (`ATTR_MODE` …).
 pub(super) mod mask {
     pub const MODE: u64 = 1;
     pub const UID: u64 = 1 << 1;
@@ -30,13 +30,13 @@ pub(super) mod mask {
     pub const XVATTR: u64 = 1 << 31;
 }
 
-/// A list's own flags: as a file has them, and as a record has them (`ACL_AUTO_INHERIT` …).
+/// ACL flags: bit in the file's flags, and bit in a record (`ACL_AUTO_INHERIT` …).
 pub(super) const LIST_FLAGS: [(u64, u64); 3] =
     [(flag::ACL_AUTO_INHERIT, 1), (flag::ACL_PROTECTED, 2), (flag::ACL_DEFAULTED, 4)];
 
-/// Attributes that were set.
+/// The attributes that were set.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Set {
+pub(super) struct LoggedAttributes {
     pub mode: Option<u64>,
     pub uid: Option<u64>,
     pub gid: Option<u64>,
@@ -50,7 +50,7 @@ impl FileSystem {
         self.writing.as_ref()?.zil.as_ref()
     }
 
-    /// Logs a change that is about `object`.
+    /// Logs a change of object `about`.
     fn log(&self, tx: &Tx, about: ObjectId, body: &LogBody<'_>) {
         if let Some(zil) = self.zil() {
             zil.log_name(tx, about, body, self.ignores_case());
@@ -65,16 +65,16 @@ impl FileSystem {
         }
     }
 
-    /// The last name of an object is about to go.
+    /// Drops pending records of an object that is about to be unlinked.
     pub(super) fn forget_in_log(&self, object: ObjectId) {
         if let Some(zil) = self.zil() {
             zil.forget(object);
         }
     }
 
-    pub(super) fn log_create(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8], birth: &Birth) {
-        let kind = match birth.kind() {
-            FileKind::Directory if birth.xattr_dir => CreateKind::XattrDirectory,
+    pub(super) fn log_create(&self, tx: &Tx, dir: &Node, node: &Node, name: &[u8], new_node_attrs: &NewNodeAttrs) {
+        let kind = match new_node_attrs.kind() {
+            FileKind::Directory if new_node_attrs.xattr_dir => CreateKind::XattrDirectory,
             FileKind::Directory => CreateKind::Directory,
             FileKind::Symlink => CreateKind::Symlink,
             _ => CreateKind::File,
@@ -83,29 +83,29 @@ impl FileSystem {
             kind,
             dir: dir.id,
             object: node.id,
-            dnode_slots: birth.slots.into(),
+            dnode_slots: new_node_attrs.slots.into(),
             mode: node.mode(),
-            uid: birth.uid,
-            gid: birth.gid,
+            uid: new_node_attrs.uid,
+            gid: new_node_attrs.gid,
             generation: node.word(index::GEN),
-            crtime: birth.time.to_words(),
-            rdev: birth.rdev,
+            crtime: new_node_attrs.time.to_words(),
+            rdev: new_node_attrs.rdev,
             attributes: None,
             acl: None,
             domains: Vec::new(),
             name,
-            link: birth.target.as_deref(),
+            link: new_node_attrs.target.as_deref(),
         }));
         self.log(tx, node.id, &body);
     }
 
-    /// Logs what a new file inherited: no record of a creation says it.
+    /// Logs the inherited ACL of a new file, which no create record contains.
     pub(super) fn log_inherited(&self, tx: &Tx, node: &Node) -> Result<(), FileError> {
         if !node.has_flag(flag::ACL_TRIVIAL) {
             self.log_acl(tx, node)?;
         }
         for name in [posix_acl::ACCESS, posix_acl::DEFAULT] {
-            if let Some(value) = xattrs::listed(node, name)? {
+            if let Some(value) = xattrs::nvlist_value(node, name)? {
                 self.log_xattr(tx, node, name, Some(&value));
             }
         }
@@ -113,7 +113,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What was logged of an object is stable with the names that were logged: for what is a part of making it.
+    /// Makes pending records of an object commit with the log's synchronous records: for changes that are part of its
+    /// creation.
     pub(super) fn settle_in_log(&self, object: ObjectId) {
         if let Some(zil) = self.zil() {
             zil.settle(object);
@@ -148,22 +149,22 @@ impl FileSystem {
         }
     }
 
-    /// The blocks of a range, from `offset` on, are others'.
+    /// Logs that a range, from `offset` on, was cloned from these blocks.
     pub(super) fn log_clone(&self, tx: &Tx, node: &Node, (offset, length): (u64, u64), pointers: Vec<BlockPointer>) {
         let block_bytes = node.object.block_bytes();
         self.log_of(tx, node, &LogBody::CloneRange { object: node.id, offset, length, block_bytes, pointers });
     }
 
-    /// A range became zeros; with a length of 0, the file ends at `offset`.
+    /// Logs that a range was zeroed, or with a length of 0 that the file was truncated at `offset`.
     pub(super) fn log_truncate(&self, tx: &Tx, node: &Node, offset: u64, length: u64) {
         self.log_of(tx, node, &LogBody::Truncate { object: node.id, offset, length });
     }
 
     pub(super) fn log_mode(&self, tx: &Tx, node: &Node) {
-        self.log_set(tx, node, &Set { mode: Some(node.mode()), ..Set::default() });
+        self.log_set(tx, node, &LoggedAttributes { mode: Some(node.mode()), ..LoggedAttributes::default() });
     }
 
-    pub(super) fn log_set(&self, tx: &Tx, node: &Node, set: &Set) {
+    pub(super) fn log_set(&self, tx: &Tx, node: &Node, set: &LoggedAttributes) {
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
         let words = |time: Option<Timestamp>| time.unwrap_or_default().to_words();
         let body = LogBody::SetAttr {
@@ -185,7 +186,7 @@ impl FileSystem {
         self.log_of(tx, node, &body);
     }
 
-    /// Logs that flags were set, or the project.
+    /// Logs a change of flags or of the project.
     pub(super) fn log_optional(&self, tx: &Tx, node: &Node, optional: &Xvattr) {
         let mut extra = Encoder::new(Endian::Little);
         optional.encode(&mut extra);
@@ -206,7 +207,7 @@ impl FileSystem {
     }
 
     pub(super) fn log_xattr(&self, tx: &Tx, node: &Node, name: &[u8], value: Option<&[u8]>) {
-        // An empty value means in the log that the attribute goes.
+        // In the log, an empty value means removal.
         if value.is_some_and(<[u8]>::is_empty) {
             if let Some(zil) = self.zil() {
                 zil.log_unsaid(tx, Some(node.id));
@@ -216,7 +217,7 @@ impl FileSystem {
         self.log_of(tx, node, &LogBody::SetSaXattr { object: node.id, name, value: value.unwrap_or_default() });
     }
 
-    /// Logs the list that a file has now, in the form that callers of OpenZFS give it.
+    /// Logs the file's current ACL in the encoding of OpenZFS's callers.
     pub(super) fn log_acl(&self, tx: &Tx, node: &Node) -> Result<(), FileError> {
         let aces = node.aces()?;
         let mut bytes = Encoder::new(Endian::Little);

@@ -1,10 +1,10 @@
-//! Making files of every kind, and giving them further names (OpenZFS `zfs_mknode`, `zfs_create`, `zfs_mkdir`,
-//! `zfs_symlink`, `zfs_link`).
+//! Creation of files of every kind, and hard links (OpenZFS `zfs_mknode`, `zfs_create`, `zfs_mkdir`, `zfs_symlink`,
+//! `zfs_link`).
 
-use super::acls::{self, Listed};
+use super::acls::{self, AclAndMode};
 use super::node::Node;
 use super::quota::owners_of;
-use super::{flags, may, posix_acl};
+use super::{access_checks, flags, posix_acl};
 use crate::attributes::{Attributes, FileKind};
 use crate::change::{Cred, New, NewKind};
 use crate::error::FileError;
@@ -17,40 +17,40 @@ use weir_format::znode::{Timestamp, flag};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// About what a change of names writes: blocks of a directory and of dnodes.
+/// Estimated bytes written by a change of names: blocks of a directory and of dnodes.
 pub(super) const NAME_BYTES: u64 = 16 << 10;
-/// Longest target of a symbolic link: `PATH_MAX` without the NUL.
+/// Maximum length of a symbolic link's target in bytes: `PATH_MAX` without the NUL.
 const TARGET_MAX_BYTES: usize = 4095;
 const SET_GID: u64 = 0o2000;
 const SET_IDS: u64 = 0o6000;
 
-/// A file to be made, everything decided.
+/// All attributes of a new file.
 #[derive(Clone, Debug)]
-pub(super) struct Birth {
-    /// The number that it must get: replay.
+pub(super) struct NewNodeAttrs {
+    /// Required object number, in replay.
     pub id: Option<ObjectId>,
-    /// The mode with its kind, the list, and the flags that follow from it.
-    pub listed: Listed,
+    /// Mode with kind bits, ACL, and the flags that follow from it.
+    pub acl: AclAndMode,
     pub uid: u64,
     pub gid: u64,
     pub rdev: u64,
-    /// Of a symbolic link.
+    /// Target of a symbolic link.
     pub target: Option<Vec<u8>>,
-    /// The group that makes it, unless replay says otherwise.
+    /// Generation; `None` for the current txg, `Some` in replay.
     pub generation: Option<u64>,
     pub time: Timestamp,
     pub slots: u8,
-    /// It is the directory of a file's extended attributes.
+    /// Whether it is the directory of a file's extended attributes.
     pub xattr_dir: bool,
 }
 
-impl Birth {
+impl NewNodeAttrs {
     pub fn kind(&self) -> FileKind {
-        FileKind::from_mode(self.listed.mode as u32)
+        FileKind::from_mode(self.acl.mode as u32)
     }
 }
 
-/// Linux's number of a device, as it stands in a file.
+/// Linux device number as stored in a file.
 fn rdev(kind: &NewKind) -> u64 {
     match kind {
         NewKind::BlockDevice(major, minor) | NewKind::CharDevice(major, minor) => {
@@ -61,14 +61,14 @@ fn rdev(kind: &NewKind) -> u64 {
 }
 
 impl FileSystem {
-    /// Makes a file in the directory `dir` and gives its attributes.
+    /// Creates a file in directory `dir` and returns its attributes.
     ///
-    /// Its owner is the caller; its group the caller's, or the directory's if that has the set-group-id bit. What it
-    /// inherits of access control lists depends on the properties.
+    /// The owner is the caller; the group is that of the caller, or of the directory if it has the set-group-id bit.
+    /// ACL inheritance depends on the properties.
     ///
     /// # Errors
-    /// [`FileError::Exists`] if the name is taken (unless [`New::exclusive`] is false and it is a plain file),
-    /// [`FileError::NotFound`] if the directory was removed, and what permissions, names and space may be short of.
+    /// [`FileError::Exists`] if the name exists (unless [`New::exclusive`] is false and it is a regular file),
+    /// [`FileError::NotFound`] if the directory was removed, and errors of permissions, names and space.
     pub async fn create(
         &self,
         rq: &Request,
@@ -78,7 +78,7 @@ impl FileSystem {
         new: &New,
     ) -> Result<Attributes, FileError> {
         let made = self.create_locked(rq, cred, dir, name, new).await?;
-        self.settle(rq, Some(made)).await?;
+        self.commit_if_sync_always(rq, Some(made)).await?;
         self.attributes(rq, made).await
     }
 
@@ -93,14 +93,14 @@ impl FileSystem {
         let writing = self.writing()?;
         match new.set.size_bytes {
             Some(_) if new.kind != NewKind::Regular => {
-                return Err(FileError::Invalid { why: "a size of what has none" });
+                return Err(FileError::Invalid { why: "size of a file without contents" });
             }
             Some(size_bytes) => Self::check_size(size_bytes)?,
             None => {}
         }
         let _held = writing.locks.one(dir).await;
         let parent = self.dir_node(rq, dir).await?;
-        may::pass(cred, &parent)?;
+        access_checks::pass(cred, &parent)?;
         self.check_name(name)?;
         if let Some(found) = self.find(rq, dir, name).await? {
             let given = !new.exclusive
@@ -108,13 +108,13 @@ impl FileSystem {
                 && self.attributes(rq, found).await?.kind == FileKind::Regular;
             return if given { Ok(found) } else { Err(FileError::Exists) };
         }
-        may::add(cred, &parent)?;
-        let birth = self.birth(rq, cred, &parent, new).await?;
+        access_checks::add(cred, &parent)?;
+        let new_node_attrs = self.new_node_attrs(rq, cred, &parent, new).await?;
         let project = self.project_of_new(&parent)?.unwrap_or(0);
-        self.may_own(rq, &owners_of(birth.uid, birth.gid, project)).await?;
-        let heirloom = self.heirloom(&parent, new, &birth)?;
+        self.may_own(rq, &owners_of(new_node_attrs.uid, new_node_attrs.gid, project)).await?;
+        let inherited_acl = self.inherited_acl(&parent, new, &new_node_attrs)?;
         let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
-        let node = self.make_in(rq, &tx, parent, name, birth, |node| heirloom.give(node)).await?;
+        let node = self.create_in(rq, &tx, parent, name, new_node_attrs, |node| inherited_acl.apply(node)).await?;
         let mut made = node;
         if !new.set.is_empty() {
             let set = crate::SetAttributes { mode: None, ..new.set };
@@ -125,8 +125,14 @@ impl FileSystem {
         Ok(made.id)
     }
 
-    /// Decides what the new file is like.
-    async fn birth(&self, rq: &Request, cred: &Cred, parent: &Node, new: &New) -> Result<Birth, FileError> {
+    /// Determines the attributes of the new file.
+    async fn new_node_attrs(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        parent: &Node,
+        new: &New,
+    ) -> Result<NewNodeAttrs, FileError> {
         let writing = self.writing()?;
         let settings = writing.settings();
         let target = match &new.kind {
@@ -154,9 +160,9 @@ impl FileSystem {
         mode |= u64::from(new.kind.kind().mode_bits());
         let from_parent = parent.has_flag(flag::INHERIT_ACE) && !parent.is_xattr();
         let aces = if from_parent { Some(parent.aces()?) } else { None };
-        Ok(Birth {
+        Ok(NewNodeAttrs {
             id: None,
-            listed: acls::of_new(mode, is_dir, aces.as_deref(), settings.acl_inherit, settings.acl_mode),
+            acl: acls::of_new(mode, is_dir, aces.as_deref(), settings.acl_inherit, settings.acl_mode),
             uid: cred.uid.into(),
             gid,
             rdev: rdev(&new.kind),
@@ -168,7 +174,7 @@ impl FileSystem {
         })
     }
 
-    /// The default POSIX list of a directory.
+    /// Default POSIX ACL of a directory.
     async fn default_list(&self, rq: &Request, parent: &Node) -> Result<Option<posix_acl::List>, FileError> {
         if self.writing()?.settings().acl_type != super::AclType::Posix {
             return Ok(None);
@@ -177,120 +183,126 @@ impl FileSystem {
         Ok(value.and_then(|value| posix_acl::List::decode(&value)))
     }
 
-    /// Makes a file, enters its name and logs that: `finish` sets what else it has from the first moment on.
-    pub(super) async fn make_in(
+    /// Creates a file, adds its name and logs both; `finish` sets further attributes in the same transaction.
+    pub(super) async fn create_in(
         &self,
         rq: &Request,
         tx: &Tx,
         mut parent: Node,
         name: &[u8],
-        birth: Birth,
+        new_node_attrs: NewNodeAttrs,
         finish: impl FnOnce(&mut Node) -> Result<(), FileError>,
     ) -> Result<Node, FileError> {
-        let now = birth.time;
-        let mut node = self.make(rq, tx, &parent, &birth).await?;
+        let now = new_node_attrs.time;
+        let mut node = self.create_node(rq, tx, &parent, &new_node_attrs).await?;
         let done = async {
             finish(&mut node)?;
-            self.enter(rq, tx, &mut parent, name, &mut node, now).await?;
+            self.insert_name(rq, tx, &mut parent, name, &mut node, now).await?;
             self.store(rq, tx, &node).await?;
             self.store(rq, tx, &parent).await
         };
         if let Err(error) = done.await {
-            // It has no name yet: nobody misses it.
+            // The file has no name yet, so removing it is safe.
             let _ = self.objects().remove(rq, tx, node.id).await;
             return Err(error);
         }
-        self.log_create(tx, &parent, &node, name, &birth);
+        self.log_create(tx, &parent, &node, name, &new_node_attrs);
         self.log_inherited(tx, &node)?;
         Ok(node)
     }
 
-    /// Makes a file without a name; the caller stores it.
-    pub(super) async fn make(&self, rq: &Request, tx: &Tx, parent: &Node, birth: &Birth) -> Result<Node, FileError> {
+    /// Creates a file without a name; the caller stores it.
+    pub(super) async fn create_node(
+        &self,
+        rq: &Request,
+        tx: &Tx,
+        parent: &Node,
+        new_node_attrs: &NewNodeAttrs,
+    ) -> Result<Node, FileError> {
         let set = self.objects();
         let failed = |e| FileError::opening(e);
-        let is_dir = birth.kind() == FileKind::Directory;
+        let is_dir = new_node_attrs.kind() == FileKind::Directory;
         let id = if is_dir {
             let mut new = NewZap::new(ObjectType::DIRECTORY_CONTENTS).bonus(ObjectType::SA, Vec::new());
             new.norm = self.norm_flags();
-            new.slots = birth.slots;
-            match birth.id {
+            new.slots = new_node_attrs.slots;
+            match new_node_attrs.id {
                 Some(id) => zap::claim(rq, set, tx, id, &new).await.map(|()| id).map_err(failed)?,
                 None => zap::create(rq, set, tx, &new).await.map_err(failed)?,
             }
         } else {
             let mut new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512).bonus(ObjectType::SA, Vec::new());
-            new.slots = birth.slots;
-            match birth.id {
+            new.slots = new_node_attrs.slots;
+            match new_node_attrs.id {
                 Some(id) => set.claim(rq, tx, id, &new).await.map(|()| id).map_err(failed)?,
                 None => set.create(rq, tx, &new).await.map_err(failed)?,
             }
         };
-        let mut node = self.fresh_node(self.object(rq, id).await?);
-        self.dress(rq, tx, &mut node, parent, birth).await?;
+        let mut node = self.new_node(self.object(rq, id).await?);
+        self.init_attributes(rq, tx, &mut node, parent, new_node_attrs).await?;
         Ok(node)
     }
 
-    /// The project of a new file in a directory; `None` if the pool does not count by project.
+    /// Project of a new file in a directory; `None` if the pool does not account by project.
     fn project_of_new(&self, parent: &Node) -> Result<Option<u64>, FileError> {
         let project = if parent.has_flag(flag::PROJINHERIT) { flags::project_of(parent) } else { 0 };
         Ok(self.writing()?.settings().projects.then_some(project))
     }
 
-    /// Gives a new file its attributes, in the order of `zfs_mknode`.
-    pub(super) async fn dress(
+    /// Sets the attributes of a new file, in the order of `zfs_mknode`.
+    pub(super) async fn init_attributes(
         &self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
         parent: &Node,
-        birth: &Birth,
+        new_node_attrs: &NewNodeAttrs,
     ) -> Result<(), FileError> {
-        let is_dir = birth.kind() == FileKind::Directory;
+        let is_dir = new_node_attrs.kind() == FileKind::Directory;
         let project = self.project_of_new(parent)?;
-        let mut bits = flag::ARCHIVE | flag::AV_MODIFIED | birth.listed.flags;
-        if birth.xattr_dir || parent.is_xattr() {
+        let mut bits = flag::ARCHIVE | flag::AV_MODIFIED | new_node_attrs.acl.flags;
+        if new_node_attrs.xattr_dir || parent.is_xattr() {
             bits |= flag::XATTR;
         }
-        let heir = matches!(birth.kind(), FileKind::Regular | FileKind::Directory);
+        let heir = matches!(new_node_attrs.kind(), FileKind::Regular | FileKind::Directory);
         if heir && parent.has_flag(flag::PROJINHERIT) {
             bits |= flag::PROJINHERIT;
         }
         if project.is_some() {
             bits |= flag::PROJID;
-            self.know(rq, tx, index::PROJID).await?;
+            self.register_attribute(rq, tx, index::PROJID).await?;
             node.numbers = self.numbers();
         }
-        node.set_word(index::MODE, birth.listed.mode)?;
+        node.set_word(index::MODE, new_node_attrs.acl.mode)?;
         node.set_word(index::SIZE, if is_dir { 2 } else { 0 })?;
-        node.set_word(index::GEN, birth.generation.unwrap_or(tx.txg().0))?;
-        node.set_word(index::UID, birth.uid)?;
-        node.set_word(index::GID, birth.gid)?;
+        node.set_word(index::GEN, new_node_attrs.generation.unwrap_or(tx.txg().0))?;
+        node.set_word(index::UID, new_node_attrs.uid)?;
+        node.set_word(index::GID, new_node_attrs.gid)?;
         node.set_word(index::PARENT, parent.id.0)?;
         node.set_word(index::FLAGS, bits)?;
         for time in [index::ATIME, index::MTIME, index::CTIME, index::CRTIME] {
-            node.set_time(time, birth.time)?;
+            node.set_time(time, new_node_attrs.time)?;
         }
         node.set_word(index::LINKS, if is_dir { 2 } else { 1 })?;
         if let Some(project) = project {
             node.set_word(index::PROJID, project)?;
         }
-        if matches!(birth.kind(), FileKind::BlockDevice | FileKind::CharDevice) {
-            node.set_word(index::RDEV, birth.rdev)?;
+        if matches!(new_node_attrs.kind(), FileKind::BlockDevice | FileKind::CharDevice) {
+            node.set_word(index::RDEV, new_node_attrs.rdev)?;
         }
-        node.set_aces(&birth.listed.aces)?;
-        if let Some(target) = &birth.target {
+        node.set_aces(&new_node_attrs.acl.aces)?;
+        if let Some(target) = &new_node_attrs.target {
             node.set(index::SYMLINK, target)?;
             node.set_word(index::SIZE, target.len() as u64)?;
         }
         Ok(())
     }
 
-    /// Gives a file another name and gives its attributes.
+    /// Creates a hard link and returns the file's attributes.
     ///
     /// # Errors
-    /// [`FileError::Exists`]; [`FileError::NotPermitted`] for directories; [`FileError::NotFound`] if the file has lost
-    /// its last name or the directory was removed.
+    /// [`FileError::Exists`]; [`FileError::NotPermitted`] for directories; [`FileError::NotFound`] if the file is
+    /// unlinked or the directory was removed.
     pub async fn link(
         &self,
         rq: &Request,
@@ -300,7 +312,7 @@ impl FileSystem {
         name: &[u8],
     ) -> Result<Attributes, FileError> {
         self.link_locked(rq, cred, file, dir, name).await?;
-        self.settle(rq, Some(file)).await?;
+        self.commit_if_sync_always(rq, Some(file)).await?;
         self.attributes(rq, file).await
     }
 
@@ -315,7 +327,7 @@ impl FileSystem {
         let writing = self.writing()?;
         let _held = writing.locks.all([file, dir]).await;
         let mut parent = self.dir_node(rq, dir).await?;
-        may::pass(cred, &parent)?;
+        access_checks::pass(cred, &parent)?;
         self.check_name(name)?;
         let mut node = self.node(rq, file).await?;
         if self.find(rq, dir, name).await?.is_some() {
@@ -324,13 +336,13 @@ impl FileSystem {
         if node.links() == 0 || node.is_xattr() != parent.is_xattr() {
             return Err(FileError::NotFound);
         }
-        may::link(&node)?;
+        access_checks::link(&node)?;
         flags::enters(&node, &parent)?;
-        may::add(cred, &parent)?;
+        access_checks::add(cred, &parent)?;
         let now = writing.now();
         let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
-        // The parent of a file of many names is the directory of its last one.
-        self.enter(rq, &tx, &mut parent, name, &mut node, now).await?;
+        // The parent of a file with several links is the directory of the newest one.
+        self.insert_name(rq, &tx, &mut parent, name, &mut node, now).await?;
         node.set_word(index::LINKS, node.links().saturating_add(1))?;
         node.touch(now)?;
         self.store(rq, &tx, &node).await?;
@@ -339,47 +351,53 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What a new file gets of its directory's default POSIX list, and what that makes of its mode.
-    fn heirloom(&self, parent: &Node, new: &New, birth: &Birth) -> Result<Heirloom, FileError> {
-        if self.writing()?.settings().acl_type != super::AclType::Posix || birth.target.is_some() {
-            return Ok(Heirloom::default());
+    /// ACLs that a new file inherits from its directory's default POSIX ACL, and the resulting mode.
+    fn inherited_acl(
+        &self,
+        parent: &Node,
+        new: &New,
+        new_node_attrs: &NewNodeAttrs,
+    ) -> Result<InheritedAcl, FileError> {
+        if self.writing()?.settings().acl_type != super::AclType::Posix || new_node_attrs.target.is_some() {
+            return Ok(InheritedAcl::default());
         }
-        let Some(list) = super::xattrs::listed(parent, posix_acl::DEFAULT)?.and_then(|v| posix_acl::List::decode(&v))
+        let Some(list) =
+            super::xattrs::nvlist_value(parent, posix_acl::DEFAULT)?.and_then(|v| posix_acl::List::decode(&v))
         else {
-            return Ok(Heirloom::default());
+            return Ok(InheritedAcl::default());
         };
-        let of_file = list.of_new(birth.listed.mode);
-        Ok(Heirloom {
-            mode: Some(birth.listed.mode & !0o777 | of_file.mode()),
+        let of_file = list.of_new(new_node_attrs.acl.mode);
+        Ok(InheritedAcl {
+            mode: Some(new_node_attrs.acl.mode & !0o777 | of_file.mode()),
             access: (!of_file.is_mode()).then(|| of_file.encode()),
             default: (new.kind == NewKind::Directory).then(|| list.encode()),
         })
     }
 
-    /// The group and user bits that a write or a change of owner takes from a mode.
-    pub(super) fn without_set_ids(mode: u64) -> u64 {
+    /// Clears the set-user-id and set-group-id bits, as a write or a change of owner does.
+    pub(super) fn clear_setid_bits(mode: u64) -> u64 {
         mode & !SET_IDS
     }
 }
 
-/// What a new file gets of a default list.
+/// ACLs inherited from a default POSIX ACL.
 #[derive(Clone, Debug, Default)]
-struct Heirloom {
+struct InheritedAcl {
     mode: Option<u64>,
     access: Option<Vec<u8>>,
     default: Option<Vec<u8>>,
 }
 
-impl Heirloom {
-    fn give(self, node: &mut Node) -> Result<(), FileError> {
+impl InheritedAcl {
+    fn apply(self, node: &mut Node) -> Result<(), FileError> {
         if let Some(mode) = self.mode {
             let is_dir = node.is_dir();
-            let listed = acls::chmod(&[], mode, is_dir, node.flags(), acls::AclMode::Discard);
-            super::set::put_list(node, listed)?;
+            let acl = acls::chmod(&[], mode, is_dir, node.flags(), acls::AclMode::Discard);
+            super::set::put_acl(node, acl)?;
         }
         for (name, value) in [(posix_acl::ACCESS, self.access), (posix_acl::DEFAULT, self.default)] {
             if let Some(value) = value {
-                super::xattrs::put_listed(node, name, Some(&value))?;
+                super::xattrs::put_in_nvlist(node, name, Some(&value))?;
             }
         }
         Ok(())

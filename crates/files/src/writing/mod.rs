@@ -1,30 +1,31 @@
-//! Changing a file system.
+//! Modification of file systems.
 //!
-//! Every operation goes the same way:
+//! Every operation follows the same steps:
 //!
 //! ```text
-//!  1  look up what it is about, without a lock
-//!  2  lock all objects that it changes, by ascending number (`locks`)         a rename: the rename lock before
-//!  3  load them, and look again: if a name leads elsewhere now, back to 1
-//!  4  may he? is there room? all reasons to refuse are found here (`may`)
-//!  5  begin a transaction                                                     waits while too much waits in memory
+//!  1  look up its objects without locks
+//!  2  lock all objects to modify in ascending order (`locks`)         a rename: the rename lock first
+//!  3  load them and look up again; if a name changed, go to 1
+//!  4  check permissions, quota and space: no check follows later (`access_checks`)
+//!  5  begin a transaction                                             waits while there is too much dirty data
 //!  6  change objects and log the change (`log`) within the transaction
-//!  7  end the transaction, give back the locks
+//!  7  end the transaction, release the locks
 //!  8  commit the intent log, if `sync=always`
 //! ```
 //!
 //! Invariants:
-//! - After 5 nothing is refused. What fails there is a block that cannot be read; then nothing of the change is there,
-//!   or (where two objects are concerned) the file that was to be made is taken away again.
-//! - Whoever holds a transaction waits for no lock of an object and not for the log.
-//! - The log gets the records of one object in the order of its changes: they are logged under its lock.
-//! - A file whose last name goes while somebody has it open stays until the last hold is given back; its number stands
-//!   in the delete queue, which is emptied when the file system is opened for writing (`unlinked`).
+//! - After step 5 the operation is not rejected any more. It can only fail because a block is unreadable; then
+//!   nothing is changed, or, if two objects are involved, the new file is removed again.
+//! - An operation with an open transaction waits neither for object locks nor for the intent log.
+//! - The log records of one object are in the order of its changes, because they are logged under its lock.
+//! - An unlinked file that is open is kept until its last hold is released; it is listed in the delete queue, which
+//!   is emptied when the file system is opened for writing (`unlinked`).
 //!
-//! On disk all is as OpenZFS's ZPL writes it in version 5 (`module/os/linux/zfs/zfs_vnops_os.c`, `zfs_znode_os.c`,
-//! `zfs_dir.c`); older versions are refused.
+//! The on-disk result is that of OpenZFS's ZPL version 5 (`module/os/linux/zfs/zfs_vnops_os.c`, `zfs_znode_os.c`,
+//! `zfs_dir.c`); older versions are rejected.
 
 mod access;
+pub(crate) mod access_checks;
 mod acls;
 mod copy;
 mod data;
@@ -33,7 +34,6 @@ mod flags;
 mod locks;
 mod log;
 mod make;
-pub(crate) mod may;
 mod names;
 mod node;
 mod owner;
@@ -41,7 +41,7 @@ pub(crate) mod posix_acl;
 mod quota;
 mod rename;
 mod replay;
-pub(crate) mod row;
+pub(crate) mod sa_attrs;
 mod set;
 mod set_acl;
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod xattrs;
 pub use access::AccessTimes;
 pub use acls::{AclInherit, AclMode};
 pub use owner::{Owner, owner_of};
-pub(crate) use row::Naming;
+pub(crate) use sa_attrs::AttrRegistry;
 
 use crate::error::FileError;
 use crate::file_system::{FileSystem, Snapdir};
@@ -66,31 +66,31 @@ use weir_format::znode::Timestamp;
 use weir_machine::{Machine, Request};
 use weir_zil::Zil;
 
-/// The only version of the ZPL that is written.
+/// The only ZPL version that can be written.
 const WRITTEN_VERSION: u64 = 5;
 
-/// Which lists control access (`acltype`).
+/// Type of access control lists (`acltype`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AclType {
-    /// POSIX lists are not taken.
+    /// No POSIX ACLs.
     #[default]
     Off,
-    /// POSIX lists.
+    /// POSIX ACLs.
     Posix,
-    /// NFSv4 lists.
+    /// NFSv4 ACLs.
     Nfsv4,
 }
 
-/// What a file system's properties say about changes.
+/// Properties of a file system that affect modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `readonly`: every change is refused.
+    /// `readonly`: modification is rejected.
     pub read_only: bool,
     /// `recordsize`, in bytes: a power of two from 512 to 16 MiB.
     pub record_bytes: u32,
     /// `dnodesize` of new files, in slots of 512 bytes.
     pub dnode_slots: u8,
-    /// `xattr=sa`: extended attributes go among the system attributes, where they fit.
+    /// `xattr=sa`: extended attributes that fit are stored in a system attribute.
     pub xattr_in_sa: bool,
     /// `xattr` is not `off`.
     pub xattrs: bool,
@@ -102,7 +102,7 @@ pub struct Settings {
     pub acl_inherit: AclInherit,
     /// `atime` and `relatime`.
     pub access_times: AccessTimes,
-    /// The pool counts space by project: new files get a project number.
+    /// The pool accounts space by project: new files get a project ID.
     pub projects: bool,
     /// `longname`: names may have 1023 bytes instead of 255.
     pub long_names: bool,
@@ -129,36 +129,36 @@ impl Default for Settings {
     }
 }
 
-/// What a file system is opened for writing with.
+/// Parameters of opening a file system for writing.
 #[derive(Clone)]
 pub struct Opening {
-    /// Time, and tasks.
+    /// Clock and task spawner.
     pub machine: Machine,
-    /// Its intent log; without one, what must be stable waits for its group.
+    /// Intent log; without one, a sync waits for the txg.
     pub zil: Option<Arc<Zil>>,
-    /// Its properties.
+    /// Properties of the file system.
     pub settings: Settings,
 }
 
-/// What a file system has that can be changed.
+/// State of a writable file system.
 pub(crate) struct Writing {
     machine: Machine,
-    /// The file system itself, for what goes on when nobody waits for it.
+    /// The file system, for background tasks.
     own: OnceLock<Weak<FileSystem>>,
     zil: Option<Arc<Zil>>,
     settings: Mutex<Settings>,
     locks: Locks,
-    /// Held by renames that move something to another directory: the tree's shape changes one step at a time.
-    renames: AsyncMutex<()>,
-    /// Held while attributes or layouts are registered.
-    shapes: AsyncMutex<()>,
-    /// Held while a large file goes by and by.
-    reaping: AsyncMutex<()>,
+    /// Held by renames between directories, so that the directory hierarchy changes one step at a time.
+    rename_lock: AsyncMutex<()>,
+    /// Held while SA attributes or layouts are registered.
+    sa_registry_lock: AsyncMutex<()>,
+    /// Held while a large file is freed asynchronously.
+    delete_queue_lock: AsyncMutex<()>,
     /// The delete queue.
     unlinked: ObjectId,
-    /// When files were read, as far as that is not stored.
-    accessed: access::Noted,
-    /// Limits of users, groups and projects, once they were asked for.
+    /// Access times that are not stored yet.
+    accessed: access::PendingAtimes,
+    /// Cached quotas of users, groups and projects.
     quotas: Mutex<Option<Arc<quota::Quotas>>>,
 }
 
@@ -174,18 +174,18 @@ impl Writing {
             zil: opening.zil,
             settings: Mutex::new(opening.settings),
             locks: Locks::default(),
-            renames: AsyncMutex::new(()),
-            shapes: AsyncMutex::new(()),
-            reaping: AsyncMutex::new(()),
+            rename_lock: AsyncMutex::new(()),
+            sa_registry_lock: AsyncMutex::new(()),
+            delete_queue_lock: AsyncMutex::new(()),
             unlinked,
             accessed: Mutex::default(),
             quotas: Mutex::default(),
         }
     }
 
-    /// It belongs to this file system.
+    /// Sets the file system that this state belongs to.
     pub fn belongs_to(&self, files: &Arc<FileSystem>) {
-        // There is one, and it is told once.
+        // Set once.
         let _ = self.own.set(Arc::downgrade(files));
     }
 
@@ -194,7 +194,7 @@ impl Writing {
         *lock(&self.settings)
     }
 
-    /// The time of day.
+    /// Current time.
     pub fn now(&self) -> Timestamp {
         let since = self.machine.clock.wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Timestamp { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
@@ -202,22 +202,22 @@ impl Writing {
 }
 
 impl FileSystem {
-    /// Whether it takes changes.
+    /// Whether the file system is writable.
     pub fn is_writable(&self) -> bool {
         self.writing().is_ok()
     }
 
-    /// Gives it other properties.
+    /// Replaces the properties.
     pub fn set_settings(&self, settings: Settings) {
         if let Some(writing) = &self.writing {
             *lock(&writing.settings) = settings;
         }
     }
 
-    /// What changes need.
+    /// State for modification.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`] if there are to be none; [`FileError::Unsupported`] in old versions.
+    /// [`FileError::ReadOnly`] if the file system is read-only; [`FileError::Unsupported`] for old versions.
     pub(crate) fn writing(&self) -> Result<&Writing, FileError> {
         let writing = self.writing.as_ref().ok_or(FileError::ReadOnly)?;
         if writing.settings().read_only {
@@ -230,26 +230,26 @@ impl FileSystem {
         Ok(writing)
     }
 
-    /// Begins a transaction that changes about so many bytes. What is replayed passes quotas, and takes of the reserve.
+    /// Begins a transaction that modifies about `bytes` bytes. Replay bypasses quotas and may use reserved space.
     async fn begin(&self, rq: &Request, bytes: u64, purpose: Purpose) -> Result<Tx, FileError> {
         let zil = self.writing.as_ref().and_then(|writing| writing.zil.as_ref());
         let purpose = if zil.is_some_and(|zil| zil.is_replaying()) { Purpose::Free } else { purpose };
         self.objects().begin(rq, bytes, purpose).await.map_err(FileError::opening)
     }
 
-    /// After a change: makes it stable if every change has to be.
-    async fn settle(&self, rq: &Request, object: Option<ObjectId>) -> Result<(), FileError> {
+    /// After a change: commits the intent log if `sync=always`.
+    async fn commit_if_sync_always(&self, rq: &Request, object: Option<ObjectId>) -> Result<(), FileError> {
         match &self.writing()?.zil {
             Some(zil) if zil.commits_each() => zil.commit(rq, object).await.map_err(FileError::opening),
             _ => Ok(()),
         }
     }
 
-    /// Returns when all that was changed before the call is on stable storage: every change of names, and of contents
-    /// and attributes those of `object`, or of all objects. Through the intent log.
+    /// Waits until earlier changes are on stable storage, through the intent log: all changes of names, and changes
+    /// of contents and attributes of `object`, or of all objects.
     ///
     /// # Errors
-    /// [`FileError::Device`] if the pool cannot be written any more.
+    /// [`FileError::Device`] if the pool is suspended.
     pub async fn sync(&self, rq: &Request, object: Option<ObjectId>) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
         match (&writing.zil, self.objects().groups()) {

@@ -1,8 +1,8 @@
-//! Taking names away: `unlink` and `rmdir` (OpenZFS `zfs_remove`, `zfs_rmdir`).
+//! Removal of names: `unlink` and `rmdir` (OpenZFS `zfs_remove`, `zfs_rmdir`).
 
-use super::entries::{Found, unlink};
+use super::access_checks;
+use super::entries::{LockedEntry, unlink};
 use super::make::NAME_BYTES;
-use super::may;
 use crate::change::Cred;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
@@ -11,11 +11,11 @@ use weir_format::ObjectId;
 use weir_machine::Request;
 
 impl FileSystem {
-    /// Takes a name from a file that is no directory. With its last name the file goes, unless it is held open: then
-    /// with the last hold.
+    /// Removes a link of a file that is not a directory. A file without links is freed, if it is open by its last
+    /// release.
     ///
     /// # Errors
-    /// [`FileError::IsDirectory`]; [`FileError::NotFound`]; permissions.
+    /// [`FileError::IsDirectory`]; [`FileError::NotFound`]; permission errors.
     pub async fn remove(&self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
         let gone = self.remove_locked(rq, cred, dir, name, false).await?;
         self.after_removal(rq, gone).await
@@ -24,10 +24,10 @@ impl FileSystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`FileError::NotDirectory`]; [`FileError::NotEmpty`]; [`FileError::NotFound`]; permissions.
+    /// [`FileError::NotDirectory`]; [`FileError::NotEmpty`]; [`FileError::NotFound`]; permission errors.
     pub async fn remove_dir(&self, rq: &Request, cred: &Cred, dir: ObjectId, name: &[u8]) -> Result<(), FileError> {
         match name {
-            b"." => return Err(FileError::Invalid { why: "a directory has no name in itself" }),
+            b"." => return Err(FileError::Invalid { why: "'.' cannot be removed" }),
             b".." => return Err(FileError::NotEmpty { object: dir }),
             _ => {}
         }
@@ -35,16 +35,16 @@ impl FileSystem {
         self.after_removal(rq, gone).await
     }
 
-    /// A file that lost its last name and is not held goes for good, a large one by and by.
+    /// Frees an unlinked file without holds, a large one asynchronously.
     pub(super) async fn after_removal(&self, rq: &Request, gone: Option<ObjectId>) -> Result<(), FileError> {
-        self.settle(rq, None).await?;
+        self.commit_if_sync_always(rq, None).await?;
         match gone {
             Some(id) => self.reap_soon(rq, id).await,
             None => Ok(()),
         }
     }
 
-    /// Gives the file if that was its last name and it is still to be reaped.
+    /// Returns the object if it was its last link and it must be freed.
     pub(super) async fn remove_locked(
         &self,
         rq: &Request,
@@ -54,22 +54,22 @@ impl FileSystem {
         is_dir: bool,
     ) -> Result<Option<ObjectId>, FileError> {
         let writing = self.writing()?;
-        let Found { held: _held, mut dir, mut node } = self.lock_name(rq, dir, name).await?;
+        let LockedEntry { held: _held, mut dir, mut node } = self.lock_name(rq, dir, name).await?;
         let object = node.id;
         match (is_dir, node.is_dir()) {
             (true, false) => return Err(FileError::NotDirectory { object }),
             (false, true) => return Err(FileError::IsDirectory { object }),
             _ => {}
         }
-        may::remove(cred, &dir, &node)?;
+        access_checks::remove(cred, &dir, &node)?;
         if is_dir && !self.is_empty_dir(rq, &node).await? {
             return Err(FileError::NotEmpty { object });
         }
         let now = writing.now();
         let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
-        self.leave(rq, &tx, &mut dir, name, is_dir, now).await?;
+        self.remove_name(rq, &tx, &mut dir, name, is_dir, now).await?;
         let last = unlink(&mut node, now)?;
-        let at_once = last && self.goes_at_once(rq, &node).await;
+        let at_once = last && self.can_free_in_transaction(rq, &node).await;
         if last {
             self.forget_in_log(object);
         }

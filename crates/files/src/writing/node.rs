@@ -1,10 +1,10 @@
-//! A file that is being changed: its dnode, and its attributes as a [`Row`].
+//! A file that is being modified: its dnode, and its attributes as [`SaAttrs`].
 
-use super::row::{self, Naming, Row};
+use super::sa_attrs::{self, AttrRegistry, SaAttrs};
 use crate::attributes::FileKind;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
-use crate::metadata::{Numbers, index, lies};
+use crate::metadata::{AttrIds, corrupt, index};
 use std::sync::Arc;
 use weir_dmu::Object;
 use weir_dmu::sa::SaTable;
@@ -14,19 +14,18 @@ use weir_format::znode::{Timestamp, Znode, flag};
 use weir_format::{DecodeError, Dnode, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// Flags that every change of a file's contents sets, and every change of its attributes: what archivers and virus
-/// scanners look at.
+/// Flags that every change of contents or attributes sets, for archivers and virus scanners.
 const CHANGED: u64 = flag::ARCHIVE | flag::AV_MODIFIED;
 
-/// A file that is being changed.
+/// A file that is being modified.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub id: ObjectId,
     pub object: Arc<Object>,
-    pub row: Row,
-    pub numbers: Arc<Numbers>,
-    /// The attributes that were in the spill block when it was loaded.
-    spilled: Vec<row::Attribute>,
+    pub row: SaAttrs,
+    pub numbers: Arc<AttrIds>,
+    /// IDs of the attributes in the spill block when the file was loaded.
+    spilled: Vec<sa_attrs::Attribute>,
 }
 
 impl Node {
@@ -35,14 +34,14 @@ impl Node {
     }
 
     pub fn set_word(&mut self, index: usize, word: u64) -> Result<(), FileError> {
-        self.row.set_word(&*self.numbers, index, word).map_err(|e| lies(self.id, e))
+        self.row.set_word(&*self.numbers, index, word).map_err(|e| corrupt(self.id, e))
     }
 
     pub fn set_time(&mut self, index: usize, time: Timestamp) -> Result<(), FileError> {
-        self.row.set_time(&*self.numbers, index, time).map_err(|e| lies(self.id, e))
+        self.row.set_time(&*self.numbers, index, time).map_err(|e| corrupt(self.id, e))
     }
 
-    /// A time, if the file has it.
+    /// A time attribute, if present.
     pub fn time(&self, index: usize) -> Option<Timestamp> {
         let bytes = self.get(index)?;
         let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?));
@@ -54,7 +53,7 @@ impl Node {
     }
 
     pub fn set(&mut self, index: usize, value: &[u8]) -> Result<(), FileError> {
-        self.row.set(&*self.numbers, index, value).map_err(|e| lies(self.id, e))
+        self.row.set(&*self.numbers, index, value).map_err(|e| corrupt(self.id, e))
     }
 
     pub fn unset(&mut self, index: usize) {
@@ -62,14 +61,14 @@ impl Node {
     }
 
     pub fn aces(&self) -> Result<Vec<Ace>, FileError> {
-        self.row.aces(&*self.numbers).map_err(|e| lies(self.id, e))
+        self.row.aces(&*self.numbers).map_err(|e| corrupt(self.id, e))
     }
 
     pub fn set_aces(&mut self, aces: &[Ace]) -> Result<(), FileError> {
-        self.row.set_aces(&*self.numbers, aces).map_err(|e| lies(self.id, e))
+        self.row.set_aces(&*self.numbers, aces).map_err(|e| corrupt(self.id, e))
     }
 
-    /// The mode, with its kind.
+    /// Mode with kind bits.
     pub fn mode(&self) -> u64 {
         self.word(index::MODE)
     }
@@ -98,19 +97,19 @@ impl Node {
         self.flags() & flag != 0
     }
 
-    /// Owner and group, where they are POSIX numbers; others are nobody's.
+    /// Owner and group as POSIX IDs; other identities are mapped to the anonymous user.
     pub fn owner(&self) -> (u32, u32) {
         let posix = |index| u32::try_from(self.word(index)).unwrap_or(crate::metadata::NOBODY);
         (posix(index::UID), posix(index::GID))
     }
 
-    /// Its attributes change at `now`.
+    /// Updates the times of an attribute change.
     pub fn touch(&mut self, now: Timestamp) -> Result<(), FileError> {
         self.set_word(index::FLAGS, self.flags() | flag::ARCHIVE)?;
         self.set_time(index::CTIME, now)
     }
 
-    /// Its contents change at `now`.
+    /// Updates the times of a contents change.
     pub fn touch_contents(&mut self, now: Timestamp) -> Result<(), FileError> {
         self.set_word(index::FLAGS, self.flags() | CHANGED)?;
         self.set_time(index::MTIME, now)?;
@@ -121,42 +120,42 @@ impl Node {
         if self.is_dir() { Ok(self) } else { Err(FileError::NotDirectory { object: self.id }) }
     }
 
-    /// A plain file: the only kind that has contents to be changed.
+    /// Fails unless this is a regular file, the only kind with modifiable contents.
     pub fn require_file(self) -> Result<Self, FileError> {
         match self.kind() {
             FileKind::Regular => Ok(self),
             FileKind::Directory => Err(FileError::IsDirectory { object: self.id }),
-            _ => Err(FileError::Invalid { why: "not a plain file" }),
+            _ => Err(FileError::Invalid { why: "not a regular file" }),
         }
     }
 
-    /// Whether its attributes fit into bonus area and spill block.
+    /// Whether the attributes fit into bonus buffer and spill block.
     pub fn fits(&self) -> bool {
         self.row.parts(&*self.numbers, room(&self.object.dnode)).is_some()
     }
 
-    /// Whether it is a file of extended attributes, or their directory.
+    /// Whether it is a file or directory of extended attributes.
     pub fn is_xattr(&self) -> bool {
         self.has_flag(flag::XATTR)
     }
 }
 
-/// Room of a bonus area in bytes, were there no spill block.
+/// Capacity of the bonus buffer in bytes without a spill block pointer.
 fn room(dnode: &Dnode) -> usize {
     dnode.bonus.len() + if dnode.spill.is_some() { weir_format::BlockPointer::SIZE } else { 0 }
 }
 
 impl FileSystem {
-    /// Loads a file to be changed; under its lock.
+    /// Loads a file for modification; under its lock.
     ///
     /// # Errors
-    /// [`FileError::Stale`] if it is gone.
+    /// [`FileError::Stale`] if it was freed.
     pub(super) async fn node(&self, rq: &Request, id: ObjectId) -> Result<Node, FileError> {
-        let object = self.object(rq, id).await.map_err(|e| gone(e, id))?;
+        let object = self.object(rq, id).await.map_err(|e| stale_if_missing(e, id))?;
         let numbers = self.numbers();
         let dnode = &object.dnode;
-        let wrong = |e: DecodeError| lies(id, e);
-        let mut row = Row::default();
+        let wrong = |e: DecodeError| corrupt(id, e);
+        let mut row = SaAttrs::default();
         let mut spilled = Vec::new();
         match dnode.bonus_type {
             ObjectType::SA => {
@@ -165,7 +164,7 @@ impl FileSystem {
                 let spill = self.objects().read_spill(rq, &object).await.map_err(|e| FileError::of(e, &object))?;
                 if let Some((bytes, endian)) = spill {
                     let pieces = numbers.table().row(&bytes, endian).map_err(wrong)?;
-                    let mut rest = Row::default();
+                    let mut rest = SaAttrs::default();
                     rest.take(&*numbers, &pieces, endian).map_err(wrong)?;
                     row.take(&*numbers, &pieces, endian).map_err(wrong)?;
                     spilled = rest.into_attributes();
@@ -174,73 +173,79 @@ impl FileSystem {
             ObjectType::ZNODE => {
                 let znode = Znode::decode(dnode.bonus(), dnode.endian).map_err(wrong)?;
                 if znode.acl.external.0 != 0 || dnode.endian == Endian::Big {
-                    let what = "changing a file of an older version with a long access control list".to_owned();
+                    let what = "modifying a file of an older version with a long access control list".to_owned();
                     return Err(FileError::Unsupported { what });
                 }
                 let is_link = FileKind::from_mode(znode.mode as u32) == FileKind::Symlink;
                 let target = znode.inline_target(dnode.bonus()).filter(|_| is_link);
-                row = Row::of_znode(&*numbers, &znode, target).map_err(wrong)?;
+                row = SaAttrs::of_znode(&*numbers, &znode, target).map_err(wrong)?;
             }
             _ => return Err(FileError::Stale { object: id }),
         }
         Ok(Node { id, object, row, numbers, spilled })
     }
 
-    /// A file that was just made and has no attributes yet.
-    pub(super) fn fresh_node(&self, object: Arc<Object>) -> Node {
-        Node { id: object.id, object, row: Row::with_room(), numbers: self.numbers(), spilled: Vec::new() }
+    /// A new file without attributes.
+    pub(super) fn new_node(&self, object: Arc<Object>) -> Node {
+        Node {
+            id: object.id,
+            object,
+            row: SaAttrs::with_default_capacity(),
+            numbers: self.numbers(),
+            spilled: Vec::new(),
+        }
     }
 
-    /// Writes the attributes of a file back.
+    /// Stores the attributes of a file.
     pub(super) async fn store(&self, rq: &Request, tx: &Tx, node: &Node) -> Result<(), FileError> {
         let failed = |e| FileError::of(e, &node.object);
         let set = self.objects();
         let endian = node.object.dnode.endian;
         let parts = node.row.parts(&*node.numbers, room(&node.object.dnode)).ok_or(FileError::NoSpace)?;
-        let wrong = |e: DecodeError| lies(node.id, e);
-        let bonus_layout = self.layout(rq, tx, row::layout(parts.bonus)).await?;
-        let bonus = row::encode(&*node.numbers, parts.bonus, bonus_layout, endian).map_err(wrong)?;
+        let wrong = |e: DecodeError| corrupt(node.id, e);
+        let bonus_layout = self.layout(rq, tx, sa_attrs::layout(parts.bonus)).await?;
+        let bonus = sa_attrs::encode(&*node.numbers, parts.bonus, bonus_layout, endian).map_err(wrong)?;
         if parts.spill.is_empty() && !node.spilled.is_empty() {
             set.set_spill(rq, tx, node.id, None).await.map_err(failed)?;
         }
         set.set_bonus(rq, tx, node.id, ObjectType::SA, &bonus).await.map_err(failed)?;
         if !parts.spill.is_empty() && parts.spill != node.spilled {
-            let layout = self.layout(rq, tx, row::layout(parts.spill)).await?;
-            // A block says itself in which order it was written.
-            let bytes = row::encode(&*node.numbers, parts.spill, layout, Endian::Little).map_err(wrong)?;
-            set.set_spill(rq, tx, node.id, Some(row::spill_block(bytes))).await.map_err(failed)?;
+            let layout = self.layout(rq, tx, sa_attrs::layout(parts.spill)).await?;
+            // The block is written in the byte order given here.
+            let bytes = sa_attrs::encode(&*node.numbers, parts.spill, layout, Endian::Little).map_err(wrong)?;
+            set.set_spill(rq, tx, node.id, Some(sa_attrs::spill_block(bytes))).await.map_err(failed)?;
         }
         Ok(())
     }
 
-    /// The number of a layout, which is registered if there is none yet.
+    /// Number of a layout, which is registered if necessary.
     async fn layout(&self, rq: &Request, tx: &Tx, attributes: Vec<u16>) -> Result<u16, FileError> {
         if let Some(number) = self.numbers().layout(&attributes) {
             return Ok(number);
         }
-        let _alone = self.writing()?.shapes.lock().await;
+        let _alone = self.writing()?.sa_registry_lock.lock().await;
         let mut table = self.numbers().table().clone();
         let failed = |e| FileError::at(e, ObjectId(weir_format::znode::master::OBJECT), 0);
         let number = table.register_layout(rq, self.objects(), tx, &attributes).await.map_err(failed)?;
-        self.set_numbers(Numbers::new(table));
+        self.set_attr_ids(AttrIds::new(table));
         Ok(number)
     }
 
-    /// Sees that the attribute with this index in the list of known ones has a number.
-    pub(super) async fn know(&self, rq: &Request, tx: &Tx, index: usize) -> Result<(), FileError> {
+    /// Registers the known attribute with this index if necessary.
+    pub(super) async fn register_attribute(&self, rq: &Request, tx: &Tx, index: usize) -> Result<(), FileError> {
         if self.numbers().number(index).is_some() {
             return Ok(());
         }
-        let _alone = self.writing()?.shapes.lock().await;
+        let _alone = self.writing()?.sa_registry_lock.lock().await;
         let mut table: SaTable = self.numbers().table().clone();
         let failed = |e| FileError::at(e, ObjectId(weir_format::znode::master::OBJECT), 0);
         table.register_known(rq, self.objects(), tx).await.map_err(failed)?;
-        self.set_numbers(Numbers::new(table));
+        self.set_attr_ids(AttrIds::new(table));
         Ok(())
     }
 }
 
-/// What is not there any more was there when the caller got its number.
-fn gone(error: FileError, id: ObjectId) -> FileError {
+/// Converts "not found" to "stale": the object existed when the caller got its number.
+fn stale_if_missing(error: FileError, id: ObjectId) -> FileError {
     if error == FileError::NotFound { FileError::Stale { object: id } } else { error }
 }

@@ -1,19 +1,19 @@
-//! Whom an object's space is counted for: read from the bonus area alone, for it is asked for each dnode that is synced
-//! (OpenZFS `zpl_get_file_info`).
+//! Owners to which an object's space is accounted, read from the bonus buffer only, because this runs for each dnode
+//! that is synced (OpenZFS `zpl_get_file_info`).
 //!
-//! The attributes that say so come first in every layout and in this order: mode, size, generation, owner, group,
-//! parent, flags, four times, links, project. So they stand at fixed places behind the header.
+//! The relevant attributes come first in every layout and in this order: mode, size, generation, owner, group,
+//! parent, flags, four times, links, project. So their offsets after the header are fixed.
 
 use weir_format::sa::SaHeader;
 use weir_format::znode::{Znode, flag};
 use weir_format::{Cursor, DecodeError, Endian, ObjectType};
 
-/// Where the owner stands behind the header; group, parent and flags follow.
+/// Offset of the owner after the header; group, parent and flags follow.
 const OWNER_AT: usize = 24;
-/// Where the project stands, counted from behind the flags.
+/// Offset of the project after the flags.
 const PROJECT_AFTER_FLAGS: usize = 128 - 56;
 
-/// Whom an object's space is counted for.
+/// Owner, group and project of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The user (a FUID).
@@ -24,17 +24,17 @@ pub struct Owner {
     pub project: u64,
 }
 
-/// The owner that a bonus area names; `None` if the object is no file.
+/// Decodes the owner from a bonus buffer; `None` if the object is not a file.
 ///
 /// # Errors
-/// A bonus area that is cut short.
+/// If the bonus buffer is truncated.
 pub fn owner_of(bonus_type: ObjectType, bonus: &[u8], endian: Endian) -> Result<Option<Owner>, DecodeError> {
     match bonus_type {
         ObjectType::ZNODE => {
             let znode = Znode::decode(bonus, endian)?;
             Ok(Some(Owner { uid: znode.uid, gid: znode.gid, project: 0 }))
         }
-        // A file that is being made may have nothing yet.
+        // A file that is being created may have no attributes yet.
         ObjectType::SA if bonus.is_empty() => Ok(Some(Owner::default())),
         ObjectType::SA => {
             let header = SaHeader::decode(bonus, endian)?;

@@ -1,12 +1,12 @@
-//! POSIX access control lists, in the layout of Linux's extended attributes (`include/uapi/linux/posix_acl_xattr.h`):
-//! version 2, then entries of tag, permissions and number, little-endian. The rules are those of POSIX 1003.1e draft 17.
+//! POSIX ACLs in the encoding of Linux's extended attributes (`include/uapi/linux/posix_acl_xattr.h`): version 2,
+//! then entries of tag, permissions and ID, little-endian. Semantics: POSIX 1003.1e draft 17.
 
 use crate::change::Cred;
 use crate::permission::{EXECUTE, READ, WRITE};
 
-/// The attribute with the list that counts for the file itself.
+/// Attribute with the access ACL.
 pub(crate) const ACCESS: &[u8] = crate::permission::POSIX_ACCESS;
-/// The attribute with the list that a directory's new files get.
+/// Attribute with the default ACL, which new files in a directory inherit.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -25,12 +25,12 @@ struct Entry {
     id: u32,
 }
 
-/// A list that keeps to the rules.
+/// A valid POSIX ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct List(Vec<Entry>);
 
 impl List {
-    /// Decodes a list; `None` if it breaks a rule.
+    /// Decodes an ACL; `None` if it is invalid.
     pub fn decode(value: &[u8]) -> Option<Self> {
         let (version, rest) = value.split_first_chunk::<4>()?;
         if u32::from_le_bytes(*version) != VERSION || rest.len() % 8 != 0 {
@@ -43,11 +43,12 @@ impl List {
             Some(Entry { tag: u16::from_le_bytes(*tag), perm: u16::from_le_bytes(*perm), id })
         });
         let list = List(entries.collect::<Option<_>>()?);
-        list.keeps_rules().then_some(list)
+        list.is_valid().then_some(list)
     }
 
-    /// Owner, group and others stand there once each, in the order of tags; a mask if somebody is named, at most one.
-    fn keeps_rules(&self) -> bool {
+    /// Whether owner, group and others occur exactly once, entries are in tag order, and there is at most one mask,
+    /// which is required if there are named entries.
+    fn is_valid(&self) -> bool {
         let count = |tag| self.0.iter().filter(|e| e.tag == tag).count();
         let named = count(USER) + count(GROUP) > 0;
         let tags = [USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER];
@@ -58,7 +59,7 @@ impl List {
             && (!named || count(MASK) == 1)
     }
 
-    /// The bytes of the list.
+    /// Encodes the ACL.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
@@ -78,12 +79,12 @@ impl List {
         self.0.iter_mut().find(|e| e.tag == tag).map(|e| &mut e.perm)
     }
 
-    /// Whether it says no more than a mode can.
+    /// Whether it is equivalent to a mode.
     pub fn is_mode(&self) -> bool {
         self.0.iter().all(|e| matches!(e.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
-    /// The permission bits of a mode with this list: its group bits are the mask, if there is one.
+    /// Permission bits of the mode; the group bits are the mask, if there is one.
     pub fn mode(&self) -> u64 {
         let owner = self.find(USER_OBJ).unwrap_or(0);
         let group = self.find(MASK).or(self.find(GROUP_OBJ)).unwrap_or(0);
@@ -91,7 +92,7 @@ impl List {
         u64::from(owner) << 6 | u64::from(group) << 3 | u64::from(other)
     }
 
-    /// The list after `chmod`.
+    /// Applies `chmod`.
     pub fn chmod(&mut self, mode: u64) {
         let bits = |shift: u32| (mode >> shift) as u16 & ALL;
         let group = if self.find(MASK).is_some() { MASK } else { GROUP_OBJ };
@@ -102,7 +103,7 @@ impl List {
         }
     }
 
-    /// The list of a new file that was asked for with `mode`, below a directory with this default list.
+    /// The access ACL of a new file created with `mode` in a directory with this default ACL.
     pub fn of_new(&self, mode: u64) -> Self {
         let mut list = self.clone();
         let both = self.mode() & mode;
@@ -110,7 +111,7 @@ impl List {
         list
     }
 
-    /// What a caller may to a file of that owner.
+    /// Rights of a caller on a file with this owner and group.
     pub fn granted(&self, cred: &Cred, uid: u32, gid: u32) -> u32 {
         let mask = self.find(MASK).unwrap_or(ALL);
         if cred.uid == uid {
@@ -148,7 +149,7 @@ mod tests {
     const NONE: u32 = u32::MAX;
 
     #[test]
-    fn rules_of_lists() {
+    fn invalid_acls_are_rejected() {
         let good = list(&[(USER_OBJ, 7, NONE), (USER, 6, 10), (GROUP_OBJ, 5, NONE), (MASK, 4, NONE), (OTHER, 0, NONE)]);
         let decoded = List::decode(&good).unwrap();
         assert_eq!(decoded.encode(), good);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_binds_all_but_owner_and_others() {
+    fn the_mask_limits_all_but_owner_and_others() {
         let entries = [
             (USER_OBJ, 0, NONE),
             (USER, 7, 10),
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn new_files_get_no_more_than_they_ask_for() {
+    fn new_files_get_at_most_the_requested_mode() {
         let entries = [(USER_OBJ, 7, NONE), (USER, 7, 10), (GROUP_OBJ, 7, NONE), (MASK, 7, NONE), (OTHER, 5, NONE)];
         let new = List::decode(&list(&entries)).unwrap().of_new(0o640);
         assert_eq!((new.mode(), new.find(USER), new.find(GROUP_OBJ)), (0o640, Some(7), Some(7)));

@@ -1,10 +1,10 @@
-//! How much users, groups and projects may use (OpenZFS `module/zfs/zfs_quota.c`).
+//! Quotas of users, groups and projects (OpenZFS `module/zfs/zfs_quota.c`).
 //!
-//! Limits stand in ZAPs that the master node names; they are read once and kept. What is used is what the last group that
-//! synced has counted ([`weir_dsl::Who`]): so a limit is overstepped by what a few seconds bring, as in OpenZFS,
-//! and never by more. It binds everybody, the superuser too: the space counts for the owner, whoever writes.
+//! Limits are stored in ZAPs that the master node references; they are read once and cached. Usage is that of the
+//! last synced txg ([`weir_dsl::Who`]), so a limit can be exceeded by the writes of a few seconds, as in
+//! OpenZFS. Quotas also apply to the superuser: space is accounted to the file's owner, not to the writer.
 //!
-//! Replay of the intent log asks nobody: what is in it was allowed.
+//! Replay of the intent log bypasses quotas: its changes were permitted before.
 
 use super::flags::project_of;
 use super::lock;
@@ -22,27 +22,27 @@ use weir_format::znode::master;
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// The limits of one kind.
+/// Limits of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Kind {
-    /// Of those that have none of their own; 0: none.
+    /// Default limit; 0: none.
     usual: u64,
     own: BTreeMap<u64, u64>,
 }
 
-/// The limits of a file system. Kinds without any are not there.
+/// All limits of a file system. Kinds without limits are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Quotas(BTreeMap<(Who, Counted), Kind>);
 
-/// Whose a file is: each owner by number.
+/// Owners of a file by kind.
 pub(super) type Owners = [(Who, u64); 3];
 
-/// The owners of a file.
+/// Owners of a file.
 pub(super) fn owners(node: &Node) -> Owners {
     owners_of(node.word(index::UID), node.word(index::GID), project_of(node))
 }
 
-/// Owners by their numbers; project 0 is none.
+/// Owners by ID; project 0 means none.
 pub(super) fn owners_of(user: u64, group: u64, project: u64) -> Owners {
     [(Who::User, user), (Who::Group, group), (Who::Project, project)]
 }
@@ -90,7 +90,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Whether a file of those owners may grow.
+    /// Checks whether a file of these owners may grow.
     ///
     /// # Errors
     /// [`FileError::Quota`].
@@ -98,7 +98,7 @@ impl FileSystem {
         self.check(rq, owners, &[Counted::Bytes]).await
     }
 
-    /// Whether there may be a further file of those owners.
+    /// Checks whether these owners may have another file.
     ///
     /// # Errors
     /// [`FileError::Quota`].
@@ -106,11 +106,11 @@ impl FileSystem {
         self.check(rq, owners, &Counted::ALL).await
     }
 
-    /// Sets how many bytes or objects a user, group or project may use (without an id: each that has no limit of its own);
-    /// 0 takes the limit away. Stable with its group.
+    /// Sets the quota of a user, group or project in bytes or objects (without an ID: the default quota); 0 removes
+    /// it. It is stable with its txg.
     ///
     /// # Errors
-    /// [`FileError::ReadOnly`]; [`FileError::NoSpace`]; what reading the master node meets.
+    /// [`FileError::ReadOnly`]; [`FileError::NoSpace`]; errors of reading the master node.
     pub async fn set_quota(
         &self,
         rq: &Request,

@@ -1,12 +1,12 @@
 //! Renaming (OpenZFS `zfs_rename`).
 //!
-//! A directory must not come to stand below itself. Moves between directories happen one at a time, under the rename
-//! lock, so that nothing changes above the target while the way up from it is walked.
+//! A directory must not become its own descendant. Moves between directories are serialised by the rename lock, so
+//! that no ancestor of the target changes while the ancestors are checked.
 
 use super::entries::unlink;
 use super::make::NAME_BYTES;
 use super::node::Node;
-use super::{flags, may};
+use super::{access_checks, flags};
 use crate::change::{Cred, RenameMode};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
@@ -19,11 +19,12 @@ use weir_format::zap::NormFlags;
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
 
-/// Deepest directory that the way up is walked from: `PATH_MAX` holds half as many names, but nobody has to use paths.
+/// Maximum depth of the ancestor check; twice the number of components in `PATH_MAX`, because a client need not use
+/// paths.
 const DEPTH_MAX: usize = 1 << 16;
 
 /// A directory and a name in it.
-type Place<'a> = (ObjectId, &'a [u8]);
+type NameRef<'a> = (ObjectId, &'a [u8]);
 
 /// Both directories of a rename, which may be the same.
 struct Dirs {
@@ -41,28 +42,27 @@ impl Dirs {
     }
 }
 
-/// What is known under the locks.
-struct Plan {
+/// State loaded under the locks.
+struct RenamePlan {
     dirs: Dirs,
     node: Node,
     target: Option<Node>,
 }
 
 impl FileSystem {
-    /// Gives a file another name, in the same or another directory; what the mode says happens to a file that has that
-    /// name.
+    /// Renames a file within or between directories; `mode` determines the treatment of an existing target.
     ///
     /// # Errors
-    /// [`FileError::Invalid`] if a directory would come to stand in itself; [`FileError::Exists`] and
-    /// [`FileError::NotFound`] as the mode says; [`FileError::NotDirectory`], [`FileError::IsDirectory`] and
-    /// [`FileError::NotEmpty`] if the file that has the name cannot be replaced; [`FileError::CrossDevice`] into a
-    /// directory that passes on another project; permissions.
+    /// [`FileError::Invalid`] if a directory would become its own descendant; [`FileError::Exists`] and
+    /// [`FileError::NotFound`] according to the mode; [`FileError::NotDirectory`], [`FileError::IsDirectory`] and
+    /// [`FileError::NotEmpty`] if the existing target cannot be replaced; [`FileError::CrossDevice`] into a directory
+    /// that inherits another project; permission errors.
     pub async fn rename(
         &self,
         rq: &Request,
         cred: &Cred,
-        from: Place<'_>,
-        to: Place<'_>,
+        from: NameRef<'_>,
+        to: NameRef<'_>,
         mode: RenameMode,
     ) -> Result<(), FileError> {
         let gone = self.rename_locked(rq, cred, from, to, mode).await?;
@@ -73,13 +73,13 @@ impl FileSystem {
         &self,
         rq: &Request,
         cred: &Cred,
-        from: Place<'_>,
-        to: Place<'_>,
+        from: NameRef<'_>,
+        to: NameRef<'_>,
         mode: RenameMode,
     ) -> Result<Option<ObjectId>, FileError> {
         let writing = self.writing()?;
         let moves = from.0 != to.0;
-        let _alone = if moves { Some(writing.renames.lock().await) } else { None };
+        let _alone = if moves { Some(writing.rename_lock.lock().await) } else { None };
         loop {
             let source = self.lookup(rq, from.0, from.1).await?;
             let target = self.find(rq, to.0, to.1).await?;
@@ -94,7 +94,7 @@ impl FileSystem {
             }
             self.check_name(to.1)?;
             let same = target == Some(source);
-            // The same file by two names stays as it is; by one name in another spelling, it gets the new spelling.
+            // Two links of the same file stay as they are; the same entry in another spelling gets the new spelling.
             if same && (moves || from.1 == to.1 || !self.folds(from.1, to.1)) {
                 return if mode == RenameMode::NoReplace { Err(FileError::Exists) } else { Ok(None) };
             }
@@ -102,7 +102,7 @@ impl FileSystem {
                 Some(id) => Some(self.node(rq, id).await?),
                 None => None,
             };
-            let plan = Plan { dirs, node: self.node(rq, source).await?, target };
+            let plan = RenamePlan { dirs, node: self.node(rq, source).await?, target };
             self.may_rename(rq, cred, &plan, mode).await?;
             let now = writing.now();
             let tx = self.begin(rq, 2 * NAME_BYTES, Purpose::Names).await?;
@@ -113,7 +113,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether two names are the same to this file system. One of mixed case has both at once.
+    /// Whether two names are equal in this file system. With mixed case sensitivity both exist.
     fn folds(&self, a: &[u8], b: &[u8]) -> bool {
         let norm = match self.matching() {
             Match::Exact => return false,
@@ -123,11 +123,17 @@ impl FileSystem {
         norm.any() && normalize(a, norm) == normalize(b, norm)
     }
 
-    async fn may_rename(&self, rq: &Request, cred: &Cred, plan: &Plan, mode: RenameMode) -> Result<(), FileError> {
-        let Plan { dirs, node, target } = plan;
+    async fn may_rename(
+        &self,
+        rq: &Request,
+        cred: &Cred,
+        plan: &RenamePlan,
+        mode: RenameMode,
+    ) -> Result<(), FileError> {
+        let RenamePlan { dirs, node, target } = plan;
         let moves = dirs.to.is_some();
-        may::remove(cred, &dirs.from, node)?;
-        may::add(cred, dirs.to_ref())?;
+        access_checks::remove(cred, &dirs.from, node)?;
+        access_checks::add(cred, dirs.to_ref())?;
         if node.is_xattr() != dirs.to_ref().is_xattr() {
             return Err(FileError::Invalid { why: "an attribute cannot become a file, nor a file an attribute" });
         }
@@ -135,7 +141,7 @@ impl FileSystem {
             flags::enters(node, dirs.to_ref())?;
         }
         if moves && node.is_dir() {
-            may::move_dir(cred, node)?;
+            access_checks::move_dir(cred, node)?;
             self.must_not_be_below(rq, dirs.to_ref().id, node.id).await?;
         }
         match (target, mode) {
@@ -144,10 +150,10 @@ impl FileSystem {
             _ => {}
         }
         let Some(target) = target else { return Ok(()) };
-        may::remove(cred, dirs.to_ref(), target)?;
+        access_checks::remove(cred, dirs.to_ref(), target)?;
         if mode == RenameMode::Exchange {
             if moves && target.is_dir() {
-                may::move_dir(cred, target)?;
+                access_checks::move_dir(cred, target)?;
                 self.must_not_be_below(rq, dirs.from.id, target.id).await?;
             }
             return Ok(());
@@ -160,7 +166,7 @@ impl FileSystem {
         }
     }
 
-    /// Refuses if the directory `below` is `above`, or stands in it at any depth.
+    /// Fails if the directory `below` is `above` or a descendant of it.
     async fn must_not_be_below(&self, rq: &Request, below: ObjectId, above: ObjectId) -> Result<(), FileError> {
         let mut at = below;
         for _ in 0..DEPTH_MAX {
@@ -172,29 +178,29 @@ impl FileSystem {
             }
             at = self.parent(rq, at).await?;
         }
-        Err(FileError::Corrupt { object: below, offset: 0, why: "directories that contain each other".into() })
+        Err(FileError::Corrupt { object: below, offset: 0, why: "cycle of directories".into() })
     }
 
     async fn replace(
         &self,
         rq: &Request,
         tx: &Tx,
-        plan: Plan,
+        plan: RenamePlan,
         name: &[u8],
         new_name: &[u8],
         now: Timestamp,
     ) -> Result<Option<ObjectId>, FileError> {
-        let Plan { mut dirs, mut node, target } = plan;
+        let RenamePlan { mut dirs, mut node, target } = plan;
         let is_dir = node.is_dir();
         let mut gone = None;
         if let Some(mut target) = target {
             let id = target.id;
-            self.leave(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
+            self.remove_name(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
             let last = unlink(&mut target, now)?;
             if last {
                 self.forget_in_log(id);
             }
-            if last && self.goes_at_once(rq, &target).await {
+            if last && self.can_free_in_transaction(rq, &target).await {
                 self.objects().remove(rq, tx, id).await.map_err(|e| FileError::at(e, id, 0))?;
             } else {
                 self.store(rq, tx, &target).await?;
@@ -204,8 +210,8 @@ impl FileSystem {
                 }
             }
         }
-        self.leave(rq, tx, &mut dirs.from, name, is_dir, now).await?;
-        self.enter(rq, tx, dirs.to(), new_name, &mut node, now).await?;
+        self.remove_name(rq, tx, &mut dirs.from, name, is_dir, now).await?;
+        self.insert_name(rq, tx, dirs.to(), new_name, &mut node, now).await?;
         flags::inherit(&mut node, dirs.to_ref())?;
         node.touch(now)?;
         self.store_moved(rq, tx, &dirs, &[&node]).await?;
@@ -217,17 +223,17 @@ impl FileSystem {
         &self,
         rq: &Request,
         tx: &Tx,
-        plan: Plan,
+        plan: RenamePlan,
         name: &[u8],
         new_name: &[u8],
         now: Timestamp,
     ) -> Result<(), FileError> {
-        let Plan { mut dirs, mut node, target } = plan;
+        let RenamePlan { mut dirs, mut node, target } = plan;
         let Some(mut target) = target else { return Ok(()) };
-        self.leave(rq, tx, &mut dirs.from, name, node.is_dir(), now).await?;
-        self.leave(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
-        self.enter(rq, tx, &mut dirs.from, name, &mut target, now).await?;
-        self.enter(rq, tx, dirs.to(), new_name, &mut node, now).await?;
+        self.remove_name(rq, tx, &mut dirs.from, name, node.is_dir(), now).await?;
+        self.remove_name(rq, tx, dirs.to(), new_name, target.is_dir(), now).await?;
+        self.insert_name(rq, tx, &mut dirs.from, name, &mut target, now).await?;
+        self.insert_name(rq, tx, dirs.to(), new_name, &mut node, now).await?;
         flags::inherit(&mut node, dirs.to_ref())?;
         flags::inherit(&mut target, &dirs.from)?;
         node.touch(now)?;

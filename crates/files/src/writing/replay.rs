@@ -1,17 +1,16 @@
-//! Doing again what the intent log says (OpenZFS `module/zfs/zfs_replay.c`), in logs of this program's and of OpenZFS's.
+//! Replay of the intent log (OpenZFS `module/zfs/zfs_replay.c`), for logs of Weir and of OpenZFS.
 //!
-//! A record is done by the operation that logged it, by the superuser; new objects get the number, generation and time
-//! that the record names. What is there already stays: a record may be tried twice, and replay may have been broken off
-//! behind a change that was not yet marked as done. A file that is gone is no error where records of single files
-//! may come after its removal.
+//! A record is replayed by the operation that logged it, as the superuser; new objects get the number, generation and
+//! time of the record. Existing results are kept: a record may be replayed twice if replay was interrupted before it
+//! was marked as done. A missing file is not an error for records that may follow its removal.
 
 use super::log::{LIST_FLAGS, mask};
-use super::make::{Birth, NAME_BYTES};
+use super::make::{NAME_BYTES, NewNodeAttrs};
 use super::{acls, flags, xattrs};
 use crate::change::{Cred, RenameMode, SetAttributes, SetTime};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
-use crate::metadata::{index, lies};
+use crate::metadata::{corrupt, index};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -25,11 +24,11 @@ use weir_machine::Request;
 use weir_zil::Replayer;
 
 const NS_PER_S: i128 = 1_000_000_000;
-/// Bytes of the largest block.
-const LARGEST_BLOCK: u64 = 16 << 20;
+/// Maximum block size in bytes.
+const MAX_BLOCK_BYTES: u64 = 16 << 20;
 
-/// The bits of optional attributes that a record can set, and the flags that they are in a file (`XAT0_…`, `ZFS_…`;
-/// OpenZFS `include/sys/xvattr.h`, `zfs_xvattr_set`).
+/// Bits of the optional attributes of a record, and the corresponding file flags (`XAT0_…`, `ZFS_…`; OpenZFS
+/// `include/sys/xvattr.h`, `zfs_xvattr_set`).
 const OPTIONAL: [(u32, u64); 15] = [
     (0x2, flag::ARCHIVE),
     (0x4, flag::SYSTEM),
@@ -47,14 +46,14 @@ const OPTIONAL: [(u32, u64); 15] = [
     (0x1_0000, flag::SPARSE),
     (0x2_0000, flag::PROJINHERIT),
 ];
-/// The creation time, among the optional attributes.
+/// Bit of the creation time.
 const CREATION_TIME: u32 = 0x1;
 
 fn root() -> Cred {
     Cred::root().checked()
 }
 
-/// An identity of a domain has an index in the log that means nothing here.
+/// Rejects identities of a Windows domain, whose index in the log is not valid here.
 fn check_ids(ids: &[u64]) -> Result<(), FileError> {
     if ids.iter().any(|id| id >> 32 != 0) {
         return Err(FileError::Unsupported { what: "replay of identities of a Windows domain".into() });
@@ -67,10 +66,10 @@ fn nanoseconds(time: [u64; 2]) -> SetTime {
     SetTime::At(i128::from(time.sec) * NS_PER_S + i128::from(time.nsec))
 }
 
-/// The list in a record: entries of 12 bytes.
+/// Decodes the ACL of a record: entries of 12 bytes.
 fn aces_of(object: ObjectId, bytes: &[u8], count: u64, endian: Endian) -> Result<Vec<Ace>, FileError> {
     const OWNING_GROUP: u16 = Ace::GROUP | Ace::IDENTIFIER_GROUP;
-    let mut aces = decode_aces(bytes, endian, count, false).map_err(|e| lies(object, e))?;
+    let mut aces = decode_aces(bytes, endian, count, false).map_err(|e| corrupt(object, e))?;
     for ace in &mut aces {
         if matches!(ace.flags & Ace::WHO_FLAGS, Ace::OWNER | OWNING_GROUP | Ace::EVERYONE) {
             ace.who = 0;
@@ -141,26 +140,26 @@ impl FileSystem {
             LogBody::Rename { source_dir, target_dir, how, source, target } => {
                 self.replay_rename(rq, (*source_dir, source), (*target_dir, target), how).await
             }
-            LogBody::Write(write) => unless_gone(self.replay_write(rq, write, data).await),
+            LogBody::Write(write) => ignore_missing(self.replay_write(rq, write, data).await),
             LogBody::Write2(write) => {
                 let end = write.offset.saturating_add(write.length);
-                unless_gone(self.replay_end(rq, write.object, end).await)
+                ignore_missing(self.replay_end(rq, write.object, end).await)
             }
             LogBody::Truncate { object, offset, length } => {
-                unless_gone(self.replay_truncate(rq, *object, *offset, *length).await)
+                ignore_missing(self.replay_truncate(rq, *object, *offset, *length).await)
             }
-            LogBody::SetAttr { .. } => unless_gone(self.replay_set(rq, body, endian).await),
+            LogBody::SetAttr { .. } => ignore_missing(self.replay_set(rq, body, endian).await),
             LogBody::AclV0 { object, count, aces } => {
                 let aces = aces_of(*object, aces, *count, endian)?;
-                unless_gone(self.set_acl_locked(rq, &root(), *object, aces, None).await)
+                ignore_missing(self.set_acl_locked(rq, &root(), *object, aces, None).await)
             }
-            LogBody::Acl { object, acl } => unless_gone(self.replay_acl(rq, *object, acl, endian).await),
+            LogBody::Acl { object, acl } => ignore_missing(self.replay_acl(rq, *object, acl, endian).await),
             LogBody::SetSaXattr { object, name, value } => {
                 let value = Some(*value).filter(|value| !value.is_empty());
-                unless_gone(self.replay_xattr(rq, *object, name, value).await)
+                ignore_missing(self.replay_xattr(rq, *object, name, value).await)
             }
             LogBody::CloneRange { object, offset, length, block_bytes, pointers } => {
-                unless_gone(self.replay_clone(rq, *object, (*offset, *length), *block_bytes, pointers).await)
+                ignore_missing(self.replay_clone(rq, *object, (*offset, *length), *block_bytes, pointers).await)
             }
         }
     }
@@ -174,9 +173,9 @@ impl FileSystem {
         let from_parent = parent.has_flag(flag::INHERIT_ACE) && !parent.is_xattr();
         let aces = if from_parent { Some(parent.aces()?) } else { None };
         let settings = writing.settings();
-        let birth = Birth {
+        let new_node_attrs = NewNodeAttrs {
             id: Some(body.object),
-            listed: acls::of_new(body.mode, is_dir, aces.as_deref(), settings.acl_inherit, settings.acl_mode),
+            acl: acls::of_new(body.mode, is_dir, aces.as_deref(), settings.acl_inherit, settings.acl_mode),
             uid: body.uid,
             gid: body.gid,
             rdev: body.rdev,
@@ -191,7 +190,7 @@ impl FileSystem {
                 return Ok(());
             }
             let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
-            self.make_xattr_dir(rq, &tx, &mut parent, Some(birth)).await?;
+            self.make_xattr_dir(rq, &tx, &mut parent, Some(new_node_attrs)).await?;
             return self.store(rq, &tx, &parent).await;
         }
         if self.find(rq, body.dir, body.name).await? == Some(body.object) {
@@ -204,15 +203,15 @@ impl FileSystem {
         let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
         let finish = |node: &mut super::node::Node| {
             if let Some(aces) = list {
-                let listed = acls::set(aces, node.mode(), is_dir, 0, body.uid, body.gid);
-                super::set::put_list(node, listed)?;
+                let acl = acls::set(aces, node.mode(), is_dir, 0, body.uid, body.gid);
+                super::set::put_acl(node, acl)?;
             }
             match &body.attributes {
-                Some(attributes) => put_optional(node, attributes),
+                Some(attributes) => set_optional_flags(node, attributes),
                 None => Ok(()),
             }
         };
-        self.make_in(rq, &tx, parent, body.name, birth, finish).await.map(drop)
+        self.create_in(rq, &tx, parent, body.name, new_node_attrs, finish).await.map(drop)
     }
 
     async fn replay_remove(&self, rq: &Request, dir: ObjectId, name: &[u8], is_dir: bool) -> Result<(), FileError> {
@@ -234,19 +233,19 @@ impl FileSystem {
             RenameKind::Replace => RenameMode::Replace,
             RenameKind::Exchange => RenameMode::Exchange,
             RenameKind::Whiteout(_) => {
-                return Err(FileError::Unsupported { what: "replay of a renaming with a whiteout".into() });
+                return Err(FileError::Unsupported { what: "replay of a rename with a whiteout".into() });
             }
         };
         let gone = match self.rename_locked(rq, &root(), from, to, mode).await {
             Ok(gone) => gone,
-            // Done before: nothing has the old name, something the new one.
+            // Already replayed: the old name is missing and the new one exists.
             Err(FileError::NotFound) if self.find(rq, to.0, to.1).await?.is_some() => None,
             Err(error) => return Err(error),
         };
         self.after_removal(rq, gone).await
     }
 
-    /// A record that leads to a block holds all of it, also what is behind the end that the file had then.
+    /// A record with a block pointer references the whole block, including data beyond the file's end at that time.
     async fn replay_write(&self, rq: &Request, body: &WriteBody<'_>, block: Option<Bytes>) -> Result<(), FileError> {
         let end = body.offset.checked_add(body.length).ok_or(FileError::TooLarge)?;
         let (offset, bytes) = match (body.data, block) {
@@ -270,7 +269,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Blocks that the log leads to were kept for it when it was claimed.
+    /// The blocks that the log references were claimed with it.
     async fn replay_clone(
         &self,
         rq: &Request,
@@ -285,13 +284,13 @@ impl FileSystem {
         let _held = writing.locks.one(object).await;
         let mut node = self.node(rq, object).await?.require_file()?;
         let tx = self.begin(rq, length, Purpose::Write).await?;
-        let fits = (512..=LARGEST_BLOCK).contains(&block_bytes) && block_bytes.is_multiple_of(512);
+        let fits = (512..=MAX_BLOCK_BYTES).contains(&block_bytes) && block_bytes.is_multiple_of(512);
         if !fits || !offset.is_multiple_of(block_bytes) || !self.fit_block(rq, &tx, &mut node, block_bytes).await? {
             return Err(FileError::Unsupported {
                 what: "replay of cloned blocks of another size than the file's".into(),
             });
         }
-        self.put_shared(rq, &tx, &mut node, offset, pointers).await?;
+        self.put_cloned(rq, &tx, &mut node, offset, pointers).await?;
         node.set_word(index::SIZE, node.size_bytes().max(end))?;
         node.touch_contents(writing.now())?;
         self.store(rq, &tx, &node).await?;
@@ -314,8 +313,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// `zfs_freesp`: without a length the file ends at `offset`; else the range becomes zeros, and a file that does not
-    /// reach to its end grows.
+    /// As `zfs_freesp`: with length 0 the file is truncated at `offset`; else the range is zeroed, and a shorter file
+    /// grows to its end.
     async fn replay_truncate(&self, rq: &Request, object: ObjectId, offset: u64, length: u64) -> Result<(), FileError> {
         let writing = self.writing()?;
         let _held = writing.locks.one(object).await;
@@ -346,7 +345,8 @@ impl FileSystem {
     async fn replay_set(&self, rq: &Request, body: &LogBody<'_>, endian: Endian) -> Result<(), FileError> {
         let LogBody::SetAttr { object, mask, mode, uid, gid, size, atime, mtime, extra } = body else { return Ok(()) };
         let has = |bit: u64| mask & bit != 0;
-        let (uid, gid) = (has(mask::UID).then_some(*uid), has(mask::GID).then_some(*gid));
+        let uid = has(mask::UID).then_some(*uid);
+        let gid = has(mask::GID).then_some(*gid);
         check_ids(&[uid.unwrap_or(0), gid.unwrap_or(0)])?;
         let set = SetAttributes {
             mode: has(mask::MODE).then_some((mode & 0o7777) as u32),
@@ -368,8 +368,8 @@ impl FileSystem {
         self.apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;
         if has(mask::XVATTR) {
             let optional = Xvattr::decode(&mut Cursor::new(extra, endian, "intent log"));
-            let optional = optional.map_err(|e| lies(*object, e))?;
-            put_optional(&mut node, &optional)?;
+            let optional = optional.map_err(|e| corrupt(*object, e))?;
+            set_optional_flags(&mut node, &optional)?;
             if let Some(project) = flags::project_in(&optional, endian) {
                 self.put_project(rq, &tx, &mut node, project).await?;
             }
@@ -401,9 +401,9 @@ impl FileSystem {
         let _held = writing.locks.one(object).await;
         let mut node = self.node(rq, object).await?;
         let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
-        self.know(rq, &tx, index::DXATTR).await?;
+        self.register_attribute(rq, &tx, index::DXATTR).await?;
         node.numbers = self.numbers();
-        xattrs::put_listed(&mut node, name, value)?;
+        xattrs::put_in_nvlist(&mut node, name, value)?;
         node.touch(writing.now())?;
         self.store(rq, &tx, &node).await?;
         self.log_xattr(&tx, &node, name, value);
@@ -411,12 +411,12 @@ impl FileSystem {
     }
 }
 
-/// Records of a file may come after that of its removal.
-fn unless_gone(done: Result<(), FileError>) -> Result<(), FileError> {
+/// Ignores a missing file: its records may follow its removal in the log.
+fn ignore_missing(done: Result<(), FileError>) -> Result<(), FileError> {
     if matches!(done, Err(FileError::Stale { .. })) { Ok(()) } else { done }
 }
 
-fn put_optional(node: &mut super::node::Node, optional: &Xvattr) -> Result<(), FileError> {
+fn set_optional_flags(node: &mut super::node::Node, optional: &Xvattr) -> Result<(), FileError> {
     let asked = optional.bitmap.first().copied().unwrap_or(0);
     let mut flags = node.flags();
     for (bit, flag) in OPTIONAL {

@@ -1,11 +1,11 @@
 //! Setting attributes: mode, owner, group, size, times (OpenZFS `zfs_setattr`).
 
-use super::acls::{self, Listed};
-use super::log::Set;
+use super::acls::{self, AclAndMode};
+use super::log::LoggedAttributes;
 use super::make::NAME_BYTES;
 use super::node::Node;
 use super::quota::owners;
-use super::{may, posix_acl, xattrs};
+use super::{access_checks, posix_acl, xattrs};
 use crate::attributes::Attributes;
 use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
@@ -23,7 +23,7 @@ const SET_GID: u64 = 0o2000;
 const GROUP_EXECUTE: u64 = 0o010;
 const NS_PER_S: i128 = 1_000_000_000;
 
-/// Flags that follow from a list.
+/// File flags that follow from the ACL.
 const LIST_FLAGS: u64 = flag::ACL_AUTO_INHERIT
     | flag::ACL_DEFAULTED
     | flag::ACL_PROTECTED
@@ -32,11 +32,11 @@ const LIST_FLAGS: u64 = flag::ACL_AUTO_INHERIT
     | flag::ACL_OBJ_ACE
     | flag::NO_EXECS_DENIED;
 
-/// Gives a file a list with the mode and the flags that it makes.
-pub(super) fn put_list(node: &mut Node, listed: Listed) -> Result<(), FileError> {
-    node.set_word(index::FLAGS, node.flags() & !LIST_FLAGS | listed.flags)?;
-    node.set_word(index::MODE, listed.mode)?;
-    node.set_aces(&listed.aces)
+/// Sets a file's ACL with the resulting mode and flags.
+pub(super) fn put_acl(node: &mut Node, acl: AclAndMode) -> Result<(), FileError> {
+    node.set_word(index::FLAGS, node.flags() & !LIST_FLAGS | acl.flags)?;
+    node.set_word(index::MODE, acl.mode)?;
+    node.set_aces(&acl.aces)
 }
 
 fn timestamp(ns: i128) -> Timestamp {
@@ -45,13 +45,14 @@ fn timestamp(ns: i128) -> Timestamp {
 }
 
 impl FileSystem {
-    /// Sets attributes and gives those that the file has then.
+    /// Sets attributes and returns the resulting ones.
     ///
-    /// A change of owner or group takes set-user-id and set-group-id bits away, as does another's change of size.
+    /// A change of owner or group clears the set-user-id and set-group-id bits, as does a change of size by another
+    /// user.
     ///
     /// # Errors
     /// [`FileError::NotPermitted`] if only the owner or the superuser may; [`FileError::IsDirectory`] and
-    /// [`FileError::Invalid`] for a size of what has none; [`FileError::TooLarge`].
+    /// [`FileError::Invalid`] for the size of a file without contents; [`FileError::TooLarge`].
     pub async fn set_attributes(
         &self,
         rq: &Request,
@@ -60,7 +61,7 @@ impl FileSystem {
         set: &SetAttributes,
     ) -> Result<Attributes, FileError> {
         self.set_locked(rq, cred, object, set).await?;
-        self.settle(rq, Some(object)).await?;
+        self.commit_if_sync_always(rq, Some(object)).await?;
         self.attributes(rq, object).await
     }
 
@@ -81,7 +82,7 @@ impl FileSystem {
             node = node.require_file()?;
             Self::check_size(size_bytes)?;
         }
-        may::set(cred, &node, set)?;
+        access_checks::set(cred, &node, set)?;
         let mut gainers = Vec::new();
         for (who, now) in owners(&node) {
             let new = match who {
@@ -105,7 +106,7 @@ impl FileSystem {
         self.store(rq, &tx, &node).await
     }
 
-    /// Sets attributes of a loaded file within a transaction and logs that; the caller stores the node.
+    /// Sets attributes of a loaded file within a transaction and logs them; the caller stores the node.
     pub(super) async fn apply(
         &self,
         rq: &Request,
@@ -115,7 +116,7 @@ impl FileSystem {
         set: &SetAttributes,
         now: Timestamp,
     ) -> Result<(), FileError> {
-        let mut applied = Set::default();
+        let mut applied = LoggedAttributes::default();
         let mode = Self::mode_after(cred, node, set);
         if let Some(size_bytes) = set.size_bytes {
             self.resize(rq, tx, node, size_bytes).await?;
@@ -151,11 +152,11 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The mode that a file has after attributes are set, with its kind; `None` if it stays as it is.
+    /// Mode after setting attributes, with kind bits; `None` if unchanged.
     fn mode_after(cred: &Cred, node: &Node, set: &SetAttributes) -> Option<u64> {
         let mut mode = set.mode.map(|mode| u64::from(mode) & 0o7777 | node.mode() & !0o7777);
         if set.size_bytes.is_some() && cred.uid != 0 && node.mode() & 0o111 != 0 {
-            mode = Some(Self::without_set_ids(mode.unwrap_or(node.mode())));
+            mode = Some(Self::clear_setid_bits(mode.unwrap_or(node.mode())));
         }
         if (set.uid.is_some() || set.gid.is_some()) && !node.is_dir() && !cred.checked {
             let old = mode.unwrap_or(node.mode());
@@ -168,24 +169,24 @@ impl FileSystem {
         Some(if member { mode } else { mode & !SET_GID })
     }
 
-    /// Whether a file may get another mode.
+    /// Checks whether the mode may be changed.
     fn may_chmod(&self, node: &Node) -> Result<(), FileError> {
         let restricted = self.writing()?.settings().acl_mode == acls::AclMode::Restricted;
         let refused = restricted && !node.has_flag(flag::ACL_TRIVIAL);
         if refused { Err(FileError::NotPermitted { object: node.id }) } else { Ok(()) }
     }
 
-    /// Gives a file another mode (with its kind), and its lists what follows from it.
+    /// Sets the mode (with kind bits) and updates the ACLs accordingly.
     pub(super) fn chmod(&self, node: &mut Node, mode: u64) -> Result<(), FileError> {
         self.may_chmod(node)?;
         let settings = self.writing()?.settings();
-        let listed = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), settings.acl_mode);
-        put_list(node, listed)?;
-        if let Some(list) = xattrs::listed(node, posix_acl::ACCESS)?
+        let acl = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), settings.acl_mode);
+        put_acl(node, acl)?;
+        if let Some(list) = xattrs::nvlist_value(node, posix_acl::ACCESS)?
             && let Some(mut list) = posix_acl::List::decode(&list)
         {
             list.chmod(mode);
-            xattrs::put_listed(node, posix_acl::ACCESS, Some(&list.encode()))?;
+            xattrs::put_in_nvlist(node, posix_acl::ACCESS, Some(&list.encode()))?;
         }
         Ok(())
     }

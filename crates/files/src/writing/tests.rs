@@ -1,6 +1,6 @@
-//! Changes against the plain model of files in memory; what the model does not know is in `deeds`.
+//! Random operations compared with the in-memory model; behaviour that the model lacks is tested in `operations`.
 
-mod deeds;
+mod operations;
 mod replayed;
 
 use super::*;
@@ -22,7 +22,7 @@ use weir_sim::SimWorld;
 
 const ROOT: ObjectId = ObjectId(34);
 
-/// The objects of an empty file system, as `zfs_create_fs` makes them, but for the root's attributes.
+/// Creates the objects of an empty file system as `zfs_create_fs` does, except for the root's attributes.
 async fn initial(rq: &Request, set: &Arc<ObjectSet>) {
     let tx = set.begin(rq, 0, Purpose::Write).await.unwrap();
     let zap_of = |kind| NewZap::new(kind);
@@ -44,12 +44,12 @@ async fn initial(rq: &Request, set: &Arc<ObjectSet>) {
     table.register_known(rq, set, &tx).await.unwrap();
 }
 
-/// An empty file system in memory whose root anybody may write to.
+/// An empty file system in memory with a world-writable root.
 async fn empty(rq: &Request, machine: &Machine, settings: Settings) -> Arc<FileSystem> {
     logged(rq, machine, settings, |_| None).await
 }
 
-/// The same with an intent log.
+/// An empty file system with an intent log.
 async fn logged(
     rq: &Request,
     machine: &Machine,
@@ -61,10 +61,10 @@ async fn logged(
     let opening = Opening { machine: machine.clone(), zil: zil(&set), settings };
     let fs = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
     let tx = fs.begin(rq, 0, Purpose::Write).await.unwrap();
-    let mut root = fs.fresh_node(fs.object(rq, ROOT).await.unwrap());
-    let birth = make::Birth {
+    let mut root = fs.new_node(fs.object(rq, ROOT).await.unwrap());
+    let birth = make::NewNodeAttrs {
         id: None,
-        listed: acls::of_new(0o040_777, true, None, AclInherit::default(), AclMode::default()),
+        acl: acls::of_new(0o040_777, true, None, AclInherit::default(), AclMode::default()),
         uid: 0,
         gid: 0,
         rdev: 0,
@@ -75,7 +75,7 @@ async fn logged(
         xattr_dir: false,
     };
     let parent = root.clone();
-    fs.dress(rq, &tx, &mut root, &parent, &birth).await.unwrap();
+    fs.init_attributes(rq, &tx, &mut root, &parent, &birth).await.unwrap();
     fs.store(rq, &tx, &root).await.unwrap();
     drop(tx);
     fs
@@ -136,7 +136,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn name_of(n: u8) -> Vec<u8> {
-    // Long ones make a directory outgrow its micro ZAP.
+    // Long names make a directory outgrow its micro ZAP.
     if n < 4 { vec![b'a' + n] } else { vec![b'a' + n; 60] }
 }
 
@@ -149,7 +149,7 @@ fn kind_of(n: u8) -> NewKind {
     }
 }
 
-/// A file of the file system, and the same of the model.
+/// A file and its counterpart in the model.
 type Pair = (ObjectId, ObjectId);
 
 struct Play<'a> {
@@ -172,11 +172,14 @@ impl Play<'_> {
     }
 
     async fn step(&mut self, step: &Step) {
-        let (rq, fs, cred) = (self.rq, self.fs.clone(), &Cred::root());
+        let rq = self.rq;
+        let fs = self.fs.clone();
+        let cred = &Cred::root();
         let model: &dyn Files = &self.model;
         match step {
             Step::Create(dir, name, kind) => {
-                let (dir, name) = (self.pair(*dir), name_of(*name));
+                let dir = self.pair(*dir);
+                let name = name_of(*name);
                 let new = New::of(kind_of(*kind), 0o640);
                 let real = fs.create(rq, cred, dir.0, &name, &new).await;
                 let other = model.create(rq, cred, dir.1, &name, &new).await;
@@ -185,23 +188,29 @@ impl Play<'_> {
                 }
             }
             Step::Link(file, dir, name) => {
-                let (file, dir, name) = (self.pair(*file), self.pair(*dir), name_of(*name));
+                let file = self.pair(*file);
+                let dir = self.pair(*dir);
+                let name = name_of(*name);
                 let real = fs.link(rq, cred, file.0, dir.0, &name).await;
                 same(step, &real, &model.link(rq, cred, file.1, dir.1, &name).await);
             }
             Step::Remove(dir, name, true) => {
-                let (dir, name) = (self.pair(*dir), name_of(*name));
+                let dir = self.pair(*dir);
+                let name = name_of(*name);
                 let real = fs.remove_dir(rq, cred, dir.0, &name).await;
                 same(step, &real, &model.remove_dir(rq, cred, dir.1, &name).await);
             }
             Step::Remove(dir, name, false) => {
-                let (dir, name) = (self.pair(*dir), name_of(*name));
+                let dir = self.pair(*dir);
+                let name = name_of(*name);
                 let real = fs.remove(rq, cred, dir.0, &name).await;
                 same(step, &real, &model.remove(rq, cred, dir.1, &name).await);
             }
             Step::Rename(from, name, to, new, mode) => {
-                let (from, to) = (self.pair(*from), self.pair(*to));
-                let (name, new) = (name_of(*name), name_of(*new));
+                let from = self.pair(*from);
+                let to = self.pair(*to);
+                let name = name_of(*name);
+                let new = name_of(*new);
                 let mode = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange][usize::from(*mode)];
                 let real = fs.rename(rq, cred, (from.0, &name), (to.0, &new), mode).await;
                 same(step, &real, &model.rename(rq, cred, (from.1, &name), (to.1, &new), mode).await);
@@ -211,7 +220,9 @@ impl Play<'_> {
     }
 
     async fn step_of_file(&mut self, step: &Step) {
-        let (rq, fs, cred) = (self.rq, self.fs.clone(), &Cred::root());
+        let rq = self.rq;
+        let fs = self.fs.clone();
+        let cred = &Cred::root();
         let model: &dyn Files = &self.model;
         let write = async |file: Pair, at, data: Bytes| {
             let real = fs.write(rq, cred, file.0, at, data.clone()).await;
@@ -224,17 +235,20 @@ impl Play<'_> {
             }
             Step::Append(file, len) => write(self.pair(*file), WriteAt::End, vec![7; *len].into()).await,
             Step::Size(file, size) => {
-                let (file, set) = (self.pair(*file), SetAttributes::size(*size));
+                let file = self.pair(*file);
+                let set = SetAttributes::size(*size);
                 let real = fs.set_attributes(rq, cred, file.0, &set).await;
                 same(step, &real, &model.set_attributes(rq, cred, file.1, &set).await);
             }
             Step::Mode(file, mode) => {
-                let (file, set) = (self.pair(*file), SetAttributes::mode(*mode));
+                let file = self.pair(*file);
+                let set = SetAttributes::mode(*mode);
                 let real = fs.set_attributes(rq, cred, file.0, &set).await;
                 same(step, &real, &model.set_attributes(rq, cred, file.1, &set).await);
             }
             Step::Allocate(file, at, len, how) => {
-                let (file, range) = (self.pair(*file), *at..*at + *len);
+                let file = self.pair(*file);
+                let range = *at..*at + *len;
                 let keep_size = how % 2 == 0;
                 let space = match how {
                     0 | 1 => Space::Reserve { keep_size },
@@ -245,13 +259,16 @@ impl Play<'_> {
                 same(step, &real, &model.allocate(rq, cred, file.1, range, space).await);
             }
             Step::SetXattr(file, name, len) => {
-                let (file, name, value) = (self.pair(*file), format!("trusted.{name}"), vec![*name; *len]);
+                let file = self.pair(*file);
+                let value = vec![*name; *len];
+                let name = format!("trusted.{name}");
                 let real = fs.set_xattr(rq, cred, file.0, name.as_bytes(), &value, XattrMode::Any).await;
                 let other = model.set_xattr(rq, cred, file.1, name.as_bytes(), &value, XattrMode::Any).await;
                 same(step, &real, &other);
             }
             Step::RemoveXattr(file, name) => {
-                let (file, name) = (self.pair(*file), format!("trusted.{name}"));
+                let file = self.pair(*file);
+                let name = format!("trusted.{name}");
                 let real = fs.remove_xattr(rq, cred, file.0, name.as_bytes()).await;
                 same(step, &real, &model.remove_xattr(rq, cred, file.1, name.as_bytes()).await);
             }
@@ -267,14 +284,14 @@ impl Play<'_> {
                 model.release(rq, pair.1).await.unwrap();
             }
             Step::Close => {
-                // What follows belongs to the next group.
+                // Later steps belong to the next txg.
                 fs.objects().groups().unwrap().quiesce().await;
             }
             _ => {}
         }
     }
 
-    /// Both are the same, in everything that can be seen; forgets what is gone.
+    /// Compares everything visible; drops removed files.
     async fn compare(&mut self, step: &Step) {
         let mut alive = Vec::new();
         for pair in std::mem::take(&mut self.pairs) {
@@ -319,7 +336,7 @@ impl Play<'_> {
     }
 }
 
-/// Every object in use, but those that every file system has.
+/// Allocated objects except those of every file system.
 async fn objects(rq: &Request, fs: &FileSystem) -> Vec<ObjectId> {
     let mut out = Vec::new();
     let mut at = ObjectId(35);
@@ -347,7 +364,7 @@ async fn play(rq: &Request, machine: &Machine, settings: Settings, steps: &[Step
         Files::release(&play.model, rq, pair.1).await.unwrap();
     }
     play.compare(&Step::Close).await;
-    // Nothing is left over: each object is a file that the model has, or holds attributes of one.
+    // No leaked objects: each is a file of the model or contains attributes of one.
     let mut known: Vec<ObjectId> = play.pairs.iter().map(|pair| pair.0).collect();
     for pair in &play.pairs {
         let node = play.fs.node(rq, pair.0).await.unwrap();
@@ -359,7 +376,7 @@ async fn play(rq: &Request, machine: &Machine, settings: Settings, steps: &[Step
         }
     }
     for object in objects(rq, &play.fs).await {
-        assert!(known.contains(&object), "object {object} belongs to nobody");
+        assert!(known.contains(&object), "object {object} is leaked");
     }
 }
 

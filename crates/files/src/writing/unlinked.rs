@@ -1,12 +1,13 @@
-//! Files without names: held open, or waiting to be taken apart.
+//! Unlinked files: still open, or waiting to be freed.
 //!
-//! A file that loses its last name while it is open, or that is too large for one transaction, stands in the *delete
-//! queue*, a ZAP that the master node leads to (OpenZFS `module/os/linux/zfs/zfs_dir.c`, `zfs_unlinked_add`,
-//! `zfs_rmnode`). So a crash loses nothing: whoever opens the file system next empties the queue. A large file is cut
-//! off from its end, piece by piece, over as many groups as it takes ([`ObjectSet::free_down`]), while who removed it goes
-//! on; with the last piece the object and its entry in the queue go together.
+//! A file that is unlinked while it is open, or that is too large for one transaction, is listed in the *delete
+//! queue* (the unlinked set), a ZAP that the master node references (OpenZFS `module/os/linux/zfs/zfs_dir.c`,
+//! `zfs_unlinked_add`, `zfs_rmnode`). After a crash the queue is emptied when the file system is next opened for
+//! writing, so no space leaks. A large file is freed from its end, in pieces, over as many txgs as necessary
+//! ([`ObjectSet::free_down`]), while the removal returns immediately; the last piece, the object and its queue entry
+//! are removed in one transaction.
 //!
-//! A snapshot changes nothing, but it may go: files of it that are held open keep it.
+//! A snapshot is never modified, but it can be destroyed: open files of it prevent that.
 //!
 //! [`ObjectSet::free_down`]: weir_dmu::ObjectSet::free_down
 
@@ -25,52 +26,53 @@ use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 
-/// Files that the queue is read for at a time.
+/// Number of queue entries read at a time.
 const BATCH: usize = 256;
-/// What a removal is said to write: blocks of dnodes and of the queue.
+/// Estimated bytes written by a removal: blocks of dnodes and of the queue.
 const REAP_BYTES: u64 = 8 << 10;
 
-/// What is held open.
-pub(crate) type Holds = Mutex<BTreeMap<ObjectId, Held>>;
+/// The open files.
+pub(crate) type Holds = Mutex<BTreeMap<ObjectId, OpenCount>>;
 
-/// A file that somebody has open.
+/// Number of holds of a file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct OpenCount {
     count: u64,
-    /// So many of them for the time of a call.
+    /// Number of holds for the duration of a call.
     calls: u64,
-    /// It has no name any more: the last hold takes it along.
+    /// Unlinked: the last release frees it.
     nameless: bool,
 }
 
-/// A snapshot that is kept until this is dropped.
-pub(super) struct Kept<'a> {
+/// Pins a snapshot until it is dropped.
+pub(super) struct OpenGuard<'a> {
     files: &'a FileSystem,
     object: ObjectId,
 }
 
-impl Drop for Kept<'_> {
+impl Drop for OpenGuard<'_> {
     fn drop(&mut self) {
-        // Nothing of a snapshot loses its name.
+        // Files of a snapshot are never unlinked.
         self.files.end_hold(self.object);
     }
 }
 
 impl FileSystem {
-    /// Keeps a file alive although its last name may go: somebody has it open. Keeps a snapshot, too, unless it is closed
-    /// already: who holds looks then. One [`FileSystem::release`] for each.
+    /// Holds an open file, so that it survives the removal of its last link. Also pins a snapshot, unless it is
+    /// closed already; the caller checks that afterwards. Each hold needs one [`FileSystem::release`].
     pub fn hold(&self, object: ObjectId) {
         lock(&self.holds).entry(object).or_default().count += 1;
     }
 
-    /// The same for the time of a call, by which a file is not in use. One [`FileSystem::end_call`] for each.
+    /// Holds a file for the duration of a call; the file system does not count as busy. Each needs one
+    /// [`FileSystem::end_call`].
     pub fn hold_for_call(&self, object: ObjectId) {
         let mut holds = lock(&self.holds);
         let held = holds.entry(object).or_default();
         (held.count, held.calls) = (held.count + 1, held.calls + 1);
     }
 
-    /// Ends the hold of a call, as [`FileSystem::release`] does.
+    /// Releases the hold of a call, like [`FileSystem::release`].
     ///
     /// # Errors
     /// Those of [`FileSystem::release`].
@@ -79,37 +81,37 @@ impl FileSystem {
         self.release(rq, object).await
     }
 
-    /// Closes it for good, unless files of it are held or blocks of it were lent in a group after `syncing`: their new
-    /// owners count with that group only. Gives whether it is closed.
+    /// Closes the file system permanently, unless files of it are held, or blocks of it were cloned in a txg after
+    /// `syncing`, whose references are not synced yet. Returns whether it is closed.
     pub fn close_unless_used(&self, syncing: Txg) -> bool {
         let holds = lock(&self.holds);
-        let unused = holds.is_empty() && self.lent.load(Ordering::SeqCst) <= syncing.0;
+        let unused = holds.is_empty() && self.cloned_txg.load(Ordering::SeqCst) <= syncing.0;
         if unused {
             self.objects().close(true);
         }
         unused
     }
 
-    /// Blocks of it are lent in a group. Noted while the file is held.
-    pub(super) fn note_lent(&self, txg: Txg) {
-        self.lent.fetch_max(txg.0, Ordering::SeqCst);
+    /// Records that blocks of it are cloned in a txg. Call it while the file is held.
+    pub(super) fn note_cloned(&self, txg: Txg) {
+        self.cloned_txg.fetch_max(txg.0, Ordering::SeqCst);
     }
 
-    /// Keeps a snapshot for as long as blocks of a file are lent; `None` for what is no snapshot.
+    /// Pins a snapshot while blocks of a file are cloned; `None` if this is not a snapshot.
     ///
     /// # Errors
-    /// [`FileError::Stale`] if it is gone.
-    pub(super) fn keep(&self, object: ObjectId) -> Result<Option<Kept<'_>>, FileError> {
+    /// [`FileError::Stale`] if it was destroyed.
+    pub(super) fn pin_snapshot(&self, object: ObjectId) -> Result<Option<OpenGuard<'_>>, FileError> {
         if !self.is_snapshot() {
             return Ok(None);
         }
         self.hold(object);
-        let kept = Kept { files: self, object };
+        let kept = OpenGuard { files: self, object };
         if self.is_closed() { Err(FileError::Stale { object }) } else { Ok(Some(kept)) }
     }
 
-    /// Ends a hold; gives what is known of the file if it was the last one.
-    fn end_hold(&self, object: ObjectId) -> Option<Held> {
+    /// Releases a hold; returns the entry if it was the last one.
+    fn end_hold(&self, object: ObjectId) -> Option<OpenCount> {
         let mut holds = lock(&self.holds);
         let last = holds.get_mut(&object).is_some_and(|hold| {
             hold.count -= 1;
@@ -118,53 +120,53 @@ impl FileSystem {
         if last { holds.remove(&object) } else { None }
     }
 
-    /// Ends a hold. A file without a name and without holds goes.
+    /// Releases a hold. An unlinked file without holds is freed.
     ///
     /// # Errors
-    /// What taking the file apart meets. It is then in the delete queue still.
+    /// If the file cannot be freed; it stays in the delete queue.
     pub async fn release(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         match self.end_hold(object) {
-            Some(Held { nameless: true, .. }) => self.reap_soon(rq, object).await,
+            Some(OpenCount { nameless: true, .. }) => self.reap_soon(rq, object).await,
             _ => Ok(()),
         }
     }
 
-    /// How many files are held open; for longer than a call, that is.
+    /// Number of open files, without those held for a call.
     pub fn held_count(&self) -> usize {
         lock(&self.holds).values().filter(|held| held.count > held.calls).count()
     }
 
-    /// Whether it was closed for good.
+    /// Whether it was closed permanently.
     pub fn is_closed(&self) -> bool {
         self.objects().is_closed()
     }
 
-    /// Whether a file without a name is held open. If so, it goes with its last hold.
+    /// Whether an unlinked file is held; it is then freed by the last release.
     fn stays_held(&self, object: ObjectId) -> bool {
         lock(&self.holds).get_mut(&object).map(|hold| hold.nameless = true).is_some()
     }
 
-    /// Whether a file that has just lost its last name can go in the same transaction. One that cannot be read to be taken
-    /// apart waits in the queue.
-    pub(super) async fn goes_at_once(&self, rq: &Request, node: &Node) -> bool {
+    /// Whether a file that was just unlinked can be freed in the same transaction. A file that cannot be read for
+    /// that is queued.
+    pub(super) async fn can_free_in_transaction(&self, rq: &Request, node: &Node) -> bool {
         !self.stays_held(node.id)
             && node.word(index::XATTR) == 0
             && (node.is_dir() || self.objects().is_small(&node.object))
             && self.objects().look_ahead(rq, node.id, 0..u64::MAX).await.is_ok()
     }
 
-    /// Enters a file into the delete queue.
+    /// Adds a file to the delete queue.
     pub(super) async fn queue_unlinked(&self, rq: &Request, tx: &Tx, object: ObjectId) -> Result<(), FileError> {
         let queue = self.writing()?.unlinked;
         let entered = zap::put_int(rq, self.objects(), tx, queue, object.0, object.0).await;
         entered.map_err(|e| FileError::at(e, queue, 0))
     }
 
-    /// Sees to it that a file without a name goes, if nobody holds it. One that takes many groups goes by and by: nobody
-    /// waits for it (`zfs_zrele_async`). That it could not, the log tells; then it is still in the queue.
+    /// Frees an unlinked file if it has no holds. A file that needs many txgs is freed asynchronously
+    /// (`zfs_zrele_async`); an error is logged, and the file stays in the queue.
     ///
     /// # Errors
-    /// What taking a small file apart meets.
+    /// If a small file cannot be freed.
     pub(super) async fn reap_soon(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let replaying = writing.zil.as_ref().is_some_and(|zil| zil.is_replaying());
@@ -173,15 +175,15 @@ impl FileSystem {
         let own = writing.own.get().filter(|_| large).and_then(Weak::upgrade);
         let Some(files) = own else { return self.reap_unless_held(rq, object).await };
         writing.machine.tasks.spawn(async move {
-            // One after the other: what may be given back in a group is shared with those who wait for it.
+            // One file at a time, because all share the space that can be freed per txg.
             let Some(writing) = &files.writing else { return };
-            let _turn = writing.reaping.lock().await;
-            files.reap_or_tell(&Request::internal("delete queue"), object).await;
+            let _turn = writing.delete_queue_lock.lock().await;
+            files.reap_or_log(&Request::internal("delete queue"), object).await;
         });
         Ok(())
     }
 
-    /// Takes a file apart that has no name, if nobody holds it.
+    /// Frees an unlinked file if it has no holds.
     pub(super) async fn reap_unless_held(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
         let _held = writing.locks.one(object).await;
@@ -192,7 +194,7 @@ impl FileSystem {
         }
     }
 
-    /// Takes a file apart, with its extended attributes. Under its lock.
+    /// Frees a file and its extended attributes. Under its lock.
     async fn reap(&self, rq: &Request, node: &Node) -> Result<(), FileError> {
         let failed = |e| FileError::of(e, &node.object);
         if !node.is_dir() {
@@ -210,8 +212,8 @@ impl FileSystem {
         left.map(drop).map_err(|e| FileError::at(e, queue, 0))
     }
 
-    /// Takes all files out of the directory of a file's extended attributes, of which nobody else knows any more: each
-    /// with its name, for a number that is free may be another's tomorrow. Gives whether there is one.
+    /// Frees all files in the directory of an unlinked file's extended attributes, each together with its name,
+    /// because a free object number may be reused. Returns whether there is a directory.
     async fn empty_xattrs(&self, rq: &Request, dir: ObjectId) -> Result<bool, FileError> {
         let failed = |e| FileError::at(e, dir, 0);
         loop {
@@ -242,36 +244,36 @@ impl FileSystem {
         }
     }
 
-    /// Empties the delete queue: to be called once, when the file system was opened for writing and its log replayed.
-    /// Files that are held stay. Gives how many went.
+    /// Empties the delete queue: call it once after the file system was opened for writing and its log was replayed.
+    /// Open files are kept. Returns the number of freed files.
     ///
     /// # Errors
-    /// The queue cannot be read. A file that cannot be taken apart stays in it, with a line in the log.
+    /// If the queue cannot be read. A file that cannot be freed stays in it and is logged.
     pub async fn empty_delete_queue(&self, rq: &Request) -> Result<u64, FileError> {
         let mut gone = 0;
         for object in self.delete_queue(rq).await? {
-            gone += self.reap_or_tell(rq, object).await;
+            gone += self.reap_or_log(rq, object).await;
         }
         Ok(gone)
     }
 
-    /// Takes those files out of the delete queue that go at once. Gives whether others are left, which may take many
-    /// groups: for [`FileSystem::empty_delete_queue`], while the file system is in use.
+    /// Frees the files in the delete queue that fit into one transaction. Returns whether others, which may need many
+    /// txgs, are left for [`FileSystem::empty_delete_queue`] while the file system is in use.
     ///
     /// # Errors
-    /// The queue cannot be read.
+    /// If the queue cannot be read.
     pub async fn empty_delete_queue_of_small(&self, rq: &Request) -> Result<bool, FileError> {
         let mut large = false;
         for object in self.delete_queue(rq).await? {
             match self.objects().object(rq, object).await {
                 Ok(found) if !self.objects().is_small(&found) => large = true,
-                _ => _ = self.reap_or_tell(rq, object).await,
+                _ => _ = self.reap_or_log(rq, object).await,
             }
         }
         Ok(large)
     }
 
-    /// What waits in the delete queue.
+    /// Objects in the delete queue.
     async fn delete_queue(&self, rq: &Request) -> Result<Vec<ObjectId>, FileError> {
         let queue = self.writing()?.unlinked;
         let failed = |e| FileError::at(e, queue, 0);
@@ -287,8 +289,8 @@ impl FileSystem {
         Ok(waiting)
     }
 
-    /// Gives how many files went: one, or none.
-    async fn reap_or_tell(&self, rq: &Request, object: ObjectId) -> u64 {
+    /// Returns the number of freed files: one or none.
+    async fn reap_or_log(&self, rq: &Request, object: ObjectId) -> u64 {
         match self.reap_queued(rq, object).await {
             Ok(()) => 1,
             Err(error) => {
@@ -301,7 +303,7 @@ impl FileSystem {
     async fn reap_queued(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         match self.objects().object(rq, object).await {
             Ok(_) => self.reap_unless_held(rq, object).await,
-            // The entry of a file that is gone already.
+            // The file was freed already; remove its entry.
             Err(error) if error.is_absent() => {
                 let queue = self.writing()?.unlinked;
                 let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;

@@ -1,18 +1,19 @@
 //! Setting extended attributes (OpenZFS `module/os/linux/zfs/zpl_xattr.c`, `zfs_sa_set_xattr`, `zfs_make_xattrdir`).
 //!
-//! With `xattr=sa` a small one goes into the list among the file's system attributes, where it costs no object; else, or
-//! if it is too large, it becomes a file in the file's hidden directory. What is set in the one place is taken out of the
-//! other. A hidden directory and its files are changed under the lock of the file that they belong to.
+//! With `xattr=sa`, a small attribute is stored in the nvlist in the file's system attributes, where it needs no
+//! object; otherwise, or if it is too large, it becomes a file in the file's hidden directory. An attribute set in
+//! one place is removed from the other. The hidden directory and its files are modified under the lock of the file
+//! that they belong to.
 
-use super::acls::Listed;
-use super::make::{Birth, NAME_BYTES};
+use super::acls::AclAndMode;
+use super::make::{NAME_BYTES, NewNodeAttrs};
 use super::node::Node;
-use super::set::put_list;
-use super::{acls, may, posix_acl};
+use super::set::put_acl;
+use super::{access_checks, acls, posix_acl};
 use crate::change::{Cred, XattrMode};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
-use crate::metadata::{index, lies};
+use crate::metadata::{corrupt, index};
 use crate::xattr::{stored_names, value_of};
 use bytes::Bytes;
 use weir_dmu::live::Purpose;
@@ -22,33 +23,33 @@ use weir_format::znode::DirEntry as StoredEntry;
 use weir_format::{NvList, NvValue, ObjectId};
 use weir_machine::Request;
 
-/// Longest name, as Linux has it.
+/// Maximum length of a name in bytes, as in Linux.
 const NAME_MAX_BYTES: usize = 255;
-/// Longest value, as Linux has it.
+/// Maximum size of a value in bytes, as in Linux.
 const VALUE_MAX_BYTES: usize = 64 << 10;
-/// Longest value in the list (`DXATTR_MAX_ENTRY_SIZE`).
+/// Maximum size of a value in the nvlist in bytes (`DXATTR_MAX_ENTRY_SIZE`).
 const LISTED_MAX_BYTES: usize = 32 << 10;
-/// Longest list (`DXATTR_MAX_SA_SIZE`).
+/// Maximum size of the nvlist in bytes (`DXATTR_MAX_SA_SIZE`).
 const LIST_MAX_BYTES: usize = 64 << 10;
-/// What a program gives to who runs it.
+/// File capabilities of an executable.
 const CAPABILITIES: &[u8] = b"security.capability";
 const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
 fn list_of(node: &Node) -> Result<NvList, FileError> {
     match node.get(index::DXATTR).filter(|packed| !packed.is_empty()) {
-        Some(packed) => NvList::decode(packed).map_err(|e| lies(node.id, e)),
+        Some(packed) => NvList::decode(packed).map_err(|e| corrupt(node.id, e)),
         None => Ok(NvList::new()),
     }
 }
 
-/// The value of an attribute in the list of a loaded file.
-pub(super) fn listed(node: &Node, name: &[u8]) -> Result<Option<Bytes>, FileError> {
+/// Value of an attribute in the nvlist of a loaded file.
+pub(super) fn nvlist_value(node: &Node, name: &[u8]) -> Result<Option<Bytes>, FileError> {
     let list = list_of(node)?;
     Ok(stored_names(name).find_map(|stored| list.get_bytes_name(stored).and_then(value_of)))
 }
 
-/// Sets an attribute in the list of a loaded file, or takes it out.
-pub(super) fn put_listed(node: &mut Node, name: &[u8], value: Option<&[u8]>) -> Result<(), FileError> {
+/// Sets or removes an attribute in the nvlist of a loaded file.
+pub(super) fn put_in_nvlist(node: &mut Node, name: &[u8], value: Option<&[u8]>) -> Result<(), FileError> {
     let mut list = list_of(node)?;
     for stored in stored_names(name) {
         list.remove_bytes_name(stored);
@@ -63,20 +64,20 @@ pub(super) fn put_listed(node: &mut Node, name: &[u8], value: Option<&[u8]>) -> 
     node.set(index::DXATTR, &list.encode_xdr())
 }
 
-/// Where attributes of a file are.
+/// Locations of an attribute.
 struct Places {
-    listed: bool,
-    /// Its file in the hidden directory, and the name that it has there.
+    nvlist_value: bool,
+    /// File in the hidden directory, and its stored name.
     file: Option<(ObjectId, Vec<u8>)>,
 }
 
 impl FileSystem {
-    /// Sets an extended attribute by its Linux name. POSIX access control lists are set so, too
-    /// (`system.posix_acl_access` and `…_default`): the file's mode follows.
+    /// Sets an extended attribute by its Linux name, including POSIX ACLs (`system.posix_acl_access` and
+    /// `…_default`), which also change the file's mode.
     ///
     /// # Errors
-    /// [`FileError::Exists`] and [`FileError::NoAttribute`] as the mode says; [`FileError::Unsupported`] if the properties
-    /// have none, or for a name space that is not known; [`FileError::AttributeTooLarge`]; permissions.
+    /// [`FileError::Exists`] and [`FileError::NoAttribute`] according to the mode; [`FileError::Unsupported`] if
+    /// extended attributes are off or the namespace is unknown; [`FileError::AttributeTooLarge`]; permission errors.
     pub async fn set_xattr(
         &self,
         rq: &Request,
@@ -93,16 +94,16 @@ impl FileSystem {
             return Err(FileError::AttributeTooLarge { len: value.len() });
         }
         if name.contains(&0) || SPACES.contains(&name) {
-            return Err(FileError::Invalid { why: "no name of an attribute" });
+            return Err(FileError::Invalid { why: "invalid attribute name" });
         }
         self.change_xattr(rq, cred, object, name, Some(value), mode).await?;
-        self.settle(rq, Some(object)).await
+        self.commit_if_sync_always(rq, Some(object)).await
     }
 
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`FileError::NoAttribute`]; permissions.
+    /// [`FileError::NoAttribute`]; permission errors.
     pub async fn remove_xattr(
         &self,
         rq: &Request,
@@ -111,7 +112,7 @@ impl FileSystem {
         name: &[u8],
     ) -> Result<(), FileError> {
         self.change_xattr(rq, cred, object, name, None, XattrMode::Replace).await?;
-        self.settle(rq, Some(object)).await
+        self.commit_if_sync_always(rq, Some(object)).await
     }
 
     pub(super) async fn change_xattr(
@@ -130,43 +131,43 @@ impl FileSystem {
         }
         let _held = writing.locks.one(object).await;
         let mut node = self.node(rq, object).await?;
-        may::set_xattr(cred, &node, name)?;
+        access_checks::set_xattr(cred, &node, name)?;
         let places = self.places(rq, &node, name).await?;
-        match (places.listed || places.file.is_some(), mode) {
+        match (places.nvlist_value || places.file.is_some(), mode) {
             (true, XattrMode::Create) => return Err(FileError::Exists),
             (false, XattrMode::Replace) => return Err(FileError::NoAttribute),
             _ => {}
         }
         let changed_list = self.list_of_posix(cred, &node, name, value)?;
-        // A list that says no more than the mode is not kept.
+        // An ACL equivalent to the mode is not stored.
         let value = value.filter(|_| !changed_list.as_ref().is_some_and(|(_, is_mode)| *is_mode));
         let mut tx = self.begin(rq, NAME_BYTES + value.map_or(0, <[u8]>::len) as u64, Purpose::Names).await?;
         if node.links() == 0 {
-            // Replay has removed the file, and with it the directory of its attributes, when it comes here.
+            // Replay has already removed the file, and with it the directory of its attributes.
             tx.leave_unlogged();
         }
-        self.know(rq, &tx, index::DXATTR).await?;
+        self.register_attribute(rq, &tx, index::DXATTR).await?;
         node.numbers = self.numbers();
-        if let Some((listed, _)) = changed_list {
-            put_list(&mut node, listed)?;
+        if let Some((nvlist_value, _)) = changed_list {
+            put_acl(&mut node, nvlist_value)?;
             self.log_mode(&tx, &node);
         }
         node.touch(writing.now())?;
         let fits = settings.xattr_in_sa && self.put_if_fits(&mut node, name, value)?;
         match value {
             Some(value) if !fits => {
-                self.put_in_dir(rq, &tx, &mut node, &places, name, value).await?;
-                if places.listed {
-                    put_listed(&mut node, name, None)?;
+                self.put_in_xattr_dir(rq, &tx, &mut node, &places, name, value).await?;
+                if places.nvlist_value {
+                    put_in_nvlist(&mut node, name, None)?;
                     self.log_xattr(&tx, &node, name, None);
                 }
             }
             value => {
-                if places.listed && !fits {
-                    put_listed(&mut node, name, None)?;
+                if places.nvlist_value && !fits {
+                    put_in_nvlist(&mut node, name, None)?;
                 }
-                self.drop_from_dir(rq, &tx, &node, &places).await?;
-                if places.listed || value.is_some() {
+                self.remove_from_xattr_dir(rq, &tx, &node, &places).await?;
+                if places.nvlist_value || value.is_some() {
                     self.log_xattr(&tx, &node, name, value);
                 }
             }
@@ -174,30 +175,31 @@ impl FileSystem {
         self.store(rq, &tx, &node).await
     }
 
-    /// Whether a loaded file gives capabilities to who runs it.
+    /// Whether a loaded file has capabilities.
     pub(super) async fn has_capabilities(&self, rq: &Request, node: &Node) -> Result<bool, FileError> {
         if node.get(index::DXATTR).is_none() && node.word(index::XATTR) == 0 || !self.writing()?.settings().xattrs {
             return Ok(false);
         }
         let places = self.places(rq, node, CAPABILITIES).await?;
-        Ok(places.listed || places.file.is_some())
+        Ok(places.nvlist_value || places.file.is_some())
     }
 
-    /// Takes a file's capabilities, as Linux does before each write: who may write to a program must not gain by it.
-    pub(super) async fn drop_capabilities(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
+    /// Removes a file's capabilities before a write, as Linux does: a user who may write to a program must not gain
+    /// its capabilities.
+    pub(super) async fn clear_capabilities(&self, rq: &Request, object: ObjectId) -> Result<(), FileError> {
         match self.change_xattr(rq, &Cred::root(), object, CAPABILITIES, None, XattrMode::Replace).await {
             Err(FileError::NoAttribute) => Ok(()),
             done => done,
         }
     }
 
-    /// Puts an attribute into the list, if it and the file's attributes then still have room.
+    /// Stores an attribute in the nvlist if the file's system attributes still fit afterwards.
     fn put_if_fits(&self, node: &mut Node, name: &[u8], value: Option<&[u8]>) -> Result<bool, FileError> {
         if value.is_some_and(|value| value.len() > LISTED_MAX_BYTES) {
             return Ok(false);
         }
         let mut with = node.clone();
-        put_listed(&mut with, name, value)?;
+        put_in_nvlist(&mut with, name, value)?;
         if with.get(index::DXATTR).map_or(0, <[u8]>::len) > LIST_MAX_BYTES || !with.fits() {
             return Ok(false);
         }
@@ -213,7 +215,7 @@ impl FileSystem {
     }
 
     async fn places(&self, rq: &Request, node: &Node, name: &[u8]) -> Result<Places, FileError> {
-        let mut places = Places { listed: listed(node, name)?.is_some(), file: None };
+        let mut places = Places { nvlist_value: nvlist_value(node, name)?.is_some(), file: None };
         let dir = ObjectId(node.word(index::XATTR));
         if dir.0 != 0 {
             for stored in stored_names(name) {
@@ -226,23 +228,23 @@ impl FileSystem {
         Ok(places)
     }
 
-    /// The list and mode that follow from a POSIX list, and whether the list says no more than the mode; `None` for
-    /// other attributes and for default lists.
+    /// The ACL and mode that follow from a POSIX ACL, and whether it is equivalent to the mode; `None` for other
+    /// attributes and for default ACLs.
     fn list_of_posix(
         &self,
         cred: &Cred,
         node: &Node,
         name: &[u8],
         value: Option<&[u8]>,
-    ) -> Result<Option<(Listed, bool)>, FileError> {
+    ) -> Result<Option<(AclAndMode, bool)>, FileError> {
         if name != posix_acl::ACCESS && name != posix_acl::DEFAULT {
             return Ok(None);
         }
         if self.writing()?.settings().acl_type != super::AclType::Posix {
-            return Err(FileError::Unsupported { what: "a POSIX list where acltype is not posix".into() });
+            return Err(FileError::Unsupported { what: "a POSIX ACL with acltype other than posix".into() });
         }
         let Some(value) = value else { return Ok(None) };
-        let list = posix_acl::List::decode(value).ok_or(FileError::Invalid { why: "no access control list" })?;
+        let list = posix_acl::List::decode(value).ok_or(FileError::Invalid { why: "invalid access control list" })?;
         if name == posix_acl::DEFAULT {
             return if node.is_dir() { Ok(None) } else { Err(FileError::Denied { object: node.id }) };
         }
@@ -252,12 +254,12 @@ impl FileSystem {
             mode &= !SET_GID;
         }
         let acl_mode = self.writing()?.settings().acl_mode;
-        let listed = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), acl_mode);
-        Ok(Some((listed, list.is_mode())))
+        let nvlist_value = acls::chmod(&node.aces()?, mode, node.is_dir(), node.flags(), acl_mode);
+        Ok(Some((nvlist_value, list.is_mode())))
     }
 
-    /// Puts an attribute into the hidden directory, which is made if there is none.
-    async fn put_in_dir(
+    /// Stores an attribute in the hidden directory, which is created if necessary.
+    async fn put_in_xattr_dir(
         &self,
         rq: &Request,
         tx: &Tx,
@@ -273,8 +275,8 @@ impl FileSystem {
         let mut file = match &places.file {
             Some((file, _)) => self.node(rq, *file).await?,
             None => {
-                let birth = self.xattr_birth(node, 0o100_644)?;
-                self.make_in(rq, tx, dir, name, birth, |_| Ok(())).await?
+                let birth = self.new_xattr_attrs(node, 0o100_644)?;
+                self.create_in(rq, tx, dir, name, birth, |_| Ok(())).await?
             }
         };
         self.resize(rq, tx, &mut file, 0).await?;
@@ -286,18 +288,18 @@ impl FileSystem {
         file.touch_contents(self.writing()?.now())?;
         self.store(rq, tx, &file).await?;
         self.log_write(tx, &file, 0, &bytes);
-        // Who makes the file stable that it belongs to, knows of no other.
+        // A sync of the file does not cover the attribute's own object.
         self.settle_in_log(file.id);
         Ok(())
     }
 
-    fn xattr_birth(&self, node: &Node, mode: u64) -> Result<Birth, FileError> {
+    fn new_xattr_attrs(&self, node: &Node, mode: u64) -> Result<NewNodeAttrs, FileError> {
         let writing = self.writing()?;
         let settings = writing.settings();
         let is_dir = mode & 0o040_000 != 0;
-        Ok(Birth {
+        Ok(NewNodeAttrs {
             id: None,
-            listed: acls::of_new(mode, is_dir, None, settings.acl_inherit, settings.acl_mode),
+            acl: acls::of_new(mode, is_dir, None, settings.acl_inherit, settings.acl_mode),
             uid: node.word(index::UID),
             gid: node.word(index::GID),
             rdev: 0,
@@ -309,30 +311,36 @@ impl FileSystem {
         })
     }
 
-    /// Makes the hidden directory of a file; the caller stores the file.
+    /// Creates the hidden directory of a file; the caller stores the file.
     pub(super) async fn make_xattr_dir(
         &self,
         rq: &Request,
         tx: &Tx,
         node: &mut Node,
-        birth: Option<Birth>,
+        birth: Option<NewNodeAttrs>,
     ) -> Result<Node, FileError> {
         const STICKY_FOR_ALL: u64 = 0o041_777;
         let birth = match birth {
             Some(birth) => birth,
-            None => self.xattr_birth(node, STICKY_FOR_ALL)?,
+            None => self.new_xattr_attrs(node, STICKY_FOR_ALL)?,
         };
-        let dir = self.make(rq, tx, node, &birth).await?;
+        let dir = self.create_node(rq, tx, node, &birth).await?;
         self.store(rq, tx, &dir).await?;
         node.set_word(index::XATTR, dir.id.0)?;
         self.log_create(tx, node, &dir, b"", &birth);
         Ok(dir)
     }
 
-    async fn drop_from_dir(&self, rq: &Request, tx: &Tx, node: &Node, places: &Places) -> Result<(), FileError> {
+    async fn remove_from_xattr_dir(
+        &self,
+        rq: &Request,
+        tx: &Tx,
+        node: &Node,
+        places: &Places,
+    ) -> Result<(), FileError> {
         let Some((file, stored)) = &places.file else { return Ok(()) };
         let mut dir = self.node(rq, ObjectId(node.word(index::XATTR))).await?;
-        self.leave(rq, tx, &mut dir, stored, false, self.writing()?.now()).await?;
+        self.remove_name(rq, tx, &mut dir, stored, false, self.writing()?.now()).await?;
         self.forget_in_log(*file);
         self.objects().remove(rq, tx, *file).await.map_err(|e| FileError::at(e, *file, 0))?;
         self.store(rq, tx, &dir).await?;

@@ -9,7 +9,7 @@ use weir_files::{SetAttributes, SetTime};
 const MAX_TARGET_BYTES: usize = 4096;
 const SECOND_NS: i128 = 1_000_000_000;
 
-/// CreateHow stable a WRITE must be before it is answered (`stable_how`).
+/// How stable a WRITE must be before it is answered (`stable_how`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum StableHow {
@@ -32,7 +32,7 @@ impl StableHow {
     }
 }
 
-/// CreateHow CREATE treats an existing name (`createhow3`).
+/// How CREATE treats an existing name (`createhow3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreateHow {
     /// Use the existing file.

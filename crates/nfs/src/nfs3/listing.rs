@@ -184,6 +184,6 @@ impl Context<'_> {
         if entry.node.branch == dir.node.branch && entry.node.object != weir_files::tree::Node::ROOT {
             return entry.node.object;
         }
-        (1 << 48) | self.tree.member(entry.node).map(|member| member.id).unwrap_or(0)
+        (1 << 48) | self.tree.export_of(entry.node).map(|export| export.id).unwrap_or(0)
     }
 }

@@ -1,4 +1,4 @@
-//! WccData cache consistency: attributes of a file just before a change (RFC 1813, 2.6).
+//! Weak cache consistency: attributes of a file just before a change (RFC 1813, 2.6).
 //!
 //! If the "before" attributes match its cache, a client keeps the cache after its own change. That is correct only if
 //! nothing else changed the file between the reading of "before" and the change. So each change of a file is

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
-use weir_files::tree::{Member, Tree};
+use weir_files::tree::{Export, Tree};
 use weir_nfs::fuzz::{TARGETS, small_server};
 use weir_nfs::wire::{Decoder, Encoder};
 use weir_nfs::{Options, Peer, Secrets, Server, Squash};
@@ -352,7 +352,7 @@ fn short_replies_are_copied() {
     let mut files = MemoryFiles::new(1);
     files.add(34, b"big", FileKind::Regular, 0o644, &vec![7; 1 << 20]);
     let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
-    let tree = Tree::new(Arc::new(opener), vec![Member { name: "p".into(), id: 1 }]);
+    let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 1 }]);
     let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
     let server = Server::new(tree, 1, secrets, Options::default());
     let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();
@@ -374,7 +374,7 @@ fn unread_replies_are_bounded() {
         let mut files = MemoryFiles::new(1);
         files.add(34, b"big", FileKind::Regular, 0o644, &vec![7; 1 << 20]);
         let opener = MemoryOpener(BTreeMap::from([("p".to_string(), Arc::new(files))]));
-        let tree = Tree::new(Arc::new(opener), vec![Member { name: "p".into(), id: 1 }]);
+        let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 1 }]);
         let secrets = Secrets { handles: [7; 32], verifier: [0; 8] };
         let server = Arc::new(Server::new(tree, 1, secrets, Options::default()));
         let file = lookup(&server, &mount(&server, "/p").unwrap(), b"big").unwrap();

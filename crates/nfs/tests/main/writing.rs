@@ -4,7 +4,7 @@ use crate::harness::*;
 use std::sync::Arc;
 use weir_files::FileKind;
 use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
-use weir_files::tree::{Member, Tree};
+use weir_files::tree::{Export, Tree};
 use weir_nfs::fuzz::{small_server, writable_server};
 use weir_nfs::wire::{Decoder, Encoder};
 use weir_nfs::{Options, Peer, Secrets, Server, Squash};
@@ -346,7 +346,7 @@ fn files_are_pinned_for_the_duration_of_a_call() {
     files.add(34, b"file", FileKind::Regular, 0o666, b"contents");
     let files = Arc::new(files);
     let opener = MemoryOpener([("p".to_owned(), Arc::clone(&files))].into());
-    let tree = Tree::new(Arc::new(opener), vec![Member { name: "p".into(), id: 54 }]);
+    let tree = Tree::new(Arc::new(opener), vec![Export { name: "p".into(), id: 54 }]);
     let secrets = Secrets { handles: [1; 32], verifier: *b"verifier" };
     let server = Server::new(tree, 0xabcd, secrets, Options::default());
     let root = mount(&server, "/p").unwrap();

@@ -1,4 +1,4 @@
-//! Changes of files in memory: the plain meaning of each operation, without permissions.
+//! Modification of files in memory: the semantics of each operation without permission checks.
 
 use super::{EPOCH_NS, Entry, MemoryFiles, ROOT, State};
 use crate::change::{NewKind, SetTime};
@@ -7,12 +7,12 @@ use bytes::Bytes;
 use std::ops::Range;
 use weir_format::ObjectId;
 
-/// Largest file.
-const LARGEST: u64 = 1 << 30;
+/// Maximum file size in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 const SET_GID: u32 = 0o2000;
 
 impl MemoryFiles {
-    /// Does a change whole or not at all.
+    /// Applies a change atomically.
     pub(super) fn changing<T>(&self, change: impl FnOnce(&mut State) -> Result<T, FileError>) -> Result<T, FileError> {
         if !self.writable {
             return Err(FileError::ReadOnly);
@@ -44,14 +44,14 @@ impl State {
 
     fn find(&self, dir: ObjectId, name: &[u8]) -> Result<Option<ObjectId>, FileError> {
         let dir = self.directory(dir)?;
-        // A removed directory that is held takes no names.
+        // A removed directory that is still held accepts no new entries.
         if dir.attributes.links == 0 {
             return Err(FileError::NotFound);
         }
         Ok(dir.names.get(name).copied().map(ObjectId))
     }
 
-    /// Enters a name into a directory, or takes it out.
+    /// Adds or removes a directory entry.
     fn name(&mut self, dir: ObjectId, name: &[u8], object: Option<ObjectId>) -> Result<(), FileError> {
         let entry = self.get(dir)?;
         match object {
@@ -70,7 +70,7 @@ impl State {
         new: &New,
     ) -> Result<Attributes, FileError> {
         if name.is_empty() || name.contains(&b'/') {
-            return Err(FileError::Invalid { why: "no name for a file" });
+            return Err(FileError::Invalid { why: "invalid file name" });
         }
         if name.len() > 255 {
             return Err(FileError::NameTooLong { len: name.len() });
@@ -136,7 +136,7 @@ impl State {
         self.unlink(object, dir)
     }
 
-    /// A name of `object` in `dir` is gone.
+    /// Updates link counts after removal of an entry of `object` in `dir`.
     fn unlink(&mut self, object: ObjectId, dir: ObjectId) -> Result<(), FileError> {
         let attributes = &mut self.get(object)?.attributes;
         if attributes.kind == FileKind::Directory {
@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// Whether `below` is `above`, or in it at any depth.
+    /// Whether `below` is `above` or one of its descendants.
     fn is_in(&self, below: ObjectId, above: ObjectId) -> bool {
         let mut at = below.0;
         while at != above.0 && at != ROOT {
@@ -187,9 +187,9 @@ impl State {
         let there = self.find(to, new_name)?;
         let is_dir = |state: &State, id| state.entry(id).map(|entry| entry.attributes.kind == FileKind::Directory);
         let moved_dir = is_dir(self, object)?;
-        let circle = Err(FileError::Invalid { why: "a directory cannot move into itself" });
+        let into_itself = Err(FileError::Invalid { why: "a directory cannot move into itself" });
         if moved_dir && self.is_in(to, object) {
-            return circle;
+            return into_itself;
         }
         match (there, mode) {
             (Some(_), RenameMode::NoReplace) => return Err(FileError::Exists),
@@ -198,7 +198,7 @@ impl State {
             (Some(other), RenameMode::Exchange) => {
                 let other_dir = is_dir(self, other)?;
                 if other_dir && self.is_in(from, other) {
-                    return circle;
+                    return into_itself;
                 }
                 self.name(from, name, Some(other))?;
                 self.moved(other, to, from, other_dir)?;
@@ -235,12 +235,12 @@ impl State {
         match entry.attributes.kind {
             FileKind::Regular => Ok(entry),
             FileKind::Directory => Err(FileError::IsDirectory { object }),
-            _ => Err(FileError::Invalid { why: "not a plain file" }),
+            _ => Err(FileError::Invalid { why: "not a regular file" }),
         }
     }
 
     fn resize(entry: &mut Entry, size_bytes: u64) -> Result<Vec<u8>, FileError> {
-        if size_bytes > LARGEST {
+        if size_bytes > MAX_FILE_BYTES {
             return Err(FileError::TooLarge);
         }
         let mut content = entry.content.to_vec();

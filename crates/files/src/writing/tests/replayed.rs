@@ -1,4 +1,4 @@
-//! What is logged, replayed on an empty file system, gives the same files again.
+//! The log of an operation history, replayed on an empty file system, produces the same files.
 
 use super::*;
 use futures_util::FutureExt;
@@ -9,7 +9,7 @@ use weir_format::zil::{ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, Endian, Txg};
 use weir_zil::{LogOpening, LogStore, Policy, Replayer, SyncMode};
 
-/// Log blocks in memory, by the number in their pointers.
+/// Log blocks in memory by the number in their pointers.
 #[derive(Default)]
 struct Blocks {
     next: Mutex<u64>,
@@ -31,7 +31,10 @@ impl LogStore for Blocks {
         let sectors = size_bytes / 512;
         let mut words = [0; 16];
         (words[0], words[1]) = (sectors, number * 1024);
-        let (no_compression, zilog2, intent_log, little) = (2 << 32, 9 << 40, 9 << 48, 1 << 63);
+        let no_compression = 2 << 32;
+        let zilog2 = 9 << 40;
+        let intent_log = 9 << 48;
+        let little = 1 << 63;
         words[6] = (sectors - 1) | (sectors - 1) << 16 | no_compression | zilog2 | intent_log | little;
         words[10] = txg.0;
         words[12..].copy_from_slice(&checksum);
@@ -53,7 +56,7 @@ impl LogStore for Blocks {
     }
 }
 
-/// Everything that can be seen of a file system, by path.
+/// Everything visible in a file system, by path.
 async fn seen(rq: &Request, fs: &FileSystem) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut todo = vec![(String::new(), ROOT)];
@@ -78,12 +81,12 @@ async fn seen(rq: &Request, fs: &FileSystem) -> BTreeMap<String, String> {
         }
         out.insert(path, what);
     }
-    // The root was not made by a record.
+    // The root was not created by a record.
     out.remove("");
     out
 }
 
-/// A file system with a log whose chain has begun, so that no later commit waits for a group.
+/// A file system with an existing log chain, so that no commit waits for a txg.
 async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &Arc<Blocks>) -> Arc<FileSystem> {
     let store = blocks.clone();
     let zil = |set: &Arc<ObjectSet>| {
@@ -99,7 +102,8 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
     };
     let fs = logged(rq, machine, settings, zil).await;
     fs.create(rq, &Cred::root(), ROOT, b"first", &New::of(NewKind::Regular, 0)).await.unwrap();
-    let (groups, zil) = (fs.objects().groups().unwrap(), fs.writing().unwrap().zil.clone().unwrap());
+    let groups = fs.objects().groups().unwrap();
+    let zil = fs.writing().unwrap().zil.clone().unwrap();
     let commit = fs.sync(rq, None);
     let sync = async {
         groups.wanted().await;
@@ -137,7 +141,8 @@ async fn replayed(rq: &Request, machine: &Machine, settings: Settings, steps: &[
             again.replay(rq, &record, &body, None).await.unwrap_or_else(|e| panic!("{body:?}: {e}"));
         }
     }
-    let (is, was) = (seen(rq, &again).await, seen(rq, &fs).await);
+    let is = seen(rq, &again).await;
+    let was = seen(rq, &fs).await;
     assert_eq!(is.keys().collect::<Vec<_>>(), was.keys().collect::<Vec<_>>());
     for (path, what) in &was {
         assert_eq!(is.get(path), Some(what), "{path}");
@@ -153,18 +158,18 @@ fn replays(settings: Settings, steps: Vec<Step>) {
     run.unwrap();
 }
 
-/// A name that is there counts before a file that has none any more, as in Linux.
+/// An existing name takes precedence over an unlinked file, as in Linux.
 #[test]
-fn nameless_files_get_no_names() {
+fn unlinked_files_cannot_be_linked() {
     let steps = [Step::Create(0, 0, 3), Step::Hold(13), Step::Remove(6, 0, false), Step::Create(20, 5, 0)];
     replays(Settings::default(), steps.into_iter().chain([Step::Link(28, 3, 5), Step::Link(28, 3, 4)]).collect());
 }
 
-/// What is done to attributes that are files, of a file without a name, cannot be replayed: that file is gone by then.
+/// Attributes stored as files of an unlinked file cannot be replayed: the file no longer exists then.
 #[test]
-fn attributes_of_nameless_files_are_not_logged() {
+fn attributes_of_unlinked_files_are_not_logged() {
     let settings = Settings { xattr_in_sa: false, ..Settings::default() };
-    // A file, held, has an attribute or none when its name goes; then attributes come and go.
+    // An open file, with or without an attribute, is unlinked; then attributes are set and removed.
     for first in [None, Some(Step::SetXattr(29, 1, 700))] {
         let begun = [Step::Create(0, 0, 0), Step::Create(20, 4, 3), Step::Hold(2)];
         let ended = [Step::Remove(42, 4, false), Step::SetXattr(29, 0, 1), Step::RemoveXattr(29, 0)];
@@ -175,9 +180,9 @@ fn attributes_of_nameless_files_are_not_logged() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_log_says_what_was_done(steps in steps(), record in 0u32..4, in_sa: bool) {
+    fn replay_reproduces_random_histories(steps in steps(), record in 0u32..4, in_sa: bool) {
         let settings = Settings { record_bytes: 512 << record, xattr_in_sa: in_sa, ..Settings::default() };
-        // The log cannot say that an attribute is empty.
+        // The log cannot represent an empty attribute.
         let says = |step: &Step| !matches!(step, Step::SetXattr(_, _, 0));
         replays(settings, steps.into_iter().filter(says).collect());
     }

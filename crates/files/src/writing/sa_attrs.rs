@@ -1,10 +1,10 @@
-//! A file's system attributes as a list that can be changed: out of the bonus area and the spill block, and back into
-//! them (OpenZFS `module/zfs/sa.c`, `sa_build_layouts`).
+//! A file's system attributes as an editable list, decoded from and encoded to bonus buffer and spill block (OpenZFS
+//! `module/zfs/sa.c`, `sa_build_layouts`).
 //!
-//! Attributes keep their order, also those that this program does not know. They fill the bonus area from the front; as
-//! soon as not all fit, the spill block's pointer takes its 128 bytes of it, and the rest goes to the spill block.
+//! Attributes keep their order, including unknown ones. They fill the bonus buffer first; if they do not fit, the
+//! spill block pointer takes 128 bytes of it, and the rest is stored in the spill block.
 //!
-//! Values are held in the byte order of little-endian machines, whatever the order of the block they came from.
+//! Values are held in little-endian order, whatever the order of the block they were read from.
 
 use crate::metadata::index;
 use bytes::Bytes;
@@ -14,15 +14,15 @@ use weir_format::sa::{SaHeader, SaSwap, ZPL_ATTRIBUTES};
 use weir_format::znode::{Timestamp, Znode};
 use weir_format::{DecodeError, Encoder, Endian, ObjectId};
 
-/// Bytes of the pointer to a spill block.
+/// Size of the spill block pointer in bytes.
 const SPILL_POINTER_BYTES: usize = 128;
-/// Most bytes of a spill block.
+/// Maximum size of a spill block in bytes.
 const SPILL_MAX_BYTES: usize = 128 << 10;
-/// Most bytes of one attribute: its length is kept in 16 bits.
+/// Maximum size of an attribute in bytes: lengths have 16 bits.
 const VALUE_MAX_BYTES: usize = 0xffff;
 
-/// The attributes that come first, in their order (`zfs_mknode`).
-const IN_ORDER: [usize; 13] = [
+/// The attributes of a new file that come first, in this order (`zfs_mknode`).
+const LEADING_ATTRIBUTES: [usize; 13] = [
     index::MODE,
     index::SIZE,
     index::GEN,
@@ -38,23 +38,23 @@ const IN_ORDER: [usize; 13] = [
     index::PROJID,
 ];
 
-/// The value of an attribute.
+/// Value of an attribute.
 type Value = SmallVec<[u8; 16]>;
 
-/// One attribute: its number in the file system, and its value.
+/// An attribute: its ID in the file system, and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attribute {
     pub number: u16,
     pub value: Value,
 }
 
-/// The attributes of one file.
+/// The attributes of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct SaAttrs {
     attributes: Vec<Attribute>,
 }
 
-/// A row cut in two.
+/// The attributes, split into bonus buffer and spill block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parts<'a> {
     pub bonus: &'a [Attribute],
@@ -62,13 +62,13 @@ pub(crate) struct Parts<'a> {
     pub spill: &'a [Attribute],
 }
 
-/// Which number stands for which attribute.
-pub(crate) trait Naming {
-    /// The index in [`ZPL_ATTRIBUTES`] of an attribute's number.
+/// Mapping between attribute IDs and known attributes.
+pub(crate) trait AttrRegistry {
+    /// Index in [`ZPL_ATTRIBUTES`] of an attribute ID.
     fn index(&self, number: u16) -> Option<usize>;
-    /// The number of a known attribute; `None` if it is not registered.
+    /// ID of a known attribute; `None` if it is not registered.
     fn number(&self, index: usize) -> Option<u16>;
-    /// Bytes of an attribute; 0 if they vary.
+    /// Length of an attribute in bytes; 0 if variable.
     fn length(&self, number: u16) -> Option<u16>;
 }
 
@@ -76,8 +76,14 @@ fn unknown(number: u16) -> DecodeError {
     DecodeError::Field { what: "system attributes", field: "attribute of another byte order", value: number.into() }
 }
 
-/// Turns a value between the byte orders; both directions are the same.
-fn swapped(naming: &impl Naming, number: u16, value: &[u8], from: Endian, to: Endian) -> Result<Value, DecodeError> {
+/// Converts a value between byte orders; the conversion is symmetric.
+fn swapped(
+    naming: &impl AttrRegistry,
+    number: u16,
+    value: &[u8],
+    from: Endian,
+    to: Endian,
+) -> Result<Value, DecodeError> {
     if from == to {
         return Ok(SmallVec::from_slice(value));
     }
@@ -109,20 +115,25 @@ fn padded(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// Bytes of the header of a row with so many attributes of varying length.
+/// Size in bytes of an SA header with this many variable-length attributes.
 fn header_bytes(varying: usize) -> usize {
     8 + padded(2 * varying.saturating_sub(1))
 }
 
-impl Row {
-    /// Empty, with room for what a new file has.
-    pub fn with_room() -> Self {
-        Row { attributes: Vec::with_capacity(ZPL_ATTRIBUTES.len()) }
+impl SaAttrs {
+    /// An empty list with capacity for a new file's attributes.
+    pub fn with_default_capacity() -> Self {
+        SaAttrs { attributes: Vec::with_capacity(ZPL_ATTRIBUTES.len()) }
     }
 
-    /// Adds what a bonus area or spill block holds.
-    pub fn take(&mut self, naming: &impl Naming, pieces: &[(u16, &[u8])], endian: Endian) -> Result<(), DecodeError> {
-        // A change may add one or two.
+    /// Adds the attributes of a bonus buffer or spill block.
+    pub fn take(
+        &mut self,
+        naming: &impl AttrRegistry,
+        pieces: &[(u16, &[u8])],
+        endian: Endian,
+    ) -> Result<(), DecodeError> {
+        // Reserve capacity for one or two added attributes.
         self.attributes.reserve(pieces.len() + 2);
         for (number, value) in pieces {
             let value = swapped(naming, *number, value, endian, Endian::Little)?;
@@ -136,9 +147,9 @@ impl Row {
         self.attributes
     }
 
-    /// The row of a file whose attributes stood in a znode, as a conversion makes it.
-    pub fn of_znode(naming: &impl Naming, znode: &Znode, target: Option<&[u8]>) -> Result<Self, DecodeError> {
-        let mut row = Row::default();
+    /// The attributes of a file with a znode, as a conversion creates them.
+    pub fn of_znode(naming: &impl AttrRegistry, znode: &Znode, target: Option<&[u8]>) -> Result<Self, DecodeError> {
+        let mut row = SaAttrs::default();
         let endian = Endian::Little;
         let aces = znode.acl.aces(None, endian)?;
         row.set_word(naming, index::MODE, znode.mode)?;
@@ -166,23 +177,23 @@ impl Row {
         Ok(row)
     }
 
-    /// The value of an attribute, if the file has it.
-    pub fn get(&self, naming: &impl Naming, index: usize) -> Option<&[u8]> {
+    /// Value of an attribute, if present.
+    pub fn get(&self, naming: &impl AttrRegistry, index: usize) -> Option<&[u8]> {
         let number = naming.number(index)?;
         self.attributes.iter().find(|a| a.number == number).map(|a| &a.value[..])
     }
 
-    /// The value of an attribute that is a number; 0 if the file does not have it.
-    pub fn word(&self, naming: &impl Naming, index: usize) -> u64 {
+    /// Value of an integer attribute; 0 if absent.
+    pub fn word(&self, naming: &impl AttrRegistry, index: usize) -> u64 {
         let bytes = self.get(naming, index).and_then(|v| v.first_chunk::<8>());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Sets an attribute; one that the file does not have goes to the end.
+    /// Sets an attribute; a new one is appended.
     ///
     /// # Errors
-    /// If the file system has no number for it.
-    pub fn set(&mut self, naming: &impl Naming, index: usize, value: &[u8]) -> Result<(), DecodeError> {
+    /// If the attribute is not registered.
+    pub fn set(&mut self, naming: &impl AttrRegistry, index: usize, value: &[u8]) -> Result<(), DecodeError> {
         let missing = DecodeError::Field { what: "system attributes", field: "known attribute", value: index as u64 };
         let number = naming.number(index).ok_or(missing)?;
         match self.attributes.iter_mut().find(|a| a.number == number) {
@@ -192,49 +203,49 @@ impl Row {
         Ok(())
     }
 
-    /// Sets an attribute that is a number.
-    pub fn set_word(&mut self, naming: &impl Naming, index: usize, word: u64) -> Result<(), DecodeError> {
+    /// Sets an integer attribute.
+    pub fn set_word(&mut self, naming: &impl AttrRegistry, index: usize, word: u64) -> Result<(), DecodeError> {
         self.set(naming, index, &word.to_le_bytes())
     }
 
     /// Sets a time.
-    pub fn set_time(&mut self, naming: &impl Naming, index: usize, time: Timestamp) -> Result<(), DecodeError> {
+    pub fn set_time(&mut self, naming: &impl AttrRegistry, index: usize, time: Timestamp) -> Result<(), DecodeError> {
         let mut value = Value::new();
         time.to_words().iter().for_each(|word| value.extend_from_slice(&word.to_le_bytes()));
         self.set(naming, index, &value)
     }
 
     /// The access control list.
-    pub fn aces(&self, naming: &impl Naming) -> Result<Vec<Ace>, DecodeError> {
+    pub fn aces(&self, naming: &impl AttrRegistry) -> Result<Vec<Ace>, DecodeError> {
         let bytes = self.get(naming, index::DACL_ACES).unwrap_or_default();
         decode_aces(bytes, Endian::Little, self.word(naming, index::DACL_COUNT), true)
     }
 
     /// Sets the access control list.
-    pub fn set_aces(&mut self, naming: &impl Naming, aces: &[Ace]) -> Result<(), DecodeError> {
+    pub fn set_aces(&mut self, naming: &impl AttrRegistry, aces: &[Ace]) -> Result<(), DecodeError> {
         let mut bytes = Encoder::new(Endian::Little);
         aces.iter().for_each(|ace| ace.encode(&mut bytes));
         self.set_word(naming, index::DACL_COUNT, aces.len() as u64)?;
         self.set(naming, index::DACL_ACES, &bytes.finish())
     }
 
-    /// Brings the attributes into the order of new files, as far as it says something about them: those that come first
-    /// in it stand at fixed places, for who asks whose a file is without reading all of it ([`super::owner`]).
-    pub fn put_in_order(&mut self, naming: &impl Naming) {
-        let rank = |a: &Attribute| IN_ORDER.iter().position(|index| naming.number(*index) == Some(a.number));
-        self.attributes.sort_by_key(|a| rank(a).unwrap_or(IN_ORDER.len()));
+    /// Moves the attributes that come first in a new file to the front, in their order: space accounting reads them
+    /// at fixed offsets ([`super::owner`]).
+    pub fn move_leading_first(&mut self, naming: &impl AttrRegistry) {
+        let rank = |a: &Attribute| LEADING_ATTRIBUTES.iter().position(|index| naming.number(*index) == Some(a.number));
+        self.attributes.sort_by_key(|a| rank(a).unwrap_or(LEADING_ATTRIBUTES.len()));
     }
 
-    /// Takes an attribute away.
-    pub fn unset(&mut self, naming: &impl Naming, index: usize) {
+    /// Removes an attribute.
+    pub fn unset(&mut self, naming: &impl AttrRegistry, index: usize) {
         if let Some(number) = naming.number(index) {
             self.attributes.retain(|a| a.number != number);
         }
     }
 
-    /// Cuts the row for a bonus area with `room` bytes (that of a dnode without a spill block); `None` if it does not
-    /// fit into both.
-    pub fn parts(&self, naming: &impl Naming, room: usize) -> Option<Parts<'_>> {
+    /// Splits the attributes for a bonus buffer of `room` bytes (without a spill block pointer); `None` if they do
+    /// not fit into both.
+    pub fn parts(&self, naming: &impl AttrRegistry, room: usize) -> Option<Parts<'_>> {
         let all = &self.attributes[..];
         if all.iter().any(|a| a.value.len() > VALUE_MAX_BYTES) {
             return None;
@@ -248,9 +259,10 @@ impl Row {
     }
 }
 
-/// How many of the attributes from the first on fit into so many bytes.
-fn fitting(naming: &impl Naming, attributes: &[Attribute], room: usize) -> usize {
-    let (mut used, mut varying) = (0, 0);
+/// Number of leading attributes that fit into `room` bytes.
+fn fitting(naming: &impl AttrRegistry, attributes: &[Attribute], room: usize) -> usize {
+    let mut used = 0;
+    let mut varying = 0;
     for (n, attribute) in attributes.iter().enumerate() {
         varying += usize::from(naming.length(attribute.number) == Some(0));
         if header_bytes(varying) + padded(used) + attribute.value.len() > room {
@@ -261,14 +273,14 @@ fn fitting(naming: &impl Naming, attributes: &[Attribute], room: usize) -> usize
     attributes.len()
 }
 
-/// The numbers of a part: what a layout says.
+/// Attribute IDs of a part: its layout.
 pub(crate) fn layout(part: &[Attribute]) -> Vec<u16> {
     part.iter().map(|a| a.number).collect()
 }
 
-/// The bytes of a part.
+/// Encodes a part.
 pub(crate) fn encode(
-    naming: &impl Naming,
+    naming: &impl AttrRegistry,
     part: &[Attribute],
     layout: u16,
     endian: Endian,
@@ -285,7 +297,7 @@ pub(crate) fn encode(
     Ok(out)
 }
 
-/// The bytes of a spill block.
+/// Pads a spill block.
 pub(crate) fn spill_block(mut bytes: Vec<u8>) -> Bytes {
     bytes.resize(bytes.len().next_multiple_of(512), 0);
     Bytes::from(bytes)

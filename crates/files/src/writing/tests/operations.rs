@@ -1,8 +1,8 @@
-//! Single deeds, and what they leave.
+//! Single operations and their results.
 
 use super::*;
 use crate::change::SetTime;
-use crate::{Acl, Who};
+use crate::{AceWho, Acl};
 
 const USER: u32 = 1000;
 
@@ -19,7 +19,7 @@ fn directory(mode: u32) -> New {
 }
 
 #[test]
-fn an_open_file_outlives_its_name_and_a_crash_ends_it() {
+fn an_unlinked_open_file_survives_until_released_or_crashed() {
     in_world(Settings::default(), async |rq, machine, fs| {
         let root = &Cred::root();
         let held = fs.create(rq, root, ROOT, b"held", &file(0o600)).await.unwrap().object;
@@ -38,7 +38,7 @@ fn an_open_file_outlives_its_name_and_a_crash_ends_it() {
         assert_eq!(&fs.read(rq, held, 0, 99).await.unwrap()[..], b"still here");
         fs.release(rq, held).await.unwrap();
         assert!(fs.attributes(rq, held).await.is_err());
-        // Another opening knows of no holds.
+        // A new instance has no holds.
         let opening = Opening { machine: machine.clone(), zil: None, settings: Settings::default() };
         let set = fs.objects().clone();
         let again = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
@@ -50,7 +50,7 @@ fn an_open_file_outlives_its_name_and_a_crash_ends_it() {
 }
 
 #[test]
-fn a_call_keeps_a_file_and_is_no_use_of_its_file_system() {
+fn call_holds_do_not_make_a_file_system_busy() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
         let id = fs.create(rq, root, ROOT, b"file", &file(0o600)).await.unwrap().object;
@@ -67,17 +67,17 @@ fn a_call_keeps_a_file_and_is_no_use_of_its_file_system() {
 }
 
 #[test]
-fn what_has_lent_blocks_stays_until_their_owners_count() {
+fn a_clone_source_stays_open_until_references_are_synced() {
     in_world(Settings::default(), async |_, _, fs| {
-        fs.note_lent(Txg(8));
-        fs.note_lent(Txg(7));
+        fs.note_cloned(Txg(8));
+        fs.note_cloned(Txg(7));
         assert_eq!((fs.close_unless_used(Txg(7)), fs.is_closed()), (false, false));
         assert_eq!((fs.close_unless_used(Txg(8)), fs.is_closed()), (true, true));
     });
 }
 
 #[test]
-fn a_directory_does_not_come_to_stand_in_itself() {
+fn a_directory_cannot_move_into_itself() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
         let mut dir = ROOT;
@@ -87,12 +87,12 @@ fn a_directory_does_not_come_to_stand_in_itself() {
             all.push(dir);
         }
         fs.create(rq, root, all[4], b"leaf", &directory(0o755)).await.unwrap();
-        let circle = Err(FileError::Invalid { why: "a directory cannot move into itself" });
+        let into_itself = Err(FileError::Invalid { why: "a directory cannot move into itself" });
         for mode in [RenameMode::Replace, RenameMode::NoReplace] {
-            assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"x"), mode).await, circle);
+            assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"x"), mode).await, into_itself);
         }
-        assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"leaf"), RenameMode::Exchange).await, circle);
-        assert_eq!(fs.rename(rq, root, (all[4], b"leaf"), (all[1], b"d"), RenameMode::Exchange).await, circle);
+        assert_eq!(fs.rename(rq, root, (all[1], b"d"), (all[4], b"leaf"), RenameMode::Exchange).await, into_itself);
+        assert_eq!(fs.rename(rq, root, (all[4], b"leaf"), (all[1], b"d"), RenameMode::Exchange).await, into_itself);
         fs.rename(rq, root, (all[3], b"d"), (ROOT, b"up"), RenameMode::NoReplace).await.unwrap();
         assert_eq!(fs.parent(rq, all[4]).await, Ok(ROOT));
         let links = async |id| fs.attributes(rq, id).await.unwrap().links;
@@ -119,7 +119,7 @@ fn reading_sets_access_times() {
         assert_eq!(atime(made.object).await, first, "stored");
         tick().await;
         fs.read(rq, made.object, 0, 1).await.unwrap();
-        assert_eq!(atime(made.object).await, first, "relatime: it was read since it was changed");
+        assert_eq!(atime(made.object).await, first, "relatime: already read after the last change");
         fs.write(rq, root, made.object, WriteAt::End, Bytes::from_static(b"y")).await.unwrap();
         fs.read(rq, made.object, 0, 1).await.unwrap();
         fs.read_dir(rq, ROOT, 0, 10).await.unwrap();
@@ -129,7 +129,7 @@ fn reading_sets_access_times() {
         assert_eq!(
             fs.set_attributes(rq, root, made.object, &set).await.unwrap().atime_ns,
             7,
-            "who sets it has the word"
+            "an explicitly set time is kept"
         );
         fs.store_access_times(rq).await.unwrap();
         assert_eq!(atime(made.object).await, 7);
@@ -138,7 +138,7 @@ fn reading_sets_access_times() {
         fs.read(rq, made.object, 0, 1).await.unwrap();
         fs.set_settings(Settings { access_times: AccessTimes::Off, ..Settings::default() });
         fs.read(rq, made.object, 0, 1).await.unwrap();
-        assert_eq!(atime(made.object).await, 7, "not where nothing changes, nor where atime is off");
+        assert_eq!(atime(made.object).await, 7, "unchanged in a read-only file system and with atime=off");
         fs.read(rq, made.object, 0, 1).await.unwrap();
         fs.set_settings(Settings { access_times: AccessTimes::On, ..Settings::default() });
         tick().await;
@@ -150,14 +150,14 @@ fn reading_sets_access_times() {
 }
 
 #[test]
-fn times_follow_what_is_done() {
+fn operations_update_times() {
     in_world(Settings::default(), async |rq, machine, fs| {
         let root = &Cred::root();
         let tick = async || machine.clock.sleep(std::time::Duration::from_secs(10)).await;
         let made = fs.create(rq, root, ROOT, b"f", &file(0o644)).await.unwrap();
         assert_eq!([made.atime_ns, made.mtime_ns, made.ctime_ns], [made.crtime_ns; 3]);
         assert_eq!(fs.attributes(rq, ROOT).await.unwrap().mtime_ns, made.mtime_ns);
-        assert_eq!(made.generation, 4, "the group that made it");
+        assert_eq!(made.generation, 4, "the txg of its creation");
         tick().await;
         let linked = fs.link(rq, root, made.object, ROOT, b"g").await.unwrap();
         assert_eq!((linked.mtime_ns, linked.ctime_ns), (made.mtime_ns, made.ctime_ns + 10_000_000_000));
@@ -188,13 +188,13 @@ fn blocks_grow_with_the_file_up_to_the_record_size() {
         assert_eq!(fs.read(rq, id, 3000, 1).await.unwrap()[..], [3000u64 as u8 | 1]);
         let cut = fs.set_attributes(rq, root, id, &SetAttributes::size(200)).await.unwrap();
         assert_eq!((cut.size_bytes, cut.block_bytes), (200, 4096));
-        // A size alone makes the block grow as well.
+        // Setting the size also grows the block.
         let id = fs.create(rq, root, ROOT, b"g", &file(0o644)).await.unwrap().object;
         let sized = fs.set_attributes(rq, root, id, &SetAttributes::size(1 << 40)).await.unwrap();
         assert_eq!((sized.size_bytes, sized.block_bytes), (1 << 40, 4096));
         let too_large = fs.set_attributes(rq, root, id, &SetAttributes::size(1 << 63)).await;
         assert_eq!(too_large, Err(FileError::TooLarge));
-        // Nor is one made that large; and what is no plain file keeps what it is made of.
+        // Invalid sizes are rejected, and files of other kinds are unchanged.
         let born = async |name: &[u8], kind, size| {
             let new = New { set: SetAttributes::size(size), ..New::of(kind, 0o700) };
             fs.create(rq, root, ROOT, name, &new).await.map(|made| made.size_bytes)
@@ -207,7 +207,7 @@ fn blocks_grow_with_the_file_up_to_the_record_size() {
 }
 
 #[test]
-fn a_large_directory_comes_and_goes() {
+fn large_directories_grow_and_shrink() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
         let dir = fs.create(rq, root, ROOT, b"d", &directory(0o755)).await.unwrap().object;
@@ -216,7 +216,8 @@ fn a_large_directory_comes_and_goes() {
         }
         assert_eq!(fs.attributes(rq, dir).await.unwrap().size_bytes, 3002);
         assert_eq!(fs.remove_dir(rq, root, ROOT, b"d").await, Err(FileError::NotEmpty { object: dir }));
-        let (mut cookie, mut seen) = (0, 0);
+        let mut cookie = 0;
+        let mut seen = 0;
         loop {
             let page = fs.read_dir(rq, dir, cookie, 100).await.unwrap();
             let Some(last) = page.last() else { break };
@@ -226,16 +227,18 @@ fn a_large_directory_comes_and_goes() {
                 fs.remove(rq, root, dir, &entry.name).await.unwrap();
             }
         }
-        assert_eq!(seen, 3000, "cookies hold while entries go");
+        assert_eq!(seen, 3000, "cookies stay valid while entries are removed");
         fs.remove_dir(rq, root, ROOT, b"d").await.unwrap();
         assert_eq!(objects(rq, &fs).await, []);
     });
 }
 
 #[test]
-fn who_may_what() {
+fn permissions_are_checked() {
     in_world(Settings::default(), async |rq, _, fs| {
-        let (root, owner, other) = (&Cred::root(), &user(USER), &user(2000));
+        let root = &Cred::root();
+        let owner = &user(USER);
+        let other = &user(2000);
         let sticky = fs.create(rq, root, ROOT, b"tmp", &directory(0o1777)).await.unwrap().object;
         let closed = fs.create(rq, root, ROOT, b"closed", &directory(0o755)).await.unwrap().object;
         let mine = fs.create(rq, owner, sticky, b"mine", &file(0o4711)).await.unwrap();
@@ -253,10 +256,10 @@ fn who_may_what() {
         assert_eq!(set(other, SetAttributes::size(0)).await, Err(FileError::Denied { object: id }));
         let then = SetAttributes { mtime: Some(SetTime::At(0)), ..Default::default() };
         assert_eq!(set(other, then).await, not_permitted);
-        // A group that the owner is not in takes the set-group-id bit.
+        // A group that the owner is not a member of clears the set-group-id bit.
         set(root, SetAttributes { gid: Some(7), mode: Some(0o4755), ..Default::default() }).await.unwrap();
         assert_eq!(set(owner, SetAttributes::mode(0o6755)).await.unwrap().mode, 0o4755);
-        // Somebody else's write takes set-user-id.
+        // A write by another user clears the set-user-id bit.
         set(root, SetAttributes::mode(0o4777)).await.unwrap();
         let data = Bytes::from_static(b"x");
         assert_eq!(fs.write(rq, other, id, WriteAt::End, data).await.unwrap().mode, 0o777);
@@ -267,7 +270,7 @@ fn who_may_what() {
 }
 
 #[test]
-fn who_writes_to_a_program_takes_its_capabilities() {
+fn writing_clears_capabilities() {
     for xattr_in_sa in [true, false] {
         in_world(Settings { xattr_in_sa, ..Settings::default() }, async |rq, _, fs| {
             let root = &Cred::root();
@@ -283,9 +286,10 @@ fn who_writes_to_a_program_takes_its_capabilities() {
 }
 
 #[test]
-fn groups_come_from_directories_that_say_so() {
+fn setgid_directories_determine_the_group() {
     in_world(Settings::default(), async |rq, _, fs| {
-        let (root, owner) = (&Cred::root(), &user(USER));
+        let root = &Cred::root();
+        let owner = &user(USER);
         let dir = fs.create(rq, root, ROOT, b"d", &directory(0o777)).await.unwrap().object;
         let set = SetAttributes { gid: Some(50), mode: Some(0o2777), ..Default::default() };
         fs.set_attributes(rq, root, dir, &set).await.unwrap();
@@ -297,7 +301,7 @@ fn groups_come_from_directories_that_say_so() {
 }
 
 #[test]
-fn posix_lists_are_inherited_and_follow_the_mode() {
+fn posix_acls_are_inherited_and_follow_the_mode() {
     let settings = Settings { acl_type: AclType::Posix, ..Settings::default() };
     in_world(settings, async |rq, _, fs| {
         let root = &Cred::root();
@@ -311,7 +315,7 @@ fn posix_lists_are_inherited_and_follow_the_mode() {
         fs.set_xattr(rq, root, dir, posix_acl::DEFAULT, &list(7), XattrMode::Any).await.unwrap();
         let new = New { umask: 0o077, ..file(0o664) };
         let made = fs.create(rq, root, dir, b"f", &new).await.unwrap();
-        assert_eq!(made.mode, 0o660, "the default list counts, not the umask");
+        assert_eq!(made.mode, 0o660, "the default ACL applies instead of the umask");
         let access = async |id| fs.xattr(rq, id, posix_acl::ACCESS).await.unwrap();
         let expected = [
             &2u32.to_le_bytes()[..],
@@ -321,31 +325,31 @@ fn posix_lists_are_inherited_and_follow_the_mode() {
         assert_eq!(access(made.object).await.unwrap()[..], expected.concat());
         let below = fs.create(rq, root, dir, b"below", &directory(0o777)).await.unwrap().object;
         assert_eq!(fs.xattr(rq, below, posix_acl::DEFAULT).await.unwrap().unwrap()[..], list(7));
-        // The named user may write as long as the mask lets her.
+        // The named user may write only if the mask permits it.
         let data = Bytes::from_static(b"x");
         fs.write(rq, &user(USER), made.object, WriteAt::End, data.clone()).await.unwrap();
         fs.set_attributes(rq, root, made.object, &SetAttributes::mode(0o640)).await.unwrap();
         let denied = fs.write(rq, &user(USER), made.object, WriteAt::End, data).await;
         assert_eq!(denied, Err(FileError::Denied { object: made.object }));
-        // A list that a mode can say is not kept.
+        // An ACL equivalent to a mode is not stored.
         let plain = [&2u32.to_le_bytes()[..], &entry(1, 6, 0), &entry(4, 4, 0), &entry(32, 4, 0)].concat();
         fs.set_xattr(rq, root, made.object, posix_acl::ACCESS, &plain, XattrMode::Any).await.unwrap();
         assert_eq!(access(made.object).await, None);
         assert_eq!(fs.attributes(rq, made.object).await.unwrap().mode, 0o644);
-        let bad = fs.set_xattr(rq, root, made.object, posix_acl::ACCESS, b"nonsense", XattrMode::Any).await;
+        let bad = fs.set_xattr(rq, root, made.object, posix_acl::ACCESS, b"malformed", XattrMode::Any).await;
         assert!(matches!(bad, Err(FileError::Invalid { .. })));
     });
 }
 
 #[test]
-fn nfs_lists_are_stored_and_make_the_mode() {
+fn nfsv4_acls_are_stored_and_determine_the_mode() {
     let settings = Settings { acl_type: AclType::Nfsv4, ..Settings::default() };
     in_world(settings, async |rq, _, fs| {
         let root = &Cred::root();
         let id = fs.create(rq, root, ROOT, b"f", &file(0o640)).await.unwrap().object;
         let mut acl = fs.acl(rq, id).await.unwrap();
         assert!(acl.trivial);
-        acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x2, who: Who::User(USER.into()) });
+        acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x2, who: AceWho::User(USER.into()) });
         fs.set_acl(rq, root, id, &acl).await.unwrap();
         let stored = fs.acl(rq, id).await.unwrap();
         assert_eq!((&stored.entries, stored.trivial), (&acl.entries, false));
@@ -358,9 +362,9 @@ fn nfs_lists_are_stored_and_make_the_mode() {
     });
 }
 
-/// What is refused changes nothing: a file whose mode must stay is not cut off first.
+/// A rejected operation changes nothing: a file whose mode cannot change is not truncated first.
 #[test]
-fn a_mode_that_must_stay_keeps_the_contents() {
+fn a_rejected_chmod_keeps_the_contents() {
     let settings = Settings { acl_type: AclType::Nfsv4, acl_mode: AclMode::Restricted, ..Settings::default() };
     in_world(settings, async |rq, _, fs| {
         let root = &Cred::root();
@@ -368,12 +372,12 @@ fn a_mode_that_must_stay_keeps_the_contents() {
         let data = Bytes::from(vec![7; 300_000]);
         fs.write(rq, root, id, WriteAt::Offset(0), data.clone()).await.unwrap();
         let mut acl = fs.acl(rq, id).await.unwrap();
-        acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x3, who: Who::User(USER.into()) });
+        acl.entries.insert(0, crate::Ace { kind: 0, flags: 0, mask: 0x3, who: AceWho::User(USER.into()) });
         fs.set_acl(rq, root, id, &acl).await.unwrap();
         let before = fs.attributes(rq, id).await.unwrap();
         let cut = SetAttributes { mode: Some(0o600), ..SetAttributes::size(10) };
         assert_eq!(fs.set_attributes(rq, root, id, &cut).await, Err(FileError::NotPermitted { object: id }));
-        // Who cuts another's program takes its set-user-id bit along.
+        // Truncating another user's program clears its set-user-id bit.
         let done = fs.set_attributes(rq, &user(USER), id, &SetAttributes::size(10)).await;
         assert_eq!(done, Err(FileError::NotPermitted { object: id }));
         assert_eq!(fs.attributes(rq, id).await.unwrap(), before);
@@ -382,7 +386,7 @@ fn a_mode_that_must_stay_keeps_the_contents() {
 }
 
 #[test]
-fn a_read_only_file_system_refuses() {
+fn a_read_only_file_system_rejects_changes() {
     in_world(Settings::default(), async |rq, _, fs| {
         fs.set_settings(Settings { read_only: true, ..Settings::default() });
         assert!(!fs.is_writable());
@@ -392,7 +396,7 @@ fn a_read_only_file_system_refuses() {
 }
 
 #[test]
-fn names_must_be_names() {
+fn invalid_names_are_rejected() {
     in_world(Settings::default(), async |rq, _, fs| {
         let root = &Cred::root();
         let made = async |name: &[u8]| fs.create(rq, root, ROOT, name, &file(0o644)).await.map_err(|e| e.errno());
@@ -412,7 +416,7 @@ fn names_must_be_names() {
 }
 
 #[test]
-fn the_owner_is_in_the_bonus_area() {
+fn the_owner_is_in_the_bonus_buffer() {
     for projects in [false, true] {
         in_world(Settings { projects, ..Settings::default() }, async |rq, _, fs| {
             let id = fs.create(rq, &user(USER), ROOT, b"f", &file(0o644)).await.unwrap().object;
@@ -421,14 +425,14 @@ fn the_owner_is_in_the_bonus_area() {
             let owner = owner_of(dnode.bonus_type, dnode.bonus(), dnode.endian).unwrap();
             assert_eq!(owner, Some(Owner { uid: USER.into(), gid: USER.into(), project: 0 }));
             assert_eq!(owner_of(ObjectType::NONE, &[], dnode.endian), Ok(None));
-            // What OpenZFS makes of a file of mode 644: 168 bytes, and eight more with a project.
+            // Size in OpenZFS for a file of mode 644: 168 bytes, with a project 176.
             let has_project = fs.attributes(rq, id).await.unwrap().project.is_some();
             assert_eq!(dnode.bonus_len, if has_project { 176 } else { 168 });
         });
     }
 }
 
-/// A directory of a file system that treats case so.
+/// A directory in a file system with this case sensitivity.
 async fn with_case(rq: &Request, machine: &Machine, fs: &FileSystem, case: u64) -> (Arc<FileSystem>, ObjectId) {
     let set = fs.objects().clone();
     let tx = fs.begin(rq, 0, Purpose::Write).await.unwrap();
@@ -447,10 +451,10 @@ async fn names(rq: &Request, fs: &FileSystem, dir: ObjectId) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn names_that_differ_in_case_are_one_or_two() {
+fn case_sensitivity_of_names() {
     in_world(Settings::default(), async |rq, machine, fs| {
         let root = &Cred::root();
-        // Mixed: both may lead to one file, and nothing is done to make one of the other.
+        // Mixed: both names may be links of one file and stay separate.
         let (mixed, dir) = with_case(rq, machine, &fs, 2).await;
         let id = mixed.create(rq, root, dir, b"name", &file(0o600)).await.unwrap().object;
         mixed.link(rq, root, id, dir, b"NAME").await.unwrap();
@@ -460,7 +464,7 @@ fn names_that_differ_in_case_are_one_or_two() {
             mixed.remove(rq, root, dir, name).await.unwrap();
         }
         mixed.remove_dir(rq, root, ROOT, b"d").await.unwrap();
-        // Insensitive: they are one, and get another spelling; also what is not text.
+        // Insensitive: the names are equal, and a rename changes the spelling, also of names that are not UTF-8.
         let (folded, dir) = with_case(rq, machine, &fs, 1).await;
         for (name, other) in [(&b"name"[..], &b"NaMe"[..]), (b"caf\xe9", b"CAF\xe9")] {
             folded.create(rq, root, dir, name, &file(0o600)).await.unwrap();

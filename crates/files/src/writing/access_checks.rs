@@ -1,35 +1,35 @@
-//! Who may change what. What rights a caller has is decided in [`crate::permission`]; here, which rights a change needs, and
-//! what else forbids it:
+//! Permission checks of modifying operations. [`crate::permission`] computes a caller's rights; this module
+//! determines which rights an operation needs, and what else forbids it:
 //!
 //! ```text
-//!  the file's own flags     immutable, append-only, read-only, not to be unlinked     bind everyone
-//!  the owner                may read and write the contents whatever the mode says
+//!  the file's own flags     immutable, append-only, read-only, not to be unlinked     apply to every user
+//!  the owner                may read and write the contents regardless of the mode
 //! ```
 //!
-//! A caller whose permissions were checked before (`Cred::checked`: the kernel does for a mount) is not checked again,
-//! but for the flags.
+//! A caller whose permissions were checked before (`Cred::checked`, set for kernel mounts) is subject only to the
+//! flags.
 
 use super::node::Node;
 use crate::acl::{Ace, Acl};
 use crate::attributes::FileKind;
 use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
-use crate::permission::{self, EXECUTE, Guarded, READ, WRITE};
+use crate::permission::{self, AccessInfo, EXECUTE, READ, WRITE};
 use weir_format::znode::flag;
 
-/// The rights that a caller has to a file, as bits of [`READ`], [`WRITE`] and [`EXECUTE`].
+/// Rights of a caller on a file as bits of [`READ`], [`WRITE`] and [`EXECUTE`].
 pub(crate) fn granted(cred: &Cred, node: &Node) -> Result<u32, FileError> {
     let (uid, gid) = node.owner();
-    let file = Guarded { is_dir: node.is_dir(), mode: node.mode() as u32, uid, gid, posix: None, acl: None };
+    let file = AccessInfo { is_dir: node.is_dir(), mode: node.mode() as u32, uid, gid, posix: None, acl: None };
     if cred.uid == 0 {
         return Ok(permission::granted(cred, &file));
     }
-    let posix = super::xattrs::listed(node, permission::POSIX_ACCESS)?;
+    let posix = super::xattrs::nvlist_value(node, permission::POSIX_ACCESS)?;
     let acl = match node.has_flag(flag::ACL_TRIVIAL) {
         true => None,
         false => Some(Acl { entries: node.aces()?.iter().map(Ace::of).collect(), trivial: false }),
     };
-    Ok(permission::granted(cred, &Guarded { posix: posix.as_deref(), acl: acl.as_ref(), ..file }))
+    Ok(permission::granted(cred, &AccessInfo { posix: posix.as_deref(), acl: acl.as_ref(), ..file }))
 }
 
 fn need(cred: &Cred, node: &Node, rights: u32) -> Result<(), FileError> {
@@ -43,23 +43,23 @@ fn refuse(node: &Node, flags: u64) -> Result<(), FileError> {
     if node.has_flag(flags) { Err(FileError::NotPermitted { object: node.id }) } else { Ok(()) }
 }
 
-/// Whether the caller is the owner, or may act as if.
+/// Whether the caller is the owner or bypasses owner checks.
 pub(crate) fn is_owner(cred: &Cred, node: &Node) -> bool {
     cred.checked || cred.uid == 0 || cred.uid == node.owner().0
 }
 
-/// Adding a name to a directory.
+/// Checks adding a name to a directory.
 pub(crate) fn add(cred: &Cred, dir: &Node) -> Result<(), FileError> {
     need(cred, dir, WRITE | EXECUTE)?;
     refuse(dir, flag::IMMUTABLE)
 }
 
-/// Passing through a directory, where nothing is changed.
+/// Checks search permission on a directory that is not modified.
 pub(crate) fn pass(cred: &Cred, dir: &Node) -> Result<(), FileError> {
     need(cred, dir, EXECUTE)
 }
 
-/// Another name for a file.
+/// Checks creating a hard link.
 pub(crate) fn link(node: &Node) -> Result<(), FileError> {
     if node.is_dir() {
         return Err(FileError::NotPermitted { object: node.id });
@@ -67,7 +67,7 @@ pub(crate) fn link(node: &Node) -> Result<(), FileError> {
     refuse(node, flag::IMMUTABLE | flag::APPENDONLY)
 }
 
-/// Taking the name of `node` out of `dir`. In a sticky directory only the owners of either may.
+/// Checks removing the name of `node` from `dir`. In a sticky directory only the owner of either may.
 pub(crate) fn remove(cred: &Cred, dir: &Node, node: &Node) -> Result<(), FileError> {
     const STICKY: u64 = 0o1000;
     need(cred, dir, WRITE | EXECUTE)?;
@@ -79,18 +79,18 @@ pub(crate) fn remove(cred: &Cred, dir: &Node, node: &Node) -> Result<(), FileErr
     refuse(node, flag::IMMUTABLE | flag::APPENDONLY | flag::NOUNLINK)
 }
 
-/// Moving a directory to another one: its entry `..` changes.
+/// Checks moving a directory to another one, which changes its `..`.
 pub(crate) fn move_dir(cred: &Cred, node: &Node) -> Result<(), FileError> {
     need(cred, node, WRITE)
 }
 
-/// Reading what a file holds. The owner may whatever the mode says, as with writing.
+/// Checks reading a file. The owner always may, as with writing.
 pub(crate) fn read(cred: &Cred, node: &Node) -> Result<(), FileError> {
     if cred.uid != node.owner().0 { need(cred, node, READ) } else { Ok(()) }
 }
 
-/// Writing to a file, at its end or elsewhere. The owner may whatever the mode says: who has opened the file and then
-/// taken the right away goes on writing.
+/// Checks writing to a file, at its end or elsewhere. The owner always may: a process that opened the file can
+/// continue writing after the mode was changed.
 pub(crate) fn write(cred: &Cred, node: &Node, at_end: bool) -> Result<(), FileError> {
     if cred.uid != node.owner().0 {
         need(cred, node, WRITE)?;
@@ -98,7 +98,7 @@ pub(crate) fn write(cred: &Cred, node: &Node, at_end: bool) -> Result<(), FileEr
     refuse(node, flag::IMMUTABLE | flag::READONLY | if at_end { 0 } else { flag::APPENDONLY })
 }
 
-/// Setting attributes.
+/// Checks setting attributes.
 pub(crate) fn set(cred: &Cred, node: &Node, set: &SetAttributes) -> Result<(), FileError> {
     refuse(node, flag::IMMUTABLE)?;
     let not_permitted = Err(FileError::NotPermitted { object: node.id });
@@ -126,15 +126,17 @@ pub(crate) fn set(cred: &Cred, node: &Node, set: &SetAttributes) -> Result<(), F
     Ok(())
 }
 
-/// Setting flags; `guarded`: those that bind the superuser as well, and that only he sets.
+/// Checks setting flags; `guarded`: the change includes flags that bind the superuser and that only the superuser may
+/// set.
 pub(crate) fn set_flags(cred: &Cred, node: &Node, guarded: bool) -> Result<(), FileError> {
     let superuser = cred.checked || cred.uid == 0;
     let allowed = if guarded { superuser } else { is_owner(cred, node) };
     if allowed { Ok(()) } else { Err(FileError::NotPermitted { object: node.id }) }
 }
 
-/// Setting an extended attribute: those of users need the right to write, `trusted` ones the superuser, lists and other
-/// `system` ones the owner. Users' attributes are for files and directories, and in a sticky directory for its owner.
+/// Checks setting an extended attribute: `user` ones need write permission, `trusted` ones the superuser, ACLs and
+/// other `system` ones the owner. `user` attributes exist only on files and directories, in a sticky directory only
+/// for its owner.
 pub(crate) fn set_xattr(cred: &Cred, node: &Node, name: &[u8]) -> Result<(), FileError> {
     refuse(node, flag::IMMUTABLE | flag::APPENDONLY)?;
     let not_permitted = FileError::NotPermitted { object: node.id };

@@ -1,14 +1,14 @@
-//! What is laid over a directory of the tree: `.`, `..`, `.zfs`, child file systems, snapshots. It is listed first, in an
-//! order that lasts (see [`super::cursor`]).
+//! Synthetic entries of directories: `.`, `..`, `.zfs`, child file systems, snapshots. They are listed first, in a
+//! stable order (see [`super::cursor`]).
 
 use super::cursor::{AFTER_CONTROL, AFTER_PARENT, AFTER_SELF, Position, number_of};
-use super::{Branch, Node, Opened, Tree, TreeEntry};
+use super::{MountedDataset, Node, Opened, Tree, TreeEntry};
 use crate::{FileError, FileKind, Snapdir};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use weir_machine::Request;
 
-/// Members that hang below another one: by the last parts of their names, and by what stands for them in cookies.
+/// Exports mounted in a directory, by the last component of their name and by their ID in cookies.
 #[derive(Default)]
 pub(super) struct Entries {
     pub by_name: BTreeMap<Vec<u8>, u32>,
@@ -25,7 +25,7 @@ impl Entries {
         self.by_name.get(name).copied()
     }
 
-    /// In the order of listings; from the start, or behind one that is or was there.
+    /// The exports in listing order, after the given ID.
     fn after(&self, number: Option<u64>) -> impl Iterator<Item = (u64, &[u8], u32)> {
         let from = number.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.in_order.range((from, Bound::Unbounded));
@@ -34,12 +34,12 @@ impl Entries {
 }
 
 impl Tree {
-    /// The entries behind a place that no ZAP holds: `.`, `..`, `.zfs`, child file systems, snapshots.
-    pub(super) async fn laid_over(
+    /// Lists the synthetic entries after a position: `.`, `..`, `.zfs`, child file systems, snapshots.
+    pub(super) async fn list_synthetic(
         &self,
         rq: &Request,
         node: Node,
-        branch: &Branch,
+        branch: &MountedDataset,
         after: Position,
         max: usize,
         out: &mut Vec<TreeEntry>,
@@ -52,7 +52,8 @@ impl Tree {
         let at = |object| Node { branch: node.branch, object };
         let mut enter = |name: &[u8], node, place: Position| {
             if out.len() < max {
-                let (name, kind) = (name.to_vec(), Some(FileKind::Directory));
+                let name = name.to_vec();
+                let kind = Some(FileKind::Directory);
                 out.push(TreeEntry { name, node, kind, cookie: place.cookie() });
             }
         };
