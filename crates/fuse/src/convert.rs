@@ -77,13 +77,22 @@ pub(crate) fn new_kind(mode: u32, rdev: u32) -> Option<NewKind> {
     }
 }
 
-/// Converts system time to nanoseconds since 1970.
+/// Nanoseconds since 1970 of a time that `fuser` decoded from a SETATTR request.
+///
+/// The kernel sends whole seconds, rounded down, and nanoseconds from 0 to 999,999,999 to be added to them. For negative
+/// seconds `fuser` 0.18.0 (`src/time.rs`, `system_time_from_time`) subtracts the nanoseconds: -2 s and 250,000,000 ns arrive
+/// as -2.25 s, not as -1.75 s. The whole seconds of the result are still those of the request, so the nanoseconds can be
+/// added to them here. `Cargo.toml` pins that version.
 fn nanoseconds(time: SystemTime) -> i128 {
-    let ns = |distance: Duration| i128::try_from(distance.as_nanos()).unwrap_or(i128::MAX);
     match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => ns(after),
-        Err(error) => -ns(error.duration()),
+        Ok(after) => whole_ns(after) + i128::from(after.subsec_nanos()),
+        Err(error) => i128::from(error.duration().subsec_nanos()) - whole_ns(error.duration()),
     }
+}
+
+/// The whole seconds of a distance, in nanoseconds.
+fn whole_ns(distance: Duration) -> i128 {
+    i128::from(distance.as_secs()) * 1_000_000_000
 }
 
 /// Converts the arguments of `setattr`.
@@ -195,11 +204,25 @@ mod tests {
 
     #[test]
     fn times_and_devices_round_trip() {
-        for ns in [0, 1, -1, 1_500_000_000_000_000_001, -1_250_000_000] {
+        for ns in [0, 1, -1_000_000_000, 1_500_000_000_000_000_001] {
             assert_eq!(nanoseconds(time(ns)), ns);
         }
         for (major, minor) in [(8, 1), (259, 1_000), (4_095, 1_048_575)] {
             assert_eq!(device_parts(device(major, minor)), (major, minor));
+        }
+    }
+
+    #[test]
+    fn times_before_1970_with_a_fraction_are_set_as_the_kernel_sent_them() {
+        // What fuser 0.18.0 makes of the seconds and nanoseconds of a request.
+        let decoded = |seconds: i64, ns: u32| match u64::try_from(seconds) {
+            Ok(after) => UNIX_EPOCH + Duration::new(after, ns),
+            Err(_) => UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), ns),
+        };
+        for (seconds, ns) in [(-2, 250_000_000), (-1, 999_999_999), (-1, 0), (0, 1), (-2_208_988_800, 1), (7, 5)] {
+            let wanted = i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+            let set = set_attributes(None, None, None, None, None, Some(TimeOrNow::SpecificTime(decoded(seconds, ns))));
+            assert_eq!(set.mtime, Some(SetTime::At(wanted)), "{seconds} s, {ns} ns");
         }
     }
 

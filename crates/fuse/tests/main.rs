@@ -192,6 +192,31 @@ fn files_are_created_written_and_modified() {
 }
 
 #[test]
+fn times_before_1970_with_a_fraction_survive_utimens_and_getattr() {
+    let machine = Production::default().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mounted) = mounted_tree(&machine, writable_tree(), dir.path(), true) else { return };
+    let path = dir.path().join("old");
+    let file = std::fs::File::create(&path).unwrap();
+    // 1969-12-31 23:59:58.250 and a second before 1900, among others.
+    for (seconds, ns) in
+        [(-2, 250_000_000), (-1, 1), (-2_208_988_801, 999_999_999), (-5, 0), (0, 7), (1_700_000_000, 3)]
+    {
+        let whole = Duration::from_secs(i64::unsigned_abs(seconds));
+        let second = if seconds < 0 { std::time::UNIX_EPOCH - whole } else { std::time::UNIX_EPOCH + whole };
+        let time = second + Duration::from_nanos(ns);
+        file.set_times(std::fs::FileTimes::new().set_modified(time).set_accessed(time)).unwrap();
+        // The attributes are those of the server's reply to SETATTR.
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!((found.mtime(), found.mtime_nsec() as u64), (seconds, ns));
+        assert_eq!((found.atime(), found.atime_nsec() as u64), (seconds, ns));
+    }
+    drop(file);
+    mounted.unmounter().unmount().unwrap();
+    mounted.join().unwrap();
+}
+
+#[test]
 fn names_are_created_renamed_and_removed() {
     use rustix::fs::{CWD, FileType, Mode, RenameFlags};
     let machine = Production::default().build().unwrap();
