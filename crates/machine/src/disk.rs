@@ -104,6 +104,16 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// Whether a path could not be opened because no file descriptor was left, in this process (EMFILE) or in the machine
+    /// (ENFILE). It says nothing about the device.
+    pub fn lacks_descriptors(&self) -> bool {
+        /// `ENFILE` and `EMFILE` of every Unix.
+        const NONE_LEFT: [i32; 2] = [23, 24];
+        matches!(self, DiskError::Open { errno, .. } if NONE_LEFT.contains(errno))
+    }
+}
+
 /// The buffers of a read, in the order of their bytes.
 pub type Bufs = SmallVec<[Buf; 1]>;
 

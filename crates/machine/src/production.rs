@@ -12,6 +12,7 @@
 use crate::compute::{Compute, ComputePool};
 use crate::entropy::{Entropy, EntropySource};
 use crate::memory::Memory;
+use crate::real::descriptors;
 use crate::real::heap_trim::{MallocTrimmer, configure_malloc};
 use crate::real::ring::thread_local_ring;
 use crate::real::submit_batch::Batched;
@@ -36,6 +37,16 @@ pub enum BuildError {
     /// The task runtime could not be started.
     #[error("cannot start the task runtime: {0}")]
     Runtime(std::io::Error),
+    /// Too few files may be open.
+    #[error(
+        "cannot start the task runtime: {source}; the limit of open files is {limit}: raise it (ulimit -n, LimitNOFILE=)"
+    )]
+    Descriptors {
+        /// The soft limit of open files, which was raised to the hard limit before.
+        limit: u64,
+        /// EMFILE or ENFILE.
+        source: std::io::Error,
+    },
     /// io_uring was requested explicitly and is not available.
     #[error("io_uring is not available here: {0}")]
     Uring(std::io::Error),
@@ -110,7 +121,7 @@ impl Production {
         self
     }
 
-    /// Builds the machine.
+    /// Builds the machine. Raises the soft limit of open files of this process to the hard limit.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -118,6 +129,8 @@ impl Production {
         if let Some((name, value, expected)) = self.setting {
             return Err(BuildError::Setting { name, value, expected });
         }
+        let limit = descriptors::raise_limit();
+        descriptors::probe().map_err(|source| BuildError::Descriptors { limit, source })?;
         configure_malloc();
         let pool = BufPool::prefaulting(self.read_pool_bytes);
         let disks = RealDisks::new(self.backend, self.direct, pool.clone()).map_err(BuildError::Uring)?;

@@ -81,8 +81,9 @@ pub struct Scan {
 /// Looks at `paths`: folders (not below them) and devices.
 ///
 /// # Errors
-/// [`PoolError::Disk`] for a path that does not exist or cannot be opened. Devices inside a folder that cannot be opened
-/// or read are listed in [`Scan::faults`].
+/// [`PoolError::Disk`] for a path that does not exist or cannot be opened, and for any device if no file descriptor is left:
+/// a pool without that device would look damaged. Devices inside a folder that cannot be opened or read for other reasons
+/// are listed in [`Scan::faults`].
 pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolError> {
     let mut named = Vec::new();
     let mut inside = Vec::new();
@@ -105,6 +106,9 @@ pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolErro
         match result {
             Ok(devices) => out.devices.extend(devices),
             Err(error) if must => return Err(error),
+            Err(PoolError::Disk { path, source }) if source.lacks_descriptors() => {
+                return Err(PoolError::Disk { path, source });
+            }
             Err(PoolError::Disk { source, .. }) => out.faults.push((path.clone(), source.to_string())),
             Err(error) => out.faults.push((path.clone(), error.to_string())),
         }
@@ -139,4 +143,37 @@ pub async fn probe(machine: &Machine, path: &Path) -> Result<Vec<Device>, PoolEr
         out.push(Device { path: path.to_owned(), partition: None, disk, labels });
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_machine::Production;
+
+    /// Disks of which one cannot be opened, with this error number.
+    struct Failing(i32);
+
+    impl weir_machine::Disks for Failing {
+        fn scan(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
+            Ok(vec![dir.join("d0")])
+        }
+
+        fn open(&self, path: &Path, _: Access) -> Result<Arc<dyn Disk>, DiskError> {
+            Err(DiskError::Open { path: path.into(), errno: self.0 })
+        }
+    }
+
+    #[test]
+    fn a_device_that_lacks_a_descriptor_does_not_count_as_missing() {
+        let scanned = |errno| {
+            let machine = Machine { disks: Arc::new(Failing(errno)), ..Production::default().build().unwrap() };
+            machine.block_on(scan(&machine, &["/pool".into()]))
+        };
+        // EIO is the device's own failure.
+        assert_eq!(scanned(5).unwrap().faults.len(), 1);
+        for errno in [23, 24] {
+            let error = scanned(errno).unwrap_err().to_string();
+            assert!(error.contains("/pool/d0") && error.contains("oo many open files"), "{error}");
+        }
+    }
 }

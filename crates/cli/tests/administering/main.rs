@@ -76,6 +76,42 @@ fn check(folder: &Path) {
     assert!(out.status.success() && text.contains("No leaks"), "zdb: {text}{}", String::from_utf8_lossy(&out.stderr));
 }
 
+/// Runs a shell line with `weir` as `$0` in the lab.
+fn shell(lab: &Lab, line: &str) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", line, env!("CARGO_BIN_EXE_weir")]).stdin(Stdio::null()).current_dir(lab.0.path());
+    command.env("WEIR_POOL_DIRS", lab.0.path()).env("XDG_RUNTIME_DIR", lab.0.path()).output().unwrap()
+}
+
+#[test]
+fn too_few_open_files_are_a_clear_error_and_no_panic() {
+    let lab = Lab::new();
+    for command in ["zpool list", "serve p", "mount p m", "demo --once"] {
+        let out = shell(&lab, &format!("ulimit -n 8; exec \"$0\" {command}"));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{command}: {said}");
+        assert!(said.contains("ulimit -n") && said.contains("open files is 8"), "{command}: {said}");
+        assert!(!said.contains("panicked") && said.lines().count() == 1, "{command}: {said}");
+    }
+    // A soft limit alone is raised.
+    let out = shell(&lab, "ulimit -Sn 8; exec \"$0\" zpool list -H -o name");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "p\n", "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn a_device_for_which_no_descriptor_is_left_is_not_reported_missing() {
+    let lab = Lab::new();
+    for i in 0..40 {
+        std::fs::hard_link(lab.path("d0"), lab.path(&format!("link{i}"))).unwrap();
+    }
+    // Enough to start with, and not for all of the images.
+    let out = shell(&lab, "ulimit -n 60; exec \"$0\" zpool status p");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("oo many open files"), "{said}");
+    assert!(!String::from_utf8_lossy(&out.stdout).contains("UNAVAIL"), "{}", String::from_utf8_lossy(&out.stdout));
+}
+
 #[test]
 fn a_server_does_what_administrators_ask() {
     let lab = Lab::new();

@@ -18,6 +18,7 @@
 //! retry, after which the target uses only buffered I/O. Unaligned memory of a write with an aligned range is copied
 //! to aligned memory first.
 
+pub(crate) mod descriptors;
 pub(crate) mod heap_trim;
 pub(crate) mod ring;
 pub(crate) mod submit_batch;

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "ioctl, statx and fallocate")]
 
+use super::descriptors::none_left;
 use crate::disk::{Access, Geometry};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -66,7 +67,13 @@ impl Target {
         };
         // A second exclusive open of a device would fail: reopen the open descriptor through /proc.
         let again = format!("/proc/self/fd/{}", buffered.as_raw_fd());
-        let direct = if direct { options.custom_flags(libc::O_DIRECT).open(again).ok() } else { None };
+        let direct = match direct.then(|| options.custom_flags(libc::O_DIRECT).open(again)) {
+            Some(Ok(file)) => Some(file),
+            // Without descriptors the device would be slower for as long as it is open, and nothing would say why.
+            Some(Err(error)) if none_left(errno(&error)) => return Err(error),
+            // The file system has no direct access.
+            Some(Err(_)) | None => None,
+        };
         let direct = direct.and_then(|file| {
             let (offset_align, memory_align) = direct_alignment(&file, u64::from(geometry.sector_bytes))?;
             Some(Direct { file, offset_align, memory_align, usable: AtomicBool::new(true) })
