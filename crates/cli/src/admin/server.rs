@@ -1,11 +1,14 @@
 //! The side that has the pool open.
 //!
-//! Bounds: [`MOST`] connections at a time; [`PATIENCE`] for a call to arrive and for a client to take what it is told. A
-//! command whose client left goes on to its end, or to where it looks whether anybody listens ([`Call::is_gone`]).
+//! Bounds: [`MOST_COMMANDS`] commands at a time; further ones wait. [`MOST_IDLE`] connections that have sent no command: they
+//! take no place of a command, one more closes the oldest, and each is closed after [`CALL_TIMEOUT`]. [`WRITE_TIMEOUT`] for a
+//! client to take a frame. A command whose client left goes on to its end, or to where it looks whether the client is there
+//! ([`Call::is_gone`]).
 
 use super::{Held, own_socket};
 use crate::call::{Call, Input, Said};
 use crate::failure::Failure;
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,20 +17,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use weir_daemon::admin::{Caller, Frame, HEADER_BYTES};
 
-/// Connections at a time; further ones wait.
-const MOST: usize = 32;
-/// How long a client may take to call, and to read.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Commands that run at a time; further ones wait for one of them to end.
+const MOST_COMMANDS: usize = 64;
+/// Connections that have sent no command yet; one more closes the oldest of them.
+const MOST_IDLE: usize = 128;
+/// Time for a command to arrive on a connection.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a client to take a frame.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after a connection could not be accepted, as where no file descriptor is left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that is listened on. Dropped, it is gone.
 pub struct Door {
     path: PathBuf,
     stop: watch::Sender<bool>,
-    room: Arc<Semaphore>,
+    commands: Arc<Semaphore>,
 }
 
 impl Drop for Door {
@@ -52,52 +61,70 @@ impl Door {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&path, mode).map_err(failed)?;
         let (stop, stopped) = watch::channel(false);
-        let room = Arc::new(Semaphore::new(MOST));
-        drop(held.machine.tasks.spawn(accept(listener, held.clone(), room.clone(), stopped)));
-        Ok(Door { path, stop, room })
+        let commands = Arc::new(Semaphore::new(MOST_COMMANDS));
+        drop(held.machine.tasks.spawn(accept(listener, held.clone(), commands.clone(), stopped)));
+        Ok(Door { path, stop, commands })
     }
 
     /// Takes no more commands, and returns when those under way have been answered.
     pub async fn close(self) {
         let _ = self.stop.send(true);
-        // Whoever does not read is not waited for.
-        let _ = timeout(PATIENCE, self.room.acquire_many(MOST as u32)).await;
+        // Not longer for a client that does not read.
+        let _ = timeout(WRITE_TIMEOUT, self.commands.acquire_many(MOST_COMMANDS as u32)).await;
     }
 }
 
-async fn accept(listener: UnixListener, held: Arc<Held>, room: Arc<Semaphore>, mut stopped: watch::Receiver<bool>) {
+async fn accept(listener: UnixListener, held: Arc<Held>, commands: Arc<Semaphore>, mut stopped: watch::Receiver<bool>) {
+    // Of connections that have sent no command, the oldest first. Dropping one closes its connection.
+    let mut idle: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
-        let stream = tokio::select! {
+        let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stopped.wait_for(|stop| *stop) => return,
         };
-        let stream = match stream {
+        let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an administrator");
-                tokio::task::yield_now().await;
+                tracing::warn!(%error, "cannot accept an administrator's connection");
+                held.machine.clock.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let (held, machine) = (held.clone(), held.machine.clone());
-        drop(machine.tasks.spawn(async move {
-            if let Err(error) = connection(stream, held).await {
+        idle.retain(|connection| !connection.is_closed());
+        if idle.len() >= MOST_IDLE {
+            idle.pop_front();
+        }
+        let (is_idle, closed) = oneshot::channel();
+        idle.push_back(is_idle);
+        debug_assert!(idle.len() <= MOST_IDLE, "idle connections are bounded");
+        let connection = connection(stream, held.clone(), commands.clone(), closed);
+        drop(held.machine.tasks.spawn(async move {
+            if let Err(error) = connection.await {
                 tracing::debug!(%error, "an administrator's connection ended");
             }
-            drop(permit);
         }));
     }
 }
 
-async fn connection(stream: UnixStream, held: Arc<Held>) -> io::Result<()> {
+/// Carries out the one command of a connection. `closed` resolves if the connection is to be closed because it is idle.
+async fn connection(
+    stream: UnixStream,
+    held: Arc<Held>,
+    commands: Arc<Semaphore>,
+    mut closed: oneshot::Receiver<()>,
+) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     let own = rustix::process::geteuid().as_raw();
     if peer.uid() != own && peer.uid() != 0 {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied));
     }
     let (mut read, mut write) = stream.into_split();
-    let caller = match timeout(PATIENCE, read_frame(&mut read)).await? {
+    let first = tokio::select! {
+        first = timeout(CALL_TIMEOUT, read_frame(&mut read)) => first?,
+        _ = &mut closed => return Err(io::Error::from(io::ErrorKind::TimedOut)),
+    };
+    drop(closed);
+    let caller = match first {
         Ok(Frame::Call(caller)) => Caller { ids: (peer.uid(), peer.gid()), ..caller },
         Ok(_) => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         Err(error) => {
@@ -105,6 +132,8 @@ async fn connection(stream: UnixStream, held: Arc<Held>) -> io::Result<()> {
             return write_frame(&mut write, &Frame::End(1)).await;
         }
     };
+    // It is given back when the command has been answered.
+    let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (to, mut from) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -172,5 +201,5 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame
 
 /// Writes one frame, to somebody who takes it in time.
 pub async fn write_frame(to: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
-    timeout(PATIENCE, to.write_all(&frame.encode())).await?
+    timeout(WRITE_TIMEOUT, to.write_all(&frame.encode())).await?
 }

@@ -76,6 +76,33 @@ fn check(folder: &Path) {
     assert!(out.status.success() && text.contains("No leaks"), "zdb: {text}{}", String::from_utf8_lossy(&out.stderr));
 }
 
+#[test]
+fn forty_idle_connections_of_administrators_delay_no_command() {
+    use std::os::unix::net::UnixStream;
+    let lab = Lab::new();
+    let mut server = lab.serve();
+    let socket = lab.path(&format!("weir/{}.sock", server.id()));
+    let idle: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    assert!(lab.ok("zfs list -H -o name").contains('p'));
+    // If the command had waited for them, the server would have closed them before it.
+    for mut connection in &idle {
+        connection.set_nonblocking(true).unwrap();
+        let error = std::io::Read::read(&mut connection, &mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    }
+    // Far more of them close the oldest, and the newest have their place.
+    let more: Vec<UnixStream> = (0..400).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    assert!(lab.ok("zfs list -H -o name").contains('p'));
+    let mut oldest = &idle[0];
+    oldest.set_nonblocking(false).unwrap();
+    oldest.set_read_timeout(Some(std::time::Duration::from_secs(50))).unwrap();
+    assert_eq!(std::io::Read::read(&mut oldest, &mut [0]).unwrap(), 0, "it was closed");
+    drop(more);
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+}
+
 /// Runs a shell line with `weir` as `$0` in the lab.
 fn shell(lab: &Lab, line: &str) -> Output {
     let mut command = Command::new("sh");
