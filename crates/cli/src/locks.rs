@@ -1,14 +1,28 @@
 //! One process at a time writes a pool: each locks its devices (`flock`) for as long as it has it open.
 //!
-//! The lock is on the files, not in a file beside them, so it holds whatever folder and name a pool is opened by, and it
-//! ends with the process however that ends. Readers take none: they see the last transaction group that was synced.
+//! The lock is on the files, not in a file beside them, so it holds for every path, link and bind mount that leads to them,
+//! and it ends with the process however that ends. Readers take none: they see the last transaction group that was synced.
 //! Commands name the process in the way.
+//!
+//! A loop device and the file behind it are the same storage, so both are locked:
+//!
+//! ```text
+//!   named                                   locked
+//!   a file                                  the file, exclusively
+//!   a loop device of a whole file           the device and the file, exclusively
+//!   a partition of a loop device, or a      the device exclusively, the file shared, and of the file the range of bytes
+//!   loop device of a part of a file         that the device shows (an open file description lock)
+//! ```
+//!
+//! So two parts of one file may belong to two processes, and a part and the whole may not. The same device under two device
+//! nodes is kept to one writer by the kernel (`O_EXCL`). Source: Linux `Documentation/ABI/testing/sysfs-block-loop`, `fcntl(2)`.
 
 use crate::failure::Failure;
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use weir_machine::lock_part;
 
 /// What makes a file or device the same under any path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,13 +32,60 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of what is at a path.
+    /// That of what is at a path; of a loop device that shows a whole file, the file's.
     pub fn of(path: &Path) -> Option<Self> {
-        std::fs::metadata(path).ok().map(|metadata| Self::in_metadata(&metadata))
+        let metadata = std::fs::metadata(path).ok()?;
+        match Backing::of(&metadata, Path::new("/sys/dev/block")) {
+            Some(Backing { part: None, file }) => std::fs::metadata(file).ok().map(|file| Self::in_metadata(&file)),
+            _ => Some(Self::in_metadata(&metadata)),
+        }
     }
 
     fn in_metadata(metadata: &std::fs::Metadata) -> Self {
         Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// The file behind a loop device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Backing {
+    file: PathBuf,
+    /// First byte and length in bytes of what the device shows of the file; `None` if it shows the whole file.
+    part: Option<(u64, u64)>,
+}
+
+impl Backing {
+    /// The file behind what has this metadata, if that is a loop device or a partition of one. `devices` is
+    /// `/sys/dev/block`, which names each block device by its numbers.
+    fn of(metadata: &std::fs::Metadata, devices: &Path) -> Option<Self> {
+        if !metadata.file_type().is_block_device() {
+            return None;
+        }
+        let number = metadata.rdev();
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        Self::in_folder(&std::fs::canonicalize(devices.join(format!("{major}:{minor}"))).ok()?)
+    }
+
+    /// From a block device's folder in `/sys`. That of a partition is inside that of its device.
+    fn in_folder(folder: &Path) -> Option<Self> {
+        const SECTOR_BYTES: u64 = 512;
+        let text = |folder: &Path, name: &str| {
+            std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim_end_matches('\n').to_owned())
+        };
+        let number = |folder: &Path, name: &str| text(folder, name)?.trim().parse::<u64>().ok();
+        let is_partition = folder.join("partition").exists();
+        let device = if is_partition { folder.parent()? } else { folder };
+        let file = PathBuf::from(text(device, "loop/backing_file")?);
+        let offset_bytes = number(device, "loop/offset").unwrap_or(0);
+        let limit_bytes = number(device, "loop/sizelimit").unwrap_or(0);
+        let size_bytes = number(folder, "size")?.saturating_mul(SECTOR_BYTES);
+        let part = if is_partition {
+            let start_bytes = number(folder, "start")?.saturating_mul(SECTOR_BYTES);
+            Some((offset_bytes.saturating_add(start_bytes), size_bytes))
+        } else {
+            (offset_bytes != 0 || limit_bytes != 0).then_some((offset_bytes, size_bytes))
+        };
+        Some(Backing { file, part })
     }
 }
 
@@ -41,7 +102,7 @@ impl Locks {
     }
 }
 
-/// Locks devices. What cannot be opened is left to whoever needs it.
+/// Locks devices. What cannot be opened is left to whatever needs it.
 ///
 /// # Errors
 /// One line that names the process that has one of them.
@@ -49,23 +110,62 @@ pub fn lock(pool: &str, mut paths: Vec<PathBuf>) -> Result<Locks, Failure> {
     // In one order, so that of two processes one gets them all.
     paths.sort();
     paths.dedup();
-    let mut files = Vec::new();
+    let mut locks = Locks { files: Vec::new() };
     for path in paths {
         let Ok(file) = File::open(&path) else { continue };
-        match file.try_lock() {
-            Ok(()) => files.push(file),
+        let backing = file.metadata().ok().and_then(|metadata| Backing::of(&metadata, Path::new("/sys/dev/block")));
+        locks.add(pool, &path, file, How::Alone)?;
+        if let Some(Backing { file: behind, part }) = backing {
+            locks.add_backing(pool, &behind, part)?;
+        }
+    }
+    Ok(locks)
+}
+
+/// How a file is locked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Alone,
+    Shared,
+}
+
+impl Locks {
+    /// Locks a file or device.
+    fn add(&mut self, pool: &str, path: &Path, file: File, how: How) -> Result<(), Failure> {
+        let locked = match how {
+            How::Alone => file.try_lock(),
+            How::Shared => file.try_lock_shared(),
+        };
+        match locked {
+            Ok(()) => self.files.push(file),
             Err(TryLockError::WouldBlock) => {
-                return Err(Failure::busy(format!("cannot open '{pool}': {}", in_the_way(&path))));
+                return Err(Failure::busy(format!("cannot open '{pool}': {}", in_the_way(path))));
             }
             Err(TryLockError::Error(error)) => {
                 return Err(Failure::failed(format!("cannot lock {}: {error}", path.display())));
             }
         }
+        Ok(())
     }
-    Ok(Locks { files })
-}
 
-/// Who has a device.
+    /// Locks the file behind a loop device, or the part of it that the device shows.
+    fn add_backing(&mut self, pool: &str, path: &Path, part: Option<(u64, u64)>) -> Result<(), Failure> {
+        // A file that was deleted, or is in another mount namespace, has no path here that another process could name.
+        let Ok(file) = File::options().read(true).write(true).open(path).or_else(|_| File::open(path)) else {
+            return Ok(());
+        };
+        let Some((offset, len)) = part else { return self.add(pool, path, file, How::Alone) };
+        match lock_part(&file, offset, len) {
+            Ok(()) => self.add(pool, path, file, How::Shared),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let bytes = format!("bytes {offset} to {} of {}", offset.saturating_add(len), path.display());
+                Err(Failure::busy(format!("cannot open '{pool}': another device with {bytes} is in use")))
+            }
+            Err(error) => Err(Failure::failed(format!("cannot lock a part of {}: {error}", path.display()))),
+        }
+    }
+}
+/// The process that has a device, in words.
 fn in_the_way(path: &Path) -> String {
     let Some(pid) = holder_of(path) else { return format!("another process is writing to {}", path.display()) };
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -105,6 +205,111 @@ fn locked() -> Vec<(u32, Identity)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_and_names_lead_to_the_same_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("disk"), b"x").unwrap();
+        std::fs::hard_link(path("disk"), path("hard")).unwrap();
+        std::os::unix::fs::symlink(path("disk"), path("soft")).unwrap();
+        let first = lock("p", vec![path("disk")]).unwrap();
+        for name in ["hard", "soft"] {
+            assert!(lock("p", vec![path(name)]).unwrap_err().is_busy(), "{name}");
+            assert!(Identity::of(&path(name)).is_some_and(|identity| first.identities().contains(&identity)), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_file_behind_a_loop_device_is_read_from_its_folder_in_sys() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("loop7/size", "524288\n");
+        assert_eq!(Backing::in_folder(&dir.path().join("loop7")), None, "no file is behind it");
+        put("loop7/loop/backing_file", "/images/my disk\n");
+        put("loop7/loop/offset", "0\n");
+        put("loop7/loop/sizelimit", "0\n");
+        put("loop7/loop7p2/partition", "2\n");
+        put("loop7/loop7p2/start", "2048\n");
+        put("loop7/loop7p2/size", "4096\n");
+        let of = |name: &str| Backing::in_folder(&dir.path().join(name)).unwrap();
+        let file = PathBuf::from("/images/my disk");
+        assert_eq!(of("loop7"), Backing { file: file.clone(), part: None });
+        assert_eq!(of("loop7/loop7p2"), Backing { file: file.clone(), part: Some((2048 * 512, 4096 * 512)) });
+        put("loop7/loop/offset", "4096\n");
+        assert_eq!(of("loop7"), Backing { file: file.clone(), part: Some((4096, 524_288 * 512)) });
+        assert_eq!(of("loop7/loop7p2"), Backing { file, part: Some((4096 + 2048 * 512, 4096 * 512)) });
+    }
+
+    #[test]
+    fn parts_of_one_file_may_have_two_processes_and_a_part_and_the_whole_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        let behind = |part| {
+            let mut locks = Locks { files: Vec::new() };
+            locks.add_backing("p", &path, part).map(|()| locks)
+        };
+        let first = behind(Some((0, 4096))).unwrap();
+        let second = behind(Some((4096, 4096))).unwrap();
+        assert!(behind(Some((4095, 512))).unwrap_err().line.contains("bytes 4095 to 4607"));
+        assert!(behind(None).unwrap_err().is_busy() && lock("p", vec![path.clone()]).unwrap_err().is_busy());
+        drop((first, second));
+        let whole = behind(None).unwrap();
+        assert!(behind(Some((0, 4096))).unwrap_err().is_busy());
+        drop(whole);
+    }
+
+    /// A loop device that is taken apart with this.
+    struct Loop(PathBuf);
+
+    impl Loop {
+        /// `None` with one line where there are none.
+        fn new(words: &[&str], file: &Path) -> Option<Loop> {
+            let out = std::process::Command::new("losetup").args(["-f", "--show"]).args(words).arg(file).output();
+            match out {
+                Ok(out) if out.status.success() => Some(Loop(String::from_utf8(out.stdout).unwrap().trim().into())),
+                _ => {
+                    eprintln!("skipped: no loop devices here");
+                    None
+                }
+            }
+        }
+    }
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            // One that stays is the machine's, and harms no test.
+            let _ = std::process::Command::new("losetup").arg("-d").arg(&self.0).output();
+        }
+    }
+
+    #[test]
+    fn a_loop_device_over_a_file_that_is_open_is_the_same_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+        let Some(whole) = Loop::new(&[], &path) else { return };
+        assert_eq!(Identity::of(&whole.0), Identity::of(&path));
+        let first = lock("p", vec![path.clone()]).unwrap();
+        assert!(lock("p", vec![whole.0.clone()]).unwrap_err().is_busy(), "the file is open");
+        drop(first);
+        let second = lock("p", vec![whole.0.clone()]).unwrap();
+        assert!(lock("p", vec![path.clone()]).unwrap_err().is_busy(), "the loop device is open");
+        assert!(Identity::of(&path).is_some_and(|identity| second.identities().contains(&identity)));
+        drop(second);
+        let Some(part) = Loop::new(&["-o", "1048576", "--sizelimit", "4194304"], &path) else { return };
+        let third = lock("p", vec![part.0.clone()]).unwrap();
+        for other in [&path, &whole.0] {
+            assert!(lock("p", vec![other.clone()]).unwrap_err().is_busy(), "{}", other.display());
+        }
+        drop(third);
+        assert!(lock("p", vec![path]).is_ok());
+    }
 
     #[test]
     fn a_second_one_is_told_who_is_in_the_way() {
