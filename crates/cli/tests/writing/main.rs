@@ -57,6 +57,45 @@ impl Lab {
 }
 
 #[test]
+fn create_and_add_overwrite_no_contents_unless_forced() {
+    let lab = Lab::new(6);
+    let path = |name: &str| lab.dir.path().join(name);
+    let write = |name: &str, at: u64, bytes: &[u8]| {
+        let file = std::fs::File::options().write(true).open(path(name)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).unwrap();
+    };
+    write("d0", 1080, b"\x53\xef");
+    write("d1", 300 << 10, b"a line of a diary");
+    write("d2", (128 << 20) - 7, b"the end");
+    let kept: Vec<Vec<u8>> = ["d0", "d1", "d2"].map(|name| std::fs::read(path(name)).unwrap()).to_vec();
+    for (line, what) in [
+        ("zpool create t D0", "ext4"),
+        ("zpool create t D1", "data of an unknown kind"),
+        ("zpool create t D3 log D2", "data of an unknown kind"),
+        ("zpool create t D3 cache D1", "data of an unknown kind"),
+    ] {
+        let (code, said) = lab.fails(line);
+        assert!(code == 1 && said.contains(what) && said.contains("-f"), "{line}: {said}");
+    }
+    lab.ok("zpool create t D3");
+    for line in ["zpool add t D1", "zpool add t log D2", "zpool add t spare D0"] {
+        let (code, said) = lab.fails(line);
+        assert!(code == 1 && said.contains("-f"), "{line}: {said}");
+    }
+    for (name, bytes) in ["d0", "d1", "d2"].iter().zip(&kept) {
+        assert!(std::fs::read(path(name)).unwrap() == *bytes, "{name} was changed");
+    }
+    lab.ok("zpool add -f t D1");
+    // Labels of a destroyed pool, and those that were cleared, count as nothing.
+    lab.ok("zpool create u D4");
+    lab.ok("zpool destroy u");
+    lab.ok("zpool create u D4");
+    lab.ok("zpool create v D5");
+    lab.ok("zpool labelclear -f D5");
+    lab.ok("zpool create v D5");
+}
+
+#[test]
 fn a_pool_lives_from_creation_to_destruction() {
     let lab = Lab::new(8);
     let plan = lab.ok("zpool create -n p raidz2 D0 D1 D2 D3 D4 D5 log D6");

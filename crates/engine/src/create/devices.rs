@@ -1,11 +1,12 @@
-//! The devices of a new pool: opened for writing, and checked for being somebody's already.
+//! The devices of a new pool: opened for writing, and checked for contents that would be lost.
 
 use super::layout::Size;
 use super::{CreateOptions, NewLeaf, foreign};
 use crate::labels::Leaf;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_machine::{Access, Disk, Machine};
+use weir_format::label::{LABEL_BYTES, LABELS, MIN_DEVICE_BYTES, label_offset};
+use weir_machine::{Access, Disk, DiskError, Machine};
 use weir_pool::assemble::state;
 use weir_pool::error::PoolError;
 use weir_pool::gpt;
@@ -66,12 +67,16 @@ async fn open(machine: &Machine, leaf: &NewLeaf, force: bool) -> Result<Opened, 
     Ok(Opened { path, disk })
 }
 
-/// Who uses a device, in words; `None` if nobody does.
+/// What a device holds that a new pool would overwrite, in words; `None` if that is nothing.
+///
+/// # Errors
+/// [`PoolError::Disk`] if the device cannot be read.
 pub async fn owner(disk: &Arc<dyn Disk>, leaf: &NewLeaf) -> Result<Option<String>, PoolError> {
-    if disk.geometry().size_bytes < weir_format::label::MIN_DEVICE_BYTES {
+    if disk.geometry().size_bytes < MIN_DEVICE_BYTES {
         return Ok(None);
     }
     let labels = label::read(disk).await;
+    let mut was_destroyed = false;
     if let Some(list) = labels.best() {
         let name = list.get_str("name").unwrap_or("?");
         let pool = match list.get_u64("state") {
@@ -84,14 +89,34 @@ pub async fn owner(disk: &Arc<dyn Disk>, leaf: &NewLeaf) -> Result<Option<String
         if pool.is_some() {
             return Ok(pool);
         }
+        was_destroyed = list.get_u64("state") == Some(state::DESTROYED);
     }
     let partitions = gpt::partitions(disk, &leaf.path).await?;
     if !partitions.is_empty() {
         return Ok(Some("has a partition table".into()));
     }
-    let front = disk.read(0, foreign::FRONT_BYTES).await;
-    let front = front.map_err(|source| PoolError::Disk { path: leaf.path.clone(), source })?;
-    Ok(foreign::what(front.as_ref()).map(|what| format!("seems to hold {what}")))
+    let failed = |source| PoolError::Disk { path: leaf.path.clone(), source };
+    let front = disk.read(0, foreign::FRONT_BYTES).await.map_err(failed)?;
+    if let Some(what) = foreign::what(front.as_ref()) {
+        return Ok(Some(format!("seems to hold {what}")));
+    }
+    if leaf.is_file && !was_destroyed && has_data(disk).await.map_err(failed)? {
+        return Ok(Some("holds data of an unknown kind".into()));
+    }
+    Ok(None)
+}
+
+/// Whether a byte where the four labels go is not zero.
+async fn has_data(disk: &Arc<dyn Disk>) -> Result<bool, DiskError> {
+    let size_bytes = disk.geometry().size_bytes;
+    for label in 0..LABELS {
+        let Some(offset) = label_offset(label, size_bytes) else { continue };
+        let bytes = disk.read(offset, LABEL_BYTES as usize).await?;
+        if bytes.as_ref().iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The device in the shape that the tree of vdevs is built from.

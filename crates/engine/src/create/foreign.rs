@@ -1,6 +1,9 @@
-//! What else may lie on a device: file systems, volume managers and partition tables, known by their magic bytes.
+//! Other contents of a device: file systems, volume managers, partition tables and files, known by their magic bytes.
 //!
-//! Whoever makes a pool may have mistaken a device for another, so one that holds any of these is taken by force alone.
+//! An administrator may name the wrong device, so one that holds any of these is taken only with `-f`. A regular file is
+//! refused for any byte that is not zero where the labels go, because files have no partition tables and a file with
+//! contents was made for something else; after `zpool labelclear` these bytes are zero, and the label of a destroyed pool
+//! counts as nothing. A disk may carry random bytes from its earlier use, so there only known contents count.
 //!
 //! Source: what `blkid` tells `zpool create` on Linux; each magic from its format's own description.
 
@@ -8,7 +11,7 @@
 pub const FRONT_BYTES: usize = 128 << 10;
 
 /// Where magic bytes stand, in bytes from the start, and what has them. The first that fits counts.
-const MAGICS: [(usize, &[u8], &str); 25] = [
+const MAGICS: [(usize, &[u8], &str); 37] = [
     (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
     (512, b"LABELONE", "a physical volume of LVM"),
     (0, b"LABELONE", "a physical volume of LVM"),
@@ -33,6 +36,18 @@ const MAGICS: [(usize, &[u8], &str); 25] = [
     (3, b"EXFAT   ", "an exFAT file system"),
     (54, b"FAT1", "a FAT file system"),
     (82, b"FAT32", "a FAT file system"),
+    (65_526, b"SWAPSPACE2", "swap space"),
+    (1024, b"\xe2\xe1\xf5\xe0", "an EROFS file system"),
+    (64 << 10, b"\x01\x16\x19\x70", "a GFS2 file system"),
+    (0, b"QFI\xfb", "a QEMU image (qcow2)"),
+    (0, b"KDMV", "a VMware image"),
+    (0, b"vhdxfile", "a Hyper-V image (VHDX)"),
+    (64, b"\x7f\x10\xda\xbe", "a VirtualBox image (VDI)"),
+    (257, b"ustar", "a tar archive"),
+    (0, b"PK\x03\x04", "a ZIP archive"),
+    (0, b"\x1f\x8b", "a gzip file"),
+    (0, b"\x7fELF", "a program"),
+    (0, b"SQLite format 3\0", "an SQLite database"),
     (510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
