@@ -57,7 +57,7 @@ use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 use sets::{Door, OpenSet, Sets};
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tasks::Queue;
@@ -72,8 +72,8 @@ use weir_machine::{JoinHandle, Machine, Nanos, Request};
 use weir_pool::assemble::state;
 use weir_pool::error::PoolError;
 
-/// How long a group stays open when nobody is in a hurry (`zfs_txg_timeout`).
-pub const GROUP_TIME: Duration = Duration::from_secs(5);
+/// The time after which a txg is synced, unless another is set (`zfs_txg_timeout`).
+pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How the pool stands, as of the last group.
 #[derive(Clone, Debug)]
@@ -117,6 +117,8 @@ pub struct Engine {
     adding: AsyncMutex<()>,
     /// The snapshots that somebody reads.
     pub reading: Reading,
+    /// In nanoseconds.
+    txg_timeout_ns: AtomicU64,
     shown: Mutex<Shown>,
     syncer: Mutex<Option<JoinHandle<Core>>>,
 }
@@ -161,12 +163,25 @@ impl Engine {
             tops,
             adding: AsyncMutex::new(()),
             reading: Reading::default(),
+            txg_timeout_ns: AtomicU64::new(TXG_TIMEOUT.as_nanos() as u64),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
         });
         let syncer = engine.machine.tasks.spawn(run(engine.clone(), core));
         *engine.syncer.lock().unwrap_or_else(PoisonError::into_inner) = Some(syncer);
         engine
+    }
+
+    /// The time after which a txg is synced if nothing has it synced sooner.
+    pub fn txg_timeout(&self) -> Duration {
+        Duration::from_nanos(self.txg_timeout_ns.load(Ordering::Relaxed))
+    }
+
+    /// Sets the time after which a txg is synced, from the next txg on; the open one is synced now.
+    pub fn set_txg_timeout(&self, timeout: Duration) {
+        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.txg_timeout_ns.store(ns, Ordering::Relaxed);
+        self.groups().push();
     }
 
     /// When it was opened.
@@ -343,7 +358,7 @@ impl Engine {
 /// The syncer.
 async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
     loop {
-        let due = engine.machine.clock.now() + GROUP_TIME;
+        let due = engine.machine.clock.now() + engine.txg_timeout();
         if !core.frees_on {
             let timer = pin!(engine.machine.clock.sleep_until(due));
             let wanted = pin!(engine.groups().wanted());

@@ -44,6 +44,27 @@ fn is_free(disk: &SimDisk) -> bool {
     at.is_some_and(|at| label[at + name.len() + 15] == EXPORTED)
 }
 
+#[test]
+fn a_shorter_txg_timeout_syncs_changes_sooner() {
+    let world = SimWorld::new(11);
+    let (_disk, options) = one_disk(&world);
+    let machine = world.machine();
+    let run = world.run(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        for (timeout_s, is_synced) in [(1, true), (60, false)] {
+            engine.set_txg_timeout(Duration::from_secs(timeout_s));
+            // The txg that is open now ends at once.
+            engine.groups().wait_synced(engine.groups().open()).await.unwrap();
+            let written = engine.groups().open();
+            work::write_object(&engine, "tank", 2, timeout_s).await.unwrap();
+            machine.clock.sleep(Duration::from_secs(3)).await;
+            assert_eq!(engine.groups().last_synced() >= written, is_synced, "{timeout_s} s");
+        }
+        engine.stop().await.unwrap();
+    });
+    run.unwrap();
+}
+
 /// In whatever group a pool is exported, none of its discards comes after the label that gives it away.
 #[test]
 fn nothing_is_trimmed_that_may_be_somebody_elses() {
