@@ -10,6 +10,7 @@ mod call;
 mod demo;
 mod failure;
 mod json;
+mod limits;
 mod locks;
 mod mount;
 mod operations;
@@ -44,7 +45,7 @@ usage: weir COMMAND ...
   weir zfs set | inherit | list | get       [--dir DIR] …             datasets
   weir zfs diff SNAPSHOT [SNAPSHOT|FILESYSTEM]                        what changed since a snapshot
   weir zstream dump FILE                                              show a send stream
-  weir demo [--once] [--dir FOLDER]                                   a pool in a folder, served and measured
+  weir demo [--once] [-f] [--dir FOLDER]                              a pool in a folder, served and measured
   weir mount [-o ro] [-d DIR] POOL MOUNTPOINT                         mount a pool's file systems (FUSE)
   weir serve [-d DIR] POOL                                            serve a pool (NFS, NBD)
   weir version

@@ -4,6 +4,7 @@
 use crate::admin::{Door, Ending, Held};
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
+use crate::limits::{self, Limits};
 use crate::locks::Locks;
 use crate::pools::search_paths;
 use crate::secrets::{Asked, ask_all};
@@ -20,9 +21,10 @@ use weir_pool::{OpenOptions, Pool, Rewind};
 
 const SPEC: Spec = Spec {
     command: "weir mount",
-    letters: "o:d:k:T:r:Fl",
-    long: &[("key", 'k'), ("ready-fd", 'r')],
-    usage: "weir mount [-l] [-o ro|rw[,OPTION]...] [-d DIR]... [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
+    letters: "o:d:k:T:r:FlM:Y:",
+    long: &[("key", 'k'), ("ready-fd", 'r'), limits::LONG[0], limits::LONG[1]],
+    usage: "weir mount [-l] [-o ro|rw[,OPTION]...] [-d DIR]... [--arc-max SIZE] [--dirty-max SIZE] \
+            [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL MOUNTPOINT",
 };
 
 /// Threads that take requests from the kernel; what waits for disks does not occupy them.
@@ -67,13 +69,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl OpenedPool {
     /// Opens the pool that the command line names.
-    pub fn open(machine: &Machine, options: &OpenOptions, access: Access) -> Result<Self, Failure> {
+    pub fn open(machine: &Machine, options: &OpenOptions, access: Access, limits: &Limits) -> Result<Self, Failure> {
         if access != Access::Read {
             let wish = Wish {
                 search: options.search.clone(),
                 pool: options.pool.clone(),
                 keys: options.keys.clone(),
                 rewind: options.rewind == Rewind::Auto,
+                limits: Some(limits.clone()),
                 ..Wish::default()
             };
             match Written::open(machine.clone(), &wish) {
@@ -84,7 +87,8 @@ impl OpenedPool {
                 Err(failure) => eprintln!("{failure}\nit is opened for reading alone"),
             }
         }
-        let pool = machine.block_on(open_pool(machine, options))?;
+        let options = OpenOptions { arc_bytes: limits.arc_bytes, ..options.clone() };
+        let pool = machine.block_on(open_pool(machine, &options))?;
         Ok(OpenedPool { shown: OpenPool::ReadOnly(pool), served: None })
     }
 
@@ -168,15 +172,16 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let ([pool, mountpoint], (options, access)) = (two_words(&args)?, mount_options(&args)?);
     let mut open = open_options(&SPEC, &args, pool)?;
     let access = if open.rewind == Rewind::No || open.rewind == Rewind::Auto { access } else { Access::Read };
-    let ready = ready(&args)?;
+    let (ready, limits) = (ready(&args)?, Limits::of(&SPEC, &args)?);
     let machine = Production::from_env().build()?;
     if args.has('l') {
         ask_all(Asked::Own, &machine, &mut open)?;
     }
-    let opened = OpenedPool::open(&machine, &open, access)?;
+    let opened = OpenedPool::open(&machine, &open, access, &limits)?;
     let done = machine.block_on(async {
         let shown = &opened.shown;
         tell_of_unsynced(shown).await?;
+        limits.tell();
         let front = opened.front().await?;
         let writable = shown.is_writable();
         let (dev, suid) =

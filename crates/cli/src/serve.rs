@@ -2,6 +2,7 @@
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
+use crate::limits::{self, Limits};
 use crate::mount::{Access, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
 use crate::secrets::{Asked, ask_all};
 use weir_daemon::nfs::{self, Squash};
@@ -12,7 +13,7 @@ use weir_pool::Rewind;
 
 const SPEC: Spec = Spec {
     command: "weir serve",
-    letters: "d:k:T:r:L:N:B:w:SAu:g:FRl",
+    letters: "d:k:T:r:L:N:B:w:SAu:g:FRlM:Y:",
     long: &[
         ("key", 'k'),
         ("ready-fd", 'r'),
@@ -25,9 +26,11 @@ const SPEC: Spec = Spec {
         ("all-squash", 'A'),
         ("anonuid", 'u'),
         ("anongid", 'g'),
+        limits::LONG[0],
+        limits::LONG[1],
     ],
     usage: "weir serve [-l] [-d DIR]... [--listen ADDRESS] [--nfs-port N] [--nbd-port N] [--ro | --rw HOST[/BITS][,...]]... \
-            [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL",
+            [--no-root-squash | --all-squash] [--anonuid N] [--anongid N] [--arc-max SIZE] [--dirty-max SIZE] [--key DATASET=file://FILE]... [--ready-fd N] [-F | -T TXG] POOL",
 };
 
 impl From<ServiceError> for Failure {
@@ -41,6 +44,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
     let pool = args.word(0).filter(|_| args.words.len() == 1).ok_or_else(|| SPEC.misused("name one pool"))?;
     let (mut open, options, ready) = (open_options(&SPEC, &args, pool)?, service_options(&args)?, ready(&args)?);
+    let limits = Limits::of(&SPEC, &args)?;
     let machine = Production::from_env().build()?;
     if args.has('l') {
         ask_all(Asked::Own, &machine, &mut open)?;
@@ -51,9 +55,10 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         (_, true, _) => Access::Write,
         _ => Access::TryToWrite,
     };
-    let opened = OpenedPool::open(&machine, &open, access)?;
+    let opened = OpenedPool::open(&machine, &open, access, &limits)?;
     let done = machine.block_on(async {
         tell_of_unsynced(&opened.shown).await?;
+        limits.tell();
         let front = opened.front().await?;
         let mut service = Service::start(&machine, &front, &options).await?;
         for line in service.lines() {

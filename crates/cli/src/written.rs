@@ -7,11 +7,12 @@
 use crate::admin::Held;
 use crate::call::{Call, Whose};
 use crate::failure::Failure;
+use crate::limits::Limits;
 use crate::locks::{Locks, lock};
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_dsl::change::ChangeError;
-use weir_engine::{Datasets, Engine, Host, ImportOptions};
+use weir_engine::{Datasets, DirtyLimits, Engine, Host, ImportOptions};
 use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
 use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
@@ -50,6 +51,8 @@ pub struct Wish {
     pub without_logs: bool,
     /// Its new name.
     pub new_name: Option<String>,
+    /// The memory that it may take; `None` for a command that has it open for a moment.
+    pub limits: Option<Limits>,
 }
 
 /// The pool of that name or GUID among those found; one that was destroyed only if `destroyed`.
@@ -122,7 +125,10 @@ impl Written {
             open.rewind = weir_pool::Rewind::Auto;
         }
         drop(assembly);
+        let limits = wish.limits.clone().unwrap_or_else(Limits::of_command);
+        open.arc_bytes = limits.arc_bytes;
         let mut options = ImportOptions::new(open);
+        options.dirty = DirtyLimits::new(limits.dirty_bytes);
         options.host = host();
         options.force = wish.force;
         options.without_logs = wish.without_logs;

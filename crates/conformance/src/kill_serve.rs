@@ -47,7 +47,7 @@ const FIO_BLOCK: u64 = 8 << 10;
 const FIO_BEGUN_BYTES: u64 = 1 << 10;
 /// How long clients may take to begin.
 const BEGINS_WITHIN: Duration = Duration::from_secs(60);
-/// ARC and dirty limit of a server that nobody told otherwise, and a fifth.
+/// The ARC and the dirty limit that [`Serving`] sets, and a fifth.
 const MOST_MEMORY: u64 = (OpenOptions::ARC_BYTES + (256 << 20)) / 5 * 6;
 
 /// What a unit holds in a version.

@@ -170,7 +170,7 @@ impl Mounted {
             .tempdir()
             .map_err(|source| JudgeError::Io { what: "mount point".to_string(), source })?;
         let mut command = Command::new(weir()?);
-        command.args(["mount", "-o", how, "-d"]).arg(devices);
+        command.envs(LIMITS).args(["mount", "-o", how, "-d"]).arg(devices);
         add_keys(&mut command, keys);
         let mut running = Running::start(command.arg(pool).arg(mountpoint.path()))?;
         running.wait_for(|line| line.trim() == "ready")?;
@@ -206,6 +206,9 @@ impl Drop for Mounted {
     }
 }
 
+/// The ARC and the dirty limit of each mount and server, so that what they hold does not depend on the machine's memory.
+const LIMITS: [(&str, &str); 2] = [("WEIR_ARC_MAX", "256M"), ("WEIR_DIRTY_MAX", "256M")];
+
 /// A pool served by `weir serve`.
 pub struct Serving {
     running: Option<Running>,
@@ -236,7 +239,7 @@ impl Serving {
 
     fn with(devices: &Path, pool: &str, keys: &[(String, PathBuf)], how: &[&str]) -> Result<Serving, JudgeError> {
         let mut command = Command::new(weir()?);
-        command.arg("serve").args(how);
+        command.envs(LIMITS).arg("serve").args(how);
         command.args(["--no-root-squash", "--nfs-port", "0", "--nbd-port", "0", "-d"]).arg(devices);
         add_keys(&mut command, keys);
         let mut running = Running::start(command.arg(pool))?;

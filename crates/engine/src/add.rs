@@ -220,7 +220,8 @@ async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
     let salt = pool.mos.named_bytes(rq, names::CHECKSUM_SALT).await?;
     let salt = salt.and_then(|b| <[u8; Salt::BYTES]>::try_from(b).ok()).map_or_else(Salt::none, Salt::new);
     pool.blocks = Arc::new(Blocks::new(machine, tree, salt));
-    pool.cache = Cache::new(machine.clone(), pool.blocks.clone(), weir_pool::OpenOptions::ARC_BYTES);
+    let arc_bytes = pool.cache.stats().sizes.budget_bytes;
+    pool.cache = Cache::new(machine.clone(), pool.blocks.clone(), arc_bytes);
     Ok(())
 }
 

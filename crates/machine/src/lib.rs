@@ -57,6 +57,7 @@ pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use memory::Memory;
 pub use production::{BuildError, Production};
+pub use real::memory_limit::MemoryLimit;
 pub use real::part_lock::lock_part;
 pub use real::{Backend, RealDisks};
 pub use request::{Priority, Request, RequestTotals, Source};

@@ -133,7 +133,8 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
     }
     let all_keys = !args.has('l') || ask_all(Asked::Caller(call), call.machine()?, &mut open)?;
     let (rewind, without_logs) = (args.has('F'), args.has('m'));
-    let wish = Wish { search, pool: guid, keys: open.keys, force, rewind, without_logs, new_name };
+    let keys = open.keys;
+    let wish = Wish { search, pool: guid, keys, force, rewind, without_logs, new_name, limits: None };
     let written = Written::open(call.machine()?.clone(), &wish)?.stays();
     let replayed = written.machine.block_on(replay(&written.engine, without_logs));
     written.close()?;

@@ -20,6 +20,7 @@
 
 pub(crate) mod descriptors;
 pub(crate) mod heap_trim;
+pub(crate) mod memory_limit;
 pub(crate) mod part_lock;
 pub(crate) mod ring;
 pub(crate) mod submit_batch;

@@ -1,0 +1,143 @@
+//! The memory limits of a process that serves a pool: the ARC, and dirty data.
+//!
+//! | limit | default | least | option | environment |
+//! |---|---|---|---|---|
+//! | ARC | half of the memory | 32 MiB | `--arc-max` | `WEIR_ARC_MAX` |
+//! | dirty data | a tenth of the memory, at most 4 GiB | 16 MiB | `--dirty-max` | `WEIR_DIRTY_MAX` |
+//!
+//! The memory is that of the machine, or the smallest limit of the cgroups that this process is in, whichever is less
+//! ([`MemoryLimit`]). It is read once, at the start.
+//!
+//! Half is the default of OpenZFS on Linux up to 2.2 (`zfs_arc_max`). Since 2.3 it is all memory but 1 GiB, which suits a
+//! cache that the kernel can shrink: the kernel cannot shrink the memory of a process, so that default would have the process
+//! killed where others need memory. The dirty limit is that of OpenZFS (`zfs_dirty_data_max`, `zfs_dirty_data_max_max`).
+
+use crate::args::{Args, Spec};
+use crate::failure::Failure;
+use crate::size;
+use crate::units::human_bytes;
+use std::fmt;
+use weir_engine::DirtyLimits;
+use weir_machine::MemoryLimit;
+use weir_pool::OpenOptions;
+
+/// The letters behind `--arc-max` and `--dirty-max`.
+pub const LONG: [(&str, char); 2] = [("arc-max", 'M'), ("dirty-max", 'Y')];
+/// The ARC holds two blocks of the largest size (`arc_c_min`).
+const LEAST_ARC_BYTES: u64 = 32 << 20;
+/// Dirty data may always be one block of the largest size.
+const LEAST_DIRTY_BYTES: u64 = 16 << 20;
+/// The default of dirty data is not larger (`zfs_dirty_data_max_max`).
+const MOST_DIRTY_BYTES: u64 = 4 << 30;
+
+/// How much memory a pool may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The ARC, in bytes.
+    pub arc_bytes: u64,
+    /// Data that waits for its txg to sync, in bytes.
+    pub dirty_bytes: u64,
+    memory: MemoryLimit,
+}
+
+impl Limits {
+    /// The defaults for this much memory.
+    fn of_memory(memory: MemoryLimit) -> Self {
+        let arc_bytes = (memory.bytes / 2).max(LEAST_ARC_BYTES);
+        let dirty_bytes = (memory.bytes / 10).clamp(LEAST_DIRTY_BYTES, MOST_DIRTY_BYTES);
+        Limits { arc_bytes, dirty_bytes, memory }
+    }
+
+    /// Those of a process that serves a pool: of its options, else of the environment, else the defaults.
+    ///
+    /// # Errors
+    /// [`Failure::usage`] for a size that is none, or too small.
+    pub fn of(spec: &Spec, args: &Args) -> Result<Self, Failure> {
+        let mut limits = Self::of_memory(MemoryLimit::current());
+        let [arc, dirty] = LONG;
+        let of = |(option, letter): (&str, char), variable: &str, least: u64| {
+            let in_environment = || std::env::var(variable).ok().filter(|text| !text.is_empty());
+            match (args.value(letter), in_environment()) {
+                (Some(text), _) => bytes(&format!("--{option}"), &text, least).map_err(|why| spec.misused(&why)),
+                (None, Some(text)) => bytes(variable, &text, least).map_err(|why| spec.misused(&why)),
+                (None, None) => Ok(None),
+            }
+        };
+        limits.arc_bytes = of(arc, "WEIR_ARC_MAX", LEAST_ARC_BYTES)?.unwrap_or(limits.arc_bytes);
+        limits.dirty_bytes = of(dirty, "WEIR_DIRTY_MAX", LEAST_DIRTY_BYTES)?.unwrap_or(limits.dirty_bytes);
+        Ok(limits)
+    }
+
+    /// Those of a command that has a pool open for a moment: not more than 256 MiB each.
+    pub fn of_command() -> Self {
+        let limits = Self::of_memory(MemoryLimit::current());
+        Limits {
+            arc_bytes: limits.arc_bytes.min(OpenOptions::ARC_BYTES),
+            dirty_bytes: limits.dirty_bytes.min(DirtyLimits::default().max_bytes),
+            ..limits
+        }
+    }
+
+    /// Says on standard error how much memory the process may take.
+    pub fn tell(&self) {
+        eprintln!("{self}");
+        if self.arc_bytes.saturating_add(self.dirty_bytes) > self.memory.bytes {
+            eprintln!("these limits exceed the memory: the kernel may kill this process");
+        }
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [arc, dirty, all] = [self.arc_bytes, self.dirty_bytes, self.memory.bytes].map(human_bytes);
+        write!(f, "memory: ARC at most {arc}, dirty data at most {dirty}, of {all} ")?;
+        match &self.memory.cgroup {
+            Some(file) => write!(f, "({})", file.display()),
+            None => f.write_str("(the machine's)"),
+        }
+    }
+}
+
+/// A size that a user chose.
+fn bytes(name: &str, text: &str, least: u64) -> Result<Option<u64>, String> {
+    match size::parse(text) {
+        Some(bytes) if bytes >= least => Ok(Some(bytes)),
+        _ => Err(format!("{name} takes a size of at least {}, such as 2G, not '{text}'", human_bytes(least))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: Spec = Spec { command: "t", letters: "M:Y:", long: &LONG, usage: "t" };
+    const MIB: u64 = 1 << 20;
+
+    fn of_memory(mib: u64) -> (u64, u64) {
+        let limits = Limits::of_memory(MemoryLimit { bytes: mib * MIB, cgroup: None });
+        (limits.arc_bytes / MIB, limits.dirty_bytes / MIB)
+    }
+
+    #[test]
+    fn limits_follow_the_memory() {
+        assert_eq!(of_memory(300), (150, 30));
+        assert_eq!(of_memory(8 << 10), (4 << 10, 819));
+        assert_eq!(of_memory(64 << 10), (32 << 10, 4 << 10), "dirty data is bounded");
+        assert_eq!(of_memory(10), (32, 16), "and both work with very little");
+    }
+
+    #[test]
+    fn options_set_the_limits_and_are_checked() {
+        let parse = |line: &[&str]| Limits::of(&SPEC, &SPEC.parse(line.iter().map(Into::into).collect()).unwrap());
+        let limits = parse(&["--arc-max", "1.5G", "--dirty-max=64M"]).unwrap();
+        assert_eq!((limits.arc_bytes, limits.dirty_bytes), (1536 * MIB, 64 * MIB));
+        for wrong in [["--arc-max", "1M"], ["--arc-max", "much"], ["--dirty-max", "8k"]] {
+            let error = parse(&wrong).unwrap_err();
+            assert_eq!(error.code, 2);
+            assert!(error.line.contains(wrong[0]) && error.line.contains("at least"), "{}", error.line);
+        }
+        let memory = MemoryLimit { bytes: 300 * MIB, cgroup: Some("/sys/fs/cgroup/memory.max".into()) };
+        let shown = Limits::of_memory(memory).to_string();
+        assert_eq!(shown, "memory: ARC at most 150M, dirty data at most 30M, of 300M (/sys/fs/cgroup/memory.max)");
+    }
+}
