@@ -12,6 +12,7 @@ use crate::written::{Wish, Written};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
@@ -157,6 +158,22 @@ pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The time after which a txg of a mounted pool is synced.
+const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Has the changes of a mount synced sooner than those of a server, and says which calls of `sync` do not reach it.
+///
+/// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A short
+/// txg timeout bounds the changes that a power cut after such a call takes.
+fn shorten_window(shown: &Shown) {
+    let Shown::Written(engine) = shown else { return };
+    engine.set_txg_timeout(MOUNT_TXG_TIMEOUT);
+    let pool = shown.name();
+    let seconds = MOUNT_TXG_TIMEOUT.as_secs();
+    eprintln!("sync and syncfs do not reach a FUSE mount: use fsync, or 'zpool sync {pool}';");
+    eprintln!("what neither covers is on stable storage after about {seconds} s");
+}
+
 /// Whether a mount may have what a property can forbid. There is one mount for all file systems: what one forbids, it has not.
 async fn allowed(shown: &OpenPool, wanted: bool, property: &str) -> Result<bool, Failure> {
     let off = if wanted { shown.first_with_off(&Request::internal("mount"), property).await? } else { None };
@@ -182,6 +199,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         let shown = &opened.shown;
         tell_of_unsynced(shown).await?;
         limits.tell();
+        shorten_window(shown);
         let front = opened.front().await?;
         let writable = shown.is_writable();
         let (dev, suid) =
