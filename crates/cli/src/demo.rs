@@ -5,17 +5,21 @@
 //!   FOLDER/mnt             the pool's file systems, where /dev/fuse allows
 //! ```
 //!
-//! The pool is made once; what was done with it later stays. Figures are measured by this process on this machine, through
+//! The pool is made once; what was done with it later stays. Nothing else is overwritten: where a file of one of these names
+//! is not one that this command made, it ends with an error, unless `-f` has it replace them. Figures are measured by this process on this machine, through
 //! the file systems themselves: what a client gets is less what its protocol costs.
 
+mod images;
 mod measure;
 mod sample;
 
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
+use crate::limits::{self, Limits};
 use crate::locks::lock;
 use crate::mount::{OpenedPool, StopSignal};
 use crate::written::{Wish, Written, host};
+use images::Images;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,25 +28,22 @@ use weir_daemon::service::summary;
 use weir_daemon::{Exports, Service, ServiceError, ServiceOptions};
 use weir_dsl::change::{Kind, NewDataset, VolumeSpec};
 use weir_dsl::props::Value;
-use weir_engine::Engine;
 use weir_engine::create::{CreateOptions, Layout, NewLeaf, NewTop};
+use weir_engine::{DirtyLimits, Engine};
 use weir_machine::{Machine, Production};
 use weir_pool::Class;
 
 const SPEC: Spec = Spec {
     command: "weir demo",
-    letters: "oD:",
-    long: &[("once", 'o'), ("dir", 'D')],
-    usage: "weir demo [--once] [--dir FOLDER]",
+    letters: "oD:fM:Y:",
+    long: &[("once", 'o'), ("dir", 'D'), ("force", 'f'), limits::LONG[0], limits::LONG[1]],
+    usage: "weir demo [--once] [-f] [--dir FOLDER] [--arc-max SIZE] [--dirty-max SIZE]",
 };
 
+/// The pool's name.
 const POOL: &str = "demo";
 const FILES: &str = "demo/files";
 const VOLUME: &str = "demo/volume";
-/// Disks of the RAID-Z2, and their sizes: they are sparse, and take what is written.
-const DISKS: usize = 6;
-const DISK_BYTES: u64 = 1 << 30;
-const LOG_BYTES: u64 = 256 << 20;
 const VOLUME_BYTES: u64 = 512 << 20;
 /// `compression=lz4`, as it is stored.
 const LZ4: u64 = 15;
@@ -54,8 +55,11 @@ pub fn run(words: Vec<OsString>) -> Result<u8, Failure> {
         return Err(SPEC.misused("too many arguments"));
     }
     let folder = folder(&args)?;
+    let limits = Limits::of(&SPEC, &args)?;
     let machine = Production::from_env().build()?;
-    let opened = OpenedPool::written(pool(&machine, &folder)?);
+    let images = Images::of(&folder);
+    let opened = OpenedPool::written(pool(&machine, &images, &limits, args.has('f'))?);
+    limits.tell();
     let done = machine.block_on(show(&machine, &folder, &opened, args.has('o')));
     let closed = opened.close();
     done.and(closed)?;
@@ -70,28 +74,35 @@ fn folder(args: &Args) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-/// The pool in the folder; made if it is not there.
-fn pool(machine: &Machine, folder: &Path) -> Result<Written, Failure> {
-    let disks: Vec<PathBuf> = (0..DISKS).map(|i| folder.join(format!("disk{i}"))).collect();
-    let log = folder.join("log");
-    if disks.iter().all(|disk| disk.exists()) {
-        println!("opening the pool in {}", folder.display());
-        let wish = Wish { search: vec![folder.to_path_buf()], pool: POOL.into(), ..Wish::default() };
-        return Written::open(machine.clone(), &wish);
+/// The pool of the images; made if there is none, or anew if `force` says so.
+fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Result<Written, Failure> {
+    let folder = images.folder.display();
+    if !force && images.hold_the_pool(machine)? {
+        println!("opening the pool in {folder}");
+        let limits = Some(limits.clone());
+        let wish = Wish { search: images.present(), pool: POOL.into(), limits, ..Wish::default() };
+        return Written::open(machine.clone(), &wish).map_err(|failure| {
+            if failure.is_busy() { failure } else { Failure::failed(format!("{failure}; -f makes a new one")) }
+        });
     }
-    println!("making a pool in {}: RAID-Z2 of six sparse files, a log device, LZ4", folder.display());
-    for (path, bytes) in disks.iter().map(|disk| (disk, DISK_BYTES)).chain([(&log, LOG_BYTES)]) {
-        let made = std::fs::File::create(path).and_then(|file| file.set_len(bytes));
-        made.map_err(|e| Failure::failed(format!("weir demo: {}: {e}", path.display())))?;
+    if !force {
+        images.check(machine)?;
     }
-    let all = disks.iter().chain([&log]).cloned().collect();
-    let locks = lock(POOL, all)?;
+    // Another process may have a pool on them.
+    let present = lock(POOL, images.present())?;
+    println!("making a pool in {folder}: RAID-Z2 of six sparse files, a log device, LZ4");
+    images.make()?;
+    drop(present);
+    let Images { disks, log, .. } = images.clone();
+    let locks = lock(POOL, images.all())?;
     let leaf = |path: PathBuf| NewLeaf { path, is_file: true };
     let data = NewTop { class: Class::Normal, layout: Layout::Raidz(2), leaves: disks.into_iter().map(leaf).collect() };
     let logs = NewTop { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(log)] };
     let mut options = CreateOptions::new(POOL, vec![data, logs]);
     options.host = host();
     options.command = "demo".into();
+    options.arc_bytes = limits.arc_bytes;
+    options.dirty = DirtyLimits::new(limits.dirty_bytes);
     options.root_properties = vec![("compression".into(), Value::Number(LZ4))];
     options.root = crate::zfs::file_system(owner(), &mut Vec::new());
     let engine = machine.block_on(async {

@@ -13,6 +13,9 @@ use weir_machine::{Machine, Request, Source};
 const EACH: Duration = Duration::from_millis(1500);
 /// A file that is written and read is not longer than this.
 const MOST_BYTES: u64 = 256 << 20;
+/// Names of the files that are written and read: no user's file has them.
+const LARGE_NAME: &[u8] = b".weir-demo.large";
+const SMALL_NAME: &[u8] = b".weir-demo.small";
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 4096;
 
@@ -42,9 +45,10 @@ async fn measure(machine: &Machine, tree: &Tree) -> Result<(), FileError> {
     let cred = Cred::root();
     let rq = &Request::internal("demo");
     let top = files(rq, tree).await?;
+    // A run that was killed may have left them.
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
-    let (large, _) = tree.create(rq, &cred, top, b"measured.large", &new).await?;
-    let (small, _) = tree.create(rq, &cred, top, b"measured.small", &new).await?;
+    let (large, _) = tree.create(rq, &cred, top, LARGE_NAME, &new).await?;
+    let (small, _) = tree.create(rq, &cred, top, SMALL_NAME, &new).await?;
     println!("measured in this process, without a protocol:");
     let written = write(machine, tree, (rq, &cred), large, LARGE, false).await?;
     println!("{}", written.line("writing 1 MiB pieces, then a sync"));
@@ -54,7 +58,7 @@ async fn measure(machine: &Machine, tree: &Tree) -> Result<(), FileError> {
     let read = read(machine, tree, rq, large).await?;
     println!("{}", read.line("reading it back, 1 MiB pieces"));
     println!("  of the bytes read: {}", sources(rq));
-    for name in [&b"measured.large"[..], b"measured.small"] {
+    for name in [LARGE_NAME, SMALL_NAME] {
         tree.remove(rq, &cred, top, name).await?;
     }
     tree.sync(rq, top).await

@@ -65,6 +65,65 @@ fn serve(folder: &str) -> (Child, String) {
 }
 
 #[test]
+fn the_demo_overwrites_no_file_that_it_did_not_make() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let demo = |words: &[&str]| weir(&[&["demo", "--once", "--dir", folder], words].concat()).output().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let file = std::fs::File::create(path("disk3")).unwrap();
+    file.set_len(1 << 30).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"\x53\xef", 1080).unwrap();
+    std::fs::write(path("log"), b"what the boiler did\n").unwrap();
+    std::fs::hard_link(path("log"), path("diary")).unwrap();
+    for (name, what) in [("disk3", "ext4"), ("log", "data of an unknown kind")] {
+        let out = demo(&[]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.contains(path(name).to_str().unwrap()) && said.contains(what), "{said}");
+        assert!(said.contains("--dir") && said.contains("-f"), "{said}");
+        assert!(!path("disk0").exists(), "nothing was made");
+        if name == "disk3" {
+            std::fs::remove_file(path("disk3")).unwrap();
+        }
+    }
+    // One disk fewer is a degraded pool, not a reason to make it anew; -f replaces names, not contents.
+    let made = demo(&["-f"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert_eq!(std::fs::read(path("diary")).unwrap(), b"what the boiler did\n");
+    std::fs::remove_file(path("disk5")).unwrap();
+    let again = demo(&[]);
+    assert!(String::from_utf8_lossy(&again.stdout).contains("opening the pool"), "{again:?}");
+    assert!(!path("disk5").exists());
+}
+
+#[test]
+fn the_memory_limits_are_shown_and_can_be_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let disk = format!("{folder}/d0");
+    std::fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    ok(&["zpool", "create", "p", &disk]);
+    let line = ["serve", "-d", folder, "--nfs-port", "0", "--nbd-port", "0"];
+    let said = |words: &[&str], environment: Option<&str>| {
+        let mut command = weir(&[&line[..], words, &["p"]].concat());
+        environment.into_iter().for_each(|value| drop(command.env("WEIR_DIRTY_MAX", value)));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        if lines.any(|line| line == "ready") {
+            let pid = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        }
+        drop(lines);
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    let usual = said(&[], None);
+    assert!(usual.contains("memory: ARC at most ") && usual.contains("dirty data at most "), "{usual}");
+    let set = said(&["--arc-max", "48M"], Some("20M"));
+    assert!(set.contains("ARC at most 48M, dirty data at most 20M"), "{set}");
+    assert!(said(&["--dirty-max", "1k"], None).contains("--dirty-max takes a size of at least 16M"));
+}
+
+#[test]
 fn what_was_flushed_outlives_a_server_that_is_killed() {
     if Command::new("qemu-io").arg("--version").output().is_err() {
         eprintln!("skipped: no qemu-io");
