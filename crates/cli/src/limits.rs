@@ -2,13 +2,14 @@
 //!
 //! | limit | default | least | option | environment |
 //! |---|---|---|---|---|
-//! | ARC | half of the memory | 32 MiB | `--arc-max` | `WEIR_ARC_MAX` |
+//! | ARC | half of the memory above 128 MiB | 32 MiB | `--arc-max` | `WEIR_ARC_MAX` |
 //! | dirty data | a tenth of the memory, at most 4 GiB | 16 MiB | `--dirty-max` | `WEIR_DIRTY_MAX` |
 //!
 //! The memory is that of the machine, or the smallest limit of the cgroups that this process is in, whichever is less
 //! ([`MemoryLimit`]). It is read once, at the start.
 //!
-//! Half is the default of OpenZFS on Linux up to 2.2 (`zfs_arc_max`). Since 2.3 it is all memory but 1 GiB, which suits a
+//! The 128 MiB are for the rest of the process: buffers of requests and of devices, and freed memory between the blocks of the
+//! ARC. With 300 MiB the ARC has 86 MiB. Half is the default of OpenZFS on Linux up to 2.2 (`zfs_arc_max`). Since 2.3 it is all memory but 1 GiB, which suits a
 //! cache that the kernel can shrink: the kernel cannot shrink the memory of a process, so that default would have the process
 //! killed where others need memory. The dirty limit is that of OpenZFS (`zfs_dirty_data_max`, `zfs_dirty_data_max_max`).
 
@@ -25,6 +26,8 @@ use weir_pool::OpenOptions;
 pub const LONG: [(&str, char); 2] = [("arc-max", 'M'), ("dirty-max", 'Y')];
 /// The ARC holds two blocks of the largest size (`arc_c_min`).
 const LEAST_ARC_BYTES: u64 = 32 << 20;
+/// Memory that the rest of the process takes, whatever the size of the ARC.
+const RESERVED_BYTES: u64 = 128 << 20;
 /// Dirty data may always be one block of the largest size.
 const LEAST_DIRTY_BYTES: u64 = 16 << 20;
 /// The default of dirty data is not larger (`zfs_dirty_data_max_max`).
@@ -43,7 +46,7 @@ pub struct Limits {
 impl Limits {
     /// The defaults for this much memory.
     fn of_memory(memory: MemoryLimit) -> Self {
-        let arc_bytes = (memory.bytes / 2).max(LEAST_ARC_BYTES);
+        let arc_bytes = (memory.bytes.saturating_sub(RESERVED_BYTES) / 2).max(LEAST_ARC_BYTES);
         let dirty_bytes = (memory.bytes / 10).clamp(LEAST_DIRTY_BYTES, MOST_DIRTY_BYTES);
         Limits { arc_bytes, dirty_bytes, memory }
     }
@@ -120,9 +123,9 @@ mod tests {
 
     #[test]
     fn limits_follow_the_memory() {
-        assert_eq!(of_memory(300), (150, 30));
-        assert_eq!(of_memory(8 << 10), (4 << 10, 819));
-        assert_eq!(of_memory(64 << 10), (32 << 10, 4 << 10), "dirty data is bounded");
+        assert_eq!(of_memory(300), (86, 30));
+        assert_eq!(of_memory(8 << 10), ((4 << 10) - 64, 819));
+        assert_eq!(of_memory(64 << 10), ((32 << 10) - 64, 4 << 10), "dirty data is bounded");
         assert_eq!(of_memory(10), (32, 16), "and both work with very little");
     }
 
@@ -138,6 +141,6 @@ mod tests {
         }
         let memory = MemoryLimit { bytes: 300 * MIB, cgroup: Some("/sys/fs/cgroup/memory.max".into()) };
         let shown = Limits::of_memory(memory).to_string();
-        assert_eq!(shown, "memory: ARC at most 150M, dirty data at most 30M, of 300M (/sys/fs/cgroup/memory.max)");
+        assert_eq!(shown, "memory: ARC at most 86M, dirty data at most 30M, of 300M (/sys/fs/cgroup/memory.max)");
     }
 }

@@ -165,8 +165,8 @@ const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A short
 /// txg timeout bounds the changes that a power cut after such a call takes.
-fn shorten_window(shown: &Shown) {
-    let Shown::Written(engine) = shown else { return };
+fn shorten_window(shown: &OpenPool) {
+    let OpenPool::Writable(engine) = shown else { return };
     engine.set_txg_timeout(MOUNT_TXG_TIMEOUT);
     let pool = shown.name();
     let seconds = MOUNT_TXG_TIMEOUT.as_secs();

@@ -106,7 +106,7 @@ fn the_memory_limits_are_shown_and_can_be_set() {
     let line = ["serve", "-d", folder, "--nfs-port", "0", "--nbd-port", "0"];
     let said = |words: &[&str], environment: Option<&str>| {
         let mut command = weir(&[&line[..], words, &["p"]].concat());
-        environment.into_iter().for_each(|value| drop(command.env("WEIR_DIRTY_MAX", value)));
+        command.envs(environment.map(|value| ("WEIR_DIRTY_MAX", value)));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         if lines.any(|line| line == "ready") {
