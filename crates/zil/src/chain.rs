@@ -169,11 +169,19 @@ impl Chain {
         self.first + (self.stable + written) as u64
     }
 
-    /// A flush is done that began when all blocks before `end` were written.
-    pub fn flushed(&mut self, end: u64) {
+    /// A flush is done that began when all blocks before `end` were written. Gives one more than the number of the last
+    /// block that is stable: less than `end` if a block has failed meanwhile.
+    pub fn flushed(&mut self, end: u64) -> u64 {
         let end = (end.saturating_sub(self.first) as usize).min(self.blocks.len());
         let flushed = self.blocks.range_mut(self.stable.min(end)..end);
         self.stable += flushed.take_while(|b| b.step == Step::Written).map(|b| b.step = Step::Stable).count();
+        debug_assert!(self.stable <= self.blocks.len());
+        self.first_unstable()
+    }
+
+    /// The number of the first block that is not stable.
+    pub fn first_unstable(&self) -> u64 {
+        self.first + self.stable as u64
     }
 
     /// The number of the last block that went to the device and is not yet stable.

@@ -96,6 +96,11 @@ pub(super) struct State {
     pub replaying: Option<u64>,
     /// No block is written any more: commits wait for their group.
     pub shut: bool,
+    /// Blocks and flushes that failed so far.
+    pub failures: u64,
+    /// The planted bug is on ([`Zil::plant_canary`]).
+    #[cfg(feature = "canary")]
+    pub canary: bool,
 }
 
 /// A dataset's intent log. See the [module](super).
@@ -157,6 +162,13 @@ impl Zil {
     /// Whether every change is to be committed before it is answered.
     pub fn commits_each(&self) -> bool {
         self.policy().sync == SyncMode::Always
+    }
+
+    /// Plants a bug: commits of a batch in which a block failed are told that they are stable. For tests of tests, which
+    /// must find it.
+    #[cfg(feature = "canary")]
+    pub fn plant_canary(&self) {
+        self.state().canary = true;
     }
 
     /// The header as of the group that was synced last.

@@ -10,8 +10,10 @@
 //!
 //! A flush goes to the devices that hold blocks of the log, and to all if data went to its final place.
 //!
-//! *Failure.* A block that cannot be written, or a flush that fails, ends the chain there: whoever waits for that block
-//! or a later one waits for the group to sync instead.
+//! *Failure.* A block that cannot be written ends the chain there; a flush that fails ends it at the first block that is
+//! not stable. Commits that wait for such a block or a later one wait for their txg to sync instead, and so do those of a
+//! batch that is still being written when this happens: its records may be among the lost ones, and the blocks that are
+//! left in flight do not hold them.
 
 use super::entry::{Entry, Said, write_record};
 use super::log::{State, Waiter, Zil, request, tell, with_checksum};
@@ -104,7 +106,7 @@ impl Zil {
     pub(super) async fn write_turns(self: Arc<Self>) {
         let rq = request();
         let mut first = true;
-        while let Some((entries, joining)) = self.next_turn().await {
+        while let Some((entries, joining, failures)) = self.next_turn().await {
             let entries = self.place_large(entries).await;
             {
                 let mut state = self.state();
@@ -114,7 +116,7 @@ impl Zil {
             }
             let mut turn = Turn { zil: &self, rq: &rq, filling: None, issued: 0 };
             let stopped = turn.write(entries).await.is_err();
-            self.end_turn(joining, stopped);
+            self.end_turn(joining, stopped, failures);
             // Whoever began this may have what it waited for: it is not kept here for others.
             if std::mem::take(&mut first) && self.state().has_more() {
                 pending_once().await;
@@ -122,7 +124,9 @@ impl Zil {
         }
     }
 
-    async fn next_turn(&self) -> Option<(Vec<Entry>, Vec<Waiter>)> {
+    /// The records and the commits of the next batch, and the number of failures before it; `None` when there is
+    /// nothing to write.
+    async fn next_turn(&self) -> Option<(Vec<Entry>, Vec<Waiter>, u64)> {
         loop {
             let room = {
                 let mut state = self.state();
@@ -137,7 +141,7 @@ impl Zil {
                     let joining = std::mem::take(&mut state.joining);
                     // Some of theirs may have to wait for what is not logged: they wait for the group.
                     let served = if state.lists.lacks() { Vec::new() } else { joining };
-                    return Some((entries, served));
+                    return Some((entries, served, state.failures));
                 }
                 state.wait_for_room()
             };
@@ -145,17 +149,21 @@ impl Zil {
         }
     }
 
-    /// Those of the turn wait for its last block, and with it for all before.
-    fn end_turn(self: &Arc<Self>, joining: Vec<Waiter>, stopped: bool) {
+    /// Lets the batch's commits wait for the last block in flight, and with it for all before. They wait for their txg if
+    /// a block or a flush has failed since the batch was taken: its records may have been in what was lost.
+    fn end_turn(self: &Arc<Self>, joining: Vec<Waiter>, stopped: bool, failures: u64) {
         let mut state = self.state();
         state.sizes.done();
         if stopped {
             state.lose(self.groups.open());
+        }
+        if stopped || state.has_failed_since(failures) {
             drop(state);
             return tell(joining, false);
         }
         match state.chain.last_in_flight() {
             Some(number) => state.waiters.entry(number).or_default().extend(joining),
+            // Nothing has failed, so what is not in flight is stable, or has synced.
             None => {
                 drop(state);
                 return tell(joining, true);
@@ -199,22 +207,12 @@ impl Zil {
             }
             Err(error) => {
                 tracing::warn!(set = self.set.0, %error, "intent log: a block could not be written");
-                self.fail(number);
+                let waiters = self.state().fail(number, self.groups.open());
+                tell(waiters, false);
             }
         }
         self.state().make_room();
         self.flush_as_wanted().await;
-    }
-
-    fn fail(&self, number: u64) {
-        let failed = {
-            let mut state = self.state();
-            state.chain.fail(number);
-            state.lose(self.groups.open());
-            state.waiters.split_off(&number)
-        };
-        failed.into_values().for_each(|waiters| tell(waiters, false));
-        self.state().make_room();
     }
 
     /// Flushes if a written block is waited for and nobody else does.
@@ -235,27 +233,27 @@ impl Zil {
                 (end, std::mem::take(&mut state.unstable_vdevs), std::mem::take(&mut state.unstable_data))
             };
             let flushed = self.store.flush(&rq, Some(&vdevs).filter(|_| !data)).await;
-            let (stable, first) = {
+            let (told, stable) = {
                 let mut state = self.state();
                 state.flushing = false;
                 match flushed {
                     Ok(()) => {
-                        state.chain.flushed(end);
-                        let later = state.waiters.split_off(&end);
-                        (std::mem::replace(&mut state.waiters, later), None)
+                        let stable = state.chain.flushed(end);
+                        let later = state.waiters.split_off(&stable);
+                        let told = std::mem::replace(&mut state.waiters, later);
+                        (told.into_values().flatten().collect(), true)
                     }
                     Err(error) => {
                         tracing::warn!(set = self.set.0, %error, "intent log: a flush failed");
                         state.unstable_vdevs.extend(vdevs);
                         state.unstable_data |= data;
-                        (Default::default(), state.waiters.keys().next().copied())
+                        // A device may have dropped any block that no flush has covered.
+                        let first = state.chain.first_unstable();
+                        (state.fail(first, self.groups.open()), false)
                     }
                 }
             };
-            if let Some(first) = first {
-                self.fail(first);
-            }
-            stable.into_values().for_each(|waiters| tell(waiters, true));
+            tell(told, stable);
             self.state().make_room();
         }
     }
@@ -432,6 +430,26 @@ impl State {
     /// waits for it.
     fn lose(&mut self, txg: Txg) {
         self.lists.push_unsaid(txg, None);
+    }
+
+    /// The block of that number, and all behind it, will not be found after a crash. Gives the commits that waited for
+    /// them; `open` is the open txg, which no record in those blocks is younger than.
+    #[must_use]
+    fn fail(&mut self, number: u64, open: Txg) -> Vec<Waiter> {
+        self.chain.fail(number);
+        self.failures += 1;
+        self.lose(open);
+        self.waiters.split_off(&number).into_values().flatten().collect()
+    }
+
+    /// Whether a block or a flush has failed since there had been that many failures.
+    fn has_failed_since(&self, failures: u64) -> bool {
+        debug_assert!(failures <= self.failures);
+        #[cfg(feature = "canary")]
+        if self.canary {
+            return false;
+        }
+        self.failures > failures
     }
 
     fn next_seq(&mut self) -> u64 {

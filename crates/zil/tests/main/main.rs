@@ -189,6 +189,54 @@ fn promises_hold_when_the_log_fails() {
     }
 }
 
+/// Runs clients until one of them has been told `commits` times that its changes are stable; then the power fails.
+fn run_to_commit(seed: u64, moods: Moods, commits: u64) -> (Arc<Pool>, Found) {
+    let world = world(seed);
+    let pool = Pool::new(&world.machine(), seed, moods);
+    let inner = pool.clone();
+    let done = world.run(async move {
+        let zil = inner.log(ZilHeader::default());
+        inner.machine.tasks.spawn(lazy_syncer(inner.clone(), zil.clone()));
+        let mut rng = Rng::new(seed);
+        for n in 1..CLIENTS {
+            inner.machine.tasks.spawn(client(inner.clone(), zil.clone(), n, rng.fork()));
+        }
+        for object in 0..commits {
+            {
+                let tx = inner.groups.hold().unwrap();
+                inner.change(&zil, &tx, 0, Op::Write { object, bytes: 1 + rng.below(400_000) });
+            }
+            let due = inner.due(Some(object));
+            zil.commit(&Request::internal("client"), Some(weir_format::ObjectId(object))).await.unwrap();
+            inner.promise(due);
+        }
+    });
+    done.unwrap();
+    world.power_failure();
+    let machine = world.machine();
+    let found = world.run(async move { recover(&machine).await }).unwrap();
+    (pool, found)
+}
+
+/// A block or a flush may fail before the commits of its batch wait for it.
+#[test]
+fn commits_of_a_batch_that_failed_wait_for_their_txg() {
+    let moods = [
+        Moods { failed_writes: 50, ..Moods::default() },
+        Moods { failed_writes: 10, ..Moods::default() },
+        Moods { failed_flushes: 50, ..Moods::default() },
+        Moods { failed_writes: 10, failed_flushes: 20, no_room: 5 },
+    ];
+    for mood in moods {
+        for seed in 0..seeds() {
+            for commits in 1..6 {
+                let (pool, found) = run_to_commit(seed, mood, commits);
+                judge(&pool, &found, &format!("seed {seed}, {mood:?}, after commit {commits}"));
+            }
+        }
+    }
+}
+
 #[test]
 fn the_same_seed_goes_the_same_way() {
     for seed in 0..4 {
