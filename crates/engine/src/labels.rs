@@ -10,7 +10,8 @@
 //! the txgs before stay where they are.
 //!
 //! What fails: a leaf that cannot be written to is only named, as long as another one could be; a txg is true when one
-//! uberblock is written and flushed.
+//! uberblock is written and flushed. The intent logs write and flush meanwhile, and a device reports a write that it lost
+//! to one flush only: so flushes of labels go through the tree of vdevs, which sends one at a time and keeps its error.
 //!
 //! Source: OpenZFS `module/zfs/vdev_label.c` (theory at its top, `vdev_config_sync`, `vdev_label_init`).
 
@@ -18,6 +19,7 @@ use super::config::{Config, aux_label_list};
 use futures_util::future::join_all;
 use std::path::PathBuf;
 use std::sync::Arc;
+use weir_blocks::Tree;
 use weir_codec::checksum::Verifier;
 use weir_codec::checksum::embedded::seal_embedded;
 use weir_format::{ChecksumKind, Endian, NvList, Txg, Uberblock, label};
@@ -72,7 +74,7 @@ impl Leaf {
         Ok(())
     }
 
-    async fn write_uberblock(&self, uberblock: &Uberblock) -> Result<(), DiskError> {
+    async fn write_uberblock(&self, tree: &Tree, uberblock: &Uberblock) -> Result<(), DiskError> {
         let slot = (uberblock.txg.0 % label::uberblock_slots(self.ashift) as u64) as usize;
         let Some(range) = label::uberblock_range(slot, self.ashift) else { return Ok(()) };
         let mut area = uberblock.encode();
@@ -81,7 +83,7 @@ impl Leaf {
         for written in join_all(writes).await {
             written?;
         }
-        self.disk.flush().await
+        tree.flush_labels(self.guid).await
     }
 }
 
@@ -135,6 +137,7 @@ pub async fn clear(disk: &Arc<dyn Disk>) -> Result<(), DiskError> {
 /// # Errors
 /// If no leaf of some top-level vdev takes its label, or no leaf at all the uberblock: then the txg did not happen.
 pub async fn commit(
+    tree: &Tree,
     leaves: &[Leaf],
     config: Option<&Config>,
     uberblock: &Uberblock,
@@ -142,10 +145,10 @@ pub async fn commit(
 ) -> Result<Vec<PoolError>, PoolError> {
     let mut faults = Vec::new();
     if let Some(config) = config {
-        faults.extend(write_configs(leaves, config, [0, 2], txg).await?);
+        faults.extend(write_configs(tree, leaves, config, [0, 2], txg).await?);
     }
     let chosen = chosen(leaves, config.is_some(), txg);
-    let answers = join_all(chosen.iter().map(|leaf| leaf.write_uberblock(uberblock))).await;
+    let answers = join_all(chosen.iter().map(|leaf| leaf.write_uberblock(tree, uberblock))).await;
     let written = answers.iter().filter(|a| a.is_ok()).count();
     let bad: Vec<PoolError> =
         chosen.iter().zip(answers).filter_map(|(leaf, a)| a.err().map(|e| leaf.error(e))).collect();
@@ -155,7 +158,7 @@ pub async fn commit(
     }
     faults.extend(bad);
     if let Some(config) = config {
-        faults.extend(write_configs(leaves, config, [1, 3], txg).await?);
+        faults.extend(write_configs(tree, leaves, config, [1, 3], txg).await?);
     }
     Ok(faults)
 }
@@ -177,6 +180,7 @@ fn chosen(leaves: &[Leaf], all: bool, txg: Txg) -> Vec<&Leaf> {
 
 /// Writes two labels of each leaf and flushes. Gives what failed, as long as each top-level vdev has a leaf that did not.
 async fn write_configs(
+    tree: &Tree,
     leaves: &[Leaf],
     config: &Config,
     indices: [usize; 2],
@@ -192,7 +196,7 @@ async fn write_configs(
             let Some(packed) = packed else { return Ok(()) };
             let packed = packed?;
             leaf.write_config(indices, &packed).await.map_err(|e| leaf.error(e))?;
-            leaf.disk.flush().await.map_err(|e| leaf.error(e))
+            tree.flush_labels(leaf.guid).await.map_err(|e| leaf.error(e))
         }
     };
     let answers = join_all(leaves.iter().map(one)).await;

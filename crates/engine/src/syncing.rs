@@ -32,7 +32,7 @@ use weir_dsl::change::space::Delta;
 use weir_dsl::change::{Change, Limits, PoolContext, SyncedSet};
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
-use weir_machine::{DiskError, Op, Priority, Request};
+use weir_machine::{Priority, Request};
 use weir_pool::assemble::state;
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
@@ -416,17 +416,13 @@ impl Syncing<'_> {
             core.autotrim.end().await;
         }
         let config = core.config_dirty.then_some(&core.config);
-        let faults = labels::commit(&core.leaves, config, &uberblock, txg).await?;
+        let faults = labels::commit(blocks.tree(), &core.leaves, config, &uberblock, txg).await?;
         for fault in &faults {
             tracing::warn!("label not written: {fault}");
             if let PoolError::Disk { path, source } = fault
                 && let Some(leaf) = core.leaves.iter().find(|leaf| leaf.path == *path)
             {
-                let tree = self.engine.cache.blocks().tree();
-                if matches!(source, DiskError::Os { op: Op::Flush, .. }) {
-                    tree.distrust(leaf.guid, source);
-                }
-                let health = tree.health().into_iter().find(|h| h.guid == leaf.guid);
+                let health = blocks.tree().health().into_iter().find(|h| h.guid == leaf.guid);
                 self.engine.events.label_not_written(leaf.guid, health.map(|h| h.counts).unwrap_or_default(), source);
             }
         }

@@ -8,14 +8,19 @@
 //! *A flush that fails is not forgiven.* The device may have dropped what it could not keep, and say so once only: a
 //! second flush that succeeds proves nothing. So from then on every flush of this leaf fails, and the txgs of what it took
 //! since its last good flush, and of all that it takes later, go into its DTL, until the pool is opened anew.
+//!
+//! *One flush at a time.* While one is under way no other is sent to the device: the second might succeed because the first
+//! one's error has cleared what the device still had to write. That holds for labels too ([`Flusher::flush_labels`]), whose
+//! flush reaches the device even after another has failed: a label is made stable by its own flush alone.
 
+use super::Tree;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
-use weir_machine::{Disk, DiskError};
+use weir_machine::{Disk, DiskError, Op};
 
 /// First and last of some transaction groups.
 pub(super) type Groups = (Txg, Txg);
@@ -67,14 +72,6 @@ impl Flusher {
         self.completed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes note that a flush failed which was not this one's: gives the groups of which the device may have dropped
-    /// writes.
-    pub fn distrust(&self, error: &DiskError) -> Option<Groups> {
-        let mut state = self.state();
-        state.failed.get_or_insert_with(|| error.clone());
-        state.unstable.take()
-    }
-
     /// Whether a flush failed.
     pub fn has_failed(&self) -> bool {
         self.state().failed.is_some()
@@ -116,6 +113,25 @@ impl Flusher {
         }
     }
 
+    /// Makes stable what was written past this tree before the call: labels. The device is asked although a flush has
+    /// failed before. If it fails now, that counts for all writes that it covers, as in [`Flusher::flush`].
+    pub async fn flush_labels(
+        &self,
+        disk: &Arc<dyn Disk>,
+        lost: impl Fn(Groups, Option<&DiskError>),
+    ) -> Result<(), DiskError> {
+        // The labels count as a write that no flush covers.
+        let mine = self.completed.fetch_add(1, Ordering::SeqCst) + 1;
+        loop {
+            let UnderWay { covers, answer, .. } = self.started(&mut self.state(), disk, false);
+            let answer = answer.await;
+            self.ended(covers, &answer, &lost);
+            if covers >= mine {
+                return answer;
+            }
+        }
+    }
+
     /// The flush that is under way, or a new one.
     fn started(&self, state: &mut State, disk: &Arc<dyn Disk>, here: bool) -> UnderWay {
         if let Some(under_way) = &state.under_way {
@@ -139,10 +155,24 @@ impl Flusher {
                 self.stable.fetch_max(covers, Ordering::SeqCst);
             }
             Err(error) => {
-                state.failed = Some(error.clone());
+                let news = state.failed.replace(error.clone()).is_none();
                 drop(state);
-                groups.into_iter().for_each(|groups| lost(groups, Some(error)));
+                groups.into_iter().for_each(|groups| lost(groups, Some(error).filter(|_| news)));
             }
         }
+    }
+}
+
+impl Tree {
+    /// Makes stable what was written to the disk of the leaf `guid` past this tree: labels. No other flush of the disk is
+    /// under way meanwhile, and a failure counts for all blocks that the disk may have dropped with it. Works also when
+    /// nothing may be written any more.
+    ///
+    /// # Errors
+    /// The disk's answer; [`DiskError::Refused`] if there is no such leaf with a disk.
+    pub async fn flush_labels(&self, guid: u64) -> Result<(), DiskError> {
+        let absent = DiskError::Refused { op: Op::Flush, why: "the device is not a part of the pool" };
+        let (vdev, leaf, disk) = self.disk_of(guid).map_err(|_| absent)?;
+        leaf.writes().flusher.flush_labels(disk, leaf.lost(vdev.guid)).await
     }
 }

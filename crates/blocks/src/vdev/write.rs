@@ -189,14 +189,6 @@ impl Tree {
         found.ok_or(BlockError::NoSuchLeaf { guid })
     }
 
-    /// Takes note that the leaf `guid` failed a flush that was asked for past this tree: what it took since its last good one
-    /// may be lost, whatever it says to the next.
-    pub fn distrust(&self, guid: u64, error: &DiskError) {
-        let Ok((_, leaf, _)) = self.disk_of(guid) else { return };
-        let lost = leaf.writes().flusher.distrust(error);
-        lost.into_iter().for_each(|(first, last)| leaf.writes().dtl().dirty(first, last, false));
-    }
-
     /// Whether a top-level vdev is one device.
     pub(crate) fn is_one_device(&self, vdev: u32) -> bool {
         self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_)))
@@ -497,15 +489,19 @@ impl Leaf {
 
     async fn flush(&self, vdev: &Vdev, place: Place, here: bool) -> Result<(), BlockError> {
         let Some(disk) = self.disk() else { return Ok(()) };
-        let writes = self.writes();
-        let lost = |(first, last): Groups, news: Option<&DiskError>| {
-            writes.dtl().dirty(first, last, false);
+        let flushed = self.writes().flusher.flush(disk, here, self.lost(vdev.guid)).await;
+        flushed.map_err(|error| device(place, vdev, error))
+    }
+
+    /// Notes the txgs of which the device may have dropped writes; the first time, with its answer, also reports it.
+    pub(super) fn lost(&self, guid: u64) -> impl Fn(Groups, Option<&DiskError>) {
+        move |(first, last), news| {
+            self.writes().dtl().dirty(first, last, false);
             if let Some(error) = news {
-                writes.write_errors.fetch_add(1, Ordering::Relaxed);
-                self.tell(vdev.guid, What::Flush(error), (0, 0), About::default(), Priority::Sync);
+                self.writes().write_errors.fetch_add(1, Ordering::Relaxed);
+                self.tell(guid, What::Flush(error), (0, 0), About::default(), Priority::Sync);
             }
-        };
-        writes.flusher.flush(disk, here, lost).await.map_err(|error| device(place, vdev, error))
+        }
     }
 
     /// Tells the disk of a range that is not needed; gives the bytes that it took note of.

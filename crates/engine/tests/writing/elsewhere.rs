@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_blocks::Tree;
+use weir_blocks::vdev::VdevSpec;
 use weir_engine::labels::{Leaf, commit};
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
 use weir_engine::{Host, ImportOptions};
@@ -27,7 +29,9 @@ async fn force(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
 /// What the other machine does to show that it is there.
 async fn beat(machine: &Machine, leaf: &Leaf, uberblock: &mut Uberblock) {
     uberblock.timestamp_s += 1;
-    commit(std::slice::from_ref(leaf), None, uberblock, Txg(uberblock.txg.0)).await.unwrap();
+    let spec = VdevSpec::leaf(0, leaf.guid, "d0", Some(leaf.disk.clone())).top(leaf.ashift as u32, 0);
+    let tree = Tree::new(vec![spec]).unwrap();
+    commit(&tree, std::slice::from_ref(leaf), None, uberblock, Txg(uberblock.txg.0)).await.unwrap();
     machine.clock.sleep(Duration::from_secs(1)).await;
 }
 
