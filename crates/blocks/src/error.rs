@@ -147,15 +147,16 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// How much the error tells: of several copies' errors, the one that tells most is reported.
+    /// How much the error tells: of several copies' errors, the one that tells most is reported. A device's error outweighs
+    /// wrong bytes: what the device did not give may be right.
     fn weight(&self) -> u8 {
         match self {
             BlockError::Forged { .. } => 0,
             BlockError::Unsupported { .. } => 1,
             BlockError::Missing { .. } => 2,
-            BlockError::Device { .. } => 3,
-            BlockError::Structure { .. } => 4,
-            BlockError::Corrupt { .. } => 5,
+            BlockError::Structure { .. } => 3,
+            BlockError::Corrupt { .. } => 4,
+            BlockError::Device { .. } => 5,
             _ => 6,
         }
     }

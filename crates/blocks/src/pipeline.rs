@@ -21,6 +21,10 @@ use weir_codec::{CodecError, Salt, decompress_into};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjsetId};
 use weir_machine::{Buf, BufPool, Clock, Machine, Priority, Request, Source};
 
+/// How often a block of an intent log is read again from a device that answers with an error: whether the log ends there
+/// cannot be told without it.
+const LOG_READ_RETRIES: u32 = 3;
+
 /// What may be kept in the cache (`primarycache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheClass {
@@ -175,17 +179,25 @@ impl Blocks {
     }
 
     /// An intent-log block by the pointer that leads to it: its own checksum proves it, its size is the whole block
-    /// with its trailer. A chain ends where the next block was never written: no device is blamed for that.
+    /// with its trailer. A chain ends where the next block was never written: no device is blamed for that. A device that
+    /// answers with an error is asked again a few times.
     ///
     /// # Errors
-    /// As [`Blocks::read`]; [`CodecError::NoTrailer`] or a checksum error is the end of a chain.
+    /// As [`Blocks::read`]; [`BlockError::Device`] also if another copy is wrong: the one that could not be read may be right; [`CodecError::NoTrailer`] or a checksum error is the end of a chain.
     pub async fn read_zil(
         &self,
         request: &Request,
         pointer: &BlockPointer,
         options: &ReadOptions,
     ) -> Result<Bytes, BlockError> {
-        self.read(request, pointer, options).await
+        let mut answer = self.read(request, pointer, options).await;
+        for _ in 0..LOG_READ_RETRIES {
+            if !matches!(answer, Err(BlockError::Device { .. })) {
+                break;
+            }
+            answer = self.read(request, pointer, options).await;
+        }
+        answer
     }
 
     /// `len` bytes at a raw address (`zdb -R`), unproven: what the first device that answers gives.

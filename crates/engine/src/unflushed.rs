@@ -61,7 +61,10 @@ async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(),
         };
         let options = ReadOptions { raw: true, ..set.options().clone() };
         let header = set.root().header.zil.clone();
-        let claim = if without_logs && is_lost(claim::blocks(rq, &blocks, &options, &header).await.1.as_ref()) {
+        let claimed = claim::claim(rq, &blocks, &options, &header, unknown).await;
+        let lost =
+            is_lost(claimed.as_ref().err()) || is_lost(claim::blocks(rq, &blocks, &options, &header).await.1.as_ref());
+        let claim = if without_logs && lost {
             tracing::warn!(
                 "what was said to be stable in '{}' and not synced yet is given up: its log is lost",
                 dir.name
@@ -72,7 +75,7 @@ async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(),
             }
             Claim::default()
         } else {
-            match claim::claim(rq, &blocks, &options, &header, unknown).await {
+            match claimed {
                 Ok(Some(claim)) => claim,
                 Ok(None) => continue,
                 Err(error) if is_lost(Some(&error)) => return Err(kept(engine, &dir.name, &error)),

@@ -7,8 +7,8 @@
 use super::walk::{LogWalk, RECORD_NUMBER_COUNTS, sequence_of};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use weir_blocks::{Blocks, ReadOptions};
-use weir_dmu::error::ObjectError;
+use weir_blocks::{BlockError, Blocks, ReadOptions};
+use weir_dmu::error::{ObjectError, Place};
 use weir_format::zil::{LogRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::Request;
@@ -84,6 +84,9 @@ fn take(blocks: &mut Vec<BlockPointer>, taken: &mut BTreeSet<Dva>, pointer: Bloc
 }
 
 /// Whether the record is whole: one whose data was not written any more ends the log, it was promised to nobody.
+///
+/// # Errors
+/// Data on a missing or failing device: they may have been written.
 async fn claim_record(
     rq: &Request,
     blocks: &Arc<Blocks>,
@@ -108,7 +111,10 @@ async fn claim_record(
     for pointer in pointers {
         let raw = ReadOptions { raw: true, ..options.clone() };
         let written = !pointer.is_hole() && pointer.birth() >= first;
-        if written && blocks.read(rq, &pointer, &raw).await.is_err() {
+        if written && let Err(error) = blocks.read(rq, &pointer, &raw).await {
+            if matches!(error, BlockError::Device { .. } | BlockError::Missing { .. }) {
+                return Err(ObjectError::block(Place { objset: options.objset, ..Place::default() }, error));
+            }
             return Ok(false);
         }
         take(&mut found.blocks, taken, pointer, first);

@@ -397,9 +397,11 @@ impl Read<'_> {
         }
     }
 
+    /// What there is does not prove itself; a device that gave an error may have had what is right.
     fn damaged(&self, fault: CodecError) -> BlockError {
         let Place { vdev, offset, .. } = self.place;
-        BlockError::Corrupt { vdev, offset, fault }
+        let wrong = BlockError::Corrupt { vdev, offset, fault };
+        self.failure.clone().map_or(wrong.clone(), |error| error.worse(wrong))
     }
 }
 

@@ -20,7 +20,8 @@ fn a_mirror_gives_what_any_side_still_has() {
         assert_eq!(bench.read(&blocks, &bp).unwrap(), data);
     }
     rot(&bench, 2, 1 << 20, 64 << 10);
-    assert!(matches!(bench.read(&blocks, &bp), Err(BlockError::Corrupt { vdev: 0, offset: 0x10_0000, .. })));
+    // What the device that gave an error has may be right.
+    assert!(matches!(bench.read(&blocks, &bp), Err(BlockError::Device { vdev: 0, offset: 0x10_0000, .. })));
     let health = blocks.tree().health();
     assert!(health[2].counts.checksum_errors > 0 && health[1].counts.read_errors > 0);
     let alone = bench.blocks(vec![top(0, VdevKind::Mirror, 12, bench.leaves(0..3, &[0, 1, 2]))]);
