@@ -7,6 +7,7 @@
 //! The contract of [`Disk`] is enforced: offsets and lengths that are not multiples of a sector fail with EINVAL, and
 //! a disk opened read-only rejects changes. [`Stats`] counts all operations submitted, whether or not they succeed.
 
+use crate::errors::Failure;
 use crate::fault::{Fault, FaultId};
 use crate::medium::Medium;
 use crate::read_set::SectorSet;
@@ -74,6 +75,8 @@ struct Pending {
     watermark: u64,
     /// The error with which the operation will fail.
     errno: Option<i32>,
+    /// It is of the world's plan of errors.
+    injected: bool,
     misdirected: Option<(FaultId, u64)>,
 }
 
@@ -199,11 +202,33 @@ impl SimDisk {
             self.lock().stats.errors += 1;
             return io.fail(error);
         }
-        self.start(io);
+        let failure = world.draw_error(self.number, io.op);
+        if failure == Some(Failure::AtOnce) {
+            return self.fail_at_once(io);
+        }
+        self.start_with(io, failure.map(|_| EIO));
+    }
+
+    /// Answers an operation with an error before it has begun.
+    fn fail_at_once(&self, io: Io) {
+        {
+            let state = &mut *self.lock();
+            state.stats.errors += 1;
+            if io.op == Op::Flush {
+                let watermark = state.medium.watermark();
+                state.medium.lose(watermark, &mut state.rng);
+            }
+        }
+        io.fail_errno(EIO);
     }
 
     /// Starts an operation: faults and timing determine its completion time and result.
     fn start(self: &Arc<Self>, io: Io) {
+        self.start_with(io, None);
+    }
+
+    /// The same for an operation that fails with `injected`, if that is given.
+    fn start_with(self: &Arc<Self>, io: Io, injected: Option<i32>) {
         let Some(world) = self.world.upgrade() else { return };
         let now_ns = world.now_ns();
         if io.op != Op::Read {
@@ -255,7 +280,8 @@ impl SimDisk {
             Op::Read => {}
         }
         let watermark = state.medium.watermark();
-        state.pending.insert(id, Pending { io, watermark, errno, misdirected });
+        let errno = injected.or(errno);
+        state.pending.insert(id, Pending { io, watermark, errno, injected: injected.is_some(), misdirected });
         let disk = self.clone();
         world.at(now_ns + delay_ns, Box::new(move || disk.complete(id)));
     }
@@ -266,7 +292,7 @@ impl SimDisk {
         let (io, result) = {
             let state = &mut *self.lock();
             let Some(pending) = state.pending.remove(&id) else { return };
-            let Pending { mut io, watermark, errno, misdirected } = pending;
+            let Pending { mut io, watermark, errno, injected, misdirected } = pending;
             let op = io.op;
             let offset = io.offset;
             let len = io.len;
@@ -293,6 +319,12 @@ impl SimDisk {
                     Ok(())
                 }
             };
+            if injected {
+                match op {
+                    Op::Flush => state.medium.lose(watermark, &mut state.rng),
+                    _ => state.medium.tear(id, &mut state.rng),
+                }
+            }
             if result.is_err() {
                 state.medium.abandon_write(id);
                 state.stats.errors += 1;

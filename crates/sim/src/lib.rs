@@ -39,6 +39,7 @@
 
 pub mod canary;
 pub mod disk;
+pub mod errors;
 pub mod fault;
 pub mod medium;
 pub mod read_set;
@@ -50,6 +51,7 @@ pub mod trace;
 pub mod world;
 
 pub use disk::{SimDisk, Stats};
+pub use errors::{ErrorCounts, ErrorPlan};
 pub use fault::{Fault, FaultId};
 pub use read_set::ReadSet;
 pub use record::{Cut, Moment, Recording, Replay, Start};

@@ -232,6 +232,26 @@ impl Medium {
         self.in_flight.remove(&id);
     }
 
+    /// Fails a write: none of its sectors, all of them or the first ones have reached the cache.
+    pub fn tear(&mut self, id: u64, rng: &mut Rng) {
+        let Some((offset, data)) = self.in_flight.get(&id).cloned() else { return };
+        let sectors = data.len() as u64 / self.sector;
+        let kept = match rng.below(3) {
+            0 => 0,
+            1 => sectors,
+            _ => rng.below(sectors + 1),
+        };
+        if kept > 0 {
+            self.in_flight.insert(id, (offset, data[..(kept * self.sector) as usize].into()));
+            self.complete_write(id, None);
+        }
+    }
+
+    /// Fails a flush: some of the cached writes up to `watermark` are lost for good.
+    pub fn lose(&mut self, watermark: u64, rng: &mut Rng) {
+        self.cached.retain(|write| write.order > watermark || rng.chance(1, 2));
+    }
+
     /// Completes a write: its data are in the cache. `redirect` is the misdirecting fault and the byte offset at
     /// which the data appear instead.
     pub fn complete_write(&mut self, id: u64, redirect: Option<(FaultId, u64)>) {

@@ -82,6 +82,16 @@ impl Start {
         };
         Start(disks.iter().map(snapshot).collect())
     }
+
+    /// A world of its own with these disks, ruled by `seed`. Nothing that happens there changes them here.
+    pub fn world(&self, seed: u64) -> SimWorld {
+        let world = SimWorld::new(seed);
+        world.trace_no_bytes();
+        for place in &self.0 {
+            world.add_medium(&place.path, place.geometry, place.timing, place.medium.clone());
+        }
+        world
+    }
 }
 
 /// The disk events of a world.

@@ -1,6 +1,7 @@
 //! The seeded executor: one thread and virtual time.
 
 use crate::disk::{SimDisk, SimDisks};
+use crate::errors::{ErrorCounts, ErrorPlan, Failure, Injector};
 use crate::medium::Medium;
 use crate::read_set::ReadSet;
 use crate::record::{self, Recording, Start};
@@ -21,7 +22,7 @@ use weir_machine::compute::{ComputePool, Job};
 use weir_machine::entropy::EntropySource;
 use weir_machine::tasks::Spawner;
 use weir_machine::time::ClockSource;
-use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, Nanos, Tasks};
+use weir_machine::{BufPool, Clock, Compute, Entropy, Geometry, Machine, Memory, Nanos, Op, Tasks};
 
 /// Why a run ended before its future completed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -81,6 +82,8 @@ struct State {
     traces_bytes: bool,
     /// The power is failing: disks ignore new operations.
     power_off: bool,
+    /// What fails operations of the disks.
+    errors: Option<Injector>,
 }
 
 /// State shared by tasks, timers and disks. The lock is never held while a task, event or completion runs.
@@ -121,6 +124,11 @@ impl Shared {
     /// one in a queue.
     pub(crate) fn has_power(&self) -> bool {
         !self.lock().power_off
+    }
+
+    /// Whether and when an operation of a disk fails, as the plan of errors says.
+    pub(crate) fn draw_error(&self, disk: u64, op: Op) -> Option<Failure> {
+        self.lock().errors.as_mut()?.draw(disk, op)
     }
 
     /// Whether the trace includes the bytes of disk operations.
@@ -219,6 +227,7 @@ impl SimWorld {
             recorded: None,
             traces_bytes: true,
             power_off: false,
+            errors: None,
         };
         SimWorld { shared: Arc::new(Shared(Mutex::new(state))), disks: Arc::default() }
     }
@@ -289,6 +298,23 @@ impl SimWorld {
     /// The disks, sorted by path.
     pub fn disks(&self) -> Vec<Arc<SimDisk>> {
         self.disks.all()
+    }
+
+    /// From now on operations of the disks fail as `plan` says, until [`SimWorld::lift_errors`].
+    pub fn inject_errors(&self, plan: ErrorPlan) {
+        let mut state = self.shared.lock();
+        let seed = state.choices.clone().u64();
+        state.errors = Some(Injector::new(plan, seed));
+    }
+
+    /// Operations that the disks were asked for since errors were injected; 0 if none are.
+    pub fn operations(&self) -> u64 {
+        self.shared.lock().errors.as_ref().map_or(0, Injector::operations)
+    }
+
+    /// Ends the injection of errors, and gives what failed.
+    pub fn lift_errors(&self) -> ErrorCounts {
+        self.shared.lock().errors.take().map(|errors| errors.counts).unwrap_or_default()
     }
 
     /// Writes the contents of all disks, without the effects of faults, to files in a folder, each named after the
