@@ -26,9 +26,10 @@ cargo xtask TASK
   tidy                      layering, file and function lengths, unfinished work, module docs, words
   check                     format, clippy with warnings denied, licences, tidy
   test [--fast] [TEST-ARGS] unit, integration and documentation tests, then the golden pools; ends with the totals
-  sim [--long] [--cuts N] [--seed S] [--at MOMENT] [--zdb EVERY] [--state FILE] [SIM-ARGS]
+  sim [--long] [--cuts N] [--errors N] [--seed S] [--at MOMENT] [--zdb EVERY] [--state FILE] [SIM-ARGS]
                             the simulator: seeds, doubled runs, the canary; power cuts of whole pools: 20,000, or a
-                            million that can be interrupted and resumed (--long); zdb checks one of EVERY
+                            million that can be interrupted and resumed (--long); zdb checks one of EVERY;
+                            device errors: 10,000, or a million (--long)
   fuzz [--seconds S] [--target NAME]   every fuzz target on mutated seeds, S seconds each (stable compiler)
   fuzz --long [--seconds S] [--target NAME]  the same, coverage guided (cargo-fuzz, nightly compiler)
   bench scan [--prepare]    long directories and snapshot lists, and how their cost grows

@@ -82,24 +82,30 @@ pub fn run(arguments: &[String]) -> Outcome {
 const CUTS: &str = "20000";
 /// Number of simulated power cuts with `--long`.
 const LONG_CUTS: &str = "1000000";
+/// Default number of injected device errors.
+const ERRORS: &str = "10000";
+/// Number of injected device errors with `--long`.
+const LONG_ERRORS: &str = "1000000";
 
-/// Options of `cargo xtask sim` that configure power cuts, with the environment variable that the test reads.
-const CUT_OPTIONS: &[(&str, &str)] = &[
+/// Options of `cargo xtask sim` that configure the tests of pools, with the environment variable that the tests read.
+const POOL_OPTIONS: &[(&str, &str)] = &[
     ("--cuts", "WEIR_SIM_CUTS"),
+    ("--errors", "WEIR_SIM_ERRORS"),
     ("--seed", "WEIR_SIM_SEED"),
     ("--at", "WEIR_SIM_AT"),
     ("--zdb", "WEIR_SIM_ZDB"),
     ("--state", "WEIR_SIM_STATE"),
 ];
 
-/// Environment variables for the power cut test, with their values.
+/// Environment variables for the tests of pools, with their values.
 type Settings = Vec<(&'static str, String)>;
 
-/// Splits the arguments into settings of the power cut test and the rest; variables of the environment override
+/// Splits the arguments into settings of the tests of pools and the rest; variables of the environment override
 /// defaults.
-fn cut_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String> {
+fn pool_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String> {
     let long = arguments.iter().any(|word| word == "--long");
     let mut settings = vec![("WEIR_SIM_CUTS", if long { LONG_CUTS } else { CUTS }.to_owned())];
+    settings.push(("WEIR_SIM_ERRORS", if long { LONG_ERRORS } else { ERRORS }.to_owned()));
     // zdb needs the pools as files, which is slow, so only a sample is checked.
     settings.push(("WEIR_SIM_ZDB", "500".to_owned()));
     if long {
@@ -109,7 +115,7 @@ fn cut_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String>
     let mut rest = Vec::new();
     let mut words = arguments.iter().filter(|word| *word != "--long");
     while let Some(word) = words.next() {
-        match CUT_OPTIONS.iter().find(|(known, _)| known == word) {
+        match POOL_OPTIONS.iter().find(|(known, _)| known == word) {
             Some((_, variable)) => {
                 let value = words.next().ok_or_else(|| format!("sim: {word} needs a value"))?;
                 settings.retain(|(name, _)| name != variable);
@@ -121,26 +127,32 @@ fn cut_settings(arguments: &[String]) -> Result<(Settings, Vec<String>), String>
     Ok((settings, rest))
 }
 
-/// `cargo xtask sim`: runs the simulator, optimised, with the arguments that do not concern power cuts; then power
-/// cuts of recorded pool histories. `--state FILE`, implied by `--long`, resumes an interrupted run.
+/// `cargo xtask sim`: runs the simulator, optimised, with the arguments that do not concern pools; then power cuts of
+/// recorded pool histories, and histories in which devices fail. `--state FILE`, implied by `--long`, resumes an
+/// interrupted run of power cuts.
 pub fn sim(arguments: &[String]) -> Outcome {
-    let (settings, rest) = cut_settings(arguments)?;
+    let (settings, rest) = pool_settings(arguments)?;
     let mut command = cargo(&["run", "--quiet", "--release", "-p", "weir-sim", "--bin", "weir-sim", "--"]);
     command.args(rest);
     if !watch("simulator", &mut command, |_| {})? {
         return Err("the simulator found a failure".to_string());
     }
-    let mut command =
-        cargo(&["test", "--quiet", "--release", "-p", "weir-engine", "--test", "cuts", "--", "--nocapture"]);
-    command.envs(settings);
-    if let Some(tools) = judge::tools() {
-        command.env("WEIR_ZFS_TOOLS", tools);
+    let tests = [
+        ("cuts", "power cuts of pools", "a power cut broke a pool"),
+        ("errors", "device errors", "a device error broke a promise"),
+    ];
+    for (test, title, failure) in tests {
+        let mut command =
+            cargo(&["test", "--quiet", "--release", "-p", "weir-engine", "--test", test, "--", "--nocapture"]);
+        command.envs(settings.clone());
+        if let Some(tools) = judge::tools() {
+            command.env("WEIR_ZFS_TOOLS", tools);
+        }
+        if !watch(title, &mut command, |_| {})? {
+            return Err(failure.to_string());
+        }
     }
-    if watch("power cuts of pools", &mut command, |_| {})? {
-        Ok(())
-    } else {
-        Err("a power cut broke a pool".to_string())
-    }
+    Ok(())
 }
 
 fn missing(needs: Needs) -> Option<&'static str> {
@@ -158,13 +170,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn power_cut_options_are_separated_from_other_arguments() {
-        let words = ["--seeds", "5", "--long", "--cuts", "77"].map(ToString::to_string);
-        let (settings, rest) = cut_settings(&words).unwrap();
+    fn pool_options_are_separated_from_other_arguments() {
+        let words = ["--seeds", "5", "--long", "--cuts", "77", "--errors", "9"].map(ToString::to_string);
+        let (settings, rest) = pool_settings(&words).unwrap();
         assert_eq!(rest, ["--seeds", "5"]);
         assert!(settings.contains(&("WEIR_SIM_CUTS", "77".to_owned())));
+        assert!(settings.contains(&("WEIR_SIM_ERRORS", "9".to_owned())));
         assert_eq!(settings.iter().filter(|(name, _)| *name == "WEIR_SIM_CUTS").count(), 1);
         assert!(settings.iter().any(|(name, _)| *name == "WEIR_SIM_STATE"));
-        assert!(cut_settings(&["--cuts".to_owned()]).is_err());
+        assert!(pool_settings(&["--cuts".to_owned()]).is_err());
     }
 }

@@ -216,7 +216,9 @@ mod tests {
     #[test]
     fn errors_leave_old_bytes_new_bytes_or_some_of_both() {
         for (nth, torn) in [(0, true), (1, false)] {
-            let (mut none, mut part, mut whole) = (0, 0, 0);
+            let mut none = 0;
+            let mut part = 0;
+            let mut whole = 0;
             for seed in 0..200 {
                 let world = world(seed);
                 world.inject_errors(ErrorPlan::Nth { nth, count: 1, at_once: false });

@@ -1,0 +1,158 @@
+//! All histories of a run, on all processors.
+
+use crate::history::{Ending, History, Prepared};
+use crate::world::SHAPES;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use weir_sim::{ErrorCounts, ErrorPlan, Rng};
+
+/// Changes of each client in a history of which each operation fails once; in one with errors at random.
+const FEW_CHANGES: u64 = 6;
+const MANY_CHANGES: u64 = 40;
+
+pub fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|said| said.parse().ok()).unwrap_or(otherwise)
+}
+
+/// What the histories of a run came to.
+#[derive(Default)]
+struct Sums {
+    histories: u64,
+    errors: ErrorCounts,
+    promises: u64,
+    refusals: u64,
+    failures: Vec<String>,
+}
+
+/// Histories of one pool, one after the other on each processor.
+fn run_all(prepared: &Prepared, histories: &[History], sums: &Mutex<Sums>) {
+    let next = AtomicUsize::new(0);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        while let Some(history) = histories.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = history.run(prepared);
+            let mut sums = sums.lock().unwrap();
+            sums.histories += 1;
+            sums.errors += outcome.errors;
+            sums.promises += outcome.promises;
+            sums.refusals += outcome.refusals;
+            if let Err(why) = outcome.judged {
+                sums.failures.push(format!("{} pool, {history}: {why}", prepared.shape.name));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..processors).for_each(|_| drop(scope.spawn(work)));
+    });
+}
+
+const ENDINGS: [Ending; 3] = [Ending::Cut, Ending::Stop, Ending::Export];
+
+/// The history of `seed` once for each of its operations, or for every `stride`th: that operation fails, and in some rounds
+/// those that follow on the same disk.
+pub fn each_operation(prepared: &Prepared, seed: u64, most: u64) -> Vec<History> {
+    let base = History { seed, errors: None, changes: FEW_CHANGES, ending: Ending::Cut, borne: false, canary: false };
+    let operations = base.run(prepared).operations;
+    assert!(operations > 50, "only {operations} operations");
+    let stride = operations.div_ceil(most.max(1)).max(1);
+    let at_once = seed % 2 == 1;
+    let count = [1, 3, u64::MAX][(seed / 2 % 3) as usize];
+    let fails = |nth| History {
+        errors: Some(ErrorPlan::Nth { nth, count, at_once }),
+        ending: if nth % 4 < 2 { Ending::Cut } else { ENDINGS[nth as usize % 4 - 1] },
+        ..base.clone()
+    };
+    (seed % stride..operations).step_by(stride as usize).map(fails).collect()
+}
+
+/// Longer histories with errors at random, of all disks or of those whose errors redundancy makes good for.
+fn at_random(prepared: &Prepared, seed: u64, count: u64) -> Vec<History> {
+    let one = |n: u64| {
+        let seed = seed * 1_000 + n;
+        let mut rng = Rng::new(seed);
+        let borne = !prepared.shape.borne().is_empty() && rng.chance(1, 2);
+        let disks = if borne { prepared.shape.borne() } else { prepared.shape.all() };
+        // Beyond redundancy most errors end the history, so they must be rare.
+        let rate = if borne { [5, 50, 400] } else { [2, 8, 30] }[rng.below(3) as usize];
+        let mut of = |share| if rng.chance(share, 3) { rate } else { 0 };
+        let errors = Some(ErrorPlan::Random { disks, reads: of(1), writes: of(2), flushes: of(2) });
+        let ending = ENDINGS[rng.below(3) as usize];
+        History { seed, errors, changes: MANY_CHANGES, ending, borne, canary: false }
+    };
+    (0..count).map(one).collect()
+}
+
+fn demand_none(failures: &[String]) {
+    let Some(first) = failures.first() else { return };
+    let kinds: BTreeMap<&str, usize> = failures.iter().fold(BTreeMap::new(), |mut kinds, failure| {
+        *kinds.entry(failure.rsplit("ending ").next().unwrap_or(failure)).or_default() += 1;
+        kinds
+    });
+    for (kind, count) in kinds.iter().take(20) {
+        eprintln!("{count} × ending {kind}");
+    }
+    panic!("{} histories broke a promise, such as: {first}", failures.len());
+}
+
+#[test]
+fn errors_of_devices_break_no_promise() {
+    let all = number("WEIR_SIM_ERRORS", 64);
+    let first = number("WEIR_SIM_SEED", 1);
+    let prepared: Vec<Prepared> = SHAPES.into_iter().map(Prepared::new).collect();
+    let sums = Mutex::new(Sums::default());
+    // Half of the errors at most are of single operations: long runs have each of them.
+    let most = (all / 2).div_ceil(prepared.len() as u64);
+    for seed in first.. {
+        for prepared in &prepared {
+            run_all(prepared, &each_operation(prepared, seed, most), &sums);
+            run_all(prepared, &at_random(prepared, seed, (most / 40).max(1)), &sums);
+            let sums = sums.lock().unwrap();
+            if sums.errors.all() >= all || sums.failures.len() > 20 {
+                break;
+            }
+        }
+        let sums = sums.lock().unwrap();
+        println!("seed {seed}: {} of {all} errors, {} histories", sums.errors.all(), sums.histories);
+        if sums.errors.all() >= all || !sums.failures.is_empty() {
+            break;
+        }
+    }
+    let Sums { histories, errors, promises, refusals, failures } = sums.into_inner().unwrap();
+    demand_none(&failures);
+    assert!(promises > 0);
+    println!(
+        "{} errors ({errors}) in {histories} histories: {promises} promises kept, {refusals} answers were errors",
+        errors.all()
+    );
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    let prepared = Prepared::new(SHAPES[5]);
+    for history in at_random(&prepared, 7, 3) {
+        let run = || history.run(&prepared);
+        let one = run();
+        let two = run();
+        assert_eq!((one.errors, one.operations, one.promises), (two.errors, two.operations, two.promises));
+    }
+}
+
+/// The planted bug: commits return although their block could not be written.
+#[test]
+fn the_canary_is_caught() {
+    let prepared = Prepared::new(SHAPES[0]);
+    // In these the disk fails for good, and answers at once. The last operations are those of clients.
+    for seed in [5, 11, 17] {
+        for history in each_operation(&prepared, seed, u64::MAX).into_iter().rev() {
+            let planted = History { canary: true, ending: Ending::Cut, ..history };
+            if let Err(why) = planted.run(&prepared).judged {
+                println!("the canary is caught: {} pool, {planted}: {why}", prepared.shape.name);
+                let right = History { canary: false, ..planted };
+                assert_eq!(right.run(&prepared).judged, Ok(()), "without the planted bug: {right}");
+                return;
+            }
+        }
+    }
+    panic!("a log that reports lost records as stable passes: this test proves nothing");
+}
