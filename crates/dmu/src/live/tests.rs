@@ -234,6 +234,12 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
                 assert_eq!(set.read(rq, &object, 0, END as usize, END).await.unwrap()[..], model[..], "object {id}");
             }
         }
+        for id in files.keys() {
+            demand_levels(rq, &synced, &synced.object(rq, *id).await.unwrap()).await;
+        }
+        if let Some(meta) = synced.meta() {
+            demand_levels(rq, &synced, &meta).await;
+        }
         pool.count(rq, &synced, files.keys()).await;
     }
     let tx = pool.set.begin(rq, 0, Purpose::Free).await.unwrap();
@@ -243,6 +249,73 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     drop(tx);
     pool.sync(rq).await;
     assert_eq!(pool.alive.len(), 1, "the header alone is left");
+}
+
+/// Demands that each pointer of an object, holes with a birth included, is of the level, size and type of its place.
+async fn demand_levels(rq: &Request, set: &Arc<ObjectSet>, object: &crate::object::Object) {
+    let dnode = &object.dnode;
+    let mut stack: Vec<(u8, u64, weir_format::BlockPointer)> =
+        (0..).zip(&dnode.block_pointers).map(|(n, top)| (dnode.levels - 1, n, *top)).collect();
+    while let Some((level, number, pointer)) = stack.pop() {
+        if pointer.is_null() {
+            continue;
+        }
+        let lsize_bytes = if level == 0 { object.block_bytes() } else { 1 << dnode.indirect_shift };
+        let found = (pointer.level(), pointer.lsize_bytes(), pointer.object_type());
+        assert_eq!(found, (level, lsize_bytes, dnode.object_type), "object {} block {number}: {pointer:?}", object.id);
+        if level == 0 || pointer.is_hole() {
+            continue;
+        }
+        let place = set.place(object.id, level, number);
+        let bytes = set.cache().read(rq, &pointer, &set.options_at(place)).await.unwrap();
+        let count = bytes.len() / weir_format::BlockPointer::SIZE;
+        let below: Vec<_> = (0..count).map(|i| crate::read::pointer_in(&bytes, &pointer, i).unwrap()).collect();
+        assert!(below.iter().any(|p| !p.is_hole()), "an indirect block of holes alone");
+        stack.extend((0..).zip(below).map(|(i, p)| (level - 1, number * count as u64 + i, p)));
+    }
+}
+
+#[test]
+fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
+    let world = SimWorld::new(3);
+    let mut pool = on_disk(&world);
+    let run = world.run(async move {
+        let rq = &Request::internal("test");
+        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let new = NewObject { indirect_shift: 17, ..NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 8192) };
+        let id = pool.set.create(rq, &tx, &new).await.unwrap();
+        pool.set.write(rq, &tx, id, 0, &[1; 8192]).await.unwrap();
+        drop(tx);
+        pool.sync(rq).await;
+        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        pool.set.punch(rq, &tx, id, 0, u64::MAX).await.unwrap();
+        drop(tx);
+        pool.sync(rq).await;
+        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        pool.set.write(rq, &tx, id, 418_508, &[2; 28_021]).await.unwrap();
+        pool.set.punch(rq, &tx, id, 81_610, u64::MAX).await.unwrap();
+        let txg = tx.txg();
+        drop(tx);
+        let synced = pool.sync(rq).await;
+        let object = synced.object(rq, id).await.unwrap();
+        assert_eq!(object.dnode.levels, 2);
+        demand_levels(rq, &synced, &object).await;
+        let top = object.dnode.block_pointers[0];
+        assert_eq!((top.is_hole(), top.logical_birth()), (true, txg), "the hole keeps a birth");
+        // The parts of the hole, in the place of which an indirect block comes, keep it as well.
+        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        pool.set.write(rq, &tx, id, 3 * 8192, &[3; 8192]).await.unwrap();
+        drop(tx);
+        let synced = pool.sync(rq).await;
+        let object = synced.object(rq, id).await.unwrap();
+        demand_levels(rq, &synced, &object).await;
+        let top = object.dnode.block_pointers[0];
+        let bytes = synced.cache().read(rq, &top, &synced.options_at(synced.place(id, 1, 0))).await.unwrap();
+        let births: Vec<Txg> =
+            [0, 2, 900].map(|i| crate::read::pointer_in(&bytes, &top, i).unwrap().logical_birth()).into();
+        assert_eq!(births, [txg; 3]);
+    });
+    run.unwrap();
 }
 
 #[test]

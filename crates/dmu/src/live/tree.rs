@@ -103,16 +103,25 @@ pub(super) type Block = Result<(u64, Bytes), ObjectError>;
 /// How many blocks (or dnodes) a data block counts for.
 pub(super) type Fill<'a> = &'a (dyn Fn(&[u8]) -> u64 + Sync);
 
-/// The hole that takes a block's place: it tells when it was made, if there was something.
-fn hole(old: &BlockPointer, kind: ObjectType, level: u8, lsize_bytes: u64, txg: Txg) -> BlockPointer {
-    if old.is_null() {
-        return BlockPointer::HOLE;
-    }
+/// A hole with a birth: its pointer holds the logical size, the type and the level of the block that is absent
+/// (`zio_write_compress` and `free_blocks` in OpenZFS's `module/zfs/zio.c` and `dnode_sync.c`).
+fn hole_born(kind: ObjectType, level: u8, lsize_bytes: u64, txg: Txg) -> BlockPointer {
+    debug_assert!(lsize_bytes.is_multiple_of(512), "a block of {lsize_bytes} bytes is not of whole sectors");
     let mut words = [0; 16];
     let lsize = (lsize_bytes >> 9).saturating_sub(1) & 0xffff;
-    words[6] = 1 << 63 | u64::from(level & 31) << 56 | u64::from(kind.0) << 48 | lsize;
+    words[6] = u64::from(level & 31) << 56 | u64::from(kind.0) << 48 | lsize;
     words[10] = txg.0;
     BlockPointer::from_words(words)
+}
+
+/// The pointer in an indirect block that takes the place of the hole `above`, which is of `level`: the parts of a hole
+/// with a birth are holes of the same birth (`dbuf_handle_indirect_hole` in OpenZFS's `module/zfs/dbuf.c`).
+fn part_of_hole(above: &BlockPointer, level: u8, indirect_bytes: u64, block_bytes: u64) -> BlockPointer {
+    if above.is_null() || level == 0 {
+        return BlockPointer::HOLE;
+    }
+    let lsize_bytes = if level == 1 { block_bytes } else { indirect_bytes };
+    hole_born(above.object_type(), level - 1, lsize_bytes, above.logical_birth())
 }
 
 /// The pointer to a block that lies where it lies, but belongs to its new owner from `txg` on.
@@ -166,12 +175,13 @@ impl Writer<'_> {
         Some((self.set.live()?.gate.dedup()?.clone(), policy))
     }
 
-    /// The hole that takes a block's place.
-    fn hole(&self, old: &BlockPointer, kind: ObjectType, level: u8, lsize_bytes: u64) -> BlockPointer {
-        if self.set.cache().blocks().formats().hole_birth {
-            return hole(old, kind, level, lsize_bytes, self.txg);
+    /// The hole that takes a block's place. It holds this txg as its birth if there was a block, or a hole with a birth:
+    /// `was_null` is false then.
+    fn hole(&self, was_null: bool, kind: ObjectType, level: u8, lsize_bytes: u64) -> BlockPointer {
+        if was_null || !self.set.cache().blocks().formats().hole_birth {
+            return BlockPointer::HOLE;
         }
-        BlockPointer::HOLE
+        hole_born(kind, level, lsize_bytes, self.txg)
     }
 
     fn dsize(&self, pointer: &BlockPointer) -> i64 {
@@ -368,13 +378,14 @@ impl Writer<'_> {
             let indirect_bytes = 1u64 << (tree.fan_out_shift + 7);
             if !tree.carries_old_top(level, first) && !tree.has_edit(&range) && tree.frees_all(&range) {
                 self.free_below(tree, old, level, number).await?;
-                return Ok(self.hole(&old, tree.kind, level, indirect_bytes));
+                return Ok(self.hole(old.is_null(), tree.kind, level, indirect_bytes));
             }
-            let mut below = self.children(tree, &old, level, first).await?;
+            let mut below = self.children(tree, &old, level, first, block_bytes).await?;
             self.edit_all(tree, &mut below, level - 1, first, block_bytes).await?;
             self.killed(tree, old, level, number);
             if below.iter().all(BlockPointer::is_hole) {
-                return Ok(self.hole(&old, tree.kind, level, indirect_bytes));
+                let was_null = old.is_null() && below.iter().all(BlockPointer::is_null);
+                return Ok(self.hole(was_null, tree.kind, level, indirect_bytes));
             }
             let mut bytes = Vec::with_capacity(below.len() * BlockPointer::SIZE);
             below.iter().for_each(|pointer| bytes.extend_from_slice(&pointer.encode(Endian::Little)));
@@ -389,7 +400,7 @@ impl Writer<'_> {
     fn edit_data(&self, tree: &Tree<'_>, old: BlockPointer, n: u64, block_bytes: u64) -> BlockPointer {
         self.killed(tree, old, 0, n);
         let new = tree.edits.get(&n).copied();
-        new.unwrap_or_else(|| self.hole(&old, tree.kind, 0, block_bytes))
+        new.unwrap_or_else(|| self.hole(old.is_null(), tree.kind, 0, block_bytes))
     }
 
     /// Brings the pointers of `level`, side by side above the blocks from `first` on, up to date. Of the lowest indirect
@@ -437,18 +448,20 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The pointers in the indirect block that `pointer` leads to; holes if it leads nowhere. When a tree has grown, the
-    /// dnode's old pointers come to stand in the first block of the new level.
+    /// The pointers in the indirect block that `pointer` leads to; holes if it is a hole. When a tree has grown, the
+    /// dnode's old pointers are the first ones of the first block of the new level.
     async fn children(
         &self,
         tree: &Tree<'_>,
         pointer: &BlockPointer,
         level: u8,
         first: u64,
+        block_bytes: u64,
     ) -> Result<Vec<BlockPointer>, ObjectError> {
         let count = 1usize << tree.fan_out_shift.min(17);
         if pointer.is_hole() {
-            let mut out = vec![BlockPointer::HOLE; count];
+            let indirect_bytes = 1 << (tree.fan_out_shift + 7);
+            let mut out = vec![part_of_hole(pointer, level, indirect_bytes, block_bytes); count];
             if level == tree.old_levels && first == 0 {
                 out.iter_mut().zip(&tree.old_tops).for_each(|(slot, top)| *slot = *top);
             }
@@ -479,7 +492,7 @@ impl Writer<'_> {
             if level > 0 {
                 let shift = tree.fan_out_shift;
                 let first = shift_left(number, shift * u32::from(level));
-                let children = self.children(tree, &pointer, level, first).await?;
+                let children = self.children(tree, &pointer, level, first, 0).await?;
                 for (n, child) in (shift_left(number, shift)..).zip(children) {
                     self.free_below(tree, child, level - 1, n).await?;
                 }
@@ -531,7 +544,8 @@ fn grow(tree: &mut Tree<'_>, dnode: &mut Dnode) {
         levels += 1;
     }
     dnode.levels = levels;
-    if levels > old && !dnode.block_pointers.iter().all(BlockPointer::is_hole) {
+    // A hole with a birth is of one level as well: left in the dnode, it would be taken for one of the new top level.
+    if levels > old && !dnode.block_pointers.iter().all(BlockPointer::is_null) {
         tree.old_levels = old;
         tree.old_tops = dnode.block_pointers.iter().copied().collect();
         dnode.block_pointers.iter_mut().for_each(|p| *p = BlockPointer::HOLE);

@@ -253,8 +253,9 @@ impl MosPlan {
     /// Puts the new pointers into the dnode.
     fn set_tops(&self, tree: &Tree, pointers: &Pointers, dnode: &mut Dnode) {
         let top = tree.levels() - 1;
-        let grown = tree.old_levels() > 0 && tree.levels() > tree.old_levels();
-        let old = tree.base.as_ref().filter(|_| !grown).map(|base| &base.dnode.block_pointers);
+        // Pointers of another level do not stay in the dnode, be they holes.
+        let same_height = |base: &&Arc<Object>| base.dnode.levels.max(1) == tree.levels();
+        let old = tree.base.as_ref().filter(same_height).map(|base| &base.dnode.block_pointers);
         for (index, pointer) in dnode.block_pointers.iter_mut().enumerate() {
             let kept = old.and_then(|old| old.get(index)).copied().unwrap_or(BlockPointer::HOLE);
             let dead = top == 0 && tree.dead.contains(&(index as u64));
