@@ -22,8 +22,6 @@ const DNODE_BYTES: i64 = 512;
 const OBJECTS: [u64; 3] = [Objset::USERUSED_OBJECT, Objset::GROUPUSED_OBJECT, Objset::PROJECTUSED_OBJECT];
 /// The index of projects there.
 const PROJECT: usize = 2;
-/// The flags of a dnode that is counted, bytes and objects.
-const COUNTED: u8 = DnodeFlags::USERUSED_ACCOUNTED | DnodeFlags::USEROBJUSED_ACCOUNTED;
 /// The default project.
 const NO_PROJECT: u64 = u64::MAX;
 
@@ -34,7 +32,8 @@ const NO_PROJECT: u64 = u64::MAX;
 pub(super) struct Usage(BTreeMap<(usize, u64), (i64, i64)>);
 
 impl Usage {
-    /// Counts what became of one object, and marks its dnode as counted.
+    /// Counts what became of one object, and marks its dnode as counted: also that of an object without an owner, such as a
+    /// directory of unlinked files (`dnode_sync` in OpenZFS's `module/zfs/dnode_sync.c`).
     pub async fn count(
         &mut self,
         writer: &Writer<'_>,
@@ -58,12 +57,13 @@ impl Usage {
             Some(spill) => spill.clone(),
             None => writer.spill_of(&dnode).await?,
         };
-        match owner_of(&dnode, spill.as_deref()) {
-            Some(owners) => {
-                self.add(owners, dnode.used_bytes() as i64 + DNODE_BYTES, 1);
-                dnode.flags.0 |= COUNTED;
-            }
-            None => dnode.flags.0 &= !COUNTED,
+        let counts_objects = flags & Objset::OBJECT_ACCOUNTING != 0;
+        if let Some(owners) = owner_of(&dnode, spill.as_deref()) {
+            self.add(owners, dnode.used_bytes() as i64 + DNODE_BYTES, i64::from(counts_objects));
+        }
+        dnode.flags.0 |= DnodeFlags::USERUSED_ACCOUNTED;
+        if counts_objects {
+            dnode.flags.0 |= DnodeFlags::USEROBJUSED_ACCOUNTED;
         }
         Ok(Some(dnode))
     }
