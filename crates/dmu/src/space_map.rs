@@ -50,9 +50,20 @@ pub struct Style {
     pub pass: u16,
 }
 
-/// Makes an empty space map with a histogram.
-pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, block_bytes: u32) -> Result<ObjectId, ObjectError> {
-    let header = SpaceMapHeader { object: 0, length_bytes: 0, allocated_bytes: 0, histogram: Some([0; 32]) };
+/// Makes an empty space map. Its header has a histogram in pools with `feature@spacemap_histogram`, which counts it then;
+/// without the feature it has the length of the first version (`space_map_alloc`).
+///
+/// # Errors
+/// What creating an object meets.
+pub async fn create(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    block_bytes: u32,
+    with_histogram: bool,
+) -> Result<ObjectId, ObjectError> {
+    let histogram = with_histogram.then_some([0; 32]);
+    let header = SpaceMapHeader { object: 0, length_bytes: 0, allocated_bytes: 0, histogram };
     let mut new = NewObject::new(ObjectType::SPACE_MAP, block_bytes);
     new.indirect_shift = INDIRECT_SHIFT;
     let new = new.bonus(ObjectType::SPACE_MAP_HEADER, header.encode(Endian::Little));
@@ -89,7 +100,7 @@ pub async fn header(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId) -> Result<
 }
 
 /// Appends segments: first all that were taken, then all that were given back, each in the order given; a
-/// [`SpaceSegment::words`] is chosen here. With `histogram` (see [`histogram`]) that of the header is replaced; maps whose
+/// [`SpaceSegment::words`] is chosen here. With `histogram` (see [`histogram()`]) that of the header is replaced; maps whose
 /// header is of an older form have none.
 ///
 /// # Errors
@@ -191,15 +202,16 @@ impl Log {
     }
 }
 
-/// The histogram of free segments of these lengths in bytes: how many there are of each power of two, from the unit on.
-/// Those beyond the last bin count there as often as they contain its size.
-pub fn histogram(lengths_bytes: impl IntoIterator<Item = u64>, shift: u32) -> [u64; 32] {
+/// The histogram of a header whose unit is `1 << shift` bytes: `by_size[n]` is the number of free segments of 2ⁿ to
+/// 2ⁿ⁺¹−1 bytes. A segment beyond the last bin counts there as many times as it contains that bin's size; one shorter
+/// than the unit does not count.
+pub fn histogram(by_size: &[u64; 64], shift: u32) -> [u64; 32] {
     const LAST: u32 = 31;
     let mut out = [0u64; 32];
-    for length in lengths_bytes {
-        let Some(bin) = length.checked_ilog2().and_then(|log| log.checked_sub(shift)) else { continue };
-        if let Some(count) = out.get_mut(bin.min(LAST) as usize) {
-            *count = count.saturating_add(1 << (bin.saturating_sub(LAST)).min(63));
+    for (log, count) in (0u32..).zip(by_size) {
+        let Some(bin) = log.checked_sub(shift) else { continue };
+        if let Some(sum) = out.get_mut(bin.min(LAST) as usize) {
+            *sum = sum.saturating_add(count.saturating_mul(1 << bin.saturating_sub(LAST)));
         }
     }
     out

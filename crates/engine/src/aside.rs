@@ -11,6 +11,7 @@
 //! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_free_impl`, `metaslab_sync`), `spa_checkpoint.c` (theory),
 //! `vdev_indirect.c` (`vdev_indirect_sync_obsolete`).
 
+use crate::space::create_map;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use weir_dmu::space_map::{self, BLOCK_BYTES_WITH_LOG, Style};
@@ -92,11 +93,8 @@ async fn write(
     let map = match known {
         Some(map) => map,
         None => {
-            let map = space_map::create(change.rq, &change.mos, change.tx, BLOCK_BYTES_WITH_LOG).await?;
+            let map = create_map(change, BLOCK_BYTES_WITH_LOG).await?;
             zap::put_word(change.rq, &change.mos, change.tx, zap, name, map.0).await?;
-            if change.is_enabled("spacemap_histogram").await? {
-                change.count_feature("spacemap_histogram", 1).await?;
-            }
             map
         }
     };

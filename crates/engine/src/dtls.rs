@@ -20,6 +20,7 @@
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`, `vdev_dtl_should_excise`).
 
 use super::labels;
+use super::space::create_map;
 use super::syncing::Syncing;
 use std::collections::BTreeSet;
 use weir_blocks::Dtl;
@@ -154,10 +155,7 @@ impl Syncing<'_> {
     }
 
     async fn new_dtl(&mut self, guid: u64) -> Result<ObjectId, PoolError> {
-        let id = space_map::create(self.change.rq, &self.change.mos, self.change.tx, BLOCK_BYTES).await?;
-        if self.change.is_enabled("spacemap_histogram").await? {
-            self.change.count_feature("spacemap_histogram", 1).await?;
-        }
+        let id = create_map(&mut self.change, BLOCK_BYTES).await?;
         self.core.config.set_number(guid, DTL, id.0);
         self.core.config_dirty = true;
         Ok(id)

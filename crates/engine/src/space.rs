@@ -8,8 +8,9 @@
 //! metaslabs' own maps up to date that are due. Without it, each group appends to the maps of the metaslabs that it
 //! touched. Maps of metaslabs that nothing touched stay as they are.
 //!
-//! *Histograms* in the headers tell other programs, before they read a map, how large its free pieces are. Between two
-//! flushes they are renewed when much of a metaslab was taken or given back, not with each group.
+//! *Histograms* in the headers hold how large a metaslab's free segments are, for use before its map is loaded. Each txg
+//! brings those of the metaslabs that it changes up to date, also when the changes are in a log alone: OpenZFS asserts
+//! that a loaded metaslab has a free segment as long as its histogram says.
 //!
 //! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_sync`, `metaslab_flush`), `module/zfs/vdev.c` (`vdev_sync`).
 
@@ -24,7 +25,7 @@ use weir_dmu::zap::{self, NewZap};
 use weir_dsl::change::{Change, ZAP_METADATA};
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
-use weir_format::{ObjectId, ObjectType};
+use weir_format::{ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 use weir_pool::config::{VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
@@ -69,13 +70,9 @@ impl Maps {
         allocated.iter().map(|range| self.segment(SpaceKind::Alloc, range, metaslab)).collect()
     }
 
-    /// The free segments between the allocated ones, counted by size.
-    fn histogram(&self, told: &[SpaceSegment], metaslab: u64) -> [u64; 32] {
-        let end = ((metaslab + 1) << self.metaslab_shift).saturating_sub(self.start(metaslab));
-        let starts = told.iter().map(|s| s.offset_bytes).chain([end]);
-        let ends = std::iter::once(0).chain(told.iter().map(|s| s.offset_bytes + s.length_bytes));
-        let free = starts.zip(ends).map(|(next, end)| next.saturating_sub(end)).filter(|len| *len > 0);
-        space_map::histogram(free, self.ashift)
+    /// The histogram for the header of a metaslab's map, as of `txg`.
+    fn histogram(&self, blocks: &Blocks, (vdev, metaslab): MetaslabId, txg: Txg) -> [u64; 32] {
+        space_map::histogram(&blocks.free_histogram(vdev, metaslab, txg), self.ashift)
     }
 }
 
@@ -89,8 +86,6 @@ pub struct SpaceMaps {
     log: SpaceLog,
     /// The log of the group that is being synced.
     current: Option<ObjectId>,
-    /// Bytes that were taken or given back since a map's histogram was made.
-    moved: BTreeMap<MetaslabId, u64>,
 }
 
 /// A map is written anew when it is longer than this, in bytes …
@@ -99,8 +94,6 @@ const REWRITE_BYTES: u64 = 64 << 10;
 const REWRITE_FACTOR: u64 = 2;
 /// Bytes of an entry, at most.
 const ENTRY_BYTES: u64 = 16;
-/// A histogram is renewed when so much of its metaslab was taken or given back: one part in 2ⁿ.
-const RENEW_SHIFT: u32 = 4;
 /// How logs are written.
 const LOG_STYLE: Style = Style { shift: LOG_SHIFT, two_words: true, pass: 1 };
 /// Bytes of the blocks of an array of *since*.
@@ -191,26 +184,18 @@ impl SpaceMaps {
             zap::remove_name(rq, mos, tx, zap, &format!("{:x}", of.0)).await?;
         }
         let mut obsolete = obsolete.into_iter().map(|(_, log)| log.object);
-        let mut more = 0;
         let object = match obsolete.next() {
             Some(object) => {
                 space_map::rewrite(rq, mos, tx, object, LOG_STYLE, &[], None).await?;
                 object
             }
-            None => {
-                more += 1;
-                space_map::create(rq, mos, tx, LOG_BLOCK_BYTES).await?
-            }
+            None => create_map(change, LOG_BLOCK_BYTES).await?,
         };
-        zap::put_word(rq, mos, tx, zap, &format!("{:x}", txg.0), object.0).await?;
+        zap::put_word(change.rq, &change.mos, change.tx, zap, &format!("{:x}", txg.0), object.0).await?;
         self.log.logs.insert(txg, Log { object, blocks: 0 });
         self.current = Some(object);
         for object in obsolete {
-            mos.remove(rq, tx, object).await?;
-            more -= 1;
-        }
-        if more != 0 && change.is_enabled(HISTOGRAM).await? {
-            change.count_feature(HISTOGRAM, more).await?;
+            remove_map(change, object).await?;
         }
         Ok(())
     }
@@ -255,7 +240,7 @@ impl SpaceMaps {
         };
         let mut segments = of(SpaceKind::Alloc, &unflushed.taken);
         segments.extend(of(SpaceKind::Free, &unflushed.given_back));
-        self.write_map(change, id, &segments, &allocated).await
+        self.write_map(change, blocks, id, &segments, &allocated).await
     }
 
     /// Writes down from which group on logs count for a metaslab.
@@ -279,6 +264,7 @@ impl SpaceMaps {
     async fn write_map(
         &mut self,
         change: &mut Change<'_>,
+        blocks: &Blocks,
         id: MetaslabId,
         segments: &[SpaceSegment],
         allocated: &Segments,
@@ -289,8 +275,7 @@ impl SpaceMaps {
         let style = Style { shift: maps.ashift, two_words, pass: 1 };
         let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
         let all = maps.segments(allocated, id.1);
-        let histogram = maps.histogram(&all, id.1);
-        self.moved.remove(&id);
+        let histogram = maps.histogram(blocks, id, change.txg());
         let header = space_map::header(rq, mos, map).await?;
         let needed = all.len() as u64 * ENTRY_BYTES * REWRITE_FACTOR;
         if header.length_bytes > needed.max(REWRITE_BYTES) {
@@ -322,23 +307,16 @@ impl SpaceMaps {
         let txg = change.txg();
         let mut segments = Vec::new();
         for (id, changes) in by_metaslab(changes) {
-            let is_new = self.map_of(id).is_none();
             self.ensure(change, id).await?;
             if self.log.mark(id, txg) {
                 self.write_since(change, id).await?;
             }
             for c in changes {
                 self.log.note(id, txg, c.kind, range(&c));
-                *self.moved.entry(id).or_default() += c.len_bytes;
                 let (vdev, offset_bytes, length_bytes) = (Some(c.vdev), c.offset_bytes, c.len_bytes);
                 segments.push(SpaceSegment { kind: c.kind, vdev, offset_bytes, length_bytes, words: 2 });
             }
-            let moved = self.moved.get(&id).copied().unwrap_or(0);
-            let shift = self.tops.get(&id.0).map_or(0, |maps| maps.metaslab_shift);
-            if is_new || moved >> shift.saturating_sub(RENEW_SHIFT) > 0 {
-                // Nothing but the histogram.
-                self.renew(change, id, &told(blocks, id)).await?;
-            }
+            self.set_histogram(change, blocks, id).await?;
         }
         let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
         space_map::append(rq, mos, tx, log, LOG_STYLE, &segments, None).await?;
@@ -348,12 +326,11 @@ impl SpaceMaps {
         Ok(())
     }
 
-    /// Renews a map's histogram.
-    async fn renew(&mut self, change: &mut Change<'_>, id: MetaslabId, allocated: &Segments) -> Result<(), PoolError> {
+    /// Brings the histogram in the header of a metaslab's map up to date, and leaves the map as it is.
+    async fn set_histogram(&self, change: &Change<'_>, blocks: &Blocks, id: MetaslabId) -> Result<(), PoolError> {
         let (Some(map), Some(maps)) = (self.map_of(id), self.tops.get(&id.0)) else { return Ok(()) };
-        let histogram = maps.histogram(&maps.segments(allocated, id.1), id.1);
+        let histogram = maps.histogram(blocks, id, change.txg());
         let style = Style { shift: maps.ashift, two_words: true, pass: 1 };
-        self.moved.remove(&id);
         Ok(space_map::append(change.rq, &change.mos, change.tx, map, style, &[], Some(&histogram)).await?)
     }
 
@@ -367,12 +344,13 @@ impl SpaceMaps {
             let Some(maps) = self.tops.get(&id.0) else { continue };
             let segments: Vec<SpaceSegment> = changes.iter().map(|c| maps.segment(c.kind, range(c), id.1)).collect();
             if self.touched.insert(id) {
-                self.write_map(change, id, &segments, &told(blocks, id)).await?;
+                self.write_map(change, blocks, id, &segments, &told(blocks, id)).await?;
                 continue;
             }
             let style = Style { shift: maps.ashift, two_words: change.is_active(TWO_WORDS).await?, pass: 1 };
+            let histogram = maps.histogram(blocks, id, change.txg());
             let map = self.ensure(change, id).await?;
-            space_map::append(change.rq, &change.mos, change.tx, map, style, &segments, None).await?;
+            space_map::append(change.rq, &change.mos, change.tx, map, style, &segments, Some(&histogram)).await?;
         }
         Ok(())
     }
@@ -387,14 +365,32 @@ impl SpaceMaps {
         let block_bytes = if self.current.is_some() { BLOCK_BYTES_WITH_LOG } else { BLOCK_BYTES_NO_LOG };
         let maps = self.tops.get_mut(&vdev).ok_or_else(unknown)?;
         let slot = usize::try_from(metaslab).ok().and_then(|i| maps.maps.get_mut(i)).ok_or_else(unknown)?;
-        let map = space_map::create(change.rq, &change.mos, change.tx, block_bytes).await?;
+        let map = create_map(change, block_bytes).await?;
         *slot = map;
         write_words(change.rq, &change.mos, change.tx, maps.array, metaslab, &[map.0]).await?;
-        if change.is_enabled(HISTOGRAM).await? {
-            change.count_feature(HISTOGRAM, 1).await?;
-        }
         Ok(map)
     }
+}
+
+/// Makes an empty space map in the MOS: with a histogram, which the feature then counts, if the feature is enabled
+/// (`space_map_alloc`).
+pub(crate) async fn create_map(change: &mut Change<'_>, block_bytes: u32) -> Result<ObjectId, PoolError> {
+    let with_histogram = change.is_enabled(HISTOGRAM).await?;
+    let map = space_map::create(change.rq, &change.mos, change.tx, block_bytes, with_histogram).await?;
+    if with_histogram {
+        change.count_feature(HISTOGRAM, 1).await?;
+    }
+    Ok(map)
+}
+
+/// Removes a space map from the MOS; the feature counts its histogram no more, if it has one (`space_map_free_obj`).
+async fn remove_map(change: &mut Change<'_>, map: ObjectId) -> Result<(), PoolError> {
+    let header = space_map::header(change.rq, &change.mos, map).await?;
+    change.mos.remove(change.rq, change.tx, map).await?;
+    if header.histogram.is_some() && change.is_enabled(HISTOGRAM).await? {
+        change.count_feature(HISTOGRAM, -1).await?;
+    }
+    Ok(())
 }
 
 /// What is allocated in a metaslab according to all changes that were told so far.

@@ -232,6 +232,18 @@ impl Metaslab {
         self.free.add(range);
     }
 
+    /// Number of free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n: of what can be taken, and of what was freed in each txg
+    /// up to `txg`. Those are counted separately and not merged, as in the header of a space map
+    /// (`metaslab_sync` in OpenZFS's `module/zfs/metaslab.c`).
+    pub fn histogram(&self, txg: Txg) -> [u64; 64] {
+        let mut out = [0; 64];
+        let deferred = self.deferred.range(..=txg).map(|(_, segments)| segments);
+        for segments in [&self.free, &self.held].into_iter().chain(deferred) {
+            segments.histogram(&mut out);
+        }
+        out
+    }
+
     /// What is allocated according to all changes that were handed out so far: what the space map should say.
     pub fn told(&self) -> Segments {
         let mut told = Segments::default();

@@ -411,6 +411,12 @@ impl Allocator {
         histogram
     }
 
+    /// The histogram of a metaslab's free segments as of `txg`: see [`Metaslab::histogram`].
+    pub fn metaslab_histogram(&self, vdev: u32, metaslab: u64, txg: Txg) -> [u64; 64] {
+        let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
+        slot.map_or([0; 64], |m| m.histogram(txg))
+    }
+
     /// What is allocated in a metaslab according to all changes that were handed out so far.
     pub fn told_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
         let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));

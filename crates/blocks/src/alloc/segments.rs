@@ -11,6 +11,8 @@ pub struct Segments {
     /// Length and start.
     by_size: BTreeSet<(u64, u64)>,
     total_bytes: u64,
+    /// Number of segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, n from 0 to 31 and from 32 to 63.
+    counts: [[u64; 32]; 2],
 }
 
 impl Segments {
@@ -43,12 +45,20 @@ impl Segments {
         self.by_offset.insert(start, end);
         self.by_size.insert((end - start, start));
         self.total_bytes += end - start;
+        *self.count_of(end - start) += 1;
     }
 
     fn cut(&mut self, start: u64, end: u64) {
         self.by_offset.remove(&start);
         self.by_size.remove(&(end - start, start));
         self.total_bytes -= end - start;
+        *self.count_of(end - start) -= 1;
+    }
+
+    /// How many segments of about this length there are.
+    fn count_of(&mut self, len: u64) -> &mut u64 {
+        let log = len.max(1).ilog2() as usize;
+        &mut self.counts[log / 32][log % 32]
     }
 
     /// The segment that holds the byte at `offset`.
@@ -135,8 +145,8 @@ impl Segments {
 
     /// Adds to `histogram[n]` the number of segments of 2ⁿ to 2ⁿ⁺¹−1 bytes.
     pub fn histogram(&self, histogram: &mut [u64; 64]) {
-        for &(len, _) in &self.by_size {
-            histogram[len.max(1).ilog2() as usize] += 1;
+        for (bin, count) in histogram.iter_mut().zip(self.counts.as_flattened()) {
+            *bin += count;
         }
     }
 }

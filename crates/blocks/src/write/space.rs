@@ -117,6 +117,12 @@ impl Blocks {
         self.writer().map_or_else(|_| Vec::new(), |w| w.space().told_segments(vdev, metaslab))
     }
 
+    /// Number of a metaslab's free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n, as of `txg`: what can be taken, and what was
+    /// freed in each txg up to that one.
+    pub fn free_histogram(&self, vdev: u32, metaslab: u64, txg: Txg) -> [u64; 64] {
+        self.writer().map_or([0; 64], |w| w.space().metaslab_histogram(vdev, metaslab, txg))
+    }
+
     /// The free segments of a metaslab: what its space map, less what is deferred, should say.
     pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
         self.writer().map_or_else(|_| Vec::new(), |w| w.space().free_segments(vdev, metaslab))
