@@ -9,7 +9,9 @@
 //! ```
 //!
 //! A segment may rightly be met more than once: by deduplicated blocks (the pointer says so) and cloned ones (the block
-//! reference table does). Segments on removed vdevs are followed to where they went.
+//! reference table does). Segments on removed vdevs are followed to where they went. While a vdev is being removed its
+//! blocks are still read there, and no block leads to their copies: what is allocated on it up to the end of its mapping
+//! takes their segments out as well.
 //!
 //! Everything is as `zdb -bcc` has it (OpenZFS `cmd/zdb/zdb.c`, `dump_block_stats`), so the sums can be compared.
 
@@ -19,6 +21,7 @@ use crate::counts::{Counts, DEFERRED, row_of};
 use crate::indirect;
 use crate::mos::Mos;
 use crate::open::Pool;
+use crate::ranges::Ranges;
 use crate::walk::{At, Claim, Prove, Root, Visit, Walk, gang_claims};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::BlockError;
@@ -96,6 +99,8 @@ pub struct Report {
     pub deduped: (u64, u64),
     /// Bytes saved by block cloning, and pointers that save them.
     pub cloned: (u64, u64),
+    /// Bytes of the copies that the removal of a vdev, which is under way, has made so far.
+    pub removing_bytes: u64,
     /// What the space maps said; its ranges are what no block takes.
     pub space: Option<Allocated>,
 }
@@ -105,7 +110,7 @@ impl Report {
     pub fn found_bytes(&self) -> u64 {
         let kept = self.space.as_ref().map_or(0, |s| s.checkpoint_bytes);
         let saved = self.deduped.0 + self.cloned.0;
-        (self.counts.total().asize_bytes + kept).saturating_sub(saved)
+        (self.counts.total().asize_bytes + kept + self.removing_bytes).saturating_sub(saved)
     }
 
     /// Bytes that the space maps say are allocated.
@@ -154,6 +159,7 @@ pub async fn verify(
         show,
     };
     deferred(rq, plan, &mut verifier).await?;
+    removing(rq, plan, &mut verifier).await?;
     plan.walk.run(roots, &mut verifier).await;
     (verifier.show)(verifier.progress);
     Ok(verifier.report)
@@ -201,11 +207,7 @@ impl Visit for Verifier<'_> {
     fn claim(&mut self, at: &At, _bp: &BlockPointer, claim: Claim) {
         let missing = self.take(claim, 0);
         if missing > 0 {
-            self.report.clash_count += 1;
-            self.progress.bad += 1;
-            if self.report.clashes.len() < KEPT {
-                self.report.clashes.push(Clash { at: *at, claim, bytes: missing });
-            }
+            self.clash(Clash { at: *at, claim, bytes: missing });
         }
     }
 
@@ -223,12 +225,26 @@ impl Visit for Verifier<'_> {
 }
 
 impl Verifier<'_> {
+    fn clash(&mut self, clash: Clash) {
+        self.report.clash_count += 1;
+        self.progress.bad += 1;
+        if self.report.clashes.len() < KEPT {
+            self.report.clashes.push(clash);
+        }
+    }
+
     /// Takes a segment out of what is allocated; gives the bytes that were not there.
     fn take(&mut self, (vdev, offset, len): Claim, depth: u32) -> u64 {
         let Some(space) = &mut self.report.space else { return 0 };
         let Some(mapping) = self.moved.get(&vdev) else {
             return space.vdevs.get_mut(&vdev).map_or(len, |ranges| ranges.remove(offset, len));
         };
+        self.take_copies(mapping, offset, len, depth)
+    }
+
+    /// Takes the copies of a segment, which a mapping leads to, out of what is allocated; gives the bytes that were not
+    /// there.
+    fn take_copies(&mut self, mapping: &[MappingEntry], offset: u64, len: u64, depth: u32) -> u64 {
         if depth >= MAX_DEPTH {
             return len;
         }
@@ -243,6 +259,27 @@ impl Verifier<'_> {
         }
         missing
     }
+}
+
+/// Claims the copies of what is allocated on a vdev whose removal is under way, as far as its mapping reaches
+/// (`zdb_claim_removing`).
+async fn removing(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Result<(), ObjectError> {
+    for top in plan.tops.iter().filter(|top| top.removing && top.is_concrete() && top.indirect_object != 0) {
+        let (id, object) = (top.id as u32, ObjectId(top.indirect_object));
+        let (header, mapping) = indirect::mapping(rq, plan.mos, object).await?;
+        let Some(space) = &verifier.report.space else { return Ok(()) };
+        let copied: Vec<(u64, u64)> = space.vdevs.get(&id).into_iter().flat_map(Ranges::iter).collect();
+        for (start, len) in copied.into_iter().filter(|(start, _)| *start < header.max_offset_bytes) {
+            let len = len.min(header.max_offset_bytes - start);
+            verifier.report.removing_bytes += len;
+            let bytes = verifier.take_copies(&mapping, start, len, 1);
+            if bytes > 0 {
+                let at = At { objset: ObjsetId::MOS, object: object.0, level: 0, block: 0 };
+                verifier.clash(Clash { at, claim: (id, start, len), bytes });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Blocks that were freed and whose space is still to be given back.

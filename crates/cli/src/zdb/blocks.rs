@@ -6,7 +6,7 @@ use crate::units::{human, human_bytes, percent, ratio};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use weir_machine::{Clock, Machine, Nanos, Request};
-use weir_pool::config::{Class, VdevKind};
+use weir_pool::config::{Class, VdevConfig, VdevKind};
 use weir_pool::counts::{self, LEVELS, ROWS, TOTAL};
 use weir_pool::verify::{Plan, Progress, Report, verify};
 use weir_pool::walk::{Prove, Walk};
@@ -191,7 +191,7 @@ fn summary(pool: &Pool, report: &Report) -> String {
     line("bp physical:", t.psize_bytes, avg(t.psize_bytes) + &squeezed(t.psize_bytes));
     line("bp allocated:", t.asize_bytes, avg(t.asize_bytes) + &squeezed(t.asize_bytes));
     let (bytes, count) = report.deduped;
-    let dedup = ratio(t.asize_bytes, t.asize_bytes.saturating_sub(bytes));
+    let dedup = dedup_ratio(bytes, t.asize_bytes);
     line("bp deduped:", bytes, format!("    ref>1: {count:>6}   deduplication: {dedup:>6.2}"));
     let (bytes, count) = report.cloned;
     line("bp cloned:", bytes, format!("    count: {count:>6}"));
@@ -202,7 +202,10 @@ fn summary(pool: &Pool, report: &Report) -> String {
         (Class::Log, "Log class"),
     ] {
         let vdevs = pool.space.vdevs.iter().filter(|v| v.concrete && v.class == class);
-        let size: u64 = vdevs.clone().map(|v| v.space_bytes()).sum();
+        // zdb makes metaslabs for removed vdevs too, so their size is a part of their class.
+        let removed = pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.class == class);
+        let removed: u64 = removed.map(metaslab_bytes).sum();
+        let size = vdevs.clone().map(|v| v.space_bytes()).sum::<u64>() + removed;
         // As of the last flush of each metaslab: what their logs add is not in it, as zdb has it.
         let used: u64 = vdevs.map(|v| v.map_bytes()).sum();
         if size > 0 {
@@ -223,6 +226,17 @@ fn summary(pool: &Pool, report: &Report) -> String {
         out += &format!("\tDittoed blocks in same metaslab: {}\n", t.ditto_same_metaslab);
     }
     out
+}
+
+/// Bytes of the metaslabs that fit into a vdev.
+fn metaslab_bytes(vdev: &VdevConfig) -> u64 {
+    let shift = vdev.metaslab_shift.min(63) as u32;
+    if shift == 0 { 0 } else { vdev.asize_bytes >> shift << shift }
+}
+
+/// What deduplication saved, as zdb has it: saved bytes in proportion to those of all pointers, plus 1.
+fn dedup_ratio(saved_bytes: u64, pointed_bytes: u64) -> f64 {
+    percent(saved_bytes, pointed_bytes) / 100.0 + 1.0
 }
 
 /// The table by type, and by level with `levels`.
@@ -257,4 +271,15 @@ fn table(report: &Report, levels: bool) -> String {
         line(sum, name.to_owned());
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dedup_ratio_is_saved_bytes_in_proportion_to_all_plus_1() {
+        assert!((dedup_ratio(10, 100) - 1.1).abs() < 1e-9);
+        assert!((dedup_ratio(0, 0) - 1.0).abs() < 1e-9);
+    }
 }

@@ -20,6 +20,7 @@ mod gangs;
 mod goldens;
 mod keys;
 mod real;
+mod removing;
 mod rewind;
 mod scrub;
 mod space_log;
