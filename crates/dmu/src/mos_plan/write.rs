@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_blocks::BlockError;
 use weir_blocks::WriteOptions;
-use weir_format::{BlockPointer, Cursor, Dnode, Encoder, Endian, ObjectId, ObjectType, Objset};
+use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, Encoder, Endian, ObjectId, ObjectType, Objset};
 use weir_machine::Request;
 
 /// Blocks of one object under way at the same time.
@@ -263,8 +263,10 @@ impl MosPlan {
             *pointer = new.unwrap_or(if dead { BlockPointer::HOLE } else { kept });
         }
         dnode.levels = tree.levels();
-        let before = tree.base.as_ref().map_or(0, |base| base.dnode.used);
+        let before = tree.base.as_ref().map_or(0, |base| base.dnode.used_bytes());
         dnode.used = before.saturating_add_signed(tree.used);
+        // An object to which nothing was written yet may lack the flag.
+        dnode.flags.0 |= DnodeFlags::USED_BYTES;
     }
 
     /// The root counts: the overlay of the group is dropped.
