@@ -26,7 +26,7 @@ use weir_pool::config::Class;
 
 use crate::JudgeError;
 use crate::report::Report;
-use crate::zdb::{Tools, theirs};
+use crate::zdb::{Tools, invariants_fault, theirs};
 
 const POOL: &str = "killed";
 /// Clients that write at once.
@@ -335,6 +335,9 @@ pub(crate) fn demand_clean(
     if code != 0 || !text.contains("No leaks") {
         let tail: Vec<&str> = text.lines().rev().take(12).collect();
         differences.push(format!("zdb, {when}: exit {code}: {}", tail.join(" | ")));
+    }
+    if let Some(found) = invariants_fault(folder, pool)? {
+        differences.push(format!("weir zdb --invariants, {when}: {found}"));
     }
     Ok(())
 }

@@ -181,7 +181,8 @@ impl Case<'_> {
         when: &str,
         findings: &mut Findings,
     ) -> Result<(), JudgeError> {
-        findings.facts += 1;
+        findings.facts += 2;
+        holds_invariants(machine, golden, devices, when, findings)?;
         let Some(found) = fault(self.tools, devices, &golden.pool)? else { return Ok(()) };
         let untouched = Unpacked::new(self.folder, self.name)?;
         let Some(before) = fault(self.tools, untouched.path(), &golden.pool)? else {
@@ -218,6 +219,25 @@ impl Case<'_> {
         }
         Ok(())
     }
+}
+
+/// The invariants of the pool hold, as they do in every golden.
+fn holds_invariants(
+    machine: &Machine,
+    golden: &Golden,
+    devices: &Path,
+    when: &str,
+    findings: &mut Findings,
+) -> Result<(), JudgeError> {
+    let rq = &Request::internal("judge");
+    let options = OpenOptions::new(vec![devices.to_owned()], golden.pool.clone());
+    let report = machine
+        .block_on(async { Pool::open(machine, &options).await?.check_invariants(rq).await.map_err(PoolError::from) })
+        .map_err(|error| failed("invariants", error))?;
+    for finding in report.findings.iter().take(5) {
+        findings.differs(format!("{when}: {finding}"));
+    }
+    Ok(())
 }
 
 fn import(golden: &Golden, devices: &Path) -> ImportOptions {

@@ -107,6 +107,19 @@ pub fn figures(report: &str) -> BTreeMap<&'static str, Vec<u64>> {
     found
 }
 
+/// How much of each class is used, and the ratio of deduplication, as they are printed.
+fn shares(report: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for line in report.split(['\n', '\r']).map(str::trim) {
+        for word in ["used:", "deduplication:"] {
+            let Some((front, share)) = line.split_once(word) else { continue };
+            let Some(label) = COUNTED.iter().find(|label| front.starts_with(**label)) else { continue };
+            found.insert(format!("{label} {word}"), share.trim().to_owned());
+        }
+    }
+    found
+}
+
 /// `weir zdb -e -p DEVICES POOL -bcc`: exit code and report.
 ///
 /// # Errors
@@ -114,6 +127,17 @@ pub fn figures(report: &str) -> BTreeMap<&'static str, Vec<u64>> {
 pub fn ours(devices: &Path, pool: &str) -> Result<(i64, String), JudgeError> {
     let mut command = Command::new(weir()?);
     report(command.args(["zdb", "-e", "-p"]).arg(devices).arg(pool).arg("-bcc"))
+}
+
+/// What `weir zdb --invariants` finds in a pool, in a few lines; nothing if all invariants hold.
+///
+/// # Errors
+/// If the binary is not there.
+pub fn invariants_fault(devices: &Path, pool: &str) -> Result<Option<String>, JudgeError> {
+    let mut command = Command::new(weir()?);
+    let (code, text) = report(command.args(["zdb", "-e", "-p"]).arg(devices).args([pool, "--invariants"]))?;
+    let lines: Vec<&str> = text.lines().take(8).collect();
+    Ok((code != 0).then(|| format!("exit {code}: {}", lines.join(" | "))))
 }
 
 /// The same by OpenZFS's zdb.
@@ -193,6 +217,14 @@ pub fn compare(ours: &(i64, String), theirs: &(i64, String)) -> Findings {
             None => findings.differs(format!("{label} not printed, OpenZFS says {expected:?}")),
         }
     }
+    let (our_shares, their_shares) = (shares(&ours.1), shares(&theirs.1));
+    for (label, found) in &our_shares {
+        let Some(expected) = their_shares.get(label) else { continue };
+        findings.facts += 1;
+        if found != expected {
+            findings.differs(format!("{label} {found}, OpenZFS says {expected}"));
+        }
+    }
     for (label, words) in [("no leaks", "No leaks"), ("leaks", "leaked space")] {
         if ours.1.contains(words) != theirs.1.contains(words) {
             findings.differs(format!("only one of both speaks of {label}"));
@@ -251,5 +283,7 @@ Traversing all blocks to verify checksums and verify nothing leaked ...
         assert!(compare(&same, &same).is_empty());
         let other = (3, REPORT.replace("331", "332").replace("No leaks", "leaked space"));
         assert_eq!(compare(&other, &same).lines().len(), 4);
+        let other = (0, REPORT.replace("1.47%", "1.48%"));
+        assert_eq!(compare(&same, &other).lines(), ["Normal class: used: 1.47%, OpenZFS says 1.48%"]);
     }
 }

@@ -23,6 +23,7 @@ pub mod extras;
 pub mod features;
 pub mod gpt;
 pub mod indirect;
+pub mod invariants;
 pub mod label;
 pub mod mos;
 pub mod open;

@@ -33,6 +33,13 @@ impl Ranges {
         self.map.iter().map(|(s, e)| (*s, e - s))
     }
 
+    /// What of `start..end` is in, as (start, length), ascending.
+    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.map.range(..=start).next_back().filter(|(_, e)| **e > start).map_or(start, |(s, _)| *s);
+        let parts = self.map.range(first..end.max(first));
+        parts.map(move |(s, e)| ((*s).max(start), (*e).min(end))).filter(|(s, e)| e > s).map(|(s, e)| (s, e - s))
+    }
+
     /// Whether all of `len` bytes at `start` are in.
     pub fn contains(&self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len) else { return false };

@@ -1,11 +1,13 @@
 //! `weir zdb`: looking into a pool.
 //!
 //! The options are zdb's; the text is ours where it reads better, with zdb's own words on the lines that scripts read.
-//! Exit codes: 0 all is well, 1 something could not be done, 2 misused or leaks found, 3 blocks that cannot be read.
+//! Exit codes: 0 all is well, 1 something could not be done, 2 misused, or leaks or broken invariants found, 3 blocks that
+//! cannot be read.
 
 mod blocks;
 mod copy;
 mod extras;
+mod invariants;
 mod label;
 mod objects;
 mod pool;
@@ -46,8 +48,9 @@ const SPEC: Spec = Spec {
         ("uberblock", 'u'),
         ("verbose", 'v'),
         ("key", 'K'),
+        ("invariants", 'I'),
     ],
-    usage: "zdb [-e] [-p DIR] [-AbcCdDFhikLmsuv] [-t TXG] POOL[/DATASET] [OBJECT | PATH] | zdb -l [-qu] DEVICE | zdb -r DATASET PATH DEST",
+    usage: "zdb [-e] [-p DIR] [-AbcCdDFhikLmsuv] [-t TXG] POOL[/DATASET] [OBJECT | PATH] | zdb --invariants [-e] [-p DIR] POOL | zdb -l [-qu] DEVICE | zdb -r DATASET PATH DEST",
 };
 
 /// Runs the command.

@@ -1,6 +1,6 @@
 //! The options of zdb that open the pool.
 
-use super::{SPEC, blocks, copy, extras, objects, text};
+use super::{SPEC, blocks, copy, extras, invariants, objects, text};
 use crate::args::Args;
 use crate::failure::Failure;
 use crate::pools::{keys, search_paths};
@@ -36,6 +36,9 @@ pub fn run(machine: &Machine, args: &Args) -> Result<u8, Failure> {
     }
     if args.has('b') || args.has('c') {
         code = code.max(blocks::run(machine, &pool, args)?);
+    }
+    if args.has('I') {
+        code = code.max(invariants::run(machine, &pool)?);
     }
     Ok(code)
 }

@@ -18,8 +18,9 @@ fn ok(words: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Lets OpenZFS count every block of a pool, if it is there (`WEIR_ZFS_TOOLS`).
+/// Tests a pool's invariants, and lets OpenZFS count every block of it, if it is there (`WEIR_ZFS_TOOLS`).
 fn check(folder: &Path, pool: &str) {
+    ok(&["zdb", "-e", "-p", folder.to_str().unwrap(), pool, "--invariants"]);
     let Some(tools) = std::env::var_os("WEIR_ZFS_TOOLS").map(PathBuf::from) else { return };
     let mut zdb = Command::new(tools.join("sbin/zdb"));
     zdb.env("LD_LIBRARY_PATH", tools.join("lib/x86_64-linux-gnu"));

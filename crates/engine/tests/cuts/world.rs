@@ -232,7 +232,12 @@ pub async fn whole_before(machine: &Machine) -> Result<bool, String> {
 async fn all_there(pool: &Pool) -> Result<u64, String> {
     let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;
     if report.is_clean() {
-        return Ok(report.cloned.1);
+        let invariants = pool.check_invariants(&Request::internal("test")).await.map_err(|e| e.to_string())?;
+        if invariants.is_clean() {
+            return Ok(report.cloned.1);
+        }
+        let findings: Vec<String> = invariants.findings.iter().take(12).map(ToString::to_string).collect();
+        return Err(format!("txg {}: {findings:#?}", pool.uberblock.txg));
     }
     let leaks: Vec<_> = report.leaks().take(5).collect();
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));

@@ -92,6 +92,9 @@ pub async fn demand_whole(machine: &Machine, when: &str) {
     let report = pool.verify(&Request::internal("test")).await.unwrap();
     let leaks: Vec<_> = report.leaks().take(5).collect();
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
+    let invariants = pool.check_invariants(&Request::internal("test")).await.unwrap();
+    let findings: Vec<String> = invariants.findings.iter().take(12).map(ToString::to_string).collect();
+    assert!(invariants.is_clean(), "{when}, txg {}: {findings:#?}", pool.uberblock.txg);
     assert!(
         report.is_clean(),
         "{when}, txg {}: unreadable {:?}, clashes {:?}, leaks {leaks:x?}, {faults:?}",

@@ -139,3 +139,62 @@ fn logs_of_a_pool_that_was_left() {
     zdb::demand_counted(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A pool that is left after each of several groups, of which each frees some of what the ones before wrote: no histogram
+/// promises a longer free segment than there is.
+fn histograms_hold_after_each_group(with_log: bool) {
+    let world = SimWorld::new(6);
+    for i in 0..DEVICES {
+        world.add_disk(format!("{SEARCH}/d{i}"), 128 << 20, 512, Timing::Nvme);
+    }
+    let machine = world.machine();
+    world
+        .run(async {
+            let engine = Engine::create(&machine, &options(with_log)).await.unwrap();
+            let mut ids = Vec::new();
+            for n in 0..12 {
+                ids.push(work::write_object(&engine, "tank", 64, n).await.unwrap());
+            }
+            engine.sync().await.unwrap();
+            for group in 0..8 {
+                touch(&engine, &ids, group).await;
+                if group % 4 == 0 {
+                    work::write_object(&engine, "tank", 200, group).await.unwrap();
+                }
+                engine.sync().await.unwrap();
+                work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+            }
+            engine.stop().await.unwrap();
+        })
+        .unwrap();
+}
+
+#[test]
+fn histograms_hold_after_each_group_with_logs() {
+    histograms_hold_after_each_group(true);
+}
+
+#[test]
+fn histograms_hold_after_each_group_without_logs() {
+    histograms_hold_after_each_group(false);
+}
+
+/// A pool without features has headers of the first version, and no histogram is counted.
+#[test]
+fn without_the_feature_space_maps_have_no_histogram() {
+    let dir = real::folder("no-histogram");
+    let machine = Machine::production().unwrap();
+    let mut options = real::pool_of(&dir, Layout::Mirror, 2);
+    options.features.clear();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        work::write_object(&engine, "tank", 64, 1).await.unwrap();
+        engine.export().await.unwrap();
+        work::demand_whole(&machine, &dir, "tank").await;
+        let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
+        let metaslabs = pool.space.vdevs.iter().flat_map(|v| &v.metaslabs).filter(|m| m.space_map != 0);
+        assert!(metaslabs.clone().count() > 0 && metaslabs.clone().all(|m| m.histogram.is_none()));
+    });
+    zdb::demand_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -116,6 +116,9 @@ pub async fn demand_whole(machine: &Machine, search: &std::path::Path, name: &st
     let pool = Pool::open(machine, &OpenOptions::new(vec![search.to_owned()], name)).await.unwrap();
     let report = pool.verify(rq).await.unwrap();
     let leaks: Vec<_> = report.leaks().take(5).collect();
+    let invariants = pool.check_invariants(rq).await.unwrap();
+    let findings: Vec<String> = invariants.findings.iter().take(12).map(ToString::to_string).collect();
+    assert!(invariants.is_clean(), "{name} at txg {}: {findings:#?}", pool.uberblock.txg);
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
     assert!(
         report.is_clean(),

@@ -10,6 +10,8 @@
 //!     free   253 · 21 bytes · next (u16)
 //! ```
 
+mod check;
+
 use super::{BlockKind, WHAT, bad, block_shift};
 use crate::cursor::{Cursor, DecodeError, Endian};
 

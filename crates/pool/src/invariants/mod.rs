@@ -1,0 +1,144 @@
+//! The invariants of a pool on its devices that OpenZFS asserts and that `zdb -bcc` does not test.
+//!
+//! A pool may have every block allocated exactly once and every checksum right, and still be one that OpenZFS's module
+//! refuses, or stops at in a build with assertions. Each module here tests one part:
+//!
+//! ```text
+//!   trees     dnodes and block pointers of all object sets
+//!   dsl       directories and datasets: links, counts, sums; their dead lists
+//!   features  counts of features, against their uses
+//!   zaps      ZAPs: tables, leaves, hashes
+//!   space     headers and histograms of space maps, against the segments that the maps and their logs give
+//! ```
+//!
+//! Every rule is one that OpenZFS states in a `VERIFY` or `ASSERT`, or relies on; the doc comment of a rule names the
+//! function. A pool that OpenZFS wrote passes. What cannot be read is not a finding here: [`crate::verify`] reports it.
+
+mod deadlists;
+mod dsl;
+mod features;
+mod space;
+mod trees;
+mod zaps;
+
+use crate::open::Pool;
+use std::fmt;
+use weir_dmu::ObjectError;
+use weir_machine::Request;
+
+/// Findings that are kept; all are counted.
+const KEPT: usize = 1000;
+
+/// The part of the format that a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Block pointers.
+    Pointer,
+    /// Dnodes and the headers of object sets.
+    Dnode,
+    /// ZAPs.
+    Zap,
+    /// Directories, datasets, snapshots.
+    Dsl,
+    /// Dead lists and lists of block pointers.
+    Deadlist,
+    /// Counts of features.
+    Feature,
+    /// Space maps: headers, histograms, logs.
+    SpaceMap,
+}
+
+impl Part {
+    /// The name in a report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Pointer => "block pointer",
+            Part::Dnode => "dnode",
+            Part::Zap => "ZAP",
+            Part::Dsl => "dataset",
+            Part::Deadlist => "dead list",
+            Part::Feature => "feature",
+            Part::SpaceMap => "space map",
+        }
+    }
+}
+
+/// An invariant that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The part of the format.
+    pub part: Part,
+    /// The object, block or entry.
+    pub place: String,
+    /// What is there, and what should be.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.part.name(), self.place, self.what)
+    }
+}
+
+/// What a check of a pool's invariants found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The first thousand findings.
+    pub findings: Vec<Finding>,
+    /// Number of all findings.
+    pub count: u64,
+}
+
+impl Report {
+    /// Whether all invariants hold.
+    pub fn is_clean(&self) -> bool {
+        self.count == 0
+    }
+
+    fn add(&mut self, part: Part, place: impl fmt::Display, what: impl fmt::Display) {
+        self.count += 1;
+        if self.findings.len() < KEPT {
+            self.findings.push(Finding { part, place: place.to_string(), what: what.to_string() });
+        }
+    }
+
+    fn merge(&mut self, other: Report) {
+        self.count += other.count;
+        let room = KEPT.saturating_sub(self.findings.len());
+        self.findings.extend(other.findings.into_iter().take(room));
+    }
+
+    /// Adds a finding unless `holds`.
+    fn demand(&mut self, holds: bool, part: Part, place: impl fmt::Display, what: impl FnOnce() -> String) {
+        if !holds {
+            self.add(part, place, what());
+        }
+    }
+
+    /// The value, if it could be read. What makes no sense is a finding, what cannot be read is not.
+    fn readable<T>(&mut self, part: Part, place: impl fmt::Display, read: Result<T, ObjectError>) -> Option<T> {
+        match read {
+            Ok(value) => Some(value),
+            Err(ObjectError::Block { .. } | ObjectError::NoKey { .. }) => None,
+            Err(error) => {
+                self.add(part, place, error);
+                None
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Tests the invariants of the pool's current state.
+    ///
+    /// # Errors
+    /// [`ObjectError`] if the lists that the check starts from cannot be read.
+    pub async fn check_invariants(&self, rq: &Request) -> Result<Report, ObjectError> {
+        let mut report = Report::default();
+        let born = trees::check(rq, self, &mut report).await?;
+        dsl::check(rq, self, &born, &mut report).await?;
+        features::check(rq, self, &mut report).await?;
+        space::check(rq, self, &mut report).await?;
+        Ok(report)
+    }
+}
