@@ -283,3 +283,113 @@ fn a_pool_is_scrubbed_and_trimmed() {
     assert!(file.metadata().unwrap().blocks() + 1000 < before);
     lab.check("tank");
 }
+
+/// How this process, which is another host to the commands, opens the pool.
+fn import_options(lab: &Lab, pool: &str) -> weir_engine::ImportOptions {
+    let open = weir_pool::OpenOptions::new(vec![lab.dir.path().to_owned()], pool);
+    weir_engine::ImportOptions { force: true, ..weir_engine::ImportOptions::new(open) }
+}
+
+/// A MiB that does not compress, of its own for each number.
+fn contents(number: u64) -> bytes::Bytes {
+    let mut word = number + 1;
+    let words = std::iter::repeat_with(|| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    });
+    words.take(1 << 17).flat_map(u64::to_le_bytes).collect::<Vec<u8>>().into()
+}
+
+/// Fills a volume by this process, in txgs of 4 MiB, and leaves the pool as one that is in use.
+fn fill(lab: &Lab, pool: &str, volume: &str) {
+    let machine = weir_machine::Machine::production().unwrap();
+    let how = import_options(lab, pool);
+    machine.block_on(async {
+        let rq = &weir_machine::Request::internal("test");
+        let engine = weir_engine::Engine::import(&machine, &how).await.unwrap();
+        let device = engine.volume(rq, volume).await.unwrap();
+        for part in 0..8u8 {
+            for block in 0..4u64 {
+                let data = contents(u64::from(part) * 4 + block);
+                device.write(rq, (u64::from(part) * 4 + block) << 20, data, false).await.unwrap();
+            }
+            engine.sync().await.unwrap();
+        }
+        engine.stop().await.unwrap();
+    });
+}
+
+/// Reads what [`fill`] wrote: for each MiB, whether it could be read. What is read is right.
+fn readable(lab: &Lab, pool: &str, volume: &str) -> Option<Vec<bool>> {
+    let machine = weir_machine::Machine::production().unwrap();
+    let how = import_options(lab, pool);
+    machine.block_on(async {
+        let rq = &weir_machine::Request::internal("test");
+        let engine = weir_engine::Engine::import(&machine, &how).await.ok()?;
+        let device = engine.volume(rq, volume).await;
+        let mut out = Vec::new();
+        if let Ok(device) = device {
+            for block in 0..32u8 {
+                let read = device.read(rq, u64::from(block) << 20, 1 << 20).await;
+                if let Ok(data) = &read {
+                    assert!(*data == contents(block.into()), "block {block} is not what was written");
+                }
+                out.push(read.is_ok());
+            }
+        }
+        engine.stop().await.unwrap();
+        Some(out)
+    })
+}
+
+/// A disk is away while 32 MiB are written, and comes back: the pool is degraded until a scrub, and its old copies stand in
+/// for no other disk.
+#[test]
+fn a_disk_that_was_away_has_a_dtl_until_a_scrub() {
+    for (layout, disks) in [("raidz", 3), ("mirror", 2)] {
+        let lab = Lab::new(disks);
+        let names = (0..disks).map(|i| format!("D{i}")).collect::<Vec<_>>().join(" ");
+        lab.ok(&format!("zpool create p {layout} {names}"));
+        lab.ok("zfs create -s -V 64M p/v");
+        let (d0, d1) = (lab.dir.path().join("d0"), lab.dir.path().join("d1"));
+        let away = tempfile::tempdir_in(lab.dir.path()).unwrap();
+        let (gone0, gone1) = (away.path().join("d0"), away.path().join("d1"));
+        std::fs::rename(&d1, &gone1).unwrap();
+        fill(&lab, "p", "p/v");
+        std::fs::rename(&gone1, &d1).unwrap();
+        let degraded = |said: &str| {
+            let status = lab.ok("zpool status p");
+            let line = status.lines().find(|line| line.trim_start().starts_with(d1.to_str().unwrap())).unwrap();
+            assert!(line.contains("DEGRADED") && line.contains("misses txgs "), "{said}: {status}");
+            assert!(status.contains(" state: DEGRADED") && status.contains("zpool scrub"), "{said}: {status}");
+            assert!(lab.ok("zpool status -x").contains("misses txgs "), "{said}");
+            assert_eq!(lab.ok("zpool list -H -o health p"), "DEGRADED\n", "{said}");
+            assert!(lab.ok("zpool status -j p").contains("\"misses\""), "{said}");
+            lab.check("p");
+        };
+        degraded("at once");
+        // Another process opens the pool, writes all labels anew, and reads all data.
+        assert_eq!(readable(&lab, "p", "p/v"), Some(vec![true; 32]));
+        degraded("after a restart");
+
+        std::fs::rename(&d0, &gone0).unwrap();
+        let status = lab.run("zpool status p");
+        let text = String::from_utf8_lossy(&status.stdout);
+        if status.status.success() {
+            assert!(text.contains(" state: DEGRADED") && text.contains("has too few devices to read"), "{text}");
+        }
+        // Only errors or what was written, never what stood there before.
+        let read = readable(&lab, "p", "p/v").unwrap_or_default();
+        assert!(read.is_empty() || read.contains(&false), "{layout}: the old copies stood in for a disk");
+        std::fs::rename(&gone0, &d0).unwrap();
+        lab.ok("zpool scrub -w p");
+        let status = lab.ok("zpool status p");
+        assert!(status.contains(" state: ONLINE") && !status.contains("misses"), "{status}");
+        assert_eq!(lab.ok("zpool status -x"), "all pools are healthy\n");
+        lab.check("p");
+        std::fs::rename(&d0, &gone0).unwrap();
+        assert_eq!(readable(&lab, "p", "p/v"), Some(vec![true; 32]), "{layout} without the first disk");
+    }
+}
