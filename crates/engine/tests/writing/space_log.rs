@@ -158,9 +158,7 @@ fn histograms_hold_after_each_group(with_log: bool) {
             engine.sync().await.unwrap();
             for group in 0..8 {
                 touch(&engine, &ids, group).await;
-                if group % 4 == 0 {
-                    work::write_object(&engine, "tank", 200, group).await.unwrap();
-                }
+                work::write_object(&engine, "tank", 600, group).await.unwrap();
                 engine.sync().await.unwrap();
                 work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
             }
