@@ -103,12 +103,12 @@ fn errors_of_devices_break_no_promise() {
     let sums = Mutex::new(Sums::default());
     // Half of the errors at most are of single operations: long runs have each of them.
     let most = (all / 2).div_ceil(prepared.len() as u64);
+    // Each seed goes over all pools: a disk that fails for good gives hundreds of errors in one history.
     for seed in first.. {
         for prepared in &prepared {
             run_all(prepared, &each_operation(prepared, seed, most), &sums);
             run_all(prepared, &at_random(prepared, seed, (most / 40).max(1)), &sums);
-            let sums = sums.lock().unwrap();
-            if sums.errors.all() >= all || sums.failures.len() > 20 {
+            if sums.lock().unwrap().failures.len() > 20 {
                 break;
             }
         }
