@@ -18,6 +18,7 @@ const CONVERTED: &[&str] = &[
     "crates/volumes/",
     "crates/sim/",
     "crates/machine/",
+    "crates/linux/",
     "crates/nfs/",
     "crates/nbd/",
     "crates/fuse/",

@@ -146,7 +146,7 @@ impl Call {
     pub fn machine(&self) -> Result<&Machine, Failure> {
         if self.machine.get().is_none() {
             // Another thread cannot be there: a call is one thread's.
-            let _ = self.machine.set(Machine::production()?);
+            let _ = self.machine.set(weir_linux::machine()?);
         }
         self.machine.get().ok_or_else(|| Failure::failed("no machine"))
     }

@@ -30,7 +30,8 @@ use weir_dsl::change::{Kind, NewDataset, VolumeSpec};
 use weir_dsl::props::Value;
 use weir_engine::create::{CreateOptions, Layout, NewLeaf, NewTop};
 use weir_engine::{DirtyLimits, Engine};
-use weir_machine::{Machine, Production};
+use weir_linux::Production;
+use weir_machine::Machine;
 use weir_pool::Class;
 
 const SPEC: Spec = Spec {

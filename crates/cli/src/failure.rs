@@ -64,8 +64,8 @@ impl From<weir_pool::PoolError> for Failure {
     }
 }
 
-impl From<weir_machine::BuildError> for Failure {
-    fn from(error: weir_machine::BuildError) -> Self {
+impl From<weir_linux::BuildError> for Failure {
+    fn from(error: weir_linux::BuildError) -> Self {
         Failure::failed(error.to_string())
     }
 }

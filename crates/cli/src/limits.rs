@@ -19,7 +19,7 @@ use crate::size;
 use crate::units::human_bytes;
 use std::fmt;
 use weir_engine::DirtyLimits;
-use weir_machine::MemoryLimit;
+use weir_linux::MemoryLimit;
 use weir_pool::OpenOptions;
 
 /// The letters behind `--arc-max` and `--dirty-max`.

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use weir_machine::lock_part;
+use weir_linux::lock_part;
 
 /// What makes a file or device the same under any path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

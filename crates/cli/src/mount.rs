@@ -17,7 +17,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use weir_daemon::fuse::{self, FuseError, MountOptions, Mounted};
 use weir_daemon::{Exports, OpenPool};
-use weir_machine::{Machine, Production, Request};
+use weir_linux::Production;
+use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
 
 const SPEC: Spec = Spec {

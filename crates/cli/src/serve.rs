@@ -8,7 +8,7 @@ use crate::secrets::{Asked, ask_all};
 use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
-use weir_machine::Production;
+use weir_linux::Production;
 use weir_pool::Rewind;
 
 const SPEC: Spec = Spec {

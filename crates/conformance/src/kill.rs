@@ -93,7 +93,7 @@ async fn opened(machine: &Machine, folder: &Path) -> Result<(Arc<Engine>, Arc<Fi
 
 /// The child: writes until it is killed.
 pub fn child(folder: &str, life: &str) -> ExitCode {
-    let machine = match Machine::production() {
+    let machine = match weir_linux::machine() {
         Ok(machine) => machine,
         Err(error) => {
             eprintln!("{error}");
@@ -289,7 +289,7 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     if tools.is_none() {
         report.skip("kill zdb", "OpenZFS's tools are not there (set WEIR_ZFS_TOOLS)");
     }
-    let machine = Machine::production().map_err(|e| failed("machine", e))?;
+    let machine = weir_linux::machine().map_err(|e| failed("machine", e))?;
     let folder = tempfile::tempdir().map_err(|source| JudgeError::Io { what: "a folder".into(), source })?;
     let folder = folder.path();
     new_pool(&machine, folder, POOL, 128 << 20)?;

@@ -459,7 +459,7 @@ fn prepare(machine: &Machine, folder: &Path) -> Result<(), JudgeError> {
 pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let rounds: u64 = rest.first().and_then(|n| n.parse().ok()).unwrap_or(3);
     weir()?;
-    let machine = Machine::production().map_err(|e| failed("machine", e))?;
+    let machine = weir_linux::machine().map_err(|e| failed("machine", e))?;
     let io = |source| JudgeError::Io { what: "a folder".into(), source };
     let (folder, scratch) = (tempfile::tempdir().map_err(io)?, tempfile::tempdir().map_err(io)?);
     let (folder, scratch) = (folder.path(), scratch.path());

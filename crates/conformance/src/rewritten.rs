@@ -110,7 +110,7 @@ impl Case<'_> {
     }
 
     fn judge(&self, golden: &Golden, unpacked: &Unpacked) -> Result<(Findings, Outcome), JudgeError> {
-        let machine = Machine::production().map_err(|error| failed("machine", error))?;
+        let machine = weir_linux::machine().map_err(|error| failed("machine", error))?;
         let mut findings = Findings::default();
         let outcome = machine.block_on(self.first_life(&machine, golden, unpacked.path()))?;
         let expected = REFUSED.iter().find(|(name, _)| *name == self.name).map(|(_, why)| *why);

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use build::Sources;
-use weir_machine::Machine;
 
 use crate::JudgeError;
 use crate::kill::{demand_clean, failed, new_pool};
@@ -250,7 +249,7 @@ fn on_mount(folder: &Path, long: bool, report: &mut Report) -> Result<(), JudgeE
 pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
     let long = rest.iter().any(|word| word == "--long");
     weir()?;
-    let machine = Machine::production().map_err(|e| failed("machine", e))?;
+    let machine = weir_linux::machine().map_err(|e| failed("machine", e))?;
     let devices = tempfile::tempdir().map_err(|e| failed("a folder", e))?;
     new_pool(&machine, devices.path(), POOL, DEVICE_BYTES)?;
     let mounted = Mounted::writable(devices.path(), POOL)?;

@@ -152,7 +152,7 @@ fn judge(tools: &Tools, folder: &Path, kind: &[&str], round: u64) -> Result<(Fin
     }
     let expected = theirs(tools, folder, POOL)?;
     let mut findings = compare(&ours(folder, POOL)?, &expected);
-    let machine = Machine::production().map_err(|error| failed("machine", error))?;
+    let machine = weir_linux::machine().map_err(|error| failed("machine", error))?;
     let done = match machine.block_on(write(&machine, folder))? {
         Ok(done) => done,
         Err(why) => {

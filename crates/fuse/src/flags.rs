@@ -11,8 +11,8 @@
 use crate::inner::{Inner, report};
 use fuser::{Errno, INodeNo};
 use weir_files::{Cred, FileFlags, SetFlags};
+use weir_linux::file_flags::{self, GET as GET_XATTR, SET as SET_XATTR};
 use weir_machine::Request;
-use weir_machine::file_flags::{self, GET as GET_XATTR, SET as SET_XATTR};
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;

@@ -12,7 +12,8 @@ use weir_files::tree::memory::{MemoryFiles, MemoryOpener};
 use weir_files::tree::{Export, Tree};
 use weir_files::{Cred, FileKind, RenameMode};
 use weir_fuse::{MountOptions, Mounted, mount};
-use weir_machine::{Machine, Production, Request};
+use weir_linux::Production;
+use weir_machine::{Machine, Request};
 
 const BIG: usize = 5_000_003;
 

@@ -26,7 +26,6 @@
 
 use crate::compute::ComputePool;
 use crate::slab::{self, Region};
-use crate::thread_pool::ThreadPool;
 use bytes::Bytes;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
@@ -107,7 +106,7 @@ struct PoolShared {
     by_class: [Mutex<Vec<Block>>; CLASSES],
     region_table: Mutex<RegionTable>,
     /// Thread that prefaults regions.
-    prefaulter: Option<ThreadPool>,
+    prefaulter: Option<Arc<dyn ComputePool>>,
 }
 
 /// Pieces without memory (never used, or released to the kernel), by size class, and all regions.
@@ -233,9 +232,9 @@ impl BufPool {
         Self::with(limit_bytes, false, None)
     }
 
-    /// Like [`BufPool::new`], with a thread that prefaults memory before it is needed.
-    pub fn prefaulting(limit_bytes: usize) -> Self {
-        Self::with(limit_bytes, false, Some(ThreadPool::new("weir-memory", 1)))
+    /// Like [`BufPool::new`]; a job of `prefaulter` faults memory in before it is needed.
+    pub fn prefaulting(limit_bytes: usize, prefaulter: Arc<dyn ComputePool>) -> Self {
+        Self::with(limit_bytes, false, Some(prefaulter))
     }
 
     /// Like [`BufPool::new`], with buffers in physically contiguous memory if possible, for repeated writes. Buffer
@@ -244,7 +243,7 @@ impl BufPool {
         Self::with(limit_bytes, true, None)
     }
 
-    fn with(limit_bytes: usize, contiguous: bool, prefaulter: Option<ThreadPool>) -> Self {
+    fn with(limit_bytes: usize, contiguous: bool, prefaulter: Option<Arc<dyn ComputePool>>) -> Self {
         BufPool(Arc::new(PoolShared {
             limit_bytes,
             contiguous,
@@ -515,9 +514,23 @@ mod tests {
         assert!(last.iter().all(|b| *b == 19), "a piece keeps its region mapped");
     }
 
+    /// Runs each job on a thread of its own.
+    struct Threads;
+
+    impl ComputePool for Threads {
+        fn run(&self, job: crate::compute::Job) {
+            #[allow(clippy::disallowed_methods, reason = "a pool of threads for this test")]
+            drop(std::thread::spawn(job));
+        }
+
+        fn count(&self) -> usize {
+            1
+        }
+    }
+
     #[test]
     fn prefaulted_regions_are_used_and_disjoint() {
-        let pool = BufPool::prefaulting(0);
+        let pool = BufPool::prefaulting(0, Arc::new(Threads));
         for len in [8192, 12_288, 640 << 10] {
             // Regions after the first ones are prefaulted, or mapped here if prefaulting is too slow.
             let mut held: Vec<Buf> = (0..6 * slab::pieces_of(len)).map(|_| pool.take(len)).collect();

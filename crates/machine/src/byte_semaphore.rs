@@ -106,7 +106,6 @@ impl ByteSemaphore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Production;
     use futures_util::FutureExt;
     use futures_util::future::pending;
 
@@ -142,8 +141,8 @@ mod tests {
 
     #[test]
     fn the_deadline_applies_only_under_contention() {
-        let machine = Production::default().build().unwrap();
-        machine.block_on(async {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
             let semaphore = ByteSemaphore::new(UNIT_BYTES);
             let permit = semaphore.acquire(1).await;
             let slow =

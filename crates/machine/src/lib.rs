@@ -8,7 +8,7 @@
 //!                                   │
 //!          Machine { clock, tasks, compute, entropy, disks: Arc<dyn Disks> ─► Arc<dyn Disk> ◄─ Io, … }
 //!                    │                                             │
-//!       production::Production                               weir-sim's SimWorld
+//!       weir-linux's Production                              weir-sim's SimWorld
 //!       tokio · thread pools ·                            one thread · seeded choice of the next task ·
 //!       io_uring or pread threads                            virtual time · disks with faults
 //! ```
@@ -18,35 +18,17 @@
 //!
 //! Invariants: an [`Io`] owns its memory and its completion callback, so dropping the future that waits for it is
 //! safe; a successful read has filled its buffers; a disk opened [`Access::ReadOnly`] rejects changes.
-//!
-//! ```
-//! use weir_machine::{Buf, Machine};
-//!
-//! let machine = Machine::production().expect("a task runtime");
-//! let bytes = machine.block_on(async {
-//!     let begun = machine.clock.now();
-//!     let task = machine.tasks.spawn(async { Buf::copy_from(b"on another thread").into_bytes() });
-//!     let bytes = task.await.expect("the task ran");
-//!     assert!(machine.clock.now() >= begun);
-//!     bytes
-//! });
-//! assert_eq!(&bytes[..], b"on another thread");
-//! ```
 
 pub mod buf;
 pub mod byte_semaphore;
 pub mod compute;
 pub mod disk;
 pub mod entropy;
-pub mod file_flags;
 pub mod map;
 pub mod memory;
-pub mod production;
-pub mod real;
 pub mod request;
 mod slab;
 pub mod tasks;
-pub mod thread_pool;
 pub mod time;
 
 pub use buf::{Buf, BufPool};
@@ -56,10 +38,6 @@ pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op, Par
 pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use memory::Memory;
-pub use production::{BuildError, Production};
-pub use real::memory_limit::MemoryLimit;
-pub use real::part_lock::lock_part;
-pub use real::{Backend, RealDisks};
 pub use request::{Priority, Request, RequestTotals, Source};
 pub use tasks::{JoinHandle, TaskLost, Tasks};
 pub use time::{Clock, Nanos};
@@ -89,14 +67,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine on this host with default settings ([`Production::from_env`]).
-    ///
-    /// # Errors
-    /// [`BuildError`].
-    pub fn production() -> Result<Machine, BuildError> {
-        Production::from_env().build()
-    }
-
     /// Runs `future` on this thread until it completes. Must not be called from inside a task.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.tasks.block_on(future)

@@ -33,7 +33,7 @@ fn libnbd_and_qemu_read_devices() {
     let mut exports = MemoryExports::default();
     exports.0.insert("p/vol".into(), Arc::new(MemoryDevice::new(bytes.clone())));
     exports.0.insert("p/vol@s".into(), Arc::new(MemoryDevice::new(vec![7; 4096])));
-    let machine = weir_machine::Production::default().build().unwrap();
+    let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));
@@ -85,7 +85,7 @@ fn libnbd_and_qemu_write_devices() {
     let device = Arc::new(MemoryDevice::new(vec![0x55; 24 << 20]).with_writing(true));
     let mut exports = MemoryExports::default();
     exports.0.insert("p/vol".into(), Arc::clone(&device));
-    let machine = weir_machine::Production::default().build().unwrap();
+    let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|peer| peer.is_loopback())));
@@ -129,7 +129,7 @@ fn libnbd_and_qemu_write_devices() {
 fn a_client_stalled_in_a_write_does_not_block_shutdown() {
     let mut exports = MemoryExports::default();
     exports.0.insert("v".into(), Arc::new(MemoryDevice::new(vec![0; 1 << 20]).with_writing(true)));
-    let machine = weir_machine::Production::default().build().unwrap();
+    let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = Arc::new(Server::new(Arc::new(exports), Arc::new(|_| true)));

@@ -148,7 +148,7 @@ pub async fn probe(machine: &Machine, path: &Path) -> Result<Vec<Device>, PoolEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_machine::Production;
+    use weir_linux::Production;
 
     /// Disks of which one cannot be opened, with this error number.
     struct Failing(i32);

@@ -23,7 +23,7 @@ fn noise(len: usize) -> Vec<u8> {
 
 #[test]
 fn what_is_no_pool_is_refused() {
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let dir = tempfile::tempdir().unwrap();
     for len in [0usize, 1, 511, 4096, 256 << 10, (1 << 20) - 1, 1 << 20, (3 << 20) + 77] {
         std::fs::write(dir.path().join("noise.img"), noise(len)).unwrap();
@@ -35,7 +35,7 @@ fn what_is_no_pool_is_refused() {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let error = open(&machine, Path::new("/no/such/folder"));
     assert!(matches!(error, PoolError::Disk { .. }), "{error}");
     assert_eq!(error.to_string(), "/no/such/folder: No such file or directory (os error 2)");

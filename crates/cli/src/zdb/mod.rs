@@ -19,7 +19,6 @@ pub use text::{date, stamp};
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use std::ffi::OsString;
-use weir_machine::Machine;
 
 const SPEC: Spec = Spec {
     command: "zdb",
@@ -56,7 +55,7 @@ const SPEC: Spec = Spec {
 /// Runs the command.
 pub fn run(line: Vec<OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(line)?;
-    let machine = Machine::production()?;
+    let machine = weir_linux::machine()?;
     if args.has('l') {
         return label::run(&machine, &device(&args)?, &args);
     }

@@ -19,7 +19,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use weir_machine::file_flags::FileFlags;
+use weir_linux::file_flags::FileFlags;
 
 const SPEC: Spec = Spec {
     command: "zfs project",

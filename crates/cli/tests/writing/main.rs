@@ -304,7 +304,7 @@ fn contents(number: u64) -> bytes::Bytes {
 
 /// Fills a volume by this process, in txgs of 4 MiB, and leaves the pool as one that is in use.
 fn fill(lab: &Lab, pool: &str, volume: &str) {
-    let machine = weir_machine::Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let how = import_options(lab, pool);
     machine.block_on(async {
         let rq = &weir_machine::Request::internal("test");
@@ -323,7 +323,7 @@ fn fill(lab: &Lab, pool: &str, volume: &str) {
 
 /// Reads what [`fill`] wrote: for each MiB, whether it could be read. What is read is right.
 fn readable(lab: &Lab, pool: &str, volume: &str) -> Option<Vec<bool>> {
-    let machine = weir_machine::Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let how = import_options(lab, pool);
     machine.block_on(async {
         let rq = &weir_machine::Request::internal("test");

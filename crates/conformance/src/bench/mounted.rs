@@ -27,7 +27,6 @@ use crate::JudgeError;
 use crate::process::{Mounted, weir};
 use crate::report::line;
 use crate::zdb::Tools;
-use weir_machine::Machine;
 
 /// The variable with the command for a shell that makes all stable; the mount point goes behind it, unless it ends in `#`.
 const SYNC_ALL: &str = "WEIR_BENCH_SYNC";
@@ -100,7 +99,7 @@ fn worker(folder: &Path, what: &str, mib: u64, sync: &str) -> Result<Measured, J
 fn in_weir(image: &Path, what: &str, mib: u64) -> Result<Measured, JudgeError> {
     let folder = image.parent().unwrap_or(Path::new("/"));
     let failed = |error: &dyn std::fmt::Display| JudgeError::Process { command: "make".into(), why: error.to_string() };
-    let machine = Machine::production().map_err(|error| failed(&error))?;
+    let machine = weir_linux::machine().map_err(|error| failed(&error))?;
     machine.block_on(async {
         let engine = make_pool(&machine, folder, "single").await?;
         engine.export().await.map_err(|error| failed(&error))

@@ -125,7 +125,7 @@ async fn make(machine: &Machine, what: &str, folder: &Path, layout: &str) -> Res
 }
 
 fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured, JudgeError> {
-    let machine = Machine::production().map_err(failed)?;
+    let machine = weir_linux::machine().map_err(failed)?;
     machine.block_on(async {
         let target = make(&machine, what, folder, layout).await?;
         let bytes = mib << 20;

@@ -47,7 +47,7 @@ impl Opened {
     /// # Errors
     /// With the engine's own words, if it does not open.
     pub fn new(options: &OpenOptions) -> Result<Opened, JudgeError> {
-        let machine = Machine::production().map_err(|error| failed("machine")(error.to_string()))?;
+        let machine = weir_linux::machine().map_err(|error| failed("machine")(error.to_string()))?;
         let request = Request::internal("judge");
         let pool = machine.block_on(Pool::open(&machine, options));
         let pool = pool.map_err(|error| failed("open")(error.to_string()))?;

@@ -206,7 +206,7 @@ fn forgings() -> Vec<(&'static str, Part, &'static str, Forger)> {
 
 #[test]
 fn each_forging_is_found() {
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let dir = pool(&machine);
     let sound = machine.block_on(check(&machine, &dir, None)).unwrap();
     assert!(sound.is_clean(), "before it is forged: {:#?}", sound.findings);

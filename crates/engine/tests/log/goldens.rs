@@ -199,7 +199,7 @@ fn replay(name: &str, dataset_name: &str, txg: u64, at_least: u64) {
     let dir = unpack(&folder, name);
     let text = std::fs::read(folder.join(format!("{name}.json"))).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let mut options = OpenOptions::new(vec![dir.path().to_owned()], format!("g-{name}"));
         options.rewind = Rewind::Before(Txg(txg));

@@ -17,7 +17,7 @@ use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
 use weir_engine::{ImportOptions, Syncing};
 use weir_format::dsl::pool as names;
 use weir_format::{DslDir, Endian, ObjectId, ObjectType, Txg};
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError};
 use weir_sim::{Fault, SimDisk, SimWorld, Timing};
@@ -154,7 +154,7 @@ fn a_pool_that_cannot_be_opened_is_let_go() {
 #[test]
 fn a_log_of_errors_that_is_lost_stops_no_scrub() {
     let dir = folder("errlog");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = pool_of(&dir, Layout::Single, 1);
     // So that the log has a block of its own.
     options.features.retain(|feature| feature != "embedded_data");
@@ -196,7 +196,7 @@ fn a_log_of_errors_that_is_lost_stops_no_scrub() {
 #[test]
 fn what_cannot_be_freed_at_once_stays() {
     let dir = folder("at-once");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = pool_of(&dir, Layout::Single, 1);
     options.features.retain(|feature| feature != "async_destroy");
     machine.block_on(async {
@@ -230,7 +230,7 @@ fn what_cannot_be_freed_at_once_stays() {
 #[test]
 fn a_tree_that_is_none_is_not_written() {
     let dir = folder("circle");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let rq = &Request::internal("test");
     machine.block_on(async {
         let engine = Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap();

@@ -12,7 +12,7 @@ use weir_dsl::{Dsl, bpobj};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_engine::{Datasets, ImportOptions, Syncing};
 use weir_format::{DslDataset, Endian, ObjectId, ObjectType, ObjsetId, ObjsetKind};
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
@@ -310,7 +310,7 @@ fn history_with(
     how: &dyn Fn(&mut CreateOptions),
 ) -> BTreeMap<&'static str, u32> {
     let dir = real::folder(&format!("datasets-{name}-{seed}"));
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, layout, leaves)]);
     how(&mut options);
     let done = machine.block_on(async {
@@ -372,7 +372,7 @@ fn datasets_with_fast_dedup() {
 /// A history on a pool of OpenZFS.
 fn on_golden(from: &std::path::Path, name: &str, seed: u64, groups: u64) {
     let dir = goldens::unpack(from, name);
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let pool = machine.block_on(async {
         account::demand_exact(&machine, &dir, "").await;
         let mut options = ImportOptions::new(OpenOptions::new(vec![dir.clone()], ""));
@@ -409,7 +409,7 @@ fn datasets_of_openzfs() {
 #[test]
 fn dead_lists_of_old_programs_are_left_alone() {
     let dir = real::folder("old-lists");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let engine = Engine::create(&machine, &real::pool_of(&dir, Layout::Single, 1)).await.unwrap();
         let aged = engine.sync_task(|syncing: &mut Syncing<'_>| {

@@ -58,7 +58,7 @@ async fn told(machine: &Machine, dir: &std::path::Path) -> (usize, Shared) {
 /// Three equal objects, one of them gone again, in a table of either form.
 fn judge(name: &str, feature: Option<&str>) {
     let dir = real::folder(name);
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = real::pool_of(&dir, Layout::Mirror, 2);
     options.features.extend(feature.map(str::to_owned));
     let (first, third) = machine.block_on(async {
@@ -116,7 +116,7 @@ fn equal_blocks_are_kept_once_in_fast_tables() {
 #[test]
 fn what_the_table_cannot_give_is_written() {
     let dir = real::folder("dedup-apart");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = real::pool_of(&dir, Layout::Single, 1);
     options.features.push("fast_dedup".into());
     machine.block_on(async {

@@ -6,7 +6,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use weir_engine::{Engine, Layout};
-use weir_machine::Machine;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
 const MIB: u64 = 1 << 20;
@@ -18,7 +17,7 @@ fn put(path: &Path, at: u64, bytes: &[u8]) {
 #[test]
 fn file_systems_of_others_are_taken_by_force_alone() {
     let dir = folder("foreign");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = pool_of(&dir, Layout::Mirror, 2);
     put(&dir.join("a1"), 1080, b"\x53\xef");
     machine.block_on(async {
@@ -54,7 +53,7 @@ fn partition_table() -> Vec<u8> {
 #[test]
 fn partitions_end_where_a_whole_disk_is_taken() {
     let (dir, aside) = (folder("whole"), folder("whole-aside"));
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut old = pool_of(&aside, Layout::Single, 1);
     File::options().write(true).open(aside.join("a0")).unwrap().set_len(64 * MIB).unwrap();
     old.name = "old".into();
@@ -80,7 +79,7 @@ fn partitions_end_where_a_whole_disk_is_taken() {
 #[test]
 fn devices_that_became_smaller_are_left_alone() {
     let dir = folder("smaller");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let cut =
         |name: &str, mib: u64| File::options().write(true).open(dir.join(name)).unwrap().set_len(mib * MIB).unwrap();
     machine.block_on(async {

@@ -100,7 +100,7 @@ fn golden(name: &str) -> Option<(usize, usize)> {
     let json: Value = serde_json::from_slice(&text).unwrap();
     let sets = json["manifest"]["datasets"].as_array().unwrap();
     let dir = goldens::unpack(&from, name);
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let counts = machine.block_on(async {
         let rq = &Request::internal("test");
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "")).await.unwrap();
@@ -299,7 +299,7 @@ async fn pool(machine: &Machine, dir: &Path) -> (Arc<Engine>, Arc<FileSystem>) {
 #[test]
 fn random_histories() {
     let dir = real::folder("diff-history");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let rq = &Request::internal("test");
         let (engine, files) = pool(&machine, &dir).await;
@@ -365,7 +365,7 @@ fn random_histories() {
 #[test]
 fn snapshots_that_are_compared_stay() {
     let dir = real::folder("diff-stay");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let rq = &Request::internal("test");
         let (engine, files) = pool(&machine, &dir).await;

@@ -68,7 +68,7 @@ async fn write(machine: &Machine, dir: &Path) {
 fn a_dtl_of_a_device_that_was_away_lasts_until_a_scrub() {
     for (name, layout, count) in LAYOUTS {
         let dir = folder(&format!("dtl-{name}"));
-        let machine = Machine::production().unwrap();
+        let machine = weir_linux::machine().unwrap();
         let (there, away) = (dir.join("a1"), dir.with_extension("away"));
         let (other, hidden) = (dir.join("a0"), dir.with_extension("hidden"));
         machine.block_on(async {
@@ -128,7 +128,7 @@ fn a_dtl_of_a_device_that_was_away_lasts_until_a_scrub() {
 fn a_dtl_is_made_from_old_labels_where_the_mos_has_none() {
     for (name, layout, count) in LAYOUTS {
         let dir = folder(&format!("dtl-labels-{name}"));
-        let machine = Machine::production().unwrap();
+        let machine = weir_linux::machine().unwrap();
         let (there, old) = (dir.join("a1"), dir.with_extension("old"));
         machine.block_on(async {
             let engine = Engine::create(&machine, &pool_of(&dir, layout, count)).await.unwrap();

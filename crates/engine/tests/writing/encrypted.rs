@@ -80,7 +80,7 @@ async fn demand_readable(machine: &Machine, dir: &Path, name: &str, (root, n): (
 #[test]
 fn encrypted_data_sets() {
     let dir = real::folder("encrypted");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
     let objects = machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();

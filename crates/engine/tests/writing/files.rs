@@ -59,7 +59,7 @@ async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
 /// Writes, makes snapshots and a clone, destroys, exports; reads it all back in the same program and in another open.
 fn judge(name: &str, layout: Layout, count: usize) {
     let dir = folder(name);
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = pool_of(&dir, layout, count);
     let rq = &Request::internal("test");
     machine.block_on(async {
@@ -201,7 +201,7 @@ pub fn home() -> NewDataset {
 #[test]
 fn copies_share_blocks() {
     let dir = folder("files-copies");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = pool_of(&dir, Layout::Mirror, 2);
     let rq = &Request::internal("test");
     let data = noise((5 << 20) + 777, 3);
@@ -297,7 +297,7 @@ async fn random_copies(engine: &Engine, seed: u64) {
 #[test]
 fn copies_of_any_range() {
     let dir = folder("files-any-copies");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let engine = Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap();
         let small = vec![("recordsize".to_owned(), Value::Number(4096))];
@@ -317,7 +317,7 @@ fn copies_of_any_range() {
 #[test]
 fn long_names_are_a_feature_in_use() {
     let dir = folder("files-long-names");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = pool_of(&dir, Layout::Single, 1);
     options.features.push("longname".into());
     let rq = &Request::internal("test");

@@ -262,7 +262,7 @@ fn a_group_frees_no_longer_than_it_may() {
 #[test]
 fn what_is_half_freed_is_clean_for_zdb() {
     let dir = folder("freeing");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = pool_of(&dir, Layout::Raidz(1), 3);
     options.dirty.freed_blocks = LIMIT;
     machine.block_on(async {

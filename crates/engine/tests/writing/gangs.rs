@@ -7,7 +7,7 @@ use weir_blocks::BlockError;
 use weir_dmu::live::Purpose;
 use weir_engine::{CreateOptions, Engine, Layout, NewTop};
 use weir_format::{BlockPointer, Txg};
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_pool::config::Class;
 use weir_pool::walk::{At, Claim, Prove, Visit, Walk};
 use weir_pool::{OpenOptions, Pool};
@@ -16,7 +16,7 @@ use weir_pool::{OpenOptions, Pool};
 /// them are freed again.
 fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
     let dir = folder(&format!("gangs-{name}-{ashift}-{most}"));
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = CreateOptions::new("tank", tops(&dir));
     options.ashift = Some(ashift);
     let rq = &Request::internal("test");
@@ -82,7 +82,7 @@ fn on_raidz() {
 fn noise_on_one_device_is_put_right_by_reading_everything() {
     for (name, layout, count) in [("mirror", Layout::Mirror, 2usize), ("raidz1", Layout::Raidz(1), 3)] {
         let dir = folder(&format!("noise-{name}"));
-        let machine = Machine::production().unwrap();
+        let machine = weir_linux::machine().unwrap();
         let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, layout, count)]);
         machine.block_on(async {
             let engine = Engine::create(&machine, &options).await.unwrap();
@@ -146,7 +146,7 @@ pub fn spoil(path: &Path) {
 fn a_gang_without_its_header_stops_nobody() {
     use std::os::unix::fs::FileExt;
     let dir = folder("gang-lost");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let rq = &Request::internal("test");
     machine.block_on(async {
         let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Single, 1)]);

@@ -117,7 +117,7 @@ async fn demand_all(engine: &Engine) {
 /// Makes, exports, and lets zdb look; with a second life only where that is asked.
 fn judge(suite: Suite, layout: Layout, count: usize, lives: bool) {
     let dir = real::folder(&format!("keys-{}", suite.name()));
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, layout, count)]);
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
@@ -211,7 +211,7 @@ fn other_ciphers() {
 #[test]
 fn copies_of_encrypted_files_share_blocks() {
     let dir = real::folder("keys-copies");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
     let (rq, root) = (&Request::internal("test"), Cred::root());
     let data = Bytes::from_iter((0..64).flat_map(|n| work::contents(3, n * 2)).take(1_000_000));

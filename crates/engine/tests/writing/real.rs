@@ -41,7 +41,7 @@ pub fn pool_of(dir: &Path, layout: Layout, count: usize) -> CreateOptions {
 /// Makes a pool, exports it, opens it again, works on it, exports it again; zdb and Weir judge both states.
 fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
     let dir = folder(&format!("{name}-{ashift}"));
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = CreateOptions::new("tank", tops(&dir));
     options.ashift = Some(ashift);
     options.command = "zpool create tank".into();
@@ -119,7 +119,7 @@ fn classes() {
 #[test]
 fn caches_and_spares() {
     let dir = folder("aux");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
     options.caches = vec![device(&dir, "cache", 64 * MIB)];
     options.spares = vec![device(&dir, "spare", 96 * MIB)];
@@ -138,7 +138,7 @@ fn caches_and_spares() {
 /// Space so scattered that every block of more than 1 KiB is a gang.
 fn judge_gangs(name: &str, ashift: u64, layout: Layout, count: usize) {
     let dir = folder(&format!("gang-{name}-{ashift}"));
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, layout, count)]);
     options.ashift = Some(ashift);
     machine.block_on(async {
@@ -166,7 +166,7 @@ fn gangs() {
 #[test]
 fn vdevs_are_added() {
     let dir = folder("add");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
@@ -245,7 +245,7 @@ async fn share(engine: &Engine) {
 #[test]
 fn files_share_blocks() {
     let dir = folder("share");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Raidz(1), 3)]);
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
@@ -267,7 +267,7 @@ fn files_share_blocks() {
 #[test]
 fn what_a_rewind_gives_up_does_not_come_back() {
     let dir = folder("rewind");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();

@@ -69,7 +69,7 @@ async fn verify_removing(machine: &Machine, dir: &Path, mapping: Option<ObjectId
 #[test]
 fn copies_of_a_removal_that_is_under_way_are_no_leak() {
     let dir = real::folder("removing");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let tops = ["a", "b"].map(|name| real::top(&dir, name, Class::Normal, Layout::Single, 1));
     machine.block_on(async {
         let engine = Engine::create(&machine, &CreateOptions::new("tank", tops.into())).await.unwrap();

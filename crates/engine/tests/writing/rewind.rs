@@ -8,7 +8,7 @@ use std::path::Path;
 use weir_engine::{Engine, ImportOptions, Layout};
 use weir_format::dsl::pool as names;
 use weir_format::{ObjectId, Txg};
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_pool::{OpenOptions, Pool, Rewind};
 
 /// The newest log of space maps that says anything: its group, and where its first block lies on the device.
@@ -34,7 +34,7 @@ fn options(dir: &Path, rewind: Rewind) -> OpenOptions {
 #[test]
 fn a_state_whose_space_maps_cannot_be_read_is_left_for_an_older_one() {
     let dir = folder("rewind-maps");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let engine = Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap();
         work::history(&engine, &|_| ()).await.unwrap();
@@ -61,7 +61,7 @@ fn a_state_whose_space_maps_cannot_be_read_is_left_for_an_older_one() {
 fn a_checkpoint_is_opened_though_the_newest_state_is_bad() {
     let Some(goldens) = goldens::goldens() else { return };
     let dir = goldens::unpack(&goldens, "checkpoint");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let options = |checkpoint| OpenOptions { checkpoint, ..OpenOptions::new(vec![dir.clone()], "g-checkpoint") };
         let pool = Pool::open(&machine, &options(false)).await.unwrap();

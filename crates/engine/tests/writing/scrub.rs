@@ -17,7 +17,7 @@ use weir_pool::{OpenOptions, Pool, PoolError};
 /// A pool with a history, exported.
 pub fn pool(name: &str, layout: Layout, count: usize) -> (std::path::PathBuf, Machine) {
     let dir = folder(&format!("scrub-{name}"));
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![top(&dir, "a", Class::Normal, layout, count)]);
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();

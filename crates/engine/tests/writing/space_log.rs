@@ -104,7 +104,7 @@ fn a_log_is_short_and_saves_writes() {
 #[test]
 fn logs_of_a_pool_that_was_left() {
     let dir = real::folder("space-log");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let tops: Vec<NewTop> =
         ["a", "b"].map(|name| real::top(&dir, name, Class::Normal, Layout::Mirror, 2)).into_iter().collect();
     let mut ids = Vec::new();
@@ -181,7 +181,7 @@ fn histograms_hold_after_each_group_without_logs() {
 #[test]
 fn without_the_feature_space_maps_have_no_histogram() {
     let dir = real::folder("no-histogram");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let mut options = real::pool_of(&dir, Layout::Mirror, 2);
     options.features.clear();
     machine.block_on(async {

@@ -167,7 +167,7 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
 /// What happens to a pool of one disk.
 fn on_one_disk(name: &str, what: impl AsyncFnOnce(&Machine, &Path)) {
     let dir = folder(name);
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap().export().await.unwrap();
         what(&machine, &dir).await;

@@ -52,7 +52,7 @@ async fn judged(machine: &Machine, dir: &Path) -> u64 {
 #[test]
 fn what_waits_to_be_freed_is_no_leak() {
     let dir = folder("waiting");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let rq = &Request::internal("test");
     machine.block_on(async {
         Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap().export().await.unwrap();
@@ -118,7 +118,7 @@ async fn leave_as_live_list(syncing: &mut Syncing<'_>) -> Result<usize, PoolErro
 #[test]
 fn live_lists_of_destroyed_clones_are_no_leak() {
     let dir = folder("waiting-clones");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let rq = &Request::internal("test");
     machine.block_on(async {
         let engine = Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap();

@@ -11,7 +11,7 @@ use weir_engine::{CreateOptions, Engine, Layout};
 use weir_format::ObjectId;
 use weir_format::ObjectType;
 use weir_format::zap::{NormFlags, ZapFlags};
-use weir_machine::{Machine, Request};
+use weir_machine::Request;
 use weir_pool::config::Class;
 
 /// What zdb must print: each name with its value.
@@ -128,7 +128,7 @@ async fn fill(engine: &Engine) -> Vec<Held> {
 #[test]
 fn zdb_reads_each_zap() {
     let dir = real::folder("zaps");
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let top = |i: usize| real::top(&dir, &format!("a{i}"), Class::Normal, Layout::Single, 1);
     let options = CreateOptions::new("tank", (0..4).map(top).collect());
     let all = machine.block_on(async {

@@ -302,7 +302,7 @@ fn malformed_input_does_not_panic() {
 
 #[test]
 fn pipelined_calls_are_all_answered_over_tcp() {
-    let machine = weir_machine::Production::default().build().unwrap();
+    let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     machine.tasks.block_on(async move {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -368,7 +368,7 @@ fn short_replies_are_copied() {
 #[test]
 fn unread_replies_are_bounded() {
     const CLIENTS: u64 = 3;
-    let machine = weir_machine::Production::default().build().unwrap();
+    let machine = weir_linux::Production::default().build().unwrap();
     let tasks = machine.tasks.clone();
     machine.tasks.block_on(async move {
         let mut files = MemoryFiles::new(1);

@@ -267,7 +267,7 @@ fn the_engine_goes_the_same_way_twice() {
 #[test]
 fn reading_leaves_real_images_as_they_are() {
     let Some(golden) = Golden::unpack("raidz2-5-a12") else { return };
-    let machine = Machine::production().unwrap();
+    let machine = weir_linux::machine().unwrap();
     let outcome = machine.block_on(read_all(&machine, golden.folder.path(), &golden)).unwrap();
     assert_eq!((outcome.whole, outcome.errors), (golden.files.len(), vec![]));
     for (device, hash) in golden.devices.iter().zip(&golden.image_hashes) {

@@ -3,7 +3,8 @@
 use futures_util::future::join_all;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_machine::{Access, Backend, Buf, Disk, DiskError, Machine, Op, Production};
+use weir_linux::{Backend, Production};
+use weir_machine::{Access, Buf, Disk, DiskError, Machine, Op};
 use weir_sim::{SimWorld, Timing};
 
 const SIZE: u64 = 4 << 20;

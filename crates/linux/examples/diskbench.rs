@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = args.first().ok_or("usage: diskbench FILE [seq|rand|both] [SECONDS]")?;
     let which = args.get(1).map_or("both", String::as_str);
     let seconds: u64 = args.get(2).map_or(Ok(5), |s| s.parse())?;
-    let machine = Machine::production()?;
+    let machine = weir_linux::machine()?;
     let disk = machine.disks.open(Path::new(path), Access::ReadOnly)?;
     for pattern in [
         Pattern { name: "seq", len: 1 << 20, depth: 8, random: false },

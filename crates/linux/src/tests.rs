@@ -3,12 +3,13 @@
 #![allow(unsafe_code, reason = "the seccomp filter is installed by a system call")]
 #![allow(clippy::disallowed_methods, reason = "the filter applies to one thread and those that it starts")]
 
-use super::Backend;
-use crate::disk::{Access, Disk, Io, Op, Parts};
-use crate::{Buf, Machine, Production};
+use crate::Backend;
+use crate::Production;
 use smallvec::smallvec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use weir_machine::disk::{Access, Disk, Io, Op, Parts};
+use weir_machine::{Buf, Machine};
 
 /// Makes a system call fail with `errno` in this thread and those that it starts.
 fn reject_syscall(call: libc::c_long, errno: i32) {
@@ -52,7 +53,7 @@ fn threads_are_used_if_io_uring_is_rejected() {
             reject_syscall(call, errno);
             let result = Production::default().backend(Backend::Uring).build();
             assert!(result.is_err(), "call {call}: requesting io_uring explicitly is an error");
-            let disks = super::RealDisks::new(Backend::Auto, true, crate::BufPool::new(0)).unwrap();
+            let disks = crate::RealDisks::new(Backend::Auto, true, weir_machine::BufPool::new(0)).unwrap();
             assert_eq!(disks.backend(), Backend::Threads, "call {call}");
             let path = std::env::temp_dir().join(format!("weir-no-rings-{}-{call}-{errno}", std::process::id()));
             exercise(&Production::default().build().unwrap(), &path);

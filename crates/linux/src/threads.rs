@@ -2,13 +2,13 @@
 //! runs on the submitting thread.
 
 use super::target::{Target, errno};
-use crate::compute::ComputePool;
-use crate::disk::{DiskError, Io, Op};
 use crate::thread_pool::ThreadPool;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use tokio::runtime::{Handle, RuntimeFlavor};
+use weir_machine::compute::ComputePool;
+use weir_machine::disk::{DiskError, Io, Op};
 
 pub fn submit(pool: &ThreadPool, target: Arc<Target>, io: Io) {
     pool.run(Box::new(move || complete(call(target, io))));

@@ -3,13 +3,13 @@
 //! A slot owns an operation's memory and open file until the kernel has completed it, even if the waiting future is
 //! dropped.
 
-use super::super::target::{PUNCH_HOLE, Target};
-use crate::disk::{DiskError, Io, Op};
+use crate::target::{PUNCH_HOLE, Target};
 use io_uring::squeue::SubmissionQueue;
 use io_uring::{opcode, squeue, types};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use weir_machine::disk::{DiskError, Io, Op};
 
 /// Maximum number of operations of one ring that are submitted to the kernel; further ones wait in a queue.
 pub(super) const DEPTH: usize = 256;

@@ -33,11 +33,11 @@ mod uring_op;
 
 use super::submit_batch;
 use super::target::Target;
-use crate::disk::Io;
 use io_uring::{IoUring, Probe, opcode};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uring_op::{DEPTH, Slots, UringOp, complete};
+use weir_machine::disk::Io;
 
 /// User data of the completion that only wakes the reaping thread.
 const WAKE_USER_DATA: u64 = u64::MAX;

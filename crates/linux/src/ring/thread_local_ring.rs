@@ -77,7 +77,7 @@ pub(super) fn submit(op: UringOp) -> Option<UringOp> {
 }
 
 /// Submits deferred operations before the thread blocks elsewhere.
-pub(in crate::real) fn flush_deferred() {
+pub(crate) fn flush_deferred() {
     THREAD.with_borrow_mut(|state| {
         if let Some(ring) = &mut state.ring
             && ring.queued() > 0

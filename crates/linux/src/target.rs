@@ -3,13 +3,13 @@
 #![allow(unsafe_code, reason = "ioctl, statx and fallocate")]
 
 use super::descriptors::none_left;
-use crate::disk::{Access, Geometry};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use weir_machine::disk::{Access, Geometry};
 
 /// `<linux/fs.h>`: `_IOR(0x12, 114, size_t)` on a 64-bit machine.
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
@@ -162,7 +162,7 @@ fn device_geometry(file: &File) -> io::Result<Geometry> {
 /// support direct I/O. Kernels before 6.1 do not report it: then a page, or a device's sector, which is always
 /// sufficient.
 fn direct_alignment(file: &File, sector_bytes: u64) -> Option<(u64, usize)> {
-    let page = crate::Buf::ALIGN;
+    let page = weir_machine::Buf::ALIGN;
     let guess = if file.metadata().ok()?.is_file() { page as u64 } else { sector_bytes };
     // SAFETY: all-zero is a value of this plain structure.
     let mut about: libc::statx = unsafe { std::mem::zeroed() };

@@ -3,10 +3,10 @@
 //! A thread is started when a job finds no idle thread, up to the limit, and then kept. When the pool is dropped, the
 //! threads finish the queue and exit. A job that panics loses its result; its thread continues.
 
-use crate::compute::{ComputePool, Job};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use weir_machine::compute::{ComputePool, Job};
 
 #[derive(Default)]
 struct State {

@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code, reason = "calls into the C library's allocator")]
 
-use crate::compute::ComputePool;
-use crate::memory::HeapTrimmer;
 use crate::thread_pool::ThreadPool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_machine::compute::ComputePool;
+use weir_machine::memory::HeapTrimmer;
 
 /// After a trim, the process must grow by this fraction of the limit before the next one, since memory above the
 /// limit is then in use.

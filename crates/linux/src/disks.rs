@@ -18,26 +18,15 @@
 //! retry, after which the target uses only buffered I/O. Unaligned memory of a write with an aligned range is copied
 //! to aligned memory first.
 
-pub(crate) mod descriptors;
-pub(crate) mod heap_trim;
-pub(crate) mod memory_limit;
-pub(crate) mod part_lock;
-pub(crate) mod ring;
-pub(crate) mod submit_batch;
-mod target;
-#[cfg(test)]
-mod tests;
-mod threads;
-
-use crate::buf::{Buf, BufPool};
-use crate::disk::{Access, Disk, DiskError, Disks, Geometry, Io, Op};
+use crate::ring::Ring;
+use crate::target::Target;
 use crate::thread_pool::ThreadPool;
 use bytes::Bytes;
-use ring::Ring;
 use smallvec::smallvec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use target::Target;
+use weir_machine::buf::{Buf, BufPool};
+use weir_machine::disk::{Access, Disk, DiskError, Disks, Geometry, Io, Op};
 
 /// How real disks are driven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,12 +98,12 @@ impl RealDisks {
 
 impl Disks for RealDisks {
     fn scan(&self, dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
-        let failed = |error: std::io::Error| DiskError::Open { path: dir.into(), errno: target::errno(&error) };
+        let failed = |error: std::io::Error| DiskError::Open { path: dir.into(), errno: crate::target::errno(&error) };
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             // Skip entries that vanished meanwhile, and broken links.
-            if std::fs::metadata(&path).is_ok_and(|m| target::is_disk(&m)) {
+            if std::fs::metadata(&path).is_ok_and(|m| crate::target::is_disk(&m)) {
                 found.push(path);
             }
         }
@@ -124,7 +113,7 @@ impl Disks for RealDisks {
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {
         let target = Target::open(path, access, self.direct)
-            .map_err(|error| DiskError::Open { path: path.into(), errno: target::errno(&error) })?;
+            .map_err(|error| DiskError::Open { path: path.into(), errno: crate::target::errno(&error) })?;
         Ok(Arc::new(RealDisk { target: Arc::new(target), engine: self.engine.clone(), pool: self.pool.clone() }))
     }
 }
@@ -163,16 +152,16 @@ impl Disk for RealDisk {
             io.parts = smallvec![self.aligned_copy(&io.parts)];
         }
         match &self.engine {
-            _ if io.here && threads::may_block() => {
-                submit_batch::flush_deferred();
-                ring::thread_local_ring::flush_deferred();
-                threads::run_inline(self.target.clone(), io);
+            _ if io.here && crate::threads::may_block() => {
+                crate::submit_batch::flush_deferred();
+                crate::ring::thread_local_ring::flush_deferred();
+                crate::threads::run_inline(self.target.clone(), io);
             }
             Engine::Ring(_, pool) if io.op == Op::Discard && self.target.device => {
-                threads::submit(pool, self.target.clone(), io);
+                crate::threads::submit(pool, self.target.clone(), io);
             }
             Engine::Ring(ring, _) => ring.submit(self.target.clone(), io),
-            Engine::Threads(pool) => threads::submit(pool, self.target.clone(), io),
+            Engine::Threads(pool) => crate::threads::submit(pool, self.target.clone(), io),
         }
     }
 

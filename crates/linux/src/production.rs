@@ -2,25 +2,19 @@
 //! disks.
 //!
 //! Inside a running tokio runtime the machine uses that runtime; elsewhere it creates its own, which ends when the
-//! last handle to the machine is dropped. In both cases engine futures use only [`crate::Tasks`].
+//! last handle to the machine is dropped. In both cases engine futures use only [`Tasks`].
 
 #![allow(
     clippy::disallowed_methods,
     reason = "the only module that uses the operating system's clocks and spawns tasks"
 )]
 
-use crate::compute::{Compute, ComputePool};
-use crate::entropy::{Entropy, EntropySource};
-use crate::memory::Memory;
-use crate::real::descriptors;
-use crate::real::heap_trim::{MallocTrimmer, configure_malloc};
-use crate::real::ring::thread_local_ring;
-use crate::real::submit_batch::Batched;
-use crate::real::{Backend, RealDisks};
-use crate::tasks::{Spawner, Tasks};
+use crate::descriptors;
+use crate::disks::{Backend, RealDisks};
+use crate::heap_trim::{MallocTrimmer, configure_malloc};
+use crate::ring::thread_local_ring;
+use crate::submit_batch::Batched;
 use crate::thread_pool::ThreadPool;
-use crate::time::{Clock, ClockSource, Nanos};
-use crate::{BufPool, Machine};
 use futures_util::future::BoxFuture;
 use std::future::{Future, poll_fn};
 use std::panic::Location;
@@ -30,6 +24,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
+use weir_machine::compute::{Compute, ComputePool};
+use weir_machine::entropy::{Entropy, EntropySource};
+use weir_machine::memory::Memory;
+use weir_machine::tasks::{Spawner, Tasks};
+use weir_machine::time::{Clock, ClockSource, Nanos};
+use weir_machine::{BufPool, Machine};
 
 /// Why a machine could not be built.
 #[derive(Debug, Error)]
@@ -132,7 +132,7 @@ impl Production {
         let limit = descriptors::raise_limit();
         descriptors::probe().map_err(|source| BuildError::Descriptors { limit, source })?;
         configure_malloc();
-        let pool = BufPool::prefaulting(self.read_pool_bytes);
+        let pool = BufPool::prefaulting(self.read_pool_bytes, Arc::new(ThreadPool::new("weir-memory", 1)));
         let disks = RealDisks::new(self.backend, self.direct, pool.clone()).map_err(BuildError::Uring)?;
         let uses_rings = disks.backend() == Backend::Uring;
         let runtime = match Handle::try_current() {
