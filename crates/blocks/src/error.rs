@@ -134,7 +134,7 @@ pub enum BlockError {
     ComputeLost,
     /// A block pointer that no pool can contain.
     #[error("forged or damaged block pointer: {field} = {value:#x} (address {vdev}:{offset:#x})")]
-    Forged {
+    InvalidPointer {
         /// Top-level vdev that the pointer names.
         vdev: u32,
         /// Offset that the pointer names.
@@ -151,7 +151,7 @@ impl BlockError {
     /// wrong bytes: what the device did not give may be right.
     fn weight(&self) -> u8 {
         match self {
-            BlockError::Forged { .. } => 0,
+            BlockError::InvalidPointer { .. } => 0,
             BlockError::Unsupported { .. } => 1,
             BlockError::Missing { .. } => 2,
             BlockError::Structure { .. } => 3,

@@ -16,10 +16,11 @@ use weir_machine::time::{Clock, ClockSource, Nanos};
 use weir_machine::{BufPool, Disk, Geometry, Io, Op, Request};
 
 /// A target: its name and its body.
-pub type Target = (&'static str, fn(&[u8]));
+pub type RaidzTarget = (&'static str, fn(&[u8]));
 
 /// Name and body of each target.
-pub const TARGETS: &[Target] = &[("draid_map", draid_target), ("pointer", pointer_target), ("raidz_map", raidz_target)];
+pub const TARGETS: &[RaidzTarget] =
+    &[("draid_map", draid_target), ("pointer", pointer_target), ("raidz_map", raidz_target)];
 
 /// Time that stands still.
 struct NoTime;

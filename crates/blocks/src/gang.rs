@@ -10,9 +10,9 @@
 //! block: that, and a limit on depth, bounds what a forged header can cost.
 
 use crate::error::BlockError;
-use crate::pipeline::{Blocks, Way};
-use crate::unproven::Stage;
-use crate::vdev::Job;
+use crate::fault_injection::Stage;
+use crate::pipeline::{Blocks, ReadPath};
+use crate::vdev::VdevRead;
 use futures_util::future::{BoxFuture, join_all};
 use weir_codec::checksum::verify_gang_header;
 use weir_format::{BlockPointer, DecodeError, gang};
@@ -47,12 +47,12 @@ pub(crate) async fn pieces_of(
     blocks: &Blocks,
     request: &Request,
     pointer: &BlockPointer,
-    way: Way,
+    way: ReadPath,
 ) -> Result<Vec<BlockPointer>, BlockError> {
     let first = pointer.dva(0);
     let (vdev, offset) = (first.vdev, first.offset_bytes);
     if way.depth >= MAX_DEPTH {
-        return Err(BlockError::Forged { vdev, offset, field: "depth of the gang", value: way.depth.into() });
+        return Err(BlockError::InvalidPointer { vdev, offset, field: "depth of the gang", value: way.depth.into() });
     }
     let mut header = header(blocks, request, pointer, way).await?;
     blocks.forge(pointer, Stage::Gang, header.as_mut());
@@ -67,11 +67,11 @@ pub(crate) fn read<'a>(
     blocks: &'a Blocks,
     request: &'a Request,
     pointer: &'a BlockPointer,
-    way: Way,
+    way: ReadPath,
 ) -> BoxFuture<'a, Result<Buf, BlockError>> {
     Box::pin(async move {
         let pieces = pieces_of(blocks, request, pointer, way).await?;
-        let deeper = Way { depth: way.depth + 1, ..way };
+        let deeper = ReadPath { depth: way.depth + 1, ..way };
         let parts = join_all(pieces.iter().map(|p| blocks.physical(request, p, deeper))).await;
         let mut block = blocks.buffer(pointer.psize_bytes() as usize);
         let mut rest = block.as_mut();
@@ -86,8 +86,8 @@ pub(crate) fn read<'a>(
 }
 
 /// A copy of the header that proves itself; of a scrub, all do or are put right.
-async fn header(blocks: &Blocks, request: &Request, pointer: &BlockPointer, way: Way) -> Result<Buf, BlockError> {
-    let job = Job { psize_bytes: gang::CLASSIC_BYTES as u64, ..blocks.healing_job(request, pointer, way) };
+async fn header(blocks: &Blocks, request: &Request, pointer: &BlockPointer, way: ReadPath) -> Result<Buf, BlockError> {
+    let job = VdevRead { psize_bytes: gang::CLASSIC_BYTES as u64, ..blocks.healing_job(request, pointer, way) };
     let sizes = pointer.dvas().filter_map(|d| blocks.tree().gang_header_bytes(d.vdev));
     let len = sizes.min().unwrap_or(0).clamp(gang::CLASSIC_BYTES as u64, gang::MAX_BYTES as u64);
     let proof = |bytes: &[u8]| if blocks.proves() { proven_part(pointer, bytes).map(drop) } else { Ok(()) };

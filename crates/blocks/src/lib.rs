@@ -18,24 +18,24 @@
 //! format's limit of 16 MiB. An error concerns one block. No lock is held while a device is waited for.
 //!
 //! *What fails and how* is [`BlockError`]; which device gave wrong or no bytes is counted at the leaf
-//! ([`vdev::Counters`]), and told to who watches ([`watch`]).
+//! ([`vdev::Counters`]), and told to who watches ([`fault_observer`]).
 
 pub mod alloc;
 pub mod draid;
 pub mod error;
+#[doc(hidden)]
+pub mod fault_injection;
+pub mod fault_observer;
 pub mod fuzz;
 mod gang;
 pub mod pipeline;
 pub mod raidz;
-#[doc(hidden)]
-pub mod unproven;
 pub mod vdev;
-pub mod watch;
 mod write;
 
 pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
+pub use fault_observer::{Bookmark, Fault, FaultObserver};
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
-pub use watch::{Fault, Origin, Watch};
-pub use write::{Aside, Formats, Prepared, ReadHold, Ready, Reserved, VdevGrid, WriteOptions};
+pub use write::{NonMetaslabFrees, Prepared, ReadHold, Ready, Reserved, VdevGrid, WritableEncodings, WriteOptions};

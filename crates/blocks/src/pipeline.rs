@@ -7,10 +7,10 @@
 //! ```
 
 use crate::error::{BlockError, note};
+use crate::fault_injection::{PointerForger, Stage};
+use crate::fault_observer::{BlockContext, Bookmark, Fault, FaultKind};
 use crate::gang;
-use crate::unproven::{Forger, Stage};
-use crate::vdev::{Job, MAX_BLOCK_BYTES, Place, Proof, Tree, WriteJob};
-use crate::watch::{About, Fault, Origin, What};
+use crate::vdev::{MAX_BLOCK_BYTES, Place, Proof, Tree, VdevRead, WriteJob};
 use crate::write::Writer;
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -47,7 +47,7 @@ pub struct ReadOptions {
     /// The object set that the block belongs to: for errors.
     pub objset: ObjsetId,
     /// Which block it is, where that is known: for who is told of faulty devices.
-    pub origin: Option<Origin>,
+    pub origin: Option<Bookmark>,
     /// What the cache may keep of it.
     pub cache: CacheClass,
     /// Nobody waits for it yet.
@@ -56,13 +56,13 @@ pub struct ReadOptions {
 
 /// How a read came to where it is.
 #[derive(Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct ReadPath {
     /// Gang headers above.
     pub depth: u8,
     /// Nobody waits for it yet.
     pub prefetch: bool,
     /// Which block is wanted.
-    pub origin: Option<Origin>,
+    pub origin: Option<Bookmark>,
 }
 
 /// The pool's blocks.
@@ -73,7 +73,7 @@ pub struct Blocks {
     pub(crate) pool: BufPool,
     pub(crate) writing: Option<Writer>,
     /// Tests of hostile pools only: no block is proven, all are forged.
-    forger: Option<Forger>,
+    forger: Option<PointerForger>,
 }
 
 impl Blocks {
@@ -89,9 +89,9 @@ impl Blocks {
     }
 
     /// The same blocks, none of them proven, each changed by `forger`: for tests of hostile pools only (see
-    /// [`crate::unproven`]).
+    /// [`crate::fault_injection`]).
     #[doc(hidden)]
-    pub fn unproven(self, forger: Forger) -> Self {
+    pub fn unproven(self, forger: PointerForger) -> Self {
         Blocks { forger: Some(forger), ..self }
     }
 
@@ -142,7 +142,7 @@ impl Blocks {
         }
         // What is there now stays until this has been read.
         let _hold = self.hold();
-        let way = Way { depth: 0, prefetch: options.prefetch, origin: options.origin };
+        let way = ReadPath { depth: 0, prefetch: options.prefetch, origin: options.origin };
         let answer = match self.physical(request, pointer, way).await {
             Ok(buf) => self.open(request, pointer, options, buf),
             Err(error) => Err(error),
@@ -211,28 +211,33 @@ impl Blocks {
         Ok(freeze(buf))
     }
 
-    pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> Job<'a> {
+    pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> VdevRead<'a> {
         let (clock, pool, umpire) = (&self.clock, &self.pool, self.umpire());
         let (speculative, heals, psize_bytes, about) = Default::default();
-        Job { request, clock, pool, birth, speculative, heals, psize_bytes, umpire, about }
+        VdevRead { request, clock, pool, birth, speculative, heals, psize_bytes, umpire, about }
     }
 
     /// A read whose proof proves, and which puts right what it finds wrong if the pool is open for writing. Nobody waits for
     /// what is prefetched, and its pointer may have waited long: it changes nothing.
-    pub(crate) fn healing_job<'a>(&'a self, request: &'a Request, pointer: &BlockPointer, way: Way) -> Job<'a> {
+    pub(crate) fn healing_job<'a>(
+        &'a self,
+        request: &'a Request,
+        pointer: &BlockPointer,
+        way: ReadPath,
+    ) -> VdevRead<'a> {
         let proves = !matches!(pointer.checksum_kind(), None | Some(ChecksumKind::Off | ChecksumKind::NoParity));
         let heals = proves && self.proves() && !way.prefetch && request.priority != Priority::Async;
-        let about = About { origin: way.origin, checksum: pointer.checksum_kind() };
-        Job { heals, psize_bytes: pointer.psize_bytes(), about, ..self.job(request, pointer.physical_birth()) }
+        let about = BlockContext { origin: way.origin, checksum: pointer.checksum_kind() };
+        VdevRead { heals, psize_bytes: pointer.psize_bytes(), about, ..self.job(request, pointer.physical_birth()) }
     }
 
     /// Tells that a block is lost, if it should be there: not the next one of an intent log, nor one that was freed.
-    fn tell_lost(&self, request: &Request, pointer: &BlockPointer, way: Way, error: &BlockError) {
+    fn tell_lost(&self, request: &Request, pointer: &BlockPointer, way: ReadPath, error: &BlockError) {
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
         let (job, dva) = (self.healing_job(request, pointer, way), pointer.dva(0));
         let quiet = way.prefetch || log || !self.proves() || matches!(error, BlockError::NoKey { .. });
         if !quiet && job.blames(Place::new(dva.vdev, dva.offset_bytes)) {
-            let (what, about, priority) = (What::Lost(error), job.about, request.priority);
+            let (what, about, priority) = (FaultKind::Lost(error), job.about, request.priority);
             self.tree.bell().ring(&Fault { what, spot: None, about, priority });
         }
     }
@@ -246,7 +251,7 @@ impl Blocks {
 
     fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
         let Some(embedded) = pointer.embedded() else { return Err(BlockError::Redacted) };
-        let forged = |field, value| BlockError::Forged { vdev: 0, offset: 0, field, value };
+        let forged = |field, value| BlockError::InvalidPointer { vdev: 0, offset: 0, field, value };
         if embedded.etype != 0 {
             return Err(forged("embedded type", embedded.etype.into()));
         }
@@ -274,14 +279,14 @@ impl Blocks {
         &self,
         request: &Request,
         pointer: &BlockPointer,
-        way: Way,
+        way: ReadPath,
     ) -> Result<Buf, BlockError> {
         if pointer.is_gang() {
             return gang::read(self, request, pointer, way).await;
         }
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
-        let job = Job { speculative: log, ..self.healing_job(request, pointer, way) };
-        let job = Job { heals: job.heals && !log, ..job };
+        let job = VdevRead { speculative: log, ..self.healing_job(request, pointer, way) };
+        let job = VdevRead { heals: job.heals && !log, ..job };
         let proof = |bytes: &[u8]| if self.proves() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
         let mut buf = self.any_copy(&job, pointer, pointer.psize_bytes(), &proof).await?;
         if !job.tests_every_copy() {
@@ -294,7 +299,7 @@ impl Blocks {
     /// were found, the right ones are put.
     pub(crate) async fn any_copy(
         &self,
-        job: &Job<'_>,
+        job: &VdevRead<'_>,
         pointer: &BlockPointer,
         len: u64,
         proof: Proof<'_>,
@@ -323,7 +328,7 @@ impl Blocks {
             }
             return Ok(buf);
         }
-        Err(worst.unwrap_or(BlockError::Forged { vdev: 0, offset: 0, field: "number of copies", value: 0 }))
+        Err(worst.unwrap_or(BlockError::InvalidPointer { vdev: 0, offset: 0, field: "number of copies", value: 0 }))
     }
 
     fn decompress(&self, pointer: &BlockPointer, buf: Buf) -> Result<Buf, CodecError> {
@@ -347,7 +352,8 @@ fn corrupt(pointer: &BlockPointer, fault: CodecError) -> BlockError {
 /// Sizes that no block has.
 fn check_sizes(pointer: &BlockPointer) -> Result<(), BlockError> {
     let dva = if pointer.is_embedded() { Default::default() } else { pointer.dva(0) };
-    let forged = |field, value| Err(BlockError::Forged { vdev: dva.vdev, offset: dva.offset_bytes, field, value });
+    let forged =
+        |field, value| Err(BlockError::InvalidPointer { vdev: dva.vdev, offset: dva.offset_bytes, field, value });
     if pointer.lsize_bytes() > MAX_BLOCK_BYTES {
         return forged("logical size", pointer.lsize_bytes());
     }

@@ -26,9 +26,9 @@ use std::sync::Arc;
 use weir_daemon::fuse::{self, MountOptions, Mounted};
 use weir_daemon::service::summary;
 use weir_daemon::{Exports, Service, ServiceError, ServiceOptions};
-use weir_dsl::change::{Kind, NewDataset, VolumeSpec};
 use weir_dsl::props::Value;
-use weir_engine::create::{CreateOptions, Layout, NewLeaf, NewTop};
+use weir_dsl::sync_tasks::{Kind, NewDataset, VolumeSpec};
+use weir_engine::create::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{DirtyLimits, Engine};
 use weir_linux::Production;
 use weir_machine::Machine;
@@ -97,8 +97,12 @@ fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Res
     let Images { disks, log, .. } = images.clone();
     let locks = lock(POOL, images.all())?;
     let leaf = |path: PathBuf| NewLeaf { path, is_file: true };
-    let data = NewTop { class: Class::Normal, layout: Layout::Raidz(2), leaves: disks.into_iter().map(leaf).collect() };
-    let logs = NewTop { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(log)] };
+    let data = NewTopLevelVdev {
+        class: Class::Normal,
+        layout: Layout::Raidz(2),
+        leaves: disks.into_iter().map(leaf).collect(),
+    };
+    let logs = NewTopLevelVdev { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(log)] };
     let mut options = CreateOptions::new(POOL, vec![data, logs]);
     options.host = host();
     options.command = "demo".into();

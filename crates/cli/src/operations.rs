@@ -1,8 +1,8 @@
 //! What administrators ask for: each done by the syncer in one transaction group, then noted in the pool's history.
 
-use weir_dsl::change::{NewDataset, Setting};
 use weir_dsl::props::Value;
-use weir_dsl::{Counted, Who};
+use weir_dsl::sync_tasks::{NewDataset, Setting};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Encryption, Engine};
 use weir_pool::PoolError;
 
@@ -38,7 +38,7 @@ pub enum Operation {
     /// Properties change.
     Set(String, Vec<(String, Setting)>),
     /// How much a user, group or project (or each without a limit of its own) may use in a file system; 0: no limit.
-    SetQuota(String, Who, Counted, Option<u64>, u64),
+    SetQuota(String, QuotaPrincipal, QuotaKind, Option<u64>, u64),
     /// A volume gets another size, in bytes.
     Resize(String, u64),
 }

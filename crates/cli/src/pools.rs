@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use weir_engine::View;
+use weir_engine::PoolSnapshotGuard;
 use weir_pool::assemble::state;
 use weir_pool::{OpenOptions, Pool, assemble, scan};
 
@@ -28,7 +28,7 @@ pub enum Seen {
     /// Opened for reading alone.
     Closed(Box<Pool>),
     /// Open for changes here.
-    Open(Box<View>),
+    Open(Box<PoolSnapshotGuard>),
 }
 
 impl Deref for Seen {

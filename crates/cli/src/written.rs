@@ -11,8 +11,8 @@ use crate::limits::Limits;
 use crate::locks::{Locks, lock};
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_dsl::change::ChangeError;
-use weir_engine::{Datasets, DirtyLimits, Engine, Host, ImportOptions};
+use weir_dsl::sync_tasks::DslError;
+use weir_engine::{DirtyLimits, DslReadGuard, Engine, Host, ImportOptions};
 use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
 use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
@@ -207,33 +207,31 @@ fn host_id() -> u64 {
 }
 
 /// The data sets. No group syncs while they are looked at: what changes them is asked for afterwards.
-pub async fn dsl(engine: &Engine, rq: &Request) -> Result<Datasets, Failure> {
+pub async fn dsl(engine: &Engine, rq: &Request) -> Result<DslReadGuard, Failure> {
     Ok(engine.dsl(rq).await?)
 }
 
 /// Words why a change did not happen: `cannot destroy 'p/x': dataset is busy`.
 pub fn refused(doing: &str, error: PoolError) -> Failure {
     let why = match &error {
-        PoolError::Change(change) => reason(change),
+        PoolError::Dsl(change) => reason(change),
         other => other.to_string(),
     };
     Failure::failed(format!("{doing}: {why}"))
 }
 
-fn reason(error: &ChangeError) -> String {
+fn reason(error: &DslError) -> String {
     match error {
-        ChangeError::Object(error) => error.to_string(),
-        ChangeError::Missing { .. } => "dataset does not exist".into(),
-        ChangeError::Exists { .. } => "dataset already exists".into(),
-        ChangeError::NoParent { .. } => "parent does not exist".into(),
-        ChangeError::Name { why, .. } => format!("invalid name: {why}"),
-        ChangeError::Kind { why, .. } | ChangeError::Space { why, .. } | ChangeError::Key { why, .. } => {
-            (*why).to_owned()
-        }
-        ChangeError::Busy { why, .. } => format!("dataset is busy: {why}"),
-        ChangeError::HasDependents { what, dependents, .. } => format!("{what} exist\n{}", dependents.join("\n")),
-        ChangeError::Property { property, why, .. } => format!("'{property}' {why}"),
-        ChangeError::Feature { feature, .. } => {
+        DslError::Object(error) => error.to_string(),
+        DslError::Missing { .. } => "dataset does not exist".into(),
+        DslError::Exists { .. } => "dataset already exists".into(),
+        DslError::NoParent { .. } => "parent does not exist".into(),
+        DslError::Name { why, .. } => format!("invalid name: {why}"),
+        DslError::Kind { why, .. } | DslError::Space { why, .. } | DslError::Key { why, .. } => (*why).to_owned(),
+        DslError::Busy { why, .. } => format!("dataset is busy: {why}"),
+        DslError::HasDependents { what, dependents, .. } => format!("{what} exist\n{}", dependents.join("\n")),
+        DslError::Property { property, why, .. } => format!("'{property}' {why}"),
+        DslError::Feature { feature, .. } => {
             format!("pool must be upgraded: feature@{feature} is not enabled")
         }
     }

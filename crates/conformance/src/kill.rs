@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_pool::OpenOptions;
@@ -267,7 +267,7 @@ pub fn new_pool(machine: &Machine, folder: &Path, name: &str, device_bytes: u64)
         made.map_err(|source| JudgeError::Io { what: path.display().to_string(), source })?;
         Ok(NewLeaf { path, is_file: true })
     };
-    let data = NewTop {
+    let data = NewTopLevelVdev {
         class: Class::Normal,
         layout: Layout::Raidz(1),
         leaves: vec![device("a")?, device("b")?, device("c")?],

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_dsl::change::{Kind, NewDataset, VolumeSpec};
+use weir_dsl::sync_tasks::{Kind, NewDataset, VolumeSpec};
 use weir_engine::{Engine, ImportOptions};
 use weir_machine::Machine;
 use weir_pool::OpenOptions;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weir_dmu::ObjectError;
-use weir_dsl::change::{ChangeError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_dsl::sync_tasks::{DslError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_engine::Engine;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
 use weir_format::{ObjectId, ObjsetKind};
@@ -85,9 +85,8 @@ impl From<PoolError> for Stop {
     fn from(error: PoolError) -> Stop {
         match error {
             PoolError::Object(ObjectError::NoSpace { .. } | ObjectError::Quota { .. })
-            | PoolError::Change(
-                ChangeError::Space { .. }
-                | ChangeError::Object(ObjectError::NoSpace { .. } | ObjectError::Quota { .. }),
+            | PoolError::Dsl(
+                DslError::Space { .. } | DslError::Object(ObjectError::NoSpace { .. } | ObjectError::Quota { .. }),
             ) => Stop::Full,
             // The root data set of ztest is called a file system, and none was ever made in it.
             PoolError::Object(ObjectError::NoObject { object: ObjectId(1), .. }) => {
@@ -427,7 +426,7 @@ async fn volume(engine: &Engine, rq: &Request, name: &str) -> Result<(), Stop> {
 /// A clone of a snapshot of theirs is written, and destroyed.
 async fn clone(engine: &Engine, rq: &Request, origin: &str, name: &str, shares: bool) -> Result<(), Stop> {
     match engine.clone_snapshot(origin.to_owned(), name.to_owned(), Vec::new()).await {
-        Err(PoolError::Change(error @ ChangeError::Busy { .. })) => return Err(Stop::Left(error.to_string())),
+        Err(PoolError::Dsl(error @ DslError::Busy { .. })) => return Err(Stop::Left(error.to_string())),
         cloned => cloned?,
     }
     let written = written_clone(engine, rq, name, shares).await;
@@ -501,7 +500,7 @@ pub async fn thin(engine: &Engine) -> Result<(), String> {
 /// What others need stays.
 fn removed(outcome: Result<(), PoolError>) -> Result<(), String> {
     match outcome {
-        Ok(()) | Err(PoolError::Change(ChangeError::HasDependents { .. } | ChangeError::Busy { .. })) => Ok(()),
+        Ok(()) | Err(PoolError::Dsl(DslError::HasDependents { .. } | DslError::Busy { .. })) => Ok(()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_dsl::props::{DatasetKind, Value};
-use weir_engine::{Datasets, Engine};
+use weir_engine::{DslReadGuard, Engine};
 use weir_files::tree::{Export, FileFuture, Files, Opener, Tree};
 use weir_files::{FileError, FileSystem};
 use weir_machine::Request;
@@ -47,9 +47,9 @@ impl OpenPool {
     }
 
     /// Datasets of the pool.
-    pub(crate) async fn dsl(&self, rq: &Request) -> Result<Datasets, PoolError> {
+    pub(crate) async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
         match self {
-            OpenPool::ReadOnly(pool) => Ok(Datasets::fixed(pool.dsl.clone())),
+            OpenPool::ReadOnly(pool) => Ok(DslReadGuard::fixed(pool.dsl.clone())),
             OpenPool::Writable(engine) => engine.dsl(rq).await,
         }
     }

@@ -23,7 +23,7 @@ const TABLE_BYTES: u64 = 16 << 20;
 
 /// By what is accounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub enum QuotaPrincipal {
     /// By owner.
     User,
     /// By group.
@@ -32,59 +32,59 @@ pub enum Who {
     Project,
 }
 
-impl Who {
+impl QuotaPrincipal {
     /// All of them.
-    pub const ALL: [Who; 3] = [Who::User, Who::Group, Who::Project];
+    pub const ALL: [QuotaPrincipal; 3] = [QuotaPrincipal::User, QuotaPrincipal::Group, QuotaPrincipal::Project];
 
     fn object(self) -> u64 {
         match self {
-            Who::User => Objset::USERUSED_OBJECT,
-            Who::Group => Objset::GROUPUSED_OBJECT,
-            Who::Project => Objset::PROJECTUSED_OBJECT,
+            QuotaPrincipal::User => Objset::USERUSED_OBJECT,
+            QuotaPrincipal::Group => Objset::GROUPUSED_OBJECT,
+            QuotaPrincipal::Project => Objset::PROJECTUSED_OBJECT,
         }
     }
 
     /// The name in the master node of the ZAP of such limits.
-    pub fn quota_name(self, what: Counted) -> &'static str {
+    pub fn quota_name(self, what: QuotaKind) -> &'static str {
         match what {
-            Counted::Bytes => self.quota_names().0,
-            Counted::Objects => self.quota_names().1,
+            QuotaKind::Bytes => self.quota_names().0,
+            QuotaKind::Objects => self.quota_names().1,
         }
     }
 
     /// The name in the master node of the limit of those that have none of their own.
-    pub fn default_name(self, what: Counted) -> &'static str {
+    pub fn default_name(self, what: QuotaKind) -> &'static str {
         match (self, what) {
-            (Who::User, Counted::Bytes) => "defaultuserquota",
-            (Who::User, Counted::Objects) => "defaultuserobjquota",
-            (Who::Group, Counted::Bytes) => "defaultgroupquota",
-            (Who::Group, Counted::Objects) => "defaultgroupobjquota",
-            (Who::Project, Counted::Bytes) => "defaultprojectquota",
-            (Who::Project, Counted::Objects) => "defaultprojectobjquota",
+            (QuotaPrincipal::User, QuotaKind::Bytes) => "defaultuserquota",
+            (QuotaPrincipal::User, QuotaKind::Objects) => "defaultuserobjquota",
+            (QuotaPrincipal::Group, QuotaKind::Bytes) => "defaultgroupquota",
+            (QuotaPrincipal::Group, QuotaKind::Objects) => "defaultgroupobjquota",
+            (QuotaPrincipal::Project, QuotaKind::Bytes) => "defaultprojectquota",
+            (QuotaPrincipal::Project, QuotaKind::Objects) => "defaultprojectobjquota",
         }
     }
 
     fn quota_names(self) -> (&'static str, &'static str) {
         match self {
-            Who::User => ("userquota@", "userobjquota@"),
-            Who::Group => ("groupquota@", "groupobjquota@"),
-            Who::Project => ("projectquota@", "projectobjquota@"),
+            QuotaPrincipal::User => ("userquota@", "userobjquota@"),
+            QuotaPrincipal::Group => ("groupquota@", "groupobjquota@"),
+            QuotaPrincipal::Project => ("projectquota@", "projectobjquota@"),
         }
     }
 }
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Counted {
+pub enum QuotaKind {
     /// Space in bytes.
     Bytes,
     /// Files, directories and all else that has an object.
     Objects,
 }
 
-impl Counted {
+impl QuotaKind {
     /// Both.
-    pub const ALL: [Counted; 2] = [Counted::Bytes, Counted::Objects];
+    pub const ALL: [QuotaKind; 2] = [QuotaKind::Bytes, QuotaKind::Objects];
 }
 
 /// What one user, group or project uses, and may use (0: no limit).
@@ -107,7 +107,7 @@ pub type Domains = BTreeMap<u64, String>;
 
 impl ObjectSet {
     /// What each user, group or project of a file system uses, and the limit of its own.
-    pub async fn accounts(self: &Arc<Self>, rq: &Request, who: Who) -> Result<Accounts, ObjectError> {
+    pub async fn accounts(self: &Arc<Self>, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
         let mut out = Accounts::new();
         match self.object(rq, ObjectId(who.object())).await {
             Ok(object) => {
@@ -136,14 +136,14 @@ impl ObjectSet {
     ///
     /// # Errors
     /// What reading the accounts meets.
-    pub async fn bound_accounts(self: &Arc<Self>, rq: &Request, who: Who) -> Result<Accounts, ObjectError> {
+    pub async fn bound_accounts(self: &Arc<Self>, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
         let mut out = self.accounts(rq, who).await?;
-        for what in Counted::ALL {
+        for what in QuotaKind::ALL {
             let usual = zap::lookup_word(rq, self, ObjectId(master::OBJECT), who.default_name(what)).await?;
             for account in out.values_mut() {
                 let limit = match what {
-                    Counted::Bytes => &mut account.quota_bytes,
-                    Counted::Objects => &mut account.quota_objects,
+                    QuotaKind::Bytes => &mut account.quota_bytes,
+                    QuotaKind::Objects => &mut account.quota_objects,
                 };
                 *limit = if *limit == 0 { usual.unwrap_or(0) } else { *limit };
             }
@@ -165,10 +165,16 @@ impl ObjectSet {
     ///
     /// # Errors
     /// What reading the sums meets.
-    pub async fn used_by(self: &Arc<Self>, rq: &Request, who: Who, what: Counted, id: u64) -> Result<u64, ObjectError> {
+    pub async fn used_by(
+        self: &Arc<Self>,
+        rq: &Request,
+        who: QuotaPrincipal,
+        what: QuotaKind,
+        id: u64,
+    ) -> Result<u64, ObjectError> {
         let name = match what {
-            Counted::Bytes => format!("{id:x}"),
-            Counted::Objects => format!("obj-{id:x}"),
+            QuotaKind::Bytes => format!("{id:x}"),
+            QuotaKind::Objects => format!("obj-{id:x}"),
         };
         match zap::lookup_word(rq, self, ObjectId(who.object()), &name).await {
             Ok(found) => Ok(found.unwrap_or(0)),
@@ -184,8 +190,8 @@ impl ObjectSet {
     pub async fn limits_of(
         self: &Arc<Self>,
         rq: &Request,
-        who: Who,
-        what: Counted,
+        who: QuotaPrincipal,
+        what: QuotaKind,
     ) -> Result<BTreeMap<u64, u64>, ObjectError> {
         let all = self.quotas(rq, who.quota_name(what)).await?;
         Ok(all.into_iter().filter_map(|(id, limit)| Some((u64::from_str_radix(&id, 16).ok()?, limit))).collect())
@@ -198,8 +204,8 @@ impl ObjectSet {
     pub async fn limit_of(
         self: &Arc<Self>,
         rq: &Request,
-        who: Who,
-        what: Counted,
+        who: QuotaPrincipal,
+        what: QuotaKind,
         id: u64,
     ) -> Result<Option<u64>, ObjectError> {
         let master = ObjectId(master::OBJECT);

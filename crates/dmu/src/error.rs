@@ -7,23 +7,23 @@ use weir_format::{DecodeError, ObjectId, ObjsetId};
 
 /// Where in an object set something is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ErrorLocation {
     /// The object set.
     pub objset: ObjsetId,
     /// The object; 0 is the object that holds all dnodes.
     pub object: ObjectId,
     /// Level of the block; 0 is data.
     pub level: u8,
-    /// Number of the block on its level; [`Place::SPILL`] is the spill block.
+    /// Number of the block on its level; [`ErrorLocation::SPILL`] is the spill block.
     pub block: u64,
 }
 
-impl Place {
+impl ErrorLocation {
     /// The block number that stands for the spill block (OpenZFS's `DMU_SPILL_BLKID` is -2).
     pub const SPILL: u64 = u64::MAX - 1;
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ErrorLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "object set {} object {}", self.objset, self.object)?;
         match self.block {
@@ -68,7 +68,7 @@ pub enum ObjectError {
     #[error("{place}: {error}")]
     Block {
         /// Which.
-        place: Place,
+        place: ErrorLocation,
         /// Why.
         error: BlockError,
     },
@@ -76,7 +76,7 @@ pub enum ObjectError {
     #[error("{place}: {error}")]
     Decode {
         /// Which.
-        place: Place,
+        place: ErrorLocation,
         /// What is wrong.
         error: DecodeError,
     },
@@ -84,7 +84,7 @@ pub enum ObjectError {
     #[error("{place}: {why}")]
     Corrupt {
         /// Where.
-        place: Place,
+        place: ErrorLocation,
         /// What is wrong.
         why: &'static str,
     },
@@ -146,7 +146,7 @@ pub enum ObjectError {
     #[error("{place}: {why}")]
     Replay {
         /// The block that cannot be read, or the object that the record changes.
-        place: Place,
+        place: ErrorLocation,
         /// Whether a block cannot be read; otherwise the operation itself fails.
         unreadable: bool,
         /// Why.
@@ -170,7 +170,7 @@ pub enum ObjectError {
 
 impl ObjectError {
     /// The error of a block that cannot be read or written, at its place.
-    pub fn block(place: Place, error: BlockError) -> Self {
+    pub fn block(place: ErrorLocation, error: BlockError) -> Self {
         match error {
             BlockError::NoKey { objset } => ObjectError::NoKey { objset },
             error => ObjectError::Block { place, error },
@@ -178,7 +178,7 @@ impl ObjectError {
     }
 
     /// The error of bytes that are no valid structure, at their place.
-    pub fn decode(place: Place, error: DecodeError) -> Self {
+    pub fn decode(place: ErrorLocation, error: DecodeError) -> Self {
         ObjectError::Decode { place, error }
     }
 
@@ -195,14 +195,14 @@ impl ObjectError {
     }
 
     /// The block or object that the error is about, if it is about one.
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<ErrorLocation> {
         match self {
             ObjectError::Block { place, .. }
             | ObjectError::Decode { place, .. }
             | ObjectError::Corrupt { place, .. }
             | ObjectError::Replay { place, .. } => Some(*place),
             ObjectError::NoObject { objset, object } | ObjectError::Exists { objset, object } => {
-                Some(Place { objset: *objset, object: *object, ..Place::default() })
+                Some(ErrorLocation { objset: *objset, object: *object, ..ErrorLocation::default() })
             }
             _ => None,
         }

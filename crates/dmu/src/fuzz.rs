@@ -1,8 +1,8 @@
 //! The entry points for hostile bytes: what this crate decodes itself, beyond the structures of `weir_format`. Each returns,
 //! whatever the input, in time and memory bounded by its length.
 
+use crate::ddt_brt_reader::dedup_value;
 use crate::sa::SaTable;
-use crate::tables::dedup_value;
 use crate::zap::{Match, name};
 use weir_format::Endian;
 use weir_format::zap::NormFlags;
@@ -41,7 +41,7 @@ fn zap_names_target(data: &[u8]) {
         assert!(normal.len() <= one.len().saturating_mul(64).max(one.len()));
     }
     for how in [Match::Exact, Match::Normalized, Match::NormalizedCase] {
-        if let Some(wanted) = name::Wanted::new(one, norm, how) {
+        if let Some(wanted) = name::NormalizedName::new(one, norm, how) {
             assert!(wanted.is(one), "a name is itself");
             wanted.is(other);
         }

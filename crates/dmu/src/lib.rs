@@ -13,12 +13,14 @@
 //! What fails: see [`ObjectError`]; an error names object set, object, level and block, and concerns only what it names.
 
 pub mod accounting;
+pub mod allocated_objects;
 mod arrays;
-mod changed;
+pub mod cycle_guard;
+pub mod ddt_brt_reader;
 pub mod dedup;
+mod dnode_diff;
 pub mod error;
 pub mod fuzz;
-pub mod listing;
 pub mod live;
 pub mod mos_plan;
 pub mod object;
@@ -26,18 +28,16 @@ pub mod object_set;
 pub mod read;
 pub mod sa;
 pub mod space_map;
-pub mod tables;
-pub mod trail;
 pub mod txg;
 pub mod zap;
 
+pub use allocated_objects::{DataBlocks, Objects};
 pub use arrays::write_words;
-pub use error::{ObjectError, Place};
-pub use listing::{DataBlocks, Objects};
-pub use live::{Gate, NewObject, Policy, Purpose};
+pub use cycle_guard::CycleGuard;
+pub use error::{ErrorLocation, ObjectError};
+pub use live::{NewObject, Policy, SpaceReserve, TxAdmission};
 pub use object::Object;
 pub use object_set::{ObjectSet, Opening};
 pub use read::{Seek, Segments};
-pub use trail::Trail;
-pub use txg::{Tx, TxGroups};
+pub use txg::{Tx, TxgTracker};
 pub use zap::Zap;

@@ -18,14 +18,14 @@
 //! the objects that are not about contents (the master node, accounting's structure): [`ObjectSet::is_locked`] then says
 //! that bonus areas mean nothing.
 
-use crate::error::{ObjectError, Place};
-use crate::live::Live;
+use crate::error::{ErrorLocation, ObjectError};
+use crate::live::DirtyObjset;
 use crate::object::Object;
 use crate::read::{SEEK_DESCENTS, Seek};
 use bytes::Bytes;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use weir_blocks::{CacheClass, Origin, ReadOptions};
+use weir_blocks::{Bookmark, CacheClass, ReadOptions};
 use weir_cache::Cache;
 use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, Dnode, Endian, ObjectId, Objset, ObjsetId, ObjsetKind, Txg};
@@ -47,12 +47,12 @@ pub struct Opening {
 }
 
 #[derive(Default)]
-struct Remembered {
+struct ObjectMemo {
     young: FixedMap<ObjectId, Arc<Object>>,
     old: FixedMap<ObjectId, Arc<Object>>,
 }
 
-impl Remembered {
+impl ObjectMemo {
     fn get(&mut self, id: ObjectId) -> Option<Arc<Object>> {
         if let Some(object) = self.young.get(&id) {
             return Some(object.clone());
@@ -93,8 +93,8 @@ pub struct ObjectSet {
     options: ReadOptions,
     root: Mutex<Arc<Root>>,
     locked: bool,
-    remembered: Mutex<Remembered>,
-    live: Option<Live>,
+    remembered: Mutex<ObjectMemo>,
+    live: Option<DirtyObjset>,
     /// What the cache may keep of it now.
     cache_class: RwLock<CacheClass>,
     /// See [`ObjectSet::close`].
@@ -118,11 +118,11 @@ impl ObjectSet {
         pointer: BlockPointer,
         opening: Opening,
     ) -> Result<Self, ObjectError> {
-        let place = Place { objset: opening.id, ..Place::default() };
+        let place = ErrorLocation { objset: opening.id, ..ErrorLocation::default() };
         if pointer.is_hole() {
             return Ok(Self::with_header(cache, opening, pointer, empty_header()));
         }
-        let origin = Some(Origin { objset: opening.id, level: Origin::ROOT_LEVEL, ..Origin::default() });
+        let origin = Some(Bookmark { objset: opening.id, level: Bookmark::ROOT_LEVEL, ..Bookmark::default() });
         let options = ReadOptions { origin, ..options_of(&opening) };
         let block = cache.read(rq, &pointer, &options).await.map_err(|e| ObjectError::block(place, e))?;
         let header = Objset::decode(&block, pointer.endian()).map_err(|e| ObjectError::decode(place, e))?;
@@ -137,11 +137,11 @@ impl ObjectSet {
         ObjectSet { cache, options, root, locked, remembered: Mutex::default(), live: None, cache_class, closed }
     }
 
-    pub(crate) fn alive(self, live: Live) -> Self {
+    pub(crate) fn alive(self, live: DirtyObjset) -> Self {
         ObjectSet { live: Some(live), ..self }
     }
 
-    pub(crate) fn live(&self) -> Option<&Live> {
+    pub(crate) fn live(&self) -> Option<&DirtyObjset> {
         self.live.as_ref()
     }
 
@@ -195,9 +195,9 @@ impl ObjectSet {
     }
 
     /// How this one of its blocks is read.
-    pub(crate) fn options_at(&self, place: Place) -> ReadOptions {
-        let Place { objset, object, level, block } = place;
-        let origin = Some(Origin { objset, object: object.0, level: level.into(), block });
+    pub(crate) fn options_at(&self, place: ErrorLocation) -> ReadOptions {
+        let ErrorLocation { objset, object, level, block } = place;
+        let origin = Some(Bookmark { objset, object: object.0, level: level.into(), block });
         ReadOptions { origin, ..self.options_now() }
     }
 
@@ -224,11 +224,11 @@ impl ObjectSet {
     }
 
     /// Where `block` of level 0 of an object is.
-    pub fn place(&self, object: ObjectId, level: u8, block: u64) -> Place {
-        Place { objset: self.id(), object, level, block }
+    pub fn place(&self, object: ObjectId, level: u8, block: u64) -> ErrorLocation {
+        ErrorLocation { objset: self.id(), object, level, block }
     }
 
-    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+    fn remembered(&self) -> MutexGuard<'_, ObjectMemo> {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -240,7 +240,7 @@ impl ObjectSet {
         loop {
             let version = self.version();
             match self.object_once(rq, id).await {
-                Err(error) if self.is_overtaken(&error, version) => {}
+                Err(error) if self.raced_with_sync(&error, version) => {}
                 answer => return answer,
             }
         }
@@ -263,7 +263,7 @@ impl ObjectSet {
         let dnode = self.dnode(rq, id).await?;
         let object = Arc::new(Object::new(id, dnode));
         // What was read before a sync must not be remembered after it.
-        let state = self.live.as_ref().map(Live::state);
+        let state = self.live.as_ref().map(DirtyObjset::state);
         if state.is_none_or(|state| state.version == version) {
             self.remembered().insert(object.clone());
         }

@@ -6,9 +6,9 @@
 //! Holes are what has no pointer: a null pointer at any level, or a number beyond the last block. They give zeros from
 //! one shared page.
 
-use crate::error::{ObjectError, Place};
-use crate::listing::Entered;
-use crate::live::node::Seen;
+use crate::allocated_objects::Entered;
+use crate::error::{ErrorLocation, ObjectError};
+use crate::live::node::BlockLookup;
 use crate::object::{Object, shift_left, shift_right};
 use crate::object_set::ObjectSet;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use weir_machine::{Priority, Request};
 /// Zeros that every hole is made of.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 /// Blocks that one read has under way.
-const BLOCKS_AT_ONCE: usize = 32;
+const MAX_CONCURRENT_READS: usize = 32;
 /// Ways down the tree that one seek tries: a tree whose fill counts tell the truth needs no more than it has levels;
 /// forged ones could go on for ever.
 pub(crate) const SEEK_DESCENTS: u32 = 64;
@@ -88,7 +88,7 @@ impl ObjectSet {
         loop {
             let version = self.version();
             match self.read_segments_once(rq, object, offset, len, end).await {
-                Err(error) if self.is_overtaken(&error, version) => {}
+                Err(error) if self.raced_with_sync(&error, version) => {}
                 answer => return answer,
             }
         }
@@ -126,7 +126,7 @@ impl ObjectSet {
                 let part = offset.max(start) - start..(end - start).min(block_bytes);
                 let seen = overlay.and_then(|seen| seen.get(&n));
                 under_way.push_back(self.read_part(rq, object, n, *pointer, seen, part));
-                if under_way.len() >= BLOCKS_AT_ONCE
+                if under_way.len() >= MAX_CONCURRENT_READS
                     && let Some(done) = under_way.next().await
                 {
                     out.extend(done?);
@@ -146,16 +146,18 @@ impl ObjectSet {
         object: &Arc<Object>,
         block: u64,
         pointer: Option<BlockPointer>,
-        seen: Option<&Seen>,
+        seen: Option<&BlockLookup>,
         part: Range<u64>,
     ) -> Result<Segments, ObjectError> {
         let within = |len: usize| (part.start as usize).min(len)..(part.end as usize).min(len);
         let (pointer, seen) = match seen {
-            Some(Seen::Shared(shared)) => (Some(*shared), None),
+            Some(BlockLookup::Shared(shared)) => (Some(*shared), None),
             seen => (pointer, seen),
         };
         match pointer {
-            _ if let Some(Seen::Data(bytes)) = seen => Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))])),
+            _ if let Some(BlockLookup::Data(bytes)) = seen => {
+                Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))]))
+            }
             _ if seen.is_some() => Ok(zeros(part.end.saturating_sub(part.start))),
             None => Ok(zeros(part.end.saturating_sub(part.start))),
             Some(pointer) => {
@@ -187,7 +189,7 @@ impl ObjectSet {
         loop {
             let version = self.version();
             match self.read_block_once(rq, object, block).await {
-                Err(error) if self.is_overtaken(&error, version) => {}
+                Err(error) if self.raced_with_sync(&error, version) => {}
                 answer => return answer,
             }
         }
@@ -200,12 +202,12 @@ impl ObjectSet {
         block: u64,
     ) -> Result<Option<(Bytes, Endian)>, ObjectError> {
         let newest = match self.view_block(rq, object, block).await? {
-            Some((newest, Seen::Shared(pointer))) => {
+            Some((newest, BlockLookup::Shared(pointer))) => {
                 return Ok(Some((self.read_pointer(rq, &newest, block, &pointer).await?, pointer.endian())));
             }
-            Some((_, Seen::Data(bytes))) => return Ok(Some((bytes, Endian::Little))),
-            Some((_, Seen::Hole)) => return Ok(None),
-            Some((newest, Seen::Synced)) => Some(newest),
+            Some((_, BlockLookup::Data(bytes))) => return Ok(Some((bytes, Endian::Little))),
+            Some((_, BlockLookup::Hole)) => return Ok(None),
+            Some((newest, BlockLookup::Synced)) => Some(newest),
             None => None,
         };
         let object = newest.as_ref().unwrap_or(object);
@@ -222,7 +224,7 @@ impl ObjectSet {
 
     /// Whether a read failed because the set was synced meanwhile: a tree that was looked up before may lead to blocks
     /// that are others' by now. Then it is done again on the new tree.
-    pub(crate) fn is_overtaken(&self, error: &ObjectError, version: u64) -> bool {
+    pub(crate) fn raced_with_sync(&self, error: &ObjectError, version: u64) -> bool {
         self.is_live() && self.version() != version && error.is_corrupt()
     }
 
@@ -273,7 +275,7 @@ impl ObjectSet {
         };
         let object = newest.as_ref().unwrap_or(object);
         let Some(pointer) = object.dnode.spill.filter(|p| !p.is_hole()) else { return Ok(None) };
-        let place = self.place(object.id, 0, Place::SPILL);
+        let place = self.place(object.id, 0, ErrorLocation::SPILL);
         let bytes = self.cache().read(rq, &pointer, &self.options_at(place)).await;
         Ok(Some((bytes.map_err(|e| ObjectError::block(place, e))?, pointer.endian())))
     }
@@ -306,7 +308,7 @@ impl ObjectSet {
         &self,
         rq: &Request,
         pointer: &BlockPointer,
-        place: Place,
+        place: ErrorLocation,
     ) -> Result<Bytes, weir_blocks::BlockError> {
         let options = ReadOptions { raw: true, ..self.options_at(place) };
         let stored = self.cache().read(rq, pointer, &options).await?;
@@ -356,7 +358,7 @@ impl ObjectSet {
         let wanted = blocks.end.saturating_sub(blocks.start);
         if object.dnode.levels <= 1 {
             let all = (blocks.start..blocks.end).map(|n| object.top_pointer(n).copied().filter(|p| !p.is_hole()));
-            return Ok(all.take(BLOCKS_AT_ONCE).collect());
+            return Ok(all.take(MAX_CONCURRENT_READS).collect());
         }
         let shift = object.fan_out_shift();
         let start = object.index_in(1, blocks.start);
@@ -503,7 +505,7 @@ impl ObjectSet {
         loop {
             let version = self.version();
             match self.seek_once(rq, object, offset, end, what).await {
-                Err(error) if self.is_overtaken(&error, version) => {}
+                Err(error) if self.raced_with_sync(&error, version) => {}
                 answer => return answer,
             }
         }

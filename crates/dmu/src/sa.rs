@@ -213,7 +213,7 @@ impl SaTable {
             out.extend(row.into_iter().map(|(n, part)| (n, bonus.slice_ref(part), object.dnode.endian)));
         }
         if let Some((spill, endian)) = set.read_spill(rq, object).await? {
-            let row = self.row(&spill, endian).map_err(wrong(crate::Place::SPILL))?;
+            let row = self.row(&spill, endian).map_err(wrong(crate::ErrorLocation::SPILL))?;
             out.extend(row.into_iter().map(|(n, part)| (n, spill.slice_ref(part), endian)));
         }
         Ok(out)
@@ -223,7 +223,7 @@ impl SaTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Purpose;
+    use crate::SpaceReserve;
     use crate::live::scratch;
     use weir_format::ObjsetKind;
     use weir_sim::SimWorld;
@@ -234,7 +234,7 @@ mod tests {
         let machine = world.machine();
         let run = world.run(async move {
             let (rq, set) = (&Request::default(), &scratch(&machine, ObjsetKind::Zfs));
-            let tx = &set.begin(rq, 0, Purpose::Write).await.unwrap();
+            let tx = &set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
             let master = zap::create(rq, set, tx, &NewZap::new(ObjectType::SA_MASTER_NODE)).await.unwrap();
             let mut table = SaTable::read(rq, set, master).await.unwrap();
             table.register_known(rq, set, tx).await.unwrap();

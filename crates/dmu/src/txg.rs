@@ -11,7 +11,7 @@
 //! *Order.* While a `Tx` is held, its holder may wait for blocks to be read, but not for another transaction, for a group
 //! to sync or for the intent log: the group it waits for could be waiting for the hold.
 //!
-//! *Failure.* When a group cannot be synced ([`TxGroups::fail`]), nothing later can be: all who wait are told, and no
+//! *Failure.* When a group cannot be synced ([`TxgTracker::fail`]), nothing later can be: all who wait are told, and no
 //! new transaction begins. What had been synced stays true.
 //!
 //! Source of the idea: OpenZFS `module/zfs/txg.c`.
@@ -42,12 +42,12 @@ struct State {
 }
 
 /// The groups of one pool.
-pub struct TxGroups(Mutex<State>);
+pub struct TxgTracker(Mutex<State>);
 
 /// A hold on a group.
 pub struct Tx {
     txg: Txg,
-    groups: Option<Arc<TxGroups>>,
+    txgs: Option<Arc<TxgTracker>>,
     logged: bool,
 }
 
@@ -59,11 +59,11 @@ impl Tx {
 
     /// A transaction of the group that is being synced: for the syncer alone, which knows when it is done.
     pub fn of_syncing(txg: Txg) -> Tx {
-        Tx { txg, groups: None, logged: true }
+        Tx { txg, txgs: None, logged: true }
     }
 
     /// The intent log is not to tell of this transaction: what it changes nobody will find after a crash.
-    pub fn leave_unlogged(&mut self) {
+    pub fn mark_unlogged(&mut self) {
         self.logged = false;
     }
 
@@ -74,14 +74,14 @@ impl Tx {
 
     /// Whether it is the syncer's.
     pub(crate) fn is_syncing(&self) -> bool {
-        self.groups.is_none()
+        self.txgs.is_none()
     }
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        if let Some(groups) = &self.groups {
-            groups.release(self.txg);
+        if let Some(txgs) = &self.txgs {
+            txgs.release(self.txg);
         }
     }
 }
@@ -93,10 +93,10 @@ fn wake(waiters: Waiters) {
     }
 }
 
-impl TxGroups {
+impl TxgTracker {
     /// Groups of a pool of which `synced` is the last that was synced; the next one is open.
     pub fn new(synced: Txg) -> Arc<Self> {
-        Arc::new(TxGroups(Mutex::new(State { open: synced.0 + 1, synced: synced.0, ..State::default() })))
+        Arc::new(TxgTracker(Mutex::new(State { open: synced.0 + 1, synced: synced.0, ..State::default() })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -113,7 +113,7 @@ impl TxGroups {
         Txg(self.state().synced)
     }
 
-    /// Holds the open group, whatever the pool's limits: [`crate::live::Gate`] is who asks for them.
+    /// Holds the open group, whatever the pool's limits: [`crate::live::TxAdmission`] is who asks for them.
     ///
     /// # Errors
     /// [`ObjectError::Suspended`] once a group could not be synced.
@@ -124,7 +124,7 @@ impl TxGroups {
         }
         let open = state.open;
         *state.holds.entry(open).or_default() += 1;
-        Ok(Tx { txg: Txg(open), groups: Some(self.clone()), logged: true })
+        Ok(Tx { txg: Txg(open), txgs: Some(self.clone()), logged: true })
     }
 
     fn release(&self, txg: Txg) {
@@ -309,10 +309,10 @@ mod tests {
         let world = SimWorld::new(1);
         let machine = world.machine();
         let run = world.run(async move {
-            let groups = TxGroups::new(Txg(4));
-            let tx = groups.hold().unwrap();
+            let txgs = TxgTracker::new(Txg(4));
+            let tx = txgs.hold().unwrap();
             assert_eq!(tx.txg(), Txg(5));
-            let (syncer, waiter) = (groups.clone(), groups.clone());
+            let (syncer, waiter) = (txgs.clone(), txgs.clone());
             let sync = machine.tasks.spawn(async move {
                 syncer.wanted().await;
                 let txg = syncer.quiesce().await;
@@ -322,13 +322,13 @@ mod tests {
             });
             let wait = machine.tasks.spawn(async move { waiter.wait_synced(Txg(5)).await });
             machine.clock.sleep(std::time::Duration::from_secs(1)).await;
-            assert_eq!(groups.last_synced(), Txg(4), "the hold keeps it back");
+            assert_eq!(txgs.last_synced(), Txg(4), "the hold keeps it back");
             drop(tx);
             assert_eq!(sync.await.unwrap(), Txg(5));
             wait.await.unwrap().unwrap();
-            groups.fail("a disk is gone");
-            assert!(groups.hold().is_err() && groups.wait_synced(Txg(6)).await.is_err());
-            assert!(groups.wait_synced(Txg(5)).await.is_ok());
+            txgs.fail("a disk is gone");
+            assert!(txgs.hold().is_err() && txgs.wait_synced(Txg(6)).await.is_err());
+            assert!(txgs.wait_synced(Txg(5)).await.is_ok());
         });
         run.unwrap();
     }

@@ -21,11 +21,11 @@ mod tests;
 
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
+use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::error::ObjectError;
 use weir_dmu::live::NewObject;
 use weir_dmu::object::Object;
 use weir_dmu::object_set::ObjectSet;
-use weir_dmu::trail::Trail;
 use weir_dmu::txg::Tx;
 use weir_dmu::write_words;
 use weir_format::dsl::{Bpobj, pool};
@@ -37,7 +37,7 @@ const BLOCK_BYTES: u32 = 128 << 10;
 /// 64-bit integers of a pointer.
 const WORDS: u64 = 16;
 /// Deepest chain of sub-lists that is followed.
-const DEEPEST: usize = 1 << 16;
+const MAX_DEPTH: usize = 1 << 16;
 
 /// Gives a pointer's allocated bytes as space accounting counts them (`bp_get_dsize`).
 pub type Dsize<'a> = &'a (dyn Fn(&BlockPointer) -> u64 + Send + Sync);
@@ -370,7 +370,7 @@ pub async fn take(
         if let Some((list, count)) = header.sub_objects.filter(|(list, count)| list.0 != 0 && *count > 0) {
             let list = mos.object(rq, list).await?;
             let below = mos.read_words(rq, &list, count - 1, 1).await?.first().map(|n| ObjectId(*n));
-            match below.filter(|below| !path.contains(below) && path.len() < DEEPEST) {
+            match below.filter(|below| !path.contains(below) && path.len() < MAX_DEPTH) {
                 Some(below) => path.push(below),
                 None => {
                     return Err(ObjectError::Corrupt {
@@ -418,7 +418,7 @@ async fn take_own(
     max: u64,
 ) -> Result<Vec<BlockPointer>, ObjectError> {
     // As many as one read gives.
-    let count = header.pointers.min(max).min(POINTERS_AT_ONCE);
+    let count = header.pointers.min(max).min(POINTERS_PER_READ);
     let first = header.pointers - count;
     let words = mos.read_words(rq, object, first.saturating_mul(WORDS), count * WORDS).await?;
     let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
@@ -450,7 +450,7 @@ pub(crate) fn without_holes(
 }
 
 /// Pointers read at a time.
-const POINTERS_AT_ONCE: u64 = 8192;
+const POINTERS_PER_READ: u64 = 8192;
 
 /// Walks over all pointers of a list and its sub-lists, and changes nothing.
 #[derive(Clone, Debug)]
@@ -459,13 +459,13 @@ pub struct Walk {
     lists: Vec<ObjectId>,
     at: u64,
     seen: usize,
-    trail: Trail,
+    trail: CycleGuard,
 }
 
 impl Walk {
     /// From the start of `id`.
     pub fn new(id: ObjectId) -> Self {
-        Walk { lists: vec![id], at: 0, seen: 0, trail: Trail::default() }
+        Walk { lists: vec![id], at: 0, seen: 0, trail: CycleGuard::default() }
     }
 
     /// The next pointers; `None` at the end.
@@ -475,7 +475,7 @@ impl Walk {
                 self.trail.step(mos, id)?;
             }
             let (object, header) = load(rq, mos, id).await?;
-            let count = header.pointers.saturating_sub(self.at).min(POINTERS_AT_ONCE);
+            let count = header.pointers.saturating_sub(self.at).min(POINTERS_PER_READ);
             let words = mos.read_words(rq, &object, self.at.saturating_mul(WORDS), count * WORDS).await?;
             let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
             if !pointers.is_empty() {
@@ -486,7 +486,7 @@ impl Walk {
             self.at = 0;
             self.seen += 1;
             let subs = subs_of(rq, mos, &header).await?;
-            if self.seen + self.lists.len() + subs.len() > MOST_LISTS {
+            if self.seen + self.lists.len() + subs.len() > MAX_LISTS {
                 let place = mos.place(id, 0, 0);
                 return Err(ObjectError::Corrupt { place, why: "more sub-lists than there can be" });
             }
@@ -497,7 +497,7 @@ impl Walk {
 }
 
 /// Sub-lists that a list is believed to have, those below them included.
-const MOST_LISTS: usize = 1 << 24;
+const MAX_LISTS: usize = 1 << 24;
 
 async fn subs_of(rq: &Request, mos: &Arc<ObjectSet>, header: &Bpobj) -> Result<Vec<ObjectId>, ObjectError> {
     let Some((list, count)) = header.sub_objects.filter(|(list, count)| list.0 != 0 && *count > 0) else {

@@ -5,7 +5,7 @@
 //!
 //! Source: OpenZFS `module/zfs/ddt.c` (`ddt_sync_flush_entry`, `ddt_sync_update_stats`).
 
-use crate::change::{Change, ChangeError, ZAP_METADATA};
+use crate::sync_tasks::{DslError, DslSyncContext, ZAP_METADATA};
 use weir_dmu::dedup::{Dedup, DedupChanges, Entry, Table, table};
 use weir_dmu::zap::{self, Key, NewZap, Shape, Value, Zap};
 use weir_format::ddt::{self, DdtClass, DdtKey, DdtLogHeader, DdtPhys};
@@ -25,7 +25,7 @@ const DIRECTORY: ObjectId = ObjectId(pool::DIRECTORY_OBJECT);
 ///
 /// # Errors
 /// What reading and changing the MOS meets.
-pub async fn sync_dedup(dedup: &Dedup, change: &mut Change<'_>) -> Result<Vec<BlockPointer>, ChangeError> {
+pub async fn sync_dedup(dedup: &Dedup, change: &mut DslSyncContext<'_>) -> Result<Vec<BlockPointer>, DslError> {
     let DedupChanges { entries, mut tables } = dedup.take_changes();
     let mut freed = Vec::new();
     for ((number, key), entry) in entries {
@@ -48,7 +48,7 @@ pub async fn sync_dedup(dedup: &Dedup, change: &mut Change<'_>) -> Result<Vec<Bl
 
 /// Where the changes of one table go.
 struct Sync<'s, 'c> {
-    change: &'s mut Change<'c>,
+    change: &'s mut DslSyncContext<'c>,
     table: &'s mut Table,
     checksum: ChecksumKind,
     deflated: &'s (dyn Fn(&Dva) -> u64 + std::marker::Sync),
@@ -56,7 +56,7 @@ struct Sync<'s, 'c> {
 
 impl Sync<'_, '_> {
     /// Writes one entry where it belongs.
-    async fn entry(&mut self, key: &DdtKey, entry: Entry, freed: &mut Vec<BlockPointer>) -> Result<(), ChangeError> {
+    async fn entry(&mut self, key: &DdtKey, entry: Entry, freed: &mut Vec<BlockPointer>) -> Result<(), DslError> {
         let Entry { class: old, counted, mut blocks } = entry;
         if let (Some(class), Some(counted)) = (old, &counted) {
             self.table.histograms[class as usize].sub(key, counted, &self.deflated);
@@ -96,7 +96,7 @@ impl Sync<'_, '_> {
     }
 
     /// The ZAP of a class; made if there is none.
-    async fn ensure(&mut self, class: DdtClass) -> Result<ObjectId, ChangeError> {
+    async fn ensure(&mut self, class: DdtClass) -> Result<ObjectId, DslError> {
         if let Some(id) = self.table.objects[class as usize] {
             return Ok(id);
         }
@@ -112,7 +112,7 @@ impl Sync<'_, '_> {
     }
 
     /// Where the table's ZAPs are named.
-    async fn directory(&mut self) -> Result<ObjectId, ChangeError> {
+    async fn directory(&mut self) -> Result<ObjectId, DslError> {
         if let Some(id) = self.table.directory {
             return Ok(id);
         }
@@ -127,7 +127,7 @@ impl Sync<'_, '_> {
     }
 
     /// The pool's statistics; made if there are none.
-    async fn statistics(&self) -> Result<ObjectId, ChangeError> {
+    async fn statistics(&self) -> Result<ObjectId, DslError> {
         let (rq, tx, mos) = (self.change.rq, self.change.tx, &self.change.mos);
         if let Some(id) = zap::lookup_word(rq, mos, DIRECTORY, pool::DDT_STATS).await? {
             return Ok(ObjectId(id));
@@ -138,7 +138,7 @@ impl Sync<'_, '_> {
     }
 
     /// Writes the statistics, empties the logs; a table without entries goes. False if it went.
-    async fn finish(&mut self) -> Result<bool, ChangeError> {
+    async fn finish(&mut self) -> Result<bool, DslError> {
         let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
         for (id, header) in std::mem::take(&mut self.table.logs) {
             mos.punch(rq, tx, id, 0, u64::MAX).await?;
@@ -175,7 +175,7 @@ impl Sync<'_, '_> {
     }
 
     /// Takes a fast table's directory and logs away.
-    async fn remove_directory(&mut self) -> Result<(), ChangeError> {
+    async fn remove_directory(&mut self) -> Result<(), DslError> {
         let Some(directory) = self.table.directory.take() else { return Ok(()) };
         let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
         for n in 0..2 {

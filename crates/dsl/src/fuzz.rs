@@ -2,7 +2,7 @@
 //! the input, in time and memory bounded by the input's length.
 
 use crate::KeySpec;
-use crate::change::Tree;
+use crate::sync_tasks::BptreeEntry;
 use std::collections::BTreeMap;
 use weir_dmu::zap::Value;
 use weir_format::dsl::crypto_key;
@@ -18,9 +18,9 @@ fn free_tree_target(data: &[u8]) {
     let endian = if data.first().is_some_and(|first| first & 1 == 1) { Endian::Big } else { Endian::Little };
     let mut c = Cursor::new(data.get(1..).unwrap_or_default(), endian, "fuzz");
     let words: Vec<u64> = std::iter::from_fn(|| c.u64().ok()).collect();
-    if let Some(tree) = Tree::of_words(&words) {
+    if let Some(tree) = BptreeEntry::of_words(&words) {
         let again: Vec<u64> = tree.bytes().as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        assert_eq!(Tree::of_words(&again), Some(tree), "what is written is read again");
+        assert_eq!(BptreeEntry::of_words(&again), Some(tree), "what is written is read again");
     }
 }
 

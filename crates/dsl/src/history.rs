@@ -11,7 +11,7 @@ use weir_machine::Request;
 pub type HistoryRecord = NvList;
 
 /// Most bytes of history that are read: OpenZFS makes the ring at most 1 GiB, usually 0.1 % of the pool.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 impl Dsl {
     /// All records, oldest first. Those that cannot be decoded are left out.
@@ -29,7 +29,7 @@ impl Dsl {
         ];
         let mut out = Vec::new();
         for (start, len) in runs {
-            if len > MOST_BYTES || len > ring.max(header.create_len) {
+            if len > MAX_BYTES || len > ring.max(header.create_len) {
                 return Err(ObjectError::Corrupt { place, why: "history is longer than its ring" });
             }
             let mut bytes = Vec::new();

@@ -18,7 +18,6 @@
 
 mod bookmarks;
 pub mod bpobj;
-pub mod change;
 pub mod deadlist;
 pub mod dedup_sync;
 pub mod fuzz;
@@ -29,13 +28,14 @@ mod properties;
 pub mod props;
 mod snapshots;
 mod space;
+pub mod sync_tasks;
 
 pub use bookmarks::NamedBookmark;
 pub use history::HistoryRecord;
 pub use keys::{KeyFormat, KeySpec, SetKey};
 pub use properties::PoolFacts;
 pub use snapshots::SnapshotList;
-pub use weir_dmu::accounting::{Account, Accounts, Counted, Domains, Who};
+pub use weir_dmu::accounting::{Account, Accounts, Domains, QuotaKind, QuotaPrincipal};
 
 use crate::props::Stored;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,9 +51,9 @@ use weir_machine::Request;
 
 /// Longest name of a dataset that is believed, in bytes: a pool of another name may have made one longer than it could be
 /// given.
-const LONGEST_NAME: usize = 1024;
+const MAX_NAME_LEN: usize = 1024;
 /// Deepest chain of directories that is followed upwards: each has a name of one letter and a slash at least.
-const DEEPEST: usize = LONGEST_NAME / 2;
+const MAX_DEPTH: usize = MAX_NAME_LEN / 2;
 /// Most entries of one directory of datasets, or snapshots of one dataset, that are believed.
 const MOST: usize = 1 << 24;
 
@@ -121,7 +121,7 @@ impl Dataset {
 }
 
 #[derive(Default)]
-struct Remembered {
+struct DatasetMemo {
     snapshots: BTreeMap<ObjectId, Arc<SnapshotList>>,
     stored: BTreeMap<ObjectId, Arc<Stored>>,
     kinds: BTreeMap<ObjectId, ObjsetKind>,
@@ -134,7 +134,7 @@ pub struct Dsl {
     dirs: BTreeMap<ObjectId, Dir>,
     names: BTreeMap<String, ObjectId>,
     damaged: Vec<(String, ObjectError)>,
-    remembered: Mutex<Remembered>,
+    remembered: Mutex<DatasetMemo>,
 }
 
 impl Dsl {
@@ -150,7 +150,7 @@ impl Dsl {
             match read_dir(rq, &mos, id, &name).await {
                 Ok((mut dir, children)) => {
                     for (child, below) in children {
-                        let why = match (seen.insert(child), name.len() + 1 + below.len() <= LONGEST_NAME) {
+                        let why = match (seen.insert(child), name.len() + 1 + below.len() <= MAX_NAME_LEN) {
                             (true, true) => {
                                 dir.children.push(child);
                                 to_read.push((child, format!("{name}/{below}")));
@@ -208,7 +208,7 @@ impl Dsl {
         &self.damaged
     }
 
-    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+    fn remembered(&self) -> MutexGuard<'_, DatasetMemo> {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -26,9 +26,9 @@ use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
 /// Blocks that one part is believed to leave allocated; OpenZFS begins a new part at 500,000 entries.
-const MOST_BLOCKS: usize = 1 << 22;
+const MAX_BLOCKS: usize = 1 << 22;
 /// Destroyed clones that are believed to wait.
-const MOST_CLONES: usize = 1 << 20;
+const MAX_CLONES: usize = 1 << 20;
 
 /// The live lists of destroyed clones, for [`crate::deadlist::lists`] to tell their parts.
 ///
@@ -37,7 +37,7 @@ const MOST_CLONES: usize = 1 << 20;
 pub async fn of_deleted_clones(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<ObjectId>, ObjectError> {
     let found = zap::lookup_word(rq, mos, ObjectId(pool::DIRECTORY_OBJECT), pool::DELETED_CLONES).await?;
     let Some(id) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(Vec::new()) };
-    let entries = Zap::open(rq, mos, id).await?.all(rq, MOST_CLONES).await?;
+    let entries = Zap::open(rq, mos, id).await?.all(rq, MAX_CLONES).await?;
     Ok(entries.iter().filter_map(|entry| entry.value.first()).map(ObjectId).collect())
 }
 
@@ -62,7 +62,7 @@ pub async fn allocated(rq: &Request, mos: &Arc<ObjectSet>, part: ObjectId) -> Re
                 (*last, *uses) = (pointer, *uses + 1);
             }
         }
-        if left.len() > MOST_BLOCKS {
+        if left.len() > MAX_BLOCKS {
             return Err(ObjectError::Corrupt {
                 place: mos.place(part, 0, 0),
                 why: "a live list longer than there can be",

@@ -91,7 +91,7 @@ impl Dsl {
         let mut at = Some(dir);
         while let Some(dir) = at {
             out.push((dir.name.clone(), self.stored(rq, dir).await?));
-            at = self.dir(dir.phys.parent).filter(|_| out.len() < super::DEEPEST);
+            at = self.dir(dir.phys.parent).filter(|_| out.len() < super::MAX_DEPTH);
         }
         Ok(out)
     }

@@ -10,7 +10,7 @@ use weir_format::ObjectId;
 use weir_machine::Request;
 
 /// Snapshots that are read at the same time.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT_READS: usize = 32;
 
 /// All snapshots of a dataset.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ impl Dsl {
                 let read = self.dataset(rq, id, name.clone()).await;
                 (name, read)
             })
-            .buffered(AT_ONCE);
+            .buffered(MAX_CONCURRENT_READS);
         while let Some((name, read)) = reads.next().await {
             match read {
                 Ok(dataset) => list.snapshots.push(dataset),

@@ -7,25 +7,25 @@
 //! *Written since* a snapshot: the growth of what is referenced, plus what the snapshot refers to and was freed since,
 //! which stands in the dead lists in between, under births up to the snapshot's (`dsl_dataset_space_written`).
 
-use super::{DEEPEST, Dataset, Dir, Dsl, MOST};
+use super::{Dataset, Dir, Dsl, MAX_DEPTH, MOST};
 use crate::bpobj;
 use std::sync::Arc;
+use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::error::ObjectError;
-use weir_dmu::trail::Trail;
 use weir_dmu::zap::Zap;
 use weir_format::dsl::{Bpobj, Deadlist};
 use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
 /// Block pointers of old dead lists read at a time.
-const POINTERS_AT_ONCE: u64 = 8192;
+const POINTERS_PER_READ: u64 = 8192;
 
 impl Dsl {
     /// Bytes that may still be written below a directory; `pool_bytes` is the pool's size less its slop.
     pub fn available_in_dir(&self, dir: &Dir, pool_bytes: u64) -> u64 {
         let mut path = vec![dir];
         while let Some(parent) = path.last().and_then(|d| self.dir(d.phys.parent)) {
-            if path.len() > DEEPEST {
+            if path.len() > MAX_DEPTH {
                 break;
             }
             path.push(parent);
@@ -72,7 +72,7 @@ impl Dsl {
     /// was cloned from.
     pub async fn written_since(&self, rq: &Request, dataset: &Dataset, since: &Dataset) -> Result<u64, ObjectError> {
         let mut total = dataset.phys.referenced_bytes.wrapping_sub(since.phys.referenced_bytes);
-        let (mut at, mut phys, mut trail) = (dataset.id, dataset.phys.clone(), Trail::default());
+        let (mut at, mut phys, mut trail) = (dataset.id, dataset.phys.clone(), CycleGuard::default());
         loop {
             trail.step(&self.mos, at)?;
             if at == since.id {
@@ -150,7 +150,7 @@ impl Dsl {
         from: u64,
     ) -> Result<Vec<BlockPointer>, ObjectError> {
         const WORDS: u64 = 16;
-        let count = header.pointers.saturating_sub(from).min(POINTERS_AT_ONCE);
+        let count = header.pointers.saturating_sub(from).min(POINTERS_PER_READ);
         let words = self.mos.read_words(rq, object, from.saturating_mul(WORDS), count * WORDS).await?;
         let (pointers, _) = words.as_chunks::<{ WORDS as usize }>();
         bpobj::without_holes(&self.mos, object.id, pointers)

@@ -8,10 +8,10 @@
 
 use super::config::Config;
 use super::labels::{self, Leaf};
-use super::syncing::Syncing;
+use super::syncing::TxgSync;
 use super::{Engine, allocation};
 use crate::create::devices::{self, Opened};
-use crate::create::{NewLeaf, NewTop, contents, layout};
+use crate::create::{NewLeaf, NewTopLevelVdev, contents, layout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_blocks::{Blocks, Tree};
@@ -26,14 +26,14 @@ use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 use weir_pool::open::Pool;
 use weir_pool::scan::Device;
-use weir_pool::spec::{Facts, specs};
+use weir_pool::vdev_builder::{Facts, specs};
 use weir_pool::{dtls, indirect};
 
 /// What is added.
 #[derive(Clone, Debug, Default)]
-pub struct Additions {
+pub struct VdevAddRequest {
     /// Top-level vdevs.
-    pub tops: Vec<NewTop>,
+    pub tops: Vec<NewTopLevelVdev>,
     /// Cache devices.
     pub caches: Vec<NewLeaf>,
     /// Hot spares.
@@ -47,7 +47,7 @@ pub struct Additions {
 /// What is to be written into the MOS for it.
 #[derive(Default)]
 pub(super) struct Added {
-    tops: Vec<NewTop>,
+    tops: Vec<NewTopLevelVdev>,
     /// The index of the first of them.
     first: usize,
     caches: Vec<NvList>,
@@ -67,12 +67,12 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`Engine::create`] for the devices; [`PoolError::Suspended`].
-    pub async fn add_vdevs(&self, more: &Additions) -> Result<(), PoolError> {
+    pub async fn add_vdevs(&self, more: &VdevAddRequest) -> Result<(), PoolError> {
         let _one_at_a_time = self.adding.lock().await;
         let (mut config, blocks) = (self.shown().config, self.cache.blocks().clone());
         let first = blocks.tree().len();
         let ashift = more.ashift.or(blocks.tree().ashift(0).map(u64::from)).unwrap_or(12);
-        let place = NewPlace { first, ashift, txg: self.groups().open().0 };
+        let place = NewPlace { first, ashift, txg: self.txgs().open().0 };
         let mut joined = Joined::default();
         let added = more.prepare(&self.machine, &mut config, place, &mut joined).await?;
         let uberblock = self.shown().uberblock;
@@ -85,7 +85,7 @@ impl Engine {
             blocks.tree().add(spec).map_err(bad)?;
         }
         let (new, leaves) = (config.tops().get(first..).unwrap_or_default().to_vec(), joined.leaves);
-        self.sync_task(move |syncing: &mut Syncing<'_>| {
+        self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let tops = syncing.core.config.tops().iter().cloned().chain(new).collect();
                 syncing.core.config.set_tops(tops);
@@ -100,7 +100,7 @@ impl Engine {
         self.tops.add(&joined.tops);
         self.events.post("vdev_add", |_| {});
         let capacity_bytes = self.gate.space().capacity_bytes();
-        self.sync_task(move |syncing: &mut Syncing<'_>| {
+        self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.core.context.capacity_bytes = capacity_bytes;
                 syncing.core.limits = None;
@@ -121,7 +121,7 @@ struct NewPlace {
     txg: u64,
 }
 
-impl Additions {
+impl VdevAddRequest {
     fn leaves(&self) -> impl Iterator<Item = &NewLeaf> {
         self.tops.iter().flat_map(|t| &t.leaves).chain(&self.caches).chain(&self.spares)
     }
@@ -189,7 +189,7 @@ async fn join_top(
     joined: &mut Joined,
     config: &Config,
     list: &NvList,
-    top: &NewTop,
+    top: &NewTopLevelVdev,
     opened: &[Opened],
     txg: u64,
 ) -> Result<(), PoolError> {
@@ -227,7 +227,7 @@ async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
 
 impl Added {
     /// Makes the objects of the new vdevs, in syncing context.
-    pub(super) async fn make(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    pub(super) async fn make(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let mos = Mos { set: syncing.engine.mos.clone() };
         let rq = syncing.change.rq;
         let all = mos.named(rq, names::VDEV_ZAP_MAP).await?;
@@ -254,7 +254,7 @@ impl Added {
 
     async fn add_aux(
         &self,
-        syncing: &mut Syncing<'_>,
+        syncing: &mut TxgSync<'_>,
         mos: &Mos,
         name: &str,
         vdevs: &[NvList],

@@ -1,17 +1,17 @@
 //! What the allocator is told of a pool's space, and what it tells of it.
 
 use super::config::Config;
-use super::gate::{PoolSpace, SpaceSource};
+use super::tx_admission::{PoolSpace, SpaceSource};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_blocks::{BlockError, Blocks, VdevGrid};
-use weir_dsl::change::PoolContext;
+use weir_dsl::sync_tasks::PoolContext;
 use weir_machine::Machine;
-use weir_pool::allocated::{self, Allocated};
 use weir_pool::capacity;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::ranges::Ranges;
+use weir_pool::space_map_loader::{self, Allocated};
 
 fn failed(top: &VdevConfig) -> impl Fn(BlockError) -> PoolError {
     let name = top.name();
@@ -25,8 +25,8 @@ fn metaslabs(top: &VdevConfig) -> u64 {
 /// The range of a metaslab.
 fn range(top: &VdevConfig, metaslab: u64) -> Range<u64> {
     let start = metaslab << (top.metaslab_shift as u32).min(63);
-    let first = allocated::first_byte(top, start);
-    first..first + allocated::bytes_of(top, start, 1 << (top.metaslab_shift as u32).min(63))
+    let first = space_map_loader::first_byte(top, start);
+    first..first + space_map_loader::bytes_of(top, start, 1 << (top.metaslab_shift as u32).min(63))
 }
 
 fn add(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {

@@ -11,7 +11,7 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev_trim.c` (`vdev_autotrim_thread`).
 
-use super::syncing::Syncing;
+use super::syncing::TxgSync;
 use futures_util::future::FutureExt;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -91,7 +91,7 @@ impl AutoTrim {
     }
 }
 
-impl Syncing<'_> {
+impl TxgSync<'_> {
     /// The group is on stable storage, and `freed` is usable again.
     pub(super) async fn auto_trim(&mut self, freed: Vec<(u32, Range<u64>)>) -> Result<(), PoolError> {
         if self.core.config_object.0 == 0 || self.core.ended {

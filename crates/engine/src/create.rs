@@ -14,46 +14,46 @@ pub mod devices;
 mod foreign;
 pub mod layout;
 
-pub use layout::{Layout, NewLeaf, NewTop};
+pub use layout::{Layout, NewLeaf, NewTopLevelVdev};
 
-use crate::aside::AsideMaps;
 use crate::autotrim::AutoTrim;
-use crate::clones::Clones;
+use crate::brt::BlockRefTable;
+use crate::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use crate::dtls::LeafDtls;
-use crate::gate::{DirtyLimits, PoolGate};
 use crate::keys::{Crypt, Encryption, KeyError, KeyStore};
 use crate::labels::{self, Leaf};
 use crate::space::SpaceMaps;
-use crate::syncing::{Core, Syncing};
+use crate::syncing::{SyncerState, TxgSync};
+use crate::tx_admission::{DirtyLimits, PoolTxAdmission};
 use crate::{Config, Engine, Host, Parts, allocation};
 use devices::{Opened, open_all};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_blocks::{Blocks, Formats, Tree};
+use weir_blocks::{Blocks, Tree, WritableEncodings};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_dmu::ObjectSet;
 use weir_dmu::dedup::Dedup;
-use weir_dmu::live::{OpenGate, Policy};
-use weir_dmu::txg::TxGroups;
-use weir_dsl::change::{FileSystemSpec, needed_feature};
+use weir_dmu::live::{Policy, UnlimitedTxAdmission};
+use weir_dmu::txg::TxgTracker;
 use weir_dsl::props;
+use weir_dsl::sync_tasks::{FileSystemSpec, needed_feature};
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetId, ObjsetKind, Txg, Uberblock, features};
 use weir_machine::Machine;
 use weir_pool::assemble::state;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::scan::Device;
-use weir_pool::spec::{Facts, specs};
+use weir_pool::vdev_builder::{Facts, specs};
 
 /// Sectors of new vdevs where nothing else is said: what today's disks have.
-const USUAL_ASHIFT: u64 = 12;
+const DEFAULT_ASHIFT: u64 = 12;
 /// Names that no pool may have, because commands read them as kinds of vdevs; the first ones also with more behind them.
 const RESERVED_FRONTS: [&str; 4] = ["mirror", "raidz", "draid", "spare"];
 const RESERVED: [&str; 1] = ["log"];
 
 /// The features that OpenZFS 2.2 enables in a new pool.
-pub const USUAL_FEATURES: [&str; 39] = [
+pub const DEFAULT_FEATURES: [&str; 39] = [
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
@@ -101,7 +101,7 @@ pub struct CreateOptions {
     /// Its name.
     pub name: String,
     /// Its top-level vdevs, in their order.
-    pub tops: Vec<NewTop>,
+    pub tops: Vec<NewTopLevelVdev>,
     /// Cache devices.
     pub caches: Vec<NewLeaf>,
     /// Hot spares.
@@ -144,14 +144,14 @@ pub enum PoolValue {
 
 impl CreateOptions {
     /// A pool with the usual features on these vdevs.
-    pub fn new(name: impl Into<String>, tops: Vec<NewTop>) -> Self {
+    pub fn new(name: impl Into<String>, tops: Vec<NewTopLevelVdev>) -> Self {
         CreateOptions {
             name: name.into(),
             tops,
             caches: Vec::new(),
             spares: Vec::new(),
             ashift: None,
-            features: USUAL_FEATURES.iter().map(|f| (*f).to_owned()).collect(),
+            features: DEFAULT_FEATURES.iter().map(|f| (*f).to_owned()).collect(),
             compatibility: None,
             comment: None,
             properties: Vec::new(),
@@ -260,10 +260,10 @@ impl Engine {
         aux.label(config.version).await?;
         let tree = config_tree(&config)?;
         let (engine, contents) = assemble(machine, options, config, leaves, &tree, aux)?;
-        let first = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+        let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let done = contents.make(syncing).await;
-                syncing.or_give_up(done)
+                syncing.fail_txg_on_error(done)
             })
         });
         if let Err(error) = first.await {
@@ -296,7 +296,7 @@ impl Aux {
 fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result<(Config, Aux), PoolError> {
     let chance = &machine.entropy;
     let guid = layout::guid(chance);
-    let ashift = options.ashift.unwrap_or(USUAL_ASHIFT);
+    let ashift = options.ashift.unwrap_or(DEFAULT_ASHIFT);
     let mut rest = opened;
     let mut tops = Vec::new();
     for (id, top) in options.tops.iter().enumerate() {
@@ -374,18 +374,21 @@ fn assemble(
     let blocks = Arc::new(Blocks::new(machine, Tree::new(specs(tree, &facts)).map_err(bad)?, Salt::new(salt)));
     allocation::set_empty(&blocks, tree)?;
     let has = |name: &str| options.features.iter().any(|f| f == name);
-    let formats =
-        Formats { lz4: has("lz4_compress"), embedded_data: has("embedded_data"), hole_birth: has("hole_birth") };
+    let formats = WritableEncodings {
+        lz4: has("lz4_compress"),
+        embedded_data: has("embedded_data"),
+        hole_birth: has("hole_birth"),
+    };
     blocks.set_formats(formats).map_err(|error| PoolError::Refused { what: error.to_string() })?;
     let cache = Cache::new(machine.clone(), blocks.clone(), options.arc_bytes);
-    let groups = TxGroups::new(uberblock.txg);
-    let open = Arc::new(OpenGate(groups.clone()));
+    let txgs = TxgTracker::new(uberblock.txg);
+    let open = Arc::new(UnlimitedTxAdmission(txgs.clone()));
     let mos = ObjectSet::make(cache.clone(), ObjsetId::MOS, ObjsetKind::Meta, open, Policy::of_mos());
     let tops = allocation::Tops::of(tree);
     let space = allocation::source(&blocks, &tops);
     let context = allocation::context(machine, &config, &blocks, (space)());
-    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, Dedup::new(mos.clone()));
-    let core = Core {
+    let gate = PoolTxAdmission::new(machine.clock.clone(), txgs, options.dirty, space, Dedup::new(mos.clone()));
+    let core = SyncerState {
         config,
         config_dirty: true,
         leaves,
@@ -393,8 +396,8 @@ fn assemble(
         uberblock,
         config_object: ObjectId(0),
         context,
-        clones: Clones::default(),
-        aside: AsideMaps::default(),
+        clones: BlockRefTable::default(),
+        aside: CheckpointAndObsoleteMaps::default(),
         dtls: LeafDtls::default(),
         scrub_began: None,
         autotrim: AutoTrim::default(),

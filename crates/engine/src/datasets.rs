@@ -8,7 +8,7 @@
 //! and belong to who asked.
 
 use super::Engine;
-use super::sets::{Door, OpenSet};
+use super::open_datasets::{OpenDataset, OpenSet};
 use std::sync::Arc;
 use weir_dmu::live::Policy;
 use weir_dsl::props::Value;
@@ -20,7 +20,7 @@ use weir_machine::Request;
 use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_volumes::{Volume, WriteOptions};
-use weir_zil::{BlockLog, InPlace, LogOpening, Policy as LogPolicy, SyncMode, Zil};
+use weir_zil::{BlockLog, LogOpening, Policy as LogPolicy, SyncMode, WriteKind, Zil};
 
 /// Whose an object is, for the accounting that each sync does.
 fn owners(dnode: &Dnode, _spill: Option<&[u8]>) -> Option<[u64; 3]> {
@@ -60,22 +60,22 @@ impl Engine {
     pub async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
         let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
-        let steady = self.steady.lock().await;
+        let mos_sync_lock = self.mos_sync_lock.lock().await;
         let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         let identity = self.identity(rq, &dsl, &dataset).await?;
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let files = FileSystem::open(rq, set, identity).await.map_err(failed)?;
-            self.reading.watch(dataset.objset(), &Door::Files(files.clone()));
+            self.reading.watch(dataset.objset(), &OpenDataset::Files(files.clone()));
             return Ok(files);
         }
-        if let Some(Door::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+        if let Some(OpenDataset::Files(files)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
             return Ok(files);
         }
         let open = self.open_with_log(rq, &dsl, &dataset).await?;
         let settings = self.settings(rq, &dsl, &dataset).await?;
-        drop(steady);
+        drop(mos_sync_lock);
         // What its log says was promised before it became read-only.
         let replaying = Settings { read_only: false, ..settings };
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
@@ -98,7 +98,7 @@ impl Engine {
                 }
             });
         }
-        self.sets.update(dataset.objset(), |open| open.door = Some(Door::Files(files.clone())));
+        self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Files(files.clone())));
         Ok(files)
     }
 
@@ -109,25 +109,25 @@ impl Engine {
     pub async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
         let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
-        let steady = self.steady.lock().await;
+        let mos_sync_lock = self.mos_sync_lock.lock().await;
         let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
         if dataset.is_snapshot() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let volume = Volume::open(rq, set, name).await.map_err(failed)?;
-            self.reading.watch(dataset.objset(), &Door::Volume(volume.clone()));
+            self.reading.watch(dataset.objset(), &OpenDataset::Volume(volume.clone()));
             return Ok(volume);
         }
-        if let Some(Door::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
+        if let Some(OpenDataset::Volume(volume)) = self.sets.get(dataset.objset()).and_then(|open| open.door) {
             return Ok(volume);
         }
         let open = self.open_with_log(rq, &dsl, &dataset).await?;
         let read_only = self.number(rq, &dsl, &dataset, "readonly").await? != 0;
-        drop(steady);
+        drop(mos_sync_lock);
         let opening = WriteOptions { zil: open.zil.clone(), read_only };
         let volume = Volume::open_writable(rq, open.set.clone(), name, opening).await.map_err(failed)?;
         self.replay(rq, name, &open, &*volume).await?;
-        self.sets.update(dataset.objset(), |open| open.door = Some(Door::Volume(volume.clone())));
+        self.sets.update(dataset.objset(), |open| open.door = Some(OpenDataset::Volume(volume.clone())));
         Ok(volume)
     }
 
@@ -137,7 +137,7 @@ impl Engine {
         let opening = LogOpening {
             machine: self.machine.clone(),
             set: set.id(),
-            groups: self.groups().clone(),
+            txgs: self.txgs().clone(),
             store: Arc::new(BlockLog {
                 blocks: self.cache.blocks().clone(),
                 keys: set.options().keys.clone(),
@@ -157,7 +157,7 @@ impl Engine {
     /// # Errors
     /// What reading the properties meets.
     pub async fn renew_settings(&self, rq: &Request) -> Result<(), PoolError> {
-        let _steady = self.steady.lock().await;
+        let _steady = self.mos_sync_lock.lock().await;
         let dsl = self.dsl_now(rq).await?;
         for dir in dsl.dirs() {
             let dataset = dsl.head(rq, dir).await?;
@@ -167,8 +167,8 @@ impl Engine {
                 zil.set_policy(self.log_policy(rq, &dsl, &dataset).await?);
             }
             match &open.door {
-                Some(Door::Files(files)) => files.set_settings(self.settings(rq, &dsl, &dataset).await?),
-                Some(Door::Volume(volume)) => {
+                Some(OpenDataset::Files(files)) => files.set_settings(self.settings(rq, &dsl, &dataset).await?),
+                Some(OpenDataset::Volume(volume)) => {
                     let failed = |source| PoolError::Volume { name: dataset.name.clone(), source: Box::new(source) };
                     volume.refresh_size(rq).await.map_err(failed)?;
                     volume.set_read_only(self.number(rq, &dsl, &dataset, "readonly").await? != 0);
@@ -197,11 +197,11 @@ impl Engine {
         let sa_xattr = self.feature_count(rq, "org.openzfs:zilsaxattr").await?.is_some();
         // `logbias`: latency 0, throughput 1.
         let in_place = match (self.number(rq, dsl, dataset, "logbias").await?, self.has_class(Class::Log)) {
-            (1, _) => InPlace::Always,
-            (_, true) => InPlace::Never,
+            (1, _) => WriteKind::Always,
+            (_, true) => WriteKind::Never,
             // A fast class takes the log, too: only what would lie there anyway could go to its place.
-            (_, false) if self.has_class(Class::Special) => InPlace::Never,
-            (_, false) => InPlace::Large,
+            (_, false) if self.has_class(Class::Special) => WriteKind::Never,
+            (_, false) => WriteKind::Large,
         };
         Ok(LogPolicy { sync, sa_xattr, in_place })
     }

@@ -21,7 +21,7 @@
 
 use super::labels;
 use super::space::create_map;
-use super::syncing::Syncing;
+use super::syncing::TxgSync;
 use std::collections::BTreeSet;
 use weir_blocks::Dtl;
 use weir_dmu::space_map::{self, Style};
@@ -112,7 +112,7 @@ fn not_scrubbed(root: &VdevConfig) -> Vec<u64> {
     sides.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
 }
 
-impl Syncing<'_> {
+impl TxgSync<'_> {
     /// A scrub that began in this process found right, or put right, every copy of all blocks born up to `scrubbed`: takes
     /// those txgs out of the DTLs of the leaves that were there.
     pub(super) fn excise_dtls(&mut self, scrubbed: Txg) -> Result<(), PoolError> {

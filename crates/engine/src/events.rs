@@ -10,7 +10,7 @@
 //! is its history.
 //!
 //! *Bounds.* The ring holds [`MOST`] events of at most [`MOST_BYTES`]; the oldest give way. So that a bad disk does not drown
-//! all others, the same fault is told once in [`SAME_AGAIN`], and no more than [`PER_SECOND`] of a device and kind in a second;
+//! all others, the same fault is told once in [`DEDUP_WINDOW`], and no more than [`PER_SECOND`] of a device and kind in a second;
 //! how many were left out stands in the event that comes next.
 //!
 //! The lock is held for a few instructions, never while anything is waited for.
@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::BlockError;
+use weir_blocks::fault_observer::{BlockContext, Bookmark, DeviceRange, Fault, FaultKind, FaultObserver};
 use weir_blocks::vdev::Counts;
-use weir_blocks::watch::{About, Fault, Origin, Spot, Watch, What};
 use weir_codec::CodecError;
 use weir_format::nvlist::NvValue;
 use weir_format::{Endian, NvList};
@@ -35,9 +35,9 @@ pub const MOST: usize = 512;
 /// Bytes of the longest event that is kept (`ERPT_DATA_SZ`).
 pub const MOST_BYTES: usize = 6 << 10;
 /// For so long the same fault is not told again (`zfs_zevent_retain_expire_secs`).
-pub const SAME_AGAIN: Duration = Duration::from_secs(900);
+pub const DEDUP_WINDOW: Duration = Duration::from_secs(900);
 /// Faults that are remembered to be the same (`zfs_zevent_retain_max`).
-const REMEMBERED: usize = 2000;
+const MAX_DEDUP_ENTRIES: usize = 2000;
 /// Faults of one kind and device that are told in a second (`zfs_checksum_events_per_second`).
 pub const PER_SECOND: u32 = 20;
 
@@ -154,7 +154,7 @@ impl PoolFacts {
 }
 
 /// What makes two faults the same: class, error number, leaf, offset, size, for whom, block.
-type Sameness = (&'static str, i32, u64, u64, u64, u32, Option<Origin>);
+type Sameness = (&'static str, i32, u64, u64, u64, u32, Option<Bookmark>);
 
 /// The faults that were told of late, each once.
 #[derive(Default)]
@@ -171,12 +171,12 @@ impl Recent {
         self.next += 1;
         let before = self.told.insert(fault, self.next).and_then(|number| self.order.remove(&number));
         self.order.insert(self.next, (now, fault));
-        if self.order.len() > REMEMBERED
+        if self.order.len() > MAX_DEDUP_ENTRIES
             && let Some((_, (_, oldest))) = self.order.pop_first()
         {
             self.told.remove(&oldest);
         }
-        before.is_none_or(|(at, _)| now.since(at) > SAME_AGAIN)
+        before.is_none_or(|(at, _)| now.since(at) > DEDUP_WINDOW)
     }
 }
 
@@ -301,9 +301,9 @@ impl Events {
 
     /// A label could not be written.
     pub(crate) fn label_not_written(&self, leaf: u64, counts: Counts, error: &DiskError) {
-        let spot = Some(Spot { leaf, offset_bytes: 0, size_bytes: 0, counts });
-        let (about, priority) = (About::default(), Priority::Sync);
-        self.fault(&Fault { what: What::Write(error), spot, about, priority });
+        let spot = Some(DeviceRange { leaf, offset_bytes: 0, size_bytes: 0, counts });
+        let (about, priority) = (BlockContext::default(), Priority::Sync);
+        self.fault(&Fault { what: FaultKind::Write(error), spot, about, priority });
     }
 
     /// Puts an event into the ring.
@@ -340,7 +340,7 @@ const HISTORY: [(&str, &str); 9] = [
     ("history who", "history_who"),
 ];
 
-impl Watch for Events {
+impl FaultObserver for Events {
     fn fault(&self, fault: &Fault<'_>) {
         let (class, errno) = (class_of(&fault.what), errno_of(&fault.what));
         let (kind, priority) = kind_and_priority(fault);
@@ -372,17 +372,17 @@ impl Watch for Events {
 
 /// Where it is: on the device, and in the pool.
 fn tell_block(fault: &Fault<'_>, list: &mut NvList) {
-    if let Some(Spot { offset_bytes, size_bytes, .. }) = fault.spot.filter(|spot| spot.size_bytes > 0) {
+    if let Some(DeviceRange { offset_bytes, size_bytes, .. }) = fault.spot.filter(|spot| spot.size_bytes > 0) {
         list.set("zio_offset", offset_bytes);
         list.set("zio_size", size_bytes);
     }
-    if let Some(Origin { objset, object, level, block }) = fault.about.origin {
+    if let Some(Bookmark { objset, object, level, block }) = fault.about.origin {
         list.set("zio_objset", objset.0);
         list.set("zio_object", object);
         list.set("zio_level", level);
         list.set("zio_blkid", block);
     }
-    if let What::Checksum(says) = fault.what {
+    if let FaultKind::Checksum(says) = fault.what {
         if let Some(kind) = fault.about.checksum {
             list.set("cksum_algorithm", kind.name());
         }
@@ -393,26 +393,26 @@ fn tell_block(fault: &Fault<'_>, list: &mut NvList) {
     }
 }
 
-fn class_of(what: &What<'_>) -> &'static str {
+fn class_of(what: &FaultKind<'_>) -> &'static str {
     match what {
-        What::Checksum(_) => "checksum",
-        What::Read(_) | What::Write(_) | What::Flush(_) => "io",
-        What::Lost(BlockError::Corrupt { fault: CodecError::Authentication { .. }, .. }) => "authentication",
-        What::Lost(_) => "data",
+        FaultKind::Checksum(_) => "checksum",
+        FaultKind::Read(_) | FaultKind::Write(_) | FaultKind::Flush(_) => "io",
+        FaultKind::Lost(BlockError::Corrupt { fault: CodecError::Authentication { .. }, .. }) => "authentication",
+        FaultKind::Lost(_) => "data",
     }
 }
 
-fn errno_of(what: &What<'_>) -> i32 {
+fn errno_of(what: &FaultKind<'_>) -> i32 {
     let of_device = |error: &DiskError| match error {
         DiskError::Os { errno, .. } | DiskError::Open { errno, .. } => *errno,
         _ => EIO,
     };
     match what {
-        What::Checksum(_) | What::Lost(BlockError::Corrupt { .. } | BlockError::Structure { .. }) => ECKSUM,
-        What::Read(error) | What::Write(error) | What::Flush(error) => of_device(error),
-        What::Lost(BlockError::Device { error, .. }) => of_device(error),
-        What::Lost(BlockError::Missing { .. }) => ENXIO,
-        What::Lost(_) => EIO,
+        FaultKind::Checksum(_) | FaultKind::Lost(BlockError::Corrupt { .. } | BlockError::Structure { .. }) => ECKSUM,
+        FaultKind::Read(error) | FaultKind::Write(error) | FaultKind::Flush(error) => of_device(error),
+        FaultKind::Lost(BlockError::Device { error, .. }) => of_device(error),
+        FaultKind::Lost(BlockError::Missing { .. }) => ENXIO,
+        FaultKind::Lost(_) => EIO,
     }
 }
 
@@ -421,9 +421,9 @@ fn kind_and_priority(fault: &Fault<'_>) -> (u32, u32) {
     const READ: [u32; 3] = [0, 2, 4];
     const WRITE: [u32; 3] = [1, 3, 3];
     let (kind, [sync, later, scrub]) = match fault.what {
-        What::Checksum(_) | What::Read(_) | What::Lost(_) => (1, READ),
-        What::Write(_) => (2, WRITE),
-        What::Flush(_) => (5, WRITE),
+        FaultKind::Checksum(_) | FaultKind::Read(_) | FaultKind::Lost(_) => (1, READ),
+        FaultKind::Write(_) => (2, WRITE),
+        FaultKind::Flush(_) => (5, WRITE),
     };
     let priority = match fault.priority {
         Priority::Sync => sync,

@@ -18,15 +18,15 @@
 //! Source: OpenZFS `module/zfs/dsl_crypt.c` (`spa_keystore_load_wkey`, `spa_keystore_unload_wkey`,
 //! `spa_keystore_change_key_check`, `dmu_objset_create_crypt_check`).
 
-use super::administer::{clear_log, close};
-use super::syncing::Syncing;
+use super::sync_task_api::{clear_log, close};
+use super::syncing::TxgSync;
 use super::{Engine, PoolError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::CodecError;
 use weir_codec::crypt::{DatasetKey, Suite, WrappingKey};
 use weir_dmu::ObjectError;
-use weir_dsl::change::{ChangeError, Created, KeySource, NewKey};
+use weir_dsl::sync_tasks::{Created, DslError, KeySource, NewKey};
 use weir_dsl::{Dir, Dsl, KeyFormat, KeySpec, SetKey};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
@@ -34,7 +34,7 @@ pub use weir_pool::error::KeyError;
 use weir_zil as zil;
 
 /// Iterations over a passphrase if nothing else is said (`DEFAULT_PBKDF2_ITERATIONS`).
-pub const USUAL_ITERATIONS: u64 = 350_000;
+pub const DEFAULT_ITERATIONS: u64 = 350_000;
 
 /// A key of its own for a data set.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct NewRoot {
 
 impl NewRoot {
     /// The key that a `secret` gives: a passphrase gets a salt of its own, and so many `iterations`
-    /// ([`USUAL_ITERATIONS`] if `None`).
+    /// ([`DEFAULT_ITERATIONS`] if `None`).
     ///
     /// # Errors
     /// [`KeyError::Material`] if the secret cannot be a key of that format.
@@ -60,7 +60,7 @@ impl NewRoot {
         secret: Vec<u8>,
     ) -> Result<Self, PoolError> {
         let (salt, iterations) = match format {
-            KeyFormat::Passphrase => (machine.entropy.u64().max(1), iterations.unwrap_or(USUAL_ITERATIONS)),
+            KeyFormat::Passphrase => (machine.entropy.u64().max(1), iterations.unwrap_or(DEFAULT_ITERATIONS)),
             KeyFormat::Hex | KeyFormat::Raw => (0, 0),
         };
         let wrapping = derive(machine, name, format, (salt, iterations), secret).await?;
@@ -205,7 +205,7 @@ async fn derive(
     secret: Vec<u8>,
 ) -> Result<Arc<WrappingKey>, PoolError> {
     let made = machine.compute.run(move || format.wrapping_key(&secret, salt, iterations)).await;
-    let lost = |_| ChangeError::busy(name, "the computation of its key was lost");
+    let lost = |_| DslError::busy(name, "the computation of its key was lost");
     let made = made.map_err(lost)?;
     Ok(made.map(Arc::new).map_err(|error| KeyError::Material { name: name.to_owned(), error })?)
 }
@@ -214,7 +214,7 @@ impl Engine {
     /// An encryption root by its name.
     async fn encryption_root(&self, rq: &Request, name: &str) -> Result<Root, PoolError> {
         let dsl = self.dsl_now(rq).await?;
-        let dir = dsl.dir_named(name).ok_or_else(|| ChangeError::missing(name))?;
+        let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
         let plain = || KeyError::NotEncrypted { name: name.to_owned() };
         let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
         let dir = dir.id;
@@ -230,9 +230,9 @@ impl Engine {
     /// # Errors
     /// If there is none of that name, or it cannot be read.
     pub async fn is_key_loaded(&self, rq: &Request, name: &str) -> Result<Option<bool>, PoolError> {
-        let _steady = self.steady.lock().await;
+        let _steady = self.mos_sync_lock.lock().await;
         let dsl = self.dsl_now(rq).await?;
-        let dir = dsl.dir_named(name).ok_or_else(|| ChangeError::missing(name))?;
+        let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
         Ok(dir.crypto_key().map(|_| self.keys.of(Some(dir)).is_some()))
     }
 
@@ -252,12 +252,12 @@ impl Engine {
         secret: Vec<u8>,
     ) -> Result<(ObjectId, Arc<WrappingKey>, Vec<(ObjectId, SetKey)>), PoolError> {
         let spec = {
-            let _steady = self.steady.lock().await;
+            let _steady = self.mos_sync_lock.lock().await;
             self.encryption_root(rq, name).await?.spec
         };
         let format = spec.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
         let wrapping = derive(&self.machine, name, format, (spec.salt, spec.iterations), secret).await?;
-        let _steady = self.steady.lock().await;
+        let _steady = self.mos_sync_lock.lock().await;
         let root = self.encryption_root(rq, name).await?;
         let keys = root.opened_by(rq, &wrapping).await.map_err(|error| match error {
             PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
@@ -277,7 +277,7 @@ impl Engine {
             return Err(KeyError::Loaded { name: name.to_owned() }.into());
         }
         let (root, wrapping, keys) = self.open_keys(rq, name, secret).await?;
-        self.sync_task(move |syncing: &mut Syncing<'_>| {
+        self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 // What is open without its key is opened anew with it, once its header is written.
                 syncing.sync_sets().await?;
@@ -301,7 +301,7 @@ impl Engine {
             return Err(KeyError::Unloaded { name: name.to_owned() }.into());
         }
         let members = {
-            let _steady = self.steady.lock().await;
+            let _steady = self.mos_sync_lock.lock().await;
             let root = self.encryption_root(rq, name).await?;
             root.members(rq).await?.into_iter().map(|dir| dir.name.clone()).collect::<Vec<String>>()
         };
@@ -311,7 +311,7 @@ impl Engine {
             closings.push(closing.map_err(|_| KeyError::Busy { name: member })?);
         }
         let name = name.to_owned();
-        let done = self.sync_task(move |syncing: &mut Syncing<'_>| Box::pin(unload(syncing, name))).await;
+        let done = self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(unload(syncing, name))).await;
         let is_done = done.is_ok();
         for closing in closings {
             // What was not unloaded opens again.
@@ -325,7 +325,7 @@ impl Engine {
     /// # Errors
     /// Each [`KeyError`] that says why not.
     pub async fn change_key(&self, name: String, change: KeyChange) -> Result<(), PoolError> {
-        self.sync_task(move |syncing: &mut Syncing<'_>| Box::pin(change_key(syncing, name, change))).await
+        self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(change_key(syncing, name, change))).await
     }
 }
 
@@ -354,7 +354,7 @@ impl Root {
 }
 
 /// Takes all that a root's key opens out of the sets, which are closed, and drops the key; in syncing context.
-async fn unload(syncing: &mut Syncing<'_>, name: String) -> Result<(), PoolError> {
+async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError> {
     let (rq, engine) = (syncing.change.rq, syncing.engine);
     syncing.sync_sets().await?;
     let root = engine.encryption_root(rq, &name).await?;
@@ -386,10 +386,10 @@ async fn unload(syncing: &mut Syncing<'_>, name: String) -> Result<(), PoolError
     Ok(())
 }
 
-async fn change_key(syncing: &mut Syncing<'_>, name: String, change: KeyChange) -> Result<(), PoolError> {
+async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) -> Result<(), PoolError> {
     let (rq, engine) = (syncing.change.rq, syncing.engine);
     let dsl = engine.dsl_now(rq).await?;
-    let dir = dsl.dir_named(&name).ok_or_else(|| ChangeError::missing(&name))?;
+    let dir = dsl.dir_named(&name).ok_or_else(|| DslError::missing(&name))?;
     let plain = || KeyError::NotEncrypted { name: name.clone() };
     let spec = dsl.key_spec(rq, dir).await?.ok_or_else(plain)?;
     let parent = dsl.dir(dir.phys.parent);
@@ -419,7 +419,7 @@ async fn change_key(syncing: &mut Syncing<'_>, name: String, change: KeyChange) 
 
 /// Checks that a new data set may be encrypted as asked; `None` if it is not encrypted. In syncing context.
 pub(crate) async fn plan(
-    syncing: &mut Syncing<'_>,
+    syncing: &mut TxgSync<'_>,
     name: &str,
     asked: &Encryption,
 ) -> Result<Option<KeyPlan>, PoolError> {
@@ -428,7 +428,7 @@ pub(crate) async fn plan(
         None => None,
         Some((above, _)) => {
             let dsl = engine.dsl_now(rq).await?;
-            let dir = dsl.dir_named(above).ok_or_else(|| ChangeError::NoParent { name: name.to_owned() })?;
+            let dir = dsl.dir_named(above).ok_or_else(|| DslError::NoParent { name: name.to_owned() })?;
             dsl.key_spec(rq, dir).await?
         }
     };
@@ -455,7 +455,7 @@ pub(crate) async fn plan(
 }
 
 /// Encrypts what was just made, as planned. Gives the key that its set is opened with.
-pub(crate) async fn encrypt(syncing: &mut Syncing<'_>, made: Created, plan: &KeyPlan) -> Result<SetKey, PoolError> {
+pub(crate) async fn encrypt(syncing: &mut TxgSync<'_>, made: Created, plan: &KeyPlan) -> Result<SetKey, PoolError> {
     let (object, root, key) = syncing.change.encrypt_new(made, plan.suite, &plan.key, &plan.wrapping).await?;
     syncing.engine.keys.insert(root, plan.wrapping.clone(), [(object, key.clone())]);
     Ok(key)

@@ -9,53 +9,53 @@
 //!
 //! The parts: the *machine*; the *cache* with the blocks below it; the *MOS*, live; the *gate*; the *sets* that are open for
 //! changes; the *keys* that are loaded; the *events*; the *queue*; what is *shown* to those who ask how the pool stands.
-//! What the syncer alone needs is its own ([`syncing::Core`]) and nobody else's.
+//! What the syncer alone needs is its own ([`syncing::SyncerState`]) and nobody else's.
 //!
 //! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
 //! are told, and the disks keep the last group that was whole.
 
 pub mod add;
-pub mod administer;
 pub(crate) mod allocation;
-pub mod aside;
 pub mod autotrim;
-pub mod clones;
+pub mod brt;
+pub mod checkpoint_obsolete_maps;
 pub mod config;
 pub mod create;
 pub mod datasets;
 pub mod dtls;
 pub mod events;
-pub mod gate;
 pub mod keys;
 pub mod labels;
+pub mod long_holds;
 mod lost_records;
 pub mod open;
+pub mod open_datasets;
 pub mod open_set;
-pub mod reading;
+pub mod read_guards;
 pub mod scrub;
-pub mod sets;
 pub mod space;
+pub mod sync_task_api;
 pub mod syncing;
 pub mod tasks;
 mod trim;
+pub mod tx_admission;
 mod unflushed;
-pub mod view;
 
-pub use add::Additions;
+pub use add::VdevAddRequest;
 pub use config::{Config, Host};
-pub use create::{CreateOptions, Layout, NewLeaf, NewTop};
+pub use create::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
 pub use events::{Event, Events};
-pub use gate::{DirtyLimits, PoolGate, PoolSpace};
 pub use keys::{Crypt, Encryption, KeyChange, KeyError, KeyStore, NewRoot};
+pub use long_holds::{DiffSession, LongHolds};
 pub use open::ImportOptions;
-pub use reading::{Comparison, Reading};
-pub use syncing::{Core, Syncing};
+pub use read_guards::{DslReadGuard, PoolSnapshotGuard};
+pub use syncing::{SyncerState, TxgSync};
 pub use tasks::Task;
-pub use view::{Datasets, View};
+pub use tx_admission::{DirtyLimits, PoolSpace, PoolTxAdmission};
 
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
-use sets::{Door, OpenSet, Sets};
+use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,8 +63,8 @@ use std::time::Duration;
 use tasks::Queue;
 use weir_cache::Cache;
 use weir_dmu::ObjectSet;
-use weir_dmu::live::Gate;
-use weir_dmu::txg::TxGroups;
+use weir_dmu::live::TxAdmission;
+use weir_dmu::txg::TxgTracker;
 use weir_dsl::Dsl;
 use weir_files::FileSystem;
 use weir_format::{Txg, Uberblock};
@@ -77,7 +77,7 @@ pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How the pool stands, as of the last group.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct PoolStatus {
     /// The configuration.
     pub config: Config,
     /// The last uberblock.
@@ -95,9 +95,9 @@ pub struct Engine {
     /// The meta object set.
     pub mos: Arc<ObjectSet>,
     /// Who lets transactions begin.
-    pub gate: Arc<PoolGate>,
+    pub gate: Arc<PoolTxAdmission>,
     /// The sets that are open for changes.
-    pub sets: Sets,
+    pub sets: OpenDatasets,
     /// The keys of encrypted data sets that are loaded.
     pub keys: KeyStore,
     /// What happens to it.
@@ -109,23 +109,23 @@ pub struct Engine {
     opening: AsyncMutex<()>,
     /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
     /// nobody sees a change half done. Nothing else is waited for while it is held.
-    pub(crate) steady: Arc<AsyncMutex<()>>,
+    pub(crate) mos_sync_lock: Arc<AsyncMutex<()>>,
     pub(crate) queue: Queue,
     /// The vdevs that are sold to data sets.
     pub(crate) tops: allocation::Tops,
     /// Held while vdevs are added.
     adding: AsyncMutex<()>,
     /// The snapshots that somebody reads.
-    pub reading: Reading,
+    pub reading: LongHolds,
     /// In nanoseconds.
     txg_timeout_ns: AtomicU64,
-    shown: Mutex<Shown>,
-    syncer: Mutex<Option<JoinHandle<Core>>>,
+    shown: Mutex<PoolStatus>,
+    syncer: Mutex<Option<JoinHandle<SyncerState>>>,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Engine({} txg {})", self.shown().config.name, self.groups().last_synced())
+        write!(f, "Engine({} txg {})", self.shown().config.name, self.txgs().last_synced())
     }
 }
 
@@ -134,16 +134,16 @@ pub(crate) struct Parts {
     pub machine: Machine,
     pub cache: Arc<Cache>,
     pub mos: Arc<ObjectSet>,
-    pub gate: Arc<PoolGate>,
+    pub gate: Arc<PoolTxAdmission>,
     pub keys: KeyStore,
     pub tops: allocation::Tops,
 }
 
 impl Engine {
     /// Puts the parts together and starts the syncer.
-    pub(crate) fn start(parts: Parts, core: Core) -> Arc<Engine> {
+    pub(crate) fn start(parts: Parts, core: SyncerState) -> Arc<Engine> {
         let Parts { machine, cache, mos, gate, keys, tops } = parts;
-        let shown = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
+        let shown = PoolStatus { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
         let events = Events::new(machine.clock.clone(), &core.config);
         cache.blocks().tree().set_watch(events.clone());
         let opened = machine.clock.now();
@@ -152,17 +152,17 @@ impl Engine {
             cache,
             mos,
             gate,
-            sets: Sets::default(),
+            sets: OpenDatasets::default(),
             keys,
             events,
             opened,
             gives_up_logs: AtomicBool::new(false),
             opening: AsyncMutex::new(()),
-            steady: Arc::default(),
+            mos_sync_lock: Arc::default(),
             queue: Queue::default(),
             tops,
             adding: AsyncMutex::new(()),
-            reading: Reading::default(),
+            reading: LongHolds::default(),
             txg_timeout_ns: AtomicU64::new(TXG_TIMEOUT.as_nanos() as u64),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
@@ -181,7 +181,7 @@ impl Engine {
     pub fn set_txg_timeout(&self, timeout: Duration) {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.txg_timeout_ns.store(ns, Ordering::Relaxed);
-        self.groups().push();
+        self.txgs().push();
     }
 
     /// When it was opened.
@@ -190,22 +190,22 @@ impl Engine {
     }
 
     /// The pool's transaction groups.
-    pub fn groups(&self) -> &Arc<TxGroups> {
-        self.gate.groups()
+    pub fn txgs(&self) -> &Arc<TxgTracker> {
+        self.gate.txgs()
     }
 
     /// How the pool stands.
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> PoolStatus {
         self.locked_shown().clone()
     }
 
-    fn locked_shown(&self) -> MutexGuard<'_, Shown> {
+    fn locked_shown(&self) -> MutexGuard<'_, PoolStatus> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn show(&self, core: &Core, faults: Vec<PoolError>) {
+    pub(crate) fn show(&self, core: &SyncerState, faults: Vec<PoolError>) {
         let faults = faults.iter().map(ToString::to_string).collect();
-        *self.locked_shown() = Shown { config: core.config.clone(), uberblock: core.uberblock.clone(), faults };
+        *self.locked_shown() = PoolStatus { config: core.config.clone(), uberblock: core.uberblock.clone(), faults };
     }
 
     /// The pool's name.
@@ -217,7 +217,7 @@ impl Engine {
         PoolError::Suspended { pool: self.name(), why: why.to_string() }
     }
 
-    /// The datasets, for who is in the syncer or holds `steady`.
+    /// The datasets, for who is in the syncer or holds `mos_sync_lock`.
     pub(crate) async fn dsl_now(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
         Ok(Dsl::open(rq, self.mos.clone(), &self.name()).await?)
     }
@@ -227,7 +227,7 @@ impl Engine {
     /// # Errors
     /// If it cannot be written.
     pub async fn sync(&self) -> Result<(), PoolError> {
-        Ok(self.groups().wait_synced(self.groups().open()).await?)
+        Ok(self.txgs().wait_synced(self.txgs().open()).await?)
     }
 
     /// Waits until `txg` is on stable storage.
@@ -235,7 +235,7 @@ impl Engine {
     /// # Errors
     /// If it cannot be written.
     pub async fn wait_synced(&self, txg: Txg) -> Result<(), PoolError> {
-        Ok(self.groups().wait_synced(txg).await?)
+        Ok(self.txgs().wait_synced(txg).await?)
     }
 
     /// Has the syncer do something: check, then change. Gives its result when that is on stable storage.
@@ -244,8 +244,8 @@ impl Engine {
     /// What the task's checks find; [`PoolError::Suspended`].
     pub async fn sync_task<T: Send + 'static>(&self, task: impl Task<T>) -> Result<T, PoolError> {
         let closed = || PoolError::Suspended { pool: self.name(), why: "it is closed for changes".into() };
-        let told = self.queue.push(self.groups().open(), task).ok_or_else(closed)?;
-        self.groups().push();
+        let told = self.queue.push(self.txgs().open(), task).ok_or_else(closed)?;
+        self.txgs().push();
         told.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -276,7 +276,7 @@ impl Engine {
     /// Gives up a pool whose first group failed: returns when nobody has its devices any more.
     pub(crate) async fn abandon(&self) {
         // The syncer has ended, or is about to; if not, this ends it.
-        let ended = self.sync_task(|syncing: &mut Syncing<'_>| {
+        let ended = self.sync_task(|syncing: &mut TxgSync<'_>| {
             syncing.core.ended = true;
             Box::pin(async { Ok(()) })
         });
@@ -309,7 +309,7 @@ impl Engine {
         for files in self.readers() {
             self.store_of(&files).await;
         }
-        self.sync_task(move |syncing: &mut Syncing<'_>| {
+        self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 if let Some(state) = state {
                     syncing.core.config.state = state;
@@ -329,7 +329,7 @@ impl Engine {
     /// File systems of which files were read, as is not stored yet.
     fn readers(&self) -> Vec<Arc<FileSystem>> {
         let files = |open: OpenSet| match open.door {
-            Some(Door::Files(files)) if files.has_access_times() => Some(files),
+            Some(OpenDataset::Files(files)) if files.has_access_times() => Some(files),
             _ => None,
         };
         self.sets.all().into_iter().filter_map(files).collect()
@@ -356,30 +356,30 @@ impl Engine {
 }
 
 /// The syncer.
-async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
+async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerState {
     loop {
         let due = engine.machine.clock.now() + engine.txg_timeout();
         if !core.frees_on {
             let timer = pin!(engine.machine.clock.sleep_until(due));
-            let wanted = pin!(engine.groups().wanted());
+            let wanted = pin!(engine.txgs().wanted());
             match select(wanted, timer).await {
                 Either::Left(_) | Either::Right(_) => {}
             }
         }
-        let txg = engine.groups().quiesce().await;
+        let txg = engine.txgs().quiesce().await;
         let (done, answers) = syncing::sync(&engine, &mut core, txg).await;
         match &done {
             Ok(()) => {
                 engine.sets.all().iter().filter_map(|open| open.zil.as_ref()).for_each(|zil| zil.synced(txg));
                 engine.gate.synced(txg);
-                engine.groups().synced(txg);
+                engine.txgs().synced(txg);
                 engine.store_access_times();
                 engine.machine.memory.trim_above(engine.budget_bytes());
             }
             Err(why) => {
                 tracing::error!("pool '{}' is suspended: {why}", engine.name());
                 engine.events.report("io_failure", None);
-                engine.groups().fail(&why.to_string());
+                engine.txgs().fail(&why.to_string());
                 core.ended = true;
             }
         }
@@ -393,7 +393,7 @@ async fn run(engine: Arc<Engine>, mut core: Core) -> Core {
             core.autotrim.end().await;
             engine.queue.close();
             // Who still waits for a group waits for nothing.
-            engine.groups().fail("it is closed for changes");
+            engine.txgs().fail("it is closed for changes");
             return core;
         }
     }

@@ -4,20 +4,20 @@
 //! up, the objects go into the pool's error log, so that `zpool status -v` names the files that lost changes; that is on
 //! stable storage before the log is destroyed, so a crash between the two repeats the report and does not lose it.
 
-use crate::sets::OpenSet;
-use crate::{Engine, Syncing};
+use crate::open_datasets::OpenSet;
+use crate::{Engine, TxgSync};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weir_dmu::{ObjectError, ObjectSet, Place};
+use weir_dmu::{ErrorLocation, ObjectError, ObjectSet};
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
 use weir_pool::error::PoolError;
-use weir_pool::walk::{At, LOG_LEVEL};
+use weir_pool::walk::{LOG_LEVEL, VisitPosition};
 use weir_zil::{GiveUp, GivenUp, Replayer};
 
 /// The block number of a spill block in an error log (`DMU_SPILL_BLKID`).
-const SPILL: u64 = Place::SPILL;
+const SPILL: u64 = ErrorLocation::SPILL;
 
 impl Engine {
     /// Replays the log of `dataset`, which was just opened and has no clients yet.
@@ -83,7 +83,7 @@ impl Engine {
         });
         let errors = errors_of(rq, set, lost).await;
         let dataset = dataset.to_owned();
-        self.sync_task(move |syncing: &mut Syncing<'_>| {
+        self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let log = syncing.errors_go_to().await;
                 if let Err(error) = syncing.log_errors(log, &errors).await {
@@ -98,22 +98,22 @@ impl Engine {
 
 /// The entries for the error log: the block that cannot be read, and the first block of each other object that lost
 /// changes, each with its birth.
-async fn errors_of(rq: &Request, set: &Arc<ObjectSet>, lost: &GivenUp) -> Vec<(At, Txg)> {
-    let mut places: BTreeMap<ObjectId, Place> = BTreeMap::new();
+async fn errors_of(rq: &Request, set: &Arc<ObjectSet>, lost: &GivenUp) -> Vec<(VisitPosition, Txg)> {
+    let mut places: BTreeMap<ObjectId, ErrorLocation> = BTreeMap::new();
     for &object in &lost.objects {
-        places.insert(object, Place { objset: set.id(), object, level: 0, block: 0 });
+        places.insert(object, ErrorLocation { objset: set.id(), object, level: 0, block: 0 });
     }
     let mut out = Vec::new();
     match lost.place {
-        Some(Place { objset, object, block, .. }) if lost.record.is_none() => {
-            out.push((At { objset, object: object.0, level: LOG_LEVEL, block }, Txg(0)));
+        Some(ErrorLocation { objset, object, block, .. }) if lost.record.is_none() => {
+            out.push((VisitPosition { objset, object: object.0, level: LOG_LEVEL, block }, Txg(0)));
         }
         Some(place) => _ = places.insert(place.object, place),
         None => {}
     }
-    for Place { objset, object, level, block } in places.into_values() {
+    for ErrorLocation { objset, object, level, block } in places.into_values() {
         let birth = birth_of(rq, set, object, level, block).await;
-        out.push((At { objset, object: object.0, level: level as i8, block }, birth));
+        out.push((VisitPosition { objset, object: object.0, level: level as i8, block }, birth));
     }
     debug_assert!(out.iter().all(|(at, _)| at.objset == set.id()));
     out

@@ -11,25 +11,25 @@
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_ld_check_features`, `spa_ld_trusted_config`, `spa_load_impl`),
 //! `cmd/zpool/zpool_main.c` (the checks of `zpool import`).
 
-use super::add::Additions;
-use super::aside::AsideMaps;
+use super::add::VdevAddRequest;
 use super::autotrim::AutoTrim;
-use super::clones::Clones;
+use super::brt::BlockRefTable;
+use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
 use super::dtls::LeafDtls;
-use super::gate::{DirtyLimits, PoolGate};
 use super::keys::KeyStore;
 use super::labels::Leaf;
 use super::space::SpaceMaps;
-use super::syncing::{Core, Syncing};
+use super::syncing::{SyncerState, TxgSync};
+use super::tx_admission::{DirtyLimits, PoolTxAdmission};
 use super::{Engine, Host, Parts, allocation, unflushed};
 use crate::create::layout;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weir_blocks::Formats;
+use weir_blocks::WritableEncodings;
 use weir_dmu::dedup::Dedup;
-use weir_dmu::live::{OpenGate, Policy};
-use weir_dmu::txg::TxGroups;
+use weir_dmu::live::{Policy, UnlimitedTxAdmission};
+use weir_dmu::txg::TxgTracker;
 use weir_dmu::{ObjectSet, Opening, zap};
 use weir_format::dsl::pool as names;
 use weir_format::{DslDataset, DslDir, Endian, ObjectId, ObjectType, Txg, features};
@@ -38,10 +38,10 @@ use weir_pool::assemble::state;
 use weir_pool::config::{Class, VdevConfig, VdevKind};
 use weir_pool::error::PoolError;
 use weir_pool::open::{OpenOptions, Pool};
-use weir_pool::{allocated, dtls, label};
+use weir_pool::{dtls, label, space_map_loader};
 
 /// Features that may be in use in a pool that is read, but not in one that is written.
-const NOT_WRITTEN: [&str; 1] = ["draid_failure_domains"];
+const READ_ONLY_FEATURES: [&str; 1] = ["draid_failure_domains"];
 
 /// How a pool is opened for changes.
 #[derive(Clone, Debug)]
@@ -79,14 +79,18 @@ impl Engine {
     /// # Errors
     /// Those of [`Pool::open`]; [`PoolError::Refused`] if it may not be written here.
     pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
-        Self::add(machine, options, &Additions::default()).await
+        Self::add(machine, options, &VdevAddRequest::default()).await
     }
 
     /// Opens a pool for reading and writing, with more vdevs than it had.
     ///
     /// # Errors
     /// Those of [`Engine::import`] and [`Engine::create`].
-    pub async fn add(machine: &Machine, options: &ImportOptions, more: &Additions) -> Result<Arc<Engine>, PoolError> {
+    pub async fn add(
+        machine: &Machine,
+        options: &ImportOptions,
+        more: &VdevAddRequest,
+    ) -> Result<Arc<Engine>, PoolError> {
         let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
         check_owner(&pool, options)?;
         check_activity(&pool, options).await?;
@@ -96,7 +100,7 @@ impl Engine {
         let rq = &Request::internal("import");
         check_tree(rq, &pool).await?;
         check_dead_lists(rq, &pool).await?;
-        for (name, why) in UNDER_WAY {
+        for (name, why) in ONGOING_OPERATIONS {
             if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_under_way(name, &words)) {
                 return Err(refused(&pool, why));
             }
@@ -114,14 +118,14 @@ impl Engine {
         absent.into_iter().for_each(|leaf| engine.events.report("vdev.open_failed", Some(leaf)));
         let without_logs = options.without_logs;
         engine.gives_up_logs.store(without_logs, Ordering::Relaxed);
-        let first = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+        let first = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                let done = match unflushed::first_group(syncing, without_logs).await {
+                let done = match unflushed::first_txg_after_import(syncing, without_logs).await {
                     Ok(()) => added.make(syncing).await,
                     failed => failed,
                 };
                 // Of logs that this group does not claim, the next import would believe that they are.
-                syncing.or_give_up(done)
+                syncing.fail_txg_on_error(done)
             })
         });
         if let Err(error) = first.await {
@@ -232,19 +236,19 @@ fn check_size(pool: &Pool, vdev: &VdevConfig, least_bytes: u64) -> Result<(), Po
 }
 
 /// Directories that every pool has for itself (older ones not all of them).
-const OWN_DIRS: [&str; 3] = ["$MOS", "$FREE", "$ORIGIN"];
+const INTERNAL_DIRS: [&str; 3] = ["$MOS", "$FREE", "$ORIGIN"];
 /// The versions of pools that are written: the last that had a number of its own, and that of features.
 const VERSIONS: [u64; 2] = [28, features::VERSION_FEATURES];
 /// What of an operation that was begun stands in the MOS directory, and why the pool cannot be written meanwhile.
-const UNDER_WAY: [(&str, &str); 2] = [
+const ONGOING_OPERATIONS: [(&str, &str); 2] = [
     (names::REMOVING, "a vdev is being removed from it"),
     (names::CONDENSING_INDIRECT, "the mapping of a removed vdev is being shortened"),
 ];
 /// The state of a removal that goes on (`DSS_SCANNING`).
-const REMOVAL_GOES_ON: u64 = 1;
+const DSS_SCANNING: u64 = 1;
 
 fn is_under_way(name: &str, words: &[u64]) -> bool {
-    name != names::REMOVING || words.first() == Some(&REMOVAL_GOES_ON)
+    name != names::REMOVING || words.first() == Some(&DSS_SCANNING)
 }
 
 fn check_features(pool: &Pool) -> Result<(), PoolError> {
@@ -253,7 +257,7 @@ fn check_features(pool: &Pool) -> Result<(), PoolError> {
         let Some(feature) = features::by_guid(guid) else {
             return Err(refused(pool, format!("it uses the feature {guid}, which is not known; it can be read")));
         };
-        if NOT_WRITTEN.contains(&feature.name) {
+        if READ_ONLY_FEATURES.contains(&feature.name) {
             let name = feature.name;
             return Err(refused(pool, format!("it uses feature@{name}, which is not kept up; it can be read")));
         }
@@ -280,7 +284,7 @@ async fn check_tree(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
         }
     }
     // ZFS's own, which have no name for users.
-    for name in OWN_DIRS {
+    for name in INTERNAL_DIRS {
         let Some(id) = zap::lookup_word(rq, set, root.phys.children, name).await?.map(ObjectId) else { continue };
         let object = set.object(rq, id).await?;
         let phys = DslDir::decode(object.dnode.bonus(), object.dnode.endian);
@@ -293,13 +297,13 @@ async fn check_tree(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
 }
 
 /// The version from which on dead lists tell births apart (`SPA_VERSION_DIR_CLONES`).
-const DEAD_LISTS: u64 = 26;
+const DEADLISTS_VERSION: u64 = 26;
 
 /// A dead list of before, which a dataset of an upgraded pool may still have, can be read, but not cut and joined: half of
 /// a snapshot would be made or destroyed before that is found out.
 async fn check_dead_lists(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
     let created = pool.mos.named(rq, names::CREATION_VERSION).await?;
-    if created.is_some_and(|version| version.0 >= DEAD_LISTS) {
+    if created.is_some_and(|version| version.0 >= DEADLISTS_VERSION) {
         return Ok(());
     }
     let (set, mut from) = (&pool.mos.set, ObjectId(1));
@@ -357,14 +361,14 @@ async fn assemble(
     config: Config,
 ) -> Result<Arc<Engine>, PoolError> {
     let rq = &Request::internal("import");
-    let known = allocated::allocated(rq, &pool.mos, &pool.tree.children).await?;
+    let known = space_map_loader::allocated(rq, &pool.mos, &pool.tree.children).await?;
     if let Some(fault) = known.faults.first() {
         return Err(refused(&pool, format!("its space maps cannot be trusted: {fault}")));
     }
     let blocks = pool.blocks.clone();
     allocation::set_known(&blocks, &pool.tree, &known)?;
     let has = |guid: &str| pool.features.count(guid).is_some();
-    let formats = Formats {
+    let formats = WritableEncodings {
         lz4: has("org.illumos:lz4_compress"),
         embedded_data: has("com.delphix:embedded_data"),
         hole_birth: has("com.delphix:hole_birth"),
@@ -376,25 +380,25 @@ async fn assemble(
     writable.map_err(|error| refused(&pool, error))?;
     let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, known.log).await?;
     // After a rewind the states that were given up must not count again.
-    let groups = TxGroups::new(pool.newest_txg.max(pool.uberblock.txg));
-    let open = Arc::new(OpenGate(groups.clone()));
+    let txgs = TxgTracker::new(pool.newest_txg.max(pool.uberblock.txg));
+    let open = Arc::new(UnlimitedTxAdmission(txgs.clone()));
     let root = pool.uberblock.root;
     let mos = ObjectSet::open_live(rq, pool.cache.clone(), root, Opening::default(), open, Policy::of_mos()).await?;
     let dedup = Dedup::read(rq, mos.clone()).await?;
     let tops = allocation::Tops::of(&pool.tree);
     let space = allocation::source(&blocks, &tops);
     let context = allocation::context(machine, &config, &blocks, (space)());
-    let gate = PoolGate::new(machine.clock.clone(), groups, options.dirty, space, dedup);
+    let gate = PoolTxAdmission::new(machine.clock.clone(), txgs, options.dirty, space, dedup);
     let no_config = || refused(&pool, "its MOS has no configuration");
     let config_object = pool.mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
     let absent = pool.tree.leaves().into_iter().map(|l| l.guid).filter(|g| !pool.devices.contains_key(g)).collect();
     let on_disk = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
     let fixed_endian = pool.features.count("com.truenas:block_cloning_endian").is_some_and(|n| n > 0);
-    let clones = Clones::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
-    gate.set_saved(clones.saved_bytes().saturating_add(gate.dedup.saved_bytes()));
-    let aside = AsideMaps::new(&pool.tree.children, pool.capacity.checkpoint_bytes);
-    gate.set_kept(aside.kept_bytes);
-    let core = Core {
+    let clones = BlockRefTable::read(rq, &pool.mos, &pool.tree.children, fixed_endian).await?;
+    gate.set_dedup_saved_bytes(clones.saved_bytes().saturating_add(gate.dedup.saved_bytes()));
+    let aside = CheckpointAndObsoleteMaps::new(&pool.tree.children, pool.capacity.checkpoint_bytes);
+    gate.set_checkpoint_bytes(aside.kept_bytes);
+    let core = SyncerState {
         config,
         config_dirty: true,
         leaves: leaves(&pool),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_blocks::CacheClass;
 use weir_codec::compress::ZstdLevel;
 use weir_dmu::dedup::DedupPolicy;
-use weir_dmu::live::{Gate, Policy};
+use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::props::{self, Stored, Value};
 use weir_dsl::{Dir, Dsl, SetKey};
@@ -54,7 +54,7 @@ impl Engine {
             None => CacheClass::All,
         };
         let opening = Opening { id, key, cache };
-        let gate: Arc<dyn Gate> = self.gate.clone();
+        let gate: Arc<dyn TxAdmission> = self.gate.clone();
         let pointer = dataset.phys.pointer;
         let set = ObjectSet::open_live(rq, self.cache.clone(), pointer, opening, gate, policy).await?;
         Ok(self.sets.insert(set))

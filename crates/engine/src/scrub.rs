@@ -9,7 +9,7 @@
 //! where it left off ([`PLACE`]), OpenZFS from the start, as a scrub of which it does not know the place. A walk goes by
 //! data sets and objects in the order of their numbers; what is done counts as done also for snapshots taken meanwhile, but
 //! those are walked once more at the end, for blocks may have moved to them from before the place. Places of that second walk
-//! come after all others ([`AGAIN`]).
+//! come after all others ([`RESCAN_BIT`]).
 //!
 //! *Fresh pointers.* The pool changes while it is scrubbed. Each stretch of the walk holds back the reuse of space
 //! ([`weir_blocks::ReadHold`]) and looks up its pointers anew, so none leads to another block than its own; stretches are
@@ -19,7 +19,7 @@
 //!
 //! Source: OpenZFS `module/zfs/dsl_scan.c`, `spa_errlog.c`.
 
-use super::{Engine, Syncing};
+use super::{Engine, TxgSync};
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::{BlockError, Class};
@@ -28,14 +28,14 @@ use weir_dmu::zap::{self, Key, NewZap, Zap};
 use weir_format::dsl::{DslDataset, ScanPhys, pool as names};
 use weir_format::{BlockPointer, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::{Clock, Nanos, Request};
-use weir_pool::activity::{PAUSED, PLACE};
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 use weir_pool::roots;
-use weir_pool::walk::{At, Claim, Position, Prove, Visit, Walk};
+use weir_pool::scan_status::{PAUSED, PLACE};
+use weir_pool::walk::{Claim, Position, Prove, Visit, VisitPosition, Walk};
 
 /// In the object set of a place: it is one of the walk over the snapshots that were taken meanwhile.
-const AGAIN: u64 = 1 << 63;
+const RESCAN_BIT: u64 = 1 << 63;
 const SCRUB: u64 = 1;
 const RUNNING: u64 = 1;
 const FINISHED: u64 = 2;
@@ -43,23 +43,23 @@ const CANCELED: u64 = 3;
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
 /// How far the walk goes between two looks at the world: each ends with a transaction group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ScanLimits {
     /// How long.
     pub time: Duration,
     /// How much, in allocated bytes.
     pub bytes: u64,
 }
 
-impl Default for Pace {
+impl Default for ScanLimits {
     fn default() -> Self {
-        Pace { time: Duration::from_secs(2), bytes: 1 << 30 }
+        ScanLimits { time: Duration::from_secs(2), bytes: 1 << 30 }
     }
 }
 
 /// Feature by which errors are kept by data set.
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// Most errors that one stretch writes down.
-const MOST_ERRORS: usize = 10_000;
+const MAX_ERRORS: usize = 10_000;
 
 /// A scrub, and how far it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,26 +97,26 @@ impl Progress {
 }
 
 /// A stretch of the walk.
-struct Stretch {
+struct ScanPass {
     clock: Clock,
     until: Nanos,
     most_bytes: u64,
     examined_bytes: u64,
-    errors: Vec<(At, Txg)>,
+    errors: Vec<(VisitPosition, Txg)>,
     error_count: u64,
 }
 
-impl Visit for Stretch {
-    fn block(&mut self, _at: &At, bp: &BlockPointer) -> bool {
+impl Visit for ScanPass {
+    fn block(&mut self, _at: &VisitPosition, bp: &BlockPointer) -> bool {
         self.examined_bytes += bp.asize_bytes();
         false
     }
 
-    fn claim(&mut self, _at: &At, _bp: &BlockPointer, _claim: Claim) {}
+    fn claim(&mut self, _at: &VisitPosition, _bp: &BlockPointer, _claim: Claim) {}
 
-    fn unreadable(&mut self, at: &At, bp: &BlockPointer, _error: &BlockError) {
+    fn unreadable(&mut self, at: &VisitPosition, bp: &BlockPointer, _error: &BlockError) {
         self.error_count += 1;
-        if self.errors.len() < MOST_ERRORS {
+        if self.errors.len() < MAX_ERRORS {
             self.errors.push((*at, bp.birth()));
         }
     }
@@ -132,7 +132,7 @@ impl Engine {
     /// # Errors
     /// What reading the MOS meets.
     pub async fn scrub(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
-        let _steady = self.steady.lock().await;
+        let _steady = self.mos_sync_lock.lock().await;
         self.scrub_now(rq).await
     }
 
@@ -152,7 +152,7 @@ impl Engine {
     /// # Errors
     /// [`PoolError::Refused`] while a resilver is recorded as running.
     pub async fn scrub_start(&self) -> Result<(), PoolError> {
-        self.sync_task(|syncing: &mut Syncing<'_>| Box::pin(syncing.start_scrub())).await
+        self.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.start_scrub())).await
     }
 
     /// Halts the scrub until somebody starts it again.
@@ -160,7 +160,7 @@ impl Engine {
     /// # Errors
     /// [`PoolError::Refused`] if there is none.
     pub async fn scrub_pause(&self) -> Result<(), PoolError> {
-        self.sync_task(|syncing: &mut Syncing<'_>| {
+        self.sync_task(|syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let mut progress = syncing.open_scrub().await?;
                 progress.scan.flags |= PAUSED;
@@ -177,7 +177,7 @@ impl Engine {
     /// # Errors
     /// [`PoolError::Refused`] if there is none.
     pub async fn scrub_stop(&self) -> Result<(), PoolError> {
-        self.sync_task(|syncing: &mut Syncing<'_>| {
+        self.sync_task(|syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let progress = syncing.open_scrub().await?;
                 syncing.end_scrub(progress, CANCELED).await
@@ -193,7 +193,7 @@ impl Engine {
     /// If the MOS cannot be read or written.
     pub async fn scrub_on(
         &self,
-        pace: &Pace,
+        pace: &ScanLimits,
         show: &mut (dyn FnMut(&Progress) -> bool + Send),
     ) -> Result<Option<Progress>, PoolError> {
         let rq = &Request::internal("scrub");
@@ -210,7 +210,7 @@ impl Engine {
         }
     }
 
-    async fn scrub_stretch(&self, rq: &Request, pace: &Pace, progress: Progress) -> Result<(), PoolError> {
+    async fn scrub_stretch(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
         let blocks = self.cache.blocks().clone();
         let began = self.machine.clock.now();
         let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
@@ -220,20 +220,20 @@ impl Engine {
         while next == Some(progress.place) {
             stretch = self.stretch(&pace);
             next = self.walk_stretch(rq, &progress, &mut stretch).await?;
-            pace = Pace { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
+            pace = ScanLimits { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
         }
         let spent_ns = self.machine.clock.now().ns_since(began);
         let repaired_bytes = repaired().saturating_sub(before);
         let done = Done { stretch, next, spent_ns, repaired_bytes };
-        self.sync_task(move |syncing: &mut Syncing<'_>| Box::pin(syncing.book_stretch(done))).await
+        self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
     }
 }
 
 impl Engine {
-    fn stretch(&self, pace: &Pace) -> Stretch {
+    fn stretch(&self, pace: &ScanLimits) -> ScanPass {
         let clock = self.machine.clock.clone();
         let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
-        Stretch { clock, until, most_bytes: pace.bytes, examined_bytes: 0, errors: Vec::new(), error_count: 0 }
+        ScanPass { clock, until, most_bytes: pace.bytes, examined_bytes: 0, errors: Vec::new(), error_count: 0 }
     }
 
     /// Walks on from where the scrub is. Gives where that ended, if early.
@@ -241,25 +241,25 @@ impl Engine {
         &self,
         rq: &Request,
         progress: &Progress,
-        stretch: &mut Stretch,
+        stretch: &mut ScanPass,
     ) -> Result<Option<Position>, PoolError> {
         let blocks = self.cache.blocks().clone();
         let _hold = blocks.hold();
         let mos = Mos { set: self.mos.clone() };
         let Position { objset: ObjsetId(place), .. } = progress.place;
-        let (again, from) = (place & AGAIN != 0, ObjsetId(place & !AGAIN));
+        let (again, from) = (place & RESCAN_BIT != 0, ObjsetId(place & !RESCAN_BIT));
         // Snapshots taken since: what they hold may have been before the place when they were.
         let start = progress.scan.max_txg;
         let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
         let (mut roots, late) = {
-            let _steady = self.steady.lock().await;
+            let _steady = self.mos_sync_lock.lock().await;
             let (late, _) = roots::datasets(rq, &mos, &late).await?;
             if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
         };
         roots.retain(|root| root.objset >= from);
         let walk = Walk { machine: self.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
         let next = walk.run_from(roots, Position { objset: from, ..progress.place }, stretch).await;
-        let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | AGAIN), ..p };
+        let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | RESCAN_BIT), ..p };
         let begin = (!late.is_empty()).then(|| marked(Position::default()));
         Ok(if again { next.map(marked) } else { next.or(begin) })
     }
@@ -267,13 +267,13 @@ impl Engine {
 
 /// What a stretch did.
 struct Done {
-    stretch: Stretch,
+    stretch: ScanPass,
     next: Option<Position>,
     spent_ns: u64,
     repaired_bytes: u64,
 }
 
-impl Syncing<'_> {
+impl TxgSync<'_> {
     async fn start_scrub(&mut self) -> Result<(), PoolError> {
         let refused = |what: &str| PoolError::Refused { what: what.to_owned() };
         let rq = self.change.rq;
@@ -326,7 +326,7 @@ impl Syncing<'_> {
     }
 
     /// Books a stretch, unless the scrub was ended meanwhile.
-    async fn book_stretch(&mut self, done: Done) -> Result<(), PoolError> {
+    async fn record_pass(&mut self, done: Done) -> Result<(), PoolError> {
         let Ok(mut progress) = self.open_scrub().await else { return Ok(()) };
         let Done { stretch, next, spent_ns, repaired_bytes } = done;
         let scan = &mut progress.scan;
@@ -378,7 +378,7 @@ impl Syncing<'_> {
     }
 
     /// Puts errors, each with the birth of its block, into the error log of that name in the MOS directory.
-    pub(crate) async fn log_errors(&mut self, name: &str, errors: &[(At, Txg)]) -> Result<(), PoolError> {
+    pub(crate) async fn log_errors(&mut self, name: &str, errors: &[(VisitPosition, Txg)]) -> Result<(), PoolError> {
         if errors.is_empty() {
             return Ok(());
         }

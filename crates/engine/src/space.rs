@@ -22,7 +22,7 @@ use weir_dmu::live::NewObject;
 use weir_dmu::space_map::{self, BLOCK_BYTES_NO_LOG, BLOCK_BYTES_WITH_LOG, Style};
 use weir_dmu::write_words;
 use weir_dmu::zap::{self, NewZap};
-use weir_dsl::change::{Change, ZAP_METADATA};
+use weir_dsl::sync_tasks::{DslSyncContext, ZAP_METADATA};
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceKind, SpaceSegment};
 use weir_format::{ObjectId, ObjectType, Txg};
@@ -37,7 +37,7 @@ const MAX_ARRAY_BLOCK_BYTES: u64 = 128 << 10;
 /// The feature that space maps count their free segments by size.
 const HISTOGRAM: &str = "spacemap_histogram";
 /// The feature that long segments take entries of two words.
-const TWO_WORDS: &str = "spacemap_v2";
+const SPACEMAP_V2: &str = "spacemap_v2";
 
 /// The maps of one top-level vdev.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ const ENTRY_BYTES: u64 = 16;
 /// How logs are written.
 const LOG_STYLE: Style = Style { shift: LOG_SHIFT, two_words: true, pass: 1 };
 /// Bytes of the blocks of an array of *since*.
-const SINCE_BLOCK_BYTES: u32 = 128 << 10;
+const LOG_INCARNATION_BLOCK_BYTES: u32 = 128 << 10;
 /// Arrays of 64-bit metadata (`DMU_OTN_UINT64_METADATA`).
 const UINT64_METADATA: ObjectType = ObjectType(0xc3);
 
@@ -138,7 +138,7 @@ impl SpaceMaps {
     }
 
     /// Makes the array of a new top-level vdev, and gives its object.
-    pub async fn add_top(&mut self, change: &mut Change<'_>, top: &VdevConfig) -> Result<ObjectId, PoolError> {
+    pub async fn add_top(&mut self, change: &mut DslSyncContext<'_>, top: &VdevConfig) -> Result<ObjectId, PoolError> {
         let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0);
         let block_bytes = (count * 8).next_power_of_two().clamp(512, MAX_ARRAY_BLOCK_BYTES) as u32;
         let new = NewObject::new(ObjectType::OBJECT_ARRAY, block_bytes);
@@ -163,14 +163,14 @@ impl SpaceMaps {
     /// due (or `all`) are brought up to date with what was before it, and logs that nobody needs any more go.
     pub async fn begin(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut DslSyncContext<'_>,
         blocks: &Blocks,
         early: &[SpaceChange],
         all: bool,
     ) -> Result<(), PoolError> {
         self.touched.clear();
         self.current = None;
-        if !change.is_enabled(FEATURE).await? || !change.is_active(TWO_WORDS).await? {
+        if !change.is_enabled(FEATURE).await? || !change.is_active(SPACEMAP_V2).await? {
             return Ok(());
         }
         let (txg, zap) = (change.txg(), self.log_zap(change).await?);
@@ -201,11 +201,11 @@ impl SpaceMaps {
     }
 
     /// The ZAP of the logs; made if there is none.
-    async fn log_zap(&mut self, change: &mut Change<'_>) -> Result<ObjectId, PoolError> {
+    async fn log_zap(&mut self, change: &mut DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
         if let Some(zap) = self.log.zap {
             return Ok(zap);
         }
-        let Change { rq, mos, tx, .. } = &*change;
+        let DslSyncContext { rq, mos, tx, .. } = &*change;
         let zap = zap::create(rq, mos, tx, &NewZap::new(ZAP_METADATA)).await?;
         zap::put_word(rq, mos, tx, ObjectId(names::DIRECTORY_OBJECT), names::LOG_SPACEMAP, zap.0).await?;
         change.count_feature(FEATURE, 1).await?;
@@ -216,7 +216,7 @@ impl SpaceMaps {
     /// Brings a metaslab's map up to date with what was before this group, whose changes so far are `early`.
     async fn flush(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut DslSyncContext<'_>,
         blocks: &Blocks,
         id: MetaslabId,
         early: &[SpaceChange],
@@ -244,13 +244,13 @@ impl SpaceMaps {
     }
 
     /// Writes down from which group on logs count for a metaslab.
-    async fn write_since(&mut self, change: &mut Change<'_>, id: MetaslabId) -> Result<(), PoolError> {
+    async fn write_since(&mut self, change: &mut DslSyncContext<'_>, id: MetaslabId) -> Result<(), PoolError> {
         let (Some(maps), Some(metaslab)) = (self.tops.get(&id.0), self.log.metaslabs.get(&id)) else { return Ok(()) };
-        let Change { rq, mos, tx, .. } = &*change;
+        let DslSyncContext { rq, mos, tx, .. } = &*change;
         let array = match self.log.arrays.get(&id.0) {
             Some(array) => *array,
             None => {
-                let array = mos.create(rq, tx, &NewObject::new(UINT64_METADATA, SINCE_BLOCK_BYTES)).await?;
+                let array = mos.create(rq, tx, &NewObject::new(UINT64_METADATA, LOG_INCARNATION_BLOCK_BYTES)).await?;
                 zap::put_word(rq, mos, tx, maps.zap, UNFLUSHED, array.0).await?;
                 self.log.arrays.insert(id.0, array);
                 array
@@ -263,13 +263,13 @@ impl SpaceMaps {
     /// that needs.
     async fn write_map(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut DslSyncContext<'_>,
         blocks: &Blocks,
         id: MetaslabId,
         segments: &[SpaceSegment],
         allocated: &Segments,
     ) -> Result<(), PoolError> {
-        let two_words = change.is_active(TWO_WORDS).await?;
+        let two_words = change.is_active(SPACEMAP_V2).await?;
         let map = self.ensure(change, id).await?;
         let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
         let style = Style { shift: maps.ashift, two_words, pass: 1 };
@@ -287,7 +287,7 @@ impl SpaceMaps {
     /// Writes down what was taken and given back, in the order given. Maps that are missing are made.
     pub async fn append(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut DslSyncContext<'_>,
         blocks: &Blocks,
         changes: &[SpaceChange],
     ) -> Result<(), PoolError> {
@@ -299,7 +299,7 @@ impl SpaceMaps {
 
     async fn append_to_log(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut DslSyncContext<'_>,
         blocks: &Blocks,
         log: ObjectId,
         changes: &[SpaceChange],
@@ -327,7 +327,12 @@ impl SpaceMaps {
     }
 
     /// Brings the histogram in the header of a metaslab's map up to date, and leaves the map as it is.
-    async fn set_histogram(&self, change: &Change<'_>, blocks: &Blocks, id: MetaslabId) -> Result<(), PoolError> {
+    async fn set_histogram(
+        &self,
+        change: &DslSyncContext<'_>,
+        blocks: &Blocks,
+        id: MetaslabId,
+    ) -> Result<(), PoolError> {
         let (Some(map), Some(maps)) = (self.map_of(id), self.tops.get(&id.0)) else { return Ok(()) };
         let histogram = maps.histogram(blocks, id, change.txg());
         let style = Style { shift: maps.ashift, two_words: true, pass: 1 };
@@ -336,7 +341,7 @@ impl SpaceMaps {
 
     async fn append_to_maps(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut DslSyncContext<'_>,
         blocks: &Blocks,
         changes: &[SpaceChange],
     ) -> Result<(), PoolError> {
@@ -347,7 +352,7 @@ impl SpaceMaps {
                 self.write_map(change, blocks, id, &segments, &told(blocks, id)).await?;
                 continue;
             }
-            let style = Style { shift: maps.ashift, two_words: change.is_active(TWO_WORDS).await?, pass: 1 };
+            let style = Style { shift: maps.ashift, two_words: change.is_active(SPACEMAP_V2).await?, pass: 1 };
             let histogram = maps.histogram(blocks, id, change.txg());
             let map = self.ensure(change, id).await?;
             space_map::append(change.rq, &change.mos, change.tx, map, style, &segments, Some(&histogram)).await?;
@@ -356,7 +361,7 @@ impl SpaceMaps {
     }
 
     /// The map of a metaslab; made if there is none.
-    async fn ensure(&mut self, change: &mut Change<'_>, id: MetaslabId) -> Result<ObjectId, PoolError> {
+    async fn ensure(&mut self, change: &mut DslSyncContext<'_>, id: MetaslabId) -> Result<ObjectId, PoolError> {
         if let Some(map) = self.map_of(id) {
             return Ok(map);
         }
@@ -374,7 +379,7 @@ impl SpaceMaps {
 
 /// Makes an empty space map in the MOS: with a histogram, which the feature then counts, if the feature is enabled
 /// (`space_map_alloc`).
-pub(crate) async fn create_map(change: &mut Change<'_>, block_bytes: u32) -> Result<ObjectId, PoolError> {
+pub(crate) async fn create_map(change: &mut DslSyncContext<'_>, block_bytes: u32) -> Result<ObjectId, PoolError> {
     let with_histogram = change.is_enabled(HISTOGRAM).await?;
     let map = space_map::create(change.rq, &change.mos, change.tx, block_bytes, with_histogram).await?;
     if with_histogram {
@@ -384,7 +389,7 @@ pub(crate) async fn create_map(change: &mut Change<'_>, block_bytes: u32) -> Res
 }
 
 /// Removes a space map from the MOS; the feature counts its histogram no more, if it has one (`space_map_free_obj`).
-async fn remove_map(change: &mut Change<'_>, map: ObjectId) -> Result<(), PoolError> {
+async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<(), PoolError> {
     let header = space_map::header(change.rq, &change.mos, map).await?;
     change.mos.remove(change.rq, change.tx, map).await?;
     if header.histogram.is_some() && change.is_enabled(HISTOGRAM).await? {
@@ -396,7 +401,7 @@ async fn remove_map(change: &mut Change<'_>, map: ObjectId) -> Result<(), PoolEr
 /// What is allocated in a metaslab according to all changes that were told so far.
 fn told(blocks: &Blocks, (vdev, metaslab): MetaslabId) -> Segments {
     let mut out = Segments::default();
-    for range in blocks.told_segments(vdev, metaslab) {
+    for range in blocks.allocated_as_synced(vdev, metaslab) {
         out.add(range);
     }
     out

@@ -10,12 +10,12 @@
 //! ```
 //!
 //! Everything here is done by one task, the syncer. What fails before 6 leaves the pool on the disks as it was; the
-//! group, and all after it, then do not happen ([`weir_dmu::txg::TxGroups::fail`]).
+//! group, and all after it, then do not happen ([`weir_dmu::txg::TxgTracker::fail`]).
 
 use super::Engine;
-use super::aside::AsideMaps;
 use super::autotrim::AutoTrim;
-use super::clones::Clones;
+use super::brt::BlockRefTable;
+use super::checkpoint_obsolete_maps::CheckpointAndObsoleteMaps;
 use super::config::Config;
 use super::dtls::LeafDtls;
 use super::labels::{self, Leaf};
@@ -27,9 +27,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::{BlockError, SpaceChange};
 use weir_dmu::mos_plan::{MosDelta, MosPlan, MosRoot};
 use weir_dmu::txg::Tx;
-use weir_dmu::{ObjectError, ObjectSet, Place};
-use weir_dsl::change::space::Delta;
-use weir_dsl::change::{Change, Limits, PoolContext, SyncedSet};
+use weir_dmu::{ErrorLocation, ObjectError, ObjectSet};
+use weir_dsl::sync_tasks::space::Delta;
+use weir_dsl::sync_tasks::{DslSyncContext, Limits, PoolContext, SyncedSet};
 use weir_format::uberblock::Mmp;
 use weir_format::{BlockPointer, Endian, NvList, ObjectId, ObjsetKind, Txg, Uberblock};
 use weir_machine::{Priority, Request};
@@ -39,19 +39,19 @@ use weir_pool::error::PoolError;
 
 /// Rounds of planning after which something must be wrong: each either adds blocks or enlarges places, and there are
 /// only so many.
-const MAX_ROUNDS: u32 = 1000;
+const MAX_MOS_PASSES: u32 = 1000;
 /// Blocks of destroyed datasets that are freed before the time is looked at.
-const FREED_AT_ONCE: u64 = 4096;
+const FREES_PER_BATCH: u64 = 4096;
 /// So long a group may free them although somebody waits for it (`zfs_free_min_time_ms`), and if nobody does.
-const FREEING_TIME: Duration = Duration::from_secs(1);
-const FREEING_TIME_ALONE: Duration = Duration::from_millis(2500);
+const FREE_TIME_WHEN_BUSY: Duration = Duration::from_secs(1);
+const FREE_TIME_WHEN_IDLE: Duration = Duration::from_millis(2500);
 /// What the history calls it when a snapshot goes, whose blocks may then be the next one's.
 const DESTROY: &str = "destroy";
 /// Bytes of a block of the configuration's object.
 pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
 
 /// What the syncer owns.
-pub struct Core {
+pub struct SyncerState {
     /// The configuration.
     pub config: Config,
     /// The configuration goes into the MOS and the labels with the next group.
@@ -67,9 +67,9 @@ pub struct Core {
     /// What changes of data sets need to know.
     pub context: PoolContext,
     /// Blocks that several files share.
-    pub clones: Clones,
+    pub clones: BlockRefTable,
     /// What is freed, but not given back.
-    pub aside: AsideMaps,
+    pub aside: CheckpointAndObsoleteMaps,
     /// The txgs that devices lack.
     pub dtls: LeafDtls,
     /// The group in which the scrub began that runs, if it began since the pool was opened, and no block may have moved since
@@ -92,11 +92,11 @@ pub struct Core {
 }
 
 /// The syncing context of one group: what sync tasks get.
-pub struct Syncing<'b> {
+pub struct TxgSync<'b> {
     /// Changes of data sets, directories and the MOS's named objects.
-    pub change: Change<'b>,
+    pub change: DslSyncContext<'b>,
     /// What the syncer owns.
-    pub core: &'b mut Core,
+    pub core: &'b mut SyncerState,
     /// The pool.
     pub engine: &'b Engine,
     /// Sets that a task made.
@@ -104,27 +104,31 @@ pub struct Syncing<'b> {
 }
 
 /// Syncs a group. Gives what is to be told to those who asked for its sync tasks.
-pub(crate) async fn sync(engine: &Engine, core: &mut Core, txg: Txg) -> (Result<(), PoolError>, VecDeque<Answer>) {
+pub(crate) async fn sync(
+    engine: &Engine,
+    core: &mut SyncerState,
+    txg: Txg,
+) -> (Result<(), PoolError>, VecDeque<Answer>) {
     // What clients wait for, the intent log, overtakes it in the devices' queues.
     let rq = Request::internal("sync").with_priority(Priority::Async);
-    let _steady = engine.steady.lock().await;
+    let _steady = engine.mos_sync_lock.lock().await;
     let tx = Tx::of_syncing(txg);
     let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     core.context.capacity_bytes = engine.gate.space().capacity_bytes();
-    let mut change = Change::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
+    let mut change = DslSyncContext::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
     // Who begins to read one waits for this group.
     change.reading = engine.reading.asked(txg);
-    let mut syncing = Syncing { change, core, engine, made: Vec::new() };
+    let mut syncing = TxgSync { change, core, engine, made: Vec::new() };
     let mut answers = VecDeque::new();
     (syncing.run(&mut answers, now_s).await, answers)
 }
 
 /// Whether what was read is not what it should be.
 fn is_bad(error: &BlockError) -> bool {
-    matches!(error, BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::Forged { .. })
+    matches!(error, BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::InvalidPointer { .. })
 }
 
-impl Syncing<'_> {
+impl TxgSync<'_> {
     fn txg(&self) -> Txg {
         self.change.txg()
     }
@@ -150,7 +154,7 @@ impl Syncing<'_> {
         self.sync_dedup().await?;
         self.core.clones.write(&mut self.change).await?;
         let saved_bytes = self.core.clones.saved_bytes().saturating_add(self.engine.gate.dedup.saved_bytes());
-        self.engine.gate.set_saved(saved_bytes);
+        self.engine.gate.set_dedup_saved_bytes(saved_bytes);
         self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
         self.write_aside().await?;
         let early = self.engine.cache.blocks().take_changes(self.txg());
@@ -243,7 +247,7 @@ impl Syncing<'_> {
         let (mut left, mut any) = (self.core.freed_per_group, false);
         self.core.frees_on = false;
         while left > 0 {
-            let freed = self.change.free_in_background(left.min(FREED_AT_ONCE)).await?;
+            let freed = self.change.free_in_background(left.min(FREES_PER_BATCH)).await?;
             // What dedup tables and shared blocks cost is a part of the time.
             self.free_all().await?;
             left = left.saturating_sub(freed.blocks);
@@ -256,8 +260,8 @@ impl Syncing<'_> {
                 self.core.stuck = freed.stuck;
             }
             let spent = clock.now().since(began);
-            let hurry = spent > FREEING_TIME && self.engine.groups().is_wanted();
-            if !freed.more || freed.blocks == 0 || hurry || spent > FREEING_TIME_ALONE {
+            let hurry = spent > FREE_TIME_WHEN_BUSY && self.engine.txgs().is_wanted();
+            if !freed.more || freed.blocks == 0 || hurry || spent > FREE_TIME_WHEN_IDLE {
                 break;
             }
         }
@@ -282,7 +286,7 @@ impl Syncing<'_> {
             if self.core.clones.release(&self.change, pointer, dsize_bytes).await? {
                 continue;
             }
-            let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+            let place = ErrorLocation { objset: self.engine.mos.id(), ..ErrorLocation::default() };
             match blocks.free(self.change.rq, pointer, txg).await {
                 // Where its pieces are nobody knows any more. They stay taken: no reason to stop the pool.
                 Err(error) if pointer.is_gang() && is_bad(&error) => tracing::warn!("space is lost: {error}"),
@@ -305,9 +309,9 @@ impl Syncing<'_> {
 
     /// Writes down what was freed and is not given back to metaslabs; false if that is nothing.
     async fn write_aside(&mut self) -> Result<bool, PoolError> {
-        let freed = self.engine.cache.blocks().take_aside();
+        let freed = self.engine.cache.blocks().drain_non_metaslab_frees();
         let any = self.core.aside.append(&mut self.change, freed).await?;
-        self.engine.gate.set_kept(self.core.aside.kept_bytes);
+        self.engine.gate.set_checkpoint_bytes(self.core.aside.kept_bytes);
         Ok(any)
     }
 
@@ -342,7 +346,7 @@ impl Syncing<'_> {
         let mut bytes = list.encode_xdr();
         let len = bytes.len() as u64;
         bytes.resize(bytes.len().next_multiple_of(CONFIG_BLOCK_BYTES), 0);
-        let Change { rq, mos, tx, .. } = &self.change;
+        let DslSyncContext { rq, mos, tx, .. } = &self.change;
         mos.write(rq, tx, id, 0, &bytes).await?;
         let kind = weir_format::ObjectType::PACKED_NVLIST_SIZE;
         mos.set_bonus(rq, tx, id, kind, &len.to_le_bytes()).await?;
@@ -361,7 +365,7 @@ impl Syncing<'_> {
         self.core.maps.begin(&mut self.change, &blocks, &changes, exported).await?;
         self.core.maps.append(&mut self.change, &blocks, &changes).await?;
         let mut booked = MosDelta::default();
-        for _ in 0..MAX_ROUNDS {
+        for _ in 0..MAX_MOS_PASSES {
             let mut settled = !plan.extend(self.change.rq).await?;
             settled &= !self.write_aside().await?;
             let changes = blocks.take_changes(txg);
@@ -374,7 +378,7 @@ impl Syncing<'_> {
                 return Ok(Some((plan, root)));
             }
         }
-        let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+        let place = ErrorLocation { objset: self.engine.mos.id(), ..ErrorLocation::default() };
         Err(ObjectError::Corrupt { place, why: "the plan of the MOS does not settle" }.into())
     }
 
@@ -407,7 +411,7 @@ impl Syncing<'_> {
             checkpoint_txg: Txg(0),
             reflow: core.uberblock.reflow,
         };
-        let place = Place { objset: self.engine.mos.id(), ..Place::default() };
+        let place = ErrorLocation { objset: self.engine.mos.id(), ..ErrorLocation::default() };
         let blocks = self.engine.cache.blocks();
         blocks.flush().await.map_err(|error| ObjectError::Block { place, error })?;
         if core.ended {
@@ -438,7 +442,7 @@ impl Syncing<'_> {
 
     /// Passes the result of a task on of which half is worse than nothing: if it failed, its group does not happen, nor any
     /// after it, though nothing was changed yet.
-    pub(crate) fn or_give_up<T>(&mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
+    pub(crate) fn fail_txg_on_error<T>(&mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
         self.core.given_up = done.as_ref().err().map(ToString::to_string);
         done
     }

@@ -9,12 +9,12 @@
 //! A task belongs to the group that was open when it was asked for, or a later one: what was changed before it is asked
 //! for is in that group at the latest. In an earlier one, a snapshot would lack what its owner had already written.
 
-use super::syncing::Syncing;
+use super::syncing::TxgSync;
 use futures_channel::oneshot;
 use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weir_dsl::change::ChangeError;
+use weir_dsl::sync_tasks::DslError;
 use weir_format::Txg;
 use weir_pool::error::PoolError;
 
@@ -23,23 +23,23 @@ pub(crate) type Answer = Box<dyn FnOnce(Result<(), PoolError>) + Send>;
 /// A task: does its work, and leaves what is to be told when it is stable (`None` if it was told already). An error ends the
 /// group.
 pub(crate) type Job = Box<
-    dyn for<'a, 'b> FnOnce(&'a mut Syncing<'b>) -> BoxFuture<'a, Result<Option<Answer>, PoolError>> + Send + 'static,
+    dyn for<'a, 'b> FnOnce(&'a mut TxgSync<'b>) -> BoxFuture<'a, Result<Option<Answer>, PoolError>> + Send + 'static,
 >;
 
 /// What a task's own function is: check, then change.
 pub trait Task<T>:
-    for<'a, 'b> FnOnce(&'a mut Syncing<'b>) -> BoxFuture<'a, Result<T, PoolError>> + Send + 'static
+    for<'a, 'b> FnOnce(&'a mut TxgSync<'b>) -> BoxFuture<'a, Result<T, PoolError>> + Send + 'static
 {
 }
 
 impl<T, F> Task<T> for F where
-    F: for<'a, 'b> FnOnce(&'a mut Syncing<'b>) -> BoxFuture<'a, Result<T, PoolError>> + Send + 'static
+    F: for<'a, 'b> FnOnce(&'a mut TxgSync<'b>) -> BoxFuture<'a, Result<T, PoolError>> + Send + 'static
 {
 }
 
 /// Whether the pool's own structures could not be read or changed, as opposed to a refusal.
 fn is_fault(error: &PoolError) -> bool {
-    matches!(error, PoolError::Object(_) | PoolError::Change(ChangeError::Object(_)))
+    matches!(error, PoolError::Object(_) | PoolError::Dsl(DslError::Object(_)))
 }
 
 /// Tasks that wait for the open group to close.
@@ -116,7 +116,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn nothing<'a>(_: &'a mut Syncing<'_>) -> BoxFuture<'a, Result<(), PoolError>> {
+    fn nothing<'a>(_: &'a mut TxgSync<'_>) -> BoxFuture<'a, Result<(), PoolError>> {
         Box::pin(async { Ok(()) })
     }
 

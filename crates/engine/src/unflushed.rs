@@ -8,11 +8,11 @@
 
 use super::Engine;
 use super::datasets::policy_for;
-use super::syncing::Syncing;
+use super::syncing::TxgSync;
 use std::sync::Arc;
 use weir_blocks::{BlockError, ReadOptions};
-use weir_dmu::live::{Gate, Policy};
-use weir_dmu::{ObjectError, ObjectSet, Opening, Place};
+use weir_dmu::live::{Policy, TxAdmission};
+use weir_dmu::{ErrorLocation, ObjectError, ObjectSet, Opening};
 use weir_dsl::bpobj;
 use weir_format::Txg;
 use weir_format::dsl::pool as names;
@@ -22,7 +22,7 @@ use weir_zil::{Claim, claim};
 
 /// Does what was left to do, and has the configuration written. With `without_logs`, what intent logs on missing devices
 /// hold is given up.
-pub(super) async fn first_group(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(), PoolError> {
+pub(super) async fn first_txg_after_import(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(), PoolError> {
     syncing.core.config_dirty = true;
     // Before anything is allocated: what these logs lead to may look free.
     claim_logs(syncing, without_logs).await?;
@@ -32,7 +32,7 @@ pub(super) async fn first_group(syncing: &mut Syncing<'_>, without_logs: bool) -
 }
 
 /// Clones' lists of their own blocks are not kept up here: they go, and a clone that is destroyed is walked through.
-async fn drop_livelists(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+async fn drop_livelists(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
     let dsl = syncing.engine.dsl_now(syncing.change.rq).await?;
     for dir in dsl.dirs() {
         syncing.change.drop_livelist(dir.id).await?;
@@ -41,7 +41,7 @@ async fn drop_livelists(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
 }
 
 /// Claims the intent logs that the last writer left behind.
-async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(), PoolError> {
+async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(), PoolError> {
     let (rq, txg, engine) = (syncing.change.rq, syncing.change.txg(), syncing.engine);
     // What was allocated from here on, the space maps do not know.
     let unknown = Txg(syncing.core.uberblock.txg.0 + 1);
@@ -85,10 +85,10 @@ async fn claim_logs(syncing: &mut Syncing<'_>, without_logs: bool) -> Result<(),
         // Whoever else has these blocks may give them up before the log is replayed.
         syncing.add_clones(&claim.clones).await?;
         for pointer in &claim.blocks {
-            let place = Place { objset: head.objset(), ..Place::default() };
+            let place = ErrorLocation { objset: head.objset(), ..ErrorLocation::default() };
             blocks.claim(rq, pointer, txg).await.map_err(|error| ObjectError::Block { place, error })?;
         }
-        let gate: Arc<dyn Gate> = engine.gate.clone();
+        let gate: Arc<dyn TxAdmission> = engine.gate.clone();
         let live = ObjectSet::open_live(rq, engine.cache.clone(), pointer, opening(), gate, Policy::usual()).await?;
         live.set_policy(policy_for(live.kind(), Policy::usual()));
         live.set_zil_header(claim.header);
@@ -113,7 +113,7 @@ fn kept(engine: &Engine, dataset: &str, error: &ObjectError) -> PoolError {
     PoolError::Refused { what }
 }
 
-async fn free_deferred(syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+async fn free_deferred(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
     let mos = Mos { set: syncing.engine.mos.clone() };
     let (rq, tx) = (syncing.change.rq, syncing.change.tx);
     let Some(list) = mos.named(rq, names::SYNC_BPOBJ).await? else { return Ok(()) };

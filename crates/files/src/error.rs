@@ -205,7 +205,7 @@ impl FileError {
             ObjectError::Block { place, .. }
             | ObjectError::Decode { place, .. }
             | ObjectError::Corrupt { place, .. }
-                if place.object == object && place.level == 0 && place.block != weir_dmu::Place::SPILL =>
+                if place.object == object && place.level == 0 && place.block != weir_dmu::ErrorLocation::SPILL =>
             {
                 place.block.saturating_mul(block_bytes)
             }

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use weir_dmu::sa::SaTable;
 use weir_dmu::zap::{Match, Zap};
 use weir_dmu::{Object, ObjectSet};
-use weir_dsl::{Counted, Who};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::zap::NormFlags;
 use weir_format::znode::{DirEntry as StoredEntry, master};
 use weir_format::{ObjectId, ObjectType, ObjsetKind};
@@ -494,15 +494,15 @@ impl FileSystem {
         let Attributes { flags, project, .. } = self.attributes(rq, object).await?;
         let heir = project.filter(|project| *project != 0 && flags.has(FileFlags::PROJINHERIT));
         let Some(project) = heir.filter(|_| self.objects.counts_projects()) else { return Ok(usage) };
-        for what in Counted::ALL {
+        for what in QuotaKind::ALL {
             let failed = |e| FileError::at(e, ObjectId(master::OBJECT), 0);
-            let limit = self.objects.limit_of(rq, Who::Project, what, project).await.map_err(failed)?;
+            let limit = self.objects.limit_of(rq, QuotaPrincipal::Project, what, project).await.map_err(failed)?;
             let Some(limit) = limit else { continue };
-            let used = self.objects.used_by(rq, Who::Project, what, project).await.map_err(failed)?;
+            let used = self.objects.used_by(rq, QuotaPrincipal::Project, what, project).await.map_err(failed)?;
             let left = limit.saturating_sub(used);
             match what {
-                Counted::Bytes => (usage.referenced_bytes, usage.available_bytes) = (limit - left, left),
-                Counted::Objects => (usage.objects_used, usage.objects_available) = (limit - left, left),
+                QuotaKind::Bytes => (usage.referenced_bytes, usage.available_bytes) = (limit - left, left),
+                QuotaKind::Objects => (usage.objects_used, usage.objects_available) = (limit - left, left),
             }
         }
         Ok(usage)

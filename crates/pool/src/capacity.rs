@@ -95,7 +95,7 @@ pub fn slop(normal: u64, embedded_log: u64) -> u64 {
 }
 
 /// Reckons up a pool.
-pub async fn reckon(rq: &Request, mos: &Mos, tree: &VdevConfig, space: &Space) -> Result<Capacity, ObjectError> {
+pub async fn compute_space(rq: &Request, mos: &Mos, tree: &VdevConfig, space: &Space) -> Result<Capacity, ObjectError> {
     let mut out = Capacity::default();
     let (mut normal, mut others, mut embedded) = (0u64, 0u64, 0u64);
     for (top, v) in tree.children.iter().zip(&space.vdevs).filter(|(_, v)| v.concrete) {

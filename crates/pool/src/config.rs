@@ -31,7 +31,7 @@ pub enum VdevKind {
         parity: u8,
         data: u8,
         spares: u8,
-        groups: u32,
+        txgs: u32,
     },
     /// A distributed spare of a dRAID vdev.
     DraidSpare,
@@ -180,7 +180,7 @@ impl VdevConfig {
                 parity: parity()?,
                 data: small("draid_ndata")?,
                 spares: small("draid_nspares")?,
-                groups: u32::try_from(number("draid_ngroups")).unwrap_or(0),
+                txgs: u32::try_from(number("draid_ngroups")).unwrap_or(0),
             },
             "dspare" => VdevKind::DraidSpare,
             "indirect" => VdevKind::Indirect,

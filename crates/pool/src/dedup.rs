@@ -9,7 +9,7 @@
 use crate::capacity::deflate;
 use crate::config::VdevConfig;
 use crate::mos::Mos;
-use weir_dmu::{ObjectError, Place, Trail, tables, zap};
+use weir_dmu::{CycleGuard, ErrorLocation, ObjectError, ddt_brt_reader, zap};
 use weir_format::brt::{self, BrtVdev};
 use weir_format::dsl::pool as names;
 use weir_format::{Dva, ObjectId};
@@ -72,7 +72,7 @@ pub async fn shared(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Shar
     for top in tops {
         let Some(id) = mos.named(rq, &brt::table_name(top.id)).await? else { continue };
         let object = mos.set.object(rq, id).await?;
-        let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+        let place = ErrorLocation { objset: mos.set.id(), object: id, level: 0, block: 0 };
         let table = BrtVdev::decode(object.dnode.bonus(), object.dnode.endian);
         let table = table.map_err(|error| ObjectError::Decode { place, error })?;
         out.cloned = out.cloned.saturating_add(table.used_bytes);
@@ -89,7 +89,7 @@ async fn tables(
     tops: &[VdevConfig],
     out: &mut Shared,
 ) -> Result<(), ObjectError> {
-    let (mut to_read, mut trail) = (vec![directory], Trail::default());
+    let (mut to_read, mut trail) = (vec![directory], CycleGuard::default());
     while let Some(id) = to_read.pop() {
         trail.step(&mos.set, id)?;
         for (name, object) in mos.numbers(rq, id).await? {
@@ -114,7 +114,7 @@ async fn tables(
 
 /// Counts the entries of one log; the newest of a block counts.
 async fn log(rq: &Request, mos: &Mos, id: ObjectId, tops: &[VdevConfig], out: &mut Shared) -> Result<(), ObjectError> {
-    let (_, live) = tables::dedup_log(rq, &mos.set, id).await?;
+    let (_, live) = ddt_brt_reader::dedup_log(rq, &mos.set, id).await?;
     for value in live.values().flat_map(|e| &e.value).filter(|v| v.birth.0 != 0) {
         let bytes = value.dvas().map(|dva| deflated(&dva, tops)).fold(0, u64::saturating_add);
         out.dedup = out.dedup.saturating_add(bytes);

@@ -15,11 +15,11 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (`vdev_dtl_load`, `vdev_dtl_reassess`, `vdev_dtl_required`).
 
-use crate::allocated::each_segment;
 use crate::config::{VdevConfig, VdevKind};
 use crate::mos::Mos;
 use crate::ranges::Ranges;
 use crate::scan::Device;
+use crate::space_map_loader::each_segment;
 use std::collections::BTreeMap;
 use weir_blocks::Dtl;
 use weir_dmu::ObjectError;

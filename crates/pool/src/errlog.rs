@@ -24,9 +24,9 @@ use weir_machine::Request;
 /// The feature by which the log is kept by dataset.
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 /// Deepest path that is climbed.
-const DEEPEST: usize = 4096;
+const MAX_DEPTH: usize = 4096;
 /// Entries of a directory that are read at once.
-const AT_ONCE: usize = 1024;
+const MAX_CONCURRENT_READS: usize = 1024;
 
 /// The permanent errors of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub async fn path_of(rq: &Request, files: &FileSystem, object: ObjectId) -> Opti
     let (mut at, mut parts) = (object, Vec::new());
     while at != files.root() {
         let parent = files.parent(rq, at).await.ok()?;
-        if parts.len() >= DEEPEST || parent == at {
+        if parts.len() >= MAX_DEPTH || parent == at {
             return None;
         }
         parts.push(name_in(rq, files, parent, at).await?);
@@ -133,7 +133,7 @@ pub async fn path_of(rq: &Request, files: &FileSystem, object: ObjectId) -> Opti
 async fn name_in(rq: &Request, files: &FileSystem, dir: ObjectId, object: ObjectId) -> Option<String> {
     let mut cookie = 0;
     loop {
-        let entries = files.read_dir(rq, dir, cookie, AT_ONCE).await.ok()?;
+        let entries = files.read_dir(rq, dir, cookie, MAX_CONCURRENT_READS).await.ok()?;
         let found = entries.iter().find(|e| e.object == object);
         if let Some(found) = found {
             return Some(String::from_utf8_lossy(&found.name).into_owned());

@@ -97,7 +97,7 @@ pub enum PoolError {
     Object(#[from] weir_dmu::ObjectError),
     /// A change of a dataset was refused, or did not go through.
     #[error("{0}")]
-    Change(#[from] weir_dsl::change::ChangeError),
+    Dsl(#[from] weir_dsl::sync_tasks::DslError),
     /// A file system cannot be opened.
     #[error("{name}: {source}")]
     File {

@@ -6,7 +6,7 @@ use crate::config::{VdevConfig, VdevKind};
 use crate::mos::Mos;
 use std::sync::Arc;
 use weir_blocks::Tree;
-use weir_dmu::{ObjectError, Place};
+use weir_dmu::{ErrorLocation, ObjectError};
 use weir_format::indirect::{MappingEntry, MappingHeader};
 use weir_format::{Cursor, ObjectId};
 use weir_machine::Request;
@@ -14,7 +14,7 @@ use weir_machine::Request;
 /// Reads the mapping of one removed vdev, in the order of its source offsets.
 pub async fn mapping(rq: &Request, mos: &Mos, id: ObjectId) -> Result<(MappingHeader, Vec<MappingEntry>), ObjectError> {
     let object = mos.set.object(rq, id).await?;
-    let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+    let place = ErrorLocation { objset: mos.set.id(), object: id, level: 0, block: 0 };
     let decode = |error| ObjectError::Decode { place, error };
     let header = MappingHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(decode)?;
     let len = header.entries.saturating_mul(MappingEntry::SIZE as u64).min(object.span_bytes());

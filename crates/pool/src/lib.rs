@@ -7,19 +7,17 @@
 //!
 //! [`Pool`] only reads: its disks are opened [`weir_machine::Access::ReadOnly`]. The engine that writes is `weir-engine`.
 
-pub mod activity;
-pub mod allocated;
 pub mod assemble;
+pub mod aux_devices;
+pub mod block_stats;
 pub mod capacity;
 pub mod config;
-pub mod counts;
 pub mod datasets;
 pub mod dedup;
 pub mod diff;
 pub mod dtls;
 pub mod errlog;
 pub mod error;
-pub mod extras;
 pub mod features;
 pub mod gpt;
 pub mod indirect;
@@ -31,12 +29,14 @@ pub mod properties;
 pub mod ranges;
 pub mod roots;
 pub mod scan;
+pub mod scan_status;
 pub mod sizes;
 pub mod space;
 pub mod space_log;
-pub mod spec;
+pub mod space_map_loader;
 pub mod status;
 pub mod uberblocks;
+pub mod vdev_builder;
 pub mod verify;
 pub mod walk;
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dmu::{Object, ObjectError, ObjectSet, Place, zap};
+use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, zap};
 use weir_format::dsl::pool as names;
 use weir_format::{Cursor, NvList, ObjectId};
 use weir_machine::Request;
@@ -45,7 +45,7 @@ impl Mos {
 
     /// The object's first `len` bytes.
     pub async fn bytes(&self, rq: &Request, object: &Arc<Object>, len: u64) -> Result<Bytes, ObjectError> {
-        let place = Place { objset: self.set.id(), object: object.id, level: 0, block: 0 };
+        let place = ErrorLocation { objset: self.set.id(), object: object.id, level: 0, block: 0 };
         if len > MAX_WHOLE_BYTES {
             return Err(ObjectError::Corrupt { place, why: "longer than an object of its kind can be" });
         }
@@ -90,7 +90,7 @@ impl Mos {
     /// A packed nvlist; its length stands in the bonus area.
     pub async fn list(&self, rq: &Request, id: ObjectId) -> Result<NvList, ObjectError> {
         let object = self.set.object(rq, id).await?;
-        let place = Place { objset: self.set.id(), object: id, level: 0, block: 0 };
+        let place = ErrorLocation { objset: self.set.id(), object: id, level: 0, block: 0 };
         let decode = |error| ObjectError::Decode { place, error };
         let len = Cursor::new(object.dnode.bonus(), object.dnode.endian, "packed nvlist").u64().map_err(decode)?;
         let bytes = self.bytes(rq, &object, len).await?;

@@ -20,15 +20,15 @@ use crate::features::{self, Features};
 use crate::mos::Mos;
 use crate::scan::{Device, scan};
 use crate::space::{self, Space};
-use crate::spec::{Facts, specs};
 use crate::status::{self, States, VdevState};
-use crate::{allocated, indirect, uberblocks};
+use crate::vdev_builder::{Facts, specs};
+use crate::{indirect, space_map_loader, uberblocks};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_blocks::unproven::Forger;
+use weir_blocks::fault_injection::PointerForger;
 use weir_blocks::{Blocks, Dtl, Tree};
 use weir_cache::Cache;
 use weir_codec::Salt;
@@ -66,9 +66,9 @@ pub struct OpenOptions {
     pub arc_bytes: u64,
     /// Keys of encrypted datasets: the name of the encryption root, and the key as its `keyformat` says.
     pub keys: Vec<(String, Vec<u8>)>,
-    /// Forge blocks and prove none: for tests of hostile pools only (see [`weir_blocks::unproven`]).
+    /// Forge blocks and prove none: for tests of hostile pools only (see [`weir_blocks::fault_injection`]).
     #[doc(hidden)]
-    pub forger: Option<Forger>,
+    pub forger: Option<PointerForger>,
 }
 
 impl OpenOptions {
@@ -144,14 +144,14 @@ struct Candidate<'a> {
     machine: &'a Machine,
     found: &'a FoundPool,
     arc_bytes: u64,
-    forger: Option<Forger>,
+    forger: Option<PointerForger>,
     writing: bool,
     /// There are other states to choose from.
     rewinds: bool,
 }
 
 /// The MOS that one uberblock led to.
-struct Rooted {
+struct RootedMos {
     config: PoolConfig,
     tree: VdevConfig,
     states: (VdevState, States),
@@ -162,7 +162,7 @@ struct Rooted {
 }
 
 /// What stands in it.
-struct Contents {
+struct ImportedState {
     dsl: Arc<Dsl>,
     space: Space,
     capacity: Capacity,
@@ -337,24 +337,24 @@ impl Candidate<'_> {
     }
 
     /// A state with what stands in it.
-    async fn whole(&self, uberblock: Uberblock) -> Result<(Rooted, Contents), PoolError> {
+    async fn whole(&self, uberblock: Uberblock) -> Result<(RootedMos, ImportedState), PoolError> {
         let rooted = self.root(uberblock).await?;
         let rq = &Request::internal("open");
         let dsl = Dsl::open(rq, rooted.mos.set.clone(), &rooted.config.name).await?;
         let space = space::load(rq, &rooted.mos, &rooted.tree).await?;
-        let capacity = capacity::reckon(rq, &rooted.mos, &rooted.tree, &space).await?;
+        let capacity = capacity::compute_space(rq, &rooted.mos, &rooted.tree, &space).await?;
         if self.rewinds && self.writing {
-            let known = allocated::allocated(rq, &rooted.mos, &rooted.tree.children).await?;
+            let known = space_map_loader::allocated(rq, &rooted.mos, &rooted.tree.children).await?;
             if let Some(fault) = known.faults.first() {
                 let what = format!("its space maps cannot be trusted: {fault}");
                 return Err(PoolError::Config { pool: self.name().to_owned(), what });
             }
         }
-        Ok((rooted, Contents { dsl, space, capacity }))
+        Ok((rooted, ImportedState { dsl, space, capacity }))
     }
 
     /// The MOS of a state.
-    async fn root(&self, uberblock: Uberblock) -> Result<Rooted, PoolError> {
+    async fn root(&self, uberblock: Uberblock) -> Result<RootedMos, PoolError> {
         let rq = &Request::internal("open");
         let by_labels = self.found.label_tree()?;
         let tree = self.tree(&by_labels, &Dtls::new(), &uberblock)?;
@@ -386,7 +386,7 @@ impl Candidate<'_> {
         let states = status::states(&trusted, &|guid| self.found.devices.contains_key(&guid), &tree.dtls());
         indirect::load(rq, &mos, &trusted, &tree).await.map_err(self.unreadable("the mapping of a removed vdev"))?;
         let (cache, mos) = self.mos(rq, tree, salt, &uberblock, self.arc_bytes).await?;
-        Ok(Rooted { config, tree: trusted, states, uberblock, cache, mos, features })
+        Ok(RootedMos { config, tree: trusted, states, uberblock, cache, mos, features })
     }
 
     /// Checks that the vdevs do not lack more devices than their redundancy bears.
@@ -415,7 +415,7 @@ pub async fn classes(rq: &Request, mos: &Mos, tree: &mut VdevConfig) {
 }
 
 /// The uberblock that the checkpoint keeps: its words stand in the MOS directory.
-async fn checkpoint(opened: &Rooted) -> Result<Uberblock, PoolError> {
+async fn checkpoint(opened: &RootedMos) -> Result<Uberblock, PoolError> {
     let rq = &Request::internal("open");
     let pool = opened.config.name.clone();
     let words = opened.mos.named_words(rq, names::CHECKPOINT).await;
@@ -451,7 +451,7 @@ fn lost_by(top: &VdevConfig, states: &States, dtls: &Dtls) -> Dtl {
 }
 
 /// What a person should know who opens this pool.
-fn warnings(found: &FoundPool, opened: &Rooted) -> Vec<String> {
+fn warnings(found: &FoundPool, opened: &RootedMos) -> Vec<String> {
     let mut out = Vec::new();
     for vdev in opened.tree.leaves() {
         if !found.devices.contains_key(&vdev.guid) && matches!(vdev.kind, VdevKind::Disk | VdevKind::File) {

@@ -1,11 +1,11 @@
 //! How much of each vdev is allocated: the sums in its space maps' headers, with what their logs add. The segments
-//! themselves are [`crate::allocated`]'s.
+//! themselves are [`crate::space_map_loader`]'s.
 
-use crate::allocated::{self, each_segment};
 use crate::config::{Class, VdevConfig};
 use crate::mos::Mos;
 use crate::space_log::{LOG_SHIFT, UNFLUSHED};
-use weir_dmu::{ObjectError, Place};
+use crate::space_map_loader::{self, each_segment};
+use weir_dmu::{ErrorLocation, ObjectError};
 use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
@@ -108,7 +108,7 @@ async fn load_vdev(rq: &Request, mos: &Mos, top: &VdevConfig, space: &mut VdevSp
         let id = objects.get(index).copied().unwrap_or(0);
         let unflushed_txg = txgs.get(index).copied().unwrap_or(0);
         let start = (index as u64) << space.metaslab_shift;
-        let size_bytes = allocated::bytes_of(top, start, 1 << space.metaslab_shift);
+        let size_bytes = space_map_loader::bytes_of(top, start, 1 << space.metaslab_shift);
         let mut metaslab = Metaslab { space_map: id, size_bytes, unflushed_txg, ..Metaslab::default() };
         if id != 0 {
             let header = header(rq, mos, ObjectId(id)).await?;
@@ -127,7 +127,7 @@ async fn load_vdev(rq: &Request, mos: &Mos, top: &VdevConfig, space: &mut VdevSp
 
 async fn header(rq: &Request, mos: &Mos, id: ObjectId) -> Result<SpaceMapHeader, ObjectError> {
     let object = mos.set.object(rq, id).await?;
-    let place = Place { objset: mos.set.id(), object: id, level: 0, block: 0 };
+    let place = ErrorLocation { objset: mos.set.id(), object: id, level: 0, block: 0 };
     let decode = |error| ObjectError::Decode { place, error };
     SpaceMapHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(decode)
 }

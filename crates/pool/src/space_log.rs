@@ -184,19 +184,19 @@ impl SpaceLog {
         let mut room_blocks = most_blocks - blocks.cast_signed() - rate;
         let mut room_logs = all.clamp(LOGS.0, LOGS.1).cast_signed() - logs.len() as i64 - 1;
         let crowded = room_blocks < 0 || room_logs < 0;
-        let (mut groups, mut sum, mut wanted) = (1, 0, 0);
+        let (mut txgs, mut sum, mut wanted) = (1, 0, 0);
         for (txg, log) in &logs {
             if room_blocks >= 0 && room_logs >= 0 {
                 let pass = (room_blocks / rate).min(room_logs) + 1;
                 room_blocks -= pass * rate;
                 room_logs -= pass;
-                groups += pass.cast_unsigned();
+                txgs += pass.cast_unsigned();
             }
             // By then, this log has to be gone.
             room_blocks += log.blocks.cast_signed();
             room_logs += 1;
             sum += dirty.get(txg).copied().unwrap_or(0);
-            wanted = wanted.max(sum / groups);
+            wanted = wanted.max(sum / txgs);
         }
         (wanted, crowded)
     }

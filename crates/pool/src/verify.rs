@@ -15,19 +15,19 @@
 //!
 //! Everything is as `zdb -bcc` has it (OpenZFS `cmd/zdb/zdb.c`, `dump_block_stats`), so the sums can be compared.
 
-use crate::allocated::{Allocated, allocated};
+use crate::block_stats::{BlockStats, DEFERRED, row_of};
 use crate::config::{VdevConfig, VdevKind};
-use crate::counts::{Counts, DEFERRED, row_of};
 use crate::indirect;
 use crate::mos::Mos;
 use crate::open::Pool;
 use crate::ranges::Ranges;
-use crate::walk::{At, Claim, Prove, Root, Visit, Walk, gang_claims};
+use crate::space_map_loader::{Allocated, allocated};
+use crate::walk::{Claim, Prove, Root, Visit, VisitPosition, Walk, gang_claims};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_blocks::BlockError;
 use weir_dmu::zap::Zap;
-use weir_dmu::{DataBlocks, ObjectError, Place, Trail};
-use weir_dsl::change::waiting_trees;
+use weir_dmu::{CycleGuard, DataBlocks, ErrorLocation, ObjectError};
+use weir_dsl::sync_tasks::waiting_trees;
 use weir_dsl::{deadlist, livelist};
 use weir_format::dsl::Bpobj;
 use weir_format::dsl::pool as names;
@@ -75,7 +75,7 @@ pub struct Progress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clash {
     /// Which block.
-    pub at: At,
+    pub at: VisitPosition,
     /// Its segment.
     pub claim: Claim,
     /// Bytes of the segment that are free, or taken by another block.
@@ -86,9 +86,9 @@ pub struct Clash {
 #[derive(Debug, Default)]
 pub struct Report {
     /// Blocks by type and level.
-    pub counts: Counts,
+    pub counts: BlockStats,
     /// The first thousand blocks that cannot be read.
-    pub unreadable: Vec<(At, BlockError)>,
+    pub unreadable: Vec<(VisitPosition, BlockError)>,
     /// All of them.
     pub unreadable_count: u64,
     /// The first thousand clashes.
@@ -180,7 +180,7 @@ struct Verifier<'a> {
 }
 
 impl Visit for Verifier<'_> {
-    fn block(&mut self, _at: &At, bp: &BlockPointer) -> bool {
+    fn block(&mut self, _at: &VisitPosition, bp: &BlockPointer) -> bool {
         let shifts = &self.metaslab_shifts;
         let metaslab =
             |vdev: u32, offset: u64| offset.checked_shr(shifts.get(&vdev).copied().unwrap_or(63)).unwrap_or(0);
@@ -204,14 +204,14 @@ impl Visit for Verifier<'_> {
         false
     }
 
-    fn claim(&mut self, at: &At, _bp: &BlockPointer, claim: Claim) {
+    fn claim(&mut self, at: &VisitPosition, _bp: &BlockPointer, claim: Claim) {
         let missing = self.take(claim, 0);
         if missing > 0 {
             self.clash(Clash { at: *at, claim, bytes: missing });
         }
     }
 
-    fn unreadable(&mut self, at: &At, _bp: &BlockPointer, error: &BlockError) {
+    fn unreadable(&mut self, at: &VisitPosition, _bp: &BlockPointer, error: &BlockError) {
         self.report.unreadable_count += 1;
         self.progress.bad += 1;
         if self.report.unreadable.len() < KEPT {
@@ -274,7 +274,7 @@ async fn removing(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
             verifier.report.removing_bytes += len;
             let bytes = verifier.take_copies(&mapping, start, len, 1);
             if bytes > 0 {
-                let at = At { objset: ObjsetId::MOS, object: object.0, level: 0, block: 0 };
+                let at = VisitPosition { objset: ObjsetId::MOS, object: object.0, level: 0, block: 0 };
                 verifier.clash(Clash { at, claim: (id, start, len), bytes });
             }
         }
@@ -287,7 +287,7 @@ async fn deferred(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) ->
     verifier.row = Some(DEFERRED);
     for name in [names::SYNC_BPOBJ, names::FREE_BPOBJ] {
         let Some(list) = plan.mos.named(rq, name).await? else { continue };
-        let (mut lists, mut trail) = (vec![list], Trail::default());
+        let (mut lists, mut trail) = (vec![list], CycleGuard::default());
         while let Some(list) = lists.pop() {
             trail.step(&plan.mos.set, list)?;
             lists.extend(pointers(rq, plan, list, verifier).await?);
@@ -305,7 +305,14 @@ async fn deleted_clones(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'
     for list in livelist::of_deleted_clones(rq, mos).await? {
         for part in deadlist::lists(rq, mos, list).await?.into_values() {
             for (bp, block) in livelist::allocated(rq, mos, part).await?.iter().zip(0u64..) {
-                freed(rq, plan, verifier, &At { objset: ObjsetId::MOS, object: part.0, level: 0, block }, bp).await;
+                freed(
+                    rq,
+                    plan,
+                    verifier,
+                    &VisitPosition { objset: ObjsetId::MOS, object: part.0, level: 0, block },
+                    bp,
+                )
+                .await;
             }
         }
     }
@@ -320,7 +327,7 @@ async fn trees(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>) -> Re
             let (blocks, more) = tree.look(rq, plan.mos.set.cache(), TREE_BLOCKS).await?;
             rest = more;
             for (bp, index) in blocks.iter().zip(0u64..) {
-                let at = At { objset: ObjsetId::MOS, object: number, level: bp.level() as i8, block: index };
+                let at = VisitPosition { objset: ObjsetId::MOS, object: number, level: bp.level() as i8, block: index };
                 freed(rq, plan, verifier, &at, bp).await;
             }
             // A forged tree may lead to the same blocks for ever.
@@ -341,7 +348,7 @@ async fn pointers(
 ) -> Result<Vec<ObjectId>, ObjectError> {
     let mos = plan.mos;
     let object = mos.set.object(rq, list).await?;
-    let place = Place { objset: mos.set.id(), object: list, level: 0, block: 0 };
+    let place = ErrorLocation { objset: mos.set.id(), object: list, level: 0, block: 0 };
     let bad = |error: DecodeError| ObjectError::Decode { place, error };
     let header = Bpobj::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad)?;
     let per_block = object.block_bytes() / BlockPointer::SIZE as u64;
@@ -354,7 +361,8 @@ async fn pointers(
         let mut cursor = Cursor::new(&bytes, endian, "list of block pointers");
         for index in 0..left {
             let bp = BlockPointer::decode(&mut cursor).map_err(bad)?;
-            let at = At { objset: ObjsetId::MOS, object: list.0, level: 0, block: block * per_block + index };
+            let at =
+                VisitPosition { objset: ObjsetId::MOS, object: list.0, level: 0, block: block * per_block + index };
             freed(rq, plan, verifier, &at, &bp).await;
         }
     }
@@ -363,7 +371,7 @@ async fn pointers(
 }
 
 /// Counts and claims a block that is still to be freed.
-async fn freed(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>, at: &At, bp: &BlockPointer) {
+async fn freed(rq: &Request, plan: &Plan<'_>, verifier: &mut Verifier<'_>, at: &VisitPosition, bp: &BlockPointer) {
     if bp.is_hole() || !verifier.block(at, bp) {
         return;
     }
@@ -382,7 +390,7 @@ async fn clones(rq: &Request, plan: &Plan<'_>) -> Result<BTreeSet<(u32, u64)>, O
     for top in plan.tops {
         let Some(table) = plan.mos.named(rq, &brt::table_name(top.id)).await? else { continue };
         let object = plan.mos.set.object(rq, table).await?;
-        let place = Place { objset: ObjsetId::MOS, object: table, level: 0, block: 0 };
+        let place = ErrorLocation { objset: ObjsetId::MOS, object: table, level: 0, block: 0 };
         let header = brt::BrtVdev::decode(object.dnode.bonus(), object.dnode.endian)
             .map_err(|error| ObjectError::Decode { place, error })?;
         if header.entries.0 == 0 {

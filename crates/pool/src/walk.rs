@@ -23,7 +23,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use weir_blocks::{BlockError, Blocks, Origin, ReadOptions};
+use weir_blocks::{BlockError, Blocks, Bookmark, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
 use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
@@ -49,7 +49,7 @@ pub const LOG_LEVEL: i8 = -2;
 
 /// Where a block stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct At {
+pub struct VisitPosition {
     /// Object set.
     pub objset: ObjsetId,
     /// Object.
@@ -60,7 +60,7 @@ pub struct At {
     pub block: u64,
 }
 
-impl fmt::Display for At {
+impl fmt::Display for VisitPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<{}, {}, {}, {:x}>", self.objset, self.object, self.level, self.block)
     }
@@ -85,11 +85,11 @@ pub type Claim = (u32, u64, u64);
 /// What the walk tells.
 pub trait Visit {
     /// A block that is there: no hole, not redacted. Whether its space is to be claimed through [`Visit::claim`].
-    fn block(&mut self, at: &At, bp: &BlockPointer) -> bool;
+    fn block(&mut self, at: &VisitPosition, bp: &BlockPointer) -> bool;
     /// Allocated space of a block for which [`Visit::block`] said so.
-    fn claim(&mut self, at: &At, bp: &BlockPointer, claim: Claim);
+    fn claim(&mut self, at: &VisitPosition, bp: &BlockPointer, claim: Claim);
     /// A block that cannot be read. What is below it is not walked.
-    fn unreadable(&mut self, at: &At, bp: &BlockPointer, error: &BlockError);
+    fn unreadable(&mut self, at: &VisitPosition, bp: &BlockPointer, error: &BlockError);
     /// Called now and then, between blocks.
     fn tick(&mut self) {}
     /// Whether the walk is to end early, when what is under way has been read.
@@ -133,16 +133,16 @@ pub struct Walk {
 }
 
 struct Item {
-    at: At,
+    at: VisitPosition,
     bp: BlockPointer,
     after: Txg,
     log: bool,
-    way: Way,
+    way: ResumePath,
 }
 
 /// What is known on the way down from a root.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct ResumePath {
     /// Its number among the roots.
     root: usize,
     /// What leads only to places before this one is left out: object and block.
@@ -153,25 +153,25 @@ struct Way {
     slots: u64,
 }
 
-impl Way {
+impl ResumePath {
     /// Further down, to `count` blocks of data of `object` from `first` on; `None` if all of them are left out.
-    fn down(self, object: u64, first: u64, count: u64) -> Option<Way> {
+    fn down(self, object: u64, first: u64, count: u64) -> Option<ResumePath> {
         let at = |block: u64| match self.slots {
             0 => (object, block),
             slots => (block.saturating_mul(slots), 0),
         };
         let (start, end) = (at(first), at(first.saturating_add(count)));
-        (end > self.from).then_some(Way { start, ..self })
+        (end > self.from).then_some(ResumePath { start, ..self })
     }
 }
 
 impl Item {
     /// As those who watch devices are told of it.
-    fn origin(&self) -> Origin {
-        let At { objset, object, level, block } = self.at;
+    fn origin(&self) -> Bookmark {
+        let VisitPosition { objset, object, level, block } = self.at;
         let is_root = self.bp.object_type() == ObjectType::OBJSET && !self.bp.is_embedded();
-        let level = if is_root { Origin::ROOT_LEVEL } else { level.into() };
-        Origin { objset, object, level, block }
+        let level = if is_root { Bookmark::ROOT_LEVEL } else { level.into() };
+        Bookmark { objset, object, level, block }
     }
 
     /// The block belongs to an older snapshot.
@@ -225,9 +225,9 @@ impl Walk {
             bytes_under_way: 0,
         };
         for (number, root) in roots.into_iter().enumerate().rev() {
-            let at = At { objset: root.objset, object: META_DNODE, level: 0, block: 0 };
+            let at = VisitPosition { objset: root.objset, object: META_DNODE, level: 0, block: 0 };
             let from = if root.objset == from.objset { (from.object, from.block) } else { (0, 0) };
-            let way = Way { root: number, from, start: (0, 0), slots: 0 };
+            let way = ResumePath { root: number, from, start: (0, 0), slots: 0 };
             run.stack.push(Item { at, bp: root.pointer, after: root.after, log: root.log, way });
         }
         run.drive().await;
@@ -358,7 +358,7 @@ impl<V: Visit> Run<'_, V> {
                 if child.is_hole() || child.level() + 1 != bp.level() {
                     continue;
                 }
-                let at = At { level: child.level() as i8, block, ..at };
+                let at = VisitPosition { level: child.level() as i8, block, ..at };
                 let span = (per_block as u64).saturating_pow(child.level().into());
                 let Some(way) = item.way.down(at.object, block.saturating_mul(span), span) else { continue };
                 self.stack.push(Item { at, bp: child, after: item.after, log: false, way });
@@ -372,7 +372,7 @@ impl<V: Visit> Run<'_, V> {
                 slot += match Dnode::decode(rest, endian) {
                     Ok(Some(dnode)) => {
                         if object >= item.way.from.0 {
-                            let way = Way { slots: 0, ..item.way };
+                            let way = ResumePath { slots: 0, ..item.way };
                             self.dnode(&dnode, at.objset, object, item.after, way);
                         }
                         dnode.slots()
@@ -392,14 +392,14 @@ impl<V: Visit> Run<'_, V> {
                 if let Some(dnode) = dnode.filter(|_| wanted) {
                     let is_meta = object == META_DNODE;
                     let slots = if is_meta { u64::from(dnode.data_block_bytes) / Dnode::SLOT as u64 } else { 0 };
-                    let way = Way { slots, ..item.way };
+                    let way = ResumePath { slots, ..item.way };
                     self.dnode(&dnode, at.objset, object, item.after, way);
                 }
             }
         }
     }
 
-    fn dnode(&mut self, dnode: &Dnode, objset: ObjsetId, object: u64, after: Txg, way: Way) {
+    fn dnode(&mut self, dnode: &Dnode, objset: ObjsetId, object: u64, after: Txg, way: ResumePath) {
         let is_meta = object == META_DNODE;
         for (i, bp) in dnode.block_pointers.iter().enumerate() {
             // Only the object of all dnodes holds dnodes, and no object holds an object set.
@@ -407,14 +407,14 @@ impl<V: Visit> Run<'_, V> {
             if bp.is_hole() || !fits || bp.level() + 1 != dnode.levels {
                 continue;
             }
-            let at = At { objset, object, level: bp.level() as i8, block: i as u64 };
+            let at = VisitPosition { objset, object, level: bp.level() as i8, block: i as u64 };
             let shift = u32::from(dnode.indirect_shift).saturating_sub(7) * u32::from(bp.level());
             let span = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
             let Some(way) = way.down(object, (i as u64).saturating_mul(span), span) else { continue };
             self.stack.push(Item { at, bp: *bp, after, log: false, way });
         }
         if let Some(bp) = dnode.spill.filter(|bp| bp.level() == 0 && bp.object_type() != ObjectType::DNODE) {
-            let at = At { objset, object, level: 0, block: SPILL };
+            let at = VisitPosition { objset, object, level: 0, block: SPILL };
             let Some(way) = way.down(object, SPILL, 1) else { return };
             self.stack.push(Item { at, bp, after, log: false, way });
         }
@@ -462,7 +462,7 @@ async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8
     let mut next = log;
     let mut push = |out: &mut Vec<Item>, object: u64, block: u64, bp: BlockPointer| {
         if seen.insert(bp.dva(0)) {
-            let at = At { objset: root.at.objset, object, level: LOG_LEVEL, block };
+            let at = VisitPosition { objset: root.at.objset, object, level: LOG_LEVEL, block };
             out.push(Item { at, bp, after: Txg(0), log: false, way: root.way });
         }
     };

@@ -11,9 +11,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
-use weir_dmu::{ObjectError, ObjectSet, Place, zap};
+use weir_dmu::{ErrorLocation, ObjectError, ObjectSet, zap};
 use weir_format::zil::{LogBody, LogRecord};
 use weir_machine::Request;
 use weir_zil::{Replayer, Zil};
@@ -106,7 +106,11 @@ impl Volume {
         while !rest.is_empty() {
             let to_boundary = MAX_TX_BYTES - (at % MAX_TX_BYTES as u64) as usize;
             let piece = rest.split_to(rest.len().min(to_boundary));
-            let tx = self.objects.begin(rq, piece.len() as u64, Purpose::Write).await.map_err(self.change_error(at))?;
+            let tx = self
+                .objects
+                .begin(rq, piece.len() as u64, SpaceReserve::Normal)
+                .await
+                .map_err(self.change_error(at))?;
             self.write_blocks(rq, &tx, at, &piece).await.map_err(self.change_error(at))?;
             if let Some(zil) = self.zil() {
                 zil.log_write(&tx, DATA, at, &piece, self.block_bytes.into());
@@ -156,7 +160,8 @@ impl Volume {
         if start < end {
             let _lock = state.ranges.lock(start..end).await;
             self.objects.free_down(rq, DATA, start..end).await.map_err(self.change_error(start))?;
-            let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await.map_err(self.change_error(start))?;
+            let tx =
+                self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(self.change_error(start))?;
             let punched = self.objects.punch(rq, &tx, DATA, start, end - start).await;
             punched.map_err(self.change_error(start))?;
             if let Some(zil) = self.zil() {
@@ -175,9 +180,9 @@ impl Volume {
         if self.write_state.is_none() {
             return Ok(());
         }
-        let done = match (self.zil(), self.objects.groups()) {
+        let done = match (self.zil(), self.objects.txgs()) {
             (Some(zil), _) => zil.commit(rq, Some(DATA)).await,
-            (None, Some(groups)) => groups.wait_synced(groups.open()).await,
+            (None, Some(txgs)) => txgs.wait_synced(txgs.open()).await,
             (None, None) => Ok(()),
         };
         done.map_err(self.change_error(0))
@@ -193,12 +198,12 @@ impl Volume {
         let _lock = state.ranges.lock(0..u64::MAX).await;
         let failed = self.change_error(size_bytes);
         self.objects.free_down(rq, DATA, size_bytes..u64::MAX).await.map_err(&failed)?;
-        let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await.map_err(&failed)?;
+        let tx = self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await.map_err(&failed)?;
         zap::put_word(rq, &self.objects, &tx, PROPERTIES, SIZE, size_bytes).await.map_err(&failed)?;
         self.objects.punch(rq, &tx, DATA, size_bytes, u64::MAX).await.map_err(&failed)?;
         if let Some(zil) = self.zil() {
             // No log record describes a resize: a later flush waits for the txg sync.
-            zil.log_unsaid(&tx, None);
+            zil.log_barrier_until_synced(&tx, None);
         }
         self.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
@@ -239,7 +244,7 @@ impl Volume {
                 let len = size_bytes.saturating_sub(offset).min(bytes.len() as u64);
                 let bytes = bytes.slice(..len as usize);
                 // The write was acknowledged as stable, so it may exceed quotas and use the reserved space.
-                let tx = self.objects.begin(rq, len, Purpose::Free).await?;
+                let tx = self.objects.begin(rq, len, SpaceReserve::NetFree).await?;
                 self.write_blocks(rq, &tx, offset, &bytes).await?;
                 if let Some(zil) = self.zil() {
                     zil.log(&tx, DATA, body);
@@ -248,7 +253,7 @@ impl Volume {
             }
             LogBody::Truncate { offset, length, .. } => {
                 self.objects.free_down(rq, DATA, *offset..offset.saturating_add(*length)).await?;
-                let tx = self.objects.begin(rq, SMALL_BYTES, Purpose::Free).await?;
+                let tx = self.objects.begin(rq, SMALL_BYTES, SpaceReserve::NetFree).await?;
                 self.objects.punch(rq, &tx, DATA, *offset, *length).await?;
                 if let Some(zil) = self.zil() {
                     zil.log(&tx, DATA, body);
@@ -256,7 +261,7 @@ impl Volume {
                 Ok(())
             }
             _ => {
-                let place = Place { objset: self.objects.id(), object: DATA, ..Place::default() };
+                let place = ErrorLocation { objset: self.objects.id(), object: DATA, ..ErrorLocation::default() };
                 Err(ObjectError::Corrupt { place, why: "a file system record in the log of a volume" })
             }
         }

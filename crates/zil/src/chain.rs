@@ -25,7 +25,7 @@ enum Step {
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldBlock {
     pointer: BlockPointer,
     /// The group in which it was allocated.
     allocated: Txg,
@@ -36,7 +36,7 @@ struct Held {
     step: Step,
 }
 
-impl Held {
+impl HeldBlock {
     fn in_flight(&self) -> bool {
         matches!(self.step, Step::Issued | Step::Written)
     }
@@ -72,7 +72,7 @@ pub struct LogSync {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chain {
     header: ZilHeader,
-    blocks: VecDeque<Held>,
+    blocks: VecDeque<HeldBlock>,
     /// So many of the first `blocks` are stable. A group's log may have ten thousands of them, and every commit asks for
     /// those behind: nothing but a sync looks at these again.
     stable: usize,
@@ -117,7 +117,7 @@ impl Chain {
     }
 
     fn push(&mut self, pointer: BlockPointer, allocated: Txg) {
-        self.blocks.push_back(Held { pointer, allocated, issued: Txg(0), last_record: Txg(0), step: Step::Fresh });
+        self.blocks.push_back(HeldBlock { pointer, allocated, issued: Txg(0), last_record: Txg(0), step: Step::Fresh });
     }
 
     /// The fresh block goes to the device, with records up to the group `last_record`; its successor was allocated in
@@ -135,7 +135,7 @@ impl Chain {
         (!ended).then_some(number)
     }
 
-    fn at(&mut self, number: u64) -> Option<&mut Held> {
+    fn at(&mut self, number: u64) -> Option<&mut HeldBlock> {
         self.blocks.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
@@ -154,12 +154,12 @@ impl Chain {
     }
 
     /// The blocks that are not yet stable.
-    fn unstable(&self) -> vec_deque::Iter<'_, Held> {
+    fn unstable(&self) -> vec_deque::Iter<'_, HeldBlock> {
         self.blocks.range(self.stable.min(self.blocks.len())..)
     }
 
     /// The number of the last block that is not yet stable and of which `is` holds.
-    fn last(&self, is: impl Fn(&Held) -> bool) -> Option<u64> {
+    fn last(&self, is: impl Fn(&HeldBlock) -> bool) -> Option<u64> {
         self.unstable().rposition(is).map(|at| self.first + (self.stable + at) as u64)
     }
 
@@ -186,7 +186,7 @@ impl Chain {
 
     /// The number of the last block that went to the device and is not yet stable.
     pub fn last_in_flight(&self) -> Option<u64> {
-        self.last(Held::in_flight)
+        self.last(HeldBlock::in_flight)
     }
 
     /// Blocks that are being written.

@@ -8,7 +8,7 @@ use super::walk::{LogWalk, RECORD_NUMBER_COUNTS, sequence_of};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_blocks::{BlockError, Blocks, ReadOptions};
-use weir_dmu::error::{ObjectError, Place};
+use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_format::zil::{LogRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::Request;
@@ -113,7 +113,10 @@ async fn claim_record(
         let written = !pointer.is_hole() && pointer.birth() >= first;
         if written && let Err(error) = blocks.read(rq, &pointer, &raw).await {
             if matches!(error, BlockError::Device { .. } | BlockError::Missing { .. }) {
-                return Err(ObjectError::block(Place { objset: options.objset, ..Place::default() }, error));
+                return Err(ObjectError::block(
+                    ErrorLocation { objset: options.objset, ..ErrorLocation::default() },
+                    error,
+                ));
             }
             return Ok(false);
         }

@@ -32,7 +32,7 @@
 
 mod chain;
 pub mod claim;
-mod entry;
+mod itx;
 mod log;
 mod lost;
 pub mod pack;
@@ -46,7 +46,7 @@ mod write;
 
 pub use chain::LogSync;
 pub use claim::{Claim, claim, needs_replay};
-pub use log::{InPlace, LogOpening, Policy, SyncMode, Zil};
+pub use log::{LogOpening, Policy, SyncMode, WriteKind, Zil};
 pub use lost::{FailedRecord, GiveUp, GivenUp, MAX_OBJECTS};
 pub use replay::{Replayed, Replayer, object_of};
 pub use store::{BlockLog, LogData, LogStore};

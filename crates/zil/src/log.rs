@@ -1,14 +1,14 @@
 //! One dataset's log: what is logged, and who waits for it.
 
 use super::chain::{Chain, LogSync};
-use super::entry::{ENDIAN, Entry, Lists, Said};
+use super::itx::{ENDIAN, Itx, Lists, LogPayload};
 use super::pack::{MAX_RECORD_BYTES, Sizes};
 use super::store::{LogData, LogStore};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_dmu::error::ObjectError;
-use weir_dmu::txg::{Tx, TxGroups};
+use weir_dmu::txg::{Tx, TxgTracker};
 use weir_format::zil::{LogBody, NewRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
 use weir_machine::{Machine, Request};
@@ -17,7 +17,7 @@ use weir_machine::{Machine, Request};
 const KEPT_DATA_BYTES: usize = 32 << 10;
 
 /// Writes from this on may go to their final place (`zfs_immediate_write_sz`).
-const IN_PLACE_BYTES: u64 = 32 << 10;
+const INDIRECT_WRITE_BYTES: u64 = 32 << 10;
 
 /// What a dataset promises of its changes (`sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum SyncMode {
 /// Which writes go to their final place at once, so that their records need no data (`logbias`; OpenZFS
 /// `zil_write_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InPlace {
+pub enum WriteKind {
     /// None: the log has a device of its own, which is faster.
     #[default]
     Never,
@@ -44,13 +44,13 @@ pub enum InPlace {
     Always,
 }
 
-impl InPlace {
+impl WriteKind {
     /// Whether a write of `length` bytes does, in an object with such blocks.
     fn takes(self, length: u64, block_bytes: u64) -> bool {
         match self {
-            InPlace::Never => false,
-            InPlace::Large => length >= IN_PLACE_BYTES && length >= block_bytes / 2,
-            InPlace::Always => true,
+            WriteKind::Never => false,
+            WriteKind::Large => length >= INDIRECT_WRITE_BYTES && length >= block_bytes / 2,
+            WriteKind::Always => true,
         }
     }
 }
@@ -64,7 +64,7 @@ pub struct Policy {
     /// such a change waits for its group.
     pub sa_xattr: bool,
     /// Which writes go to their final place.
-    pub in_place: InPlace,
+    pub in_place: WriteKind,
 }
 
 /// Somebody who waits for a block: told whether it is stable.
@@ -107,7 +107,7 @@ pub(super) struct State {
 pub struct Zil {
     pub(super) machine: Machine,
     pub(super) set: ObjsetId,
-    pub(super) groups: Arc<TxGroups>,
+    pub(super) txgs: Arc<TxgTracker>,
     pub(super) store: Arc<dyn LogStore>,
     pub(super) data: Arc<dyn LogData>,
     state: Mutex<State>,
@@ -120,7 +120,7 @@ pub struct LogOpening {
     /// Whose log it is.
     pub set: ObjsetId,
     /// The pool's groups.
-    pub groups: Arc<TxGroups>,
+    pub txgs: Arc<TxgTracker>,
     /// Where its blocks go.
     pub store: Arc<dyn LogStore>,
     /// The dataset's objects, live.
@@ -135,9 +135,9 @@ impl Zil {
     /// A dataset's log. One that was claimed and holds records must be replayed before anything is changed
     /// ([`super::replay`]); an empty one is taken over, or given up, by [`Zil::adopt`].
     pub fn new(opening: LogOpening) -> Arc<Self> {
-        let LogOpening { machine, set, groups, store, data, policy, header } = opening;
+        let LogOpening { machine, set, txgs, store, data, policy, header } = opening;
         let state = State { policy, chain: Chain::new(header), ..State::default() };
-        Arc::new(Zil { machine, set, groups, store, data, state: Mutex::new(state) })
+        Arc::new(Zil { machine, set, txgs, store, data, state: Mutex::new(state) })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -197,7 +197,7 @@ impl Zil {
         if said.len() as u64 > MAX_RECORD_BYTES || kind == TxType::SetSaXattr && !state.policy.sa_xattr {
             return state.lists.push_unsaid(txg, of_object.then_some(about));
         }
-        let entry = Entry { txg, object: about, said: Said::Record(said) };
+        let entry = Itx { txg, object: about, said: LogPayload::Record(said) };
         if of_object {
             return state.lists.push_of_object(entry);
         }
@@ -223,13 +223,13 @@ impl Zil {
         let kept = (data.len() <= KEPT_DATA_BYTES).then(|| data.clone());
         let length = data.len() as u64;
         let in_place = Some(block_bytes).filter(|bytes| *bytes > 0 && state.policy.in_place.takes(length, *bytes));
-        let said = Said::Write { offset, length, data: kept, in_place };
-        state.lists.push_of_object(Entry { txg, object, said });
+        let said = LogPayload::Write { offset, length, data: kept, in_place };
+        state.lists.push_of_object(Itx { txg, object, said });
     }
 
     /// A change made in `tx` that no record can say: of one object alone, or of whatever. Commits that it concerns wait
     /// for its group.
-    pub fn log_unsaid(&self, tx: &Tx, object: Option<ObjectId>) {
+    pub fn log_barrier_until_synced(&self, tx: &Tx, object: Option<ObjectId>) {
         let mut state = self.state();
         if !state.is_unlogged(tx) {
             state.lists.push_unsaid(tx.txg(), object);
@@ -265,7 +265,7 @@ impl Zil {
                 return Ok(());
             }
             if state.shut || state.lists.lacks() {
-                (Some(self.groups.open()), None, false)
+                (Some(self.txgs.open()), None, false)
             } else {
                 let unsaid = state.lists.unsaid(object);
                 state.lists.promote(object);
@@ -281,10 +281,10 @@ impl Zil {
             && written.await != Ok(true)
         {
             // The log failed, or has no room: the group will do.
-            return self.groups.wait_synced(self.groups.open()).await;
+            return self.txgs.wait_synced(self.txgs.open()).await;
         }
         match unsaid {
-            Some(txg) => self.groups.wait_synced(txg).await,
+            Some(txg) => self.txgs.wait_synced(txg).await,
             None => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use super::replay::object_of;
 use std::collections::BTreeSet;
 use std::fmt;
 use weir_blocks::BlockError;
-use weir_dmu::error::{ObjectError, Place};
+use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::object_set::ObjectSet;
 use weir_format::zil::{LogBody, LogRecord};
 use weir_format::{ObjectId, Txg};
@@ -50,7 +50,7 @@ pub struct GivenUp {
     /// Why it cannot be replayed.
     pub why: String,
     /// The block that cannot be read, or the object that cannot be changed; `None` if there is no such place.
-    pub place: Option<Place>,
+    pub place: Option<ErrorLocation>,
     /// Number of records given up, of those that can be read.
     pub records: u64,
     /// The objects that these records change, at most [`MAX_OBJECTS`].

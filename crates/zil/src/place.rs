@@ -4,7 +4,7 @@
 //! What cannot be placed, because its group is closed already or for any other reason, is logged with its data. The
 //! log's flush covers both.
 
-use super::entry::{Entry, Said, placed_record};
+use super::itx::{Itx, LogPayload, placed_record};
 use super::log::{Zil, request};
 use futures_util::stream::{self, StreamExt};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use weir_dmu::txg::Tx;
 use weir_format::BlockPointer;
 
 /// Blocks on their way.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT_WRITES: usize = 32;
 
 /// The part of a write that is in one block.
 struct Part {
@@ -35,19 +35,19 @@ fn parts(offset: u64, length: u64, block_bytes: u64) -> Vec<Part> {
 
 impl Zil {
     /// Places what is to be placed of the changes that a turn writes.
-    pub(super) async fn place_large(self: &Arc<Self>, entries: Vec<Entry>) -> Vec<Entry> {
-        let is_large = |entry: &Entry| matches!(entry.said, Said::Write { in_place: Some(_), .. });
+    pub(super) async fn place_large(self: &Arc<Self>, entries: Vec<Itx>) -> Vec<Itx> {
+        let is_large = |entry: &Itx| matches!(entry.said, LogPayload::Write { in_place: Some(_), .. });
         if !entries.iter().any(is_large) {
             return entries;
         }
         // A pool that takes no changes any more has no group to hold; the log will find out.
-        let Ok(tx) = self.groups.hold() else { return entries };
-        let placed = stream::iter(entries).map(|entry| self.place(&tx, entry)).buffered(AT_ONCE);
+        let Ok(tx) = self.txgs.hold() else { return entries };
+        let placed = stream::iter(entries).map(|entry| self.place(&tx, entry)).buffered(MAX_CONCURRENT_WRITES);
         placed.flat_map(stream::iter).collect().await
     }
 
-    async fn place(&self, tx: &Tx, entry: Entry) -> Vec<Entry> {
-        let Said::Write { offset, length, ref data, in_place: Some(block_bytes) } = entry.said else {
+    async fn place(&self, tx: &Tx, entry: Itx) -> Vec<Itx> {
+        let LogPayload::Write { offset, length, ref data, in_place: Some(block_bytes) } = entry.said else {
             return vec![entry];
         };
         if entry.txg != tx.txg() {
@@ -62,19 +62,22 @@ impl Zil {
                 None
             }
         };
-        let pointers: Vec<Option<BlockPointer>> = stream::iter(&parts).map(place).buffered(AT_ONCE).collect().await;
+        let pointers: Vec<Option<BlockPointer>> =
+            stream::iter(&parts).map(place).buffered(MAX_CONCURRENT_WRITES).collect().await;
         if pointers.iter().any(Option::is_some) {
             self.state().unstable_data = true;
         }
         let said = |(part, pointer): (&Part, Option<BlockPointer>)| match pointer {
-            Some(pointer) => Said::Record(placed_record(entry.object, entry.txg, part.offset, part.length, pointer)),
+            Some(pointer) => {
+                LogPayload::Record(placed_record(entry.object, entry.txg, part.offset, part.length, pointer))
+            }
             None => {
                 let from = (part.offset - offset) as usize;
                 let data = data.as_ref().map(|data| data.slice(from..from + part.length as usize));
-                Said::Write { offset: part.offset, length: part.length, data, in_place: None }
+                LogPayload::Write { offset: part.offset, length: part.length, data, in_place: None }
             }
         };
-        let of = |said| Entry { txg: entry.txg, object: entry.object, said };
+        let of = |said| Itx { txg: entry.txg, object: entry.object, said };
         parts.iter().zip(pointers).map(said).map(of).collect()
     }
 }

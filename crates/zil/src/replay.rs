@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use weir_blocks::ReadOptions;
-use weir_dmu::error::{ObjectError, Place};
+use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::object_set::ObjectSet;
 use weir_format::zil::{LogBody, LogRecord, ZilHeader};
 use weir_format::{BlockPointer, ObjectId};
@@ -87,7 +87,7 @@ impl Zil {
                 return Err(ObjectError::NoKey { objset: self.set() });
             }
             // Earlier removals must have synced: records take the object numbers again that they free.
-            self.groups.wait_synced(self.groups.open()).await?;
+            self.txgs.wait_synced(self.txgs.open()).await?;
             let header = header.clone();
             let mut replay = Replay { zil: self, rq, set, replayer, header, last_seq: 0, out, error: None };
             replay.run().await;
@@ -95,7 +95,7 @@ impl Zil {
             let error = replay.error;
             if let (Some(lost), Some(error)) = (&replayed.given_up, error) {
                 // A suspended pool is no reason: this fails then.
-                self.groups.wait_synced(self.groups.open()).await?;
+                self.txgs.wait_synced(self.txgs.open()).await?;
                 return match Verdict::on(&error, set, give_up) {
                     Verdict::GiveUp => Ok(replayed),
                     Verdict::Keep { remedy } => {
@@ -131,7 +131,7 @@ impl Zil {
             tracing::warn!(objset = %self.set(), %error, "blocks of a destroyed intent log stay allocated");
         }
         let txg = {
-            let tx = self.groups.hold()?;
+            let tx = self.txgs.hold()?;
             if empty {
                 self.adopt(&tx)
             } else {
@@ -139,7 +139,7 @@ impl Zil {
             }
             tx.txg()
         };
-        self.groups.wait_synced(txg).await
+        self.txgs.wait_synced(txg).await
     }
 }
 
@@ -159,10 +159,10 @@ impl Replay<'_> {
     }
 
     /// The claim noted its last record: a walk that ends before that one met a damaged block.
-    fn check_end(&mut self, place: Option<Place>) {
+    fn check_end(&mut self, place: Option<ErrorLocation>) {
         let claimed = self.header.claim_record_seq;
         if self.header.flags & RECORD_NUMBER_COUNTS != 0 && self.last_seq < claimed {
-            let place = place.unwrap_or(Place { objset: self.zil.set(), ..Place::default() });
+            let place = place.unwrap_or(ErrorLocation { objset: self.zil.set(), ..ErrorLocation::default() });
             let why = format!(
                 "a block of the intent log is damaged: its records {} to {claimed} are lost",
                 self.last_seq + 1
@@ -179,7 +179,7 @@ impl Replay<'_> {
         debug_assert_eq!(self.error.is_some(), self.out.given_up.is_some());
     }
 
-    async fn block(&mut self, place: Place, block: &LogBlock) {
+    async fn block(&mut self, place: ErrorLocation, block: &LogBlock) {
         let records = match block.records() {
             Ok(records) => records,
             Err(error) => return self.fail(None, ObjectError::decode(place, error)),
@@ -221,7 +221,7 @@ impl Replay<'_> {
         zil.replaying(Some(record.seq));
         let mut done = self.replayer.replay(rq, record, body, data.clone()).await;
         if done.is_err() {
-            done = match zil.groups.wait_synced(zil.groups.open()).await {
+            done = match zil.txgs.wait_synced(zil.txgs.open()).await {
                 Ok(()) => self.replayer.replay(rq, record, body, data).await,
                 Err(suspended) => Err(suspended),
             };

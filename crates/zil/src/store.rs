@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use weir_blocks::{BlockError, Blocks};
 use weir_codec::crypt::DatasetKey;
-use weir_dmu::error::{ObjectError, Place};
+use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::object_set::ObjectSet;
 use weir_dmu::txg::Tx;
 use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
@@ -58,7 +58,7 @@ pub struct BlockLog {
 
 impl BlockLog {
     fn error(&self, error: BlockError) -> ObjectError {
-        ObjectError::block(Place { objset: self.set, ..Place::default() }, error)
+        ObjectError::block(ErrorLocation { objset: self.set, ..ErrorLocation::default() }, error)
     }
 }
 

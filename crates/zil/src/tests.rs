@@ -1,7 +1,7 @@
 //! Tests of the log's pure parts.
 
 use super::chain::Chain;
-use super::entry::{Entry, Lists, Said};
+use super::itx::{Itx, Lists, LogPayload};
 use super::pack::{self, Fit, MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Sizes};
 use proptest::prelude::*;
 use weir_format::zil::{ZilChain, ZilHeader};
@@ -141,7 +141,7 @@ fn blocks_keep_their_numbers_while_stable_ones_go() {
 /// Behind a change that no record says nothing is handed out before its group has synced.
 #[test]
 fn what_is_not_logged_holds_back_what_follows() {
-    let entry = |txg, object| Entry { txg: Txg(txg), object: ObjectId(object), said: Said::Record(Vec::new()) };
+    let entry = |txg, object| Itx { txg: Txg(txg), object: ObjectId(object), said: LogPayload::Record(Vec::new()) };
     let taken = |lists: &mut Lists| lists.take().iter().map(|e| (e.txg.0, e.object.0)).collect::<Vec<_>>();
     let mut lists = Lists::default();
     lists.push_common(entry(5, 1));

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_blocks::{BlockError, Blocks, ReadOptions};
-use weir_dmu::error::{ObjectError, Place};
+use weir_dmu::error::{ErrorLocation, ObjectError};
 use weir_dmu::object_set::ObjectSet;
 use weir_format::zil::{LogRecord, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, DecodeError, ObjectId};
@@ -101,7 +101,7 @@ impl LogWalk {
         let kind = pointer.checksum_kind().unwrap_or(ChecksumKind::Zilog2);
         let bytes = match self.blocks.read_zil(rq, &pointer, &self.options).await {
             Ok(bytes) => bytes,
-            Err(BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::Forged { .. }) => {
+            Err(BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::InvalidPointer { .. }) => {
                 return Ok(None);
             }
             Err(error) => return Err(ObjectError::block(place, error)),
@@ -113,7 +113,7 @@ impl LogWalk {
         Ok(Some(LogBlock { pointer, bytes, kind, last_record: self.last_record }))
     }
 
-    pub(super) fn place(&self, pointer: &BlockPointer) -> Place {
-        Place { objset: self.options.objset, object: ObjectId(0), level: 0, block: sequence_of(pointer) }
+    pub(super) fn place(&self, pointer: &BlockPointer) -> ErrorLocation {
+        ErrorLocation { objset: self.options.objset, object: ObjectId(0), level: 0, block: sequence_of(pointer) }
     }
 }

@@ -15,10 +15,10 @@
 //! batch that is still being written when this happens: its records may be among the lost ones, and the blocks that are
 //! left in flight do not hold them.
 
-use super::entry::{Entry, Said, write_record};
+use super::itx::{Itx, LogPayload, write_record};
 use super::log::{State, Waiter, Zil, request, tell, with_checksum};
 use super::pack::{self, Fit, MIN_BLOCK_BYTES};
-use crate::entry::ENDIAN;
+use crate::itx::ENDIAN;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
 
 /// Turns whose last block is on its way.
-const TURNS: usize = 2;
+const MAX_IN_FLIGHT_BATCHES: usize = 2;
 /// Blocks on their way.
 const BLOCKS: usize = 32;
 
@@ -93,7 +93,7 @@ async fn pending_once() {
 }
 
 /// One turn.
-struct Turn<'a> {
+struct CommitBatch<'a> {
     zil: &'a Arc<Zil>,
     rq: &'a Request,
     filling: Option<Filling>,
@@ -110,11 +110,11 @@ impl Zil {
             let entries = self.place_large(entries).await;
             {
                 let mut state = self.state();
-                for (record, data) in entries.iter().map(Entry::sizes) {
+                for (record, data) in entries.iter().map(Itx::sizes) {
                     state.sizes.expect(record, data);
                 }
             }
-            let mut turn = Turn { zil: &self, rq: &rq, filling: None, issued: 0 };
+            let mut turn = CommitBatch { zil: &self, rq: &rq, filling: None, issued: 0 };
             let stopped = turn.write(entries).await.is_err();
             self.end_turn(joining, stopped, failures);
             // Whoever began this may have what it waited for: it is not kept here for others.
@@ -126,7 +126,7 @@ impl Zil {
 
     /// The records and the commits of the next batch, and the number of failures before it; `None` when there is
     /// nothing to write.
-    async fn next_turn(&self) -> Option<(Vec<Entry>, Vec<Waiter>, u64)> {
+    async fn next_turn(&self) -> Option<(Vec<Itx>, Vec<Waiter>, u64)> {
         loop {
             let room = {
                 let mut state = self.state();
@@ -135,7 +135,7 @@ impl Zil {
                     state.gone.clear();
                     return None;
                 }
-                if state.waiters.len() < TURNS {
+                if state.waiters.len() < MAX_IN_FLIGHT_BATCHES {
                     state.gone.clear();
                     let entries = state.lists.take();
                     let joining = std::mem::take(&mut state.joining);
@@ -155,7 +155,7 @@ impl Zil {
         let mut state = self.state();
         state.sizes.done();
         if stopped {
-            state.lose(self.groups.open());
+            state.lose(self.txgs.open());
         }
         if stopped || state.has_failed_since(failures) {
             drop(state);
@@ -183,17 +183,17 @@ impl Zil {
         if ended {
             return Err(Stopped);
         }
-        self.groups.wait_synced(settles).await?;
+        self.txgs.wait_synced(settles).await?;
         if let Some(pointer) = self.state().chain.fresh() {
             return Ok(pointer);
         }
         let txg = {
-            let tx = self.groups.hold()?;
+            let tx = self.txgs.hold()?;
             let pointer = self.store.allocate(MIN_BLOCK_BYTES, tx.txg(), self.first_checksum()).await?;
             self.state().chain.begin(pointer, tx.txg());
             tx.txg()
         };
-        self.groups.wait_synced(txg).await?;
+        self.txgs.wait_synced(txg).await?;
         self.state().chain.fresh().ok_or(Stopped)
     }
 
@@ -207,7 +207,7 @@ impl Zil {
             }
             Err(error) => {
                 tracing::warn!(set = self.set.0, %error, "intent log: a block could not be written");
-                let waiters = self.state().fail(number, self.groups.open());
+                let waiters = self.state().fail(number, self.txgs.open());
                 tell(waiters, false);
             }
         }
@@ -249,7 +249,7 @@ impl Zil {
                         state.unstable_data |= data;
                         // A device may have dropped any block that no flush has covered.
                         let first = state.chain.first_unstable();
-                        (state.fail(first, self.groups.open()), false)
+                        (state.fail(first, self.txgs.open()), false)
                     }
                 }
             };
@@ -284,14 +284,14 @@ impl State {
     }
 }
 
-impl Turn<'_> {
-    async fn write(&mut self, entries: Vec<Entry>) -> Result<(), Stopped> {
+impl CommitBatch<'_> {
+    async fn write(&mut self, entries: Vec<Itx>) -> Result<(), Stopped> {
         for entry in entries {
             // A chain's first block waits for a group, with which most of the turn may have synced.
-            if entry.txg > self.zil.groups.last_synced() && self.filling.is_none() {
+            if entry.txg > self.zil.txgs.last_synced() && self.filling.is_none() {
                 self.filling = Some(Filling::new(self.zil.next_block().await?));
             }
-            if entry.txg > self.zil.groups.last_synced() {
+            if entry.txg > self.zil.txgs.last_synced() {
                 self.place(entry).await?;
             } else {
                 let (record, data) = entry.sizes();
@@ -304,7 +304,7 @@ impl Turn<'_> {
         }
     }
 
-    async fn place(&mut self, entry: Entry) -> Result<(), Stopped> {
+    async fn place(&mut self, entry: Itx) -> Result<(), Stopped> {
         let (record, mut left) = entry.sizes();
         let mut at = 0;
         let mut turned_away = 0;
@@ -352,14 +352,14 @@ impl Turn<'_> {
     }
 
     /// The record of a change, or of `length` bytes of its data from the `at`th; `None` if its object is gone.
-    async fn record(&self, entry: &Entry, at: u64, length: u64) -> Result<Option<Vec<u8>>, Stopped> {
+    async fn record(&self, entry: &Itx, at: u64, length: u64) -> Result<Option<Vec<u8>>, Stopped> {
         match &entry.said {
-            Said::Record(bytes) => {
+            LogPayload::Record(bytes) => {
                 let mut bytes = bytes.clone();
                 set_sequence(&mut bytes, self.zil.state().next_seq(), ENDIAN);
                 Ok(Some(bytes))
             }
-            Said::Write { offset, data, .. } => {
+            LogPayload::Write { offset, data, .. } => {
                 let offset = offset.saturating_add(at);
                 let kept = data.as_ref().map(|d| d.slice(at as usize..(at + length) as usize));
                 let Some(data) = self.data(entry.object, offset, length, kept).await? else { return Ok(None) };
@@ -391,7 +391,7 @@ impl Turn<'_> {
         let (pointer, last_record) = (filling.pointer, filling.last_record);
         let checksum = next_checksum(pointer.checksum());
         let (number, next, bytes) = {
-            let tx = zil.groups.hold()?;
+            let tx = zil.txgs.hold()?;
             let (least, best) = zil.state().sizes.next_block();
             let next = match zil.store.allocate(best, tx.txg(), checksum).await {
                 Err(_) if least < best => zil.store.allocate(least, tx.txg(), checksum).await.ok(),

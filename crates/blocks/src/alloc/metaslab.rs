@@ -26,18 +26,18 @@ struct Changes {
 
 /// How a pointer and what its place is used for go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AllocStatus {
     /// The place is taken, since longer than anybody remembers: by its block, or by one that all devices have had since.
-    Settled,
+    Synced,
     /// It is taken by its block, which is not on stable storage yet.
-    Fresh,
+    Unsynced,
     /// Its block is gone: the place is free, or taken by a younger one.
-    Gone,
+    Freed,
 }
 
 /// What has rested long enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ripe {
+pub struct DeferredFrees {
     /// Usable again.
     pub freed: Vec<Range<u64>>,
     /// Given back to a metaslab that was not loaded: its space map will tell.
@@ -127,7 +127,7 @@ impl Metaslab {
     }
 
     /// Forgets that `range` was taken in `txg`: nobody was told, nothing was written. Gives the bytes that are free again.
-    pub fn untake(&mut self, range: Range<u64>, txg: Txg) -> u64 {
+    pub fn unallocate(&mut self, range: Range<u64>, txg: Txg) -> u64 {
         let len = range.end - range.start;
         let taken = self.changes.get_mut(&txg).is_some_and(|c| c.taken.remove(range.clone()));
         if let Some(recent) = self.recent.get_mut(&txg) {
@@ -157,16 +157,16 @@ impl Metaslab {
     }
 
     /// What a pointer born in `birth` can expect to find at `range`; `synced` is the last group on stable storage.
-    pub fn standing(&self, range: &Range<u64>, birth: Txg, synced: Txg) -> Standing {
+    pub fn standing(&self, range: &Range<u64>, birth: Txg, synced: Txg) -> AllocStatus {
         let mut unused = [&self.free, &self.held].into_iter().chain(self.deferred.values());
         let gone = unused.any(|segments| segments.touches(range));
         let mut taken = self.recent.iter().filter(|(_, segments)| segments.touches(range)).map(|(txg, _)| *txg);
         match taken.next_back() {
-            _ if gone => Standing::Gone,
-            Some(last) if last > birth => Standing::Gone,
-            Some(last) if last > synced => Standing::Fresh,
-            _ if !self.loaded => Standing::Fresh,
-            _ => Standing::Settled,
+            _ if gone => AllocStatus::Freed,
+            Some(last) if last > birth => AllocStatus::Freed,
+            Some(last) if last > synced => AllocStatus::Unsynced,
+            _ if !self.loaded => AllocStatus::Unsynced,
+            _ => AllocStatus::Synced,
         }
     }
 
@@ -184,12 +184,12 @@ impl Metaslab {
         self.deferred.entry(txg).or_default().add(range.clone());
         let changes = self.changes.entry(txg).or_default();
         // What was taken in the same group, and nobody was told of, nobody needs to hear of.
-        let mut told = Segments::default();
-        told.add(range.clone());
+        let mut synced_allocated = Segments::default();
+        synced_allocated.add(range.clone());
         for untold in changes.taken.remove_common(&range) {
-            told.remove(untold);
+            synced_allocated.remove(untold);
         }
-        for part in told.iter() {
+        for part in synced_allocated.iter() {
             changes.given_back.add(part);
         }
         Ok(())
@@ -203,18 +203,21 @@ impl Metaslab {
     }
 
     /// Makes what was given back up to group `ripe` usable again, and forgets who took what up to group `settled`.
-    pub fn ripen(&mut self, ripe: Txg, settled: Txg) -> Ripe {
+    pub fn release_deferred(&mut self, ripe: Txg, settled: Txg) -> DeferredFrees {
         self.recent = self.recent.split_off(&Txg(settled.0.saturating_add(1)));
         let later = self.deferred.split_off(&Txg(ripe.0.saturating_add(1)));
         let ripe = std::mem::replace(&mut self.deferred, later);
         let freed: Vec<Range<u64>> = ripe.values().flat_map(Segments::iter).collect();
         if !self.loaded {
-            return Ripe { freed: Vec::new(), forgotten_bytes: ripe.values().map(Segments::total_bytes).sum() };
+            return DeferredFrees {
+                freed: Vec::new(),
+                forgotten_bytes: ripe.values().map(Segments::total_bytes).sum(),
+            };
         }
         for range in &freed {
             self.free.add(range.clone());
         }
-        Ripe { freed, forgotten_bytes: 0 }
+        DeferredFrees { freed, forgotten_bytes: 0 }
     }
 
     /// Takes what is free of `range` away for a while, without a change that anybody is told of.
@@ -245,22 +248,22 @@ impl Metaslab {
     }
 
     /// What is allocated according to all changes that were handed out so far: what the space map should say.
-    pub fn told(&self) -> Segments {
-        let mut told = Segments::default();
-        told.add(self.range.clone());
+    pub fn synced_allocated(&self) -> Segments {
+        let mut synced_allocated = Segments::default();
+        synced_allocated.add(self.range.clone());
         let unused = [&self.free, &self.held].into_iter().chain(self.deferred.values());
         for part in unused.flat_map(Segments::iter) {
-            told.remove(part);
+            synced_allocated.remove(part);
         }
         for changes in self.changes.values() {
             for part in changes.taken.iter() {
-                told.remove_common(&part);
+                synced_allocated.remove_common(&part);
             }
             for part in changes.given_back.iter() {
-                told.remove_common(&part);
-                told.add(part);
+                synced_allocated.remove_common(&part);
+                synced_allocated.add(part);
             }
         }
-        told
+        synced_allocated
     }
 }

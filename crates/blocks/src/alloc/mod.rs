@@ -34,7 +34,7 @@ mod sizing;
 #[cfg(test)]
 mod tests;
 
-pub use metaslab::{DEFER, Metaslab, Ripe, Standing};
+pub use metaslab::{AllocStatus, DEFER, DeferredFrees, Metaslab};
 pub use segments::Segments;
 pub use sizing::{RaidzSizing, Sizing};
 pub use weir_format::space_map::SpaceKind;
@@ -138,7 +138,7 @@ pub enum SpaceFault {
 
 /// What is to be allocated.
 #[derive(Clone, Copy, Debug)]
-pub struct Want {
+pub struct AllocRequest {
     /// For which class.
     pub class: Class,
     /// Bytes before parity and padding.
@@ -237,7 +237,7 @@ impl Allocator {
     }
 
     /// Places for all copies of a block, or `None` if there is not so much space in one piece.
-    pub fn allocate(&mut self, want: &Want) -> Option<Vec<Dva>> {
+    pub fn allocate(&mut self, want: &AllocRequest) -> Option<Vec<Dva>> {
         if self.largest_piece.is_some_and(|most| want.psize_bytes > most) {
             return None;
         }
@@ -246,7 +246,7 @@ impl Allocator {
         if want.class == Class::Normal { found } else { found.or_else(|| normal(self)) }
     }
 
-    fn allocate_in(&mut self, class: Class, want: &Want) -> Option<Vec<Dva>> {
+    fn allocate_in(&mut self, class: Class, want: &AllocRequest) -> Option<Vec<Dva>> {
         let mut dvas: Vec<Dva> = Vec::with_capacity(usize::from(want.copies));
         for _ in 0..want.copies.clamp(1, 3) {
             match self.allocate_copy(class, want, &dvas) {
@@ -263,7 +263,7 @@ impl Allocator {
     }
 
     /// One more copy besides `others`: on a vdev that has none yet, else far away, else anywhere.
-    fn allocate_copy(&mut self, class: Class, want: &Want, others: &[Dva]) -> Option<Dva> {
+    fn allocate_copy(&mut self, class: Class, want: &AllocRequest, others: &[Dva]) -> Option<Dva> {
         let free = |vdev: u32| self.vdevs.get(&vdev).map_or(0, |v| v.free_bytes);
         let ring = self.rotors[class as usize].ring(others.last().map(|d| d.vdev), free);
         for distance_shift in [Some(DISTANCE_SHIFT), Some(62), None] {
@@ -292,7 +292,7 @@ impl Allocator {
         if let Some(state) = self.vdevs.get_mut(&dva.vdev) {
             let range = dva.offset_bytes..dva.offset_bytes + dva.asize_bytes;
             if let Ok(metaslab) = state.at(&range) {
-                state.free_bytes += metaslab.untake(range, txg);
+                state.free_bytes += metaslab.unallocate(range, txg);
             }
         }
     }
@@ -346,7 +346,7 @@ impl Allocator {
         let mut out = Vec::new();
         for (&vdev, state) in &mut self.vdevs {
             for metaslab in &mut state.metaslabs {
-                let Ripe { freed, forgotten_bytes } = metaslab.ripen(ripe, settled);
+                let DeferredFrees { freed, forgotten_bytes } = metaslab.release_deferred(ripe, settled);
                 state.deferred_bytes -= forgotten_bytes;
                 for range in freed {
                     state.deferred_bytes -= range.end - range.start;
@@ -360,12 +360,12 @@ impl Allocator {
 
     /// What a pointer to a block of `psize_bytes`, born in `birth`, can expect to find at its place. Where nothing is known of
     /// a place, its block is not settled.
-    pub fn standing(&self, vdev: u32, offset_bytes: u64, psize_bytes: u64, birth: Txg) -> Standing {
-        let Some(state) = self.vdevs.get(&vdev) else { return Standing::Fresh };
+    pub fn standing(&self, vdev: u32, offset_bytes: u64, psize_bytes: u64, birth: Txg) -> AllocStatus {
+        let Some(state) = self.vdevs.get(&vdev) else { return AllocStatus::Unsynced };
         let end = offset_bytes.saturating_add(state.about.sizing.asize_bytes(psize_bytes, birth.0));
         let index = usize::try_from(offset_bytes >> state.about.metaslab_shift).ok();
         let metaslab = index.and_then(|i| state.metaslabs.get(i));
-        metaslab.map_or(Standing::Fresh, |m| m.standing(&(offset_bytes..end), birth, self.synced))
+        metaslab.map_or(AllocStatus::Unsynced, |m| m.standing(&(offset_bytes..end), birth, self.synced))
     }
 
     /// Takes what is free of a range out of use for a while.
@@ -418,9 +418,9 @@ impl Allocator {
     }
 
     /// What is allocated in a metaslab according to all changes that were handed out so far.
-    pub fn told_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
+    pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
         let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
-        slot.map_or_else(Vec::new, |m| m.told().iter().collect())
+        slot.map_or_else(Vec::new, |m| m.synced_allocated().iter().collect())
     }
 
     /// The free segments of a metaslab.

@@ -21,8 +21,8 @@ fn pool(vdevs: &[(Class, u64)]) -> Allocator {
     space
 }
 
-fn want(class: Class, psize_bytes: u64, copies: u8, txg: u64) -> Want {
-    Want { class, psize_bytes, copies, txg: Txg(txg) }
+fn want(class: Class, psize_bytes: u64, copies: u8, txg: u64) -> AllocRequest {
+    AllocRequest { class, psize_bytes, copies, txg: Txg(txg) }
 }
 
 fn range(dva: &Dva) -> Range<u64> {
@@ -117,8 +117,11 @@ fn claims_take_exactly_their_place_or_nothing() {
     assert_eq!(space.claim(0, 1 << SHIFT..3 << SHIFT, Txg(1)), Err(SpaceFault::Outside));
     assert_eq!(space.claim(0, 2 << SHIFT..3 << SHIFT, Txg(1)), Err(SpaceFault::Unknown));
     assert_eq!(space.claim(7, 0..1, Txg(1)), Err(SpaceFault::Unknown));
-    let told = space.take_changes(Txg(1));
-    assert_eq!((told.len(), told[0].offset_bytes, told[0].len_bytes), (1, 4096, 4096));
+    let synced_allocated = space.take_changes(Txg(1));
+    assert_eq!(
+        (synced_allocated.len(), synced_allocated[0].offset_bytes, synced_allocated[0].len_bytes),
+        (1, 4096, 4096)
+    );
 }
 
 #[test]
@@ -197,7 +200,7 @@ proptest! {
         let free_at_start = space.sums(Class::Normal).free_bytes + space.sums(Class::Log).free_bytes;
         let mut taken: Vec<(u32, Range<u64>)> = Vec::new();
         let mut resting: Vec<(u64, u32, Range<u64>)> = Vec::new();
-        let mut told: BTreeMap<u32, Segments> = BTreeMap::new();
+        let mut synced_allocated: BTreeMap<u32, Segments> = BTreeMap::new();
         let mut txg = 10;
         for step in steps {
             match step {
@@ -225,12 +228,12 @@ proptest! {
                     for change in space.take_changes(Txg(txg)) {
                         let r = change.offset_bytes..change.offset_bytes + change.len_bytes;
                         prop_assert_eq!(r.start >> SHIFT, change.metaslab);
-                        let map = told.entry(change.vdev).or_default();
+                        let map = synced_allocated.entry(change.vdev).or_default();
                         let consistent = if change.kind == SpaceKind::Alloc { map.add(r) } else { map.remove(r) };
                         prop_assert!(consistent, "{change:?}");
                     }
                     let model: u64 = taken.iter().map(|(_, r)| r.end - r.start).sum();
-                    prop_assert_eq!(told.values().map(Segments::total_bytes).sum::<u64>(), model);
+                    prop_assert_eq!(synced_allocated.values().map(Segments::total_bytes).sum::<u64>(), model);
                     if matches!(step, Step::Sync) {
                         let back: u64 = space.synced(Txg(txg), Txg(u64::MAX)).iter().map(|(_, r)| r.end - r.start).sum();
                         let (ripe, rest): (Vec<_>, Vec<_>) = resting.into_iter().partition(|(t, ..)| t + DEFER <= txg);
@@ -291,20 +294,20 @@ fn reads_hold_back_what_was_given_back_since_they_began() {
     let mut space = pool(&[(Class::Normal, 1)]);
     let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
     let standing = |space: &Allocator, birth| space.standing(0, dva.offset_bytes, 8192, Txg(birth));
-    assert_eq!((standing(&space, 5), standing(&space, 4)), (Standing::Fresh, Standing::Gone));
+    assert_eq!((standing(&space, 5), standing(&space, 4)), (AllocStatus::Unsynced, AllocStatus::Freed));
     space.take_changes(Txg(5));
     space.synced(Txg(5), Txg(u64::MAX));
-    assert_eq!((standing(&space, 5), standing(&space, 4)), (Standing::Settled, Standing::Gone));
+    assert_eq!((standing(&space, 5), standing(&space, 4)), (AllocStatus::Synced, AllocStatus::Freed));
     space.synced(Txg(9), Txg(4));
-    assert_eq!(standing(&space, 4), Standing::Gone, "a read from before it was taken is still under way");
+    assert_eq!(standing(&space, 4), AllocStatus::Freed, "a read from before it was taken is still under way");
     space.synced(Txg(9), Txg(u64::MAX));
-    assert_eq!(standing(&space, 4), Standing::Settled, "forgotten");
+    assert_eq!(standing(&space, 4), AllocStatus::Synced, "forgotten");
     space.give_back(0, range(&dva), Txg(10)).unwrap();
-    assert_eq!(standing(&space, 5), Standing::Gone);
+    assert_eq!(standing(&space, 5), AllocStatus::Freed);
     for txg in 10..20 {
         assert!(space.synced(Txg(txg), Txg(9)).is_empty(), "a read began when 9 was the last");
     }
     assert_eq!(space.synced(Txg(20), Txg(10)).len(), 1);
-    assert_eq!(standing(&space, 5), Standing::Gone);
-    assert_eq!(space.standing(3, 0, 512, Txg(1)), Standing::Fresh);
+    assert_eq!(standing(&space, 5), AllocStatus::Freed);
+    assert_eq!(space.standing(3, 0, 512, Txg(1)), AllocStatus::Unsynced);
 }

@@ -6,7 +6,7 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev_indirect.c`, theory comment.
 
-use super::{Body, Job, Place, Proof, Tree};
+use super::{Body, Place, Proof, Tree, VdevRead};
 use crate::error::{BlockError, note};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -92,18 +92,23 @@ impl Indirect {
     fn find(&self, place: Place, offset: u64, len: u64) -> Result<Vec<Piece>, BlockError> {
         let Place { vdev, offset: at, hops } = place;
         if hops >= MAX_HOPS {
-            return Err(BlockError::Forged { vdev, offset: at, field: "chain of removed devices", value: hops.into() });
+            return Err(BlockError::InvalidPointer {
+                vdev,
+                offset: at,
+                field: "chain of removed devices",
+                value: hops.into(),
+            });
         }
         let unknown = "a removed vdev whose map is not loaded";
         let map = self.map.get().ok_or(BlockError::Unsupported { vdev, offset: at, what: unknown })?;
         let field = "offset (not in the map of the removed vdev)";
-        pieces(map, offset, len).ok_or(BlockError::Forged { vdev, offset: at, field, value: offset })
+        pieces(map, offset, len).ok_or(BlockError::InvalidPointer { vdev, offset: at, field, value: offset })
     }
 
     pub async fn read(
         &self,
         tree: &Tree,
-        job: &Job<'_>,
+        job: &VdevRead<'_>,
         place: Place,
         offset: u64,
         len: u64,
@@ -116,7 +121,7 @@ impl Indirect {
             return tree.read(job, there(piece), len, &prove).await;
         }
         // A piece proves nothing by itself, so nothing is put right by it.
-        let job = &Job { heals: false, ..*job };
+        let job = &VdevRead { heals: false, ..*job };
         let mut block = job.pool.take(len as usize);
         let (mut worst, mut at) = (None, 0);
         for piece in &pieces {
@@ -150,11 +155,11 @@ impl Indirect {
     }
 
     /// All copies of a range, if it was not cut up.
-    pub async fn copies(&self, tree: &Tree, job: &Job<'_>, place: Place, offset: u64, len: u64) -> Vec<Buf> {
+    pub async fn copies(&self, tree: &Tree, job: &VdevRead<'_>, place: Place, offset: u64, len: u64) -> Vec<Buf> {
         match self.find(place, offset, len).as_deref() {
             Ok([piece]) => {
                 let there = Place { vdev: piece.vdev, offset: piece.offset, hops: place.hops + 1 };
-                tree.copies(&Job { heals: false, ..*job }, there, len).await
+                tree.copies(&VdevRead { heals: false, ..*job }, there, len).await
             }
             _ => self.read(tree, job, place, offset, len, None).await.into_iter().collect(),
         }

@@ -11,9 +11,9 @@
 
 use super::queue::{Batch, Member, Queue};
 use super::write::{LeafWrites, WriteCounts};
-use super::{Dtl, Job, Place, Proof, Vdev};
+use super::{Dtl, Place, Proof, Vdev, VdevRead};
 use crate::error::BlockError;
-use crate::watch::{About, Bell, Fault, Spot, What};
+use crate::fault_observer::{BlockContext, DeviceRange, Fault, FaultKind, FaultNotifier};
 use futures_channel::oneshot;
 use smallvec::smallvec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,7 +92,7 @@ impl Waiter {
 }
 
 /// A disk and what waits for it.
-struct Line {
+struct LeafReadQueue {
     disk: Arc<dyn Disk>,
     state: Mutex<State>,
 }
@@ -107,15 +107,15 @@ struct State {
 }
 
 pub(crate) struct Leaf {
-    line: Option<Arc<Line>>,
+    line: Option<Arc<LeafReadQueue>>,
     counters: Counters,
     writes: LeafWrites,
-    bell: Bell,
+    bell: FaultNotifier,
 }
 
 impl Leaf {
-    pub fn new(disk: Option<Arc<dyn Disk>>, dtl: Dtl, bell: &Bell) -> Self {
-        let line = disk.map(|disk| Arc::new(Line { disk, state: Mutex::default() }));
+    pub fn new(disk: Option<Arc<dyn Disk>>, dtl: Dtl, bell: &FaultNotifier) -> Self {
+        let line = disk.map(|disk| Arc::new(LeafReadQueue { disk, state: Mutex::default() }));
         Leaf { line, counters: Counters::default(), writes: LeafWrites::new(dtl), bell: bell.clone() }
     }
 
@@ -137,12 +137,12 @@ impl Leaf {
     pub fn tell(
         &self,
         leaf: u64,
-        what: What<'_>,
+        what: FaultKind<'_>,
         (offset_bytes, size_bytes): (u64, u64),
-        about: About,
+        about: BlockContext,
         priority: Priority,
     ) {
-        let spot = Some(Spot { leaf, offset_bytes, size_bytes, counts: self.counts() });
+        let spot = Some(DeviceRange { leaf, offset_bytes, size_bytes, counts: self.counts() });
         self.bell.ring(&Fault { what, spot, about, priority });
     }
 
@@ -172,7 +172,7 @@ impl Leaf {
         })
     }
 
-    pub fn reluctance(&self, birth: Txg) -> u8 {
+    pub fn read_preference(&self, birth: Txg) -> u8 {
         if self.line.is_none() { 2 } else { u8::from(self.is_stale(birth)) }
     }
 
@@ -180,7 +180,7 @@ impl Leaf {
     pub async fn read(
         &self,
         vdev: &Vdev,
-        job: &Job<'_>,
+        job: &VdevRead<'_>,
         place: Place,
         offset: u64,
         len: u64,
@@ -195,7 +195,7 @@ impl Leaf {
     pub async fn read_into(
         &self,
         vdev: &Vdev,
-        job: &Job<'_>,
+        job: &VdevRead<'_>,
         place: Place,
         offset: u64,
         len: u64,
@@ -211,10 +211,10 @@ impl Leaf {
         job.request.record_device(job.clock.now().ns_since(started));
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         let range = (on_device(offset), len);
-        let tell = |what: What<'_>| self.tell(vdev.guid, what, range, job.about, job.request.priority);
+        let tell = |what: FaultKind<'_>| self.tell(vdev.guid, what, range, job.about, job.request.priority);
         let buf = answer.map_err(|error| {
             self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
-            tell(What::Read(&error));
+            tell(FaultKind::Read(&error));
             BlockError::Device { vdev: top, offset: at, device: vdev.name.clone(), error }
         })?;
         self.counters.read_bytes.fetch_add(len, Ordering::Relaxed);
@@ -224,7 +224,7 @@ impl Leaf {
                 // A leaf whose DTL has the block's birth gives old bytes: that is known, and no new fault.
                 if job.blames(place) && !self.is_stale(job.birth) {
                     self.counters.checksum_error();
-                    tell(What::Checksum(Some(&fault)));
+                    tell(FaultKind::Checksum(Some(&fault)));
                 }
                 Err(BlockError::Corrupt { vdev: top, offset: at, fault })
             }
@@ -233,19 +233,19 @@ impl Leaf {
 }
 
 /// A place among the reads under way. Given up, it passes to the next that waits, which begins.
-struct Turn {
-    line: Arc<Line>,
+struct QueueTicket {
+    line: Arc<LeafReadQueue>,
     class: Priority,
     len: u64,
 }
 
-impl Drop for Turn {
+impl Drop for QueueTicket {
     fn drop(&mut self) {
         self.line.pass_on(self.class, self.len);
     }
 }
 
-impl Line {
+impl LeafReadQueue {
     /// Held only for a few instructions, never while anything is waited for or begun.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -297,7 +297,7 @@ impl Line {
             }
         };
         if let Some(waiter) = starts {
-            self.alone(offset, len, waiter, Some(Turn { line: self.clone(), class, len }));
+            self.alone(offset, len, waiter, Some(QueueTicket { line: self.clone(), class, len }));
         }
         answer.await.unwrap_or(Err(dropped()))
     }
@@ -305,7 +305,7 @@ impl Line {
     /// Starts a batch, whose turn it is.
     fn begin(self: &Arc<Self>, batch: Batch<Waiter>) {
         let Batch { class, offset, len, mut members } = batch;
-        let turn = Turn { line: self.clone(), class, len };
+        let turn = QueueTicket { line: self.clone(), class, len };
         match (members.len(), members.pop()) {
             (1, Some(one)) => self.alone(one.offset, one.len, one.token, Some(turn)),
             (_, Some(last)) => {
@@ -320,7 +320,7 @@ impl Line {
     /// Fills the buffers of all members in one operation, what lies between them into buffers that are thrown away. One
     /// by one where they overlap or are not whole sectors of the disk, and where the disk gave an error: one bad sector
     /// must not spoil its neighbours.
-    fn together(self: &Arc<Self>, offset: u64, mut members: Vec<Member<Waiter>>, turn: Turn) {
+    fn together(self: &Arc<Self>, offset: u64, mut members: Vec<Member<Waiter>>, turn: QueueTicket) {
         let sector = u64::from(self.disk.geometry().sector_bytes.max(1));
         let start = on_device(offset);
         let (mut at, mut whole) = (offset, start.is_multiple_of(sector));
@@ -356,7 +356,7 @@ impl Line {
         self.disk.submit(Io { op: Op::Read, offset: start, len, bufs, parts: Parts::new(), here: false, done });
     }
 
-    fn one_by_one(self: &Arc<Self>, members: Vec<Member<Waiter>>, mut turn: Option<Turn>) {
+    fn one_by_one(self: &Arc<Self>, members: Vec<Member<Waiter>>, mut turn: Option<QueueTicket>) {
         for Member { offset, len, mut token } in members {
             // A read that failed gave no buffer back.
             if token.buf.is_empty() {
@@ -367,7 +367,7 @@ impl Line {
     }
 
     /// Fills one buffer. Where the disk's own sectors are larger than the pool's, the answer is another buffer.
-    fn alone(&self, offset: u64, len: u64, waiter: Waiter, turn: Option<Turn>) {
+    fn alone(&self, offset: u64, len: u64, waiter: Waiter, turn: Option<QueueTicket>) {
         let geometry = self.disk.geometry();
         let (sector, size_bytes) = (u64::from(geometry.sector_bytes.max(1)), geometry.size_bytes);
         let start = on_device(offset);

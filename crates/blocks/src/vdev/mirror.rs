@@ -5,7 +5,7 @@
 //! until one does. A scrub asks all of them. Those that gave wrong bytes, or an error, are given the right ones, if the
 //! pool is open for writing.
 
-use super::{Job, Place, Proof, Tree, Vdev, WriteJob};
+use super::{Place, Proof, Tree, Vdev, VdevRead, WriteJob};
 use crate::error::{BlockError, note};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -22,7 +22,7 @@ fn order(count: usize, turn: usize, like: impl Fn(usize) -> (u8, usize)) -> Vec<
 pub(super) async fn read(
     children: &[Vdev],
     tree: &Tree,
-    job: &Job<'_>,
+    job: &VdevRead<'_>,
     place: Place,
     offset: u64,
     len: u64,
@@ -31,7 +31,7 @@ pub(super) async fn read(
     let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
     // Neighbouring ranges go to the same child as long as nobody is busy, so that its disk can read on sequentially.
     let turn = (offset >> 20) as usize;
-    for i in order(children.len(), turn, |i| (children[i].reluctance(job.birth), children[i].load(offset))) {
+    for i in order(children.len(), turn, |i| (children[i].read_preference(job.birth), children[i].load(offset))) {
         match children[i].read(tree, job, place, offset, len, proof).await {
             Ok(buf) if proof.is_some() && job.tests_every_copy() => right = Some(buf),
             Ok(buf) => {

@@ -17,30 +17,30 @@
 //! for blocks born in them, and is no redundancy for those.
 
 mod dtl;
+mod flush;
 mod indirect;
 mod leaf;
+mod leaf_write;
 mod mirror;
 pub mod queue;
 mod raidz;
+mod single_leaf;
 mod spec;
-mod straight;
-mod wflush;
-mod wleaf;
-pub mod wqueue;
 mod write;
+pub mod write_queue;
 
 pub use dtl::Dtl;
 pub(crate) use indirect::Remapped;
 pub use leaf::{Counters, Counts};
+pub(crate) use leaf_write::WritePlug;
 pub use spec::{Expansion, Reflow, TreeError, VdevKind, VdevSpec};
-pub(crate) use wleaf::Plug;
 pub(crate) use write::WriteJob;
 
-use crate::alloc::{RaidzSizing, Sizing, Standing};
+use crate::alloc::{AllocStatus, RaidzSizing, Sizing};
 use crate::draid;
 use crate::error::BlockError;
+use crate::fault_observer::{BlockContext, FaultKind, FaultNotifier, FaultObserver};
 use crate::raidz::{Map, Reflowed};
-use crate::watch::{About, Bell, Watch, What};
 use crate::write::ReadHold;
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
@@ -63,16 +63,16 @@ const GOING_ON_READS: usize = 8;
 pub(crate) type Proof<'a> = &'a (dyn Fn(&[u8]) -> Result<(), CodecError> + Sync);
 
 /// Knows whether a block is still where its pointer says.
-pub(crate) trait Umpire: Sync {
+pub(crate) trait PointerFreshness: Sync {
     /// What a pointer to a block of `psize_bytes`, born in `birth`, can expect to find at `place`.
-    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> Standing;
+    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus;
     /// Keeps what is in use now from being used again.
     fn hold(&self) -> ReadHold;
 }
 
 /// What a read needs on its way through the tree.
 #[derive(Clone, Copy)]
-pub(crate) struct Job<'a> {
+pub(crate) struct VdevRead<'a> {
     pub request: &'a Request,
     pub clock: &'a Clock,
     pub pool: &'a BufPool,
@@ -85,24 +85,24 @@ pub(crate) struct Job<'a> {
     /// The block's size before parity.
     pub psize_bytes: u64,
     /// Of a pool open for writing: who knows whether the block is still there.
-    pub umpire: Option<&'a dyn Umpire>,
+    pub umpire: Option<&'a dyn PointerFreshness>,
     /// Which block is wanted.
-    pub about: About,
+    pub about: BlockContext,
 }
 
-impl Job<'_> {
+impl VdevRead<'_> {
     /// Whether every copy is to be tested, also when the first is right.
     pub fn tests_every_copy(&self) -> bool {
         self.request.priority == Priority::Scrub
     }
 
-    fn standing(&self, place: Place) -> Standing {
-        self.umpire.map_or(Standing::Settled, |u| u.standing(place, self.psize_bytes, self.birth))
+    fn standing(&self, place: Place) -> AllocStatus {
+        self.umpire.map_or(AllocStatus::Synced, |u| u.standing(place, self.psize_bytes, self.birth))
     }
 
     /// Whether wrong bytes at `place` are a device's fault: not when the block may never have been there, or is gone.
     pub fn blames(&self, place: Place) -> bool {
-        !self.speculative && self.standing(place) != Standing::Gone
+        !self.speculative && self.standing(place) != AllocStatus::Freed
     }
 
     /// Whether wrong bytes at `place` are to be put right. Only where the block is settled; and, but for a scrub, whose
@@ -112,7 +112,7 @@ impl Job<'_> {
         let scrub = self.request.priority == Priority::Scrub;
         self.heals
             && self.umpire.is_some()
-            && self.standing(place) == Standing::Settled
+            && self.standing(place) == AllocStatus::Synced
             && (scrub || tree.has_all_since(place.vdev, self.birth))
     }
 }
@@ -172,7 +172,7 @@ struct Top {
 }
 
 impl Top {
-    fn build(spec: VdevSpec, bell: &Bell) -> Result<Top, TreeError> {
+    fn build(spec: VdevSpec, bell: &FaultNotifier) -> Result<Top, TreeError> {
         let (ashift, asize_bytes) = (spec.ashift, spec.asize_bytes);
         Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, bell)? })
     }
@@ -202,7 +202,7 @@ pub struct Tree {
     writable: AtomicBool,
     /// Writes and discards that have begun and not ended.
     under_way: AtomicU64,
-    bell: Bell,
+    bell: FaultNotifier,
 }
 
 impl Tree {
@@ -211,7 +211,7 @@ impl Tree {
     /// # Errors
     /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
     pub fn new(specs: Vec<VdevSpec>) -> Result<Arc<Tree>, TreeError> {
-        let bell = Bell::default();
+        let bell = FaultNotifier::default();
         let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &bell)?)));
         let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
         tops.resize_with(tops.len() + ROOM, OnceLock::new);
@@ -234,11 +234,11 @@ impl Tree {
     }
 
     /// From now on this one is told what goes wrong with the devices. The first one stays.
-    pub fn set_watch(&self, watch: Arc<dyn Watch>) {
+    pub fn set_watch(&self, watch: Arc<dyn FaultObserver>) {
         self.bell.set(watch);
     }
 
-    pub(crate) fn bell(&self) -> &Bell {
+    pub(crate) fn bell(&self) -> &FaultNotifier {
         &self.bell
     }
 
@@ -323,12 +323,12 @@ impl Tree {
             }
             _ => None,
         };
-        child.ok_or(BlockError::Forged { vdev, offset: at, field: "distributed spare", value: spare })
+        child.ok_or(BlockError::InvalidPointer { vdev, offset: at, field: "distributed spare", value: spare })
     }
 
     fn top(&self, place: Place) -> Result<&Top, BlockError> {
         let Place { vdev, offset, .. } = place;
-        let forged = BlockError::Forged { vdev, offset, field: "vdev", value: vdev.into() };
+        let forged = BlockError::InvalidPointer { vdev, offset, field: "vdev", value: vdev.into() };
         self.top_at(vdev).ok_or(forged)
     }
 
@@ -340,7 +340,7 @@ impl Tree {
     /// Reads `len` bytes at `place`, proven by `proof`: whole sectors are read, `len` bytes are tested and returned.
     pub(crate) async fn read(
         &self,
-        job: &Job<'_>,
+        job: &VdevRead<'_>,
         place: Place,
         len: u64,
         proof: Proof<'_>,
@@ -353,7 +353,7 @@ impl Tree {
     }
 
     /// Every copy of a range that devices give, right or wrong.
-    pub(crate) fn copies<'a>(&'a self, job: &'a Job<'a>, place: Place, len: u64) -> BoxFuture<'a, Vec<Buf>> {
+    pub(crate) fn copies<'a>(&'a self, job: &'a VdevRead<'a>, place: Place, len: u64) -> BoxFuture<'a, Vec<Buf>> {
         Box::pin(async move {
             let Ok((top, whole)) = self.check(place, len) else { return Vec::new() };
             let mut out = Vec::new();
@@ -387,7 +387,7 @@ impl Tree {
     fn check(&self, place: Place, len: u64) -> Result<(&Top, u64), BlockError> {
         let Place { vdev, offset, .. } = place;
         let top = self.top(place)?;
-        let forged = |field, value| Err(BlockError::Forged { vdev, offset, field, value });
+        let forged = |field, value| Err(BlockError::InvalidPointer { vdev, offset, field, value });
         if len == 0 || len > MAX_BLOCK_BYTES {
             return forged("size", len);
         }
@@ -441,7 +441,7 @@ impl Vdev {
     pub(crate) fn read<'a>(
         &'a self,
         tree: &'a Tree,
-        job: &'a Job<'a>,
+        job: &'a VdevRead<'a>,
         place: Place,
         offset: u64,
         len: u64,
@@ -461,10 +461,10 @@ impl Vdev {
                     if rows.len as u64 != len {
                         let Place { vdev, offset, .. } = place;
                         let field = "offset (beyond its dRAID group)";
-                        return Err(BlockError::Forged { vdev, offset, field, value: offset });
+                        return Err(BlockError::InvalidPointer { vdev, offset, field, value: offset });
                     }
                     let width = children.len() as u64;
-                    let target = raidz::Target { map: rows, children, ashift, widths: width..=width };
+                    let target = raidz::RaidzTarget { map: rows, children, ashift, widths: width..=width };
                     raidz::read(&target, tree, job, place, proof).await
                 }
                 Body::DraidSpare { top, spare } => {
@@ -483,7 +483,7 @@ impl Vdev {
     fn copies<'a>(
         &'a self,
         tree: &'a Tree,
-        job: &'a Job<'a>,
+        job: &'a VdevRead<'a>,
         place: Place,
         offset: u64,
         len: u64,
@@ -503,10 +503,10 @@ impl Vdev {
     }
 
     /// How reluctantly to ask this vdev for a block born in `birth`: 0 willingly, 1 its DTL has that txg, 2 not there.
-    pub(crate) fn reluctance(&self, birth: Txg) -> u8 {
+    pub(crate) fn read_preference(&self, birth: Txg) -> u8 {
         match &self.body {
-            Body::Leaf(leaf) => leaf.reluctance(birth),
-            Body::Mirror(children) => children.iter().map(|c| c.reluctance(birth)).min().unwrap_or(2),
+            Body::Leaf(leaf) => leaf.read_preference(birth),
+            Body::Mirror(children) => children.iter().map(|c| c.read_preference(birth)).min().unwrap_or(2),
             Body::Unsupported(_) => 2,
             Body::Raidz(_) | Body::Draid { .. } | Body::DraidSpare { .. } | Body::Indirect(_) => 0,
         }
@@ -542,13 +542,13 @@ impl Vdev {
     }
 
     /// Counts wrong bytes, a range of its space, at the first leaf that could have given them, and tells of it.
-    pub(crate) fn checksum_error(&self, job: &Job<'_>, range: (u64, u64)) -> bool {
+    pub(crate) fn checksum_error(&self, job: &VdevRead<'_>, range: (u64, u64)) -> bool {
         match &self.body {
             Body::Leaf(leaf) if leaf.present() => {
                 leaf.counters().checksum_error();
                 let (offset, size_bytes) = range;
                 let range = (leaf::on_device(offset), size_bytes);
-                leaf.tell(self.guid, What::Checksum(None), range, job.about, job.request.priority);
+                leaf.tell(self.guid, FaultKind::Checksum(None), range, job.about, job.request.priority);
                 true
             }
             _ => self.children().iter().any(|child| child.checksum_error(job, range)),
@@ -574,7 +574,7 @@ impl RaidzVdev {
         now.saturating_sub(later).max(self.nparity + 1)
     }
 
-    fn target(&self, offset: u64, len: u64, birth: Txg) -> raidz::Target<'_> {
+    fn target(&self, offset: u64, len: u64, birth: Txg) -> raidz::RaidzTarget<'_> {
         let physical_width = self.children.len() as u64;
         let logical_width = self.logical_width(birth);
         let (ashift, nparity) = (self.ashift, self.nparity);
@@ -592,6 +592,6 @@ impl RaidzVdev {
                 Reflowed { physical_width, logical_width, moved_bytes, scratch },
             )
         };
-        raidz::Target { map, children: &self.children, ashift, widths: logical_width..=physical_width }
+        raidz::RaidzTarget { map, children: &self.children, ashift, widths: logical_width..=physical_width }
     }
 }

@@ -14,7 +14,7 @@
 
 mod heal;
 
-use super::{Body, Job, Place, Proof, Tree, Vdev, straight};
+use super::{Body, Place, Proof, Tree, Vdev, VdevRead, single_leaf};
 use crate::error::{BlockError, note};
 use crate::raidz::{Column, Map, Row, Suspect};
 use bytes::Bytes;
@@ -28,7 +28,7 @@ use weir_machine::Buf;
 const MAX_ATTEMPTS: usize = 12_000;
 
 /// A mapped block, and the widths that its vdev has had since it was written.
-pub(super) struct Target<'a> {
+pub(super) struct RaidzTarget<'a> {
     pub map: Map,
     pub children: &'a [Vdev],
     pub ashift: u32,
@@ -37,7 +37,7 @@ pub(super) struct Target<'a> {
 
 /// What is known of a column.
 #[derive(Clone)]
-pub(super) enum Cell {
+pub(super) enum ColumnState {
     /// Not asked for.
     Untried,
     /// Its bytes, right or wrong.
@@ -48,18 +48,18 @@ pub(super) enum Cell {
 
 /// The state of a read: a cell for each column.
 pub(super) struct Read<'a> {
-    pub target: &'a Target<'a>,
+    pub target: &'a RaidzTarget<'a>,
     tree: &'a Tree,
-    pub job: &'a Job<'a>,
+    pub job: &'a VdevRead<'a>,
     pub place: Place,
-    pub cells: Vec<Vec<Cell>>,
+    pub cells: Vec<Vec<ColumnState>>,
     /// Why devices gave none.
     pub failure: Option<BlockError>,
     missing: Vec<String>,
 }
 
 /// Row and column.
-pub(super) type At = (usize, usize);
+pub(super) type ColumnRef = (usize, usize);
 
 /// What became of an attempt to put the block together.
 #[derive(PartialEq)]
@@ -70,19 +70,19 @@ enum Assembly {
 }
 
 pub(super) async fn read(
-    target: &Target<'_>,
+    target: &RaidzTarget<'_>,
     tree: &Tree,
-    job: &Job<'_>,
+    job: &VdevRead<'_>,
     place: Place,
     proof: Option<Proof<'_>>,
 ) -> Result<Buf, BlockError> {
-    let cells = target.map.rows.iter().map(|r| r.columns.iter().map(|_| Cell::Untried).collect()).collect();
+    let cells = target.map.rows.iter().map(|r| r.columns.iter().map(|_| ColumnState::Untried).collect()).collect();
     let mut read = Read { target, tree, job, place, cells, failure: None, missing: Vec::new() };
     read.mark_absent();
     if job.tests_every_copy() {
-        let fresh: Vec<At> = read.untried().into_iter().filter(|&at| read.reluctance(at) == 0).collect();
+        let fresh: Vec<ColumnRef> = read.untried().into_iter().filter(|&at| read.read_preference(at) == 0).collect();
         read.fetch(&fresh).await;
-    } else if let Some(block) = straight::read(&mut read, proof).await {
+    } else if let Some(block) = single_leaf::read(&mut read, proof).await {
         return Ok(block);
     }
     loop {
@@ -155,19 +155,19 @@ fn subsets(count: usize, most: usize) -> impl Iterator<Item = Vec<usize>> {
 }
 
 impl Read<'_> {
-    pub(super) fn column(&self, (row, column): At) -> &Column {
+    pub(super) fn column(&self, (row, column): ColumnRef) -> &Column {
         &self.target.map.rows[row].columns[column]
     }
 
-    fn child(&self, at: At) -> Option<&Vdev> {
+    fn child(&self, at: ColumnRef) -> Option<&Vdev> {
         self.target.children.get(self.column(at).child)
     }
 
-    fn reluctance(&self, at: At) -> u8 {
-        self.child(at).map_or(2, |c| c.reluctance(self.job.birth))
+    fn read_preference(&self, at: ColumnRef) -> u8 {
+        self.child(at).map_or(2, |c| c.read_preference(self.job.birth))
     }
 
-    fn all(&self) -> Vec<At> {
+    fn all(&self) -> Vec<ColumnRef> {
         let rows = self.target.map.rows.iter().enumerate();
         rows.flat_map(|(r, row)| (0..row.columns.len()).map(move |c| (r, c))).collect()
     }
@@ -176,14 +176,14 @@ impl Read<'_> {
     fn mark_absent(&mut self) {
         for at in self.all() {
             if self.column(at).size_bytes == 0 {
-                self.cells[at.0][at.1] = Cell::Got(Bytes::new());
-            } else if self.reluctance(at) == 2 {
+                self.cells[at.0][at.1] = ColumnState::Got(Bytes::new());
+            } else if self.read_preference(at) == 2 {
                 let mut names = Vec::new();
                 if let Some(child) = self.child(at) {
                     child.absent(&mut names);
                 }
                 self.missing.extend(names);
-                self.cells[at.0][at.1] = Cell::Failed;
+                self.cells[at.0][at.1] = ColumnState::Failed;
             }
         }
         self.missing.sort_unstable();
@@ -192,32 +192,32 @@ impl Read<'_> {
 
     /// The columns to read next so that each row has as many as it has data columns: fresh data, fresh parity, then
     /// columns of children whose DTL has the block's birth. Empty when all rows have enough, or there is nothing more to ask.
-    pub(super) fn wants(&self) -> Vec<At> {
+    pub(super) fn wants(&self) -> Vec<ColumnRef> {
         let nparity = self.target.map.nparity;
         let mut wants = Vec::new();
         for (r, row) in self.cells.iter().enumerate() {
             let needed = row.len().saturating_sub(nparity);
             let got = row.iter().enumerate().filter(|(c, cell)| {
-                matches!(cell, Cell::Got(_)) && (*c >= nparity || self.column((r, *c)).size_bytes > 0)
+                matches!(cell, ColumnState::Got(_)) && (*c >= nparity || self.column((r, *c)).size_bytes > 0)
             });
             let short = needed.saturating_sub(got.count());
-            let mut open: Vec<At> =
-                (0..row.len()).filter(|&c| matches!(row[c], Cell::Untried)).map(|c| (r, c)).collect();
-            open.sort_by_key(|&at| (self.reluctance(at), at.1 < nparity, at.1));
+            let mut open: Vec<ColumnRef> =
+                (0..row.len()).filter(|&c| matches!(row[c], ColumnState::Untried)).map(|c| (r, c)).collect();
+            open.sort_by_key(|&at| (self.read_preference(at), at.1 < nparity, at.1));
             wants.extend(open.into_iter().take(short));
         }
         wants
     }
 
-    fn untried(&self) -> Vec<At> {
-        self.all().into_iter().filter(|&(r, c)| matches!(self.cells[r][c], Cell::Untried)).collect()
+    fn untried(&self) -> Vec<ColumnRef> {
+        self.all().into_iter().filter(|&(r, c)| matches!(self.cells[r][c], ColumnState::Untried)).collect()
     }
 
     /// Reads columns, those that touch each other on a child in one go.
-    async fn fetch(&mut self, wants: &[At]) {
+    async fn fetch(&mut self, wants: &[ColumnRef]) {
         let mut sorted = wants.to_vec();
         sorted.sort_by_key(|&at| (self.column(at).child, self.column(at).offset_bytes));
-        let mut runs: Vec<(usize, u64, u64, Vec<At>)> = Vec::new();
+        let mut runs: Vec<(usize, u64, u64, Vec<ColumnRef>)> = Vec::new();
         for at in sorted {
             let Column { child, offset_bytes, size_bytes, .. } = *self.column(at);
             match runs.last_mut() {
@@ -241,7 +241,7 @@ impl Read<'_> {
                 Ok(buf) => self.fill(*start, members, buf.into_bytes()),
                 Err(error) => {
                     for at in members {
-                        self.cells[at.0][at.1] = Cell::Failed;
+                        self.cells[at.0][at.1] = ColumnState::Failed;
                     }
                     note(&mut self.failure, error);
                 }
@@ -249,11 +249,11 @@ impl Read<'_> {
         }
     }
 
-    fn fill(&mut self, start: u64, members: &[At], bytes: Bytes) {
+    fn fill(&mut self, start: u64, members: &[ColumnRef], bytes: Bytes) {
         for &at in members {
             let Column { offset_bytes, size_bytes, .. } = *self.column(at);
             let from = offset_bytes.wrapping_sub(start) as usize;
-            self.cells[at.0][at.1] = Cell::Got(bytes.slice(from..from + size_bytes));
+            self.cells[at.0][at.1] = ColumnState::Got(bytes.slice(from..from + size_bytes));
         }
     }
 
@@ -262,9 +262,9 @@ impl Read<'_> {
     }
 
     /// The bytes of a column that may be used.
-    fn bytes(&self, at: At, left_out: &[Suspect]) -> Option<&[u8]> {
+    fn bytes(&self, at: ColumnRef, left_out: &[Suspect]) -> Option<&[u8]> {
         match &self.cells[at.0][at.1] {
-            Cell::Got(bytes) if bytes.is_empty() || !self.left_out(self.column(at), left_out) => Some(bytes),
+            ColumnState::Got(bytes) if bytes.is_empty() || !self.left_out(self.column(at), left_out) => Some(bytes),
             _ => None,
         }
     }
@@ -273,9 +273,9 @@ impl Read<'_> {
     fn changes(&self, left_out: &[Suspect]) -> bool {
         let nparity = self.target.map.nparity;
         self.target.map.rows.iter().enumerate().any(|(r, row)| {
-            let gap = (nparity..row.columns.len()).any(|c| matches!(self.cells[r][c], Cell::Failed));
+            let gap = (nparity..row.columns.len()).any(|c| matches!(self.cells[r][c], ColumnState::Failed));
             row.columns.iter().enumerate().any(|(c, column)| {
-                let got = matches!(&self.cells[r][c], Cell::Got(b) if !b.is_empty());
+                let got = matches!(&self.cells[r][c], ColumnState::Got(b) if !b.is_empty());
                 got && (c >= nparity || gap) && self.left_out(column, left_out)
             })
         })
@@ -356,7 +356,7 @@ impl Read<'_> {
                 continue;
             }
             let answer = vdev.read(self.tree, self.job, self.place, offset_bytes, size_bytes as u64, None).await;
-            self.cells[at.0][at.1] = answer.map_or(Cell::Failed, |buf| Cell::Got(buf.into_bytes()));
+            self.cells[at.0][at.1] = answer.map_or(ColumnState::Failed, |buf| ColumnState::Got(buf.into_bytes()));
         }
     }
 
@@ -366,7 +366,7 @@ impl Read<'_> {
         for at in self.all() {
             let column = self.column(at);
             let right = block.as_ref().get(column.at..column.at + column.size_bytes);
-            let Cell::Got(bytes) = &self.cells[at.0][at.1] else { continue };
+            let ColumnState::Got(bytes) = &self.cells[at.0][at.1] else { continue };
             if at.1 >= self.target.map.nparity && self.left_out(column, left_out) && right != Some(bytes) {
                 wrong.entry(column.child).or_insert((column.offset_bytes, column.size_bytes as u64));
             }
@@ -381,7 +381,7 @@ impl Read<'_> {
         }
         for (child, range) in wrong {
             // A child whose DTL has the block's birth gives old bytes: that is known, and no new fault.
-            let child = self.target.children.get(child).filter(|c| c.reluctance(self.job.birth) == 0);
+            let child = self.target.children.get(child).filter(|c| c.read_preference(self.job.birth) == 0);
             if let Some(child) = child {
                 child.checksum_error(self.job, range);
             }

@@ -4,7 +4,7 @@ use super::indirect::Indirect;
 use super::leaf::Leaf;
 use super::{Body, Dtl, RaidzVdev, Vdev};
 use crate::draid;
-use crate::watch::Bell;
+use crate::fault_observer::FaultNotifier;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -172,7 +172,7 @@ pub(super) fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeErro
 }
 
 impl Vdev {
-    pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32, bell: &Bell) -> Result<Vdev, TreeError> {
+    pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32, bell: &FaultNotifier) -> Result<Vdev, TreeError> {
         let VdevSpec { guid, name, kind, children, disk, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {

@@ -16,13 +16,13 @@
 //! failing with it.
 
 use super::dtl::LeafDtl;
+use super::flush::{Flusher, Groups};
 use super::leaf::{FRONT_BYTES, Leaf, on_device};
-use super::wflush::{Flusher, Groups};
-use super::wleaf::{Plug, Writers};
-use super::{Body, Dtl, Job, Place, RaidzVdev, Tree, Vdev};
+use super::leaf_write::{LeafWriteQueue, WritePlug};
+use super::{Body, Dtl, Place, RaidzVdev, Tree, Vdev, VdevRead};
 use crate::error::{BlockError, note};
+use crate::fault_observer::{BlockContext, FaultKind};
 use crate::raidz::{Column, Map};
-use crate::watch::{About, What};
 use crate::write::ReadHold;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
@@ -44,19 +44,19 @@ pub(crate) struct WriteJob<'a> {
     /// A block that is there already is put right: failing is nobody's loss.
     pub repair: bool,
     /// What it comes together with.
-    pub plug: Option<&'a Plug>,
+    pub plug: Option<&'a WritePlug>,
     /// One device alone is written to, perhaps on this thread.
     pub here: bool,
     /// Which block is written.
-    pub about: About,
+    pub about: BlockContext,
     /// Keeps its place from being used again until the disks have answered, also where nobody waits for that any more.
     pub hold: Option<Arc<ReadHold>>,
 }
 
 impl<'a> WriteJob<'a> {
     /// A write that puts right what this read found wrong at `place`, if that is to be done.
-    pub fn repairing(job: &Job<'a>, tree: &Tree, place: Place) -> Option<Self> {
-        let Job { request, clock, pool, birth: txg, about, .. } = *job;
+    pub fn repairing(job: &VdevRead<'a>, tree: &Tree, place: Place) -> Option<Self> {
+        let VdevRead { request, clock, pool, birth: txg, about, .. } = *job;
         // Held before it is asked whether the block is still there.
         let hold = Some(Arc::new(job.umpire?.hold()));
         let repair = WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about, hold };
@@ -73,7 +73,7 @@ pub(super) struct LeafWrites {
     pub repaired_bytes: AtomicU64,
     pub flusher: Flusher,
     dtl: Mutex<LeafDtl>,
-    pub writers: Writers,
+    pub writers: LeafWriteQueue,
 }
 
 /// What a leaf wrote.
@@ -165,7 +165,7 @@ impl Tree {
         let answer = disk.write(offset, buf).await;
         leaf.writes().book(len, answer.is_ok(), None);
         if let Err(error) = &answer {
-            leaf.tell(guid, What::Write(error), (offset, len), About::default(), Priority::Sync);
+            leaf.tell(guid, FaultKind::Write(error), (offset, len), BlockContext::default(), Priority::Sync);
         }
         answer.map(drop).map_err(|error| device(Place::new(0, offset), vdev, error))
     }
@@ -482,7 +482,7 @@ impl Leaf {
             if !job.repair || scrub {
                 self.writes().dtl().dirty(job.txg, job.txg, scrub);
             }
-            self.tell(vdev.guid, What::Write(&error), (on_device(offset), len), job.about, class);
+            self.tell(vdev.guid, FaultKind::Write(&error), (on_device(offset), len), job.about, class);
             device(place, vdev, error)
         })
     }
@@ -499,7 +499,7 @@ impl Leaf {
             self.writes().dtl().dirty(first, last, false);
             if let Some(error) = news {
                 self.writes().write_errors.fetch_add(1, Ordering::Relaxed);
-                self.tell(guid, What::Flush(error), (0, 0), About::default(), Priority::Sync);
+                self.tell(guid, FaultKind::Flush(error), (0, 0), BlockContext::default(), Priority::Sync);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! From logical bytes to stored ones and a pointer that lacks only its addresses. Pure.
 
-use super::{Formats, WriteOptions};
+use super::{WritableEncodings, WriteOptions};
 use crate::error::BlockError;
 use bytes::Bytes;
 use weir_codec::checksum::pointer_checksum;
@@ -22,7 +22,7 @@ pub(super) struct Encoding<'a> {
     /// Where memory for what is stored comes from.
     pub pool: &'a BufPool,
     /// What the pool allows.
-    pub formats: Formats,
+    pub formats: WritableEncodings,
     /// Physical sizes are multiples of this.
     pub unit_bytes: u64,
     /// Of encrypted blocks.

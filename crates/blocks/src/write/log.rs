@@ -7,11 +7,11 @@
 //! Source: OpenZFS `module/zfs/zil.c` (`zil_lwb_write_issue`), `zio.c` (`zio_alloc_zil`).
 
 use super::Writer;
-use crate::alloc::{Class, Want};
+use crate::alloc::{AllocRequest, Class};
 use crate::error::{BlockError, note};
+use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
 use crate::vdev::{MAX_BLOCK_BYTES, Place, WriteJob};
-use crate::watch::About;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Blocks {
         if psize_bytes > MAX_BLOCK_BYTES {
             return Err(BlockError::BadSize { len_bytes: size_bytes });
         }
-        let dvas = writer.space().allocate(&Want { class: Class::Log, psize_bytes, copies: 1, txg });
+        let dvas = writer.space().allocate(&AllocRequest { class: Class::Log, psize_bytes, copies: 1, txg });
         let [dva] = dvas.as_deref().unwrap_or_default() else { return Err(BlockError::NoSpace { psize_bytes }) };
         Ok(self.log_pointer(writer, dva, psize_bytes, txg, checksum, keys))
     }
@@ -101,7 +101,7 @@ impl Blocks {
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
         let here = request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev));
         let (clock, pool, txg) = (self.clock(), &self.pool, pointer.physical_birth());
-        let (about, hold) = (About::default(), self.hold().map(Arc::new));
+        let (about, hold) = (BlockContext::default(), self.hold().map(Arc::new));
         let job = WriteJob { request, clock, pool, txg, repair: false, plug: None, here, about, hold };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
         let copies = pointer.dvas().map(|d| self.tree().write(&job, place(d), sealed.clone()));

@@ -24,13 +24,13 @@ mod space;
 mod trim;
 
 pub use reads::ReadHold;
-pub use space::{Aside, VdevGrid};
+pub use space::{NonMetaslabFrees, VdevGrid};
 
-use crate::alloc::{Allocator, Class, Standing};
+use crate::alloc::{AllocStatus, Allocator, Class};
 use crate::error::{BlockError, note};
+use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
-use crate::vdev::{Place, Plug, Umpire, WriteJob};
-use crate::watch::About;
+use crate::vdev::{Place, PointerFreshness, WriteJob, WritePlug};
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
@@ -113,7 +113,7 @@ impl WriteOptions {
 
 /// Forms of blocks and pointers that a pool must allow by a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Formats {
+pub struct WritableEncodings {
     /// `lz4_compress`; without it what would be lz4 is lzjb.
     pub lz4: bool,
     /// `embedded_data`: payloads in pointers.
@@ -122,9 +122,9 @@ pub struct Formats {
     pub hole_birth: bool,
 }
 
-impl Formats {
+impl WritableEncodings {
     /// Those of a pool of today.
-    pub const ALL: Formats = Formats { lz4: true, embedded_data: true, hole_birth: true };
+    pub const ALL: WritableEncodings = WritableEncodings { lz4: true, embedded_data: true, hole_birth: true };
 }
 
 /// How many blocks are encrypted with one salt before another is drawn.
@@ -138,10 +138,10 @@ pub(crate) struct Writer {
     buffers: BufPool,
     space: Mutex<Allocator>,
     reads: Arc<Reads>,
-    formats: Mutex<Formats>,
+    formats: Mutex<WritableEncodings>,
     /// The group of the pool's checkpoint; 0 if it has none.
     kept_to: AtomicU64,
-    aside: Mutex<Aside>,
+    aside: Mutex<NonMetaslabFrees>,
     /// By a key's GUID, the salt in use and how often it was.
     salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>>,
 }
@@ -151,7 +151,17 @@ impl Writer {
         let (compute, entropy, buffers) =
             (machine.compute.clone(), machine.entropy.clone(), machine.write_buffers.clone());
         let (space, reads, kept_to, aside, salts) = Default::default();
-        Writer { compute, entropy, buffers, space, reads, formats: Mutex::new(Formats::ALL), kept_to, aside, salts }
+        Writer {
+            compute,
+            entropy,
+            buffers,
+            space,
+            reads,
+            formats: Mutex::new(WritableEncodings::ALL),
+            kept_to,
+            aside,
+            salts,
+        }
     }
 
     /// Held only for a few instructions, never while anything is waited for.
@@ -160,7 +170,7 @@ impl Writer {
     }
 
     /// As [`Writer::space`].
-    fn aside(&self) -> MutexGuard<'_, Aside> {
+    fn aside(&self) -> MutexGuard<'_, NonMetaslabFrees> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,8 +245,8 @@ impl Ready {
     }
 }
 
-impl Umpire for Writer {
-    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> Standing {
+impl PointerFreshness for Writer {
+    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus {
         self.space().standing(place.vdev, place.offset, psize_bytes, birth)
     }
 
@@ -253,8 +263,8 @@ impl Blocks {
     }
 
     /// Who knows whether old pointers still lead to their blocks, if the pool is open for writing.
-    pub(crate) fn umpire(&self) -> Option<&dyn Umpire> {
-        self.writer().ok().map(|w| w as &dyn Umpire)
+    pub(crate) fn umpire(&self) -> Option<&dyn PointerFreshness> {
+        self.writer().ok().map(|w| w as &dyn PointerFreshness)
     }
 
     fn writer(&self) -> Result<&Writer, BlockError> {
@@ -265,15 +275,15 @@ impl Blocks {
     ///
     /// # Errors
     /// [`BlockError::ReadOnly`].
-    pub fn set_formats(&self, formats: Formats) -> Result<(), BlockError> {
+    pub fn set_formats(&self, formats: WritableEncodings) -> Result<(), BlockError> {
         *self.writer()?.formats.lock().unwrap_or_else(PoisonError::into_inner) = formats;
         Ok(())
     }
 
     /// What blocks and pointers may look like.
-    pub fn formats(&self) -> Formats {
+    pub fn formats(&self) -> WritableEncodings {
         let set = |w: &Writer| *w.formats.lock().unwrap_or_else(PoisonError::into_inner);
-        self.writer().map_or(Formats::ALL, set)
+        self.writer().map_or(WritableEncodings::ALL, set)
     }
 
     /// Writes a block, and gives the pointer that leads to it. A block of zeros becomes a hole, unless it is not to be
@@ -315,7 +325,7 @@ impl Blocks {
         let cost_bytes = works.iter().map(|(cost_bytes, _)| cost_bytes).sum();
         let all = move || works.into_iter().map(|(_, work)| work()).collect::<Vec<_>>();
         let encoded = writer.compute.run_sized(cost_bytes, all).await.map_err(|_| (0, BlockError::ComputeLost))?;
-        let plug = &Plug::default();
+        let plug = &WritePlug::default();
         let writes = encoded.into_iter().zip(&options).map(|(encoded, options)| async move {
             match encoded? {
                 Encoded::Pointer(pointer) => Ok(pointer),
@@ -362,7 +372,7 @@ impl Blocks {
         request: &Request,
         ready: Ready,
         options: &WriteOptions,
-        plug: Option<&Plug>,
+        plug: Option<&WritePlug>,
     ) -> Result<BlockPointer, BlockError> {
         let Ready(stored) = ready;
         let psize_bytes = stored.bytes.len() as u64;
@@ -463,7 +473,7 @@ impl Blocks {
     }
 
     fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {
-        let want = place::Order {
+        let want = place::PlacementRequest {
             class: options.class,
             copies: options.copies.clamp(1, options.most_copies()),
             header_copies: (options.copies + 1).clamp(1, options.most_copies()),
@@ -481,14 +491,14 @@ impl Blocks {
         placed: &Placed,
         stored: encode::Stored,
         txg: Txg,
-        plug: Option<&Plug>,
+        plug: Option<&WritePlug>,
     ) -> Result<BlockPointer, BlockError> {
         let mut writes = Vec::new();
         let unencodable = |fault| BlockError::Unencodable { fault };
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
         let pool = self.writing.as_ref().map_or(&self.pool, |writer| &writer.buffers);
-        let (clock, about, hold) = (self.clock(), About::default(), self.hold().map(Arc::new));
+        let (clock, about, hold) = (self.clock(), BlockContext::default(), self.hold().map(Arc::new));
         let job = WriteJob { request, clock, pool, txg, repair: false, plug, here: false, about, hold };
         let job = &job;
         let copies = writes.into_iter().map(|write| async move {

@@ -7,7 +7,7 @@
 //!
 //! All of a gang is placed before any of it is written, so it is placed entirely or not at all.
 
-use crate::alloc::{Allocator, Class, Want};
+use crate::alloc::{AllocRequest, Allocator, Class};
 use bytes::Bytes;
 use weir_codec::checksum::embedded::{Verifier, seal_embedded};
 use weir_codec::checksum::pointer_checksum;
@@ -19,7 +19,7 @@ const MAX_DEPTH: u8 = 10;
 
 /// What is to be placed.
 #[derive(Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct PlacementRequest {
     pub class: Class,
     pub copies: u8,
     /// Copies of gang headers.
@@ -80,19 +80,19 @@ impl Placed {
 }
 
 /// Takes space for a block; `None`, with nothing taken, if there is not enough.
-pub(super) fn place(space: &mut Allocator, psize_bytes: u64, order: &Order) -> Option<Placed> {
+pub(super) fn place(space: &mut Allocator, psize_bytes: u64, order: &PlacementRequest) -> Option<Placed> {
     place_at(space, psize_bytes, order, 0)
 }
 
-fn place_at(space: &mut Allocator, psize_bytes: u64, order: &Order, depth: u8) -> Option<Placed> {
-    let Order { class, copies, header_copies, txg, unit_bytes } = *order;
-    if let Some(dvas) = space.allocate(&Want { class, psize_bytes, copies, txg }) {
+fn place_at(space: &mut Allocator, psize_bytes: u64, order: &PlacementRequest, depth: u8) -> Option<Placed> {
+    let PlacementRequest { class, copies, header_copies, txg, unit_bytes } = *order;
+    if let Some(dvas) = space.allocate(&AllocRequest { class, psize_bytes, copies, txg }) {
         return Some(Placed::Whole(dvas));
     }
     if depth >= MAX_DEPTH || psize_bytes <= unit_bytes {
         return None;
     }
-    let header_want = |copies| Want { class, psize_bytes: gang::CLASSIC_BYTES as u64, copies, txg };
+    let header_want = |copies| AllocRequest { class, psize_bytes: gang::CLASSIC_BYTES as u64, copies, txg };
     let header = space.allocate(&header_want(header_copies)).or_else(|| space.allocate(&header_want(copies)))?;
     let mut gang = (header, Vec::new());
     let mut rest = psize_bytes;

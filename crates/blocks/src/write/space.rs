@@ -5,7 +5,7 @@ use super::place::Placed;
 use crate::alloc::{Class, SpaceChange, SpaceFault, SpaceSums, VdevSpace};
 use crate::error::BlockError;
 use crate::gang;
-use crate::pipeline::{Blocks, Way};
+use crate::pipeline::{Blocks, ReadPath};
 use crate::vdev::Remapped;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ pub struct VdevGrid {
 
 /// Freed space that metaslabs are not told of: ranges of top-level vdevs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Aside {
+pub struct NonMetaslabFrees {
     /// What stays taken because the checkpoint needs it.
     pub kept: Vec<(u32, Range<u64>)>,
     /// What of removed vdevs nothing leads to any more.
@@ -113,8 +113,8 @@ impl Blocks {
 
     /// What is allocated in a metaslab according to all changes that [`Blocks::take_changes`] gave so far: what its space map
     /// should say.
-    pub fn told_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
-        self.writer().map_or_else(|_| Vec::new(), |w| w.space().told_segments(vdev, metaslab))
+    pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
+        self.writer().map_or_else(|_| Vec::new(), |w| w.space().allocated_as_synced(vdev, metaslab))
     }
 
     /// Number of a metaslab's free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes, for each n, as of `txg`: what can be taken, and what was
@@ -153,7 +153,7 @@ impl Blocks {
     }
 
     /// Gives the space of a block back in `txg`: of a gang, header and pieces. Holes and embedded blocks have none. What
-    /// a checkpoint needs stays taken, and is told of by [`Blocks::take_aside`]; so is what removed vdevs had of it.
+    /// a checkpoint needs stays taken, and is told of by [`Blocks::drain_non_metaslab_frees`]; so is what removed vdevs had of it.
     ///
     /// # Errors
     /// [`BlockError::Space`] if any of it is free already; an error of reading if a gang's header cannot be read: then
@@ -163,7 +163,7 @@ impl Blocks {
         let is_kept = pointer.physical_birth().0 <= kept_to && txg.0 > kept_to;
         let mut places = Vec::new();
         let _hold = self.hold();
-        self.places(request, pointer, Way { depth: 0, prefetch: false, origin: None }, &mut places).await?;
+        self.places(request, pointer, ReadPath { depth: 0, prefetch: false, origin: None }, &mut places).await?;
         for dva in places {
             self.give_back_one(&dva, txg, is_kept)?;
         }
@@ -175,7 +175,7 @@ impl Blocks {
         &'a self,
         request: &'a Request,
         pointer: &'a BlockPointer,
-        way: Way,
+        way: ReadPath,
         out: &'a mut Vec<Dva>,
     ) -> BoxFuture<'a, Result<(), BlockError>> {
         Box::pin(async move {
@@ -187,7 +187,7 @@ impl Blocks {
                 return Ok(());
             }
             for piece in gang::pieces_of(self, request, pointer, way).await? {
-                self.places(request, &piece, Way { depth: way.depth + 1, ..way }, out).await?;
+                self.places(request, &piece, ReadPath { depth: way.depth + 1, ..way }, out).await?;
             }
             for dva in pointer.dvas() {
                 let asize_bytes = self.tree().header_bytes(dva.vdev, pointer.physical_birth().0)?;
@@ -225,8 +225,8 @@ impl Blocks {
     }
 
     /// What was freed since the last call and has to be written down elsewhere than in the metaslabs' space maps.
-    pub fn take_aside(&self) -> Aside {
-        self.writer().map_or_else(|_| Aside::default(), |w| std::mem::take(&mut *w.aside()))
+    pub fn drain_non_metaslab_frees(&self) -> NonMetaslabFrees {
+        self.writer().map_or_else(|_| NonMetaslabFrees::default(), |w| std::mem::take(&mut *w.aside()))
     }
 
     pub(super) fn give_back(&self, placed: &Placed, txg: Txg) -> Result<(), BlockError> {
@@ -248,7 +248,7 @@ impl Blocks {
     /// read.
     pub async fn claim(&self, request: &Request, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
         let mut places = Vec::new();
-        let way = Way { depth: 0, prefetch: false, origin: None };
+        let way = ReadPath { depth: 0, prefetch: false, origin: None };
         self.places(request, pointer, way, &mut places).await?;
         let mut space = self.writer()?.space();
         let mut taken = Vec::new();

@@ -88,9 +88,9 @@ fn crowd(bench: &Bench, seed: u64) -> u64 {
         assert_eq!(bench.read(&blocks, pointer).as_ref(), Ok(data));
     }
     let taken: u64 = written.iter().map(|(p, _)| p.asize_bytes()).sum();
-    let told = blocks.take_changes(TXG);
-    assert!(told.iter().all(|c| c.kind == SpaceKind::Alloc));
-    assert_eq!(told.iter().map(|c| c.len_bytes).sum::<u64>(), taken);
+    let synced_allocated = blocks.take_changes(TXG);
+    assert!(synced_allocated.iter().all(|c| c.kind == SpaceKind::Alloc));
+    assert_eq!(synced_allocated.iter().map(|c| c.len_bytes).sum::<u64>(), taken);
     blocks.synced(weir_format::Txg(TXG.0 + 2));
     assert_eq!(blocks.space(Class::Normal).free_bytes, free - taken);
     operations

@@ -129,7 +129,7 @@ fn forged_pointers_are_refused_by_the_field() {
         let mut words = *good.words();
         change(&mut words);
         match bench.read(&blocks, &weir_format::BlockPointer::from_words(words)) {
-            Err(BlockError::Forged { field, .. }) => field,
+            Err(BlockError::InvalidPointer { field, .. }) => field,
             other => panic!("{other:?}"),
         }
     };

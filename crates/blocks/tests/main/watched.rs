@@ -2,8 +2,8 @@
 
 use crate::store::*;
 use std::sync::{Arc, Mutex};
-use weir_blocks::watch::What;
-use weir_blocks::{Origin, ReadOptions, VdevKind, Watch};
+use weir_blocks::fault_observer::FaultKind;
+use weir_blocks::{Bookmark, FaultObserver, ReadOptions, VdevKind};
 use weir_format::ObjsetId;
 use weir_machine::Request;
 use weir_sim::{Fault, Timing};
@@ -15,14 +15,14 @@ type Fact = (&'static str, u64, u64, u64, Option<u64>);
 #[derive(Default)]
 struct Told(Mutex<Vec<Fact>>);
 
-impl Watch for Told {
+impl FaultObserver for Told {
     fn fault(&self, fault: &weir_blocks::Fault<'_>) {
         let what = match fault.what {
-            What::Checksum(_) => "checksum",
-            What::Read(_) => "read",
-            What::Write(_) => "write",
-            What::Flush(_) => "flush",
-            What::Lost(_) => "lost",
+            FaultKind::Checksum(_) => "checksum",
+            FaultKind::Read(_) => "read",
+            FaultKind::Write(_) => "write",
+            FaultKind::Flush(_) => "flush",
+            FaultKind::Lost(_) => "lost",
         };
         let (leaf, offset, size) = fault.spot.map_or((0, 0, 0), |s| (s.leaf, s.offset_bytes, s.size_bytes));
         self.0.lock().unwrap().push((what, leaf, offset, size, fault.about.origin.map(|origin| origin.block)));
@@ -42,33 +42,33 @@ impl Told {
 fn whoever_watches_is_told_which_device_and_where() {
     let bench = Bench::new(7, 2, Timing::Nvme);
     let blocks = pool_of(&bench, VdevKind::Mirror, 12, 2, &[]);
-    let told = Arc::new(Told::default());
-    blocks.tree().set_watch(told.clone());
+    let synced_allocated = Arc::new(Told::default());
+    blocks.tree().set_watch(synced_allocated.clone());
     let guids: Vec<u64> = blocks.tree().health().iter().map(|leaf| leaf.guid).collect();
     let pointer = write(&bench, &blocks, &pattern(8192, 1), &options()).unwrap();
     blocks.synced(TXG);
     let (at, size) = (FRONT + pointer.dva(0).offset_bytes, pointer.psize_bytes().next_multiple_of(4096));
-    let origin = Some(Origin { objset: ObjsetId(5), object: 6, level: 0, block: 7 });
+    let origin = Some(Bookmark { objset: ObjsetId(5), object: 6, level: 0, block: 7 });
     let options = ReadOptions { origin, ..ReadOptions::default() };
     let read = || {
         let rq = Request::internal("test");
         bench.world.run(blocks.read(&rq, &pointer, &options)).unwrap().map(drop)
     };
     read().unwrap();
-    assert_eq!(told.news(), []);
+    assert_eq!(synced_allocated.news(), []);
     bench.disks[0].lay(Fault::Rot { offset: at, len: size, bits: 99 });
     bench.disks[1].lay(Fault::Unreadable { offset: at, len: 4096 });
     read().unwrap_err();
     let wrong =
         [("checksum", guids[0], at, size, Some(7)), ("lost", 0, 0, 0, Some(7)), ("read", guids[1], at, size, Some(7))];
-    assert_eq!(told.news(), wrong);
+    assert_eq!(synced_allocated.news(), wrong);
     let gone = bench.disks[0].lay(Fault::Gone);
     let other = write(&bench, &blocks, &pattern(8192, 2), &crate::store::options()).unwrap();
     let place = FRONT + other.dva(0).offset_bytes;
-    assert_eq!(told.news(), [("write", guids[0], place, size, None)]);
+    assert_eq!(synced_allocated.news(), [("write", guids[0], place, size, None)]);
     bench.disks[0].lift(gone);
     bench.disks[1].lay(Fault::FailNth { nth: 0, errno: 5 });
     // Now neither side keeps it.
     bench.world.run(async move { blocks.tree().flush().await }).unwrap().unwrap_err();
-    assert_eq!(told.news(), [("flush", guids[1], 0, 0, None)]);
+    assert_eq!(synced_allocated.news(), [("flush", guids[1], 0, 0, None)]);
 }

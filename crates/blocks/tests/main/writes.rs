@@ -3,7 +3,7 @@
 use crate::store::*;
 use bytes::Bytes;
 use weir_blocks::vdev::{Expansion, Reflow};
-use weir_blocks::{BlockError, Class, Formats, SpaceKind, VdevGrid, VdevKind, VdevSpec, WriteOptions};
+use weir_blocks::{BlockError, Class, SpaceKind, VdevGrid, VdevKind, VdevSpec, WritableEncodings, WriteOptions};
 use weir_codec::compress::ZstdLevel;
 use weir_format::{ChecksumKind, CompressionKind, ObjectType, Txg};
 use weir_machine::Request;
@@ -297,7 +297,7 @@ fn reserved_places_are_filled_later() {
 fn only_forms_that_the_pool_allows_are_written() {
     let bench = Bench::new(11, 1, Timing::Nvme);
     let blocks = stripe_of(&bench, 12, 1);
-    blocks.set_formats(Formats { lz4: false, embedded_data: false, hole_birth: false }).unwrap();
+    blocks.set_formats(WritableEncodings { lz4: false, embedded_data: false, hole_birth: false }).unwrap();
     assert!(write(&bench, &blocks, &[0; 8192], &options()).unwrap().is_null());
     let mut little = vec![0; 8192];
     little[500..540].copy_from_slice(&pattern(40, 1));
@@ -305,7 +305,7 @@ fn only_forms_that_the_pool_allows_are_written() {
     assert!(!pointer.is_embedded());
     assert_eq!(pointer.compression(), Some(CompressionKind::Lzjb));
     assert_eq!(bench.read(&blocks, &pointer).unwrap(), little);
-    blocks.set_formats(Formats::ALL).unwrap();
+    blocks.set_formats(WritableEncodings::ALL).unwrap();
     assert!(write(&bench, &blocks, &little, &options()).unwrap().is_embedded());
 }
 

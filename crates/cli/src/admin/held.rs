@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use weir_daemon::Exports;
 use weir_engine::Engine;
-use weir_engine::scrub::Pace;
+use weir_engine::scrub::ScanLimits;
 use weir_machine::{Machine, Request};
 use weir_pool::{FoundPool, VdevConfig};
 
@@ -130,7 +130,7 @@ impl Held {
         // Nobody waits for it.
         drop(self.machine.tasks.spawn(async move {
             while held.wants_scrub() {
-                if let Err(error) = held.engine.scrub_on(&Pace::default(), &mut |_| true).await {
+                if let Err(error) = held.engine.scrub_on(&ScanLimits::default(), &mut |_| true).await {
                     tracing::info!("the scrub of pool '{}' is left off: {error}", held.engine.name());
                 }
             }

@@ -6,8 +6,8 @@ use crate::units::{human, human_bytes, percent, ratio};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use weir_machine::{Clock, Machine, Nanos, Request};
+use weir_pool::block_stats::{self, LEVELS, ROWS, TOTAL};
 use weir_pool::config::{Class, VdevConfig, VdevKind};
-use weir_pool::counts::{self, LEVELS, ROWS, TOTAL};
 use weir_pool::verify::{Plan, Progress, Report, verify};
 use weir_pool::walk::{Prove, Walk};
 use weir_pool::{Pool, indirect, roots};
@@ -248,7 +248,7 @@ fn table(report: &Report, levels: bool) -> String {
         if sum.count == 0 {
             continue;
         }
-        let mut line = |c: counts::Cell, name: String| {
+        let mut line = |c: block_stats::Cell, name: String| {
             let share = percent(c.asize_bytes, total);
             let average = c.asize_bytes.checked_div(c.count).unwrap_or(0);
             out += &format!(
@@ -261,7 +261,7 @@ fn table(report: &Report, levels: bool) -> String {
                 ratio(c.lsize_bytes, c.psize_bytes),
             );
         };
-        let name = counts::row_name(row);
+        let name = block_stats::row_name(row);
         let used: Vec<usize> = (0..LEVELS).rev().filter(|l| report.counts.cell(row, Some(*l)).count > 0).collect();
         if levels && used.len() > 1 {
             for level in used {

@@ -11,9 +11,9 @@ use crate::secrets::{Asked, Wanted};
 use crate::size;
 use crate::written::dsl;
 use std::ffi::OsString;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_dsl::props::{DatasetKind, Value};
-use weir_dsl::{Counted, Who};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Encryption, Engine};
 use weir_format::znode::Timestamp;
 use weir_machine::Request;
@@ -94,7 +94,7 @@ fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewData
 }
 
 /// Limits of those that have none of their own.
-type Limits = Vec<(Who, Counted, u64)>;
+type Limits = Vec<(QuotaPrincipal, QuotaKind, u64)>;
 
 /// Takes such limits out: they stand in the new file system, not among its properties.
 fn take_limits(properties: &mut Vec<(String, Value)>) -> Limits {

@@ -4,7 +4,7 @@ use std::fs::read_to_string;
 use std::sync::Arc;
 use weir_dmu::{ObjectError, ObjectSet};
 use weir_dsl::props::{Property, Source, Value, human_size};
-use weir_dsl::{Counted, Who};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::znode::Fuid;
 use weir_machine::Request;
 
@@ -12,21 +12,22 @@ use weir_machine::Request;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Of {
     /// Whose.
-    pub who: Who,
+    pub who: QuotaPrincipal,
     /// What is counted.
-    pub what: Counted,
+    pub what: QuotaKind,
     /// The limit, not the use.
     pub is_quota: bool,
     /// The number of the user, group or project.
     pub id: u64,
 }
 
-const KINDS: [(&str, Who); 3] = [("user", Who::User), ("group", Who::Group), ("project", Who::Project)];
-const SAYS: [(&str, Counted, bool); 4] = [
-    ("used", Counted::Bytes, false),
-    ("quota", Counted::Bytes, true),
-    ("objused", Counted::Objects, false),
-    ("objquota", Counted::Objects, true),
+const KINDS: [(&str, QuotaPrincipal); 3] =
+    [("user", QuotaPrincipal::User), ("group", QuotaPrincipal::Group), ("project", QuotaPrincipal::Project)];
+const SAYS: [(&str, QuotaKind, bool); 4] = [
+    ("used", QuotaKind::Bytes, false),
+    ("quota", QuotaKind::Bytes, true),
+    ("objused", QuotaKind::Objects, false),
+    ("objquota", QuotaKind::Objects, true),
 ];
 
 /// The number of a name in a file like `/etc/passwd`.
@@ -41,12 +42,12 @@ fn name_in(text: &str, id: u64) -> Option<String> {
     line.split(':').next().map(str::to_owned)
 }
 
-fn list(who: Who) -> String {
+fn list(who: QuotaPrincipal) -> String {
     // A machine without such a list knows no names.
     match who {
-        Who::User => read_to_string("/etc/passwd").unwrap_or_default(),
-        Who::Group => read_to_string("/etc/group").unwrap_or_default(),
-        Who::Project => String::new(),
+        QuotaPrincipal::User => read_to_string("/etc/passwd").unwrap_or_default(),
+        QuotaPrincipal::Group => read_to_string("/etc/group").unwrap_or_default(),
+        QuotaPrincipal::Project => String::new(),
     }
 }
 
@@ -59,13 +60,14 @@ pub fn parse(property: &str) -> Option<Result<Of, String>> {
     let (rest, who) = KINDS.iter().find_map(|(prefix, who)| Some((kind.strip_prefix(prefix)?, *who)))?;
     let (_, what, is_quota) = SAYS.iter().find(|(says, ..)| *says == rest).copied()?;
     let id = name.parse::<u32>().map(u64::from).ok().or_else(|| number_in(&list(who), name));
-    let unknown = || format!("invalid {} '{name}'", if who == Who::Project { "project" } else { "user or group" });
+    let unknown =
+        || format!("invalid {} '{name}'", if who == QuotaPrincipal::Project { "project" } else { "user or group" });
     Some(id.map(|id| Of { who, what, is_quota, id }).ok_or_else(unknown))
 }
 
 /// Whose limit a property like `defaultuserquota` is: of those that have none of their own.
-pub fn usual(property: &str) -> Option<(Who, Counted)> {
-    let all = Who::ALL.into_iter().flat_map(|who| Counted::ALL.map(|what| (who, what)));
+pub fn usual(property: &str) -> Option<(QuotaPrincipal, QuotaKind)> {
+    let all = QuotaPrincipal::ALL.into_iter().flat_map(|who| QuotaKind::ALL.map(|what| (who, what)));
     all.into_iter().find(|(who, what)| who.default_name(*what) == property)
 }
 
@@ -92,7 +94,7 @@ pub fn name(id: Fuid, numeric: bool, names: &str) -> String {
 }
 
 /// The list of names of users or groups of this machine.
-pub fn names(who: Who) -> String {
+pub fn names(who: QuotaPrincipal) -> String {
     list(who)
 }
 
@@ -103,19 +105,19 @@ pub fn names(who: Who) -> String {
 pub async fn value(rq: &Request, set: &Arc<ObjectSet>, property: &str, of: Of) -> Result<Property, ObjectError> {
     let account = set.accounts(rq, of.who).await?.remove(&Fuid(of.id)).unwrap_or_default();
     let number = match (of.what, of.is_quota) {
-        (Counted::Bytes, false) => account.used_bytes,
-        (Counted::Bytes, true) => account.quota_bytes,
-        (Counted::Objects, false) => account.used_objects,
-        (Counted::Objects, true) => account.quota_objects,
+        (QuotaKind::Bytes, false) => account.used_bytes,
+        (QuotaKind::Bytes, true) => account.quota_bytes,
+        (QuotaKind::Objects, false) => account.used_objects,
+        (QuotaKind::Objects, true) => account.quota_objects,
     };
     Ok(Property { name: property.to_owned(), value: Value::Number(number), source: Source::Local })
 }
 
 /// A use or limit as text.
-pub fn text(number: u64, what: Counted, is_quota: bool, exact: bool) -> String {
+pub fn text(number: u64, what: QuotaKind, is_quota: bool, exact: bool) -> String {
     match what {
         _ if is_quota && number == 0 => if exact { "0" } else { "none" }.to_owned(),
-        Counted::Bytes if !exact => human_size(number),
+        QuotaKind::Bytes if !exact => human_size(number),
         _ => number.to_string(),
     }
 }
@@ -127,10 +129,10 @@ mod tests {
     #[test]
     fn names_of_properties() {
         let of = |who, what, is_quota, id| Some(Ok(Of { who, what, is_quota, id }));
-        assert_eq!(parse("userquota@0"), of(Who::User, Counted::Bytes, true, 0));
-        assert_eq!(parse("userused@root"), of(Who::User, Counted::Bytes, false, 0));
-        assert_eq!(parse("groupobjquota@12"), of(Who::Group, Counted::Objects, true, 12));
-        assert_eq!(parse("projectobjused@7"), of(Who::Project, Counted::Objects, false, 7));
+        assert_eq!(parse("userquota@0"), of(QuotaPrincipal::User, QuotaKind::Bytes, true, 0));
+        assert_eq!(parse("userused@root"), of(QuotaPrincipal::User, QuotaKind::Bytes, false, 0));
+        assert_eq!(parse("groupobjquota@12"), of(QuotaPrincipal::Group, QuotaKind::Objects, true, 12));
+        assert_eq!(parse("projectobjused@7"), of(QuotaPrincipal::Project, QuotaKind::Objects, false, 7));
         assert!(matches!(parse("userquota@nobody-of-that-name"), Some(Err(_))));
         assert_eq!((parse("written@a"), parse("userquota"), parse("usersize@1")), (None, None, None));
         assert_eq!((limit("none"), limit("1K")), (Ok(0), Ok(1024)));

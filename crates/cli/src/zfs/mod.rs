@@ -23,7 +23,7 @@ pub use values::{When, parse as parse_property};
 use crate::call::{Call, say};
 use crate::failure::Failure;
 use std::ffi::OsString;
-use weir_dsl::Who;
+use weir_dsl::QuotaPrincipal;
 
 const USAGE: &str = "\
 usage: zfs list | get [-d DIR]… [options] [DATASET]…
@@ -54,9 +54,9 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "bookmark" => snapshot::bookmark(call, line),
         "set" => set::run(call, line),
         "inherit" => set::inherit(call, line),
-        "userspace" => userspace::run(call, Who::User, line),
-        "groupspace" => userspace::run(call, Who::Group, line),
-        "projectspace" => userspace::run(call, Who::Project, line),
+        "userspace" => userspace::run(call, QuotaPrincipal::User, line),
+        "groupspace" => userspace::run(call, QuotaPrincipal::Group, line),
+        "projectspace" => userspace::run(call, QuotaPrincipal::Project, line),
         "project" => project::run(call, line),
         "hold" => holds::hold(call, line),
         "release" => holds::release(call, line),

@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use std::ffi::OsString;
-use weir_dsl::{Account, Counted, Who};
+use weir_dsl::{Account, QuotaKind, QuotaPrincipal};
 use weir_format::znode::Fuid;
 use weir_machine::Request;
 use weir_pool::{OpenOptions, PoolError};
@@ -45,12 +45,12 @@ struct Row {
 }
 
 /// Runs the command of users, groups or projects.
-pub fn run(call: &Call, who: Who, line: Vec<OsString>) -> Result<u8, Failure> {
+pub fn run(call: &Call, who: QuotaPrincipal, line: Vec<OsString>) -> Result<u8, Failure> {
     let [user, group, project] = &SPECS;
     let spec = match who {
-        Who::User => user,
-        Who::Group => group,
-        Who::Project => project,
+        QuotaPrincipal::User => user,
+        QuotaPrincipal::Group => group,
+        QuotaPrincipal::Project => project,
     };
     let args = spec.parse(line)?;
     let names = words(spec, &args, 1..=1, "missing dataset argument")?;
@@ -126,18 +126,18 @@ fn sort(spec: &Spec, args: &Args, rows: &mut [Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn cell(who: Who, row: &Row, field: &str, exact: bool) -> String {
+fn cell(who: QuotaPrincipal, row: &Row, field: &str, exact: bool) -> String {
     let account = &row.account;
     match field {
         "type" => match who {
-            Who::User => "POSIX User".to_owned(),
-            Who::Group => "POSIX Group".to_owned(),
-            Who::Project => "Project".to_owned(),
+            QuotaPrincipal::User => "POSIX User".to_owned(),
+            QuotaPrincipal::Group => "POSIX Group".to_owned(),
+            QuotaPrincipal::Project => "Project".to_owned(),
         },
         "name" => row.name.clone(),
-        "used" => identity::text(account.used_bytes, Counted::Bytes, false, exact),
-        "quota" => identity::text(account.quota_bytes, Counted::Bytes, true, exact),
-        "objused" => identity::text(account.used_objects, Counted::Objects, false, exact),
-        _ => identity::text(account.quota_objects, Counted::Objects, true, exact),
+        "used" => identity::text(account.used_bytes, QuotaKind::Bytes, false, exact),
+        "quota" => identity::text(account.quota_bytes, QuotaKind::Bytes, true, exact),
+        "objused" => identity::text(account.used_objects, QuotaKind::Objects, false, exact),
+        _ => identity::text(account.quota_objects, QuotaKind::Objects, true, exact),
     }
 }

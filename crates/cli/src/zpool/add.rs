@@ -11,7 +11,7 @@ use crate::size;
 use crate::written::{Wish, Written};
 use std::ffi::OsString;
 use weir_engine::create::Layout;
-use weir_engine::{Additions, Engine};
+use weir_engine::{Engine, VdevAddRequest};
 
 const SPEC: Spec = Spec {
     command: "zpool add",
@@ -29,7 +29,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(SPEC.misused("missing vdev specification"));
     }
     let vdevs = devices::parse(&call.caller.folder, rest)?;
-    let mut more = Additions { force: args.has('f'), ..Additions::default() };
+    let mut more = VdevAddRequest { force: args.has('f'), ..VdevAddRequest::default() };
     for given in args.values('o') {
         let text = given.to_string_lossy();
         let shift = text.strip_prefix("ashift=").and_then(size::parse).filter(|shift| (9..=16).contains(shift));

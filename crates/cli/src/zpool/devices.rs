@@ -3,14 +3,14 @@
 use crate::failure::Failure;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use weir_engine::create::{Layout, NewLeaf, NewTop};
+use weir_engine::create::{Layout, NewLeaf, NewTopLevelVdev};
 use weir_pool::Class;
 
 /// All vdevs that were named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vdevs {
     /// Top-level vdevs, in their order.
-    pub tops: Vec<NewTop>,
+    pub tops: Vec<NewTopLevelVdev>,
     /// Cache devices.
     pub caches: Vec<NewLeaf>,
     /// Hot spares.
@@ -69,7 +69,7 @@ pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
                     let what = if shelf == Shelf::Caches { "cache" } else { "spare" };
                     return Err(invalid(format!("'{what}' takes single devices, no '{text}'")));
                 };
-                out.tops.push(NewTop { class, layout, leaves: Vec::new() });
+                out.tops.push(NewTopLevelVdev { class, layout, leaves: Vec::new() });
                 grouped = true;
             }
             Word::Device => {
@@ -79,7 +79,7 @@ pub fn parse(folder: &Path, words: &[String]) -> Result<Vdevs, Failure> {
                     (Shelf::Spares, ..) => out.spares.push(leaf),
                     (Shelf::Tops(_), true, Some(group)) => group.leaves.push(leaf),
                     (Shelf::Tops(class), ..) => {
-                        out.tops.push(NewTop { class, layout: Layout::Single, leaves: vec![leaf] });
+                        out.tops.push(NewTopLevelVdev { class, layout: Layout::Single, leaves: vec![leaf] });
                     }
                 }
             }

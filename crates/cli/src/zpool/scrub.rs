@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 use weir_dsl::props::human_size;
 use weir_engine::Engine;
-use weir_engine::scrub::{Pace, Progress};
+use weir_engine::scrub::{Progress, ScanLimits};
 use weir_machine::Request;
 use weir_pool::PoolError;
 
@@ -51,7 +51,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 _ => engine.scrub_start().await.map_err(|e| failed("start", e))?,
             }
             let done = match held {
-                None => engine.scrub_on(&Pace::default(), &mut |progress| show(call, &pool, progress)).await,
+                None => engine.scrub_on(&ScanLimits::default(), &mut |progress| show(call, &pool, progress)).await,
                 Some(held) => {
                     held.go_on_scrubbing();
                     if !args.has('w') {

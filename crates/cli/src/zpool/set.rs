@@ -10,8 +10,8 @@ use crate::written::{Wish, Written};
 use crate::zdb::stamp;
 use std::ffi::OsString;
 use weir_dmu::zap::{self, NewZap};
-use weir_dsl::change::Change;
-use weir_engine::Syncing;
+use weir_dsl::sync_tasks::DslSyncContext;
+use weir_engine::TxgSync;
 use weir_engine::create::PoolValue;
 use weir_format::dsl::pool as names;
 use weir_format::{NvList, ObjectId, ObjectType, features};
@@ -43,7 +43,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let wish = Wish { search: search(call, args.values('d'))?, pool, ..Wish::default() };
     let (command, uid) = (call.line(), call.caller.ids.0);
     Written::of_call(call, &wish)?.with(async |engine| {
-        let done = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+        let done = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 apply(syncing, wanted).await?;
                 syncing.change.log_command(&command, uid).await?;
@@ -55,7 +55,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-async fn apply(syncing: &mut Syncing<'_>, wanted: Wanted) -> Result<(), PoolError> {
+async fn apply(syncing: &mut TxgSync<'_>, wanted: Wanted) -> Result<(), PoolError> {
     match wanted {
         Wanted::Comment(text) => {
             syncing.core.config.comment = Some(text).filter(|text| !text.is_empty());
@@ -87,9 +87,9 @@ fn wanted(property: &str, value: &str) -> Result<Wanted, String> {
 }
 
 /// Puts a number into the pool's properties, which are made if there are none yet.
-async fn store(change: &Change<'_>, name: &str, number: u64) -> Result<(), PoolError> {
+async fn store(change: &DslSyncContext<'_>, name: &str, number: u64) -> Result<(), PoolError> {
     const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
-    let Change { rq, mos, tx, .. } = change;
+    let DslSyncContext { rq, mos, tx, .. } = change;
     let props = match zap::lookup_word(rq, mos, DIRECTORY, names::PROPS).await? {
         Some(id) => ObjectId(id),
         None => {

@@ -15,12 +15,12 @@ use crate::json;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use weir_dsl::props::{human_size, human_time};
-use weir_engine::create::USUAL_FEATURES;
+use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
-use weir_pool::activity::{Checkpoint, Expansion, Removal, Scan, Stage};
+use weir_pool::aux_devices::Extra;
 use weir_pool::errlog::Errors;
-use weir_pool::extras::Extra;
+use weir_pool::scan_status::{Checkpoint, Expansion, Removal, Scan, Stage};
 use weir_pool::status::VdevState;
 use weir_pool::{Class, Pool, VdevConfig};
 
@@ -326,7 +326,7 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
     let any = |state: VdevState| pool.tree.leaves().iter().any(|leaf| pool.states.get(&leaf.guid) == Some(&state));
     let misses = !pool.dtls().is_empty();
     let lacks_features = pool.config.list.get_str("compatibility").is_none_or(|c| c == "off")
-        && FEATURES.iter().any(|f| USUAL_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
+        && FEATURES.iter().any(|f| DEFAULT_FEATURES.contains(&f.name) && pool.features.count(f.guid).is_none());
     if errors.count > 0 {
         found(
             "Some files or metadata are damaged beyond repair.",

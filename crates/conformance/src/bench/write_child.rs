@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset};
 use weir_dsl::props::Value;
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
@@ -103,7 +103,7 @@ pub(super) async fn make_pool(machine: &Machine, folder: &Path, layout: &str) ->
         other => return Err(failed(format!("no layout is called {other}"))),
     };
     let leaves = images.into_iter().map(|path| NewLeaf { path, is_file: true }).collect();
-    let mut options = CreateOptions::new(POOL, vec![NewTop { class: Class::Normal, layout, leaves }]);
+    let mut options = CreateOptions::new(POOL, vec![NewTopLevelVdev { class: Class::Normal, layout, leaves }]);
     options.arc_bytes = ARC_BYTES;
     options.force = true;
     Engine::create(machine, &options).await.map_err(failed)
@@ -134,7 +134,7 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
             target.sequential(&noise(7, 8 * PIECE_BYTES), bytes).await?;
             target.engine.sync().await.map_err(failed)?;
         }
-        let (begun, cpu_begun, group) = (Instant::now(), cpu_seconds(SELF), target.engine.groups().last_synced());
+        let (begun, cpu_begun, group) = (Instant::now(), cpu_seconds(SELF), target.engine.txgs().last_synced());
         let (bytes, operations) = match what {
             "sequential" => target.sequential(&noise(7, 8 * PIECE_BYTES), bytes).await?,
             "plain-text" | "lz4-text" => target.sequential(&sources(8 * PIECE_BYTES)?, bytes).await?,
@@ -148,7 +148,7 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
             },
         };
         let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), cpu_seconds(SELF) - cpu_begun);
-        line(&format!("groups {}", target.engine.groups().last_synced().0 - group.0));
+        line(&format!("groups {}", target.engine.txgs().last_synced().0 - group.0));
         let measured = Measured { bytes, operations, seconds, peak_bytes: peak_bytes(SELF), cpu_seconds };
         target.engine.export().await.map_err(failed)?;
         Ok(measured)

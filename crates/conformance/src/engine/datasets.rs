@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_dsl::props::Source;
-use weir_dsl::{Account, PoolFacts, Who};
+use weir_dsl::{Account, PoolFacts, QuotaPrincipal};
 use weir_format::ObjsetKind;
 use weir_format::znode::Fuid;
 
@@ -54,7 +54,7 @@ pub fn compare(opened: &Opened, state: &Manifest, done: Option<&Done>) -> Findin
     for dataset in state.datasets.iter().filter(kept) {
         properties(opened, dataset, done, &mut findings);
         holds(opened, dataset, &mut findings);
-        let spaces = [(Who::User, &dataset.userspace), (Who::Group, &dataset.groupspace)];
+        let spaces = [(QuotaPrincipal::User, &dataset.userspace), (QuotaPrincipal::Group, &dataset.groupspace)];
         for (who, expected) in spaces.into_iter().filter_map(|(who, space)| Some((who, space.as_ref()?))) {
             accounts(opened, dataset, (who, expected), done, &mut findings);
         }
@@ -89,7 +89,7 @@ fn counted(number: &str) -> String {
 fn accounts(
     opened: &Opened,
     dataset: &Dataset,
-    (who, expected): (Who, &[[String; 6]]),
+    (who, expected): (QuotaPrincipal, &[[String; 6]]),
     done: Option<&Done>,
     findings: &mut Findings,
 ) {

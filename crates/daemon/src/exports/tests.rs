@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 use super::*;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
-use weir_engine::{CreateOptions, Layout, NewLeaf, NewTop};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
+use weir_engine::{CreateOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, New, NewKind, Snapdir, WriteAt};
 use weir_machine::Source;
 use weir_pool::config::Class;
@@ -18,7 +18,7 @@ fn reused_dataset_numbers_do_not_resolve_old_nodes() {
     let run = world.run(async {
         let rq = &Request::internal("test");
         let leaf = NewLeaf { path: "/sim/d0".into(), is_file: true };
-        let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+        let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
         let mut options = CreateOptions::new("tank", vec![top]);
         options.arc_bytes = 16 << 20;
         let engine = Engine::create(&machine, &options).await.unwrap();
@@ -80,7 +80,7 @@ fn reused_dataset_numbers_do_not_resolve_old_nodes() {
 /// A pool of one small disk in memory.
 async fn pool_of(world: &SimWorld) -> Arc<Engine> {
     let leaf = NewLeaf { path: "/sim/d0".into(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
     let mut options = CreateOptions::new("tank", vec![top]);
     options.arc_bytes = 16 << 20;
     options.features.push("longname".into());

@@ -24,7 +24,7 @@
 
 pub mod table;
 
-use crate::error::{ObjectError, Place};
+use crate::error::{ErrorLocation, ObjectError};
 use crate::object_set::ObjectSet;
 use bytes::Bytes;
 use futures_channel::oneshot;
@@ -182,8 +182,12 @@ impl Dedup {
         verify: bool,
         read: &ReadOptions,
     ) -> Result<BlockPointer, ObjectError> {
-        let place =
-            Place { objset: options.objset, object: options.object, level: options.level, block: options.block };
+        let place = ErrorLocation {
+            objset: options.objset,
+            object: options.object,
+            level: options.level,
+            block: options.block,
+        };
         let failed = |error| ObjectError::block(place, error);
         let ready = match self.blocks().prepare(bytes.clone(), options).await.map_err(failed)? {
             Prepared::Pointer(pointer) => return Ok(pointer),

@@ -13,9 +13,9 @@
 //! `ddt_zap.c`, `ddt_log.c`.
 
 use super::{Dedup, Entry, EntryId, State, VARIANTS};
+use crate::ddt_brt_reader::{CHECKSUMS, DedupTable, FLAT, dedup_log, dedup_tables, dedup_value};
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
-use crate::tables::{CHECKSUMS, DedupTable, FLAT, dedup_log, dedup_tables, dedup_value};
 use crate::zap::{self, Zap};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,11 +1,11 @@
 //! Changing objects: what files, volumes, ZAPs and the pool do to a live set, each within a [`Tx`].
 
-use super::node::{Changes, Node, Seen, bonus_room, fresh};
-use super::{Gate, Live, NewObject, Policy, Purpose, State};
+use super::node::{BlockLookup, Changes, Node, bonus_room, fresh};
+use super::{DirtyObjset, NewObject, Policy, SpaceReserve, State, TxAdmission};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::{ObjectSet, Opening};
-use crate::txg::{Tx, TxGroups};
+use crate::txg::{Tx, TxgTracker};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,16 +38,22 @@ impl ObjectSet {
         cache: Arc<Cache>,
         pointer: BlockPointer,
         opening: Opening,
-        gate: Arc<dyn Gate>,
+        gate: Arc<dyn TxAdmission>,
         policy: Policy,
     ) -> Result<Arc<Self>, ObjectError> {
         let set = Self::read_root(rq, cache, pointer, opening).await?;
         let last = set.meta().map_or(0, |meta| meta.dnode.max_block_id);
-        Ok(Arc::new(set.alive(Live::new(gate, policy, last))))
+        Ok(Arc::new(set.alive(DirtyObjset::new(gate, policy, last))))
     }
 
     /// A set that is nowhere yet: the first sync writes it.
-    pub fn make(cache: Arc<Cache>, id: ObjsetId, kind: ObjsetKind, gate: Arc<dyn Gate>, policy: Policy) -> Arc<Self> {
+    pub fn make(
+        cache: Arc<Cache>,
+        id: ObjsetId,
+        kind: ObjsetKind,
+        gate: Arc<dyn TxAdmission>,
+        policy: Policy,
+    ) -> Arc<Self> {
         Self::make_with(cache, Opening { id, ..Opening::default() }, kind, gate, policy)
     }
 
@@ -56,12 +62,12 @@ impl ObjectSet {
         cache: Arc<Cache>,
         opening: Opening,
         kind: ObjsetKind,
-        gate: Arc<dyn Gate>,
+        gate: Arc<dyn TxAdmission>,
         policy: Policy,
     ) -> Arc<Self> {
         let header = super::sync::new_header(kind, policy.owner_of.is_some());
         let set = Self::with_header(cache, opening, BlockPointer::HOLE, header);
-        Arc::new(set.alive(Live::new(gate, policy, 0)))
+        Arc::new(set.alive(DirtyObjset::new(gate, policy, 0)))
     }
 
     /// Whether it can be changed.
@@ -69,7 +75,7 @@ impl ObjectSet {
         self.live().is_some()
     }
 
-    pub(super) fn must_be_live(&self) -> Result<&Live, ObjectError> {
+    pub(super) fn must_be_live(&self) -> Result<&DirtyObjset, ObjectError> {
         self.live().ok_or(ObjectError::ReadOnly { objset: self.id() })
     }
 
@@ -91,8 +97,8 @@ impl ObjectSet {
     }
 
     /// The pool's transaction groups; `None` if it cannot be changed.
-    pub fn groups(&self) -> Option<Arc<TxGroups>> {
-        self.live().map(|live| live.gate.groups().clone())
+    pub fn txgs(&self) -> Option<Arc<TxgTracker>> {
+        self.live().map(|live| live.gate.txgs().clone())
     }
 
     /// What it refers to, and what may still be written to it, in bytes, as of now; `None` if it cannot be changed.
@@ -105,8 +111,8 @@ impl ObjectSet {
     /// # Errors
     /// [`ObjectError::ReadOnly`], [`ObjectError::NoSpace`], [`ObjectError::Quota`], [`ObjectError::Suspended`];
     /// [`ObjectError::Closed`] after [`ObjectSet::close`].
-    pub async fn begin(&self, rq: &Request, bytes: u64, purpose: Purpose) -> Result<Tx, ObjectError> {
-        let tx = self.must_be_live()?.gate.admit(rq, self.id(), bytes, purpose).await?;
+    pub async fn begin(&self, rq: &Request, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
+        let tx = self.must_be_live()?.gate.assign_tx(rq, self.id(), bytes, purpose).await?;
         // Looked at with the transaction in hand: what was closed before it has none.
         if self.is_closed() { Err(ObjectError::Closed { objset: self.id() }) } else { Ok(tx) }
     }
@@ -366,7 +372,7 @@ impl ObjectSet {
         changes.shared.remove(&block);
         let known = changes.blocks.insert(block, bytes).is_some() || booked;
         if let (false, Some(live)) = (known, self.live()) {
-            live.gate.groups().book_dirty(txg, len);
+            live.gate.txgs().book_dirty(txg, len);
         }
         reach(node, txg, id, block);
     }
@@ -393,11 +399,13 @@ impl ObjectSet {
                     let whole = match (open, &read) {
                         (Some(open), _) => open,
                         (None, read) => match (node.see(block), read) {
-                            (Seen::Data(bytes), _) => bytes,
-                            (Seen::Hole, _) => zeros(),
-                            (Seen::Synced, Some((of, found))) if *of == version => found.clone().unwrap_or_else(zeros),
-                            (Seen::Shared(_), Some((of, Some(found)))) if *of == version => found.clone(),
-                            (Seen::Synced | Seen::Shared(_), _) => return Ok(false),
+                            (BlockLookup::Data(bytes), _) => bytes,
+                            (BlockLookup::Hole, _) => zeros(),
+                            (BlockLookup::Synced, Some((of, found))) if *of == version => {
+                                found.clone().unwrap_or_else(zeros)
+                            }
+                            (BlockLookup::Shared(_), Some((of, Some(found)))) if *of == version => found.clone(),
+                            (BlockLookup::Synced | BlockLookup::Shared(_), _) => return Ok(false),
                         },
                     };
                     self.put(node, tx.txg(), id, block, patched(whole, from, bytes), booked);
@@ -504,9 +512,9 @@ impl ObjectSet {
                         return Ok(false);
                     }
                     let bytes = match node.see(0) {
-                        Seen::Data(bytes) => Some(bytes),
-                        Seen::Hole => None,
-                        Seen::Synced | Seen::Shared(_) => found.clone(),
+                        BlockLookup::Data(bytes) => Some(bytes),
+                        BlockLookup::Hole => None,
+                        BlockLookup::Synced | BlockLookup::Shared(_) => found.clone(),
                     };
                     let mut image = now.dnode.clone();
                     image.data_block_bytes = block_bytes;

@@ -19,7 +19,7 @@
 //!
 //! Source of the ideas: OpenZFS `module/zfs/dmu.c` (`dmu_free_long_range`, `zfs_per_txg_dirty_frees_percent`).
 
-use super::Purpose;
+use super::SpaceReserve;
 use super::node::Node;
 use crate::error::ObjectError;
 use crate::object::{Object, shift_left, shift_right};
@@ -33,7 +33,7 @@ use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
 /// A transaction frees this part of what a group may free.
-const PIECES_PER_GROUP: u64 = 16;
+const CHUNKS_PER_TXG: u64 = 16;
 /// What a piece is said to write: its dnode.
 const PIECE_BYTES: u64 = 8 << 10;
 
@@ -177,7 +177,7 @@ impl ObjectSet {
 
     /// Most blocks that one transaction is to give back.
     fn most_per_piece(&self) -> u64 {
-        self.live().map_or(u64::MAX, |live| (live.gate.freed_per_group() / PIECES_PER_GROUP).max(1))
+        self.live().map_or(u64::MAX, |live| (live.gate.freed_per_group() / CHUNKS_PER_TXG).max(1))
     }
 
     /// Whether an object has so few blocks that one transaction may take all of it away. Without reading anything.
@@ -209,7 +209,7 @@ impl ObjectSet {
             if piece.from <= first {
                 break;
             }
-            let tx = self.begin(rq, PIECE_BYTES, Purpose::Free).await?;
+            let tx = self.begin(rq, PIECE_BYTES, SpaceReserve::NetFree).await?;
             self.book_freed(&tx, piece.blocks);
             self.free_blocks(rq, &tx, id, piece.from..end).await?;
             end = piece.from;
@@ -219,7 +219,7 @@ impl ObjectSet {
 
     fn book_freed(&self, tx: &Tx, blocks: u64) {
         if let Some(live) = self.live() {
-            live.gate.groups().book_freed(tx.txg(), blocks);
+            live.gate.txgs().book_freed(tx.txg(), blocks);
         }
     }
 

@@ -26,15 +26,15 @@
 //! What was rejected: *buffers with states of their own*, one per block and txg (OpenZFS's dbufs): the states and their
 //! locks are most of its code. An ordered map per txg does the same, and the syncer gets it whole.
 
-mod ahead;
 mod change;
+mod clone_range;
 mod freeing;
 pub(crate) mod node;
-mod numbers;
+mod object_allocator;
 mod place;
+mod preflight;
 mod room;
 mod seek;
-mod share;
 pub mod spans;
 pub(crate) mod sync;
 #[cfg(test)]
@@ -42,16 +42,16 @@ mod tests;
 mod tree;
 mod usage;
 
-pub use share::Lent;
-pub use sync::{Killed, Outcome, OwnerOf};
+pub use clone_range::CloneRefusal;
+pub use sync::{Killed, ObjsetSyncResult, OwnerOf};
 
 use crate::dedup::{Dedup, DedupPolicy};
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
-use crate::txg::{Tx, TxGroups};
+use crate::txg::{Tx, TxgTracker};
 use futures_util::future::BoxFuture;
 use node::Node;
-use numbers::Numbers;
+use object_allocator::ObjectAllocator;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_codec::compress::ZstdLevel;
@@ -61,28 +61,28 @@ use weir_machine::Request;
 
 /// What a transaction is for: how far into the pool's reserve it may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum SpaceReserve {
     /// It takes space.
-    Write,
+    Normal,
     /// It changes names and attributes: it may take half of the reserve.
-    Names,
+    Half,
     /// It gives back more than it takes: a full pool can be emptied.
-    Free,
+    NetFree,
 }
 
 /// Who lets transactions begin: the pool, which knows space, quotas and how much waits in memory.
-pub trait Gate: Send + Sync {
+pub trait TxAdmission: Send + Sync {
     /// A transaction that will change up to `bytes` of `set`. Waits while too much waits in memory.
-    fn admit<'a>(
+    fn assign_tx<'a>(
         &'a self,
         rq: &'a Request,
         set: ObjsetId,
         bytes: u64,
-        purpose: Purpose,
+        purpose: SpaceReserve,
     ) -> BoxFuture<'a, Result<Tx, ObjectError>>;
 
     /// The pool's groups.
-    fn groups(&self) -> &Arc<TxGroups>;
+    fn txgs(&self) -> &Arc<TxgTracker>;
 
     /// The pool's dedup tables; without them nothing is deduplicated.
     fn dedup(&self) -> Option<&Arc<Dedup>> {
@@ -101,14 +101,20 @@ pub trait Gate: Send + Sync {
 }
 
 /// Lets everything in: the syncer's own changes, and tests.
-pub struct OpenGate(pub Arc<TxGroups>);
+pub struct UnlimitedTxAdmission(pub Arc<TxgTracker>);
 
-impl Gate for OpenGate {
-    fn admit<'a>(&'a self, _: &'a Request, _: ObjsetId, _: u64, _: Purpose) -> BoxFuture<'a, Result<Tx, ObjectError>> {
+impl TxAdmission for UnlimitedTxAdmission {
+    fn assign_tx<'a>(
+        &'a self,
+        _: &'a Request,
+        _: ObjsetId,
+        _: u64,
+        _: SpaceReserve,
+    ) -> BoxFuture<'a, Result<Tx, ObjectError>> {
         Box::pin(async move { self.0.hold() })
     }
 
-    fn groups(&self) -> &Arc<TxGroups> {
+    fn txgs(&self) -> &Arc<TxgTracker> {
         &self.0
     }
 }
@@ -207,7 +213,7 @@ pub(crate) struct State {
     pub version: u64,
     /// Counts what changes the overlay.
     pub edits: u64,
-    pub numbers: Numbers,
+    pub numbers: ObjectAllocator,
     pub policy: Policy,
     /// The intent log's header as the next sync is to write it.
     pub zil: Option<ZilHeader>,
@@ -216,17 +222,17 @@ pub(crate) struct State {
 }
 
 /// What makes an object set live.
-pub(crate) struct Live {
-    pub gate: Arc<dyn Gate>,
+pub(crate) struct DirtyObjset {
+    pub gate: Arc<dyn TxAdmission>,
     state: Mutex<State>,
 }
 
-impl Live {
-    pub fn new(gate: Arc<dyn Gate>, policy: Policy, first_block: u64) -> Self {
-        let numbers = Numbers::new(first_block);
+impl DirtyObjset {
+    pub fn new(gate: Arc<dyn TxAdmission>, policy: Policy, first_block: u64) -> Self {
+        let numbers = ObjectAllocator::new(first_block);
         let (nodes, zil) = Default::default();
         let state = State { nodes, version: 0, edits: 0, numbers, policy, zil, long_names: false };
-        Live { gate, state: Mutex::new(state) }
+        DirtyObjset { gate, state: Mutex::new(state) }
     }
 
     /// The overlay. Held for a look or a change, never across an await.
@@ -243,6 +249,6 @@ pub fn scratch(machine: &weir_machine::Machine, kind: weir_format::ObjsetKind) -
     let tree = Tree::new(Vec::new()).expect("an empty tree has nothing wrong with it");
     let blocks = Arc::new(Blocks::new(machine, tree, weir_codec::Salt::none()));
     let cache = Cache::new(machine.clone(), blocks, 1 << 20);
-    let gate = Arc::new(OpenGate(TxGroups::new(weir_format::Txg(3))));
+    let gate = Arc::new(UnlimitedTxAdmission(TxgTracker::new(weir_format::Txg(3))));
     ObjectSet::make(cache, ObjsetId(54), kind, gate, Policy::usual())
 }

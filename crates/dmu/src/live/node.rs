@@ -54,7 +54,7 @@ impl Changes {
 
 /// What the overlay knows of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum BlockLookup {
     /// Its bytes.
     Data(Bytes),
     /// It is that block on the devices, which others have too.
@@ -101,21 +101,21 @@ impl Node {
     }
 
     /// What is known of data block `n`.
-    pub fn see(&self, n: u64) -> Seen {
+    pub fn see(&self, n: u64) -> BlockLookup {
         for changes in self.txgs.values().rev() {
             if let Some(bytes) = changes.blocks.get(&n) {
-                return Seen::Data(bytes.clone());
+                return BlockLookup::Data(bytes.clone());
             }
             if let Some(pointer) = changes.shared.get(&n) {
-                return Seen::Shared(*pointer);
+                return BlockLookup::Shared(*pointer);
             }
             if changes.removed || changes.freed.contains(n) {
-                return Seen::Hole;
+                return BlockLookup::Hole;
             }
         }
         match &self.base {
-            Some(base) if n <= base.dnode.max_block_id => Seen::Synced,
-            _ => Seen::Hole,
+            Some(base) if n <= base.dnode.max_block_id => BlockLookup::Synced,
+            _ => BlockLookup::Hole,
         }
     }
 

@@ -10,9 +10,9 @@
 //! Who places holds a [`Tx`] of the group: it cannot close meanwhile. A block that was changed while it was on its way is
 //! an orphan at once; it holds what was to be logged all the same.
 
-use super::node::Seen;
+use super::node::BlockLookup;
 use super::tree::Writer;
-use crate::error::{ObjectError, Place};
+use crate::error::{ErrorLocation, ObjectError};
 use crate::object_set::ObjectSet;
 use crate::txg::Tx;
 use std::sync::Arc;
@@ -52,14 +52,14 @@ impl ObjectSet {
         let writer = Writer::new(self, rq, tx.txg(), policy);
         let options = writer.options(id, kind, 0, block, bytes.len());
         let options = WriteOptions { fill: 1, embed: false, ..options };
-        let place = Place { objset: self.id(), object: id, level: 0, block };
+        let place = ErrorLocation { objset: self.id(), object: id, level: 0, block };
         let written = self.cache().blocks().write(rq, bytes.clone(), &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;
         if pointer.is_hole() || pointer.is_embedded() {
             return Ok(None);
         }
         let mut state = live.state();
-        let unchanged = |found: &Seen| matches!(found, Seen::Data(now) if now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len());
+        let unchanged = |found: &BlockLookup| matches!(found, BlockLookup::Data(now) if now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len());
         let Some(node) = state.nodes.get_mut(&id) else { return self.lost(place) };
         let same = unchanged(&node.see(block));
         let changes = node.changes(tx.txg());
@@ -77,7 +77,7 @@ impl ObjectSet {
     }
 
     /// A node with changes of a group that cannot close does not go.
-    fn lost<T>(&self, place: Place) -> Result<T, ObjectError> {
+    fn lost<T>(&self, place: ErrorLocation) -> Result<T, ObjectError> {
         Err(ObjectError::Corrupt { place, why: "an object's changes went while one of its blocks was written" })
     }
 }

@@ -1,6 +1,6 @@
 //! Looking at a live set: the overlay and the synced tree as one.
 
-use super::node::{Node, Seen};
+use super::node::{BlockLookup, Node};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
@@ -12,7 +12,7 @@ use weir_format::ObjectId;
 use weir_machine::Request;
 
 /// An object's newest state, and what the overlay knows of some of its blocks.
-pub(crate) type View = (Arc<Object>, BTreeMap<u64, Seen>);
+pub(crate) type View = (Arc<Object>, BTreeMap<u64, BlockLookup>);
 
 impl ObjectSet {
     /// The object's node under the lock, or the object if it has none.
@@ -55,7 +55,7 @@ impl ObjectSet {
         let look = |node: &Node, current: Arc<Object>| {
             let block_bytes = current.block_bytes();
             let blocks = offset / block_bytes..end.div_ceil(block_bytes);
-            let seen = blocks.map(|n| (n, node.see(n))).filter(|(_, seen)| *seen != Seen::Synced).collect();
+            let seen = blocks.map(|n| (n, node.see(n))).filter(|(_, seen)| *seen != BlockLookup::Synced).collect();
             (current, seen)
         };
         let found = self.node_or_object(rq, object.id, look).await?;
@@ -68,12 +68,12 @@ impl ObjectSet {
         rq: &Request,
         object: &Arc<Object>,
         n: u64,
-    ) -> Result<Option<(Arc<Object>, Seen)>, ObjectError> {
+    ) -> Result<Option<(Arc<Object>, BlockLookup)>, ObjectError> {
         if object.id.0 == 0 {
             return Ok(None);
         }
         let found = self.node_or_object(rq, object.id, |node, current| (current, node.see(n))).await?;
-        Ok(found.map(|found| found.unwrap_or_else(|object| (object, Seen::Synced))))
+        Ok(found.map(|found| found.unwrap_or_else(|object| (object, BlockLookup::Synced))))
     }
 
     /// The newest state of `object`, and its spill block if it is not the synced one; `None` if the set never changes.
@@ -103,15 +103,16 @@ impl ObjectSet {
             let found = self.node_or_object(rq, id, look).await?;
             let (object, seen, run_end) = match found {
                 Some(Ok(seen)) => seen,
-                Some(Err(object)) => (object, Seen::Synced, u64::MAX),
+                Some(Err(object)) => (object, BlockLookup::Synced, u64::MAX),
                 None => return Ok(None),
             };
             match (seen, what) {
-                (Seen::Data(_) | Seen::Shared(_), Seek::Data | Seek::Dnodes) | (Seen::Hole, Seek::Hole) => {
+                (BlockLookup::Data(_) | BlockLookup::Shared(_), Seek::Data | Seek::Dnodes)
+                | (BlockLookup::Hole, Seek::Hole) => {
                     return Ok(Some(at));
                 }
-                (Seen::Data(_) | Seen::Shared(_) | Seen::Hole, _) => at = run_end,
-                (Seen::Synced, _) => match self.next_block(rq, &object, at, what, None).await? {
+                (BlockLookup::Data(_) | BlockLookup::Shared(_) | BlockLookup::Hole, _) => at = run_end,
+                (BlockLookup::Synced, _) => match self.next_block(rq, &object, at, what, None).await? {
                     Some(found) if found < run_end => return Ok(Some(found)),
                     _ => at = run_end,
                 },

@@ -10,7 +10,7 @@
 use super::node::{Changes, fresh};
 use super::tree::Writer;
 use super::usage::Usage;
-use super::{Live, NewObject, State};
+use super::{DirtyObjset, NewObject, State};
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::object_set::{ObjectSet, Root, empty_header};
@@ -24,7 +24,7 @@ use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset, Obj
 use weir_machine::Request;
 
 /// Objects of a set whose trees are being written at the same time: most have one block.
-const OBJECTS_AT_ONCE: usize = 64;
+const MAX_CONCURRENT_OBJECTS: usize = 64;
 /// Bytes of a block of dnodes (`DNODE_BLOCK_SHIFT`).
 const DNODE_BLOCK_BYTES: u32 = 16 << 10;
 /// Objects that a set can have (`DN_MAX_OBJECT`).
@@ -41,13 +41,13 @@ pub struct Killed {
     pub object: ObjectId,
     /// Level above the data.
     pub level: u8,
-    /// Its number on that level; [`crate::Place::SPILL`] for a spill block.
+    /// Its number on that level; [`crate::ErrorLocation::SPILL`] for a spill block.
     pub block: u64,
 }
 
 /// What syncing a set did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ObjsetSyncResult {
     /// The pointer to the set's new root.
     pub root: BlockPointer,
     /// Blocks written, those in their pointers included.
@@ -113,7 +113,7 @@ impl ObjectSet {
     ///
     /// # Errors
     /// What reading the old trees and writing the new ones meets. The set is then as before.
-    pub async fn sync(self: &Arc<Self>, rq: &Request, txg: Txg) -> Result<Option<Outcome>, ObjectError> {
+    pub async fn sync(self: &Arc<Self>, rq: &Request, txg: Txg) -> Result<Option<ObjsetSyncResult>, ObjectError> {
         let Some(live) = self.live() else { return Ok(None) };
         if !self.is_dirty(txg) {
             return Ok(None);
@@ -130,7 +130,7 @@ impl ObjectSet {
         let mut usage = Usage::default();
         let objects = live.dirty(txg).into_iter().filter(|d| !is_accounting(d.id));
         let trees = objects.map(|dirty| writer.sync_counted(dirty));
-        let mut trees = stream::iter(trees).buffered(OBJECTS_AT_ONCE);
+        let mut trees = stream::iter(trees).buffered(MAX_CONCURRENT_OBJECTS);
         while let Some(tree) = trees.next().await {
             let (dirty, dnode) = tree?;
             let dnode = usage.count(&writer, &dirty.base, dnode, &dirty.changes).await?;
@@ -152,7 +152,7 @@ impl ObjectSet {
     }
 
     /// The new root counts, and the overlay of `txg` is dropped.
-    pub(crate) fn adopt(&self, live: &Live, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
+    pub(crate) fn adopt(&self, live: &DirtyObjset, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
         let per_block = root.meta.as_ref().map_or(32, |m| m.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut state = live.state();
         state.version += 1;
@@ -175,7 +175,7 @@ impl ObjectSet {
     }
 }
 
-impl Live {
+impl DirtyObjset {
     fn dirty(&self, txg: Txg) -> Vec<Dirty> {
         let state = self.state();
         let nodes = state.nodes.iter();

@@ -25,15 +25,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// What a set is like after `steps`: bytes, and where data begins at or after each block.
-async fn play(set: &Arc<ObjectSet>, groups: &Arc<TxGroups>, steps: &[Step]) -> Result<(), ObjectError> {
+async fn play(set: &Arc<ObjectSet>, txgs: &Arc<TxgTracker>, steps: &[Step]) -> Result<(), ObjectError> {
     const END: u64 = 8192;
     let rq = &Request::internal("test");
-    let tx = set.begin(rq, 0, Purpose::Write).await?;
+    let tx = set.begin(rq, 0, SpaceReserve::Normal).await?;
     let id = set.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512)).await?;
     drop(tx);
     let mut model = vec![0u8; END as usize];
     for step in steps {
-        let tx = set.begin(rq, 0, Purpose::Write).await?;
+        let tx = set.begin(rq, 0, SpaceReserve::Normal).await?;
         match step {
             Step::Write(at, bytes) => {
                 set.write(rq, &tx, id, *at, bytes).await?;
@@ -49,7 +49,7 @@ async fn play(set: &Arc<ObjectSet>, groups: &Arc<TxGroups>, steps: &[Step]) -> R
             }
             Step::Close => {
                 drop(tx);
-                groups.quiesce().await;
+                txgs.quiesce().await;
                 continue;
             }
         }
@@ -72,8 +72,8 @@ proptest! {
         let world = SimWorld::new(7);
         let machine = world.machine();
         let set = scratch(&machine, ObjsetKind::Zfs);
-        let groups = set.live().unwrap().gate.groups().clone();
-        world.run(async move { play(&set, &groups, &steps).await.unwrap() }).unwrap();
+        let txgs = set.live().unwrap().gate.txgs().clone();
+        world.run(async move { play(&set, &txgs, &steps).await.unwrap() }).unwrap();
     }
 }
 
@@ -84,7 +84,7 @@ fn objects_come_and_go() {
     let set = scratch(&machine, ObjsetKind::Zfs);
     let run = world.run(async move {
         let rq = &Request::internal("test");
-        let tx = set.begin(rq, 0, Purpose::Names).await.unwrap();
+        let tx = set.begin(rq, 0, SpaceReserve::Half).await.unwrap();
         assert_eq!(tx.txg(), Txg(4));
         let new = NewObject::new(ObjectType::MASTER_NODE, 512);
         set.claim(rq, &tx, ObjectId(1), &new).await.unwrap();
@@ -116,7 +116,7 @@ fn objects_come_and_go() {
 /// A live set on a simulated disk, and what its syncs did.
 struct OnDisk {
     set: Arc<ObjectSet>,
-    groups: Arc<TxGroups>,
+    txgs: Arc<TxgTracker>,
     cache: Arc<weir_cache::Cache>,
     alive: std::collections::BTreeSet<[u64; 16]>,
 }
@@ -137,16 +137,16 @@ fn on_disk(world: &SimWorld) -> OnDisk {
         blocks.set_space(0, i, std::slice::from_ref(&(i << 22..(i + 1) << 22))).unwrap();
     }
     let cache = weir_cache::Cache::new(machine, blocks, 1 << 20);
-    let groups = TxGroups::new(Txg(3));
-    let gate = Arc::new(OpenGate(groups.clone()));
+    let txgs = TxgTracker::new(Txg(3));
+    let gate = Arc::new(UnlimitedTxAdmission(txgs.clone()));
     let set = ObjectSet::make(cache.clone(), ObjsetId(54), ObjsetKind::Zfs, gate, Policy::usual());
-    OnDisk { set, groups, cache, alive: Default::default() }
+    OnDisk { set, txgs, cache, alive: Default::default() }
 }
 
 impl OnDisk {
     /// Closes the open group, syncs it, frees what it killed, and opens the result from its pointer alone.
     async fn sync(&mut self, rq: &Request) -> Arc<ObjectSet> {
-        let txg = self.groups.quiesce().await;
+        let txg = self.txgs.quiesce().await;
         let blocks = self.cache.blocks().clone();
         if let Some(outcome) = self.set.sync(rq, txg).await.unwrap() {
             // Two blocks that stand in their pointers may be the same to the last bit.
@@ -160,7 +160,7 @@ impl OnDisk {
         }
         blocks.take_changes(txg);
         blocks.synced(txg);
-        self.groups.synced(txg);
+        self.txgs.synced(txg);
         assert!(!self.set.is_dirty(txg));
         let cache = weir_cache::Cache::new(self.cache.machine().clone(), blocks, 1 << 20);
         let opening = crate::Opening { id: ObjsetId(54), ..crate::Opening::default() };
@@ -189,7 +189,7 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     let mut files: BTreeMap<ObjectId, Vec<u8>> = BTreeMap::new();
     for _ in 0..rng.below(12) + 3 {
         for _ in 0..rng.below(12) {
-            let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+            let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
             if files.len() < 3 || rng.below(12) == 0 {
                 let shift = 9 + rng.below(3) as u32;
                 let small =
@@ -242,7 +242,7 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
         }
         pool.count(rq, &synced, files.keys()).await;
     }
-    let tx = pool.set.begin(rq, 0, Purpose::Free).await.unwrap();
+    let tx = pool.set.begin(rq, 0, SpaceReserve::NetFree).await.unwrap();
     for id in files.keys() {
         pool.set.remove(rq, &tx, *id).await.unwrap();
     }
@@ -281,17 +281,17 @@ fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
     let mut pool = on_disk(&world);
     let run = world.run(async move {
         let rq = &Request::internal("test");
-        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         let new = NewObject { indirect_shift: 17, ..NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 8192) };
         let id = pool.set.create(rq, &tx, &new).await.unwrap();
         pool.set.write(rq, &tx, id, 0, &[1; 8192]).await.unwrap();
         drop(tx);
         pool.sync(rq).await;
-        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         pool.set.punch(rq, &tx, id, 0, u64::MAX).await.unwrap();
         drop(tx);
         pool.sync(rq).await;
-        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         pool.set.write(rq, &tx, id, 418_508, &[2; 28_021]).await.unwrap();
         pool.set.punch(rq, &tx, id, 81_610, u64::MAX).await.unwrap();
         let txg = tx.txg();
@@ -303,7 +303,7 @@ fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
         let top = object.dnode.block_pointers[0];
         assert_eq!((top.is_hole(), top.logical_birth()), (true, txg), "the hole keeps a birth");
         // The parts of the hole, in the place of which an indirect block comes, keep it as well.
-        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         pool.set.write(rq, &tx, id, 3 * 8192, &[3; 8192]).await.unwrap();
         drop(tx);
         let synced = pool.sync(rq).await;
@@ -324,7 +324,7 @@ fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
     let mut pool = on_disk(&world);
     let run = world.run(async move {
         let rq = &Request::internal("test");
-        let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512).bonus(ObjectType::SA, vec![1; 150]);
         let id = pool.set.create(rq, &tx, &new).await.unwrap();
         pool.set.set_spill(rq, &tx, id, Some(vec![5; 512].into())).await.unwrap();
@@ -332,7 +332,7 @@ fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
         drop(tx);
         pool.sync(rq).await;
         for close in [false, true] {
-            let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+            let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
             assert!(pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[3; 193]).await.is_err());
             pool.set.set_spill(rq, &tx, id, None).await.unwrap();
             pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[4; 320]).await.unwrap();
@@ -342,7 +342,7 @@ fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
                 assert_eq!(synced.object(rq, id).await.unwrap().dnode.bonus(), [4; 320]);
             }
             assert_eq!(pool.set.object(rq, id).await.unwrap().dnode.bonus(), [4; 320]);
-            let tx = pool.set.begin(rq, 0, Purpose::Write).await.unwrap();
+            let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
             pool.set.set_bonus(rq, &tx, id, ObjectType::SA, &[2; 192]).await.unwrap();
             pool.set.set_spill(rq, &tx, id, Some(vec![6; 512].into())).await.unwrap();
         }

@@ -11,9 +11,9 @@
 use super::node::{Changes, bonus_room};
 use super::room::Room;
 use super::spans::Spans;
-use super::{Killed, Outcome, Policy};
+use super::{Killed, ObjsetSyncResult, Policy};
 use crate::dedup::{Dedup, DedupPolicy};
-use crate::error::{ObjectError, Place};
+use crate::error::{ErrorLocation, ObjectError};
 use crate::object::{shift_left, shift_right};
 use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
@@ -30,14 +30,14 @@ use weir_format::{BlockPointer, CompressionKind, Dnode, Endian, ObjectId, Object
 use weir_machine::Request;
 
 /// Blocks that are handed on together, and their bytes: what a block costs beyond its bytes is shared by all of them.
-const TOGETHER: usize = 16;
-const TOGETHER_BYTES: usize = 1 << 20;
+const MAX_BATCH_BLOCKS: usize = 16;
+const MAX_BATCH_BYTES: usize = 1 << 20;
 /// So many times that of one object is being written at the same time, if there is [`Room`] for it.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_BATCHES: usize = 16;
 /// Bytes of data blocks that are on their way to the devices at once.
-const ON_THE_WAY_BYTES: u64 = 32 << 20;
+const MAX_IN_FLIGHT_BYTES: u64 = 32 << 20;
 /// Lowest indirect blocks of one object that are being changed at the same time.
-const INDIRECT_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_INDIRECT_READS: usize = 16;
 /// Most levels of a tree.
 const MAX_LEVELS: u8 = 12;
 
@@ -48,7 +48,7 @@ pub(super) struct Writer<'a> {
     pub txg: Txg,
     pub policy: Policy,
     /// What was born and killed so far.
-    pub outcome: Mutex<Outcome>,
+    pub outcome: Mutex<ObjsetSyncResult>,
     /// What data blocks may be on their way at once.
     pub room: Room,
 }
@@ -125,7 +125,7 @@ fn part_of_hole(above: &BlockPointer, level: u8, indirect_bytes: u64, block_byte
 }
 
 /// The pointer to a block that lies where it lies, but belongs to its new owner from `txg` on.
-fn reborn(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
+fn with_birth(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
     let mut words = *pointer.words();
     words[9] = pointer.physical_birth().0;
     words[10] = txg.0;
@@ -134,12 +134,12 @@ fn reborn(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
 
 impl<'a> Writer<'a> {
     pub fn new(set: &'a Arc<ObjectSet>, rq: &'a Request, txg: Txg, policy: Policy) -> Self {
-        Writer { set, rq, txg, policy, outcome: Mutex::default(), room: Room::new(ON_THE_WAY_BYTES) }
+        Writer { set, rq, txg, policy, outcome: Mutex::default(), room: Room::new(MAX_IN_FLIGHT_BYTES) }
     }
 }
 
 impl Writer<'_> {
-    fn place(&self, id: ObjectId, level: u8, block: u64) -> Place {
+    fn place(&self, id: ObjectId, level: u8, block: u64) -> ErrorLocation {
         self.set.place(id, level, block)
     }
 
@@ -227,7 +227,7 @@ impl Writer<'_> {
         let mut blocks = pin!(blocks);
         loop {
             let (mut batch, mut batch_bytes) = (Vec::new(), 0);
-            while batch.len() < TOGETHER && batch_bytes < TOGETHER_BYTES {
+            while batch.len() < MAX_BATCH_BLOCKS && batch_bytes < MAX_BATCH_BYTES {
                 let Some(block) = blocks.next().await else { break };
                 let (n, bytes) = block?;
                 batch_bytes += bytes.len();
@@ -246,7 +246,7 @@ impl Writer<'_> {
             let handle = self.set.cache().machine().tasks.spawn(job);
             under_way
                 .push(async move { handle.await.map_err(|_| ObjectError::block(place, BlockError::ComputeLost))? });
-            if under_way.len() >= AT_ONCE
+            if under_way.len() >= MAX_CONCURRENT_BATCHES
                 && let Some(done) = under_way.next().await
             {
                 self.landed(tree, &mut out, done?);
@@ -265,7 +265,7 @@ impl Writer<'_> {
             edits.insert(*n, *pointer);
         }
         for (n, pointer) in &changes.shared {
-            let pointer = reborn(pointer, self.txg);
+            let pointer = with_birth(pointer, self.txg);
             self.born(tree, pointer);
             self.outcome.lock().unwrap_or_else(PoisonError::into_inner).cloned.push(pointer);
             edits.insert(*n, pointer);
@@ -318,7 +318,7 @@ impl Writer<'_> {
             for (n, top) in (0..).zip(&old.block_pointers) {
                 self.free_below(&tree, *top, old.levels.saturating_sub(1), n).await?;
             }
-            self.killed(&tree, old.spill.unwrap_or_default(), 0, Place::SPILL);
+            self.killed(&tree, old.spill.unwrap_or_default(), 0, ErrorLocation::SPILL);
             base = None;
         }
         let Some(image) = changes.image.as_deref() else { return Ok(None) };
@@ -345,10 +345,10 @@ impl Writer<'_> {
     async fn spill(&self, tree: &Tree<'_>, dnode: &mut Dnode, changes: &Changes) -> Result<(), ObjectError> {
         let Some(spill) = &changes.spill else { return Ok(()) };
         let old = dnode.spill.take();
-        self.killed(tree, old.unwrap_or_default(), 0, Place::SPILL);
+        self.killed(tree, old.unwrap_or_default(), 0, ErrorLocation::SPILL);
         let new = match spill {
             Some(bytes) => {
-                let options = self.options(tree.id, ObjectType::SA, 0, Place::SPILL, bytes.len());
+                let options = self.options(tree.id, ObjectType::SA, 0, ErrorLocation::SPILL, bytes.len());
                 Some(self.write(tree, bytes.clone(), options).await?)
             }
             None => None,
@@ -416,7 +416,7 @@ impl Writer<'_> {
         let step = shift_left(1, tree.fan_out_shift * u32::from(level));
         let firsts = (0u64..).map(|n| first.saturating_add(n.saturating_mul(step)));
         let touched = firsts.zip(pointers).filter(|(first, old)| tree.touches(old, level, *first));
-        let at_once = if level == 1 { INDIRECT_AT_ONCE } else { 1 };
+        let at_once = if level == 1 { MAX_CONCURRENT_INDIRECT_READS } else { 1 };
         let mut under_way = FuturesUnordered::new();
         for (first, pointer) in touched.collect::<Vec<_>>() {
             if level == 0 {
@@ -512,7 +512,7 @@ async fn write_batch(
     batch: Vec<(Bytes, WriteOptions)>,
     read: &ReadOptions,
     dedup: Option<(Arc<Dedup>, DedupPolicy)>,
-    place: Place,
+    place: ErrorLocation,
 ) -> Result<Written, ObjectError> {
     let rq = Request::internal("sync");
     let blocks: Vec<(u64, Bytes)> = batch.iter().map(|(bytes, options)| (options.block, bytes.clone())).collect();
@@ -524,7 +524,7 @@ async fn write_batch(
         }
         None => {
             let written = cache.blocks().write_all(&rq, batch).await;
-            written.map_err(|(n, e)| ObjectError::block(Place { block: number(n), ..place }, e))?
+            written.map_err(|(n, e)| ObjectError::block(ErrorLocation { block: number(n), ..place }, e))?
         }
     };
     let written = blocks.into_iter().zip(pointers).map(|((n, bytes), pointer)| {

@@ -108,7 +108,7 @@ impl Usage {
 impl Writer<'_> {
     async fn spill_of(&self, dnode: &Dnode) -> Result<Option<bytes::Bytes>, ObjectError> {
         let Some(pointer) = dnode.spill.filter(|p| !p.is_hole()) else { return Ok(None) };
-        let place = self.set.place(ObjectId(0), 0, crate::Place::SPILL);
+        let place = self.set.place(ObjectId(0), 0, crate::ErrorLocation::SPILL);
         let read = self.set.cache().read(self.rq, &pointer, self.set.options()).await;
         read.map(Some).map_err(|e| ObjectError::block(place, e))
     }

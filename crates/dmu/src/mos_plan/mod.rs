@@ -418,7 +418,7 @@ impl MosPlan {
             }
         }
         if let Some(spill) = base.dnode.spill.filter(|p| above && !p.is_hole()) {
-            out.push(((0, crate::Place::SPILL), spill));
+            out.push(((0, crate::ErrorLocation::SPILL), spill));
         }
         Ok(out)
     }

@@ -16,9 +16,9 @@ use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, Encoder, Endian, Obje
 use weir_machine::Request;
 
 /// Blocks of one object under way at the same time.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_BATCHES: usize = 64;
 /// Objects that are being written at the same time.
-const TREES_AT_ONCE: usize = 32;
+const MAX_CONCURRENT_TREES: usize = 32;
 
 /// The MOS as it was written.
 pub struct MosRoot {
@@ -54,7 +54,7 @@ impl MosPlan {
             let this = &*self;
             let trees = looks.iter().filter_map(|look| Some((look, this.trees.get(&look.id)?)));
             let writes: Vec<_> = trees.map(|(look, tree)| this.write_look(rq, look, tree)).collect();
-            let mut writes = stream::iter(writes).buffered(TREES_AT_ONCE);
+            let mut writes = stream::iter(writes).buffered(MAX_CONCURRENT_TREES);
             while let Some(written) = writes.next().await {
                 match written? {
                     (id, Written::Tree(dnode)) => {
@@ -192,7 +192,7 @@ impl MosPlan {
         let mut under_way = FuturesUnordered::new();
         let mut jobs = jobs.into_iter();
         loop {
-            for (slot, bytes, options) in jobs.by_ref().take(AT_ONCE - under_way.len()) {
+            for (slot, bytes, options) in jobs.by_ref().take(MAX_CONCURRENT_BATCHES - under_way.len()) {
                 under_way.push(async move {
                     let filled = self.blocks.fill(rq, &slot.reserved, bytes.clone(), &options).await;
                     (options, bytes, filled)

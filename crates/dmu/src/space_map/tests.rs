@@ -1,5 +1,5 @@
 use super::*;
-use crate::Purpose;
+use crate::SpaceReserve;
 use crate::live::scratch;
 use proptest::prelude::*;
 use weir_format::ObjsetKind;
@@ -100,7 +100,7 @@ proptest! {
         let machine = world.machine();
         let run = world.run(async move {
             let (rq, set) = (&Request::default(), scratch(&machine, ObjsetKind::Meta));
-            let tx = &set.begin(rq, 0, Purpose::Write).await.unwrap();
+            let tx = &set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
             let id = create(rq, &set, tx, 512, true).await.unwrap();
             let style = Style { shift: 9, two_words: true, pass: 1 };
             for batch in &batches {
@@ -124,7 +124,7 @@ fn maps_of_one_word_take_long_runs_in_pieces_and_refuse_the_rest() {
     let machine = world.machine();
     let run = world.run(async move {
         let (rq, set) = (&Request::default(), scratch(&machine, ObjsetKind::Meta));
-        let tx = &set.begin(rq, 0, Purpose::Write).await.unwrap();
+        let tx = &set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         let id = create(rq, &set, tx, 4096, true).await.unwrap();
         let style = Style { shift: 12, two_words: false, pass: 2 };
         let of = |offset: u64, length: u64, vdev| SpaceSegment {

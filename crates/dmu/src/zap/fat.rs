@@ -1,6 +1,6 @@
 //! Fat ZAPs: look-up and walk through header, pointer table and leaves.
 
-use super::name::Wanted;
+use super::name::NormalizedName;
 use super::{Entry, Key, Match, Position, Value, Zap, name};
 use crate::error::ObjectError;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use weir_format::{Cursor, Endian};
 use weir_machine::Request;
 
 /// Leaves that a walk asks for ahead of itself.
-const LEAVES_AHEAD: u64 = 64;
+const PREFETCH_LEAVES: u64 = 64;
 
 /// How often a look-up begins anew because the ZAP changed under it, before it takes what it finds for what is there.
 const READS_MAX: usize = 100;
@@ -94,7 +94,8 @@ impl Zap {
         if header.flags.uint64_key() {
             return Ok(None);
         }
-        let (Some(normal), Some(wanted)) = (name::normalize(name, header.norm), Wanted::new(name, header.norm, how))
+        let (Some(normal), Some(wanted)) =
+            (name::normalize(name, header.norm), NormalizedName::new(name, header.norm, how))
         else {
             return Ok(None);
         };
@@ -191,11 +192,11 @@ impl Zap {
     async fn prefetch_leaves(&self, rq: &Request, head: &Head, hash: u64) {
         let first = head.header.index(hash);
         // Once in a while is enough: a run of leaves at a time.
-        if !first.is_multiple_of(LEAVES_AHEAD / 2) {
+        if !first.is_multiple_of(PREFETCH_LEAVES / 2) {
             return;
         }
         let mut before = None;
-        for index in (first..head.header.table_len()).take(LEAVES_AHEAD as usize) {
+        for index in (first..head.header.table_len()).take(PREFETCH_LEAVES as usize) {
             let Ok(number) = self.table_pointer(rq, head, index).await else { return };
             if before.replace(number) == Some(number) {
                 continue;

@@ -25,7 +25,7 @@ pub use write::{
     remove_int, remove_match, remove_name,
 };
 
-use crate::error::{ObjectError, Place};
+use crate::error::{ErrorLocation, ObjectError};
 use crate::object::Object;
 use crate::object_set::ObjectSet;
 use bytes::Bytes;
@@ -186,7 +186,7 @@ impl Zap {
         Ok(Zap { set: set.clone(), object, first, endian, kind })
     }
 
-    fn place(&self, block: u64) -> Place {
+    fn place(&self, block: u64) -> ErrorLocation {
         self.set.place(self.object.id, 0, block)
     }
 
@@ -210,7 +210,7 @@ impl Zap {
             return self.fat_lookup(rq, name, how).await;
         }
         let micro = self.micro()?;
-        let Some(wanted) = name::Wanted::new(name, micro.norm, how) else { return Ok(None) };
+        let Some(wanted) = name::NormalizedName::new(name, micro.norm, how) else { return Ok(None) };
         // Of several names that are the same when normalized, an exact one wins.
         let found = match micro.get(name) {
             None if !wanted.is_exact() => micro.entries().find(|e| wanted.is(e.name)).map(|e| e.value),

@@ -150,14 +150,14 @@ fn lower(c: char) -> char {
 }
 
 /// A name that is looked for.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct NormalizedName<'a> {
     name: &'a [u8],
     normal: Cow<'a, [u8]>,
     flags: NormFlags,
     exact: bool,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> NormalizedName<'a> {
     /// `None` if nothing can match.
     pub(crate) fn new(name: &'a [u8], norm: NormFlags, how: Match) -> Option<Self> {
         let flags = match how {
@@ -166,7 +166,7 @@ impl<'a> Wanted<'a> {
         };
         let exact = how == Match::Exact || !flags.any();
         let normal = if exact { Cow::Borrowed(name) } else { normalize(name, flags)? };
-        Some(Wanted { name, normal, flags, exact })
+        Some(NormalizedName { name, normal, flags, exact })
     }
 
     /// Whether it has no other spelling.

@@ -1,4 +1,4 @@
-use super::name::{Wanted, normalize};
+use super::name::{NormalizedName, normalize};
 use super::*;
 
 const UPPER: u64 = NormFlags::TO_UPPER;
@@ -20,7 +20,7 @@ fn cookies_round_trip_and_keep_clear_of_the_start() {
 #[test]
 fn names_are_folded_and_normalized() {
     let same = |a: &str, b: &str, flags: u64, how| {
-        Wanted::new(a.as_bytes(), NormFlags(flags), how).is_some_and(|w| w.is(b.as_bytes()))
+        NormalizedName::new(a.as_bytes(), NormFlags(flags), how).is_some_and(|w| w.is(b.as_bytes()))
     };
     assert!(same("Readme", "README", UPPER, Match::Normalized));
     assert!(!same("Readme", "README", UPPER, Match::NormalizedCase));
@@ -36,8 +36,8 @@ fn names_are_folded_and_normalized() {
 fn what_is_not_text_matches_nothing_once_names_are_normalized() {
     let forms = NormFlags(UPPER | NormFlags::NFD);
     assert_eq!(normalize(b"\xff", forms), None);
-    assert!(Wanted::new(b"\xff", forms, Match::Normalized).is_none());
-    assert!(Wanted::new(b"\xff", NormFlags(0), Match::Exact).is_some());
+    assert!(NormalizedName::new(b"\xff", forms, Match::Normalized).is_none());
+    assert!(NormalizedName::new(b"\xff", NormFlags(0), Match::Exact).is_some());
 }
 
 /// As OpenZFS's library folds them.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_dmu::live::scratch;
 use weir_dmu::zap::{self, NewZap};
-use weir_dmu::{ObjectSet, Purpose, Tx};
+use weir_dmu::{ObjectSet, SpaceReserve, Tx};
 use weir_format::dsl::pool;
 use weir_format::{BlockPointer, ObjectId, ObjectType, ObjsetKind, Txg};
 use weir_machine::Request;
@@ -25,7 +25,7 @@ fn on_scratch<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(World) 
     let machine = world.machine();
     let run = world.run(async move {
         let (rq, mos) = (Request::default(), scratch(&machine, ObjsetKind::Meta));
-        let tx = mos.begin(&rq, 0, Purpose::Write).await.unwrap();
+        let tx = mos.begin(&rq, 0, SpaceReserve::Normal).await.unwrap();
         let directory = NewZap::new(ObjectType::OBJECT_DIRECTORY);
         zap::claim(&rq, &mos, &tx, ObjectId(pool::DIRECTORY_OBJECT), &directory).await.unwrap();
         body(World { rq, mos, tx }).await;

@@ -16,13 +16,13 @@ use super::{Aux, CreateOptions, PoolValue};
 use crate::config::visit;
 use crate::datasets::policy_for;
 use crate::keys;
-use crate::syncing::{CONFIG_BLOCK_BYTES, Syncing};
+use crate::syncing::{CONFIG_BLOCK_BYTES, TxgSync};
 use weir_codec::Salt;
-use weir_dmu::live::{Gate, NewObject, Policy};
+use weir_dmu::live::{NewObject, Policy, TxAdmission};
 use weir_dmu::zap::{self, Key, NewZap, Value};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::bpobj;
-use weir_dsl::change::{Change, FileSystemSpec, Setting, ZAP_METADATA};
+use weir_dsl::sync_tasks::{DslSyncContext, FileSystemSpec, Setting, ZAP_METADATA};
 use weir_format::dsl::pool as names;
 use weir_format::znode::Timestamp;
 use weir_format::{NvList, ObjectId, ObjectType, ObjsetId, ObjsetKind};
@@ -45,8 +45,8 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Makes all objects of the MOS and the root file system, in syncing context.
-    pub async fn make(self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
-        let Change { rq, mos, tx, .. } = &syncing.change;
+    pub async fn make(self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
+        let DslSyncContext { rq, mos, tx, .. } = &syncing.change;
         zap::claim(rq, mos, tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await?;
         syncing.change.create_pool_dirs().await?;
         syncing.change.create_feature_objects().await?;
@@ -63,7 +63,7 @@ impl Contents {
         self.history(syncing).await
     }
 
-    async fn root_file_system(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    async fn root_file_system(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let plan = keys::plan(syncing, &self.options.name, &self.options.encryption).await?;
         let created = syncing.change.create_root_dataset().await?;
         let key = match plan {
@@ -71,7 +71,7 @@ impl Contents {
             None => None,
         };
         let engine = syncing.engine;
-        let gate: std::sync::Arc<dyn Gate> = engine.gate.clone();
+        let gate: std::sync::Arc<dyn TxAdmission> = engine.gate.clone();
         let opening = Opening { id: ObjsetId(created.dataset.0), key, ..Opening::default() };
         let policy = policy_for(ObjsetKind::Zfs, Policy::usual());
         let set = ObjectSet::make_with(engine.cache.clone(), opening, ObjsetKind::Zfs, gate, policy);
@@ -81,7 +81,7 @@ impl Contents {
             _ => Timestamp { sec: syncing.change.now_s.cast_signed(), nsec: 0 },
         };
         let spec = FileSystemSpec { projects, now, ..self.options.root };
-        let Change { rq, tx, .. } = &syncing.change;
+        let DslSyncContext { rq, tx, .. } = &syncing.change;
         spec.create(rq, &set, tx).await?;
         let settings: Vec<(String, Setting)> = self
             .options
@@ -94,15 +94,15 @@ impl Contents {
         Ok(())
     }
 
-    async fn config_object(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    async fn config_object(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let id = list_object(&syncing.change).await?;
         put_word(&syncing.change, DIRECTORY, names::CONFIG, id.0).await?;
         syncing.core.config_object = id;
         Ok(())
     }
 
-    async fn pool_facts(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
-        let Change { rq, mos, tx, .. } = &syncing.change;
+    async fn pool_facts(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
+        let DslSyncContext { rq, mos, tx, .. } = &syncing.change;
         put_word(&syncing.change, DIRECTORY, names::CREATION_VERSION, syncing.core.config.version).await?;
         put_word(&syncing.change, DIRECTORY, names::DEFLATE, 1).await?;
         let deferred = bpobj::create(rq, mos, tx, false).await?;
@@ -126,7 +126,7 @@ impl Contents {
     }
 
     /// A ZAP for each vdev, and the ZAP that lists them.
-    async fn vdev_zaps(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    async fn vdev_zaps(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let all = new_zap(&syncing.change).await?;
         put_word(&syncing.change, DIRECTORY, names::VDEV_ZAP_MAP, all.0).await?;
         let mut root = syncing.core.config.root.clone();
@@ -145,7 +145,7 @@ impl Contents {
         Ok(())
     }
 
-    async fn metaslab_arrays(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    async fn metaslab_arrays(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let bad = |source| PoolError::Decode { what: "the new pool's vdevs".into(), source };
         let tree = VdevConfig::parse(&syncing.core.config.root).map_err(bad)?;
         for (index, top) in tree.children.iter().enumerate() {
@@ -155,7 +155,7 @@ impl Contents {
         Ok(())
     }
 
-    async fn aux_lists(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    async fn aux_lists(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         for (name, vdevs) in [(names::SPARES, &self.aux.spares), (names::L2CACHE, &self.aux.caches)] {
             if vdevs.is_empty() {
                 continue;
@@ -169,7 +169,7 @@ impl Contents {
         Ok(())
     }
 
-    async fn history(&self, syncing: &mut Syncing<'_>) -> Result<(), PoolError> {
+    async fn history(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         if self.options.command.is_empty() {
             return Ok(());
         }
@@ -183,7 +183,7 @@ impl Contents {
 
 /// Makes the ZAPs of a top-level vdev and its leaves, and has its configuration name them.
 pub(crate) async fn zaps_of_top(
-    syncing: &mut Syncing<'_>,
+    syncing: &mut TxgSync<'_>,
     top: &mut NvList,
     class: Class,
     all: ObjectId,
@@ -221,35 +221,35 @@ fn move_before_children(vdev: &mut NvList) {
     }
 }
 
-async fn list_object(change: &Change<'_>) -> Result<ObjectId, PoolError> {
+async fn list_object(change: &DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
     let new = NewObject::new(ObjectType::PACKED_NVLIST, CONFIG_BLOCK_BYTES as u32)
         .bonus(ObjectType::PACKED_NVLIST_SIZE, vec![0; 8]);
     Ok(change.mos.create(change.rq, change.tx, &new).await?)
 }
 
 /// Makes the object of a list that an entry of a ZAP leads to.
-pub(crate) async fn new_list(change: &Change<'_>, zap: ObjectId, name: &str) -> Result<ObjectId, PoolError> {
+pub(crate) async fn new_list(change: &DslSyncContext<'_>, zap: ObjectId, name: &str) -> Result<ObjectId, PoolError> {
     let id = list_object(change).await?;
     put_word(change, zap, name, id.0).await?;
     Ok(id)
 }
 
-async fn new_zap(change: &Change<'_>) -> Result<ObjectId, PoolError> {
+async fn new_zap(change: &DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
     Ok(zap::create(change.rq, &change.mos, change.tx, &NewZap::new(ZAP_METADATA)).await?)
 }
 
 /// A ZAP whose number stands in `all`, under its hexadecimal text.
-async fn linked_zap(change: &Change<'_>, all: ObjectId) -> Result<ObjectId, PoolError> {
+async fn linked_zap(change: &DslSyncContext<'_>, all: ObjectId) -> Result<ObjectId, PoolError> {
     let id = new_zap(change).await?;
     put_word(change, all, &format!("{:x}", id.0), id.0).await?;
     Ok(id)
 }
 
-async fn put_word(change: &Change<'_>, zap: ObjectId, name: &str, word: u64) -> Result<(), PoolError> {
+async fn put_word(change: &DslSyncContext<'_>, zap: ObjectId, name: &str, word: u64) -> Result<(), PoolError> {
     Ok(zap::put_word(change.rq, &change.mos, change.tx, zap, name, word).await?)
 }
 
-async fn put(change: &Change<'_>, zap: ObjectId, name: &str, value: &Value) -> Result<(), PoolError> {
+async fn put(change: &DslSyncContext<'_>, zap: ObjectId, name: &str, value: &Value) -> Result<(), PoolError> {
     let key = Key::Name(name.as_bytes().to_vec());
     zap::put(change.rq, &change.mos, change.tx, zap, &key, value).await?;
     Ok(())

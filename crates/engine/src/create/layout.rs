@@ -43,7 +43,7 @@ pub struct NewLeaf {
 
 /// A top-level vdev to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewTop {
+pub struct NewTopLevelVdev {
     /// What it is for.
     pub class: Class,
     /// How its devices work together.
@@ -61,7 +61,7 @@ pub struct Size {
     pub sector_bytes: u32,
 }
 
-impl NewTop {
+impl NewTopLevelVdev {
     /// Checks the number of devices against the layout and the class.
     ///
     /// # Errors
@@ -204,24 +204,24 @@ pub fn leaf_asize_bytes(device_bytes: u64) -> u64 {
 
 /// log2 of the metaslab size for a vdev of `asize` bytes.
 pub fn metaslab_shift(asize: u64) -> u64 {
-    const LEAST_COUNT: u64 = 16;
-    const USUAL_COUNT: u64 = 200;
-    const MOST_COUNT: u64 = 1 << 17;
+    const MIN_COUNT: u64 = 16;
+    const DEFAULT_COUNT: u64 = 200;
+    const MAX_COUNT: u64 = 1 << 17;
     const USUAL: u64 = 29;
     const SMALLEST: u64 = 24;
     const LARGEST: u64 = 34;
     let bits = |n: u64| u64::from(u64::BITS - n.leading_zeros());
     let count = asize >> USUAL;
-    let shift = if count < LEAST_COUNT {
-        bits(asize / LEAST_COUNT)
-    } else if count > USUAL_COUNT {
-        bits(asize / USUAL_COUNT)
+    let shift = if count < MIN_COUNT {
+        bits(asize / MIN_COUNT)
+    } else if count > DEFAULT_COUNT {
+        bits(asize / DEFAULT_COUNT)
     } else {
         USUAL
     };
     match shift {
         s if s < SMALLEST => SMALLEST,
-        s if s > LARGEST && asize >> LARGEST > MOST_COUNT => bits(asize / MOST_COUNT),
+        s if s > LARGEST && asize >> LARGEST > MAX_COUNT => bits(asize / MAX_COUNT),
         s => s.min(LARGEST),
     }
 }
@@ -242,9 +242,9 @@ mod tests {
         assert_eq!(metaslab_shift(4 << 50), 36);
     }
 
-    fn top(layout: Layout, count: usize) -> NewTop {
+    fn top(layout: Layout, count: usize) -> NewTopLevelVdev {
         let leaf = |i| NewLeaf { path: format!("/d/{i}").into(), is_file: true };
-        NewTop { class: Class::Normal, layout, leaves: (0..count).map(leaf).collect() }
+        NewTopLevelVdev { class: Class::Normal, layout, leaves: (0..count).map(leaf).collect() }
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         ] {
             assert_eq!(top(layout, count).check().is_ok(), good, "{layout:?} of {count}");
         }
-        let log = NewTop { class: Class::Log, ..top(Layout::Raidz(1), 3) };
+        let log = NewTopLevelVdev { class: Class::Log, ..top(Layout::Raidz(1), 3) };
         assert!(log.check().is_err());
     }
 }

@@ -53,12 +53,12 @@ fn classes(events: &Events) -> Vec<String> {
 /// A wrong block at `offset_bytes` of leaf 4.
 fn wrong(events: &Events, offset_bytes: u64) {
     let fault = CodecError::Checksum { kind: ChecksumKind::Fletcher4, expected: [1, 2, 3, 4], actual: [5, 6, 7, 8] };
-    let origin = Origin { objset: ObjsetId(54), object: 7, level: 1, block: 9 };
+    let origin = Bookmark { objset: ObjsetId(54), object: 7, level: 1, block: 9 };
     let counts = Counts { checksum_errors: 3, ..Counts::default() };
     events.fault(&Fault {
-        what: What::Checksum(Some(&fault)),
-        spot: Some(Spot { leaf: 4, offset_bytes, size_bytes: 4096, counts }),
-        about: About { origin: Some(origin), checksum: Some(ChecksumKind::Fletcher4) },
+        what: FaultKind::Checksum(Some(&fault)),
+        spot: Some(DeviceRange { leaf: 4, offset_bytes, size_bytes: 4096, counts }),
+        about: BlockContext { origin: Some(origin), checksum: Some(ChecksumKind::Fletcher4) },
         priority: Priority::Scrub,
     });
 }
@@ -90,8 +90,8 @@ fn devices_errors_keep_their_numbers() {
     let error = DiskError::Os { op: weir_machine::Op::Write, offset: 5, len: 6, errno: 28 };
     events.label_not_written(3, Counts::default(), &error);
     let lost = BlockError::Missing { vdev: 0, offset: 0, devices: Vec::new() };
-    let about = About::default();
-    events.fault(&Fault { what: What::Lost(&lost), spot: None, about, priority: Priority::Sync });
+    let about = BlockContext::default();
+    events.fault(&Fault { what: FaultKind::Lost(&lost), spot: None, about, priority: Priority::Sync });
     let news = events.after(0);
     let number = |i: usize, name: &str| {
         news.events[i].list.pairs().iter().find(|p| p.name == name.as_bytes()).map(|p| p.value.clone())
@@ -117,7 +117,7 @@ fn a_bad_disk_does_not_drown_the_others() {
     wrong(&events, 0);
     wrong(&events, 100 << 12);
     assert_eq!(classes(&events).len(), PER_SECOND as usize + 2, "another second, another place");
-    hand.0.fetch_add(SAME_AGAIN.as_nanos() as u64 + 1, Ordering::SeqCst);
+    hand.0.fetch_add(DEDUP_WINDOW.as_nanos() as u64 + 1, Ordering::SeqCst);
     wrong(&events, 0);
     assert_eq!(classes(&events).len(), PER_SECOND as usize + 3, "the same after a while");
 }
@@ -126,9 +126,9 @@ fn a_bad_disk_does_not_drown_the_others() {
 fn faults_are_remembered_up_to_a_bound() {
     let mut recent = Recent::default();
     let fault = |n: u64| ("io", EIO, 3, n, 512, 0, None);
-    assert!((0..2 * REMEMBERED as u64).all(|n| recent.is_new(fault(n), Nanos(0))));
-    assert_eq!((recent.told.len(), recent.order.len()), (REMEMBERED, REMEMBERED));
-    assert!(!recent.is_new(fault(2 * REMEMBERED as u64 - 1), Nanos(1)));
+    assert!((0..2 * MAX_DEDUP_ENTRIES as u64).all(|n| recent.is_new(fault(n), Nanos(0))));
+    assert_eq!((recent.told.len(), recent.order.len()), (MAX_DEDUP_ENTRIES, MAX_DEDUP_ENTRIES));
+    assert!(!recent.is_new(fault(2 * MAX_DEDUP_ENTRIES as u64 - 1), Nanos(1)));
     assert!(recent.is_new(fault(0), Nanos(1)));
 }
 

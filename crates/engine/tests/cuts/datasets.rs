@@ -6,9 +6,9 @@ use crate::tally::Counter;
 use crate::world::{make_files, patiently};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use weir_dsl::change::Setting;
 use weir_dsl::props::Value;
-use weir_engine::{Datasets, Engine};
+use weir_dsl::sync_tasks::Setting;
+use weir_engine::{DslReadGuard, Engine};
 use weir_files::{Cred, New, NewKind, WriteAt};
 use weir_machine::{Clock, Request};
 use weir_sim::Rng;
@@ -268,7 +268,7 @@ pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Names, String> 
     Ok(found)
 }
 
-async fn is_there(engine: &Engine, dsl: &Datasets, name: &str) -> bool {
+async fn is_there(engine: &Engine, dsl: &DslReadGuard, name: &str) -> bool {
     let rq = &Request::internal("judge");
     let of = name.split(['#', '=', '!']).next().unwrap_or(name);
     let Ok(dataset) = dsl.find(rq, of).await else { return false };

@@ -15,7 +15,7 @@ use crate::world::patiently;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dsl::{Counted, Who};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::Engine;
 use weir_files::{Cred, FileSystem, New, NewKind, RenameMode, SetAttributes, Space, WriteAt, XattrMode};
 use weir_format::ObjectId;
@@ -189,7 +189,10 @@ impl Client {
             k.dataset.clone()
         });
         let due = self.know(|k| k.due());
-        self.engine.set_quota(dataset, Who::User, Counted::Bytes, Some(LIMITED), quota_bytes).await.unwrap();
+        self.engine
+            .set_quota(dataset, QuotaPrincipal::User, QuotaKind::Bytes, Some(LIMITED), quota_bytes)
+            .await
+            .unwrap();
         self.counter.did("user-quota");
         let now = self.moments.now();
         self.know(|k| k.promise(now, due, None));

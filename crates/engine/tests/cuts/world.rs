@@ -9,10 +9,10 @@ use weir_codec::CodecError;
 use weir_codec::crypt::Suite;
 use weir_dmu::ObjectError;
 use weir_dsl::KeyFormat;
-use weir_dsl::change::{ChangeError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::{DslError, FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_engine::create::PoolValue;
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{Crypt, Encryption, ImportOptions, NewRoot};
 use weir_format::Txg;
 use weir_machine::{Clock, Machine, Request};
@@ -86,10 +86,13 @@ pub fn world(seed: u64, shape: Shape) -> SimWorld {
 
 fn options(shape: Shape) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let mut tops =
-        vec![NewTop { class: Class::Normal, layout: shape.layout, leaves: (0..shape.devices).map(leaf).collect() }];
+    let mut tops = vec![NewTopLevelVdev {
+        class: Class::Normal,
+        layout: shape.layout,
+        leaves: (0..shape.devices).map(leaf).collect(),
+    }];
     if shape.log {
-        tops.push(NewTop { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(shape.devices)] });
+        tops.push(NewTopLevelVdev { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(shape.devices)] });
     }
     let mut options = CreateOptions::new("tank", tops);
     options.ashift = Some(9);
@@ -197,7 +200,7 @@ pub fn is_wrong_key(error: &PoolError) -> bool {
 pub async fn patiently<F: Future<Output = Result<(), PoolError>>>(clock: &Clock, ask: impl Fn() -> F) {
     for _ in 0..1000 {
         match ask().await {
-            Err(PoolError::Change(ChangeError::Busy { .. })) => clock.sleep(Duration::from_millis(1)).await,
+            Err(PoolError::Dsl(DslError::Busy { .. })) => clock.sleep(Duration::from_millis(1)).await,
             done => return done.unwrap(),
         }
     }

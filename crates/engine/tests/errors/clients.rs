@@ -5,7 +5,7 @@ use crate::world::make_file;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::Engine;
 use weir_files::{Cred, FileSystem, RenameMode, WriteAt};
 use weir_format::ObjectId;

@@ -3,9 +3,9 @@
 use crate::known::{Known, Slot, UNIT, bytes_of};
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_dsl::props::Value;
-use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -65,15 +65,15 @@ pub const SHAPES: [Shape; 8] = [
 
 fn options(shape: Shape) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let top = |n: usize| NewTop {
+    let top = |n: usize| NewTopLevelVdev {
         class: Class::Normal,
         layout: shape.layout,
         leaves: (n * shape.devices..(n + 1) * shape.devices).map(leaf).collect(),
     };
-    let mut tops: Vec<NewTop> = (0..shape.tops).map(top).collect();
+    let mut tops: Vec<NewTopLevelVdev> = (0..shape.tops).map(top).collect();
     if shape.logs > 0 {
         let layout = if shape.logs > 1 { Layout::Mirror } else { Layout::Single };
-        tops.push(NewTop {
+        tops.push(NewTopLevelVdev {
             class: Class::Log,
             layout,
             leaves: (shape.disks() - shape.logs..shape.disks()).map(leaf).collect(),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weir_dmu::{ObjectSet, tables};
-use weir_dsl::Who;
+use weir_dmu::{ObjectSet, ddt_brt_reader};
+use weir_dsl::QuotaPrincipal;
 use weir_dsl::props::DatasetKind;
 use weir_files::{FileKind, FileSystem, Seek};
 use weir_format::{ObjectId, Txg};
@@ -57,14 +57,14 @@ pub async fn drive(machine: &Machine, options: &OpenOptions, marks: &Marks, open
     let proof = prove(machine, &pool, &rq).await;
     tally.note(proof);
     tally.note(pool.dsl.history(&rq).await);
-    let clones = tables::clone_tables(&rq, &pool.mos.set, pool.tree.children.len() as u64).await;
+    let clones = ddt_brt_reader::clone_tables(&rq, &pool.mos.set, pool.tree.children.len() as u64).await;
     for table in tally.note(clones).unwrap_or_default() {
-        tally.note(tables::clone_entries(&rq, &pool.mos.set, &table).await);
+        tally.note(ddt_brt_reader::clone_entries(&rq, &pool.mos.set, &table).await);
     }
-    for table in tally.note(tables::dedup_tables(&rq, &pool.mos.set).await).unwrap_or_default() {
+    for table in tally.note(ddt_brt_reader::dedup_tables(&rq, &pool.mos.set).await).unwrap_or_default() {
         let mut cookie = 0;
         for _ in 0..PAGES {
-            let page = tables::dedup_entries(&rq, &pool.mos.set, &table, cookie).await;
+            let page = ddt_brt_reader::dedup_entries(&rq, &pool.mos.set, &table, cookie).await;
             let Some((page, next)) = tally.note(page) else { break };
             if page.is_empty() {
                 break;
@@ -120,7 +120,7 @@ async fn objects(rq: &Request, set: &Arc<ObjectSet>, tally: &mut Tally) {
             tally.note(record.body());
         }
     }
-    for who in [Who::User, Who::Group, Who::Project] {
+    for who in [QuotaPrincipal::User, QuotaPrincipal::Group, QuotaPrincipal::Project] {
         tally.note(set.accounts(rq, who).await);
     }
     tally.note(set.domains(rq).await);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use weir_blocks::unproven::{Forger, Stage};
+use weir_blocks::fault_injection::{PointerForger, Stage};
 use weir_format::BlockPointer;
 use weir_sim::Rng;
 
@@ -23,14 +23,14 @@ pub struct Marks {
 }
 
 /// The forger of `seed`.
-pub fn forger(seed: u64, marks: Marks) -> Forger {
+pub fn forger(seed: u64, marks: Marks) -> PointerForger {
     let mut rng = Rng::new(seed);
     let one_in = [2, 4, 12, 40][rng.below(4) as usize];
     // Types of objects spared altogether: what is damaged at the root hides all that is below.
     let spared_types = [0, 0, 2][rng.below(3) as usize];
     let physical = rng.below(4) == 0;
     let gentle = rng.below(2) == 0;
-    Forger::new(move |pointer, stage, bytes| {
+    PointerForger::new(move |pointer, stage, bytes| {
         if !marks.armed.load(Ordering::Relaxed) || bytes.is_empty() {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   golden images on simulated disks ─► blocks without proof, each forged by the seed ─► everything is asked once
-//!                                       (see weir_blocks::unproven)
+//!                                       (see weir_blocks::fault_injection)
 //! ```
 //!
 //! Checksums keep chance damage from the decoders, but who forges a pool forges its checksums too. So here blocks are

@@ -6,12 +6,12 @@ use super::drive;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weir_blocks::unproven::{Forger, Stage};
+use weir_blocks::fault_injection::{PointerForger, Stage};
 use weir_dmu::{DataBlocks, ObjectError, Objects};
 use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset};
 use weir_machine::Request;
 use weir_pool::Pool;
-use weir_pool::walk::{At, Claim, Prove, Root, Visit, Walk};
+use weir_pool::walk::{Claim, Prove, Root, Visit, VisitPosition, Walk};
 use weir_sim::{SimWorld, Timing};
 
 /// Bytes of every block of the forged trees, and pointers in one.
@@ -50,8 +50,8 @@ fn forged(dnode: &Dnode) -> Dnode {
 
 /// Forges the object of all dnodes: at the bottom there is the same block of dnodes everywhere, with one object, whose data
 /// are as wide, or with none although the fill counts say so.
-fn forger(armed: Arc<AtomicBool>, objects: bool) -> Forger {
-    Forger::new(move |bp, stage, bytes| {
+fn forger(armed: Arc<AtomicBool>, objects: bool) -> PointerForger {
+    PointerForger::new(move |bp, stage, bytes| {
         if stage != Stage::Logical || !armed.load(Ordering::Relaxed) {
             return;
         }
@@ -96,12 +96,12 @@ fn blank() -> Dnode {
 struct Count(u64);
 
 impl Visit for Count {
-    fn block(&mut self, _: &At, _: &BlockPointer) -> bool {
+    fn block(&mut self, _: &VisitPosition, _: &BlockPointer) -> bool {
         self.0 += 1;
         true
     }
-    fn claim(&mut self, _: &At, _: &BlockPointer, _: Claim) {}
-    fn unreadable(&mut self, _: &At, _: &BlockPointer, _: &weir_blocks::BlockError) {}
+    fn claim(&mut self, _: &VisitPosition, _: &BlockPointer, _: Claim) {}
+    fn unreadable(&mut self, _: &VisitPosition, _: &BlockPointer, _: &weir_blocks::BlockError) {}
 }
 
 fn two_places(error: &ObjectError, object: ObjectId) {

@@ -2,11 +2,11 @@
 
 use crate::check;
 use std::path::PathBuf;
-use weir_blocks::unproven::{Forger, Stage};
-use weir_dmu::live::{NewObject, Purpose};
+use weir_blocks::fault_injection::{PointerForger, Stage};
+use weir_dmu::live::{NewObject, SpaceReserve};
 use weir_dmu::{ObjectSet, zap};
-use weir_engine::Syncing;
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_engine::TxgSync;
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::{BlockPointer, ObjectType};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -23,7 +23,7 @@ const NAMES: u64 = 3000;
 
 async fn write(set: &std::sync::Arc<ObjectSet>, id: weir_format::ObjectId, blocks: std::ops::Range<u64>, byte: u8) {
     let rq = &Request::internal("test");
-    let tx = set.begin(rq, (blocks.end - blocks.start) * BLOCK_BYTES, Purpose::Write).await.unwrap();
+    let tx = set.begin(rq, (blocks.end - blocks.start) * BLOCK_BYTES, SpaceReserve::Normal).await.unwrap();
     for block in blocks {
         let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|i| byte.wrapping_add((i * block % 251) as u8) | 1).collect();
         set.write(rq, &tx, id, block * BLOCK_BYTES, &bytes).await.unwrap();
@@ -38,12 +38,12 @@ fn pool(machine: &Machine) -> PathBuf {
     let path = dir.join("d0");
     std::fs::File::create(&path).unwrap().set_len(96 << 20).unwrap();
     let leaves = vec![NewLeaf { path, is_file: true }];
-    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves };
     machine.block_on(async {
         let engine = Engine::create(machine, &CreateOptions::new("tank", vec![top])).await.unwrap();
         let rq = &Request::internal("test");
         let set = engine.open_set(rq, "tank", None).await.unwrap();
-        let tx = set.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
+        let tx = set.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
         let file = set.create(rq, &tx, &NewObject::new(FILE, BLOCK_BYTES as u32)).await.unwrap();
         let names = zap::create(rq, &set, &tx, &zap::NewZap::new(ObjectType::DIRECTORY_CONTENTS)).await.unwrap();
         for n in 0..NAMES {
@@ -53,7 +53,7 @@ fn pool(machine: &Machine) -> PathBuf {
         write(&set, file, 0..150, 3).await;
         engine.sync().await.unwrap();
         engine
-            .sync_task(|syncing: &mut Syncing<'_>| {
+            .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move { Ok(syncing.change.snapshot(&["tank@s".to_owned()], &[]).await.map(drop)?) })
             })
             .await
@@ -74,8 +74,8 @@ fn add(bytes: &mut [u8], at: usize, n: u64) {
 }
 
 /// Changes indirect blocks of files.
-fn indirect(change: fn(&mut [u8])) -> Forger {
-    Forger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
+fn indirect(change: fn(&mut [u8])) -> PointerForger {
+    PointerForger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
         if stage == Stage::Logical && pointer.level() == 1 && pointer.object_type() == FILE {
             change(bytes);
         }
@@ -84,8 +84,8 @@ fn indirect(change: fn(&mut [u8])) -> Forger {
 
 /// Changes the dnodes that are of a type, or have a bonus area of a type: `change` gets a dnode and where in it the bonus
 /// area begins.
-fn dnode(kind: ObjectType, change: fn(&mut [u8], usize)) -> Forger {
-    Forger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
+fn dnode(kind: ObjectType, change: fn(&mut [u8], usize)) -> PointerForger {
+    PointerForger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
         if stage != Stage::Logical || pointer.level() != 0 || pointer.object_type() != ObjectType::DNODE {
             return;
         }
@@ -100,8 +100,8 @@ fn dnode(kind: ObjectType, change: fn(&mut [u8], usize)) -> Forger {
 }
 
 /// Changes blocks of ZAPs whose first word is `first`.
-fn zap_block(first: u64, change: fn(&mut [u8])) -> Forger {
-    Forger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
+fn zap_block(first: u64, change: fn(&mut [u8])) -> PointerForger {
+    PointerForger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
         let is_it = pointer.level() == 0 && pointer.object_type() == ObjectType::DIRECTORY_CONTENTS;
         if stage == Stage::Logical && is_it && word(bytes, 0) == first {
             change(bytes);
@@ -113,7 +113,7 @@ const LEAF: u64 = 1 << 63;
 const HEADER: u64 = (1 << 63) + 1;
 
 /// The name of each forging, the class of faults, words of the finding, and the forger.
-fn forgings() -> Vec<(&'static str, Part, &'static str, Forger)> {
+fn forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
     vec![
         ("level of a pointer", Part::Pointer, "pointer of level 2", indirect(|b| b[55] = b[55] & !31 | 2)),
         ("size of a pointer", Part::Pointer, "a pointer to", indirect(|b| b[48] ^= 1)),

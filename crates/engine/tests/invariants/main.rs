@@ -7,13 +7,13 @@ mod forgings;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use weir_blocks::unproven::Forger;
+use weir_blocks::fault_injection::PointerForger;
 use weir_machine::{Machine, Request};
 use weir_pool::invariants::Report;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
 /// Opens the pool in `dir`, with a forger if there is one, and checks it.
-async fn check(machine: &Machine, dir: &Path, forger: Option<Forger>) -> Result<Report, PoolError> {
+async fn check(machine: &Machine, dir: &Path, forger: Option<PointerForger>) -> Result<Report, PoolError> {
     let options = OpenOptions { forger, ..OpenOptions::new(vec![dir.to_owned()], "") };
     let pool = Pool::open(machine, &options).await?;
     Ok(pool.check_invariants(&Request::internal("test")).await?)

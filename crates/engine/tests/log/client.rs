@@ -181,8 +181,8 @@ impl Client {
         let whole = self.rng.below(3) > 0;
         if whole {
             // Only what has synced can be shared.
-            let groups = self.files.objects().groups().unwrap();
-            groups.wait_synced(groups.open()).await.unwrap();
+            let txgs = self.files.objects().txgs().unwrap();
+            txgs.wait_synced(txgs.open()).await.unwrap();
         }
         let from = if whole { 0 } else { self.rng.below(source.len() as u64 + 1) };
         let at = if whole { 0 } else { self.rng.below(60_000) };

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use weir_dmu::live::{OpenGate, Policy};
-use weir_dmu::{ObjectError, ObjectSet, Opening, TxGroups};
+use weir_dmu::live::{Policy, UnlimitedTxAdmission};
+use weir_dmu::{ObjectError, ObjectSet, Opening, TxgTracker};
 use weir_files::writing::{AccessTimes, Opening as FilesOpening, Settings};
 use weir_files::{Cred, FileSystem, Identity, WriteAt};
 use weir_format::zil::{LogBody, LogRecord, ZilHeader};
@@ -87,17 +87,17 @@ impl Replayer for Copying {
 }
 
 /// Groups that count as synced at once: all changes stay in the overlay.
-async fn pretend(groups: Arc<TxGroups>, zil: Arc<Zil>) {
+async fn pretend(txgs: Arc<TxgTracker>, zil: Arc<Zil>) {
     loop {
-        groups.wanted().await;
-        let txg = groups.quiesce().await;
+        txgs.wanted().await;
+        let txg = txgs.quiesce().await;
         zil.sync(txg).await;
-        groups.synced(txg);
+        txgs.synced(txg);
         zil.synced(txg);
     }
 }
 
-async fn log_of(pool: &Pool, machine: &Machine, set: &Arc<ObjectSet>, groups: &Arc<TxGroups>) -> Arc<Zil> {
+async fn log_of(pool: &Pool, machine: &Machine, set: &Arc<ObjectSet>, txgs: &Arc<TxgTracker>) -> Arc<Zil> {
     let first = Txg(pool.uberblock.txg.0 + 1);
     let rq = Request::internal("claim");
     let header = set.root().header.zil.clone();
@@ -106,13 +106,13 @@ async fn log_of(pool: &Pool, machine: &Machine, set: &Arc<ObjectSet>, groups: &A
     let zil = Zil::new(LogOpening {
         machine: machine.clone(),
         set: set.id(),
-        groups: groups.clone(),
+        txgs: txgs.clone(),
         store: Arc::new(Nowhere),
         data: Arc::new(Arc::downgrade(set)),
         policy: weir_zil::Policy { sa_xattr: true, ..weir_zil::Policy::default() },
         header,
     });
-    machine.tasks.spawn(pretend(groups.clone(), zil.clone()));
+    machine.tasks.spawn(pretend(txgs.clone(), zil.clone()));
     zil
 }
 
@@ -209,12 +209,12 @@ fn replay(name: &str, dataset_name: &str, txg: u64, at_least: u64) {
         let datasets = manifest["manifest_after_replay"]["datasets"].as_array().unwrap();
         let dataset = datasets.iter().find(|d| d["name"] == dataset_name).unwrap();
         let old = pool.object_set(&rq, dataset_name).await.unwrap();
-        let groups = TxGroups::new(pool.uberblock.txg);
-        let gate = Arc::new(OpenGate(groups.clone()));
+        let txgs = TxgTracker::new(pool.uberblock.txg);
+        let gate = Arc::new(UnlimitedTxAdmission(txgs.clone()));
         let opening = Opening { id: old.id(), ..Opening::default() };
         let (cache, pointer) = (old.cache().clone(), old.pointer());
         let set = ObjectSet::open_live(&rq, cache, pointer, opening, gate, Policy::usual()).await.unwrap();
-        let zil = log_of(&pool, &machine, &set, &groups).await;
+        let zil = log_of(&pool, &machine, &set, &txgs).await;
         let opening = FilesOpening { machine: machine.clone(), zil: Some(zil.clone()), settings: settings() };
         let identity = Identity {
             name: dataset_name.to_owned(),

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use weir_codec::crypt::Suite;
 use weir_dsl::KeyFormat;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_engine::{Crypt, Encryption, ImportOptions, KeyError, NewRoot};
 use weir_engine::{Engine, Layout};
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, WriteAt};
@@ -253,7 +253,7 @@ fn copies_wait_for_the_key() {
         engine.sync().await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
         let source = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
-        let synced = engine.groups().last_synced();
+        let synced = engine.txgs().last_synced();
         let new = New::of(NewKind::Regular, 0o600);
         let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
         let len = (name.len() * 9000) as u64;
@@ -261,7 +261,7 @@ fn copies_wait_for_the_key() {
         // The source goes: the log alone keeps the blocks.
         files.remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
         files.sync(&rq, None).await.unwrap();
-        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
     });
     first.unwrap();
     world.power_failure();

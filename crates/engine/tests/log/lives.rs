@@ -3,9 +3,9 @@
 use crate::world::{HOME, Shape, create, demand_whole, import, make, noise, world};
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_dsl::change::Setting;
 use weir_dsl::props::Value;
-use weir_dsl::{Counted, Who};
+use weir_dsl::sync_tasks::Setting;
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::Layout;
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt, XattrMode};
 use weir_machine::Request;
@@ -36,11 +36,11 @@ fn a_kept_block_begins_the_next_chain() {
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
         assert!(!files.objects().root().header.zil.log.is_hole(), "the block is kept");
-        let synced = engine.groups().last_synced();
+        let synced = engine.txgs().last_synced();
         for n in 0..5 {
             make(&files, &format!("second-{n}")).await;
         }
-        assert_eq!(engine.groups().last_synced(), synced, "commits wait for no group");
+        assert_eq!(engine.txgs().last_synced(), synced, "commits wait for no group");
     });
     second.unwrap();
     world.power_failure();
@@ -112,12 +112,12 @@ fn copies_are_replayed() {
         let source = files.create(&rq, &root, files.root(), b"source", &new).await.unwrap().object;
         files.write(&rq, &root, source, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
         engine.sync().await.unwrap();
-        let synced = engine.groups().last_synced();
+        let synced = engine.txgs().last_synced();
         let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
         files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), 1 << 30).await.unwrap();
         files.remove(&rq, &root, files.root(), b"source").await.unwrap();
         files.sync(&rq, Some(copy)).await.unwrap();
-        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
     });
     first.unwrap();
     world.power_failure();
@@ -160,7 +160,7 @@ fn copies_lie_where_the_vdev_grew() {
         let copy = make(&files, "copy").await;
         files.copy_range(&rq, &root, (&files, small, 0), (copy, 0), 128 << 10).await.unwrap();
         engine.sync().await.unwrap();
-        let shrunk = engine.sync_task(|syncing: &mut weir_engine::Syncing<'_>| {
+        let shrunk = engine.sync_task(|syncing: &mut weir_engine::TxgSync<'_>| {
             Box::pin(async move {
                 let (mos, rq, tx) = (syncing.change.mos.clone(), syncing.change.rq, syncing.change.tx);
                 let directory = weir_format::ObjectId(1);
@@ -215,9 +215,9 @@ fn access_times_last() {
         make(&files, "one").await;
         make(&files, "two").await;
         machine.clock.sleep(std::time::Duration::from_secs(60)).await;
-        let synced = engine.groups().last_synced();
+        let synced = engine.txgs().last_synced();
         demand(&files, "one").await;
-        assert_eq!(engine.groups().last_synced(), synced, "no group of its own");
+        assert_eq!(engine.txgs().last_synced(), synced, "no group of its own");
         machine.clock.sleep(std::time::Duration::from_secs(20)).await;
         assert!(!files.has_access_times(), "stored with the groups that there are");
         demand(&files, "two").await;
@@ -238,17 +238,17 @@ async fn demand_counted(files: &Arc<FileSystem>) {
     use weir_format::znode::Fuid;
     let rq = Request::internal("test");
     let (set, mut id) = (files.objects(), weir_format::ObjectId(0));
-    let (mut users, mut groups) = (BTreeMap::<Fuid, (u64, u64)>::new(), BTreeMap::<Fuid, (u64, u64)>::new());
+    let (mut users, mut txgs) = (BTreeMap::<Fuid, (u64, u64)>::new(), BTreeMap::<Fuid, (u64, u64)>::new());
     while let Some(next) = set.next_object(&rq, weir_format::ObjectId(id.0 + 1)).await.unwrap() {
         id = next;
         let Ok(found) = files.attributes(&rq, id).await else { continue };
         let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
-        for (counts, owner) in [(&mut users, found.uid), (&mut groups, found.gid)] {
+        for (counts, owner) in [(&mut users, found.uid), (&mut txgs, found.gid)] {
             let sum = counts.entry(Fuid(owner.into())).or_default();
             *sum = (sum.0 + bytes, sum.1 + 1);
         }
     }
-    for (who, counted) in [(Who::User, users), (Who::Group, groups)] {
+    for (who, counted) in [(QuotaPrincipal::User, users), (QuotaPrincipal::Group, txgs)] {
         let said = set.accounts(&rq, who).await.unwrap().into_iter();
         let said: BTreeMap<_, _> = said.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).collect();
         let said: BTreeMap<_, _> = said.into_iter().filter(|(_, sums)| *sums != (0, 0)).collect();
@@ -272,8 +272,8 @@ fn quotas_bind() {
         let set = async |who, what, id, limit| {
             engine.set_quota(HOME.into(), who, what, Some(id), limit).await.unwrap();
         };
-        set(Who::User, Counted::Bytes, 1000, 2 << 20).await;
-        set(Who::Group, Counted::Objects, 100, 6).await;
+        set(QuotaPrincipal::User, QuotaKind::Bytes, 1000, 2 << 20).await;
+        set(QuotaPrincipal::Group, QuotaKind::Objects, 100, 6).await;
         let new = New::of(NewKind::Regular, 0o600);
         let file = files.create(&rq, &alice, files.root(), b"alice", &new).await.unwrap().object;
         for n in 0..2 {
@@ -295,9 +295,9 @@ fn quotas_bind() {
         }
         engine.sync().await.unwrap();
         over(files.create(&rq, &bob, files.root(), b"seventh", &new).await);
-        set(Who::Group, Counted::Objects, 100, 0).await;
+        set(QuotaPrincipal::Group, QuotaKind::Objects, 100, 0).await;
         files.create(&rq, &bob, files.root(), b"seventh", &new).await.unwrap();
-        set(Who::User, Counted::Bytes, 1000, 3 << 20).await;
+        set(QuotaPrincipal::User, QuotaKind::Bytes, 1000, 3 << 20).await;
         files.write(&rq, &alice, file, WriteAt::End, data.clone()).await.unwrap();
         demand_counted_after(&engine, &files).await;
         // For the replay: files of others grow, shrink, change hands and go.
@@ -316,9 +316,9 @@ fn quotas_bind() {
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
         demand_counted_after(&engine, &files).await;
-        let limits = files.objects().limits_of(&rq, Who::User, Counted::Bytes).await.unwrap();
+        let limits = files.objects().limits_of(&rq, QuotaPrincipal::User, QuotaKind::Bytes).await.unwrap();
         assert_eq!(limits.into_iter().collect::<Vec<_>>(), [(1000, 3 << 20)]);
-        let owner = files.objects().accounts(&rq, Who::User).await.unwrap();
+        let owner = files.objects().accounts(&rq, QuotaPrincipal::User).await.unwrap();
         assert_eq!(owner[&weir_format::znode::Fuid(7)].used_objects, 1);
         engine.export().await.unwrap();
         demand_whole(&machine, "after replay").await;
@@ -343,11 +343,11 @@ fn attributes_are_replayed() {
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         files.set_xattr(&rq, &root, file, b"user.old", b"gone", XattrMode::Any).await.unwrap();
         engine.sync().await.unwrap();
-        let synced = engine.groups().last_synced();
+        let synced = engine.txgs().last_synced();
         files.set_xattr(&rq, &root, file, b"user.new", &[7; 300], XattrMode::Any).await.unwrap();
         files.remove_xattr(&rq, &root, file, b"user.old").await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
-        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
     });
     first.unwrap();
     world.power_failure();

@@ -3,7 +3,7 @@
 use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dsl::{Counted, Who};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::{Engine, Layout};
 use weir_files::{Cred, FileError, FileFlags, FileSystem, New, NewKind, RenameMode, SetFlags, WriteAt, XattrMode};
 use weir_format::ObjectId;
@@ -45,7 +45,7 @@ async fn demand_counted(engine: &Engine, files: &Arc<FileSystem>) -> BTreeMap<Fu
         let sum = counted.entry(Fuid(found.project.unwrap_or(0))).or_default();
         *sum = (sum.0 + bytes, sum.1 + 1);
     }
-    let said = set.accounts(&rq, Who::Project).await.unwrap().into_iter();
+    let said = set.accounts(&rq, QuotaPrincipal::Project).await.unwrap().into_iter();
     let said = said.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).filter(|(_, sums)| *sums != (0, 0));
     assert_eq!(said.collect::<BTreeMap<_, _>>(), counted);
     counted
@@ -55,21 +55,21 @@ async fn demand_counted(engine: &Engine, files: &Arc<FileSystem>) -> BTreeMap<Fu
 async fn demand_usage(engine: &Engine, files: &Arc<FileSystem>, [top, b, a, inner, file]: [ObjectId; 5]) {
     let rq = rq();
     let limit = async |what, limit| {
-        engine.set_quota(HOME.into(), Who::Project, what, Some(7), limit).await.unwrap();
+        engine.set_quota(HOME.into(), QuotaPrincipal::Project, what, Some(7), limit).await.unwrap();
     };
     let left = files.usage(&rq, inner).await.unwrap();
     assert_eq!((left.referenced_bytes, left.available_bytes), (MIB, 0), "it uses more than it may");
     let (above, unbound) = (files.usage(&rq, b).await.unwrap(), files.usage(&rq, top).await.unwrap());
     assert!(above == unbound && above.available_bytes > MIB, "{above:?}");
     assert_eq!(left.objects_available, above.objects_available, "objects have no limit");
-    limit(Counted::Bytes, 3 * MIB).await;
-    limit(Counted::Objects, 100).await;
+    limit(QuotaKind::Bytes, 3 * MIB).await;
+    limit(QuotaKind::Objects, 100).await;
     let (left, used) = (files.usage(&rq, a).await.unwrap(), demand_counted(engine, files).await[&Fuid(7)]);
     assert_eq!((left.referenced_bytes, left.available_bytes), (used.0, 3 * MIB - used.0));
     assert_eq!((left.objects_used, left.objects_available), (used.1, 100 - used.1));
     assert_eq!(files.usage(&rq, file).await.unwrap(), left, "files pass it on as well");
-    limit(Counted::Objects, 0).await;
-    limit(Counted::Bytes, MIB).await;
+    limit(QuotaKind::Objects, 0).await;
+    limit(QuotaKind::Bytes, MIB).await;
 }
 
 /// Two trees of projects, files between them, and their quotas.
@@ -103,9 +103,9 @@ async fn live(engine: &Engine, files: &Arc<FileSystem>) {
     assert_eq!(project(files, other).await, (Some(7), true), "what comes in passes it on as well");
     // Limits.
     let limit = async |what, limit| {
-        engine.set_quota(HOME.into(), Who::Project, what, Some(7), limit).await.unwrap();
+        engine.set_quota(HOME.into(), QuotaPrincipal::Project, what, Some(7), limit).await.unwrap();
     };
-    limit(Counted::Bytes, MIB).await;
+    limit(QuotaKind::Bytes, MIB).await;
     let wrote = files.write(&rq, &root, file, WriteAt::End, noise(1000, 5)).await;
     assert_eq!(wrote.map(drop), Err(FileError::Quota));
     let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
@@ -119,14 +119,14 @@ async fn live(engine: &Engine, files: &Arc<FileSystem>) {
     assert!(counted[&Fuid(9)].0 > MIB && counted[&Fuid(7)].0 < MIB, "its attributes went with it: {counted:?}");
     set(files, lone, 7, false).await.unwrap();
     // Each without a limit of its own.
-    engine.set_quota(HOME.into(), Who::Project, Counted::Objects, None, 2).await.unwrap();
+    engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 2).await.unwrap();
     assert_eq!(files.usage(&rq, inner).await.unwrap().objects_available, 0);
     let made = files.create(&rq, &root, inner, b"new", &New::of(NewKind::Regular, 0o600)).await;
     assert_eq!(made.map(drop), Err(FileError::Quota));
-    engine.set_quota(HOME.into(), Who::Project, Counted::Objects, Some(7), 1000).await.unwrap();
+    engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, Some(7), 1000).await.unwrap();
     make(files, inner, "new", NewKind::Regular).await;
-    engine.set_quota(HOME.into(), Who::Project, Counted::Objects, None, 0).await.unwrap();
-    let bound = files.objects().bound_accounts(&rq, Who::Project).await.unwrap();
+    engine.set_quota(HOME.into(), QuotaPrincipal::Project, QuotaKind::Objects, None, 0).await.unwrap();
+    let bound = files.objects().bound_accounts(&rq, QuotaPrincipal::Project).await.unwrap();
     assert_eq!((bound[&Fuid(9)].quota_objects, bound[&Fuid(7)].quota_objects), (0, 1000));
     // Only files and directories have one that can be set; nobody but the owner sets it.
     assert!(matches!(set(files, link, 8, false).await, Err(FileError::Unsupported { .. })));
@@ -148,7 +148,7 @@ fn projects_bind_and_are_replayed() {
         files.sync(&rq(), None).await.unwrap();
         engine.sync().await.unwrap();
         // For the replay alone.
-        let synced = engine.groups().last_synced();
+        let synced = engine.txgs().last_synced();
         let lone = files.lookup(&rq(), files.lookup(&rq(), files.root(), b"b").await.unwrap(), b"lone").await.unwrap();
         set(&files, lone, 4_000_000_000, true).await.unwrap();
         let flags = SetFlags { append_only: Some(true), no_dump: Some(true), ..SetFlags::default() };
@@ -156,7 +156,7 @@ fn projects_bind_and_are_replayed() {
         set(&files, files.root(), 11, true).await.unwrap();
         make(&files, files.root(), "heir", NewKind::Directory).await;
         files.sync(&rq(), None).await.unwrap();
-        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
     });
     first.unwrap();
     world.power_failure();

@@ -2,8 +2,8 @@
 
 use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
 use std::sync::Arc;
-use weir_dsl::change::Setting;
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::Setting;
 use weir_engine::{Engine, Layout};
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, SetTime, WriteAt, XattrMode};
 use weir_machine::Request;
@@ -22,9 +22,9 @@ fn first_life(seed: u64, life: impl AsyncFnOnce(&Arc<Engine>, &Arc<FileSystem>))
         files.create(&rq, &root, files.root(), b"begun", &New::of(NewKind::Regular, 0)).await.unwrap();
         files.sync(&rq, None).await.unwrap();
         engine.sync().await.unwrap();
-        let synced = engine.groups().last_synced();
+        let synced = engine.txgs().last_synced();
         life(&engine, &files).await;
-        assert_eq!(engine.groups().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
     });
     run.unwrap();
     world.power_failure();

@@ -3,8 +3,8 @@
 use crate::world::{Shape, create, demand_whole, import, world};
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_dsl::change::{Kind, NewDataset, Setting, VolumeSpec};
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::{Kind, NewDataset, Setting, VolumeSpec};
 use weir_engine::{Engine, Layout};
 use weir_machine::{Machine, Request};
 use weir_volumes::{Volume, VolumeError};

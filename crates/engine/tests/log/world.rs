@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use std::sync::Arc;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset};
-use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -33,10 +33,13 @@ pub fn world(seed: u64, shape: Shape) -> SimWorld {
 
 pub fn options(shape: Shape) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let mut tops =
-        vec![NewTop { class: Class::Normal, layout: shape.layout, leaves: (0..shape.devices).map(leaf).collect() }];
+    let mut tops = vec![NewTopLevelVdev {
+        class: Class::Normal,
+        layout: shape.layout,
+        leaves: (0..shape.devices).map(leaf).collect(),
+    }];
     if shape.log {
-        tops.push(NewTop { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(shape.devices)] });
+        tops.push(NewTopLevelVdev { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(shape.devices)] });
     }
     let mut options = CreateOptions::new("tank", tops);
     options.ashift = Some(9);

@@ -11,7 +11,7 @@ use weir_dsl::{Dataset, Dir, PoolFacts};
 use weir_format::dsl::pool as names;
 use weir_format::{BlockPointer, DslDir, ObjectId, Txg};
 use weir_machine::{Machine, Request};
-use weir_pool::walk::{At, Claim, Prove, Root, Visit, Walk};
+use weir_pool::walk::{Claim, Prove, Root, Visit, VisitPosition, Walk};
 use weir_pool::{OpenOptions, Pool};
 
 /// A pointer to a block: where its first copy is (nowhere, if it is embedded), when it was born, and the object, level and
@@ -48,7 +48,7 @@ struct Visitor<'a> {
 }
 
 impl Visit for Visitor<'_> {
-    fn block(&mut self, at: &At, pointer: &BlockPointer) -> bool {
+    fn block(&mut self, at: &VisitPosition, pointer: &BlockPointer) -> bool {
         let metadata = pointer.level() > 0 || pointer.object_type().is_metadata();
         let compressed = if pointer.is_embedded() { 0 } else { pointer.psize_bytes() };
         let uncompressed = if metadata { compressed } else { pointer.lsize_bytes() };
@@ -61,9 +61,9 @@ impl Visit for Visitor<'_> {
         false
     }
 
-    fn claim(&mut self, _: &At, _: &BlockPointer, _: Claim) {}
+    fn claim(&mut self, _: &VisitPosition, _: &BlockPointer, _: Claim) {}
 
-    fn unreadable(&mut self, at: &At, _: &BlockPointer, error: &weir_blocks::BlockError) {
+    fn unreadable(&mut self, at: &VisitPosition, _: &BlockPointer, error: &weir_blocks::BlockError) {
         panic!("{at}: {error}");
     }
 }

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_dmu::ObjectError;
-use weir_dmu::live::Purpose;
-use weir_dsl::change::ChangeError;
+use weir_dmu::live::SpaceReserve;
+use weir_dsl::sync_tasks::DslError;
 use weir_engine::create::PoolValue;
-use weir_engine::scrub::Pace;
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
-use weir_engine::{ImportOptions, Syncing};
+use weir_engine::scrub::ScanLimits;
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
+use weir_engine::{ImportOptions, TxgSync};
 use weir_format::dsl::pool as names;
 use weir_format::{DslDir, Endian, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
@@ -29,7 +29,7 @@ const EXPORTED: u8 = 1;
 fn one_disk(world: &SimWorld) -> (Arc<SimDisk>, CreateOptions) {
     let disk = world.add_disk(format!("{SEARCH}/d0"), 64 << 20, 512, Timing::Nvme);
     let leaf = NewLeaf { path: disk.path().to_owned(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
     let mut options = CreateOptions::new("tank", vec![top]);
     (options.arc_bytes, options.force) = (16 << 20, true);
     (disk, options)
@@ -54,11 +54,11 @@ fn a_shorter_txg_timeout_syncs_changes_sooner() {
         for (timeout_s, is_synced) in [(1, true), (60, false)] {
             engine.set_txg_timeout(Duration::from_secs(timeout_s));
             // The txg that is open now ends at once.
-            engine.groups().wait_synced(engine.groups().open()).await.unwrap();
-            let written = engine.groups().open();
+            engine.txgs().wait_synced(engine.txgs().open()).await.unwrap();
+            let written = engine.txgs().open();
             work::write_object(&engine, "tank", 2, timeout_s).await.unwrap();
             machine.clock.sleep(Duration::from_secs(3)).await;
-            assert_eq!(engine.groups().last_synced() >= written, is_synced, "{timeout_s} s");
+            assert_eq!(engine.txgs().last_synced() >= written, is_synced, "{timeout_s} s");
         }
         engine.stop().await.unwrap();
     });
@@ -84,7 +84,7 @@ fn nothing_is_trimmed_that_may_be_somebody_elses() {
             engine.sync().await.unwrap();
             let set = engine.open_set(rq, "tank", None).await.unwrap();
             for id in ids {
-                let tx = set.begin(rq, 16 << 10, Purpose::Free).await.unwrap();
+                let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await.unwrap();
                 set.remove(rq, &tx, ObjectId(id)).await.unwrap();
             }
             engine.sync().await.unwrap();
@@ -162,7 +162,7 @@ fn a_log_of_errors_that_is_lost_stops_no_scrub() {
     let scrub = async || {
         let engine = import(&machine, &dir).await.unwrap();
         engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert!(done.is_finished(), "{done:?}");
         engine.sync().await.expect("the pool goes on");
         engine.export().await.unwrap();
@@ -209,10 +209,7 @@ fn what_cannot_be_freed_at_once_stays() {
         stuck::spoil(&dir, &pointer);
         let engine = import(&machine, &dir).await.unwrap();
         let refused = engine.destroy_dataset("tank/first".into()).await;
-        assert!(
-            matches!(refused, Err(PoolError::Change(ChangeError::Object(ObjectError::Block { .. })))),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(PoolError::Dsl(DslError::Object(ObjectError::Block { .. })))), "{refused:?}");
         engine.sync().await.expect("the pool goes on");
         assert!(engine.file_system(&Request::internal("test"), "tank/first").await.is_ok());
         engine.export().await.unwrap();
@@ -241,7 +238,7 @@ fn a_tree_that_is_none_is_not_written() {
             let dsl = engine.dsl(rq).await.unwrap();
             ["tank/a", "tank/a/b"].map(|name| dsl.dir_named(name).unwrap().id)
         };
-        let forged = engine.sync_task(move |syncing: &mut Syncing<'_>| {
+        let forged = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let change = &syncing.change;
                 let phys = DslDir { parent: ids[1], ..change.dir(ids[0]).await? };

@@ -4,7 +4,7 @@ use crate::work;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_machine::Machine;
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError};
@@ -23,7 +23,7 @@ fn world(seed: u64, devices: usize) -> SimWorld {
 
 fn options(layout: Layout, devices: usize) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout, leaves: (0..devices).map(leaf).collect() };
+    let top = NewTopLevelVdev { class: Class::Normal, layout, leaves: (0..devices).map(leaf).collect() };
     let mut options = CreateOptions::new("tank", vec![top]);
     options.ashift = Some(9);
     options.arc_bytes = 16 << 20;
@@ -35,7 +35,7 @@ type Told = Arc<AtomicU64>;
 
 async fn make(machine: &Machine, options: &CreateOptions, told: &Told) -> Result<(), PoolError> {
     let engine = Engine::create(machine, options).await?;
-    let note = |engine: &Engine| told.store(engine.groups().last_synced().0, Ordering::SeqCst);
+    let note = |engine: &Engine| told.store(engine.txgs().last_synced().0, Ordering::SeqCst);
     note(&engine);
     work::history(&engine, &note).await?;
     engine.export().await?;

@@ -4,13 +4,13 @@
 use crate::{account, goldens, real, work, zdb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dmu::live::{Gate, Policy, Purpose};
+use weir_dmu::live::{Policy, SpaceReserve, TxAdmission};
 use weir_dmu::{ObjectError, ObjectSet, zap};
-use weir_dsl::change::{Change, ChangeError, FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::{DslError, DslSyncContext, FileSystemSpec, Kind, NewDataset, Setting, VolumeSpec};
 use weir_dsl::{Dsl, bpobj};
 use weir_engine::{CreateOptions, Engine, Layout};
-use weir_engine::{Datasets, ImportOptions, Syncing};
+use weir_engine::{DslReadGuard, ImportOptions, TxgSync};
 use weir_format::{DslDataset, Endian, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::config::Class;
@@ -48,17 +48,17 @@ pub struct History {
 
 /// Whether an operation was refused for a reason that a random history meets.
 fn is_refusal(error: &PoolError) -> bool {
-    let PoolError::Change(error) = error else { return false };
+    let PoolError::Dsl(error) = error else { return false };
     matches!(
         error,
-        ChangeError::HasDependents { .. }
-            | ChangeError::Space { .. }
-            | ChangeError::Kind { .. }
-            | ChangeError::Busy { .. }
-            | ChangeError::Missing { .. }
-            | ChangeError::Exists { .. }
-            | ChangeError::Name { .. }
-            | ChangeError::Feature { .. }
+        DslError::HasDependents { .. }
+            | DslError::Space { .. }
+            | DslError::Kind { .. }
+            | DslError::Busy { .. }
+            | DslError::Missing { .. }
+            | DslError::Exists { .. }
+            | DslError::Name { .. }
+            | DslError::Feature { .. }
     )
 }
 
@@ -66,7 +66,7 @@ macro_rules! task {
     ($self:ident, |$syncing:ident| $body:expr) => {
         $self
             .engine
-            .sync_task(move |$syncing: &mut Syncing<'_>| Box::pin(async move { Ok::<_, PoolError>($body) }))
+            .sync_task(move |$syncing: &mut TxgSync<'_>| Box::pin(async move { Ok::<_, PoolError>($body) }))
             .await
     };
 }
@@ -84,7 +84,7 @@ impl History {
         dsl.dirs().into_iter().filter(|dir| dir.crypto_key().is_none()).map(|dir| dir.name.clone()).collect()
     }
 
-    async fn dsl(&self) -> Datasets {
+    async fn dsl(&self) -> DslReadGuard {
         self.engine.dsl(&self.rq).await.unwrap()
     }
 
@@ -136,7 +136,7 @@ impl History {
             let at = self.dice.roll(self.objects.len() as u64) as usize;
             let (name, id) = self.objects.swap_remove(at);
             let Ok(set) = self.engine.open_set(&self.rq, &name, None).await else { return };
-            let tx = set.begin(&self.rq, 1 << 20, Purpose::Free).await.unwrap();
+            let tx = set.begin(&self.rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
             // Rolled back or promoted since: the object may be gone.
             let _gone = set.remove(&self.rq, &tx, ObjectId(id)).await;
         }
@@ -160,10 +160,10 @@ impl History {
         };
         let result = task!(self, |syncing| {
             let created = syncing.change.create(&NewDataset { name, kind, properties: Vec::new() }).await?;
-            let gate: Arc<dyn Gate> = syncing.engine.gate.clone();
+            let gate: Arc<dyn TxAdmission> = syncing.engine.gate.clone();
             let id = ObjsetId(created.dataset.0);
             let set = ObjectSet::make(syncing.engine.cache.clone(), id, kind.objset(), gate, Policy::usual());
-            let Change { rq, tx, .. } = &syncing.change;
+            let DslSyncContext { rq, tx, .. } = &syncing.change;
             match kind {
                 Kind::FileSystem(spec) => drop(spec.create(rq, &set, tx).await?),
                 Kind::Volume(spec) => spec.create(rq, &set, tx).await?,
@@ -297,14 +297,14 @@ impl History {
     }
 }
 
-fn history(name: &str, seed: u64, groups: u64, layout: Layout, leaves: usize) -> BTreeMap<&'static str, u32> {
-    history_with(name, seed, groups, (layout, leaves), 1 << 30, &|_| ())
+fn history(name: &str, seed: u64, txgs: u64, layout: Layout, leaves: usize) -> BTreeMap<&'static str, u32> {
+    history_with(name, seed, txgs, (layout, leaves), 1 << 30, &|_| ())
 }
 
 fn history_with(
     name: &str,
     seed: u64,
-    groups: u64,
+    txgs: u64,
     (layout, leaves): (Layout, usize),
     contents: u64,
     how: &dyn Fn(&mut CreateOptions),
@@ -317,7 +317,7 @@ fn history_with(
         let engine = Engine::create(&machine, &options).await.unwrap();
         let mut history = History::new(engine, seed, true);
         history.contents = contents;
-        for _ in 0..groups {
+        for _ in 0..txgs {
             history.group().await;
         }
         history.engine.export().await.unwrap();
@@ -370,7 +370,7 @@ fn datasets_with_fast_dedup() {
 }
 
 /// A history on a pool of OpenZFS.
-fn on_golden(from: &std::path::Path, name: &str, seed: u64, groups: u64) {
+fn on_golden(from: &std::path::Path, name: &str, seed: u64, txgs: u64) {
     let dir = goldens::unpack(from, name);
     let machine = weir_linux::machine().unwrap();
     let pool = machine.block_on(async {
@@ -380,7 +380,7 @@ fn on_golden(from: &std::path::Path, name: &str, seed: u64, groups: u64) {
         let engine = Engine::import(&machine, &options).await.unwrap();
         let pool = engine.name();
         let mut history = History::new(engine, seed, false);
-        for _ in 0..groups {
+        for _ in 0..txgs {
             history.group().await;
         }
         history.engine.export().await.unwrap();
@@ -412,9 +412,9 @@ fn dead_lists_of_old_programs_are_left_alone() {
     let machine = weir_linux::machine().unwrap();
     machine.block_on(async {
         let engine = Engine::create(&machine, &real::pool_of(&dir, Layout::Single, 1)).await.unwrap();
-        let aged = engine.sync_task(|syncing: &mut Syncing<'_>| {
+        let aged = engine.sync_task(|syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                let Change { rq, mos, tx, .. } = &syncing.change;
+                let DslSyncContext { rq, mos, tx, .. } = &syncing.change;
                 let head = Dsl::open(rq, mos.clone(), "tank").await?.find(rq, "tank").await?;
                 let deadlist = bpobj::create(rq, mos, tx, false).await?;
                 let bytes = DslDataset { deadlist, ..head.phys.clone() }.encode(Endian::Little);

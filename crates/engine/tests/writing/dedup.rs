@@ -2,10 +2,10 @@
 
 use crate::{real, work, zdb};
 use std::sync::Arc;
-use weir_dmu::live::Purpose;
-use weir_dmu::tables::{dedup_entries, dedup_tables};
-use weir_dsl::change::Setting;
+use weir_dmu::ddt_brt_reader::{dedup_entries, dedup_tables};
+use weir_dmu::live::SpaceReserve;
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::Setting;
 use weir_engine::{Engine, Layout};
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::{Machine, Request};
@@ -38,7 +38,7 @@ async fn pointers(engine: &Arc<Engine>, id: u64) -> Vec<BlockPointer> {
 async fn remove(engine: &Engine, id: u64) {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, "tank", None).await.unwrap();
-    let tx = set.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+    let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
     set.remove(rq, &tx, ObjectId(id)).await.unwrap();
     drop(tx);
     engine.sync().await.unwrap();

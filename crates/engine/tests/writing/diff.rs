@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::{Engine, Layout};
 use weir_files::diff::{Change, Diff, Difference};
 use weir_files::{Cred, FileKind, FileSystem, New, NewKind, RenameMode, SetAttributes, WriteAt};
@@ -393,7 +393,7 @@ fn snapshots_that_are_compared_stay() {
         let mut comparison = engine.compare(rq, "tank/home@two", "tank/home").await.unwrap();
         for defer in [false, true] {
             let destroyed = engine.destroy_snapshots(vec!["tank/home@two".into()], defer).await;
-            assert!(matches!(destroyed, Err(PoolError::Change(_))), "{destroyed:?}");
+            assert!(matches!(destroyed, Err(PoolError::Dsl(_))), "{destroyed:?}");
         }
         engine.destroy_snapshots(vec!["tank/home@one".into()], false).await.unwrap();
         let lines: Vec<String> = all(rq, &mut comparison.diff).await.iter().map(line).collect();

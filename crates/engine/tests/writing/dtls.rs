@@ -5,8 +5,8 @@ use crate::real::{folder, import, pool_of};
 use crate::{work, zdb};
 use std::path::Path;
 use weir_blocks::Dtl;
-use weir_engine::scrub::Pace;
-use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_engine::scrub::ScanLimits;
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::Txg;
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -37,7 +37,7 @@ fn demand_degraded(pool: &Pool, leaf: &str, dtl: &Dtl) {
 async fn demand_scrubbed(machine: &Machine, dir: &Path, gone: &Path) {
     let engine = import(machine, dir).await.unwrap();
     engine.scrub_start().await.unwrap();
-    let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+    let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
     assert!(done.is_finished() && done.scan.errors == 0 && done.scan.processed_bytes > 100_000, "{done:?}");
     let view = engine.view(&OpenOptions::new(vec![dir.to_owned()], "tank")).await.unwrap();
     assert_eq!((view.state, view.dtls()), (VdevState::Online, Dtls::new()), "while it is open");
@@ -163,7 +163,7 @@ fn a_dtl_of_a_side_that_refused_writes_is_kept_over_a_restart() {
     let world = SimWorld::new(11);
     let disks: Vec<_> = (0..2).map(|i| world.add_disk(format!("{SEARCH}/a{i}"), 64 << 20, 512, Timing::Nvme)).collect();
     let leaves = disks.iter().map(|disk| NewLeaf { path: disk.path().to_owned(), is_file: true }).collect();
-    let top = NewTop { class: Class::Normal, layout: Layout::Mirror, leaves };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Mirror, leaves };
     let mut options = CreateOptions::new("tank", vec![top]);
     (options.arc_bytes, options.force) = (16 << 20, true);
     let open = OpenOptions::new(vec![SEARCH.into()], "tank");
@@ -189,7 +189,7 @@ fn a_dtl_of_a_side_that_refused_writes_is_kept_over_a_restart() {
         drop(pool);
         let engine = Engine::import(&machine, &ImportOptions::new(open.clone())).await.unwrap();
         engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
         engine.stop().await.unwrap();
         let pool = Pool::open(&machine, &open).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_blocks::Tree;
 use weir_blocks::vdev::VdevSpec;
 use weir_engine::labels::{Leaf, commit};
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_engine::{Host, ImportOptions};
 use weir_format::uberblock::Mmp;
 use weir_format::{Txg, Uberblock};
@@ -42,7 +42,7 @@ fn what_another_machine_writes_is_not_taken_by_force() {
     let machine = world.machine();
     let run = world.run(async {
         let leaf = NewLeaf { path: DISK.into(), is_file: true };
-        let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+        let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
         let mut options = CreateOptions::new("tank", vec![top]);
         options.host = Host { id: 7, name: "there".into() };
         Engine::create(&machine, &options).await.unwrap().stop().await.unwrap();

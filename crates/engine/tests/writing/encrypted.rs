@@ -5,12 +5,12 @@ use crate::{real, work, zdb};
 use std::path::Path;
 use std::sync::Arc;
 use weir_codec::crypt::{Suite, WrappingKey};
-use weir_dmu::live::{Gate, NewObject, Policy, Purpose};
+use weir_dmu::live::{NewObject, Policy, SpaceReserve, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
-use weir_dsl::change::{FileSystemSpec, KeySource, Kind, NewDataset, NewKey};
+use weir_dsl::sync_tasks::{FileSystemSpec, KeySource, Kind, NewDataset, NewKey};
 use weir_dsl::{KeyFormat, SetKey};
 use weir_engine::{CreateOptions, Engine, Layout};
-use weir_engine::{ImportOptions, Syncing};
+use weir_engine::{ImportOptions, TxgSync};
 use weir_format::{ObjectId, ObjsetId, ObjsetKind};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -29,14 +29,14 @@ fn source() -> KeySource {
 async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> Result<SetKey, PoolError> {
     let name = name.to_owned();
     engine
-        .sync_task(move |syncing: &mut Syncing<'_>| {
+        .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let spec = FileSystemSpec::default();
                 let new = NewDataset { name, kind: Kind::FileSystem(spec), properties: Vec::new() };
                 let created = syncing.change.create(&new).await?;
                 let wrapping = WrappingKey::from_raw(&secret(n)).unwrap();
                 let (_, _, key) = syncing.change.encrypt_new(created, suite, &key, &wrapping).await?;
-                let gate: Arc<dyn Gate> = syncing.engine.gate.clone();
+                let gate: Arc<dyn TxAdmission> = syncing.engine.gate.clone();
                 let opening = Opening { id: ObjsetId(created.dataset.0), key: Some(key.clone()), ..Opening::default() };
                 let cache = syncing.engine.cache.clone();
                 let set = ObjectSet::make_with(cache, opening, ObjsetKind::Zfs, gate, Policy::usual());
@@ -51,7 +51,7 @@ async fn make(engine: &Engine, name: &str, suite: Suite, key: NewKey, n: u8) -> 
 async fn write(engine: &Engine, name: &str, key: SetKey, seed: u64) -> u64 {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, name, Some(key)).await.unwrap();
-    let tx = set.begin(rq, BLOCKS << 14, Purpose::Write).await.unwrap();
+    let tx = set.begin(rq, BLOCKS << 14, SpaceReserve::Normal).await.unwrap();
     let new = NewObject::new(weir_format::ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
     let id = set.create(rq, &tx, &new).await.unwrap();
     for block in 0..BLOCKS {
@@ -90,7 +90,7 @@ fn encrypted_data_sets() {
         work::snapshot(&engine, "tank/e@s").await.unwrap();
         write(&engine, "tank/e", root, 7).await;
         engine
-            .sync_task(|syncing: &mut Syncing<'_>| {
+            .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     syncing.change.clone_snapshot("tank/e@s", "tank/e/k", &[]).await?;
                     syncing.change.bookmark(&[("tank/e#b".into(), "tank/e@s".into())]).await?;
@@ -118,7 +118,7 @@ fn encrypted_data_sets() {
         let import = ImportOptions::new(OpenOptions::new(vec![dir.clone()], "tank"));
         let engine = Engine::import(&machine, &import).await.unwrap();
         engine
-            .sync_task(|syncing: &mut Syncing<'_>| {
+            .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     for name in ["tank/e/k", "tank/e/c"] {
                         syncing.change.destroy(name).await?;

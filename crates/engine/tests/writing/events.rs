@@ -4,7 +4,7 @@ use crate::real::import;
 use crate::scrub::{destroy_block, pool};
 use crate::work;
 use std::sync::Arc;
-use weir_engine::scrub::Pace;
+use weir_engine::scrub::ScanLimits;
 use weir_engine::{Engine, Event, Layout};
 use weir_format::NvValue;
 use weir_machine::Request;
@@ -43,7 +43,7 @@ fn a_wrong_block_is_told_with_its_place() {
             let engine = import(&machine, &dir).await.unwrap();
             assert_eq!(classes(&engine), ["pool_import"], "{name}");
             engine.scrub_start().await.unwrap();
-            engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap();
+            engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap();
             assert_eq!(classes(&engine), ["pool_import", "scrub_start", "checksum", "scrub_finish"], "{name}");
             let all = events(&engine);
             let event = &all.iter().find(|event| event.class == "ereport.fs.zfs.checksum").unwrap().list;
@@ -60,7 +60,7 @@ fn a_wrong_block_is_told_with_its_place() {
             assert_eq!(event.get_str("cksum_algorithm"), Some("fletcher4"), "{name}");
             // Put right, it is not told again.
             engine.scrub_start().await.unwrap();
-            engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap();
+            engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap();
             assert_eq!(classes(&engine).iter().filter(|class| *class == "checksum").count(), 1, "{name}");
             engine.export().await.unwrap();
             assert_eq!(classes(&engine).last().unwrap(), "pool_export");
@@ -99,7 +99,7 @@ fn what_is_lost_and_what_is_done_is_told() {
         );
         assert_eq!(engine.events.clear(), all.len());
         engine.scrub_start().await.unwrap();
-        engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap();
+        engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap();
         assert_eq!(classes(&engine), ["scrub_start", "checksum", "data", "scrub_finish"]);
         let all = events(&engine);
         let lost = &all.iter().find(|event| event.class == "ereport.fs.zfs.data").unwrap().list;

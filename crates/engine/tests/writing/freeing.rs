@@ -8,9 +8,9 @@ use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_dsl::change::NewDataset;
 use weir_dsl::props::Value;
-use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_dsl::sync_tasks::NewDataset;
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, FileSystem, New, NewKind, SetAttributes, Space, WriteAt};
 use weir_format::{ObjectId, Txg};
 use weir_machine::{Machine, Request};
@@ -34,7 +34,7 @@ fn world(seed: u64) -> SimWorld {
 
 async fn create(machine: &Machine) -> Arc<Engine> {
     let leaf = NewLeaf { path: format!("{SEARCH}/d").into(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
     let mut options = CreateOptions::new("tank", vec![top]);
     (options.ashift, options.arc_bytes, options.dirty.freed_blocks) = (Some(9), 16 << 20, LIMIT);
     let engine = Engine::create(machine, &options).await.unwrap();
@@ -84,19 +84,19 @@ async fn demand_bounded(
 ) -> u64 {
     let (clock, tasks) = (engine.machine.clock.clone(), engine.machine.tasks.clone());
     let changing = tasks.spawn(change);
-    let (mut groups, mut txg, mut blocks) = (0, engine.groups().last_synced(), stored(files, file).await);
+    let (mut txgs, mut txg, mut blocks) = (0, engine.txgs().last_synced(), stored(files, file).await);
     assert!(blocks > 0);
     let mut idle = 0;
     while idle < 200 {
         clock.sleep(Duration::from_micros(100)).await;
         let now = stored(files, file).await;
-        let passed = engine.groups().last_synced().0 - txg.0;
+        let passed = engine.txgs().last_synced().0 - txg.0;
         if now < blocks {
             // A group's blocks are gone a moment before it counts as synced.
             let most = (passed + 1) * (LIMIT + PIECE);
             assert!(blocks - now <= most, "{} blocks went in {passed} groups", blocks - now);
-            (groups, blocks, idle) = (groups + 1, now, 0);
-            txg = engine.groups().last_synced();
+            (txgs, blocks, idle) = (txgs + 1, now, 0);
+            txg = engine.txgs().last_synced();
         } else {
             idle += 1;
         }
@@ -105,7 +105,7 @@ async fn demand_bounded(
         }
     }
     changing.await.unwrap();
-    groups
+    txgs
 }
 
 #[test]
@@ -116,14 +116,14 @@ fn a_large_file_goes_over_many_groups() {
         let engine = create(&machine).await;
         let (files, file) = make(&engine, "large").await;
         assert_eq!(stored(&files, file).await, BLOCKS);
-        let (on, root, at) = (files.clone(), Cred::root(), engine.groups().clone());
+        let (on, root, at) = (files.clone(), Cred::root(), engine.txgs().clone());
         let unlink = async move {
             let before = at.open();
             on.remove(&Request::internal("test"), &root, on.root(), b"large").await.unwrap();
             assert_eq!(at.open(), before, "nobody waits for its blocks");
         };
-        let groups = demand_bounded(&engine, (&files, file), unlink).await;
-        assert!(groups >= BLOCKS / (LIMIT + PIECE) - 1, "{groups} groups");
+        let txgs = demand_bounded(&engine, (&files, file), unlink).await;
+        assert!(txgs >= BLOCKS / (LIMIT + PIECE) - 1, "{txgs} groups");
         assert_eq!(stored(&files, file).await, 0);
         engine.export().await.unwrap();
         work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
@@ -243,7 +243,7 @@ fn a_group_frees_no_longer_than_it_may() {
         let alone = at_first - used();
         let (waiting, before) = (engine.clone(), used());
         let waiting = machine.tasks.spawn(async move { waiting.sync().await.unwrap() });
-        engine.wait_synced(Txg(engine.groups().last_synced().0 + 1)).await.unwrap();
+        engine.wait_synced(Txg(engine.txgs().last_synced().0 + 1)).await.unwrap();
         let waited_for = before - used();
         assert!(alone > AT_ONCE && alone < MANY / 2, "{alone} without anybody");
         assert!(waited_for > AT_ONCE / 2 && waited_for + AT_ONCE / 2 < alone, "{waited_for} of {alone}");

@@ -4,10 +4,10 @@
 use crate::{real, work, zdb};
 use std::path::Path;
 use weir_dmu::ObjectError;
-use weir_dmu::live::Purpose;
-use weir_dsl::change::Setting;
+use weir_dmu::live::SpaceReserve;
 use weir_dsl::props::Value;
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_dsl::sync_tasks::Setting;
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_pool::PoolError;
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 
 fn options(layout: Layout, devices: usize, ashift: u64) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout, leaves: (0..devices).map(leaf).collect() };
+    let top = NewTopLevelVdev { class: Class::Normal, layout, leaves: (0..devices).map(leaf).collect() };
     let mut options = CreateOptions::new("tank", vec![top]);
     options.ashift = Some(ashift);
     options.arc_bytes = 16 << 20;
@@ -54,7 +54,7 @@ async fn empty_set(engine: &Engine, name: &str, ids: &[u64]) {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, name, None).await.unwrap();
     for id in ids {
-        let tx = set.begin(rq, 16 << 10, Purpose::Free).await.unwrap();
+        let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await.unwrap();
         set.remove(rq, &tx, ObjectId(*id)).await.unwrap();
     }
 }

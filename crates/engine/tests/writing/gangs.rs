@@ -4,17 +4,17 @@ use crate::real::{folder, import, top};
 use crate::{work, zdb};
 use std::path::Path;
 use weir_blocks::BlockError;
-use weir_dmu::live::Purpose;
-use weir_engine::{CreateOptions, Engine, Layout, NewTop};
+use weir_dmu::live::SpaceReserve;
+use weir_engine::{CreateOptions, Engine, Layout, NewTopLevelVdev};
 use weir_format::{BlockPointer, Txg};
 use weir_machine::Request;
 use weir_pool::config::Class;
-use weir_pool::walk::{At, Claim, Prove, Visit, Walk};
+use weir_pool::walk::{Claim, Prove, Visit, VisitPosition, Walk};
 use weir_pool::{OpenOptions, Pool};
 
 /// Every block above `most` bytes becomes a gang, from the first on, the MOS and its space maps included; then half of
 /// them are freed again.
-fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
+fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<NewTopLevelVdev>) {
     let dir = folder(&format!("gangs-{name}-{ashift}-{most}"));
     let machine = weir_linux::machine().unwrap();
     let mut options = CreateOptions::new("tank", tops(&dir));
@@ -35,7 +35,7 @@ fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<New
         engine.cache.blocks().force_gangs_above(Some(most)).unwrap();
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         {
-            let tx = set.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+            let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
             set.remove(rq, &tx, weir_format::ObjectId(freed)).await.unwrap();
         }
         engine.sync().await.unwrap();
@@ -117,13 +117,13 @@ struct Seen {
 }
 
 impl Visit for Seen {
-    fn block(&mut self, _at: &At, _bp: &BlockPointer) -> bool {
+    fn block(&mut self, _at: &VisitPosition, _bp: &BlockPointer) -> bool {
         true
     }
 
-    fn claim(&mut self, _at: &At, _bp: &BlockPointer, _claim: Claim) {}
+    fn claim(&mut self, _at: &VisitPosition, _bp: &BlockPointer, _claim: Claim) {}
 
-    fn unreadable(&mut self, _at: &At, _bp: &BlockPointer, _error: &BlockError) {
+    fn unreadable(&mut self, _at: &VisitPosition, _bp: &BlockPointer, _error: &BlockError) {
         self.unreadable += 1;
     }
 }
@@ -162,7 +162,7 @@ fn a_gang_without_its_header_stops_nobody() {
         let disk = std::fs::File::options().write(true).open(dir.join("a0")).unwrap();
         pointer.dvas().for_each(|dva| disk.write_all_at(&[0xe7; 512], (4 << 20) + dva.offset_bytes).unwrap());
         {
-            let tx = set.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+            let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
             set.remove(rq, &tx, id).await.unwrap();
         }
         engine.sync().await.unwrap();

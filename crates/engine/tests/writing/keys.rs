@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_codec::crypt::Suite;
 use weir_dsl::KeyFormat;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_engine::{Crypt, Encryption, ImportOptions, KeyChange, KeyError, NewRoot};
 use weir_files::{Cred, New, NewKind, WriteAt};

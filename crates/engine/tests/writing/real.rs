@@ -2,9 +2,9 @@
 
 use crate::{work, zdb};
 use std::path::{Path, PathBuf};
-use weir_dmu::live::{Lent, NewObject, Purpose};
-use weir_engine::{Additions, ImportOptions};
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_dmu::live::{CloneRefusal, NewObject, SpaceReserve};
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
+use weir_engine::{ImportOptions, VdevAddRequest};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
@@ -28,9 +28,9 @@ fn device(dir: &Path, name: &str, bytes: u64) -> NewLeaf {
 }
 
 /// A top-level device of so many files.
-pub fn top(dir: &Path, name: &str, class: Class, layout: Layout, count: usize) -> NewTop {
+pub fn top(dir: &Path, name: &str, class: Class, layout: Layout, count: usize) -> NewTopLevelVdev {
     let leaves = (0..count).map(|i| device(dir, &format!("{name}{i}"), 96 * MIB)).collect();
-    NewTop { class, layout, leaves }
+    NewTopLevelVdev { class, layout, leaves }
 }
 
 /// A pool of one top-level vdev.
@@ -39,7 +39,7 @@ pub fn pool_of(dir: &Path, layout: Layout, count: usize) -> CreateOptions {
 }
 
 /// Makes a pool, exports it, opens it again, works on it, exports it again; zdb and Weir judge both states.
-fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTop>) {
+fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTopLevelVdev>) {
     let dir = folder(&format!("{name}-{ashift}"));
     let machine = weir_linux::machine().unwrap();
     let mut options = CreateOptions::new("tank", tops(&dir));
@@ -65,7 +65,7 @@ pub async fn import(machine: &Machine, dir: &Path) -> Result<std::sync::Arc<Engi
     Engine::import(machine, &ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"))).await
 }
 
-fn judge_both(name: &str, tops: impl Fn(&Path) -> Vec<NewTop>) {
+fn judge_both(name: &str, tops: impl Fn(&Path) -> Vec<NewTopLevelVdev>) {
     judge(name, 9, &tops);
     judge(name, 12, &tops);
 }
@@ -172,8 +172,10 @@ fn vdevs_are_added() {
         let engine = Engine::create(&machine, &options).await.unwrap();
         work::history(&engine, &|_| ()).await.unwrap();
         engine.export().await.unwrap();
-        let mut more =
-            Additions { tops: vec![top(&dir, "b", Class::Normal, Layout::Raidz(1), 3)], ..Additions::default() };
+        let mut more = VdevAddRequest {
+            tops: vec![top(&dir, "b", Class::Normal, Layout::Raidz(1), 3)],
+            ..VdevAddRequest::default()
+        };
         more.tops.push(top(&dir, "l", Class::Log, Layout::Single, 1));
         more.tops.push(top(&dir, "s", Class::Special, Layout::Mirror, 2));
         more.caches = vec![device(&dir, "cache", 64 * MIB)];
@@ -184,7 +186,7 @@ fn vdevs_are_added() {
         let (before, file) = (engine.gate.space().size_bytes, work::write_object(&engine, "tank", 50, 10));
         let tops =
             vec![top(&dir, "c", Class::Normal, Layout::Mirror, 2), top(&dir, "m", Class::Log, Layout::Mirror, 2)];
-        let more = Additions { tops, spares: vec![device(&dir, "spare", 64 * MIB)], ..Additions::default() };
+        let more = VdevAddRequest { tops, spares: vec![device(&dir, "spare", 64 * MIB)], ..VdevAddRequest::default() };
         let (added, written) = futures_util::future::join(engine.add_vdevs(&more), file).await;
         added.unwrap();
         written.unwrap();
@@ -214,22 +216,22 @@ async fn share(engine: &Engine) {
     let mut sharers = Vec::new();
     for name in ["tank", "tank/b"] {
         let to = engine.open_set(rq, name, None).await.unwrap();
-        let tx = to.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
+        let tx = to.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
         let id = to.create(rq, &tx, &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10)).await.unwrap();
         for block in 0..20 {
             let lent = to.borrow_block(rq, &tx, &from, ObjectId(first), block).await.unwrap();
-            let Lent::Block(pointer) = lent else { panic!("{lent:?}") };
+            let CloneRefusal::Block(pointer) = lent else { panic!("{lent:?}") };
             assert_eq!(pointer.is_embedded(), !u64::is_multiple_of(block, 2));
             to.share_block(rq, &tx, id, block, pointer).await.unwrap();
         }
         sharers.push((to, id));
     }
     engine.sync().await.unwrap();
-    let tx = from.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
+    let tx = from.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
     from.write(rq, &tx, ObjectId(first), 0, &[9; 16 << 10]).await.unwrap();
     drop(tx);
     engine.sync().await.unwrap();
-    let tx = from.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+    let tx = from.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
     from.remove(rq, &tx, ObjectId(first)).await.unwrap();
     from.remove(rq, &tx, sharers[0].1).await.unwrap();
     drop(tx);
@@ -272,17 +274,17 @@ fn what_a_rewind_gives_up_does_not_come_back() {
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
         work::history(&engine, &|_| ()).await.unwrap();
-        let kept = engine.groups().last_synced();
+        let kept = engine.txgs().last_synced();
         work::write_object(&engine, "tank", 3, 1).await.unwrap();
         engine.export().await.unwrap();
-        let given_up = engine.groups().last_synced();
+        let given_up = engine.txgs().last_synced();
         let mut open = OpenOptions::new(vec![dir.clone()], "tank");
         open.rewind = Rewind::Before(kept);
         let engine = Engine::import(&machine, &ImportOptions::new(open)).await.unwrap();
-        assert!(engine.groups().last_synced() > given_up);
+        assert!(engine.txgs().last_synced() > given_up);
         work::write_object(&engine, "tank", 7, 2).await.unwrap();
         engine.export().await.unwrap();
-        let last = engine.groups().last_synced();
+        let last = engine.txgs().last_synced();
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
         assert_eq!(pool.uberblock.txg, last);
         work::demand_whole(&machine, &dir, "tank").await;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use weir_blocks::WriteOptions;
 use weir_dmu::live::NewObject;
-use weir_engine::Syncing;
+use weir_engine::TxgSync;
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_format::indirect::MappingEntry;
 use weir_format::{Encoder, Endian, ObjectId, ObjectType, Txg};
@@ -22,10 +22,10 @@ const PIECE_BYTES: u64 = 64 << 10;
 const UINT64_METADATA: ObjectType = ObjectType(0xc3);
 
 /// Takes places on vdev 1 for what is allocated at the start of vdev 0, and writes the mapping that leads to them.
-async fn copy_a_part(syncing: &mut Syncing<'_>, pieces: usize) -> Result<ObjectId, PoolError> {
+async fn copy_a_part(syncing: &mut TxgSync<'_>, pieces: usize) -> Result<ObjectId, PoolError> {
     let blocks = syncing.engine.cache.blocks().clone();
     let mut entries = Vec::new();
-    for range in blocks.told_segments(0, 0) {
+    for range in blocks.allocated_as_synced(0, 0) {
         let mut at = range.start;
         while at < range.end && entries.len() < pieces {
             let len = PIECE_BYTES.min(range.end - at);
@@ -80,7 +80,7 @@ fn copies_of_a_removal_that_is_under_way_are_no_leak() {
         let mut mapping = ObjectId(0);
         for pieces in [0, 0, 0, 9] {
             mapping = engine
-                .sync_task(move |syncing: &mut Syncing<'_>| Box::pin(copy_a_part(syncing, pieces)))
+                .sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(copy_a_part(syncing, pieces)))
                 .await
                 .unwrap();
         }

@@ -6,12 +6,12 @@ use crate::{work, zdb};
 use futures_util::FutureExt;
 use std::path::Path;
 use std::time::Duration;
-use weir_dmu::live::Purpose;
-use weir_engine::scrub::{Pace, Progress};
+use weir_dmu::live::SpaceReserve;
+use weir_engine::scrub::{Progress, ScanLimits};
 use weir_engine::{CreateOptions, Engine, Layout};
 use weir_machine::{Machine, Request};
-use weir_pool::activity::Stage;
 use weir_pool::config::Class;
+use weir_pool::scan_status::Stage;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
 /// A pool with a history, exported.
@@ -27,8 +27,8 @@ pub fn pool(name: &str, layout: Layout, count: usize) -> (std::path::PathBuf, Ma
     (dir, machine)
 }
 
-fn small() -> Pace {
-    Pace { time: Duration::from_secs(60), bytes: 100 << 10 }
+fn small() -> ScanLimits {
+    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10 }
 }
 
 async fn read_only(machine: &Machine, dir: &Path) -> Pool {
@@ -43,7 +43,7 @@ fn a_scrub_puts_a_whole_device_right() {
         machine.block_on(async {
             let engine = import(&machine, &dir).await.unwrap();
             engine.scrub_start().await.unwrap();
-            let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+            let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
             assert!(done.is_finished() && done.scan.errors == 0, "{name}: {done:?}");
             assert!(done.scan.processed_bytes > 100_000, "{name}: {done:?}");
             assert!(done.scan.examined_bytes * 10 > done.scan.to_examine_bytes * 9, "{name}: {done:?}");
@@ -74,7 +74,7 @@ fn a_scrub_excises_the_dtl_of_a_device_that_was_away() {
         assert_eq!(dtls().await, 1);
         let engine = import(&machine, &dir).await.unwrap();
         engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert!(done.is_finished() && done.scan.errors == 0 && done.scan.processed_bytes > 100_000, "{done:?}");
         engine.export().await.unwrap();
         assert_eq!(dtls().await, 0);
@@ -107,7 +107,7 @@ fn a_dtl_is_kept_where_blocks_may_have_passed_a_scrub_by() {
             if destroys {
                 engine.destroy_snapshots(vec!["tank@first".to_owned()], false).await.unwrap();
             }
-            let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+            let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
             assert!(done.is_finished() && done.scan.errors == 0, "{done:?}");
             engine.export().await.unwrap();
             assert_eq!(dtls().await, left, "destroys {destroys}");
@@ -132,7 +132,7 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
         assert!(engine.scrub(rq).now_or_never().is_none());
         drop(datasets);
         engine.scrub_start().await.unwrap();
-        let whole = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        let whole = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         engine.scrub_start().await.unwrap();
         engine.export().await.unwrap();
         let mut places = Vec::new();
@@ -259,12 +259,12 @@ fn what_is_lost_is_told_until_it_is_gone() {
         let engine = import(&machine, &dir).await.unwrap();
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         {
-            let tx = set.begin(rq, 1 << 20, Purpose::Free).await.unwrap();
+            let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
             set.remove(rq, &tx, weir_format::ObjectId(object)).await.unwrap();
         }
         engine.sync().await.unwrap();
         engine.scrub_start().await.unwrap();
-        let done = engine.scrub_on(&Pace::default(), &mut |_| true).await.unwrap().unwrap();
+        let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
         assert_eq!((done.is_finished(), done.scan.errors), (true, 0));
         engine.export().await.unwrap();
         assert_eq!(read_only(&machine, &dir).await.errors(rq).await.unwrap().count, 0);

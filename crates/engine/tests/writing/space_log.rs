@@ -2,8 +2,8 @@
 
 use crate::{real, work, zdb};
 use std::path::Path;
-use weir_dmu::live::Purpose;
-use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTop};
+use weir_dmu::live::SpaceReserve;
+use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::ObjectId;
 use weir_format::dsl::pool as names;
 use weir_machine::{Machine, Request};
@@ -18,7 +18,7 @@ const GROUPS: u64 = 60;
 
 fn options(with_log: bool) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let top = |i: usize| NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf(i)] };
+    let top = |i: usize| NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf(i)] };
     let mut options = CreateOptions::new("tank", (0..DEVICES).map(top).collect());
     options.ashift = Some(12);
     options.arc_bytes = 16 << 20;
@@ -30,7 +30,7 @@ fn options(with_log: bool) -> CreateOptions {
 async fn touch(engine: &Engine, ids: &[u64], group: u64) {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, "tank", None).await.unwrap();
-    let tx = set.begin(rq, 1 << 20, Purpose::Write).await.unwrap();
+    let tx = set.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
     for n in 0..8 {
         let at = (group * 8 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let (id, block) = (ids[(at % ids.len() as u64) as usize], at / 64 % 64);
@@ -105,7 +105,7 @@ fn a_log_is_short_and_saves_writes() {
 fn logs_of_a_pool_that_was_left() {
     let dir = real::folder("space-log");
     let machine = weir_linux::machine().unwrap();
-    let tops: Vec<NewTop> =
+    let tops: Vec<NewTopLevelVdev> =
         ["a", "b"].map(|name| real::top(&dir, name, Class::Normal, Layout::Mirror, 2)).into_iter().collect();
     let mut ids = Vec::new();
     machine.block_on(async {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset};
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::{Engine, Layout};
 use weir_files::{Cred, FileError, FileSystem, New, NewKind, SetAttributes, WriteAt};
 use weir_format::{BlockPointer, Cursor, ObjectId};
@@ -130,7 +130,7 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
     for _ in 0..12 {
         engine.sync().await.unwrap();
     }
-    let txg = engine.groups().last_synced();
+    let txg = engine.txgs().last_synced();
     let told = engine.events.after(0).events;
     let lost = told.iter().find(|event| event.class == "ereport.fs.zfs.data").expect("somebody is told");
     assert_eq!(lost.list.get_u64("zio_objset"), Some(u64::MAX), "{bad:?}: a destroyed one");
@@ -140,7 +140,7 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
     let wrong = told.iter().find(|event| event.class == "ereport.fs.zfs.checksum").expect("and which device it was");
     assert!(wrong.list.get_str("vdev_path").unwrap().ends_with("a0"));
     machine.clock.sleep(std::time::Duration::from_millis(300)).await;
-    assert!(engine.groups().last_synced().0 <= txg.0 + 1, "groups follow each other, and free nothing");
+    assert!(engine.txgs().last_synced().0 <= txg.0 + 1, "groups follow each other, and free nothing");
     // The pool goes on.
     drop(make(&engine, "tank/third").await);
     engine.export().await.unwrap();

@@ -6,11 +6,11 @@ use crate::work;
 use futures_util::future::join;
 use std::path::Path;
 use std::sync::Arc;
-use weir_dmu::{ObjectError, Place};
+use weir_dmu::{ErrorLocation, ObjectError};
 use weir_dsl::Dataset;
-use weir_dsl::change::{ChangeError, Kind, NewDataset, VolumeSpec};
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
-use weir_engine::{ImportOptions, Syncing};
+use weir_dsl::sync_tasks::{DslError, Kind, NewDataset, VolumeSpec};
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
+use weir_engine::{ImportOptions, TxgSync};
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError};
@@ -27,7 +27,7 @@ fn run<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Machine) -> F) {
 
 async fn create(machine: &Machine) -> Arc<Engine> {
     let leaf = NewLeaf { path: format!("{SEARCH}/d").into(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
     let mut options = CreateOptions::new("tank", vec![top]);
     options.arc_bytes = 16 << 20;
     Engine::create(machine, &options).await.unwrap()
@@ -72,12 +72,12 @@ fn a_snapshot_has_what_its_group_made() {
 /// A task that meets what cannot be read before it has changed anything, or half of it done.
 async fn fails(engine: &Engine, halfway: bool) -> Result<(), PoolError> {
     engine
-        .sync_task(move |syncing: &mut Syncing<'_>| {
+        .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 if halfway {
                     syncing.change.snapshot(&["tank/home@half".to_owned()], &[]).await?;
                 }
-                Err(ObjectError::Corrupt { place: Place::default(), why: "a block that cannot be read" }.into())
+                Err(ObjectError::Corrupt { place: ErrorLocation::default(), why: "a block that cannot be read" }.into())
             })
         })
         .await
@@ -115,7 +115,7 @@ fn a_snapshot_stays_while_clients_are_attached_to_it() {
         let attached = engine.volume(rq, "tank/v@s").await.unwrap().attach();
         for defer in [false, true] {
             let busy = engine.destroy_snapshots(names.clone(), defer).await;
-            assert!(matches!(busy, Err(PoolError::Change(ChangeError::Busy { .. }))), "{busy:?}");
+            assert!(matches!(busy, Err(PoolError::Dsl(DslError::Busy { .. }))), "{busy:?}");
         }
         assert_eq!(attached.volume().read(rq, 0, 512).await.unwrap()[..], [0; 512]);
         drop(attached);

@@ -4,9 +4,9 @@
 use crate::work;
 use std::path::Path;
 use std::time::Duration;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_engine::create::PoolValue;
-use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTop};
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_format::ObjectId;
 use weir_machine::Request;
 use weir_pool::config::Class;
@@ -21,7 +21,7 @@ fn discards(autotrim: bool) -> (u64, u64) {
     let disks: Vec<_> = (0..3).map(add).collect();
     let machine = world.machine();
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout: Layout::Raidz(1), leaves: (0..3).map(leaf).collect() };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Raidz(1), leaves: (0..3).map(leaf).collect() };
     let mut options = CreateOptions::new("tank", vec![top]);
     options.arc_bytes = 16 << 20;
     options.properties = vec![("autotrim".into(), PoolValue::Number(autotrim.into()))];
@@ -37,7 +37,7 @@ fn discards(autotrim: bool) -> (u64, u64) {
             engine.sync().await.unwrap();
             let set = engine.open_set(rq, "tank", None).await.unwrap();
             for id in ids.iter().step_by(2) {
-                let tx = set.begin(rq, 16 << 10, Purpose::Free).await.unwrap();
+                let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await.unwrap();
                 set.remove(rq, &tx, ObjectId(*id)).await.unwrap();
             }
             engine.sync().await.unwrap();
@@ -68,7 +68,7 @@ fn groups_go_on_while_all_is_trimmed() {
     let disk = world.add_disk(format!("{SEARCH}/d0"), 64 << 20, 512, Timing::Nvme);
     let machine = world.machine();
     let leaf = NewLeaf { path: disk.path().to_owned(), is_file: true };
-    let top = NewTop { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+    let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
     let run = world.run(async {
         let engine = Engine::create(&machine, &CreateOptions::new("tank", vec![top])).await.unwrap();
         work::write_object(&engine, "tank", 64, 1).await.unwrap();

@@ -7,21 +7,21 @@ use crate::{work, zdb};
 use std::path::Path;
 use std::sync::Arc;
 use weir_dmu::zap::{self, NewZap};
-use weir_dsl::change::{NewDataset, ZAP_METADATA};
 use weir_dsl::props::Value;
+use weir_dsl::sync_tasks::{NewDataset, ZAP_METADATA};
 use weir_dsl::{bpobj, deadlist};
-use weir_engine::syncing::Syncing;
+use weir_engine::syncing::TxgSync;
 use weir_engine::{Engine, ImportOptions, Layout};
 use weir_format::dsl::pool as names;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::{Machine, Request};
-use weir_pool::counts::DEFERRED;
+use weir_pool::block_stats::DEFERRED;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
 /// From now on, a group frees so many blocks of destroyed datasets.
 pub async fn free_per_group(engine: &Engine, blocks: u64) {
     engine
-        .sync_task(move |syncing: &mut Syncing<'_>| {
+        .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.core.freed_per_group = blocks;
                 Ok(())
@@ -80,7 +80,7 @@ fn what_waits_to_be_freed_is_no_leak() {
 
 /// What waits in the pool's list of blocks to be freed becomes a live list of a destroyed clone, as OpenZFS would have left
 /// it: in two parts, with blocks that came and went between. Gives how many blocks it leaves.
-async fn leave_as_live_list(syncing: &mut Syncing<'_>) -> Result<usize, PoolError> {
+async fn leave_as_live_list(syncing: &mut TxgSync<'_>) -> Result<usize, PoolError> {
     let (rq, tx, mos) = (syncing.change.rq, syncing.change.tx, syncing.change.mos.clone());
     let sizes = syncing.change.pool.sizes.clone();
     let directory = ObjectId(names::DIRECTORY_OBJECT);
@@ -127,7 +127,7 @@ fn live_lists_of_destroyed_clones_are_no_leak() {
         work::snapshot(&engine, "tank@s").await.unwrap();
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         {
-            let tx = set.begin(rq, 1 << 20, weir_dmu::live::Purpose::Free).await.unwrap();
+            let tx = set.begin(rq, 1 << 20, weir_dmu::live::SpaceReserve::NetFree).await.unwrap();
             set.remove(rq, &tx, ObjectId(id)).await.unwrap();
         }
         engine.sync().await.unwrap();
@@ -136,7 +136,7 @@ fn live_lists_of_destroyed_clones_are_no_leak() {
         let left = std::sync::Arc::new(std::sync::Mutex::new(0));
         let told = left.clone();
         engine
-            .sync_task(move |syncing: &mut Syncing<'_>| {
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
                     *told.lock().unwrap() = leave_as_live_list(syncing).await?;
                     Ok(())

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
-use weir_dmu::live::{Gate, NewObject, Policy, Purpose};
+use weir_dmu::live::{NewObject, Policy, SpaceReserve, TxAdmission};
 use weir_dsl::Dir;
-use weir_dsl::change::{FileSystemSpec, Kind, NewDataset};
-use weir_engine::{Engine, Syncing};
+use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
+use weir_engine::{Engine, TxgSync};
 use weir_format::{ObjectType, ObjsetId};
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, PoolError};
@@ -14,13 +14,13 @@ use weir_pool::{OpenOptions, Pool, PoolError};
 pub async fn make_dataset(engine: &Engine, name: &str) -> Result<(), PoolError> {
     let name = name.to_owned();
     engine
-        .sync_task(move |syncing: &mut Syncing<'_>| {
+        .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let spec = FileSystemSpec::default();
                 let new = NewDataset { name, kind: Kind::FileSystem(spec), properties: Vec::new() };
                 let created = syncing.change.create(&new).await?;
                 let engine = syncing.engine;
-                let gate: Arc<dyn Gate> = engine.gate.clone();
+                let gate: Arc<dyn TxAdmission> = engine.gate.clone();
                 let id = ObjsetId(created.dataset.0);
                 let set = ObjectSet::make(engine.cache.clone(), id, new.kind.objset(), gate, Policy::usual());
                 spec.create(syncing.change.rq, &set, syncing.change.tx).await?;
@@ -35,7 +35,7 @@ pub async fn make_dataset(engine: &Engine, name: &str) -> Result<(), PoolError> 
 pub async fn snapshot(engine: &Engine, name: &str) -> Result<(), PoolError> {
     let names = vec![name.to_owned()];
     engine
-        .sync_task(move |syncing: &mut Syncing<'_>| {
+        .sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.snapshot(&names, &[]).await.map(drop)?) })
         })
         .await
@@ -45,7 +45,7 @@ pub async fn snapshot(engine: &Engine, name: &str) -> Result<(), PoolError> {
 pub async fn write_object(engine: &Engine, name: &str, blocks: u64, seed: u64) -> Result<u64, PoolError> {
     let rq = &Request::internal("test");
     let set = engine.open_set(rq, name, None).await?;
-    let tx = set.begin(rq, blocks << 14, Purpose::Write).await?;
+    let tx = set.begin(rq, blocks << 14, SpaceReserve::Normal).await?;
     let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10);
     let id = set.create(rq, &tx, &new).await?;
     for block in 0..blocks {
@@ -78,7 +78,7 @@ pub async fn history(engine: &Engine, told: &(dyn Fn(&Engine) + Sync)) -> Result
     snapshot(engine, &format!("{root}/weir-a@s")).await?;
     let set = engine.open_set(rq, &root, None).await?;
     {
-        let tx = set.begin(rq, 1 << 20, Purpose::Free).await?;
+        let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await?;
         set.remove(rq, &tx, weir_format::ObjectId(first)).await?;
     }
     engine.sync().await?;
@@ -102,7 +102,7 @@ pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
             at = id.0 + 1;
             odd = !odd;
             if odd && set.object(rq, id).await?.dnode.object_type == ObjectType::PLAIN_FILE_CONTENTS {
-                let tx = set.begin(rq, 16 << 10, Purpose::Free).await?;
+                let tx = set.begin(rq, 16 << 10, SpaceReserve::NetFree).await?;
                 set.remove(rq, &tx, id).await?;
             }
         }

@@ -4,7 +4,7 @@ use crate::{real, work, zdb};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::zap::{self, Key, NewZap, Value};
 use weir_dmu::{ObjectSet, Tx};
 use weir_engine::{CreateOptions, Engine, Layout};
@@ -100,7 +100,7 @@ async fn fill(engine: &Engine) -> Vec<Held> {
     ];
     let mut all = Vec::new();
     for round in 0..5u64 {
-        let tx = set.begin(rq, 8 << 20, Purpose::Write).await.unwrap();
+        let tx = set.begin(rq, 8 << 20, SpaceReserve::Normal).await.unwrap();
         for (at, (new, count)) in shapes.iter().enumerate() {
             if round == 0 {
                 all.push(Held::make(&set, &tx, new, *count < 10).await);

@@ -1,7 +1,7 @@
 //! Differences between a snapshot and a later state of a file system: `zfs diff`.
 //!
 //! ```text
-//!   newer set's tree of dnodes ─► ranges of object numbers that may have changed   (weir_dmu::changed)
+//!   newer set's tree of dnodes ─► ranges of object numbers that may have changed   (weir_dmu::dnode_diff)
 //!        ─► the objects there in either set, by number ─► attributes in both ─► differ?
 //!        ─► names, through the parents that files name ([`paths`]) ─► differences
 //! ```

@@ -14,7 +14,7 @@ use crate::file_system::FileSystem;
 use crate::metadata::{Metadata, index};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
 use weir_format::znode::{Timestamp, flag};
 use weir_machine::Request;
@@ -128,7 +128,7 @@ impl FileSystem {
         if node.links() == 0 || stored.is_some_and(|stored| in_order(stored) >= in_order(time)) {
             return Ok(());
         }
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         node.set_time(index::ATIME, time)?;
         self.store(rq, &tx, &node).await
     }

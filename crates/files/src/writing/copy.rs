@@ -20,7 +20,7 @@ use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::sync::Arc;
-use weir_dmu::live::{Lent, Purpose};
+use weir_dmu::live::{CloneRefusal, SpaceReserve};
 use weir_dmu::txg::Tx;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
@@ -160,8 +160,8 @@ impl FileSystem {
                     CloneResult::Bytes(bytes) => return Ok(bytes),
                     CloneResult::NotYet if !copying.waited => {
                         copying.waited = true;
-                        let groups = self.objects().groups().ok_or(FileError::ReadOnly)?;
-                        groups.wait_synced(groups.open()).await.map_err(FileError::opening)?;
+                        let txgs = self.objects().txgs().ok_or(FileError::ReadOnly)?;
+                        txgs.wait_synced(txgs.open()).await.map_err(FileError::opening)?;
                     }
                     CloneResult::NotYet | CloneResult::Never => break,
                 }
@@ -191,7 +191,7 @@ impl FileSystem {
         let blocks = copying.blocks(node);
         let most = copying.left.min(blocks * block_bytes);
         self.may_grow(rq, &owners(node)).await?;
-        let tx = self.begin(rq, most, Purpose::Write).await?;
+        let tx = self.begin(rq, most, SpaceReserve::Normal).await?;
         copying.files.note_cloned(tx.txg());
         let failed = |e| FileError::at(e, copying.source, from);
         let mut pointers = Vec::new();
@@ -200,12 +200,12 @@ impl FileSystem {
             let block = from / block_bytes + block;
             let cloned_txg = self.objects().borrow_block(rq, &tx, copying.files.objects(), copying.source, block);
             match cloned_txg.await.map_err(failed)? {
-                Lent::Block(pointer) => pointers.push(pointer),
-                Lent::NotYet => {
+                CloneRefusal::Block(pointer) => pointers.push(pointer),
+                CloneRefusal::NotYet => {
                     why = CloneResult::NotYet;
                     break;
                 }
-                Lent::Never => break,
+                CloneRefusal::Never => break,
             }
         }
         let bytes = most.min(pointers.len() as u64 * block_bytes);

@@ -15,7 +15,7 @@ use crate::metadata::index;
 use bytes::Bytes;
 use std::ops::Range;
 use weir_dmu::ObjectError;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -92,7 +92,7 @@ impl FileSystem {
         piece: &Bytes,
     ) -> Result<(), FileError> {
         self.may_grow(rq, &owners(node)).await?;
-        let tx = self.begin(rq, piece.len() as u64, Purpose::Write).await?;
+        let tx = self.begin(rq, piece.len() as u64, SpaceReserve::Normal).await?;
         self.grow_block(rq, &tx, node, end).await?;
         self.write_piece(rq, &tx, node, at, piece).await?;
         node.set_word(index::SIZE, node.size_bytes().max(at + piece.len() as u64))?;
@@ -246,7 +246,7 @@ impl FileSystem {
         if punches {
             self.free_down(rq, &node, inside.clone()).await?;
         }
-        let purpose = if grows { Purpose::Write } else { Purpose::Free };
+        let purpose = if grows { SpaceReserve::Normal } else { SpaceReserve::NetFree };
         let tx = self.begin(rq, NAME_BYTES, purpose).await?;
         if punches {
             let len = inside.end - inside.start;

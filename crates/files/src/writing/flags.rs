@@ -16,10 +16,10 @@ use crate::change::{Cred, SetFlags};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::Zap;
-use weir_dsl::Who;
+use weir_dsl::QuotaPrincipal;
 use weir_format::ObjectId;
 use weir_format::zil::Xvattr;
 use weir_format::znode::{DirEntry as StoredEntry, flag};
@@ -111,9 +111,9 @@ impl FileSystem {
         let guarded = changes.iter().any(|(bit, _, _)| matches!(*bit, IMMUTABLE | APPEND_ONLY));
         access_checks::set_flags(cred, &node, guarded)?;
         if let Some(project) = project {
-            self.may_own(rq, &[(Who::Project, project)]).await?;
+            self.may_own(rq, &[(QuotaPrincipal::Project, project)]).await?;
         }
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         for (_, flag, to) in &changes {
             let flags = if *to { node.flags() | flag } else { node.flags() & !flag };
             node.set_word(index::FLAGS, flags)?;
@@ -183,7 +183,7 @@ impl FileSystem {
         if node.has_flag(flag::PROJID) && project_of(&node) == project {
             return Ok(());
         }
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         self.put_project(rq, &tx, &mut node, project).await?;
         self.store(rq, &tx, &node).await
     }

@@ -210,7 +210,7 @@ impl FileSystem {
         // In the log, an empty value means removal.
         if value.is_some_and(<[u8]>::is_empty) {
             if let Some(zil) = self.zil() {
-                zil.log_unsaid(tx, Some(node.id));
+                zil.log_barrier_until_synced(tx, Some(node.id));
             }
             return;
         }

@@ -10,7 +10,7 @@ use crate::change::{Cred, New, NewKind};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
-use weir_dmu::live::{NewObject, Purpose};
+use weir_dmu::live::{NewObject, SpaceReserve};
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::{self, NewZap};
 use weir_format::znode::{Timestamp, flag};
@@ -113,7 +113,7 @@ impl FileSystem {
         let project = self.project_of_new(&parent)?.unwrap_or(0);
         self.may_own(rq, &owners_of(new_node_attrs.uid, new_node_attrs.gid, project)).await?;
         let inherited_acl = self.inherited_acl(&parent, new, &new_node_attrs)?;
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let node = self.create_in(rq, &tx, parent, name, new_node_attrs, |node| inherited_acl.apply(node)).await?;
         let mut made = node;
         if !new.set.is_empty() {
@@ -340,7 +340,7 @@ impl FileSystem {
         flags::enters(&node, &parent)?;
         access_checks::add(cred, &parent)?;
         let now = writing.now();
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         // The parent of a file with several links is the directory of the newest one.
         self.insert_name(rq, &tx, &mut parent, name, &mut node, now).await?;
         node.set_word(index::LINKS, node.links().saturating_add(1))?;

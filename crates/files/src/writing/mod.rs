@@ -59,7 +59,7 @@ use crate::file_system::{FileSystem, Snapdir};
 use futures_util::lock::Mutex as AsyncMutex;
 use locks::Locks;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_format::ObjectId;
 use weir_format::znode::Timestamp;
@@ -231,9 +231,9 @@ impl FileSystem {
     }
 
     /// Begins a transaction that modifies about `bytes` bytes. Replay bypasses quotas and may use reserved space.
-    async fn begin(&self, rq: &Request, bytes: u64, purpose: Purpose) -> Result<Tx, FileError> {
+    async fn begin(&self, rq: &Request, bytes: u64, purpose: SpaceReserve) -> Result<Tx, FileError> {
         let zil = self.writing.as_ref().and_then(|writing| writing.zil.as_ref());
-        let purpose = if zil.is_some_and(|zil| zil.is_replaying()) { Purpose::Free } else { purpose };
+        let purpose = if zil.is_some_and(|zil| zil.is_replaying()) { SpaceReserve::NetFree } else { purpose };
         self.objects().begin(rq, bytes, purpose).await.map_err(FileError::opening)
     }
 
@@ -252,7 +252,7 @@ impl FileSystem {
     /// [`FileError::Device`] if the pool is suspended.
     pub async fn sync(&self, rq: &Request, object: Option<ObjectId>) -> Result<(), FileError> {
         let Some(writing) = &self.writing else { return Ok(()) };
-        match (&writing.zil, self.objects().groups()) {
+        match (&writing.zil, self.objects().txgs()) {
             (Some(zil), _) => zil.commit(rq, object).await.map_err(FileError::opening),
             (None, Some(groups)) => groups.wait_synced(groups.open()).await.map_err(FileError::opening),
             (None, None) => Ok(()),

@@ -6,7 +6,7 @@ use super::make::NAME_BYTES;
 use crate::change::Cred;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
@@ -66,7 +66,7 @@ impl FileSystem {
             return Err(FileError::NotEmpty { object });
         }
         let now = writing.now();
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
         self.remove_name(rq, &tx, &mut dir, name, is_dir, now).await?;
         let last = unlink(&mut node, now)?;
         let at_once = last && self.can_free_in_transaction(rq, &node).await;

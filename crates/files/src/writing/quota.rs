@@ -1,7 +1,7 @@
 //! Quotas of users, groups and projects (OpenZFS `module/zfs/zfs_quota.c`).
 //!
 //! Limits are stored in ZAPs that the master node references; they are read once and cached. Usage is that of the
-//! last synced txg ([`weir_dsl::Who`]), so a limit can be exceeded by the writes of a few seconds, as in
+//! last synced txg ([`weir_dsl::QuotaPrincipal`]), so a limit can be exceeded by the writes of a few seconds, as in
 //! OpenZFS. Quotas also apply to the superuser: space is accounted to the file's owner, not to the writer.
 //!
 //! Replay of the intent log bypasses quotas: its changes were permitted before.
@@ -15,9 +15,9 @@ use crate::file_system::FileSystem;
 use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::zap::{self, NewZap};
-use weir_dsl::{Counted, Who};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_format::znode::master;
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::Request;
@@ -32,10 +32,10 @@ struct Kind {
 
 /// All limits of a file system. Kinds without limits are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Quotas(BTreeMap<(Who, Counted), Kind>);
+pub(super) struct Quotas(BTreeMap<(QuotaPrincipal, QuotaKind), Kind>);
 
 /// Owners of a file by kind.
-pub(super) type Owners = [(Who, u64); 3];
+pub(super) type Owners = [(QuotaPrincipal, u64); 3];
 
 /// Owners of a file.
 pub(super) fn owners(node: &Node) -> Owners {
@@ -44,7 +44,7 @@ pub(super) fn owners(node: &Node) -> Owners {
 
 /// Owners by ID; project 0 means none.
 pub(super) fn owners_of(user: u64, group: u64, project: u64) -> Owners {
-    [(Who::User, user), (Who::Group, group), (Who::Project, project)]
+    [(QuotaPrincipal::User, user), (QuotaPrincipal::Group, group), (QuotaPrincipal::Project, project)]
 }
 
 impl FileSystem {
@@ -55,7 +55,7 @@ impl FileSystem {
         }
         let failed = |e| FileError::at(e, ObjectId(master::OBJECT), 0);
         let mut read = Quotas::default();
-        for (who, what) in Who::ALL.into_iter().flat_map(|who| Counted::ALL.map(|what| (who, what))) {
+        for (who, what) in QuotaPrincipal::ALL.into_iter().flat_map(|who| QuotaKind::ALL.map(|what| (who, what))) {
             let name = who.default_name(what);
             let usual = zap::lookup_word(rq, self.objects(), ObjectId(master::OBJECT), name).await.map_err(failed)?;
             let own = self.objects().limits_of(rq, who, what).await.map_err(failed)?;
@@ -69,13 +69,18 @@ impl FileSystem {
         Ok(read)
     }
 
-    async fn check(&self, rq: &Request, owners: &[(Who, u64)], counted: &[Counted]) -> Result<(), FileError> {
+    async fn check(
+        &self,
+        rq: &Request,
+        owners: &[(QuotaPrincipal, u64)],
+        counted: &[QuotaKind],
+    ) -> Result<(), FileError> {
         let quotas = self.quotas(rq).await?;
         if quotas.0.is_empty() {
             return Ok(());
         }
         for (who, id) in owners.iter().copied() {
-            for what in counted.iter().filter(|_| who != Who::Project || id != 0) {
+            for what in counted.iter().filter(|_| who != QuotaPrincipal::Project || id != 0) {
                 let Some(kind) = quotas.0.get(&(who, *what)) else { continue };
                 let most = kind.own.get(&id).copied().unwrap_or(kind.usual);
                 if most == 0 {
@@ -94,16 +99,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FileError::Quota`].
-    pub(super) async fn may_grow(&self, rq: &Request, owners: &[(Who, u64)]) -> Result<(), FileError> {
-        self.check(rq, owners, &[Counted::Bytes]).await
+    pub(super) async fn may_grow(&self, rq: &Request, owners: &[(QuotaPrincipal, u64)]) -> Result<(), FileError> {
+        self.check(rq, owners, &[QuotaKind::Bytes]).await
     }
 
     /// Checks whether these owners may have another file.
     ///
     /// # Errors
     /// [`FileError::Quota`].
-    pub(super) async fn may_own(&self, rq: &Request, owners: &[(Who, u64)]) -> Result<(), FileError> {
-        self.check(rq, owners, &Counted::ALL).await
+    pub(super) async fn may_own(&self, rq: &Request, owners: &[(QuotaPrincipal, u64)]) -> Result<(), FileError> {
+        self.check(rq, owners, &QuotaKind::ALL).await
     }
 
     /// Sets the quota of a user, group or project in bytes or objects (without an ID: the default quota); 0 removes
@@ -114,8 +119,8 @@ impl FileSystem {
     pub async fn set_quota(
         &self,
         rq: &Request,
-        who: Who,
-        what: Counted,
+        who: QuotaPrincipal,
+        what: QuotaKind,
         id: Option<u64>,
         limit: u64,
     ) -> Result<(), FileError> {
@@ -124,7 +129,7 @@ impl FileSystem {
         let failed = |e| FileError::at(e, master, 0);
         let _alone = writing.locks.one(master).await;
         let set = self.objects();
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let Some(id) = id else {
             let name = who.default_name(what);
             match limit {

@@ -10,7 +10,7 @@ use super::{access_checks, flags};
 use crate::change::{Cred, RenameMode};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::Match;
 use weir_dmu::zap::name::normalize;
@@ -105,7 +105,7 @@ impl FileSystem {
             let plan = RenamePlan { dirs, node: self.node(rq, source).await?, target };
             self.may_rename(rq, cred, &plan, mode).await?;
             let now = writing.now();
-            let tx = self.begin(rq, 2 * NAME_BYTES, Purpose::Names).await?;
+            let tx = self.begin(rq, 2 * NAME_BYTES, SpaceReserve::Half).await?;
             return match mode {
                 RenameMode::Exchange => self.exchange(rq, &tx, plan, from.1, to.1, now).await.map(|()| None),
                 _ => self.replace(rq, &tx, plan, from.1, to.1, now).await,

@@ -14,8 +14,8 @@ use crate::metadata::{corrupt, index};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use weir_dmu::live::Purpose;
-use weir_dmu::{ObjectError, Place};
+use weir_dmu::live::SpaceReserve;
+use weir_dmu::{ErrorLocation, ObjectError};
 use weir_format::acl::{Ace, decode_aces};
 use weir_format::zil::{AclBody, CreateBody, CreateKind, LogBody, LogRecord, RenameKind, WriteBody, Xvattr};
 use weir_format::znode::{Timestamp, flag};
@@ -117,7 +117,7 @@ impl FileSystem {
             Err(_) => 0,
         };
         let block = offset.checked_div(block_bytes).unwrap_or(0);
-        ObjectError::Replay { place: Place { objset, object, level: 0, block }, unreadable, why }
+        ObjectError::Replay { place: ErrorLocation { objset, object, level: 0, block }, unreadable, why }
     }
 
     async fn replay_body(
@@ -189,7 +189,7 @@ impl FileSystem {
             if parent.word(index::XATTR) == body.object.0 {
                 return Ok(());
             }
-            let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+            let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
             self.make_xattr_dir(rq, &tx, &mut parent, Some(new_node_attrs)).await?;
             return self.store(rq, &tx, &parent).await;
         }
@@ -200,7 +200,7 @@ impl FileSystem {
             Some(acl) => Some(aces_of(body.object, acl.aces, acl.count, endian)?),
             None => None,
         };
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let finish = |node: &mut super::node::Node| {
             if let Some(aces) = list {
                 let acl = acls::set(aces, node.mode(), is_dir, 0, body.uid, body.gid);
@@ -259,7 +259,7 @@ impl FileSystem {
         let writing = self.writing()?;
         let _held = writing.locks.one(body.object).await;
         let mut node = self.node(rq, body.object).await?.require_file()?;
-        let tx = self.begin(rq, bytes.len() as u64, Purpose::Write).await?;
+        let tx = self.begin(rq, bytes.len() as u64, SpaceReserve::Normal).await?;
         self.grow_block(rq, &tx, &mut node, offset + bytes.len() as u64).await?;
         self.write_piece(rq, &tx, &node, offset, &bytes).await?;
         node.set_word(index::SIZE, node.size_bytes().max(end))?;
@@ -283,7 +283,7 @@ impl FileSystem {
         let writing = self.writing()?;
         let _held = writing.locks.one(object).await;
         let mut node = self.node(rq, object).await?.require_file()?;
-        let tx = self.begin(rq, length, Purpose::Write).await?;
+        let tx = self.begin(rq, length, SpaceReserve::Normal).await?;
         let fits = (512..=MAX_BLOCK_BYTES).contains(&block_bytes) && block_bytes.is_multiple_of(512);
         if !fits || !offset.is_multiple_of(block_bytes) || !self.fit_block(rq, &tx, &mut node, block_bytes).await? {
             return Err(FileError::Unsupported {
@@ -306,7 +306,7 @@ impl FileSystem {
             return Ok(());
         }
         Self::check_size(end)?;
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Write).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Normal).await?;
         node.set_word(index::SIZE, end)?;
         self.store(rq, &tx, &node).await?;
         self.log_truncate(&tx, &node, end, 0);
@@ -323,7 +323,7 @@ impl FileSystem {
         let end = offset.saturating_add(length);
         Self::check_size(end)?;
         self.free_down(rq, &node, offset..if length == 0 { u64::MAX } else { end }).await?;
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
         if length == 0 {
             self.resize(rq, &tx, &mut node, offset).await?;
         } else {
@@ -364,7 +364,7 @@ impl FileSystem {
             Self::check_size(size_bytes)?;
             self.free_down(rq, &node, size_bytes..u64::MAX).await?;
         }
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Free).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::NetFree).await?;
         self.apply(rq, &tx, &root(), &mut node, &set, writing.now()).await?;
         if has(mask::XVATTR) {
             let optional = Xvattr::decode(&mut Cursor::new(extra, endian, "intent log"));
@@ -400,7 +400,7 @@ impl FileSystem {
         let writing = self.writing()?;
         let _held = writing.locks.one(object).await;
         let mut node = self.node(rq, object).await?;
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         self.register_attribute(rq, &tx, index::DXATTR).await?;
         node.numbers = self.numbers();
         xattrs::put_in_nvlist(&mut node, name, value)?;

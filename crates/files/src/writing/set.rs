@@ -11,9 +11,9 @@ use crate::change::{Cred, SetAttributes, SetTime};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
-use weir_dsl::Who;
+use weir_dsl::QuotaPrincipal;
 use weir_format::ObjectId;
 use weir_format::znode::{Timestamp, flag};
 use weir_machine::Request;
@@ -86,9 +86,9 @@ impl FileSystem {
         let mut gainers = Vec::new();
         for (who, now) in owners(&node) {
             let new = match who {
-                Who::User => set.uid,
-                Who::Group => set.gid,
-                Who::Project => None,
+                QuotaPrincipal::User => set.uid,
+                QuotaPrincipal::Group => set.gid,
+                QuotaPrincipal::Project => None,
             };
             gainers.extend(new.map(u64::from).filter(|new| *new != now).map(|new| (who, new)));
         }
@@ -100,7 +100,7 @@ impl FileSystem {
             self.free_down(rq, &node, size_bytes..u64::MAX).await?;
         }
         let shrinks = set.size_bytes.is_some_and(|size| size <= node.size_bytes());
-        let purpose = if shrinks { Purpose::Free } else { Purpose::Names };
+        let purpose = if shrinks { SpaceReserve::NetFree } else { SpaceReserve::Half };
         let tx = self.begin(rq, NAME_BYTES, purpose).await?;
         self.apply(rq, &tx, cred, &mut node, set, writing.now()).await?;
         self.store(rq, &tx, &node).await

@@ -9,7 +9,7 @@ use crate::change::Cred;
 use crate::error::FileError;
 use crate::file_system::FileSystem;
 use crate::metadata::index;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_format::ObjectId;
 use weir_format::acl::Ace as StoredAce;
 use weir_format::znode::flag;
@@ -63,7 +63,7 @@ impl FileSystem {
         if !access_checks::is_owner(cred, &node) || node.has_flag(flag::IMMUTABLE) {
             return Err(FileError::NotPermitted { object });
         }
-        let tx = self.begin(rq, NAME_BYTES, Purpose::Names).await?;
+        let tx = self.begin(rq, NAME_BYTES, SpaceReserve::Half).await?;
         let mode = node.mode();
         let is_dir = node.is_dir();
         // ACL flags that are not given keep their value.

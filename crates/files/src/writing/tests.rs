@@ -24,7 +24,7 @@ const ROOT: ObjectId = ObjectId(34);
 
 /// Creates the objects of an empty file system as `zfs_create_fs` does, except for the root's attributes.
 async fn initial(rq: &Request, set: &Arc<ObjectSet>) {
-    let tx = set.begin(rq, 0, Purpose::Write).await.unwrap();
+    let tx = set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
     let zap_of = |kind| NewZap::new(kind);
     zap::claim(rq, set, &tx, ObjectId(1), &zap_of(ObjectType::MASTER_NODE)).await.unwrap();
     let attributes = zap::create(rq, set, &tx, &zap_of(ObjectType::SA_MASTER_NODE)).await.unwrap();
@@ -60,7 +60,7 @@ async fn logged(
     initial(rq, &set).await;
     let opening = Opening { machine: machine.clone(), zil: zil(&set), settings };
     let fs = FileSystem::open_writable(rq, set, Identity::default(), opening).await.unwrap();
-    let tx = fs.begin(rq, 0, Purpose::Write).await.unwrap();
+    let tx = fs.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
     let mut root = fs.new_node(fs.object(rq, ROOT).await.unwrap());
     let birth = make::NewNodeAttrs {
         id: None,
@@ -285,7 +285,7 @@ impl Play<'_> {
             }
             Step::Close => {
                 // Later steps belong to the next txg.
-                fs.objects().groups().unwrap().quiesce().await;
+                fs.objects().txgs().unwrap().quiesce().await;
             }
             _ => {}
         }

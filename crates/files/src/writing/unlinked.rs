@@ -19,7 +19,7 @@ use crate::metadata::index;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, Weak};
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::{self, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
@@ -203,7 +203,7 @@ impl FileSystem {
         let xattrs = ObjectId(node.word(index::XATTR));
         let has_xattrs = xattrs.0 != 0 && self.empty_xattrs(rq, xattrs).await?;
         let queue = self.writing()?.unlinked;
-        let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
+        let tx = self.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
         if has_xattrs {
             self.objects().remove(rq, &tx, xattrs).await.map_err(failed)?;
         }
@@ -233,7 +233,7 @@ impl FileSystem {
                         _ => {}
                     }
                 }
-                let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
+                let tx = self.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
                 zap::remove(rq, self.objects(), &tx, dir, &entry.key).await.map_err(failed)?;
                 let Some(file) = file else { continue };
                 match self.objects().remove(rq, &tx, file).await {
@@ -306,7 +306,7 @@ impl FileSystem {
             // The file was freed already; remove its entry.
             Err(error) if error.is_absent() => {
                 let queue = self.writing()?.unlinked;
-                let tx = self.begin(rq, REAP_BYTES, Purpose::Free).await?;
+                let tx = self.begin(rq, REAP_BYTES, SpaceReserve::NetFree).await?;
                 let left = zap::remove_int(rq, self.objects(), &tx, queue, object.0).await;
                 left.map(drop).map_err(|e| FileError::at(e, queue, 0))
             }

@@ -16,7 +16,7 @@ use crate::file_system::FileSystem;
 use crate::metadata::{corrupt, index};
 use crate::xattr::{stored_names, value_of};
 use bytes::Bytes;
-use weir_dmu::live::Purpose;
+use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::zap::{Match, Zap};
 use weir_format::znode::DirEntry as StoredEntry;
@@ -141,10 +141,10 @@ impl FileSystem {
         let changed_list = self.list_of_posix(cred, &node, name, value)?;
         // An ACL equivalent to the mode is not stored.
         let value = value.filter(|_| !changed_list.as_ref().is_some_and(|(_, is_mode)| *is_mode));
-        let mut tx = self.begin(rq, NAME_BYTES + value.map_or(0, <[u8]>::len) as u64, Purpose::Names).await?;
+        let mut tx = self.begin(rq, NAME_BYTES + value.map_or(0, <[u8]>::len) as u64, SpaceReserve::Half).await?;
         if node.links() == 0 {
             // Replay has already removed the file, and with it the directory of its attributes.
-            tx.leave_unlogged();
+            tx.mark_unlogged();
         }
         self.register_attribute(rq, &tx, index::DXATTR).await?;
         node.numbers = self.numbers();

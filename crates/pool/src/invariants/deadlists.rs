@@ -11,7 +11,7 @@
 use super::{Part, Report};
 use crate::open::Pool;
 use std::collections::BTreeMap;
-use weir_dmu::{DataBlocks, ObjectError, Place, Trail};
+use weir_dmu::{CycleGuard, DataBlocks, ErrorLocation, ObjectError};
 use weir_dsl::bpobj::Sums;
 use weir_dsl::deadlist;
 use weir_format::dsl::{Bpobj, Deadlist};
@@ -72,8 +72,8 @@ pub(super) async fn check(
     Ok(dead)
 }
 
-fn place_of(pool: &Pool, object: ObjectId) -> Place {
-    Place { objset: pool.mos.set.id(), object, level: 0, block: 0 }
+fn place_of(pool: &Pool, object: ObjectId) -> ErrorLocation {
+    ErrorLocation { objset: pool.mos.set.id(), object, level: 0, block: 0 }
 }
 
 /// Tests a list with all below it, whose blocks were born after the first and not after the second of `births`. Gives its
@@ -85,7 +85,7 @@ async fn check_list(
     births: (Txg, Txg),
     report: &mut Report,
 ) -> Result<Sums, ObjectError> {
-    let (mut to_read, mut trail) = (vec![id], Trail::default());
+    let (mut to_read, mut trail) = (vec![id], CycleGuard::default());
     let mut own = Sums::default();
     while let Some(list) = to_read.pop() {
         trail.step(&pool.mos.set, list)?;

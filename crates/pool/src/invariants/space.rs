@@ -15,10 +15,10 @@
 //! `space_map.c` (`space_map_histogram_add`, `space_map_load_callback`), `spa_log_spacemap.c` (`spa_ld_log_sm_cb`).
 
 use super::{Part, Report};
-use crate::allocated::{self, Allocated, allocated, each_segment};
 use crate::config::VdevConfig;
 use crate::open::Pool;
 use crate::ranges::Ranges;
+use crate::space_map_loader::{self, Allocated, allocated, each_segment};
 use weir_dmu::ObjectError;
 use weir_format::space_map::{SpaceKind, SpaceMapHeader, SpaceSegment};
 use weir_format::{ObjectId, ObjectType};
@@ -60,11 +60,11 @@ impl Metaslab<'_> {
     }
 
     fn first_byte(&self) -> u64 {
-        allocated::first_byte(self.top, self.start())
+        space_map_loader::first_byte(self.top, self.start())
     }
 
     fn size_bytes(&self) -> u64 {
-        allocated::bytes_of(self.top, self.start(), 1 << (self.top.metaslab_shift as u32).min(63))
+        space_map_loader::bytes_of(self.top, self.start(), 1 << (self.top.metaslab_shift as u32).min(63))
     }
 
     /// Its free segments in bytes: what neither the maps nor the checkpoint's take.

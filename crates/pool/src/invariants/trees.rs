@@ -24,13 +24,13 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dmu::{Object, ObjectError, ObjectSet, Opening, Place};
+use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, Opening};
 use weir_dsl::bpobj::Sums;
 use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 
 /// Objects that are looked at at the same time.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_READS: usize = 16;
 /// Largest data block in bytes.
 const MAX_BLOCK_BYTES: u32 = 16 << 20;
 /// Largest log2 of an indirect block's size.
@@ -169,7 +169,7 @@ impl Set<'_> {
                     }
                 }
             });
-            let mut checks = stream::iter(checks.collect::<Vec<_>>()).buffered(AT_ONCE);
+            let mut checks = stream::iter(checks.collect::<Vec<_>>()).buffered(MAX_CONCURRENT_READS);
             while let Some((found, more)) = checks.next().await {
                 report.merge(found);
                 born.add(more);
@@ -382,7 +382,7 @@ impl<'a> Tree<'a> {
     /// The pointers in an indirect block; `None` if it cannot be read.
     async fn below(&self, rq: &Request, step: &Step, report: &mut Report) -> Option<Vec<Step>> {
         let set = &self.set.set;
-        let place = Place { objset: set.id(), object: self.object.id, level: step.level, block: step.number };
+        let place = ErrorLocation { objset: set.id(), object: self.object.id, level: step.level, block: step.number };
         let read = set.cache().read(rq, &step.pointer, set.options()).await;
         let read = read.map_err(|error| ObjectError::Block { place, error });
         let bytes = report.readable(Part::Pointer, self.block_place(step), read)?;

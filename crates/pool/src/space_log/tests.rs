@@ -1,9 +1,9 @@
 use super::*;
 
 /// A pool in which each group touches the metaslabs that `touched` says; gives the state after each group.
-fn run(groups: u64, touched: impl Fn(u64) -> Vec<u64>, mut each: impl FnMut(&SpaceLog, usize)) -> SpaceLog {
+fn run(txgs: u64, touched: impl Fn(u64) -> Vec<u64>, mut each: impl FnMut(&SpaceLog, usize)) -> SpaceLog {
     let mut log = SpaceLog::default();
-    for n in 1..=groups {
+    for n in 1..=txgs {
         let txg = Txg(n);
         let mut flushed = 0;
         let due = log.due(txg, false);

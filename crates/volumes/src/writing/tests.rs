@@ -10,7 +10,7 @@ const SIZE_BYTES: u64 = 64 << 10;
 
 async fn empty(rq: &Request, machine: &weir_machine::Machine, options: WriteOptions) -> Arc<Volume> {
     let set = scratch(machine, ObjsetKind::Zvol);
-    let tx = set.begin(rq, 0, Purpose::Write).await.unwrap();
+    let tx = set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
     set.claim(rq, &tx, DATA, &NewObject::new(ObjectType::ZVOL, BLOCK)).await.unwrap();
     zap::claim(rq, &set, &tx, PROPERTIES, &NewZap::new(ObjectType::ZVOL_PROP)).await.unwrap();
     zap::put_word(rq, &set, &tx, PROPERTIES, SIZE, SIZE_BYTES).await.unwrap();
@@ -70,7 +70,7 @@ async fn play(machine: &weir_machine::Machine, steps: &[Step]) {
                 volume.refresh_size(rq).await.unwrap();
                 assert_eq!(volume.size_bytes(), *size);
             }
-            Step::Close => drop(volume.objects.groups().unwrap().quiesce().await),
+            Step::Close => drop(volume.objects.txgs().unwrap().quiesce().await),
         }
         assert!(volume.read(rq, 0, model.len()).await.unwrap() == model, "{step:?}");
     }

@@ -24,7 +24,7 @@ async fn client(pool: Arc<Pool>, zil: Arc<Zil>, number: u64, mut rng: Rng) {
         pool.machine.clock.sleep(Duration::from_micros(rng.below(3000))).await;
         let object = 100 + rng.below(3);
         {
-            let tx = pool.groups.hold().unwrap();
+            let tx = pool.txgs.hold().unwrap();
             let bytes = match rng.below(4) {
                 0 => 1 + rng.below(300_000),
                 _ => 1 + rng.below(9_000),
@@ -203,7 +203,7 @@ fn run_to_commit(seed: u64, moods: Moods, commits: u64) -> (Arc<Pool>, Found) {
         }
         for object in 0..commits {
             {
-                let tx = inner.groups.hold().unwrap();
+                let tx = inner.txgs.hold().unwrap();
                 inner.change(&zil, &tx, 0, Op::Write { object, bytes: 1 + rng.below(400_000) });
             }
             let due = inner.due(Some(object));
@@ -266,7 +266,7 @@ fn committers_share_a_flush() {
         let syncer = inner.machine.tasks.spawn(inner.clone().syncer(zil.clone()));
         let rq = Request::internal("first");
         {
-            let tx = inner.groups.hold().unwrap();
+            let tx = inner.txgs.hold().unwrap();
             inner.change(&zil, &tx, 0, Op::Create);
         }
         zil.commit(&rq, None).await.unwrap();
@@ -278,7 +278,7 @@ fn committers_share_a_flush() {
                     let rq = Request::internal("client");
                     for _ in 0..4 {
                         {
-                            let tx = pool.groups.hold().unwrap();
+                            let tx = pool.txgs.hold().unwrap();
                             pool.change(&zil, &tx, n, Op::Write { object: n, bytes: 100 });
                         }
                         zil.commit(&rq, Some(weir_format::ObjectId(n))).await.unwrap();
@@ -314,7 +314,7 @@ fn commits_are_as_fast_as_the_device() {
             let write = async |pool: Arc<Pool>, zil: Arc<Zil>, n: u64, count: u64| {
                 for _ in 0..count {
                     {
-                        let tx = pool.groups.hold().unwrap();
+                        let tx = pool.txgs.hold().unwrap();
                         pool.change(&zil, &tx, n, Op::Write { object: n, bytes: 4096 });
                     }
                     zil.commit(&Request::internal("client"), Some(weir_format::ObjectId(n))).await.unwrap();
@@ -343,7 +343,7 @@ fn commits_are_as_fast_as_the_device() {
 /// Syncs a group when somebody asks.
 async fn lazy_syncer(pool: Arc<Pool>, zil: Arc<Zil>) {
     loop {
-        pool.groups.wanted().await;
+        pool.txgs.wanted().await;
         pool.sync(&zil).await;
     }
 }
@@ -360,13 +360,13 @@ fn a_quiet_log_keeps_one_block() {
         pool.machine.tasks.spawn(pool.clone().syncer(zil.clone()));
         for n in 0..20 {
             {
-                let tx = pool.groups.hold().unwrap();
+                let tx = pool.txgs.hold().unwrap();
                 pool.change(&zil, &tx, n, Op::Write { object: n, bytes: 50_000 });
             }
             zil.commit(&rq, None).await.unwrap();
         }
         for _ in 0..3 {
-            pool.groups.wait_synced(pool.groups.open()).await.unwrap();
+            pool.txgs.wait_synced(pool.txgs.open()).await.unwrap();
         }
         {
             let known = pool.known();
@@ -394,17 +394,17 @@ fn policies() {
         let rq = Request::internal("client");
         zil.set_policy(Policy { sync: SyncMode::Disabled, ..Policy::default() });
         {
-            let tx = pool.groups.hold().unwrap();
+            let tx = pool.txgs.hold().unwrap();
             pool.change(&zil, &tx, 0, Op::Create);
         }
         zil.commit(&rq, None).await.unwrap();
-        assert_eq!((pool.known().writes, pool.groups.last_synced()), (0, Txg(9)));
+        assert_eq!((pool.known().writes, pool.txgs.last_synced()), (0, Txg(9)));
         zil.set_policy(Policy { sync: SyncMode::Always, ..Policy::default() });
         assert!(zil.commits_each());
         // The change is in no record: now that something is promised, its group must sync.
         pool.machine.tasks.spawn(pool.clone().syncer(zil.clone()));
         zil.commit(&rq, None).await.unwrap();
-        assert!(pool.groups.last_synced() >= Txg(10));
+        assert!(pool.txgs.last_synced() >= Txg(10));
     });
     run.unwrap();
 }

@@ -10,7 +10,7 @@ use weir_blocks::{Blocks, ReadOptions, Tree, vdev::VdevSpec};
 use weir_cache::Cache;
 use weir_codec::Salt;
 use weir_codec::checksum::embedded::{Verifier, seal_embedded};
-use weir_dmu::{ObjectError, ObjectSet, Opening, Tx, TxGroups};
+use weir_dmu::{ObjectError, ObjectSet, Opening, Tx, TxgTracker};
 use weir_format::cursor::{Cursor, Endian};
 use weir_format::encoder::Encoder;
 use weir_format::zil::{LogBody, ZilHeader};
@@ -73,7 +73,7 @@ pub struct Moods {
 pub struct Pool {
     pub machine: Machine,
     pub disk: Arc<dyn Disk>,
-    pub groups: Arc<TxGroups>,
+    pub txgs: Arc<TxgTracker>,
     pub known: Mutex<Known>,
     rng: Mutex<Rng>,
     moods: Moods,
@@ -101,7 +101,7 @@ impl Pool {
         Arc::new(Pool {
             machine: machine.clone(),
             disk,
-            groups: TxGroups::new(synced),
+            txgs: TxgTracker::new(synced),
             known: Mutex::default(),
             rng: Mutex::new(Rng::new(seed)),
             moods,
@@ -127,7 +127,7 @@ impl Pool {
         Zil::new(LogOpening {
             machine: self.machine.clone(),
             set: OWNER,
-            groups: self.groups.clone(),
+            txgs: self.txgs.clone(),
             store: Arc::new(Store(self.clone())),
             data: Arc::new(Store(self.clone())),
             policy: Policy { sync: SyncMode::Standard, ..Policy::default() },
@@ -172,7 +172,7 @@ impl Pool {
 
     /// Syncs one group.
     pub async fn sync(self: &Arc<Self>, zil: &Arc<Zil>) {
-        let txg = self.groups.quiesce().await;
+        let txg = self.txgs.quiesce().await;
         let sync = zil.sync(txg).await;
         for pointer in &sync.frees {
             assert!(pointer.birth() <= txg, "freed before it was allocated: {pointer:?}");
@@ -185,7 +185,7 @@ impl Pool {
         e.pad_to(SECTOR);
         self.disk.write(FRONT + txg.0 % SLOTS * SECTOR as u64, Buf::copy_from(&e.finish())).await.unwrap();
         self.disk.flush().await.unwrap();
-        self.groups.synced(txg);
+        self.txgs.synced(txg);
         zil.synced(txg);
     }
 
@@ -194,7 +194,7 @@ impl Pool {
         loop {
             let wait = Duration::from_micros(self.rng.lock().unwrap().below(20_000));
             let timer = std::pin::pin!(self.machine.clock.sleep(wait));
-            let wanted = std::pin::pin!(self.groups.wanted());
+            let wanted = std::pin::pin!(self.txgs.wanted());
             futures_util::future::select(timer, wanted).await;
             self.sync(&zil).await;
         }

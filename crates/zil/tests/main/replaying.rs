@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use weir_dmu::ErrorLocation;
 use weir_dmu::ObjectError;
-use weir_dmu::Place;
 use weir_format::zil::{LogBody, LogRecord};
 use weir_format::{ObjectId, Txg};
 use weir_machine::Request;
@@ -54,7 +54,7 @@ impl Replayer for Again {
                     return Err(refuses.error.clone());
                 }
             }
-            let tx = self.pool.groups.hold().unwrap();
+            let tx = self.pool.txgs.hold().unwrap();
             self.pool.machine.clock.sleep(Duration::from_micros(700)).await;
             self.done.lock().unwrap().push((number, tx.txg()));
             self.zil.log(&tx, ObjectId(1), body);
@@ -73,9 +73,9 @@ fn life(world: &SimWorld, seed: u64, found: &Found, cut: u64, refuses: Refusal) 
     world.cut_after(cut);
     let run = world.run(async move {
         let zil = pool.log(header);
-        let first = pool.groups.open();
+        let first = pool.txgs.open();
         pool.machine.tasks.spawn(pool.clone().syncer(zil.clone()));
-        pool.groups.wait_synced(first).await.unwrap();
+        pool.txgs.wait_synced(first).await.unwrap();
         let set = owner(&pool.machine).await;
         let again = Again { pool, zil: zil.clone(), done: out, refuses: Mutex::new(refuses) };
         let rq = Request::internal("replay");
@@ -161,7 +161,7 @@ fn a_record_that_finds_no_space_keeps_the_log() {
 #[test]
 fn a_record_that_fails_gives_up_the_log_behind_it() {
     let (world, found, refused, before) = with_refused();
-    let error = ObjectError::Replay { place: Place::default(), unreadable: false, why: "it is damaged".into() };
+    let error = ObjectError::Replay { place: ErrorLocation::default(), unreadable: false, why: "it is damaged".into() };
     let (ended, done) = life(&world, 4, &found, u64::MAX / 2, Refusal { number: refused, times: u32::MAX, error });
     assert!(ended, "the dataset is opened");
     assert_eq!(done.iter().map(|(number, _)| *number).collect::<Vec<_>>(), before);

@@ -1,6 +1,6 @@
 //! Putting right what a proven RAID-Z block shows to be wrong.
 
-use super::{At, Cell, Read};
+use super::{ColumnRef, ColumnState, Read};
 use crate::raidz::Column;
 use crate::vdev::WriteJob;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use weir_machine::Buf;
 impl Read<'_> {
     /// The columns, data or parity, that devices gave otherwise than the proven block says they should be (or, with
     /// `failed`, did not give at all, though they are there), with what belongs there.
-    pub(super) fn differences(&self, block: &Buf, failed: bool) -> Vec<(At, Bytes)> {
+    pub(super) fn differences(&self, block: &Buf, failed: bool) -> Vec<(ColumnRef, Bytes)> {
         let nparity = self.target.map.nparity;
         let mut out = Vec::new();
         for (r, row) in self.target.map.rows.iter().enumerate() {
@@ -26,8 +26,8 @@ impl Read<'_> {
             let all = expected.iter().map(Vec::as_slice).chain(data);
             for (c, right) in all.enumerate() {
                 let differs = match self.cells.get(r).and_then(|cells| cells.get(c)) {
-                    Some(Cell::Got(bytes)) => bytes.as_ref() != right,
-                    Some(Cell::Failed) => failed && !right.is_empty() && self.reluctance((r, c)) < 2,
+                    Some(ColumnState::Got(bytes)) => bytes.as_ref() != right,
+                    Some(ColumnState::Failed) => failed && !right.is_empty() && self.read_preference((r, c)) < 2,
                     _ => false,
                 };
                 if differs {

@@ -16,7 +16,7 @@
 use super::{Change, FAT_SHIFT, NOT_TEXT, Writer, fat_entry, hash_of};
 use crate::error::ObjectError;
 use crate::object::Object;
-use crate::zap::name::Wanted;
+use crate::zap::name::NormalizedName;
 use crate::zap::{Key, Match, hash_bits};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -445,7 +445,7 @@ fn find(
     match key {
         Key::Words(words) => leaf.find(hash, |leaf, entry| Ok(leaf.key_words(entry)? == *words)),
         Key::Name(name) => {
-            let Some(wanted) = Wanted::new(name, norm, how) else { return Ok(None) };
+            let Some(wanted) = NormalizedName::new(name, norm, how) else { return Ok(None) };
             leaf.find(hash, |leaf, entry| Ok(wanted.is(&leaf.name(entry)?)))
         }
     }

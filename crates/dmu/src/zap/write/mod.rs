@@ -23,9 +23,9 @@ mod fat;
 #[cfg(test)]
 mod tests;
 
-use super::name::{Wanted, normalize};
+use super::name::{NormalizedName, normalize};
 use super::{Key, Match, Value};
-use crate::error::{ObjectError, Place};
+use crate::error::{ErrorLocation, ObjectError};
 use crate::live::NewObject;
 use crate::object::Object;
 use crate::object_set::ObjectSet;
@@ -341,7 +341,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn place(&self, block: u64) -> Place {
+    fn place(&self, block: u64) -> ErrorLocation {
         self.set.place(self.id, 0, block)
     }
 
@@ -503,7 +503,7 @@ fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<usize> {
     if let Some((at, _)) = zap.find(name) {
         return Some(at);
     }
-    let wanted = Wanted::new(name, zap.norm, how).filter(|wanted| !wanted.is_exact())?;
+    let wanted = NormalizedName::new(name, zap.norm, how).filter(|wanted| !wanted.is_exact())?;
     let found = zap.entries().find(|e| wanted.is(e.name))?;
     zap.find(found.name).map(|(at, _)| at)
 }

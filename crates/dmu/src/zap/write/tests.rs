@@ -18,7 +18,7 @@ fn on_scratch<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(Arc<Obj
     let machine = world.machine();
     let run = world.run(async move {
         let set = scratch(&machine, ObjsetKind::Zfs);
-        let tx = set.begin(&Request::default(), 0, crate::Purpose::Write).await.unwrap();
+        let tx = set.begin(&Request::default(), 0, crate::SpaceReserve::Normal).await.unwrap();
         body(set, tx).await;
     });
     run.unwrap();

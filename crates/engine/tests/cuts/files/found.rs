@@ -5,7 +5,7 @@ use super::{Known, LIMITED, Names, Snapshot};
 use crate::states::When;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dsl::{Counted, Who};
+use weir_dsl::{QuotaKind, QuotaPrincipal};
 use weir_engine::Engine;
 use weir_files::{FileError, FileKind, FileSystem};
 use weir_format::ObjectId;
@@ -52,7 +52,8 @@ pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Found, String> 
 
 async fn holds(files: &FileSystem) -> Result<Holds, String> {
     let rq = &Request::internal("judge");
-    let limits = files.objects().limits_of(rq, Who::User, Counted::Bytes).await.map_err(|e| e.to_string())?;
+    let limits =
+        files.objects().limits_of(rq, QuotaPrincipal::User, QuotaKind::Bytes).await.map_err(|e| e.to_string())?;
     let quota_bytes = limits.get(&LIMITED).copied().unwrap_or(0);
     let mut holds = Holds { entries: BTreeMap::new(), quota_bytes };
     for entry in files.read_dir(rq, files.root(), 0, 10_000).await.map_err(|e| e.to_string())? {

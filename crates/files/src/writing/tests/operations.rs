@@ -435,7 +435,7 @@ fn the_owner_is_in_the_bonus_buffer() {
 /// A directory in a file system with this case sensitivity.
 async fn with_case(rq: &Request, machine: &Machine, fs: &FileSystem, case: u64) -> (Arc<FileSystem>, ObjectId) {
     let set = fs.objects().clone();
-    let tx = fs.begin(rq, 0, Purpose::Write).await.unwrap();
+    let tx = fs.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
     zap::put_word(rq, &set, &tx, ObjectId(master::OBJECT), master::CASESENSITIVITY, case).await.unwrap();
     drop(tx);
     let opening = Opening { machine: machine.clone(), zil: None, settings: Settings::default() };

@@ -93,7 +93,7 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
         Some(Zil::new(LogOpening {
             machine: machine.clone(),
             set: set.id(),
-            groups: set.groups().unwrap(),
+            txgs: set.txgs().unwrap(),
             store,
             data: Arc::new(Arc::downgrade(set)),
             policy: Policy { sync: SyncMode::Standard, sa_xattr: true, ..Policy::default() },
@@ -102,7 +102,7 @@ async fn with_log(rq: &Request, machine: &Machine, settings: Settings, blocks: &
     };
     let fs = logged(rq, machine, settings, zil).await;
     fs.create(rq, &Cred::root(), ROOT, b"first", &New::of(NewKind::Regular, 0)).await.unwrap();
-    let groups = fs.objects().groups().unwrap();
+    let groups = fs.objects().txgs().unwrap();
     let zil = fs.writing().unwrap().zil.clone().unwrap();
     let commit = fs.sync(rq, None);
     let sync = async {

@@ -1,0 +1,163 @@
+//! The usual read of RAID-Z: every data column straight into its place in the block.
+//!
+//! ```text
+//!   block   │ D0      │ D1      │ D2      │ D3      │     one buffer, cut into parts that are owned apart
+//!             ▲ child 2  ▲ child 3  gone      ▲ child 5     each child fills its part; parities go into buffers of
+//!                                   ▲                       their own
+//!                                   └ rebuilt in place once the parts lie together again
+//! ```
+//!
+//! Nothing is copied and no memory but the block is needed. It works where a block is one row of columns on disks that
+//! all answer; else what was read goes into the cells of the thorough read ([`super::raidz`]), which goes on from there.
+
+use super::leaf::Leaf;
+use super::raidz::{ColumnRef, ColumnState, Read};
+use super::{Body, Proof, Vdev};
+use crate::error::{BlockError, note};
+use crate::raidz::Column;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use weir_codec::parity;
+use weir_machine::Buf;
+
+/// A column on its way: which, whether its device is asked, and the part of the block that is its own (none for parity).
+struct Piece {
+    at: ColumnRef,
+    asked: bool,
+    part: Option<Buf>,
+}
+
+/// The proven block, or `None`: then the cells tell what is known.
+pub(super) async fn read(read: &mut Read<'_>, proof: Option<Proof<'_>>) -> Option<Buf> {
+    let mut wants = read.wants();
+    wants.sort_unstable();
+    let devices: Vec<(&Vdev, &Leaf)> = wants.iter().map(|&at| fresh_leaf(read, at)).collect::<Option<_>>()?;
+    let mut pieces = cut(read, &wants)?;
+    let (target, job, place) = (read.target, read.job, read.place);
+    let asked = pieces.iter_mut().filter(|piece| piece.asked);
+    let reads = asked.zip(devices).map(|(piece, (vdev, leaf))| {
+        let Column { offset_bytes, size_bytes, .. } = target.map.rows[0].columns[piece.at.1];
+        leaf.read_into(vdev, job, place, offset_bytes, size_bytes as u64, None, piece.part.take())
+    });
+    let answers = join_all(reads).await;
+    if answers.iter().any(Result::is_err) {
+        settle(read, &wants, answers);
+        return None;
+    }
+    for (piece, answer) in pieces.iter_mut().filter(|piece| piece.asked).zip(answers) {
+        piece.part = answer.ok();
+    }
+    let (mut block, parities) = join(read, pieces)?;
+    let rebuilt = rebuild(read, &wants, block.as_mut(), &parities).is_some();
+    if rebuilt && proof.is_none_or(|prove| prove(block.as_ref()).is_ok()) {
+        return Some(block);
+    }
+    keep(read, &wants, block.into_bytes(), parities);
+    None
+}
+
+/// The disk behind a column, if it is one that holds the block for sure.
+fn fresh_leaf<'a>(read: &Read<'a>, at: ColumnRef) -> Option<(&'a Vdev, &'a Leaf)> {
+    let vdev = read.target.children.get(read.column(at).child)?;
+    match &vdev.body {
+        Body::Leaf(leaf) if leaf.read_preference(read.job.birth) == 0 => Some((vdev, leaf)),
+        _ => None,
+    }
+}
+
+/// Cuts a new block up, in the order of the columns; `None` if it is not one row of columns that follow each other.
+fn cut(read: &Read<'_>, wants: &[ColumnRef]) -> Option<Vec<Piece>> {
+    let [row] = &read.target.map.rows[..] else { return None };
+    let mut rest = read.job.pool.take(read.target.map.len);
+    let (mut pieces, mut end) = (Vec::with_capacity(row.columns.len()), 0);
+    for (c, column) in row.columns.iter().enumerate() {
+        let (at, data) = ((0, c), c >= read.target.map.nparity);
+        let asked = wants.contains(&at);
+        if data && column.size_bytes > 0 {
+            if column.at != end {
+                return None;
+            }
+            end += column.size_bytes;
+            pieces.push(Piece { at, asked, part: Some(rest.split_to(column.size_bytes)) });
+        } else if asked {
+            pieces.push(Piece { at, asked, part: None });
+        }
+    }
+    (end == read.target.map.len).then_some(pieces)
+}
+
+/// Takes note of what devices gave, when not all of them gave.
+fn settle(read: &mut Read<'_>, wants: &[ColumnRef], answers: Vec<Result<Buf, BlockError>>) {
+    for (&at, answer) in wants.iter().zip(answers) {
+        read.cells[at.0][at.1] = match answer {
+            Ok(buf) => ColumnState::Got(buf.into_bytes()),
+            Err(error) => {
+                note(&mut read.failure, error);
+                ColumnState::Failed
+            }
+        };
+    }
+}
+
+/// Puts the parts together again, and the parities by their number. Where a part came back in other memory, it goes
+/// into its cell with the others, and there is no block.
+fn join(read: &mut Read<'_>, pieces: Vec<Piece>) -> Option<(Buf, Vec<(usize, Buf)>)> {
+    let nparity = read.target.map.nparity;
+    let (mut block, mut parities, mut strays) = (None::<Buf>, Vec::new(), Vec::new());
+    for Piece { at, asked, part } in pieces {
+        let part = part?;
+        match &mut block {
+            _ if at.1 < nparity => parities.push((at.1, part)),
+            None => block = Some(part),
+            Some(block) => {
+                if let Err(part) = block.rejoin(part) {
+                    strays.push((at, asked, part));
+                }
+            }
+        }
+    }
+    if strays.is_empty() {
+        return Some((block?, parities));
+    }
+    // What was put together so far is asked for again by the thorough read; this is as rare as disks of large sectors.
+    for (at, _, part) in strays.into_iter().filter(|stray| stray.1) {
+        read.cells[at.0][at.1] = ColumnState::Got(part.into_bytes());
+    }
+    for (c, part) in parities {
+        read.cells[0][c] = ColumnState::Got(part.into_bytes());
+    }
+    None
+}
+
+/// Rebuilds the columns that were not asked for, in place; `None` if there are too few parities.
+fn rebuild(read: &Read<'_>, wants: &[ColumnRef], block: &mut [u8], parities: &[(usize, Buf)]) -> Option<()> {
+    let nparity = read.target.map.nparity;
+    let (mut data, mut gaps, mut rest) = (Vec::new(), Vec::new(), block);
+    for (c, column) in read.target.map.rows[0].columns.iter().enumerate().skip(nparity) {
+        let (part, tail) = rest.split_at_mut_checked(column.size_bytes)?;
+        rest = tail;
+        if column.size_bytes == 0 || wants.contains(&(0, c)) {
+            data.push(Some(&*part));
+        } else {
+            gaps.push(part);
+            data.push(None);
+        }
+    }
+    if gaps.is_empty() {
+        return Some(());
+    }
+    let by_number = |c| parities.iter().find(|(n, _)| *n == c).map(|(_, buf)| buf.as_ref());
+    let parities: Vec<Option<&[u8]>> = (0..nparity).map(by_number).collect();
+    parity::reconstruct(&data, &parities, &mut gaps).ok()
+}
+
+/// Keeps what turned out wrong as the columns that were read, so that the thorough read can find which of them lies.
+fn keep(read: &mut Read<'_>, wants: &[ColumnRef], block: Bytes, parities: Vec<(usize, Buf)>) {
+    for &at in wants.iter().filter(|at| at.1 >= read.target.map.nparity) {
+        let Column { at: from, size_bytes, .. } = *read.column(at);
+        read.cells[at.0][at.1] = ColumnState::Got(block.slice(from..from + size_bytes));
+    }
+    for (c, part) in parities {
+        read.cells[0][c] = ColumnState::Got(part.into_bytes());
+    }
+}

@@ -1,0 +1,82 @@
+//! What the syncer will read for a change, read before the change is made.
+//!
+//! To change a block, or to give it back, the syncer reads the blocks of pointers above it. If it could not, it could not
+//! sync the group, and the whole pool would stop for one bad block. So who makes a change reads them first, and has the
+//! error; mostly they are in the cache, and there the syncer finds them.
+//!
+//! Source: OpenZFS `module/zfs/dmu_tx.c` (`dmu_tx_check_ioerr`).
+
+use crate::error::ObjectError;
+use crate::object::{Object, shift_left, shift_right};
+use crate::object_set::ObjectSet;
+use crate::read::pointer_in;
+use futures_util::future::BoxFuture;
+use std::ops::Range;
+use std::sync::Arc;
+use weir_format::{BlockPointer, ObjectId};
+use weir_machine::Request;
+
+impl ObjectSet {
+    /// Reads all that leads to a range of an object's blocks.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub async fn look_ahead(
+        self: &Arc<Self>,
+        rq: &Request,
+        id: ObjectId,
+        blocks: Range<u64>,
+    ) -> Result<(), ObjectError> {
+        loop {
+            let version = self.version();
+            let object = self.object(rq, id).await?;
+            match self.look_at(rq, &object, &blocks).await {
+                Err(error) if self.raced_with_sync(&error, version) => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn look_at(&self, rq: &Request, object: &Arc<Object>, blocks: &Range<u64>) -> Result<(), ObjectError> {
+        let top = object.dnode.levels.saturating_sub(1);
+        if top == 0 || blocks.is_empty() {
+            return Ok(());
+        }
+        if blocks.end - blocks.start == 1 {
+            return self.pointer_at(rq, object, 0, blocks.start).await.map(drop);
+        }
+        for (number, pointer) in object.dnode.block_pointers.iter().enumerate() {
+            self.look_below(rq, object, (pointer, top, number as u64), blocks).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at what is below a pointer (its level and number with it) and above the blocks.
+    fn look_below<'a>(
+        &'a self,
+        rq: &'a Request,
+        object: &'a Arc<Object>,
+        (pointer, level, number): (&'a BlockPointer, u8, u64),
+        blocks: &'a Range<u64>,
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
+        Box::pin(async move {
+            let start = shift_left(number, object.cover(level));
+            let end = start.saturating_add(shift_left(1, object.cover(level)));
+            if level == 0 || pointer.is_hole() || start >= blocks.end || end <= blocks.start {
+                return Ok(());
+            }
+            let bytes = self.read_indirect(rq, object, pointer, level, start).await?;
+            if level == 1 {
+                return Ok(());
+            }
+            let first = shift_left(number, object.fan_out_shift());
+            let child_at = |block: u64| shift_right(block, object.cover(level - 1)).saturating_sub(first);
+            let children = (bytes.len() / BlockPointer::SIZE) as u64;
+            for index in child_at(blocks.start)..child_at(blocks.end - 1).saturating_add(1).min(children) {
+                let child = pointer_in(&bytes, pointer, index as usize).unwrap_or_default();
+                self.look_below(rq, object, (&child, level - 1, first + index), blocks).await?;
+            }
+            Ok(())
+        })
+    }
+}

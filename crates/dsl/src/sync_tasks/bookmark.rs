@@ -1,0 +1,268 @@
+//! Bookmarks (OpenZFS `module/zfs/dsl_bookmark.c`): what is left of a snapshot's identity when the snapshot goes, and, with
+//! `feature@bookmark_written`, how much of what it referred to was freed since.
+//!
+//! A bookmark that counts needs its birth told apart in the dead lists of the heads that descend from it: the key of its
+//! snapshot stays there as long as the bookmark does.
+
+use super::names::{Found, check_name, split_name};
+use super::{DslError, DslSyncContext, ZAP_METADATA};
+use crate::matching;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use weir_dmu::cycle_guard::CycleGuard;
+use weir_dmu::zap::name::normalize;
+use weir_dmu::zap::{Match, Value};
+use weir_format::dsl::{Bookmark, dataset_field, dir_field};
+use weir_format::zap::NormFlags;
+use weir_format::{DslDataset, ObjectId, Txg};
+
+impl DslSyncContext<'_> {
+    /// The bookmarks in a ZAP, from the oldest to the newest; those at one txg by name.
+    pub(super) async fn bookmarks_in(&self, zap: ObjectId) -> Result<Vec<(String, Bookmark)>, DslError> {
+        let entries = self.entries(zap).await?;
+        let decoded = |(name, value): (String, Value)| Some((name, Bookmark::from_words(&value.words)?));
+        let mut out: Vec<_> = entries.into_iter().filter_map(decoded).collect();
+        out.sort_by(|a, b| (a.1.creation_txg, &a.0).cmp(&(b.1.creation_txg, &b.0)));
+        Ok(out)
+    }
+
+    /// Puts a bookmark, in the shortest form that holds it.
+    pub(super) async fn put_bookmark(&self, zap: ObjectId, name: &str, bookmark: &Bookmark) -> Result<(), DslError> {
+        let mut words = bookmark.to_words().to_vec();
+        if !needs_newer_form(bookmark) {
+            words.truncate(Bookmark::WORDS_V1);
+        }
+        self.put(zap, name, Value { int_size: 8, words }).await
+    }
+}
+
+/// Whether a bookmark has something to say that the oldest form does not hold.
+pub(super) fn needs_newer_form(bookmark: &Bookmark) -> bool {
+    bookmark.ivset_guid != 0 || bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 || bookmark.redaction_list.0 != 0
+}
+
+impl DslSyncContext<'_> {
+    /// What a bookmark of a snapshot says (`dsl_bookmark_set_phys`).
+    async fn bookmark_of(&mut self, id: ObjectId, phys: &DslDataset) -> Result<Bookmark, DslError> {
+        let mut bookmark = Bookmark {
+            guid: phys.guid,
+            creation_txg: phys.creation_txg,
+            creation_time_s: phys.creation_time_s,
+            ..Bookmark::default()
+        };
+        let encrypted = self.dir_word(phys.dir, dir_field::CRYPTO_KEY_OBJ).await?.is_some();
+        if encrypted && self.is_enabled("bookmark_v2").await? {
+            bookmark.ivset_guid = self.dataset_word(id, dataset_field::IVSET_GUID).await?.unwrap_or(0);
+        }
+        if self.is_enabled("bookmark_written").await? {
+            bookmark.flags = Bookmark::SNAPSHOT_EXISTS | Bookmark::HAS_FREED_BEFORE_NEXT;
+            bookmark.referenced = [phys.referenced_bytes, phys.compressed_bytes, phys.uncompressed_bytes];
+            let next = self.dataset(phys.next_snapshot).await?;
+            let freed = self.deadlist_space(next.deadlist).await?;
+            bookmark.freed_before_next = [freed.used as u64, freed.compressed as u64, freed.uncompressed as u64];
+        }
+        Ok(bookmark)
+    }
+
+    /// Adds a bookmark to a head, and counts it.
+    pub(super) async fn add_bookmark(
+        &mut self,
+        head: ObjectId,
+        name: &str,
+        bookmark: &Bookmark,
+    ) -> Result<(), DslError> {
+        let zap = match self.bookmarks_zap(head).await? {
+            Some(zap) => zap,
+            None => {
+                let zap = self.zap_folding(ZAP_METADATA).await?;
+                self.count_feature("bookmarks", 1).await?;
+                self.zapify(head).await?;
+                self.insert_word(head, dataset_field::BOOKMARK_NAMES, zap.0).await?;
+                zap
+            }
+        };
+        if needs_newer_form(bookmark) {
+            self.count_feature("bookmark_v2", 1).await?;
+        }
+        self.put_bookmark(zap, name, bookmark).await
+    }
+
+    /// The snapshot after `origin` changed: bookmarks at it count anew what was freed before the next one
+    /// (`dsl_bookmark_next_changed`).
+    pub(super) async fn bookmarks_recounted(&mut self, head: ObjectId, origin: ObjectId) -> Result<(), DslError> {
+        let Some(zap) = self.bookmarks_zap(head).await? else { return Ok(()) };
+        let phys = self.dataset(origin).await?;
+        for (name, old) in self.bookmarks_in(zap).await? {
+            if old.creation_txg == phys.creation_txg && old.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
+                let new = self.bookmark_of(origin, &phys).await?;
+                self.put_bookmark(zap, &name, &Bookmark { redaction_list: old.redaction_list, ..new }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A redaction list goes with its bookmark.
+    pub(super) async fn drop_redaction_list(&mut self, bookmark: &Bookmark) -> Result<(), DslError> {
+        if bookmark.redaction_list.0 == 0 {
+            return Ok(());
+        }
+        let object = self.mos.object(self.rq, bookmark.redaction_list).await?;
+        if object.dnode.spill.is_some() {
+            self.count_feature("redaction_list_spill", -1).await?;
+        }
+        self.remove(bookmark.redaction_list).await?;
+        self.count_feature("redaction_bookmarks", -1).await
+    }
+
+    /// Whether a snapshot comes before a head's present in its history: one of its own, or up to its origin.
+    async fn is_before(&self, snapshot: &Found, head: &Found) -> Result<bool, DslError> {
+        let (mut at, mut until, mut trail) = (head.at.dir.clone(), Txg(u64::MAX), CycleGuard::default());
+        loop {
+            trail.step(&self.mos, at.head_dataset)?;
+            if self.dataset(at.head_dataset).await?.dir == snapshot.at.id {
+                return Ok(snapshot.phys.creation_txg <= until);
+            }
+            if at.origin.0 == 0 {
+                return Ok(false);
+            }
+            let origin = self.dataset(at.origin).await?;
+            until = origin.creation_txg;
+            at = self.dir(origin.dir).await?;
+        }
+    }
+
+    /// Checks that a bookmark `name` of `source`, a snapshot or a bookmark, may be made.
+    ///
+    /// # Errors
+    /// [`DslError::Feature`], [`DslError::Missing`], [`DslError::Exists`], [`DslError::Kind`] (the source is
+    /// not in the dataset's history), [`DslError::Name`].
+    pub async fn check_bookmark(&mut self, name: &str, source: &str) -> Result<(), DslError> {
+        check_name(name)?;
+        if !self.is_enabled("bookmarks").await? {
+            return Err(DslError::Feature { name: name.to_owned(), feature: "bookmarks" });
+        }
+        let (of, Some(('#', short))) = split_name(name) else {
+            return Err(DslError::kind(name, "not the name of a bookmark"));
+        };
+        let head = self.find_head(of).await?;
+        if self.bookmark_named(&head, short).await?.is_some() {
+            return Err(DslError::exists(name));
+        }
+        match split_name(source) {
+            (_, Some(('@', _))) => {
+                let snapshot = self.find_snapshot(source).await?;
+                match self.is_before(&snapshot, &head).await? {
+                    true => Ok(()),
+                    false => Err(DslError::kind(source, "not an ancestor of the new bookmark's dataset")),
+                }
+            }
+            (of_source, Some(('#', _))) if of_source == of => self.find_bookmark(source).await.map(|_| ()),
+            (_, Some(('#', _))) => Err(DslError::kind(source, "not a bookmark of the same dataset")),
+            _ => Err(DslError::kind(source, "neither a snapshot nor a bookmark")),
+        }
+    }
+
+    /// The bookmark of a head that has this name after the `#`, with its name as it stands.
+    pub(super) async fn bookmark_named(
+        &self,
+        head: &Found,
+        short: &str,
+    ) -> Result<Option<(String, Bookmark)>, DslError> {
+        let Some(zap) = self.bookmarks_zap(head.id).await? else { return Ok(None) };
+        let mut all = self.bookmarks_in(zap).await?;
+        let mut at = all.iter().position(|(name, _)| name == short);
+        if at.is_none() && matching(&head.phys) == Match::Normalized {
+            // As such ZAPs compare names.
+            let folded = |name: &str| normalize(name.as_bytes(), NormFlags(NormFlags::TO_UPPER)).map(Cow::into_owned);
+            at = all.iter().position(|(name, _)| folded(name) == folded(short));
+        }
+        Ok(at.map(|at| all.swap_remove(at)))
+    }
+
+    /// A bookmark by its full name: its head, its name as it stands, what it says.
+    async fn find_bookmark(&mut self, name: &str) -> Result<(Found, String, Bookmark), DslError> {
+        let (of, short) = name.split_once('#').unwrap_or((name, ""));
+        let head = self.find_head(of).await?;
+        let (short, bookmark) = self.bookmark_named(&head, short).await?.ok_or_else(|| DslError::missing(name))?;
+        Ok((head, short, bookmark))
+    }
+
+    /// Makes bookmarks, `(name, source)` each, all or none.
+    ///
+    /// # Errors
+    /// Those of [`DslSyncContext::check_bookmark`], before anything was changed.
+    pub async fn bookmark(&mut self, bookmarks: &[(String, String)]) -> Result<(), DslError> {
+        let mut seen = BTreeSet::new();
+        for (name, source) in bookmarks {
+            self.check_bookmark(name, source).await?;
+            if !seen.insert(name) {
+                return Err(DslError::exists(name));
+            }
+        }
+        for (name, source) in bookmarks {
+            let (of, short) = name.split_once('#').unwrap_or((name, ""));
+            let head = self.find_head(of).await?.id;
+            let bookmark = if source.contains('@') {
+                let snapshot = self.find_snapshot(source).await?;
+                self.bookmark_of(snapshot.id, &snapshot.phys).await?
+            } else {
+                // A copy has no redaction list: the list goes with its bookmark.
+                Bookmark { redaction_list: ObjectId(0), ..self.find_bookmark(source).await?.2 }
+            };
+            if bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
+                self.count_feature("bookmark_written", 1).await?;
+            }
+            self.add_bookmark(head, short, &bookmark).await?;
+            let text = format!("name={short} creation_txg={}", bookmark.creation_txg);
+            self.log(of, head, "bookmark", &text).await?;
+        }
+        Ok(())
+    }
+
+    /// Destroys bookmarks (full names); those that are not there are no error.
+    pub async fn destroy_bookmarks(&mut self, names: &[String]) -> Result<(), DslError> {
+        for name in names {
+            let (head, short, bookmark) = match self.find_bookmark(name).await {
+                Err(DslError::Missing { .. }) => continue,
+                other => other?,
+            };
+            let Some(zap) = self.bookmarks_zap(head.id).await? else { continue };
+            self.destroy_bookmark(head.id, zap, &short, &bookmark).await?;
+            self.log(&head.name, head.id, "remove bookmark", &format!("name={short}")).await?;
+        }
+        Ok(())
+    }
+
+    async fn destroy_bookmark(
+        &mut self,
+        head_id: ObjectId,
+        zap: ObjectId,
+        name: &str,
+        bookmark: &Bookmark,
+    ) -> Result<(), DslError> {
+        let counts = |b: &Bookmark| b.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0;
+        if needs_newer_form(bookmark) {
+            self.count_feature("bookmark_v2", -1).await?;
+        }
+        if counts(bookmark) {
+            let head = self.dataset(head_id).await?;
+            let at = bookmark.creation_txg;
+            let others = self.bookmarks_in(zap).await?;
+            let needed = others.iter().any(|(n, b)| n != name && b.creation_txg == at && counts(b));
+            let snapshot_is_there = bookmark.flags & Bookmark::SNAPSHOT_EXISTS != 0;
+            if !needed && !snapshot_is_there && at < head.prev_snapshot_txg {
+                self.remove_clones_key(head.dir, at).await?;
+                self.deadlist_remove_key(head.deadlist, at).await?;
+            }
+            self.count_feature("bookmark_written", -1).await?;
+        }
+        self.drop_redaction_list(bookmark).await?;
+        self.zap_remove(zap, name).await?;
+        if self.entries(zap).await?.is_empty() {
+            self.remove(zap).await?;
+            self.count_feature("bookmarks", -1).await?;
+            self.zap_remove(head_id, dataset_field::BOOKMARK_NAMES).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! The first objects of a file system (OpenZFS `zfs_create_fs` in `module/os/linux/zfs/zfs_znode_os.c`).
+//!
+//! ```text
+//!   1 master node ─ VERSION, normalization, utf8only, casesensitivity
+//!        ├ SA_ATTRS ─► SA master node ─ REGISTRY ─► attribute numbers
+//!        │                            └ LAYOUTS  ─► layout 2: the root directory's row
+//!        ├ DELETE_QUEUE ─► empty
+//!        └ ROOT ─► root directory, its attributes in the bonus area
+//! ```
+
+use crate::sync_tasks::DslError;
+use std::sync::Arc;
+use weir_dmu::object_set::ObjectSet;
+use weir_dmu::txg::Tx;
+use weir_dmu::zap::{self, Key, NewZap, Value};
+use weir_format::acl::Ace;
+use weir_format::sa::{SaAttribute, SaHeader, ZPL_ATTRIBUTES, name};
+use weir_format::zap::NormFlags;
+use weir_format::znode::{Timestamp, flag, master};
+use weir_format::{Encoder, Endian, ObjectId, ObjectType};
+use weir_machine::Request;
+
+/// The ZPL's newest version: attributes are system attributes.
+pub const ZPL_VERSION: u64 = 5;
+/// The layout of the first row; 0 and 1 stand for old znodes and for nothing.
+const FIRST_LAYOUT: u16 = 2;
+/// How many of the known attributes are registered: all that every OpenZFS from 2.2 on knows.
+const REGISTERED: usize = 22;
+/// The root directory's mode.
+const ROOT_MODE: u64 = 0o40755;
+
+/// What is fixed when a file system is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileSystemSpec {
+    /// Unicode normalization of names, as the property's number.
+    pub normalization: u64,
+    /// Names must be UTF-8.
+    pub utf8only: bool,
+    /// 0 sensitive, 1 insensitive, 2 mixed.
+    pub casesensitivity: u64,
+    /// Files carry a project id: the pool has `feature@project_quota`.
+    pub projects: bool,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+    /// When it is made.
+    pub now: Timestamp,
+    /// 512-byte slots of the root directory's dnode, as `dnodesize` says; 0 stands for 1.
+    pub slots: u8,
+}
+
+impl FileSystemSpec {
+    /// How names in directories are compared.
+    pub fn norm(&self) -> NormFlags {
+        let folds = if self.casesensitivity == 0 { 0 } else { NormFlags::TO_UPPER };
+        NormFlags(self.normalization | folds)
+    }
+
+    /// Makes the first objects of a file system in an empty set. Returns the root directory.
+    pub async fn create(&self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<ObjectId, DslError> {
+        let master = ObjectId(master::OBJECT);
+        zap::claim(rq, set, tx, master, &NewZap::new(ObjectType::MASTER_NODE)).await?;
+        let words = [
+            (master::VERSION, ZPL_VERSION),
+            (master::NORMALIZATION, self.normalization),
+            (master::UTF8ONLY, u64::from(self.utf8only)),
+            (master::CASESENSITIVITY, self.casesensitivity),
+        ];
+        for (name, word) in words {
+            zap::put_word(rq, set, tx, master, name, word).await?;
+        }
+        let attributes = zap::create(rq, set, tx, &NewZap::new(ObjectType::SA_MASTER_NODE)).await?;
+        let unlinked = zap::create(rq, set, tx, &NewZap::new(ObjectType::UNLINKED_SET)).await?;
+        let root = self.root(rq, set, tx).await?;
+        for (name, id) in [(master::SA_ATTRS, attributes), (master::UNLINKED_SET, unlinked), (master::ROOT, root)] {
+            zap::put_word(rq, set, tx, master, name, id.0).await?;
+        }
+        self.describe(rq, set, tx, attributes).await?;
+        Ok(root)
+    }
+
+    /// Registers the attributes, and the layout of the root directory's row.
+    async fn describe(
+        &self,
+        rq: &Request,
+        set: &Arc<ObjectSet>,
+        tx: &Tx,
+        attributes: ObjectId,
+    ) -> Result<(), DslError> {
+        let registry = zap::create(rq, set, tx, &NewZap::new(ObjectType::SA_ATTR_REGISTRATION)).await?;
+        let layouts = zap::create(rq, set, tx, &NewZap::new(ObjectType::SA_ATTR_LAYOUTS)).await?;
+        for (number, (name, length, swap)) in (0u16..).zip(ZPL_ATTRIBUTES.into_iter().take(REGISTERED)) {
+            let word = SaAttribute { number, length, swap }.to_word();
+            zap::put_word(rq, set, tx, registry, name, word).await?;
+        }
+        zap::put_word(rq, set, tx, attributes, name::REGISTRY, registry.0).await?;
+        zap::put_word(rq, set, tx, attributes, name::LAYOUTS, layouts.0).await?;
+        let words = self.row(ObjectId(0), 0).into_iter().filter_map(|(name, _)| number_of(name)).collect();
+        let key = Key::Name(FIRST_LAYOUT.to_string().into_bytes());
+        zap::put(rq, set, tx, layouts, &key, &Value { int_size: 2, words }).await?;
+        Ok(())
+    }
+
+    async fn root(&self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<ObjectId, DslError> {
+        let slots = self.slots.max(1);
+        let bonus = |id| self.bonus(id, tx.txg().0);
+        let new = NewZap {
+            norm: self.norm(),
+            bonus_type: ObjectType::SA,
+            bonus: bonus(ObjectId(0)),
+            slots,
+            ..NewZap::new(ObjectType::DIRECTORY_CONTENTS)
+        };
+        let id = zap::create(rq, set, tx, &new).await?;
+        // The root directory is its own parent, so its row needs its number.
+        set.set_bonus(rq, tx, id, ObjectType::SA, &bonus(id)).await?;
+        Ok(id)
+    }
+
+    /// The bonus area of the root directory `id`, made in `txg`.
+    fn bonus(&self, id: ObjectId, txg: u64) -> Vec<u8> {
+        let aces = self.acl().len() as u16;
+        let header = SaHeader { layout: FIRST_LAYOUT, header_bytes: 8, lengths: vec![aces] };
+        let mut e = Encoder::new(Endian::Little);
+        e.bytes(&header.encode(Endian::Little));
+        for (_, bytes) in self.row(id, txg) {
+            e.bytes(&bytes);
+        }
+        e.finish()
+    }
+
+    /// The attributes of the root directory in the order of its row.
+    fn row(&self, id: ObjectId, txg: u64) -> Vec<(&'static str, Vec<u8>)> {
+        let word = |n: u64| n.to_le_bytes().to_vec();
+        let time: Vec<u8> = self.now.to_words().iter().flat_map(|w| w.to_le_bytes()).collect();
+        let acl = self.acl();
+        let projects = if self.projects { flag::PROJID } else { 0 };
+        let flags = flag::ARCHIVE | flag::AV_MODIFIED | flag::NO_EXECS_DENIED | flag::ACL_AUTO_INHERIT;
+        let mut row = vec![
+            ("ZPL_MODE", word(ROOT_MODE)),
+            ("ZPL_SIZE", word(2)),
+            ("ZPL_GEN", word(txg)),
+            ("ZPL_UID", word(self.uid.into())),
+            ("ZPL_GID", word(self.gid.into())),
+            ("ZPL_PARENT", word(id.0)),
+            ("ZPL_FLAGS", word(flags | flag::ACL_TRIVIAL | projects)),
+            ("ZPL_ATIME", time.clone()),
+            ("ZPL_MTIME", time.clone()),
+            ("ZPL_CTIME", time.clone()),
+            ("ZPL_CRTIME", time),
+            ("ZPL_LINKS", word(2)),
+        ];
+        if self.projects {
+            row.push(("ZPL_PROJID", word(0)));
+        }
+        row.push(("ZPL_DACL_COUNT", word(3)));
+        row.push(("ZPL_DACL_ACES", acl));
+        row
+    }
+
+    /// The access control list that says what mode 0755 says: owner, group, everyone, allowed.
+    fn acl(&self) -> Vec<u8> {
+        /// Read the list, attributes and named attributes; synchronize.
+        const LOOK: u32 = 0x12_0088;
+        /// Change the list, the owner, attributes and named attributes.
+        const OWN: u32 = 0xc_0110;
+        const READ: u32 = 0x1;
+        const EXECUTE: u32 = 0x20;
+        /// Add files and directories, delete what is in it.
+        const CHANGE: u32 = 0x46;
+        let of = |flags, mask| Ace { kind: Ace::ALLOW, flags, mask, who: 0, object: None };
+        let mut e = Encoder::new(Endian::Little);
+        for ace in [
+            of(Ace::OWNER, LOOK | OWN | READ | CHANGE | EXECUTE),
+            of(Ace::GROUP | Ace::IDENTIFIER_GROUP, LOOK | READ | EXECUTE),
+            of(Ace::EVERYONE, LOOK | READ | EXECUTE),
+        ] {
+            ace.encode(&mut e);
+        }
+        e.finish()
+    }
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    ZPL_ATTRIBUTES.iter().position(|(known, ..)| *known == name).map(|at| at as u64)
+}

@@ -1,0 +1,137 @@
+//! Holds on snapshots (OpenZFS `module/zfs/dsl_userhold.c`): a snapshot with a hold cannot be destroyed. Temporary ones
+//! stand in a ZAP of the pool too, and go when the pool is next opened.
+
+use super::{DslError, DslSyncContext};
+use std::collections::BTreeSet;
+use weir_dmu::zap::Zap;
+use weir_format::dsl::pool;
+use weir_format::{DslDataset, ObjectId, ObjectType};
+
+/// Longest tag in bytes (`MAXNAMELEN` less the NUL).
+const MAX_TAG_LEN: usize = 255;
+
+/// Most temporary holds that are dropped at once.
+const MOST: usize = 1 << 20;
+
+/// What a temporary hold is called in the pool's ZAP: the snapshot and the tag.
+fn temporary_name(id: ObjectId, tag: &str) -> String {
+    format!("{:x}-{tag}", id.0)
+}
+
+impl DslSyncContext<'_> {
+    /// Checks that holds may be put: `(snapshot, tag)`.
+    ///
+    /// # Errors
+    /// [`DslError::Missing`], [`DslError::Exists`] (the tag is on it already), [`DslError::Name`].
+    pub async fn check_holds(&mut self, holds: &[(String, String)]) -> Result<(), DslError> {
+        let mut seen = BTreeSet::new();
+        for (name, tag) in holds {
+            let found = self.find_snapshot(name).await?;
+            if tag.is_empty() || tag.len() > MAX_TAG_LEN {
+                return Err(DslError::Name { name: tag.clone(), why: "a tag has 1 to 255 bytes" });
+            }
+            let there = found.phys.user_refs.0 != 0 && self.word(found.phys.user_refs, tag).await?.is_some();
+            if there || !seen.insert((found.id, tag)) {
+                return Err(DslError::Exists { name: format!("{name} (tag {tag})") });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts holds, all or none. `temporary` ones are dropped when the pool is opened next.
+    ///
+    /// # Errors
+    /// Those of [`DslSyncContext::check_holds`], before anything was changed.
+    pub async fn hold(&mut self, holds: &[(String, String)], temporary: bool) -> Result<(), DslError> {
+        self.check_holds(holds).await?;
+        for (name, tag) in holds {
+            let mut found = self.find_snapshot(name).await?;
+            if found.phys.user_refs.0 == 0 {
+                found.phys.user_refs = self.zap(ObjectType::USERREFS).await?;
+                self.put_dataset(found.id, &found.phys).await?;
+            }
+            self.insert_word(found.phys.user_refs, tag, self.now_s).await?;
+            if temporary {
+                let zap = match self.pool_object(pool::TMP_USERREFS).await? {
+                    Some(zap) => zap,
+                    None => self.zap_linked(ObjectType::USERREFS, super::DIRECTORY, pool::TMP_USERREFS).await?,
+                };
+                self.insert_word(zap, &temporary_name(found.id, tag), self.now_s).await?;
+            }
+            let text = format!("tag={tag} temp={} refs={}", u8::from(temporary), self.holds_on(&found.phys).await?);
+            self.log(name, found.id, "hold", &text).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that holds may be released.
+    ///
+    /// # Errors
+    /// [`DslError::Missing`]: no such snapshot, or no such tag on it (any more: it is named twice).
+    pub async fn check_releases(&mut self, holds: &[(String, String)]) -> Result<(), DslError> {
+        let mut seen = BTreeSet::new();
+        for (name, tag) in holds {
+            let found = self.find_snapshot(name).await?;
+            let there = found.phys.user_refs.0 != 0 && self.word(found.phys.user_refs, tag).await?.is_some();
+            if !there || !seen.insert((found.id, tag)) {
+                return Err(DslError::Missing { name: format!("{name} (tag {tag})") });
+            }
+            if found.phys.flags & DslDataset::DEFER_DESTROY != 0 && (self.reading)(found.id) {
+                return Err(DslError::busy(name, "it is being read, and would go with its last hold"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases holds, all or none. A snapshot that only waited for its last hold to go is destroyed.
+    ///
+    /// # Errors
+    /// Those of [`DslSyncContext::check_releases`], before anything was changed.
+    pub async fn release(&mut self, holds: &[(String, String)]) -> Result<(), DslError> {
+        self.check_releases(holds).await?;
+        for (name, tag) in holds {
+            let found = self.find_snapshot(name).await?;
+            self.release_one(name, found.id, tag).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases what was held only until the pool is opened next. To be called once, when it is opened.
+    ///
+    /// # Errors
+    /// What reading and writing the MOS meets.
+    pub async fn drop_temporary_holds(&mut self) -> Result<(), DslError> {
+        let Some(zap) = self.pool_object(pool::TMP_USERREFS).await? else { return Ok(()) };
+        let entries = Zap::open(self.rq, &self.mos, zap).await?.all(self.rq, MOST).await?;
+        for entry in entries {
+            let name = entry.key.text();
+            let held = name.split_once('-').and_then(|(id, tag)| Some((u64::from_str_radix(id, 16).ok()?, tag)));
+            let Some((id, tag)) = held else { continue };
+            let id = ObjectId(id);
+            match self.dataset(id).await {
+                Ok(phys) if phys.user_refs.0 != 0 && self.word(phys.user_refs, tag).await?.is_some() => {
+                    self.release_one(&format!("snapshot {id}"), id, tag).await?;
+                }
+                // Of a snapshot that is gone, or of which the hold is.
+                _ => drop(self.zap_remove(zap, &name).await?),
+            }
+        }
+        Ok(())
+    }
+
+    async fn release_one(&mut self, name: &str, id: ObjectId, tag: &str) -> Result<(), DslError> {
+        let phys = self.dataset(id).await?;
+        self.zap_remove(phys.user_refs, tag).await?;
+        if let Some(zap) = self.pool_object(pool::TMP_USERREFS).await? {
+            self.zap_remove(zap, &temporary_name(id, tag)).await?;
+        }
+        let left = self.holds_on(&phys).await?;
+        self.log(name, id, "release", &format!("tag={tag} refs={left}")).await?;
+        let deferred = phys.flags & DslDataset::DEFER_DESTROY != 0;
+        if left == 0 && deferred && phys.children == 1 {
+            self.log(name, id, "destroy", "").await?;
+            self.destroy_snapshot(id).await?;
+        }
+        Ok(())
+    }
+}

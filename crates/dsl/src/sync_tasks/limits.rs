@@ -1,0 +1,377 @@
+//! What may still be written (OpenZFS `dsl_dir_space_available`, `dsl_dir_tempreserve_space`,
+//! `dsl_dataset_check_quota`): the arithmetic for operations here, and for the gate that lets transactions begin.
+//!
+//! The gate must answer at once, without reading the MOS: it keeps [`Limits`], a copy of the directories' numbers. The
+//! syncer reads them all once ([`DslSyncContext::limits`]), and after each group those that it changed ([`DslSyncContext::refresh`]).
+//! What waits in memory is booked on top, by group: [`Limits::book`] when a transaction begins, [`Limits::synced`] when its
+//! group is on the disks.
+//!
+//! ```text
+//!   set ─ refquota: referenced + waiting          head's directory ─ quota: used + waiting, less what the
+//!         refreservation: covers the first bytes         │           refreservation holds unused for this very head
+//!                                                        ▼ charge: what its reservation does not cover
+//!                                                   directory above ─ quota … ─ root: the pool's size less the slop
+//! ```
+
+use super::space::{available, available_without, charged};
+use super::{DslError, DslSyncContext};
+use std::collections::BTreeMap;
+use weir_dmu::cycle_guard::CycleGuard;
+use weir_dmu::live::SpaceReserve;
+use weir_format::dsl::dir_field;
+use weir_format::{DslDir, ObjectId, ObjectType, ObjsetId, Txg};
+
+impl DslSyncContext<'_> {
+    /// Bytes that may still be written below a directory.
+    pub(super) async fn available_in(&mut self, dir: ObjectId) -> Result<u64, DslError> {
+        let way = self.upwards(dir).await?;
+        let levels: Vec<_> = way.iter().rev().map(|(_, phys)| level_of(phys)).collect();
+        Ok(available(&levels, self.pool.capacity_bytes))
+    }
+
+    /// Whether `bytes` may still be written below a directory, beside what others are to take, by directory; then it is to
+    /// take them, too.
+    pub(super) async fn take_room(
+        &mut self,
+        dir: ObjectId,
+        bytes: u64,
+        taken: &mut BTreeMap<ObjectId, u64>,
+    ) -> Result<bool, DslError> {
+        let mut path = Vec::new();
+        for (at, phys) in self.upwards(dir).await? {
+            let used = phys.used_bytes.saturating_add(taken.get(&at).copied().unwrap_or(0));
+            path.push((at, (phys.quota_bytes, used, phys.reserved_bytes)));
+        }
+        let levels: Vec<_> = path.iter().rev().map(|(_, level)| *level).collect();
+        if bytes > available(&levels, self.pool.capacity_bytes) {
+            return Ok(false);
+        }
+        let mut more = bytes;
+        for (id, (_, used, reserved)) in path {
+            *taken.entry(id).or_default() += more;
+            more = u64::try_from(charged(used, more as i64, reserved)).unwrap_or(0);
+        }
+        Ok(true)
+    }
+
+    /// Whether what stands below one directory may move below another: those above that did not have it need room for it,
+    /// when the first that is above both is rid of it (`dsl_dir_transfer_possible`).
+    ///
+    /// # Errors
+    /// [`DslError::Space`] if a limit of datasets or snapshots forbids it.
+    pub(super) async fn check_transfer(
+        &mut self,
+        from: ObjectId,
+        to: ObjectId,
+        moved: &Moved,
+    ) -> Result<bool, DslError> {
+        let (old, new) = (self.upwards(from).await?, self.upwards(to).await?);
+        let has = |way: &[(ObjectId, DslDir)], id: ObjectId| way.iter().any(|(at, _)| *at == id);
+        let shared = new.iter().map(|(id, _)| *id).find(|id| has(&old, *id)).unwrap_or_default();
+        let mut leaves = -i64::try_from(moved.bytes).unwrap_or(i64::MAX);
+        for (_, phys) in old.iter().take_while(|(id, _)| *id != shared) {
+            leaves = charged(phys.used_bytes, leaves, phys.reserved_bytes);
+        }
+        let levels: Vec<_> = new.iter().rev().map(|(_, phys)| level_of(phys)).collect();
+        let at = new.iter().rev().position(|(id, _)| *id == shared).unwrap_or(usize::MAX);
+        if moved.bytes > available_without(&levels, self.pool.capacity_bytes, at, leaves) {
+            return Ok(false);
+        }
+        self.check_count_limit(to, dir_field::FILESYSTEM_COUNT, moved.datasets, shared).await?;
+        self.check_count_limit(to, dir_field::SNAPSHOT_COUNT, moved.snapshots, shared).await?;
+        Ok(true)
+    }
+
+    /// The numbers of all directories and heads, for the gate.
+    pub async fn limits(&mut self) -> Result<Limits, DslError> {
+        let mut limits = Limits { capacity_bytes: self.pool.capacity_bytes, ..Limits::default() };
+        let (mut to_read, mut trail) = (vec![self.root_dir().await?], CycleGuard::default());
+        while let Some(id) = to_read.pop() {
+            trail.step(&self.mos, id)?;
+            let dir = self.dir(id).await?;
+            to_read.extend(self.children_of(&dir).await?.into_iter().map(|(_, child)| child));
+            self.read_limits(id, &mut limits).await?;
+        }
+        self.touched.clear();
+        Ok(limits)
+    }
+
+    /// Reads again what this group has changed.
+    pub async fn refresh(&mut self, limits: &mut Limits) -> Result<(), DslError> {
+        limits.capacity_bytes = self.pool.capacity_bytes;
+        for id in std::mem::take(&mut self.touched) {
+            match self.mos.object(self.rq, id).await {
+                Ok(object) if object.dnode.bonus_type == ObjectType::DSL_DIR => self.read_limits(id, limits).await?,
+                Ok(_) => {}
+                Err(error) if error.is_absent() => limits.forget(id),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_limits(&mut self, id: ObjectId, limits: &mut Limits) -> Result<(), DslError> {
+        let dir = self.dir(id).await?;
+        let of = DirLimits {
+            parent: dir.parent,
+            quota_bytes: dir.quota_bytes,
+            used_bytes: dir.used_bytes,
+            reserved_bytes: dir.reserved_bytes,
+        };
+        limits.dirs.insert(id, of);
+        if dir.head_dataset.0 == 0 {
+            return Ok(());
+        }
+        let head = self.dataset(dir.head_dataset).await?;
+        let set = SetLimits {
+            dir: id,
+            referenced_bytes: head.referenced_bytes,
+            unique_bytes: head.unique_bytes,
+            ref_quota_bytes: self.own_number(id, "refquota").await?,
+            ref_reservation_bytes: self.own_number(id, "refreservation").await?,
+        };
+        limits.sets.insert(ObjsetId(dir.head_dataset.0), set);
+        Ok(())
+    }
+}
+
+/// What is to move from one directory to another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    /// What the one is charged for it and the other will be.
+    pub bytes: u64,
+    /// File systems and volumes.
+    pub datasets: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+}
+
+/// What limits a directory: quota, bytes used, bytes reserved.
+pub(super) fn level_of(phys: &DslDir) -> (u64, u64, u64) {
+    (phys.quota_bytes, phys.used_bytes, phys.reserved_bytes)
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct DirLimits {
+    parent: ObjectId,
+    quota_bytes: u64,
+    used_bytes: u64,
+    reserved_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SetLimits {
+    dir: ObjectId,
+    referenced_bytes: u64,
+    unique_bytes: u64,
+    ref_quota_bytes: u64,
+    ref_reservation_bytes: u64,
+}
+
+/// Why a transaction may not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitRefusal {
+    /// A quota or refquota is used up (`EDQUOT`).
+    Quota,
+    /// The pool is full (`ENOSPC`).
+    Full,
+    /// It would be too much together with what waits in memory, which is an upper bound: once that is synced it may fit.
+    Wait,
+}
+
+/// The numbers that limit writing, as of the last synced group, and what waits in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// The pool's size less its slop.
+    pub capacity_bytes: u64,
+    dirs: BTreeMap<ObjectId, DirLimits>,
+    sets: BTreeMap<ObjsetId, SetLimits>,
+    waiting: BTreeMap<Txg, BTreeMap<ObjsetId, u64>>,
+    waiting_in: BTreeMap<ObjectId, u64>,
+}
+
+impl Limits {
+    fn forget(&mut self, dir: ObjectId) {
+        self.dirs.remove(&dir);
+        self.sets.retain(|_, set| set.dir != dir);
+    }
+
+    /// What a set refers to, and what may still be written to it, in bytes: what waits in memory counted as written.
+    pub fn usage(&self, set: ObjsetId) -> Option<(u64, u64)> {
+        let of = self.sets.get(&set)?;
+        let waiting = self.waiting_of(set);
+        let (mut path, mut at) = (Vec::new(), of.dir);
+        while let Some(dir) = self.dirs.get(&at).filter(|_| path.len() <= self.dirs.len()) {
+            let in_flight = self.waiting_in.get(&at).copied().unwrap_or(0);
+            path.push((dir.quota_bytes, dir.used_bytes.saturating_add(in_flight), dir.reserved_bytes));
+            at = dir.parent;
+        }
+        path.reverse();
+        let referenced = of.referenced_bytes.saturating_add(waiting);
+        let held = of.ref_reservation_bytes.saturating_sub(of.unique_bytes.saturating_add(waiting));
+        let mut left = available(&path, self.capacity_bytes).saturating_add(held);
+        if of.ref_quota_bytes != 0 {
+            left = left.min(of.ref_quota_bytes.saturating_sub(referenced));
+        }
+        Some((referenced, left))
+    }
+
+    /// Books bytes that a transaction of group `txg` will change at most.
+    pub fn book(&mut self, set: ObjsetId, txg: Txg, bytes: u64) {
+        *self.waiting.entry(txg).or_default().entry(set).or_default() += bytes;
+        self.climb(set, |waiting| *waiting = waiting.saturating_add(bytes));
+    }
+
+    /// Whether some transaction is not in the numbers yet: it may have freed something.
+    pub fn anything_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes over the numbers that the syncer has read, and keeps what waits in memory.
+    pub fn take_numbers(&mut self, read: &Limits) {
+        self.capacity_bytes = read.capacity_bytes;
+        self.dirs.clone_from(&read.dirs);
+        self.sets.clone_from(&read.sets);
+        self.add_up();
+    }
+
+    /// The group `txg`, and all before it, are synced: what waited in them is in the numbers now.
+    pub fn synced(&mut self, txg: Txg) {
+        let later = self.waiting.split_off(&Txg(txg.0 + 1));
+        self.waiting = later;
+        self.add_up();
+    }
+
+    /// Adds up anew what waits in each directory.
+    fn add_up(&mut self) {
+        self.waiting_in.clear();
+        let sets: Vec<(ObjsetId, u64)> = self.waiting.values().flatten().map(|(set, bytes)| (*set, *bytes)).collect();
+        for (set, bytes) in sets {
+            self.climb(set, |waiting| *waiting = waiting.saturating_add(bytes));
+        }
+    }
+
+    fn climb(&mut self, set: ObjsetId, change: impl Fn(&mut u64)) {
+        let mut at = self.sets.get(&set).map(|of| of.dir);
+        // Parents come from the disk: no more steps than there are directories.
+        for _ in 0..self.dirs.len() {
+            let Some(dir) = at.filter(|id| id.0 != 0) else { break };
+            change(self.waiting_in.entry(dir).or_default());
+            at = self.dirs.get(&dir).map(|d| d.parent);
+        }
+    }
+
+    fn waiting_of(&self, set: ObjsetId) -> u64 {
+        self.waiting.values().filter_map(|sets| sets.get(&set)).sum()
+    }
+
+    /// Whether a transaction may change `bytes` more of `set`. One that frees passes quotas; `slop_bytes` is the part of
+    /// the slop that its purpose opens to it.
+    ///
+    /// # Errors
+    /// A [`LimitRefusal`]. Sets that are not known (the MOS) are not refused.
+    pub fn admit(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve, slop_bytes: u64) -> Result<(), LimitRefusal> {
+        let Some(of) = self.sets.get(&set) else { return Ok(()) };
+        let freeing = purpose == SpaceReserve::NetFree;
+        let waiting = self.waiting_of(set);
+        if !freeing && of.ref_quota_bytes != 0 && of.referenced_bytes.saturating_add(waiting) >= of.ref_quota_bytes {
+            let full = waiting == 0 && of.referenced_bytes >= of.ref_quota_bytes;
+            return Err(if full { LimitRefusal::Quota } else { LimitRefusal::Wait });
+        }
+        // What the refreservation holds for this very head does not count against it.
+        let held = of.ref_reservation_bytes.saturating_sub(of.unique_bytes);
+        let mut more = bytes - bytes.min(held.saturating_sub(waiting));
+        let (mut at, mut less) = (of.dir, held);
+        for _ in 0..self.dirs.len() {
+            let Some(dir) = self.dirs.get(&at) else { break };
+            let used = dir.used_bytes.saturating_sub(less);
+            let in_flight = self.waiting_in.get(&at).copied().unwrap_or(0);
+            let root = dir.parent.0 == 0;
+            check_dir(dir, used, in_flight, root.then(|| self.capacity_bytes.saturating_add(slop_bytes)), freeing)?;
+            let charge = charged(used.saturating_add(in_flight), more as i64, dir.reserved_bytes);
+            if charge <= 0 || root {
+                break;
+            }
+            (at, more, less) = (dir.parent, charge as u64, 0);
+        }
+        Ok(())
+    }
+}
+
+/// One level: nobody is refused before the limit is reached, and what waits may pass it by a thirty-second part.
+fn check_dir(dir: &DirLimits, used: u64, in_flight: u64, pool: Option<u64>, freeing: bool) -> Result<(), LimitRefusal> {
+    let mut quota = if freeing || dir.quota_bytes == 0 { u64::MAX } else { dir.quota_bytes };
+    let mut refusal = LimitRefusal::Quota;
+    if let Some(open) = pool.filter(|open| *open < quota) {
+        (quota, refusal) = (open, LimitRefusal::Full);
+    }
+    match () {
+        () if quota == u64::MAX => Ok(()),
+        () if used >= quota => Err(refusal),
+        () if used.saturating_add(in_flight) >= quota.saturating_add(quota >> 5) => Err(LimitRefusal::Wait),
+        () => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: ObjsetId = ObjsetId(9);
+    const TXG: Txg = Txg(7);
+
+    /// A root of 1000 bytes with a directory of one set below it.
+    fn limits(quota: u64, used: u64, set: SetLimits) -> Limits {
+        let mut limits = Limits { capacity_bytes: 1000, ..Limits::default() };
+        let root = DirLimits { used_bytes: used + 100, ..DirLimits::default() };
+        let dir = DirLimits { parent: ObjectId(1), quota_bytes: quota, used_bytes: used, reserved_bytes: 0 };
+        limits.dirs.insert(ObjectId(1), root);
+        limits.dirs.insert(ObjectId(2), dir);
+        limits.sets.insert(SET, SetLimits { dir: ObjectId(2), ..set });
+        limits
+    }
+
+    #[test]
+    fn quotas_stop_writing_and_let_freeing_pass() {
+        let full = limits(300, 300, SetLimits::default());
+        assert_eq!(full.admit(SET, 10, SpaceReserve::Normal, 0), Err(LimitRefusal::Quota));
+        assert_eq!(full.admit(SET, 10, SpaceReserve::NetFree, 0), Ok(()));
+        let mut nearly = limits(300, 290, SetLimits::default());
+        assert_eq!(
+            nearly.admit(SET, 50, SpaceReserve::Normal, 0),
+            Ok(()),
+            "nobody is refused before the limit is reached"
+        );
+        nearly.book(SET, TXG, 50);
+        assert_eq!(nearly.admit(SET, 10, SpaceReserve::Normal, 0), Err(LimitRefusal::Wait));
+        nearly.synced(TXG);
+        assert_eq!(nearly.admit(SET, 10, SpaceReserve::Normal, 0), Ok(()));
+    }
+
+    #[test]
+    fn a_full_pool_can_be_emptied() {
+        let full = limits(0, 900, SetLimits::default());
+        assert_eq!(full.admit(SET, 10, SpaceReserve::Normal, 0), Err(LimitRefusal::Full));
+        assert_eq!(full.admit(SET, 10, SpaceReserve::NetFree, 50), Ok(()));
+        assert_eq!(full.admit(ObjsetId(0), 10, SpaceReserve::Normal, 0), Ok(()));
+    }
+
+    #[test]
+    fn usage_counts_what_waits() {
+        let of = SetLimits { referenced_bytes: 50, ..SetLimits::default() };
+        let mut limits = limits(300, 200, of);
+        assert_eq!(limits.usage(SET), Some((50, 100)));
+        limits.book(SET, TXG, 30);
+        assert_eq!(limits.usage(SET), Some((80, 70)));
+        assert_eq!(limits.usage(ObjsetId(1)), None);
+    }
+
+    #[test]
+    fn limits_of_the_head_alone() {
+        let of = SetLimits { referenced_bytes: 50, ref_quota_bytes: 50, ..SetLimits::default() };
+        assert_eq!(limits(0, 50, of).admit(SET, 1, SpaceReserve::Normal, 0), Err(LimitRefusal::Quota));
+        // 900 used, 400 of them held by the refreservation for this very head.
+        let of = SetLimits { unique_bytes: 500, ref_reservation_bytes: 900, ..SetLimits::default() };
+        assert_eq!(limits(0, 900, of).admit(SET, 100, SpaceReserve::Normal, 0), Ok(()));
+    }
+}

@@ -1,0 +1,241 @@
+//! Names of datasets, snapshots and bookmarks: `pool/a/b`, `pool/a@s`, `pool/a#b` (OpenZFS
+//! `module/zcommon/zfs_namecheck.c`), and how they lead to objects.
+
+use super::{DslError, DslSyncContext};
+use crate::matching;
+use weir_dmu::cycle_guard::CycleGuard;
+use weir_dmu::error::ObjectError;
+use weir_dmu::zap::{Value, Zap};
+use weir_format::dsl::{dataset_field, pool};
+use weir_format::{DslDataset, DslDir, ObjectId};
+
+/// Bytes of a full name, at most (`ZFS_MAX_DATASET_NAME_LEN` less the NUL).
+const MAX_NAME_LEN: usize = 255;
+/// Deepest nesting of directories (`zfs_max_dataset_nesting`).
+const MAX_DEPTH: usize = 50;
+
+/// Checks one part of a name: what stands between two slashes, or after `@` or `#`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_component(part: &str) -> Result<(), &'static str> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
+    match part {
+        "" => Err("a component is empty"),
+        "." => Err("'.' is no component"),
+        ".." => Err("'..' is no component"),
+        _ if part.len() > MAX_NAME_LEN => Err("a component is too long"),
+        _ if !part.chars().all(allowed) => Err("a character is not allowed"),
+        _ => Ok(()),
+    }
+}
+
+/// The two parts of a snapshot's or bookmark's name, with what separates them; a dataset's name comes alone.
+pub fn split_name(name: &str) -> (&str, Option<(char, &str)>) {
+    match name.find(['@', '#']) {
+        Some(at) => {
+            let (of, rest) = name.split_at(at);
+            let mut chars = rest.chars();
+            (of, chars.next().map(|mark| (mark, chars.as_str())))
+        }
+        None => (name, None),
+    }
+}
+
+/// Checks a full name.
+///
+/// # Errors
+/// [`DslError::Name`].
+pub fn check_name(name: &str) -> Result<(), DslError> {
+    let refuse = |why| DslError::Name { name: name.to_owned(), why };
+    if name.len() > MAX_NAME_LEN {
+        return Err(refuse("name is too long"));
+    }
+    let (dataset, rest) = split_name(name);
+    if dataset.split('/').count() > MAX_DEPTH {
+        return Err(refuse("nested too deeply"));
+    }
+    if !dataset.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return Err(refuse("must begin with a letter"));
+    }
+    for part in dataset.split('/').chain(rest.map(|(_, part)| part)) {
+        check_component(part).map_err(refuse)?;
+    }
+    Ok(())
+}
+
+/// A directory that a name led to.
+#[derive(Clone, Debug)]
+pub(super) struct FoundDir {
+    pub id: ObjectId,
+    pub dir: DslDir,
+    pub name: String,
+}
+
+/// A head or snapshot that a name led to.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// Its directory.
+    pub at: FoundDir,
+    pub id: ObjectId,
+    pub phys: DslDataset,
+    pub name: String,
+}
+
+impl DslSyncContext<'_> {
+    /// The root directory.
+    pub(super) async fn root_dir(&mut self) -> Result<ObjectId, DslError> {
+        let missing = || ObjectError::NoName { what: "MOS directory entry", name: pool::ROOT_DATASET.into() };
+        Ok(self.pool_object(pool::ROOT_DATASET).await?.ok_or_else(missing)?)
+    }
+
+    /// One of ZFS's own directories: `$MOS`, `$FREE`, `$ORIGIN`; `None` in pools older than it.
+    pub(super) async fn special_dir(&mut self, name: &'static str) -> Result<Option<ObjectId>, DslError> {
+        if let Some(id) = self.pool_objects.get(name) {
+            return Ok(Some(*id));
+        }
+        let root = self.root_dir().await?;
+        let children = self.dir(root).await?.children;
+        let found = self.word(children, name).await?.map(ObjectId);
+        if let Some(id) = found {
+            self.pool_objects.insert(name, id);
+        }
+        Ok(found)
+    }
+
+    /// The directory of a file system or volume.
+    pub(super) async fn find_dir(&mut self, name: &str) -> Result<FoundDir, DslError> {
+        let mut parts = name.split('/');
+        if parts.next() != Some(self.pool.name.as_str()) {
+            return Err(DslError::missing(name));
+        }
+        let mut id = self.root_dir().await?;
+        let mut dir = self.dir(id).await?;
+        for part in parts {
+            let child = if part.starts_with('$') { None } else { self.word(dir.children, part).await? };
+            id = ObjectId(child.ok_or_else(|| DslError::missing(name))?);
+            dir = self.dir(id).await?;
+        }
+        Ok(FoundDir { id, dir, name: name.to_owned() })
+    }
+
+    /// The live dataset of that name.
+    pub(super) async fn find_head(&mut self, name: &str) -> Result<Found, DslError> {
+        let at = self.find_dir(name).await?;
+        let id = at.dir.head_dataset;
+        if id.0 == 0 {
+            return Err(DslError::missing(name));
+        }
+        let phys = self.dataset(id).await?;
+        Ok(Found { at, id, phys, name: name.to_owned() })
+    }
+
+    /// The snapshot of that full name.
+    pub(super) async fn find_snapshot(&mut self, name: &str) -> Result<Found, DslError> {
+        let (of, Some(('@', snapshot))) = split_name(name) else {
+            return Err(DslError::kind(name, "not a snapshot"));
+        };
+        let head = self.find_head(of).await.map_err(|e| renamed(e, name))?;
+        let id = self.snapshot_named(&head.phys, snapshot).await?.ok_or_else(|| DslError::missing(name))?;
+        let phys = self.dataset(id).await?;
+        Ok(Found { at: head.at, id, phys, name: name.to_owned() })
+    }
+
+    /// The snapshot of a head that has this name after the `@`.
+    pub(super) async fn snapshot_named(&self, head: &DslDataset, name: &str) -> Result<Option<ObjectId>, DslError> {
+        let names = Zap::open(self.rq, &self.mos, head.snapshot_names).await?;
+        let found = names.lookup(self.rq, name.as_bytes(), matching(head)).await?;
+        Ok(found.and_then(|value| value.first()).map(ObjectId))
+    }
+
+    /// A head or snapshot.
+    pub(super) async fn find(&mut self, name: &str) -> Result<Found, DslError> {
+        if name.contains('@') { self.find_snapshot(name).await } else { self.find_head(name).await }
+    }
+
+    /// A directory and those above it, up to the root.
+    pub(super) async fn upwards(&self, dir: ObjectId) -> Result<Vec<(ObjectId, DslDir)>, DslError> {
+        let (mut out, mut trail, mut at) = (Vec::new(), CycleGuard::default(), dir);
+        while at.0 != 0 {
+            trail.step(&self.mos, at)?;
+            let phys = self.dir(at).await?;
+            let parent = phys.parent;
+            out.push((at, phys));
+            at = parent;
+        }
+        Ok(out)
+    }
+
+    /// The names of the directories below, sorted; ZFS's own left out.
+    pub(super) async fn children_of(&self, dir: &DslDir) -> Result<Vec<(String, ObjectId)>, DslError> {
+        let entries = self.entries(dir.children).await?;
+        let child = |(name, value): (String, Value)| Some((name, ObjectId(value.first()?)));
+        let mut out: Vec<_> = entries.into_iter().filter_map(child).filter(|(n, _)| !n.starts_with('$')).collect();
+        out.sort_unstable();
+        Ok(out)
+    }
+
+    /// The snapshots of a head: names and objects, sorted by name.
+    pub(super) async fn snapshots_of(&self, head: &DslDataset) -> Result<Vec<(String, ObjectId)>, DslError> {
+        let entries = self.entries(head.snapshot_names).await?;
+        let mut out: Vec<_> = entries.into_iter().filter_map(|(n, v)| Some((n, ObjectId(v.first()?)))).collect();
+        out.sort_unstable();
+        Ok(out)
+    }
+
+    /// The full name of a directory, found from below.
+    pub(super) async fn dir_name(&mut self, id: ObjectId) -> Result<String, DslError> {
+        let (way, mut parts) = (self.upwards(id).await?, Vec::new());
+        for ((at, _), (_, above)) in way.iter().zip(way.iter().skip(1)) {
+            let entries = self.entries(above.children).await?;
+            let name = entries.into_iter().find(|(_, v)| v.first() == Some(at.0)).map(|(name, _)| name);
+            let place = self.mos.place(*at, 0, 0);
+            let orphan = ObjectError::Corrupt { place, why: "a directory that its parent does not name" };
+            parts.push(name.ok_or(orphan)?);
+        }
+        parts.push(self.pool.name.clone());
+        parts.reverse();
+        Ok(parts.join("/"))
+    }
+
+    /// The object of a ZAP field of a dataset; `None` if the dataset has no such field.
+    pub(super) async fn dataset_word(&self, id: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
+        if self.object_type(id).await? != super::ZAP_METADATA {
+            return Ok(None);
+        }
+        self.word(id, name).await
+    }
+
+    /// The ZAP of a head's bookmarks.
+    pub(super) async fn bookmarks_zap(&self, head: ObjectId) -> Result<Option<ObjectId>, DslError> {
+        Ok(self.dataset_word(head, dataset_field::BOOKMARK_NAMES).await?.map(ObjectId))
+    }
+}
+
+/// A missing dataset reported under the name that was asked for.
+fn renamed(error: DslError, name: &str) -> DslError {
+    match error {
+        DslError::Missing { .. } => DslError::missing(name),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["tank", "tank/a b", "tank/a@s:1", "tank/a#b.c", "t/x-y_z"] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        let long = format!("tank/{}", "x".repeat(252));
+        let deep = vec!["a"; 51].join("/");
+        for bad in ["", "/", "tank/", "tank//a", "1tank", "tank@", "tank@a@b", "tank/a%", "tank/..", &long, &deep] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+        assert_eq!(split_name("a/b@c"), ("a/b", Some(('@', "c"))));
+        assert_eq!(split_name("a/b#c"), ("a/b", Some(('#', "c"))));
+        assert_eq!(split_name("a/b"), ("a/b", None));
+    }
+}

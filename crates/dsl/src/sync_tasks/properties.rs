@@ -1,0 +1,501 @@
+//! Properties are set, inherited and received (OpenZFS `dsl_prop_set_sync_impl`, `zfs_prop_set_special`).
+//!
+//! ```text
+//!   Set        name = v                       $inherit goes
+//!   Inherit    name goes                      $inherit stays behind where there are received values
+//!   Revert     name and $inherit go           a received value counts again
+//!   Received   name$recvd = v
+//!   Clear      name$recvd goes                (and all that is local, with `ClearAll`)
+//! ```
+//!
+//! Some properties are more than an entry: quota and reservation stand in the directory as well, a refreservation is
+//! charged to it, and the first limit of file systems or snapshots starts their counting.
+
+use super::names::Found;
+use super::space::{Delta, Use, difference};
+use super::synced::{OLD_LONGEST_BLOCK, feature_of_checksum};
+use super::{Created, DslError, DslSyncContext, number};
+use crate::props::{self, Rule};
+use weir_dmu::cycle_guard::CycleGuard;
+use weir_dmu::zap::Value;
+use weir_format::dsl::dir_field;
+use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType};
+
+/// Longest value of a property in bytes (`ZAP_MAXVALUELEN` less the NUL).
+const MAX_VALUE_LEN: usize = 8191;
+/// Longest name of a user property in bytes.
+const MAX_NAME_LEN: usize = 255;
+
+/// What happens to a property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// It is set here.
+    Set(props::Value),
+    /// It is inherited; a received value does not count.
+    Inherit,
+    /// The received value counts again, or the inherited one if there is none (`zfs inherit -S`).
+    Revert,
+    /// A stream brought this value.
+    Received(props::Value),
+    /// The received value goes.
+    Clear,
+    /// Received and local values go.
+    ClearAll,
+}
+
+impl Setting {
+    /// The value that counts afterwards, given the local and received ones now; `None`: inherited or default.
+    fn predict(&self, local: Option<u64>, received: Option<u64>) -> Option<u64> {
+        let of = |value: &props::Value| match value {
+            props::Value::Number(n) => Some(*n),
+            props::Value::Text(_) => None,
+        };
+        match self {
+            Setting::Set(value) => of(value),
+            Setting::Inherit | Setting::ClearAll => None,
+            Setting::Revert => received,
+            Setting::Received(value) => local.or(of(value)),
+            Setting::Clear => local,
+        }
+    }
+}
+
+/// The feature without which a property may not have that value: blocks and dnodes would be written that the pool may not
+/// have (`zfs_check_settable`).
+pub fn needed_feature(property: &str, value: &props::Value) -> Option<&'static str> {
+    let props::Value::Number(n) = value else { return None };
+    match property {
+        "recordsize" | "volblocksize" if *n > OLD_LONGEST_BLOCK => Some("large_blocks"),
+        "compression" if n & 0x7f == u64::from(CompressionKind::Zstd.to_u8()) => Some("zstd_compress"),
+        "checksum" | "dedup" => feature_of_checksum(ChecksumKind::from_u8((n & 0xff) as u8)?),
+        "dnodesize" if *n != 0 => Some("large_dnode"),
+        "longname" if *n != 0 => Some("longname"),
+        _ => None,
+    }
+}
+
+fn stored(value: &props::Value) -> Value {
+    match value {
+        props::Value::Number(n) => number(*n),
+        props::Value::Text(text) => super::text(text),
+    }
+}
+
+impl DslSyncContext<'_> {
+    /// A numeric property that is not inherited: local, else received; 0 if there is none.
+    pub(super) async fn own_number(&mut self, dir: ObjectId, name: &str) -> Result<u64, DslError> {
+        let zap = self.dir(dir).await?.props;
+        Ok(self.own_values(zap, name).await?.unwrap_or(0))
+    }
+
+    async fn own_values(&self, zap: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
+        if let Some(local) = self.word(zap, name).await? {
+            return Ok(Some(local));
+        }
+        if self.word(zap, &format!("{name}$inherit")).await?.is_some() {
+            return Ok(None);
+        }
+        self.word(zap, &format!("{name}$recvd")).await
+    }
+
+    /// Puts what `setting` says into a ZAP of properties.
+    async fn store(&mut self, zap: ObjectId, name: &str, setting: &Setting) -> Result<(), DslError> {
+        let (inherit, received) = (format!("{name}$inherit"), format!("{name}$recvd"));
+        match setting {
+            Setting::Set(value) => {
+                self.zap_remove(zap, &inherit).await?;
+                self.store_local(zap, name, value).await?;
+            }
+            Setting::Inherit => {
+                self.zap_remove(zap, name).await?;
+                self.zap_remove(zap, &format!("{name}$iuv")).await?;
+                if self.word(zap, "$hasrecvd").await?.is_some() {
+                    self.put(zap, &inherit, number(0)).await?;
+                }
+            }
+            Setting::Revert => {
+                self.zap_remove(zap, name).await?;
+                self.zap_remove(zap, &inherit).await?;
+            }
+            Setting::Received(value) => {
+                self.put(zap, &received, stored(value)).await?;
+            }
+            Setting::Clear => {
+                self.zap_remove(zap, &received).await?;
+            }
+            Setting::ClearAll => {
+                for key in [name, &inherit, &received] {
+                    self.zap_remove(zap, key).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A local value. Values that older software does not know stand under `$iuv`, with the default in their place.
+    async fn store_local(&mut self, zap: ObjectId, name: &str, value: &props::Value) -> Result<(), DslError> {
+        let newer = match (name, value) {
+            ("redundant_metadata", props::Value::Number(n)) => matches!(n, 2 | 3),
+            ("snapdir", props::Value::Number(n)) => *n == 2,
+            _ => false,
+        };
+        let unknown = format!("{name}$iuv");
+        if newer {
+            self.put(zap, &unknown, stored(value)).await?;
+            return self.put(zap, name, number(0)).await;
+        }
+        if matches!(name, "redundant_metadata" | "snapdir") {
+            self.zap_remove(zap, &unknown).await?;
+        }
+        self.put(zap, name, stored(value)).await
+    }
+
+    /// Checks that a property may be set so on a dataset.
+    ///
+    /// # Errors
+    /// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Space`] (a quota below
+    /// what is used, a reservation beyond what is left).
+    pub async fn check_property(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), DslError> {
+        let found = self.find(name).await?;
+        check_form(name, property, setting, found.phys.is_snapshot())?;
+        if let Setting::Set(value) | Setting::Received(value) = setting {
+            self.check_feature(name, property, value).await?;
+        }
+        if matches!(property, "quota" | "reservation" | "refquota" | "refreservation") {
+            self.check_limit(&found, property, setting).await?;
+        }
+        if matches!(property, "filesystem_limit" | "snapshot_limit") && !self.is_enabled("filesystem_limits").await? {
+            return Err(DslError::Feature { name: name.to_owned(), feature: "filesystem_limits" });
+        }
+        if property == "keylocation" && matches!(setting, Setting::Set(_)) {
+            let key = self.key_of(found.at.id).await?;
+            if key.is_none_or(|(_, spec)| spec.root != found.at.id) {
+                let why = "may only be set on encryption roots".to_owned();
+                return Err(DslError::Property { name: name.to_owned(), property: property.to_owned(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the pool has the feature that a value needs.
+    pub(super) async fn check_feature(
+        &mut self,
+        name: &str,
+        property: &str,
+        value: &props::Value,
+    ) -> Result<(), DslError> {
+        match needed_feature(property, value) {
+            Some(feature) if !self.is_enabled(feature).await? => {
+                Err(DslError::Feature { name: name.to_owned(), feature })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn predicted(&self, zap: ObjectId, property: &str, setting: &Setting) -> Result<u64, DslError> {
+        let local = self.word(zap, property).await?;
+        let received = self.word(zap, &format!("{property}$recvd")).await?;
+        Ok(setting.predict(local, received).unwrap_or(0))
+    }
+
+    async fn check_limit(&mut self, found: &Found, property: &str, setting: &Setting) -> Result<(), DslError> {
+        let dir = &found.at.dir;
+        let new = self.predicted(dir.props, property, setting).await?;
+        let (phys, name) = (&found.phys, &found.name);
+        let refuse = |why| Err(DslError::space(name, why));
+        let grows = |from: u64, used: u64| new.max(used).saturating_sub(from.max(used));
+        match property {
+            "quota" if new != 0 && (new < dir.used_bytes || new < dir.reserved_bytes) => {
+                refuse("size is less than current used or reserved space")
+            }
+            "refquota" if new != 0 => {
+                let reserved = self.ref_reservation(found.at.id).await?;
+                let too_small = new < phys.referenced_bytes || new < reserved;
+                if too_small { refuse("size is less than current used or reserved space") } else { Ok(()) }
+            }
+            "reservation" => {
+                let left = match dir.parent {
+                    ObjectId(0) => self.pool.capacity_bytes.saturating_sub(dir.used_bytes),
+                    parent => self.available_in(parent).await?,
+                };
+                let beyond_quota = dir.quota_bytes != 0 && new > dir.quota_bytes;
+                let more = grows(dir.reserved_bytes, dir.used_bytes);
+                if more > 0 && (more > left || beyond_quota) {
+                    return refuse("size is greater than available space");
+                }
+                Ok(())
+            }
+            "refreservation" => {
+                let old = self.ref_reservation(found.at.id).await?;
+                let quota = self.own_number(found.at.id, "refquota").await?;
+                let more = grows(old, phys.unique_bytes);
+                let left = self.available_in(found.at.id).await?;
+                if more > 0 && (more > left || (quota != 0 && new > quota)) {
+                    return refuse("size is greater than available space");
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets, inherits or receives a property of a file system, volume or snapshot.
+    ///
+    /// # Errors
+    /// Those of [`DslSyncContext::check_property`], before anything was changed.
+    pub async fn set_property(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), DslError> {
+        self.check_property(name, property, setting).await?;
+        self.set_checked(name, property, setting).await
+    }
+
+    async fn set_checked(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), DslError> {
+        let found = self.find(name).await?;
+        if found.phys.is_snapshot() {
+            self.set_on_snapshot(found.id, property, setting).await?;
+        } else {
+            self.set_on_dir(&found, property, setting).await?;
+        }
+        let operation = if matches!(setting, Setting::Inherit | Setting::Revert) { "inherit" } else { "set" };
+        let value = match setting {
+            Setting::Set(props::Value::Number(n)) | Setting::Received(props::Value::Number(n)) => n.to_string(),
+            Setting::Set(props::Value::Text(t)) | Setting::Received(props::Value::Text(t)) => t.clone(),
+            _ => String::new(),
+        };
+        self.log(name, found.id, operation, &format!("{property}={value}")).await
+    }
+
+    /// Several properties at once: all are checked before the first is set.
+    ///
+    /// # Errors
+    /// Those of [`DslSyncContext::check_property`], before anything was changed.
+    pub async fn set_properties(&mut self, name: &str, settings: &[(String, Setting)]) -> Result<(), DslError> {
+        for (property, setting) in settings {
+            self.check_property(name, property, setting).await?;
+        }
+        self.check_together(name, settings).await?;
+        for (property, setting) in settings {
+            self.set_checked(name, property, setting).await?;
+        }
+        Ok(())
+    }
+
+    /// Limits that are set at once must fit each other as well.
+    async fn check_together(&mut self, name: &str, settings: &[(String, Setting)]) -> Result<(), DslError> {
+        const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
+        if settings.iter().filter(|(property, _)| LIMITS.contains(&property.as_str())).count() < 2 {
+            return Ok(());
+        }
+        let found = self.find(name).await?;
+        let (dir, phys) = (&found.at.dir, &found.phys);
+        let mut after = [0; LIMITS.len()];
+        for (value, limit) in after.iter_mut().zip(LIMITS) {
+            *value = match settings.iter().rev().find(|(property, _)| property == limit) {
+                Some((_, setting)) => self.predicted(dir.props, limit, setting).await?,
+                None => self.own_number(found.at.id, limit).await?,
+            };
+        }
+        let [quota, reserved, ref_quota, ref_reserved] = after;
+        let unused = |reservation: u64| reservation.saturating_sub(phys.unique_bytes);
+        let kept = dir.used_bytes.saturating_sub(unused(self.ref_reservation(found.at.id).await?));
+        let charge = kept.saturating_add(unused(ref_reserved)).max(reserved);
+        if quota != 0 && quota < charge || ref_quota != 0 && ref_quota < ref_reserved.max(phys.referenced_bytes) {
+            return Err(DslError::space(name, "size is less than current used or reserved space"));
+        }
+        let left = match dir.parent {
+            ObjectId(0) => self.pool.capacity_bytes.saturating_sub(dir.used_bytes),
+            parent => self.available_in(parent).await?,
+        };
+        if charge.saturating_sub(dir.used_bytes.max(dir.reserved_bytes)) > left {
+            return Err(DslError::space(name, "size is greater than available space"));
+        }
+        Ok(())
+    }
+
+    async fn set_on_dir(&mut self, found: &Found, property: &str, setting: &Setting) -> Result<(), DslError> {
+        let (id, zap) = (found.at.id, found.at.dir.props);
+        self.touched.insert(id);
+        let old = self.own_values(zap, property).await?.unwrap_or(0);
+        if matches!(property, "filesystem_limit" | "snapshot_limit") {
+            self.start_counting(id).await?;
+        }
+        self.store(zap, property, setting).await?;
+        let new = self.own_values(zap, property).await?.unwrap_or(0);
+        match property {
+            "quota" => {
+                let mut dir = self.dir(id).await?;
+                dir.quota_bytes = new;
+                self.put_dir(id, &dir).await
+            }
+            "reservation" => self.reserve(id, new).await,
+            "refreservation" => self.charge_ref_reservation(found, old, new).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets a directory's reservation and charges those above (`dsl_dir_set_reservation_sync_impl`).
+    pub(super) async fn reserve(&mut self, id: ObjectId, new: u64) -> Result<(), DslError> {
+        let mut dir = self.dir(id).await?;
+        let more = difference(dir.used_bytes.max(new), dir.used_bytes.max(dir.reserved_bytes));
+        dir.reserved_bytes = new;
+        self.put_dir(id, &dir).await?;
+        self.book(dir.parent, Use::ChildReservations, Delta::used(more)).await
+    }
+
+    /// Charges a refreservation that changed from `old` to `new`.
+    pub(super) async fn charge_ref_reservation(&mut self, found: &Found, old: u64, new: u64) -> Result<(), DslError> {
+        let unique = found.phys.unique_bytes;
+        let more = difference(new.saturating_sub(unique), old.saturating_sub(unique));
+        self.book(found.at.id, Use::RefReservation, Delta::used(more)).await
+    }
+
+    async fn set_on_snapshot(&mut self, id: ObjectId, property: &str, setting: &Setting) -> Result<(), DslError> {
+        let mut phys = self.dataset(id).await?;
+        if phys.props.0 == 0 {
+            if !matches!(setting, Setting::Set(_) | Setting::Received(_)) {
+                return Ok(());
+            }
+            phys.props = self.zap(ObjectType::DSL_PROPS).await?;
+            self.put_dataset(id, &phys).await?;
+        }
+        self.store(phys.props, property, setting).await?;
+        if self.entries(phys.props).await?.is_empty() {
+            self.remove(phys.props).await?;
+            phys.props = ObjectId(0);
+            self.put_dataset(id, &phys).await?;
+        }
+        Ok(())
+    }
+
+    /// A property of a dataset that was just made. Checked by the caller before it was.
+    pub(super) async fn store_at_creation(
+        &mut self,
+        created: Created,
+        property: &str,
+        value: &props::Value,
+    ) -> Result<(), DslError> {
+        let (dir, phys) = (self.dir(created.dir).await?, self.dataset(created.dataset).await?);
+        let name = String::new();
+        let at = super::names::FoundDir { id: created.dir, dir, name: name.clone() };
+        let found = Found { at, id: created.dataset, phys, name };
+        self.set_on_dir(&found, property, &Setting::Set(value.clone())).await
+    }
+
+    /// A property of a snapshot that was just made.
+    pub(super) async fn store_on_snapshot(
+        &mut self,
+        id: ObjectId,
+        property: &str,
+        value: &props::Value,
+    ) -> Result<(), DslError> {
+        self.set_on_snapshot(id, property, &Setting::Set(value.clone())).await
+    }
+
+    /// From now on file systems and snapshots below a directory are counted.
+    pub(super) async fn start_counting(&mut self, dir: ObjectId) -> Result<(), DslError> {
+        if !self.is_active("filesystem_limits").await? {
+            self.count_feature("filesystem_limits", 1).await?;
+        }
+        // Directories below first: each adds up what those below it have.
+        let (mut order, mut at, mut trail) = (vec![dir], 0, CycleGuard::default());
+        while let Some(id) = order.get(at).copied() {
+            at += 1;
+            trail.step(&self.mos, id)?;
+            if self.dir_word(id, dir_field::FILESYSTEM_COUNT).await?.is_none() {
+                let phys = self.dir(id).await?;
+                order.extend(self.children_of(&phys).await?.into_iter().map(|(_, child)| child));
+            }
+        }
+        for id in order.into_iter().rev() {
+            if self.dir_word(id, dir_field::FILESYSTEM_COUNT).await?.is_none() {
+                self.count_below(id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn count_below(&mut self, id: ObjectId) -> Result<(), DslError> {
+        let dir = self.dir(id).await?;
+        let head = self.dataset(dir.head_dataset).await?;
+        let (mut datasets, mut snapshots) = (0, 0);
+        for (_, child) in self.children_of(&dir).await? {
+            datasets += 1 + self.dir_word(child, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0);
+            snapshots += self.dir_word(child, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0);
+        }
+        // Names that begin with % are of snapshots that exist for the moment of one operation.
+        let own = self.snapshots_of(&head).await?;
+        snapshots += own.iter().filter(|(name, _)| !name.starts_with('%')).count() as u64;
+        self.zapify(id).await?;
+        self.put(id, dir_field::FILESYSTEM_COUNT, number(datasets)).await?;
+        self.put(id, dir_field::SNAPSHOT_COUNT, number(snapshots)).await
+    }
+}
+
+/// Checks name and value of a property without looking at the pool.
+fn check_form(name: &str, property: &str, setting: &Setting, snapshot: bool) -> Result<(), DslError> {
+    let refuse = |why: &str| Err(DslError::property(name, property, why));
+    let text = match setting {
+        Setting::Set(props::Value::Text(text)) | Setting::Received(props::Value::Text(text)) => Some(text),
+        _ => None,
+    };
+    if text.is_some_and(|text| text.len() > MAX_VALUE_LEN) {
+        return refuse("the value is too long");
+    }
+    if property.contains(':') {
+        let allowed =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | '_' | ':');
+        return match () {
+            () if property.len() > MAX_NAME_LEN => refuse("the name is too long"),
+            () if !property.chars().all(allowed) => refuse("the name has a character that is not allowed"),
+            () => Ok(()),
+        };
+    }
+    let Some(native) = props::native_named(property) else { return refuse("no such property") };
+    let reading = matches!(native.rule, Rule::ReadOnly);
+    match () {
+        // A volume's size stands in its own object set.
+        () if reading => refuse("property is read-only"),
+        () if snapshot && !matches!(property, "nbmand" | "devices" | "exec" | "setuid" | "xattr" | "mlslabel") => {
+            refuse("property cannot be modified for snapshots")
+        }
+        () if native.rule == Rule::OneTime && matches!(setting, Setting::Set(_)) => {
+            refuse("property can only be set when the dataset is made")
+        }
+        () if matches!(native.rule, Rule::Own) && *setting == Setting::Inherit && property == "keylocation" => {
+            refuse("property cannot be inherited")
+        }
+        () => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms() {
+        let n = Setting::Set(props::Value::Number(1));
+        assert_eq!(check_form("t/a", "compression", &n, false), Ok(()));
+        assert_eq!(check_form("t/a", "my:tag", &Setting::Set(props::Value::Text("x".into())), true), Ok(()));
+        for (property, setting, snapshot) in [
+            ("nothing", n.clone(), false),
+            ("used", n.clone(), false),
+            ("compression", n.clone(), true),
+            ("encryption", n.clone(), false),
+            ("My:Tag", n.clone(), false),
+            ("my:tag", Setting::Set(props::Value::Text("x".repeat(8192))), false),
+        ] {
+            assert!(check_form("t/a", property, &setting, snapshot).is_err(), "{property}");
+        }
+    }
+
+    #[test]
+    fn what_counts_afterwards() {
+        let five = props::Value::Number(5);
+        assert_eq!(Setting::Set(five.clone()).predict(Some(1), Some(2)), Some(5));
+        assert_eq!(Setting::Inherit.predict(Some(1), Some(2)), None);
+        assert_eq!(Setting::Revert.predict(Some(1), Some(2)), Some(2));
+        assert_eq!(Setting::Received(five.clone()).predict(Some(1), None), Some(1));
+        assert_eq!(Setting::Received(five).predict(None, None), Some(5));
+        assert_eq!(Setting::Clear.predict(Some(1), Some(2)), Some(1));
+    }
+}

@@ -1,0 +1,267 @@
+//! What a synced object set means for its dataset and the directories above (OpenZFS `dsl_dataset_block_born`,
+//! `dsl_dataset_block_kill`, `dsl_dataset_sync_done`).
+//!
+//! ```text
+//!   born    referenced and unique grow
+//!   killed  born after the last snapshot?  yes: nobody else has it: freed now, unique shrinks
+//!                                          no: the snapshot has it: onto the dead list; if it was born after the
+//!                                              snapshot before that one, it is now unique to the last snapshot
+//! ```
+//!
+//! A refreservation keeps the head's charge at max(unique, refreservation): what unique takes, REFRSRV gives.
+
+use super::space::{Delta, Use, changed, charged};
+use super::{DslError, DslSyncContext};
+use crate::bpobj::Sums;
+use weir_format::dsl::Bookmark;
+use weir_format::{BlockPointer, ChecksumKind, CompressionKind, DslDataset, ObjectId, Txg};
+
+/// The longest block that needs no feature (`SPA_OLD_MAXBLOCKSIZE`).
+pub(super) const OLD_LONGEST_BLOCK: u64 = 128 << 10;
+
+/// A block with its three sizes.
+#[derive(Clone, Debug)]
+pub(super) struct Sized {
+    pub pointer: BlockPointer,
+    pub size: Delta,
+}
+
+/// What syncing a dataset's object set did.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncedSet<'a> {
+    /// The pointer to its new header.
+    pub root: BlockPointer,
+    /// Blocks written, the header's included.
+    pub born: &'a [BlockPointer],
+    /// Blocks that the set does not refer to any more.
+    pub killed: &'a [BlockPointer],
+}
+
+/// What the blocks of one sync add up to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Booked {
+    /// All blocks born.
+    pub born: Delta,
+    /// Blocks killed that nobody else has.
+    pub freed: Delta,
+    /// Blocks killed that snapshots have.
+    pub dead: Delta,
+    /// Of these the bytes born after the clone's origin: they go from the head's use to the snapshots'.
+    pub to_snapshots: i64,
+    /// Of these the bytes that are now unique to the last snapshot.
+    pub unique_to_previous: i64,
+}
+
+/// Where in time a dataset stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct When {
+    /// The last snapshot.
+    pub previous: Txg,
+    /// The snapshot before that; `None` if the last snapshot's next is not this head (it is a clone's origin).
+    pub before_previous: Option<Txg>,
+    /// The clone's origin; 0 for no clone.
+    pub origin: Txg,
+}
+
+impl Booked {
+    pub(super) fn add_born(&mut self, size: Delta) {
+        self.born += size;
+    }
+
+    /// Books a killed block; whether it is to be freed now.
+    pub(super) fn add_killed(&mut self, birth: Txg, size: Delta, when: &When) -> bool {
+        if birth > when.previous {
+            self.freed += size;
+            return true;
+        }
+        self.dead += size;
+        if when.before_previous.is_some_and(|before| birth > before) {
+            self.unique_to_previous += size.used;
+        }
+        if birth > when.origin {
+            self.to_snapshots += size.used;
+        }
+        false
+    }
+}
+
+/// The per-dataset feature that a checksum needs, if any.
+pub(super) fn feature_of_checksum(kind: ChecksumKind) -> Option<&'static str> {
+    match kind {
+        ChecksumKind::Sha512 => Some("sha512"),
+        ChecksumKind::Skein => Some("skein"),
+        ChecksumKind::Edonr => Some("edonr"),
+        ChecksumKind::Blake3 => Some("blake3"),
+        _ => None,
+    }
+}
+
+/// The per-dataset features that a block needs, if any.
+pub(super) fn feature_of(pointer: &BlockPointer) -> [Option<&'static str>; 3] {
+    let large = pointer.lsize_bytes() > OLD_LONGEST_BLOCK;
+    let checksum = pointer.checksum_kind().and_then(feature_of_checksum);
+    let zstd = pointer.compression() == Some(CompressionKind::Zstd);
+    [large.then_some("large_blocks"), checksum, zstd.then_some("zstd_compress")]
+}
+
+impl DslSyncContext<'_> {
+    /// The three sizes of a block; `None` if it takes none.
+    pub(super) fn sized(&self, pointer: &BlockPointer) -> Option<Sized> {
+        if pointer.is_hole() || pointer.is_redacted() {
+            return None;
+        }
+        let size = Sums::of(pointer, &*self.pool.sizes).into();
+        Some(Sized { pointer: *pointer, size })
+    }
+
+    /// Climbs from a directory to the root: `delta` there, `new_use` bytes of it booked as `new`, the difference taken
+    /// from `old`; above, what the child is charged.
+    pub(super) async fn book_moved(
+        &mut self,
+        dir: ObjectId,
+        delta: Delta,
+        new_use: i64,
+        old: Use,
+        new: Use,
+    ) -> Result<(), DslError> {
+        let (mut delta, mut new_use, mut old, mut new) = (delta, new_use, old, new);
+        for (at, mut phys) in self.upwards(dir).await? {
+            let above = super::space::book(&mut phys, delta, new_use, old, new);
+            self.put_dir(at, &phys).await?;
+            (new_use, old, new) = (delta.used, Use::ChildReservations, Use::Children);
+            delta.used = above;
+        }
+        Ok(())
+    }
+
+    /// Books a change of one use of a directory, and climbs.
+    pub(super) async fn book(&mut self, dir: ObjectId, what: Use, delta: Delta) -> Result<(), DslError> {
+        if delta.is_zero() {
+            return Ok(());
+        }
+        self.book_moved(dir, delta, delta.used, what, what).await
+    }
+
+    /// The refreservation of a directory's head.
+    pub(super) async fn ref_reservation(&mut self, dir: ObjectId) -> Result<u64, DslError> {
+        self.own_number(dir, "refreservation").await
+    }
+
+    /// Where a head stands in time.
+    async fn when(&self, id: ObjectId, phys: &DslDataset) -> Result<When, DslError> {
+        let mut when = When { previous: phys.prev_snapshot_txg, ..When::default() };
+        if phys.prev_snapshot.0 != 0 {
+            let previous = self.dataset(phys.prev_snapshot).await?;
+            when.before_previous = (previous.next_snapshot == id).then_some(previous.prev_snapshot_txg);
+        }
+        when.origin = self.origin_txg(phys.dir).await?;
+        Ok(when)
+    }
+
+    /// The txg of the snapshot that a directory is a clone of; 0 if it is none.
+    pub(super) async fn origin_txg(&self, dir: ObjectId) -> Result<Txg, DslError> {
+        match self.dir(dir).await?.origin {
+            ObjectId(0) => Ok(Txg(0)),
+            origin => Ok(self.dataset(origin).await?.creation_txg),
+        }
+    }
+
+    /// Books what syncing a dataset's object set did: the new root pointer, blocks born and killed, space up to the root
+    /// directory, the dead list, bookmarks, features. Blocks that nobody needs any more join [`DslSyncContext::take_frees`].
+    pub async fn apply_synced(&mut self, id: ObjectId, synced: &SyncedSet<'_>) -> Result<Booked, DslError> {
+        let mut phys = self.dataset(id).await?;
+        // A clone's list of its own blocks, which other software keeps to destroy it faster, would miss these.
+        self.drop_livelist(phys.dir).await?;
+        let when = self.when(id, &phys).await?;
+        let (mut booked, mut dead) = (Booked::default(), Vec::new());
+        let mut features = std::collections::BTreeSet::new();
+        for pointer in synced.born {
+            if let Some(born) = self.sized(pointer) {
+                booked.add_born(born.size);
+                features.extend(feature_of(pointer).into_iter().flatten());
+            }
+        }
+        let mut killed_by_birth = Vec::with_capacity(synced.killed.len());
+        for pointer in synced.killed {
+            let Some(block) = self.sized(pointer) else { continue };
+            let birth = block.pointer.birth();
+            killed_by_birth.push((birth, block.size));
+            if booked.add_killed(birth, block.size, &when) {
+                self.free(block.pointer);
+            } else {
+                dead.push(block.pointer);
+            }
+        }
+        self.deadlist_insert(phys.deadlist, &dead).await?;
+        self.bookmarks_killed(id, &phys, &killed_by_birth).await?;
+        phys.pointer = synced.root;
+        self.book_synced(id, phys, &booked).await?;
+        for feature in features {
+            self.activate(id, feature).await?;
+        }
+        Ok(booked)
+    }
+
+    /// The arithmetic of [`DslSyncContext::apply_synced`].
+    async fn book_synced(&mut self, id: ObjectId, mut phys: DslDataset, booked: &Booked) -> Result<(), DslError> {
+        let gone = [booked.freed, booked.dead];
+        let sum = |of: fn(&Delta) -> i64| of(&booked.born) - gone.iter().map(of).sum::<i64>();
+        phys.referenced_bytes = changed(phys.referenced_bytes, sum(|d| d.used));
+        phys.compressed_bytes = changed(phys.compressed_bytes, sum(|d| d.compressed));
+        phys.uncompressed_bytes = changed(phys.uncompressed_bytes, sum(|d| d.uncompressed));
+        let mut own = booked.born;
+        own += -booked.freed;
+        let reserved = self.ref_reservation(phys.dir).await?;
+        let charge = charged(phys.unique_bytes, own.used, reserved);
+        phys.unique_bytes = changed(phys.unique_bytes, own.used);
+        self.put_dataset(id, &phys).await?;
+        let delta = Delta { used: charge, ..own };
+        self.book_moved(phys.dir, delta, own.used, Use::RefReservation, Use::Head).await?;
+        if booked.to_snapshots != 0 {
+            self.transfer(phys.dir, booked.to_snapshots, Use::Head, Use::Snapshots).await?;
+        }
+        if booked.unique_to_previous != 0 {
+            let mut previous = self.dataset(phys.prev_snapshot).await?;
+            previous.unique_bytes = changed(previous.unique_bytes, booked.unique_to_previous);
+            self.put_dataset(phys.prev_snapshot, &previous).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves bytes of one directory from one use to another.
+    pub(super) async fn transfer(&mut self, dir: ObjectId, bytes: i64, from: Use, to: Use) -> Result<(), DslError> {
+        let mut phys = self.dir(dir).await?;
+        super::space::transfer(&mut phys, bytes, from, to);
+        self.put_dir(dir, &phys).await
+    }
+
+    /// Blocks that a head gave up count as freed before the next snapshot, for the bookmarks since its last snapshot
+    /// that could still see them (`dsl_bookmark_block_killed`).
+    async fn bookmarks_killed(
+        &mut self,
+        id: ObjectId,
+        phys: &DslDataset,
+        killed: &[(Txg, Delta)],
+    ) -> Result<(), DslError> {
+        if killed.is_empty() {
+            return Ok(());
+        }
+        let Some(zap) = self.bookmarks_zap(id).await? else { return Ok(()) };
+        for (name, mut bookmark) in self.bookmarks_in(zap).await? {
+            let counts = bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0;
+            if !counts || bookmark.creation_txg < phys.prev_snapshot_txg {
+                continue;
+            }
+            let mut sum = Delta::default();
+            killed.iter().filter(|(birth, _)| *birth <= bookmark.creation_txg).for_each(|(_, size)| sum += *size);
+            if sum.is_zero() {
+                continue;
+            }
+            let [used, compressed, uncompressed] = bookmark.freed_before_next;
+            bookmark.freed_before_next =
+                [changed(used, sum.used), changed(compressed, sum.compressed), changed(uncompressed, sum.uncompressed)];
+            self.put_bookmark(zap, &name, &bookmark).await?;
+        }
+        Ok(())
+    }
+}

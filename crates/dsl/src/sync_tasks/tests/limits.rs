@@ -1,0 +1,219 @@
+//! Limits that are checked before anything is made, and the counts that some of them go by.
+
+use super::{Lab, file_system, run};
+use crate::bpobj;
+use crate::sync_tasks::*;
+use weir_format::dsl::dir_field::{FILESYSTEM_COUNT, SNAPSHOT_COUNT};
+
+fn with(name: &str, properties: &[(&str, u64)]) -> NewDataset {
+    let number = |(name, n): &(&str, u64)| ((*name).to_owned(), crate::props::Value::Number(*n));
+    NewDataset { properties: properties.iter().map(number).collect(), ..file_system(name) }
+}
+
+async fn limit(change: &mut DslSyncContext<'_>, name: &str, property: &str, most: u64) {
+    change.set_property(name, property, &Setting::Set(crate::props::Value::Number(most))).await.unwrap();
+}
+
+/// File systems and snapshots that are counted at and below one.
+async fn counts(change: &mut DslSyncContext<'_>, name: &str) -> [Option<u64>; 2] {
+    let dir = change.find_dir(name).await.unwrap().id;
+    [change.dir_word(dir, FILESYSTEM_COUNT).await.unwrap(), change.dir_word(dir, SNAPSHOT_COUNT).await.unwrap()]
+}
+
+#[test]
+fn nothing_is_made_that_reserves_more_than_there_is() {
+    run(10, |machine| async move {
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        let all = lab.pool.capacity_bytes;
+        for properties in [
+            &[("refreservation", 2 * all)][..],
+            &[("reservation", 2 * all)],
+            &[("reservation", 1 << 20), ("quota", 1 << 19)],
+            &[("refreservation", 1 << 20), ("refquota", 1 << 19)],
+        ] {
+            let refused = change.create(&with("tank/a", properties)).await;
+            assert!(matches!(refused, Err(DslError::Space { .. })), "{properties:?}");
+            assert!(matches!(change.find_head("tank/a").await, Err(DslError::Missing { .. })));
+        }
+        change.create(&with("tank/a", &[("refreservation", 1 << 20), ("reservation", 1 << 20)])).await.unwrap();
+        let tx = lab.next_tx();
+        lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        let huge = with("tank/c", &[("refreservation", 2 * all)]).properties;
+        let refused = change.clone_snapshot("tank/a@s", "tank/c", &huge).await;
+        assert!(matches!(refused, Err(DslError::Space { .. })));
+        assert!(matches!(change.find_head("tank/c").await, Err(DslError::Missing { .. })));
+    });
+}
+
+/// Whatever was written so could not be booked, and the pool would stop.
+#[test]
+fn nothing_is_set_that_the_pool_has_no_feature_for() {
+    run(15, |machine| async move {
+        let lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        change.create(&file_system("tank/a")).await.unwrap();
+        let values = [
+            ("recordsize", 1 << 20),
+            ("compression", 16 | 3 << 7),
+            ("checksum", 14),
+            ("dedup", 11 | 1 << 8),
+            ("dnodesize", 1024),
+            ("longname", 1),
+        ];
+        for (property, n) in values {
+            let refused = change.create(&with("tank/b", &[(property, n)])).await;
+            assert!(matches!(refused, Err(DslError::Feature { .. })), "{property}");
+            let setting = Setting::Set(crate::props::Value::Number(n));
+            let refused = change.set_property("tank/a", property, &setting).await;
+            assert!(matches!(refused, Err(DslError::Feature { .. })), "{property}");
+        }
+        let volume = Kind::Volume(VolumeSpec { size_bytes: 1 << 20, block_bytes: 1 << 20 });
+        let large = Kind::FileSystem(FileSystemSpec { slots: 2, ..FileSystemSpec::default() });
+        for kind in [volume, large] {
+            let refused = change.create(&NewDataset { kind, ..file_system("tank/b") }).await;
+            assert!(matches!(refused, Err(DslError::Feature { .. })), "{kind:?}");
+        }
+        for feature in ["large_blocks", "zstd_compress", "blake3", "sha512", "large_dnode", "longname"] {
+            change.enable_feature(feature).await.unwrap();
+        }
+        for (property, n) in values {
+            limit(&mut change, "tank/a", property, n).await;
+        }
+        change.create(&NewDataset { kind: volume, ..file_system("tank/b") }).await.unwrap();
+    });
+}
+
+#[test]
+fn counts_hold_after_going_back() {
+    run(11, |machine| async move {
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        limit(&mut change, "tank", "filesystem_limit", 9).await;
+        change.create(&file_system("tank/a")).await.unwrap();
+        let tx = lab.next_tx();
+        lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        change.rollback("tank/a", None).await.unwrap();
+        assert_eq!(counts(&mut change, "tank").await, [Some(1), Some(1)]);
+        assert_eq!(counts(&mut change, "tank/a").await, [Some(0), Some(1)]);
+    });
+}
+
+#[test]
+fn snapshots_of_one_moment_need_room_together() {
+    run(16, |machine| async move {
+        const BYTES: u64 = 64 << 20;
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        for name in ["tank/a", "tank/b"] {
+            change.create(&with(name, &[("refreservation", BYTES)])).await.unwrap();
+            let head = change.find_head(name).await.unwrap();
+            let full = weir_format::DslDataset { unique_bytes: BYTES, ..head.phys };
+            change.put_dataset(head.id, &full).await.unwrap();
+        }
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        let root = change.root_dir().await.unwrap();
+        change.pool.capacity_bytes = change.dir(root).await.unwrap().used_bytes + BYTES * 3 / 2;
+        let names = ["tank/a@s".to_owned(), "tank/b@s".to_owned()];
+        for one in &names {
+            change.check_snapshots(std::slice::from_ref(one)).await.unwrap();
+        }
+        assert!(matches!(change.check_snapshots(&names).await, Err(DslError::Space { .. })));
+        change.pool.capacity_bytes += BYTES;
+        change.snapshot(&names, &[]).await.unwrap();
+    });
+}
+
+/// OpenZFS stops when a count becomes negative.
+#[test]
+fn what_comes_to_a_place_that_counts_is_counted() {
+    run(12, |machine| async move {
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        for name in ["tank/x", "tank/b", "tank/b/c"] {
+            change.create(&file_system(name)).await.unwrap();
+        }
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        change.snapshot(&["tank/b/c@s".into()], &[]).await.unwrap();
+        limit(&mut change, "tank/x", "filesystem_limit", 2).await;
+        change.rename("tank/b", "tank/x/b").await.unwrap();
+        assert_eq!(counts(&mut change, "tank/x").await, [Some(2), Some(1)]);
+        assert_eq!(counts(&mut change, "tank/x/b").await, [Some(1), Some(1)]);
+        let full = change.create(&file_system("tank/x/b/d")).await;
+        assert!(matches!(full, Err(DslError::Space { .. })));
+        change.destroy_snapshots(&["tank/x/b/c@s".into()], false).await.unwrap();
+        change.destroy("tank/x/b/c").await.unwrap();
+        assert_eq!(counts(&mut change, "tank/x").await, [Some(1), Some(0)]);
+    });
+}
+
+#[test]
+fn what_stays_below_a_limit_is_not_counted_twice() {
+    run(13, |machine| async move {
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        for name in ["tank/x", "tank/x/p", "tank/x/q", "tank/x/q/r"] {
+            change.create(&file_system(name)).await.unwrap();
+        }
+        limit(&mut change, "tank/x", "filesystem_limit", 3).await;
+        change.rename("tank/x/q/r", "tank/x/p/r").await.unwrap();
+        limit(&mut change, "tank/x", "filesystem_limit", 4).await;
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        change.snapshot(&["tank/x/p@s".into()], &[]).await.unwrap();
+        limit(&mut change, "tank/x", "snapshot_limit", 1).await;
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        change.clone_snapshot("tank/x/p@s", "tank/x/c", &[]).await.unwrap();
+        change.promote("tank/x/c").await.unwrap();
+        assert_eq!(counts(&mut change, "tank/x").await, [Some(4), Some(1)]);
+        // Into another limit's reach, it counts.
+        limit(&mut change, "tank/x/q", "filesystem_limit", 0).await;
+        let refused = change.rename("tank/x/p/r", "tank/x/q/r").await;
+        assert!(matches!(refused, Err(DslError::Space { .. })));
+    });
+}
+
+/// Pools that were older than version 26 once have datasets whose dead lists are plain: what cannot be done with those is
+/// refused before anything is changed.
+#[test]
+fn old_dead_lists_are_left_as_they_are() {
+    run(14, |machine| async move {
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        lab.change(&tx).create(&file_system("tank/a")).await.unwrap();
+        let tx = lab.next_tx();
+        lab.change(&tx).snapshot(&["tank/a@s".into()], &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        let list = bpobj::create(&lab.rq, &lab.mos, &tx, false).await.unwrap();
+        let head = change.find_head("tank/a").await.unwrap();
+        let old = weir_format::DslDataset { deadlist: list, ..head.phys };
+        change.put_dataset(head.id, &old).await.unwrap();
+        let before = change.marks();
+        let names = [["tank/a@s".to_owned()], ["tank/a@t".to_owned()]];
+        let refused = [
+            change.destroy_snapshots(&names[0], false).await,
+            change.destroy_snapshots(&names[0], true).await,
+            change.snapshot(&names[1], &[]).await.map(drop),
+            change.rollback("tank/a", None).await,
+            change.clone_snapshot("tank/a@s", "tank/c", &[]).await.map(drop),
+        ];
+        for result in refused {
+            assert!(matches!(result, Err(DslError::Object(ObjectError::Unsupported { .. }))), "{result:?}");
+        }
+        assert_eq!(change.marks(), before, "nothing was changed");
+    });
+}

@@ -1,0 +1,184 @@
+//! What is asked for at once is done all or not at all, also where it names something twice.
+
+use super::{Lab, file_system, run};
+use crate::sync_tasks::*;
+use weir_format::dsl::dir_field::SNAPSHOT_COUNT;
+
+fn names<const N: usize>(names: [&str; N]) -> Vec<String> {
+    names.map(String::from).to_vec()
+}
+
+fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> Vec<(String, String)> {
+    pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec()
+}
+
+/// A pool with `tank/a` and `tank/b` below it, a snapshot `s` of each.
+async fn lab(machine: &weir_machine::Machine) -> Lab {
+    let mut lab = Lab::new(machine).await;
+    let tx = lab.tx();
+    let mut change = lab.change(&tx);
+    for name in ["tank/a", "tank/b"] {
+        change.create(&file_system(name)).await.unwrap();
+    }
+    let tx = lab.next_tx();
+    lab.change(&tx).snapshot(&names(["tank/a@s", "tank/b@s"]), &[]).await.unwrap();
+    lab.next_tx();
+    lab
+}
+
+#[test]
+fn what_is_named_twice() {
+    run(30, |machine| async move {
+        let lab = lab(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        let hold = pairs([("tank/b@s", "tag")]);
+        change.hold(&hold, false).await.unwrap();
+        change.destroy_snapshots(&names(["tank/b@s"]), true).await.unwrap();
+        let before = change.marks();
+        let twice = change.release(&[hold.clone(), hold.clone()].concat()).await;
+        assert!(matches!(twice, Err(DslError::Missing { .. })), "{twice:?}");
+        let twice = change.bookmark(&pairs([("tank/a#m", "tank/a@s"), ("tank/a#m", "tank/a@s")])).await;
+        assert!(matches!(twice, Err(DslError::Exists { .. })), "{twice:?}");
+        assert_eq!(change.marks(), before, "nothing was changed");
+        change.release(&hold).await.unwrap();
+        change.destroy_snapshots(&names(["tank/a@s", "tank/a@s"]), false).await.unwrap();
+        assert!(change.find("tank/a@s").await.is_err() && change.find("tank/b@s").await.is_err());
+    });
+}
+
+#[test]
+fn snapshots_are_renamed_all_or_none() {
+    run(31, |machine| async move {
+        let mut lab = lab(&machine).await;
+        let tx = lab.next_tx();
+        lab.change(&tx).snapshot(&names(["tank/b@t"]), &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        let before = change.marks();
+        let taken = change.rename_snapshots(&pairs([("tank/a@s", "t"), ("tank/b@s", "t")])).await;
+        assert!(matches!(taken, Err(DslError::Exists { .. })), "{taken:?}");
+        let two = change.rename_snapshots(&pairs([("tank/b@s", "u"), ("tank/b@t", "v")])).await;
+        assert!(matches!(two, Err(DslError::Busy { .. })), "{two:?}");
+        assert_eq!(change.marks(), before, "nothing was changed");
+        change.rename_snapshots(&pairs([("tank/a@s", "u"), ("tank/b@s", "u")])).await.unwrap();
+        assert!(change.find("tank/a@u").await.is_ok() && change.find("tank/b@u").await.is_ok());
+        assert!(change.find("tank/a@s").await.is_err());
+    });
+}
+
+#[test]
+fn a_limit_counts_all_snapshots_of_one_moment() {
+    run(32, |machine| async move {
+        let mut lab = lab(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        let three = Setting::Set(crate::props::Value::Number(3));
+        change.set_property("tank", "snapshot_limit", &three).await.unwrap();
+        let both = names(["tank/a@t", "tank/b@t"]);
+        let refused = change.snapshot(&both, &[]).await;
+        assert!(matches!(refused, Err(DslError::Space { .. })), "{refused:?}");
+        change.snapshot(&both[..1], &[]).await.unwrap();
+        let root = change.root_dir().await.unwrap();
+        assert_eq!(change.dir_word(root, SNAPSHOT_COUNT).await.unwrap(), Some(3));
+        let tx = lab.next_tx();
+        assert!(lab.change(&tx).snapshot(&both[1..], &[]).await.is_err());
+    });
+}
+
+/// A reservation between a clone and its origin takes no more than it has: what is promoted must fit as well.
+#[test]
+fn what_is_promoted_needs_room() {
+    run(33, |machine| async move {
+        const BYTES: u64 = 64 << 20;
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        for name in ["tank/from", "tank/from/a", "tank/to"] {
+            change.create(&file_system(name)).await.unwrap();
+        }
+        let head = change.find_head("tank/from/a").await.unwrap();
+        let full = weir_format::DslDataset { referenced_bytes: BYTES, unique_bytes: BYTES, ..head.phys };
+        change.put_dataset(head.id, &full).await.unwrap();
+        change.book(head.at.id, space::Use::Head, space::Delta::new(BYTES, BYTES, BYTES)).await.unwrap();
+        let reserved = Setting::Set(crate::props::Value::Number(4 * BYTES));
+        change.set_property("tank/from", "reservation", &reserved).await.unwrap();
+        let tx = lab.next_tx();
+        lab.change(&tx).snapshot(&names(["tank/from/a@s"]), &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        change.clone_snapshot("tank/from/a@s", "tank/to/c", &[]).await.unwrap();
+        // The pool is full but for what is reserved below tank/from, which stays reserved there.
+        let root = change.root_dir().await.unwrap();
+        change.pool.capacity_bytes = change.dir(root).await.unwrap().used_bytes + BYTES / 2;
+        let refused = change.promote("tank/to/c").await;
+        assert!(matches!(refused, Err(DslError::Space { .. })), "{refused:?}");
+        change.pool.capacity_bytes += BYTES;
+        change.promote("tank/to/c").await.unwrap();
+    });
+}
+
+#[test]
+fn names_without_case() {
+    run(34, |machine| async move {
+        let mut lab = Lab::new(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        for (name, casesensitivity) in [("tank/i", 1), ("tank/m", 2)] {
+            let kind = Kind::FileSystem(FileSystemSpec { casesensitivity, ..FileSystemSpec::default() });
+            change.create(&NewDataset { kind, ..file_system(name) }).await.unwrap();
+        }
+        let tx = lab.next_tx();
+        lab.change(&tx).snapshot(&names(["tank/i@Snap", "tank/m@Snap"]), &[]).await.unwrap();
+        let tx = lab.next_tx();
+        let mut change = lab.change(&tx);
+        let flags = async |change: &mut DslSyncContext<'_>, name: &str| {
+            change.find(name).await.map(|found| found.phys.flags >> 16 & 1)
+        };
+        assert_eq!(flags(&mut change, "tank/i").await, Ok(1));
+        assert_eq!(flags(&mut change, "tank/i@sNAP").await, Ok(1), "a snapshot has its head's flags");
+        assert_eq!(flags(&mut change, "tank/m").await, Ok(0));
+        assert!(matches!(change.find("tank/m@snap").await, Err(DslError::Missing { .. })));
+        assert!(matches!(change.check_snapshots(&names(["tank/i@SNAP"])).await, Err(DslError::Exists { .. })));
+        change.bookmark(&pairs([("tank/i#Mark", "tank/i@snap")])).await.unwrap();
+        let again = change.bookmark(&pairs([("tank/i#MARK", "tank/i@snap")])).await;
+        assert!(matches!(again, Err(DslError::Exists { .. })), "{again:?}");
+        change.rename_snapshots(&pairs([("tank/i@SNAP", "Later")])).await.unwrap();
+        let dsl = lab.dsl().await;
+        assert!(dsl.find(&lab.rq, "tank/i@later").await.is_ok() && dsl.find(&lab.rq, "tank/i@Snap").await.is_err());
+        change.clone_snapshot("tank/i@LATER", "tank/c", &[]).await.unwrap();
+        assert_eq!(flags(&mut change, "tank/c").await, Ok(1));
+        change.destroy("tank/c").await.unwrap();
+        change.destroy_bookmarks(&names(["tank/i#mark"])).await.unwrap();
+        change.destroy_snapshots(&names(["tank/i@LATER"]), false).await.unwrap();
+        change.destroy("tank/i").await.unwrap();
+    });
+}
+
+/// Each of them alone would do.
+#[test]
+fn limits_that_do_not_fit_each_other() {
+    run(35, |machine| async move {
+        const MIB: u64 = 1 << 20;
+        let lab = lab(&machine).await;
+        let tx = lab.tx();
+        let mut change = lab.change(&tx);
+        let all = |limits: &[(&str, u64)]| -> Vec<_> {
+            limits.iter().map(|(name, n)| ((*name).to_owned(), Setting::Set(crate::props::Value::Number(*n)))).collect()
+        };
+        let (before, most) = (change.marks(), lab.pool.capacity_bytes / 3 * 2);
+        for limits in [
+            &[("quota", 4 * MIB), ("reservation", 8 * MIB)][..],
+            &[("refquota", 4 * MIB), ("refreservation", 8 * MIB)],
+            &[("quota", 4 * MIB), ("refreservation", 8 * MIB)],
+            &[("refreservation", most), ("reservation", most * 2)],
+        ] {
+            let refused = change.set_properties("tank/a", &all(limits)).await;
+            assert!(matches!(refused, Err(DslError::Space { .. })), "{limits:?}: {refused:?}");
+            assert_eq!(change.marks(), before, "{limits:?}: nothing was changed");
+        }
+        change.set_properties("tank/a", &all(&[("quota", 8 * MIB), ("reservation", 8 * MIB)])).await.unwrap();
+        // A reservation covers what the head reserves of it.
+        change.set_properties("tank/b", &all(&[("refreservation", most), ("reservation", most)])).await.unwrap();
+    });
+}

@@ -1,0 +1,594 @@
+//! Freeing in the background (OpenZFS `module/zfs/bptree.c`, `dsl_process_async_destroys` in `dsl_scan.c`): what destroyed
+//! snapshots left in the pool's list, what live lists of destroyed clones name ([`crate::livelist`]), and the trees of
+//! destroyed datasets. Each group frees a part.
+//!
+//! ```text
+//!   bptree object   entries: root pointer · only what was born after this txg · how far it is freed
+//!                   header (bonus): first and last entry, sizes still to be freed
+//! ```
+//!
+//! A tree is walked in post-order: a block is freed after all below it, so that what is not freed yet can still be found
+//! after a crash. When the group has freed enough, the place of the first block not freed is written into the entry;
+//! everything before it in the order of the walk is gone. The walk stops at blocks of level 0 alone, as OpenZFS's does,
+//! so that each can go on where the other stopped.
+//!
+//! *What cannot be read* ends the walk through its tree, not the group: the place of the first block below it that has not
+//! been seen goes into the entry, the next tree is freed, and each group tries again ([`Freed::stuck`]). Entries behind a tree
+//! that is stuck stay when they are done, as ones of which nothing is to be freed: the header knows no gaps.
+
+use super::space::Delta;
+use super::{DslError, DslSyncContext};
+use crate::bpobj::{self, Sums};
+use futures_util::future::BoxFuture;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use weir_cache::Cache;
+use weir_dmu::error::{ErrorLocation, ObjectError};
+use weir_dmu::live::NewObject;
+use weir_dmu::object::Object;
+use weir_dmu::object_set::{ObjectSet, Opening};
+use weir_dmu::zap;
+use weir_format::dsl::pool;
+use weir_format::{
+    BlockPointer, Cursor, Dnode, DslDataset, Encoder, Endian, ObjectId, ObjectType, Objset, ObjsetId, Txg,
+};
+use weir_machine::Request;
+
+/// An array of words that describes itself as metadata (`DMU_OTN_UINT64_METADATA`).
+const WORDS_METADATA: ObjectType = ObjectType(0xc3);
+/// Bytes of a block of the object.
+const BLOCK_BYTES: u32 = 128 << 10;
+/// Most trees that are believed to wait.
+const TREES_MAX: u64 = 1 << 20;
+/// Most entries that are believed ever to have been made.
+const ENTRIES_MAX: u64 = 1 << 40;
+/// Bytes of an entry.
+const ENTRY_BYTES: u64 = 168;
+/// The object set of bookmarks in destroyed trees (`ZB_DESTROYED_OBJSET`).
+const DESTROYED: u64 = u64::MAX;
+/// The feature that is active while there are trees.
+const FEATURE: &str = "async_destroy";
+
+/// Header of the object (`bptree_phys_t`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Header {
+    begin: u64,
+    end: u64,
+    sizes: [u64; 3],
+}
+
+impl Header {
+    fn decode(bonus: &[u8], endian: Endian) -> Result<Self, weir_format::DecodeError> {
+        let [begin, end, used, compressed, uncompressed] = Cursor::new(bonus, endian, "trees to be freed").words()?;
+        Ok(Header { begin, end, sizes: [used, compressed, uncompressed] })
+    }
+
+    fn of(mos: &ObjectSet, object: &Object) -> Result<Self, ObjectError> {
+        let place = mos.place(object.id, 0, 0);
+        let header = Self::decode(object.dnode.bonus(), object.dnode.endian);
+        let header = header.map_err(|e| ObjectError::decode(place, e))?;
+        match header.end.saturating_sub(header.begin) > TREES_MAX || header.end > ENTRIES_MAX {
+            true => Err(ObjectError::Corrupt { place, why: "more trees to be freed than a pool has datasets" }),
+            false => Ok(header),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new(Endian::Little);
+        e.words(&[self.begin, self.end]);
+        e.words(&self.sizes);
+        e.finish()
+    }
+
+    fn add(&mut self, delta: Delta) {
+        let deltas = [delta.used, delta.compressed, delta.uncompressed];
+        self.sizes.iter_mut().zip(deltas).for_each(|(size, by)| *size = size.saturating_add_signed(by));
+    }
+}
+
+/// The trees that wait to be freed, for those who only look.
+///
+/// # Errors
+/// What reading them meets.
+pub async fn waiting_trees(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<BptreeEntry>, ObjectError> {
+    let found = zap::lookup_word(rq, mos, super::DIRECTORY, pool::BPTREE_OBJ).await?;
+    let Some(id) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(Vec::new()) };
+    let object = mos.object(rq, id).await?;
+    let wrong = |why| ObjectError::Corrupt { place: mos.place(id, 0, 0), why };
+    let header = Header::of(mos, &object)?;
+    let mut trees = Vec::new();
+    for number in header.begin..header.end {
+        let first = number.saturating_mul(ENTRY_BYTES / 8);
+        let words = mos.read_words(rq, &object, first, ENTRY_BYTES / 8).await?;
+        trees.push(BptreeEntry::of_words(&words).ok_or(wrong("an entry that is no tree"))?);
+    }
+    Ok(trees)
+}
+
+/// A place in a walk: object, level, block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ResumeBookmark {
+    object: u64,
+    level: u64,
+    block: u64,
+}
+
+/// One tree (`bptree_entry_phys_t`): a destroyed dataset, or what is left of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BptreeEntry {
+    root: BlockPointer,
+    after: Txg,
+    mark: Option<ResumeBookmark>,
+}
+
+impl BptreeEntry {
+    /// Up to `most` (and a few more) of the blocks that are to be freed, in the order of freeing, and the rest of the tree.
+    ///
+    /// # Errors
+    /// What reading the tree meets; then nothing is given.
+    pub async fn look(
+        self,
+        rq: &Request,
+        cache: &Arc<Cache>,
+        most: u64,
+    ) -> Result<(Vec<BlockPointer>, Option<BptreeEntry>), ObjectError> {
+        if self.is_done() {
+            return Ok((Vec::new(), None));
+        }
+        let freer = AsyncDestroyer::open(rq, cache, &self, most).await?.run(rq, &self.root).await;
+        match freer.stuck {
+            Some(error) => Err(error),
+            None => Ok((freer.freed, freer.paused.map(|mark| BptreeEntry { mark: Some(mark), ..self }))),
+        }
+    }
+
+    /// Nothing of it is to be freed (any more).
+    fn is_done(&self) -> bool {
+        self.root.is_hole() || self.root.birth() <= self.after
+    }
+
+    pub(crate) fn of_words(words: &[u64]) -> Option<Self> {
+        let root = BlockPointer::from_words(words.get(..16)?.try_into().ok()?);
+        let [after, objset, object, level, block]: [u64; 5] = words.get(16..21)?.try_into().ok()?;
+        let none = [objset, object, level, block] == [0; 4];
+        let mark = (!none).then_some(ResumeBookmark { object, level, block });
+        Some(BptreeEntry { root, after: Txg(after), mark })
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut e = Encoder::new(Endian::Little);
+        e.words(self.root.words());
+        e.u64(self.after.0);
+        match self.mark {
+            Some(mark) => e.words(&[DESTROYED, mark.object, mark.level, mark.block]),
+            None => e.words(&[0; 4]),
+        }
+        e.finish()
+    }
+}
+
+/// What a group freed in the background.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Blocks.
+    pub blocks: u64,
+    /// Whether there is more to be freed.
+    pub more: bool,
+    /// What could not be read of a tree: the rest of it waits until it can.
+    pub stuck: Option<ObjectError>,
+}
+
+/// What of a tree was freed.
+#[derive(Default)]
+struct PendingFree {
+    blocks: u64,
+    /// What is left of the tree, if anything.
+    rest: Option<BptreeEntry>,
+    stuck: Option<ObjectError>,
+}
+
+/// A walk that frees.
+struct AsyncDestroyer {
+    set: Arc<ObjectSet>,
+    after: Txg,
+    /// Everything before this place is gone.
+    resume: Option<ResumeBookmark>,
+    /// Blocks that may still be freed in this group.
+    left: u64,
+    /// Where it stopped: the first place that is not gone.
+    paused: Option<ResumeBookmark>,
+    /// What could not be read there.
+    stuck: Option<ObjectError>,
+    freed: Vec<BlockPointer>,
+    /// Blocks of pointers that were gone into, by their addresses. One is met once in a sound tree; in a
+    /// forged one, levels of blocks full of the same pointer would make the walk as long as the product of their widths.
+    entered: BTreeSet<(u32, u64)>,
+}
+
+impl DslSyncContext<'_> {
+    async fn trees_header(&self, id: ObjectId) -> Result<Header, DslError> {
+        let object = self.mos.object(self.rq, id).await?;
+        Ok(Header::of(&self.mos, &object)?)
+    }
+
+    async fn put_trees_header(&self, id: ObjectId, header: &Header) -> Result<(), DslError> {
+        Ok(self.mos.set_bonus(self.rq, self.tx, id, WORDS_METADATA, &header.encode()).await?)
+    }
+
+    /// Checks that a dataset can be freed. Pools that do not know trees have it freed at once, so all of it must be found;
+    /// in others what cannot be read waits.
+    ///
+    /// # Errors
+    /// What reading it meets.
+    pub(super) async fn check_freeing(&mut self, phys: &DslDataset) -> Result<(), DslError> {
+        if !self.is_enabled(FEATURE).await? {
+            let tree = BptreeEntry { root: phys.pointer, after: phys.prev_snapshot_txg, mark: None };
+            tree.look(self.rq, self.mos.cache(), u64::MAX).await?;
+        }
+        Ok(())
+    }
+
+    /// A tree of which all that was born after `after` is to be freed; its space is booked on `$FREE` until it is.
+    pub(super) async fn add_tree(&mut self, root: &BlockPointer, after: Txg, size: Delta) -> Result<(), DslError> {
+        let tree = BptreeEntry { root: *root, after, mark: None };
+        if !self.is_enabled(FEATURE).await? {
+            // Pools that do not know trees have it freed at once.
+            let mut header = Header::default();
+            let part = self.free_some(&mut header, tree, u64::MAX, false).await?;
+            return part.stuck.map_or(Ok(()), |error| Err(error.into()));
+        }
+        let id = match self.word(super::DIRECTORY, pool::BPTREE_OBJ).await? {
+            Some(id) => ObjectId(id),
+            None => {
+                let new = NewObject::new(WORDS_METADATA, BLOCK_BYTES).bonus(WORDS_METADATA, Header::default().encode());
+                let id = self.mos.create(self.rq, self.tx, &new).await?;
+                self.insert_word(super::DIRECTORY, pool::BPTREE_OBJ, id.0).await?;
+                self.count_feature(FEATURE, 1).await?;
+                id
+            }
+        };
+        let mut header = self.trees_header(id).await?;
+        self.mos.write(self.rq, self.tx, id, header.end * ENTRY_BYTES, &tree.bytes()).await?;
+        header.end += 1;
+        header.add(size);
+        self.put_trees_header(id, &header).await?;
+        self.book_free(size).await
+    }
+
+    /// Frees up to `most` blocks of what waits to be freed. To be called once in each group; blocks come with
+    /// [`DslSyncContext::take_frees`].
+    pub async fn free_in_background(&mut self, most: u64) -> Result<Freed, DslError> {
+        let mut freed = Freed::default();
+        if let Some(list) = self.pool_object(pool::FREE_BPOBJ).await? {
+            self.free_listed(list, most, &mut freed).await?;
+            while freed.blocks < most && self.list_deleted_clone(list).await? {
+                self.free_listed(list, most, &mut freed).await?;
+            }
+        }
+        if freed.blocks < most
+            && let Some(id) = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.map(ObjectId)
+        {
+            self.free_trees(id, most, &mut freed).await?;
+        }
+        let trees = self.word(super::DIRECTORY, pool::BPTREE_OBJ).await?.is_some();
+        let listed = match self.pool_object(pool::FREE_BPOBJ).await? {
+            Some(list) => !bpobj::is_empty(self.rq, &self.mos, list).await?,
+            None => false,
+        };
+        let clones = self.word(super::DIRECTORY, pool::DELETED_CLONES).await?.is_some();
+        freed.more = trees || listed || clones;
+        Ok(freed)
+    }
+
+    /// Frees what is listed, and leaves trees alone: for tests whose trees are on no disk.
+    #[cfg(test)]
+    pub(super) async fn free_listed_for_test(&mut self) {
+        let list = self.pool_object(pool::FREE_BPOBJ).await.unwrap().unwrap();
+        self.free_listed(list, u64::MAX, &mut Freed::default()).await.unwrap();
+    }
+
+    async fn free_listed(&mut self, list: ObjectId, most: u64, freed: &mut Freed) -> Result<(), DslError> {
+        let sizes = self.pool.sizes.clone();
+        while freed.blocks < most {
+            let left = most - freed.blocks;
+            let pointers = bpobj::take(self.rq, &self.mos, self.tx, list, left, &*sizes).await?;
+            if pointers.is_empty() {
+                break;
+            }
+            let mut sum = Delta::default();
+            for pointer in pointers {
+                sum += Sums::of(&pointer, &*sizes).into();
+                freed.blocks += 1;
+                self.free(pointer);
+            }
+            self.book_free(-sum).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees what waits in trees, up to `most` blocks in all, and the object once there are no more.
+    async fn free_trees(&mut self, id: ObjectId, most: u64, freed: &mut Freed) -> Result<(), DslError> {
+        let mut header = self.trees_header(id).await?;
+        let mut number = header.begin;
+        while number < header.end && freed.blocks < most {
+            let object = self.mos.object(self.rq, id).await?;
+            let at = number * ENTRY_BYTES;
+            let words = self.mos.read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
+            let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "an entry that is no tree" };
+            let tree = BptreeEntry::of_words(&words).ok_or(wrong)?;
+            let part = self.free_some(&mut header, tree.clone(), most - freed.blocks, true).await?;
+            freed.blocks += part.blocks;
+            let pauses = part.rest.is_some() && part.stuck.is_none();
+            freed.stuck = freed.stuck.take().or(part.stuck);
+            match part.rest {
+                Some(rest) if rest == tree => {}
+                Some(rest) => self.mos.write(self.rq, self.tx, id, at, &rest.bytes()).await?,
+                // Behind one that is stuck.
+                None if number > header.begin && tree.is_done() => {}
+                None if number > header.begin => {
+                    let done = BptreeEntry { after: Txg(u64::MAX), mark: None, ..tree };
+                    self.mos.write(self.rq, self.tx, id, at, &done.bytes()).await?;
+                }
+                None => {
+                    header.begin += 1;
+                    self.mos.punch(self.rq, self.tx, id, at, ENTRY_BYTES).await?;
+                }
+            }
+            if part.blocks > 0 || header.begin > number {
+                self.put_trees_header(id, &header).await?;
+            }
+            if pauses {
+                break;
+            }
+            number += 1;
+        }
+        if header.begin >= header.end {
+            // An object may not be left over: its sizes are all booked off.
+            self.zap_remove(super::DIRECTORY, pool::BPTREE_OBJ).await?;
+            self.remove(id).await?;
+            self.count_feature(FEATURE, -1).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees up to `most` blocks of a tree.
+    async fn free_some(
+        &mut self,
+        header: &mut Header,
+        tree: BptreeEntry,
+        most: u64,
+        booked: bool,
+    ) -> Result<PendingFree, DslError> {
+        if tree.is_done() {
+            return Ok(PendingFree::default());
+        }
+        let freer = match AsyncDestroyer::open(self.rq, self.mos.cache(), &tree, most).await {
+            Ok(freer) => freer.run(self.rq, &tree.root).await,
+            Err(error) => return Ok(PendingFree { rest: Some(tree), stuck: Some(error), ..PendingFree::default() }),
+        };
+        let (mut sum, sizes) = (Delta::default(), self.pool.sizes.clone());
+        for pointer in &freer.freed {
+            sum += Sums::of(pointer, &*sizes).into();
+        }
+        let blocks = freer.freed.len() as u64;
+        for pointer in freer.freed {
+            self.free(pointer);
+        }
+        if blocks > 0 {
+            header.add(-sum);
+            if booked {
+                self.book_free(-sum).await?;
+            }
+        }
+        let rest = freer.paused.map(|mark| BptreeEntry { mark: Some(mark), ..tree });
+        Ok(PendingFree { blocks, rest, stuck: freer.stuck })
+    }
+}
+
+impl AsyncDestroyer {
+    async fn open(rq: &Request, cache: &Arc<Cache>, tree: &BptreeEntry, most: u64) -> Result<Self, ObjectError> {
+        let opening = Opening { id: ObjsetId(DESTROYED), ..Opening::default() };
+        let set = ObjectSet::open(rq, cache.clone(), tree.root, opening).await?;
+        let (freed, entered) = Default::default();
+        Ok(AsyncDestroyer {
+            set,
+            after: tree.after,
+            resume: tree.mark,
+            left: most,
+            paused: None,
+            stuck: None,
+            freed,
+            entered,
+        })
+    }
+
+    /// Walks the whole set: its objects, the accounting, then its header.
+    async fn run(mut self, rq: &Request, root: &BlockPointer) -> Self {
+        let header = self.set.root().header.clone();
+        let dnodes = [
+            (0, header.meta_dnode),
+            (Objset::PROJECTUSED_OBJECT, header.project_used),
+            (Objset::GROUPUSED_OBJECT, header.group_used),
+            (Objset::USERUSED_OBJECT, header.user_used),
+        ];
+        for (number, dnode) in dnodes {
+            if let Some(dnode) = dnode {
+                self.dnode(rq, number, dnode).await;
+            }
+        }
+        if self.paused.is_none() {
+            self.freed.push(*root);
+        }
+        self
+    }
+
+    /// The walk ends here: what is to be read next cannot be.
+    fn get_stuck(&mut self, at: ResumeBookmark, error: ObjectError) {
+        // The place where it went on is below, if it was not found yet.
+        self.paused = Some(self.resume.unwrap_or(at));
+        self.stuck = Some(error);
+    }
+
+    /// The first place at or below a block; below the meta dnode it is one of an object.
+    fn first_below(object: &Object, level: u8, block: u64) -> ResumeBookmark {
+        let number = object.id.0;
+        let block = block.checked_shl(object.fan_out_shift().saturating_mul(level.into())).unwrap_or(0);
+        match number {
+            0 => ResumeBookmark { object: block.saturating_mul(slots_of(object)).max(1), level: 0, block: 0 },
+            object => ResumeBookmark { object, level: 0, block },
+        }
+    }
+
+    /// How a block and what is below it lie to the place where the walk goes on: all before it, around it, all behind it.
+    fn lies(object: &Object, level: u8, block: u64, mark: &ResumeBookmark) -> Ordering {
+        let number = object.id.0;
+        let (mark_level, mark_block) = match (number, mark.object) {
+            (own, of) if own == of => (mark.level, mark.block),
+            // Below the meta dnode: the block of dnodes that the object stands in.
+            (0, of) if of < Objset::PROJECTUSED_OBJECT => (0, of / slots_of(object)),
+            (own, of) => return own.cmp(&of),
+        };
+        if block == ErrorLocation::SPILL || mark_block == ErrorLocation::SPILL {
+            return block.cmp(&mark_block);
+        }
+        let level = u64::from(level);
+        let levels = u32::try_from(level.abs_diff(mark_level)).unwrap_or(u32::MAX);
+        let up = |block: u64| block.checked_shr(object.fan_out_shift().saturating_mul(levels)).unwrap_or(0);
+        if level >= mark_level {
+            return block.cmp(&up(mark_block));
+        }
+        // All below the place is gone.
+        up(block).cmp(&mark_block).then(Ordering::Less)
+    }
+
+    fn dnode<'a>(&'a mut self, rq: &'a Request, number: u64, dnode: Dnode) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let top = dnode.levels.saturating_sub(1);
+            let (pointers, spill) = (dnode.block_pointers.clone(), dnode.spill);
+            let object = Arc::new(Object::new(ObjectId(number), dnode));
+            for (block, pointer) in (0u64..).zip(pointers) {
+                self.block(rq, &object, top, block, pointer).await;
+            }
+            if let Some(pointer) = spill {
+                self.block(rq, &object, 0, ErrorLocation::SPILL, pointer).await;
+            }
+        })
+    }
+
+    /// Frees what is below a block, then the block.
+    fn block<'a>(
+        &'a mut self,
+        rq: &'a Request,
+        object: &'a Arc<Object>,
+        level: u8,
+        block: u64,
+        pointer: BlockPointer,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let shared = pointer.is_hole() || pointer.is_redacted() || pointer.birth() <= self.after;
+            if self.paused.is_some() || shared {
+                return;
+            }
+            match self.resume.as_ref().map(|mark| Self::lies(object, level, block, mark)) {
+                Some(Ordering::Less) => return,
+                // There was nothing at the place itself.
+                Some(Ordering::Greater) => self.resume = None,
+                Some(Ordering::Equal) | None => {}
+            }
+            let mark = ResumeBookmark { object: object.id.0, level: level.into(), block };
+            if self.resume == Some(mark) {
+                // All below it is gone.
+                self.resume = None;
+            } else if (level > 0 || object.id.0 == 0) && !self.enter(&pointer) {
+                let place = self.set.place(object.id, level, block);
+                let error = ObjectError::Corrupt { place, why: "a block of pointers that stands in the tree twice" };
+                self.get_stuck(Self::first_below(object, level, block), error);
+            } else if level > 0 {
+                self.below(rq, object, level, block, &pointer).await;
+            } else if object.id.0 == 0 {
+                self.dnodes(rq, object, block, &pointer).await;
+            }
+            if self.paused.is_some() {
+                return;
+            }
+            if level == 0 && self.left == 0 {
+                self.paused = Some(mark);
+                return;
+            }
+            self.left = self.left.saturating_sub(1);
+            self.freed.push(pointer);
+        })
+    }
+
+    /// Notes a block of pointers or dnodes; false if it was met before.
+    fn enter(&mut self, pointer: &BlockPointer) -> bool {
+        let entered = &mut self.entered;
+        // Every copy: one that is not there could hide one that is. None of them stands in its pointer.
+        let known = pointer.dvas().filter(|dva| !entered.insert((dva.vdev, dva.offset_bytes))).count();
+        !pointer.is_embedded() && known == 0
+    }
+
+    async fn below(&mut self, rq: &Request, object: &Arc<Object>, level: u8, block: u64, pointer: &BlockPointer) {
+        let shift = object.fan_out_shift();
+        let data_block = block.checked_shl(shift.saturating_mul(level.into())).unwrap_or(0);
+        let bytes = match self.set.read_indirect(rq, object, pointer, level, data_block).await {
+            Ok(bytes) => bytes,
+            Err(error) => return self.get_stuck(Self::first_below(object, level, block), error),
+        };
+        let mut cursor = Cursor::new(&bytes, pointer.endian(), "indirect block");
+        let first = block.checked_shl(shift).unwrap_or(0);
+        for index in 0..bytes.len() / BlockPointer::SIZE {
+            let number = first + index as u64;
+            match BlockPointer::decode(&mut cursor) {
+                Ok(child) => self.block(rq, object, level - 1, number, child).await,
+                Err(error) => {
+                    let error = ObjectError::decode(self.set.place(object.id, level, block), error);
+                    return self.get_stuck(Self::first_below(object, level - 1, number), error);
+                }
+            }
+            if self.paused.is_some() {
+                return;
+            }
+        }
+    }
+
+    async fn dnodes(&mut self, rq: &Request, meta: &Arc<Object>, block: u64, pointer: &BlockPointer) {
+        let bytes = match self.set.read_pointer(rq, meta, block, pointer).await {
+            Ok(bytes) => bytes,
+            Err(error) => return self.get_stuck(Self::first_below(meta, 0, block), error),
+        };
+        let slots = bytes.len() / Dnode::SLOT;
+        let mut slot = 0;
+        while slot < slots && self.paused.is_none() {
+            let number = block * slots as u64 + slot as u64;
+            match Dnode::decode(bytes.get(slot * Dnode::SLOT..).unwrap_or_default(), pointer.endian()) {
+                Ok(Some(dnode)) => {
+                    slot += dnode.slots();
+                    self.object(rq, number, dnode).await;
+                }
+                Ok(None) => slot += 1,
+                Err(error) => {
+                    let error = ObjectError::decode(self.set.place(meta.id, 0, block), error);
+                    return self.get_stuck(ResumeBookmark { object: number.max(1), level: 0, block: 0 }, error);
+                }
+            }
+        }
+    }
+
+    /// Frees an object's blocks, unless it lies before the resumed place: then it is gone.
+    async fn object(&mut self, rq: &Request, number: u64, dnode: Dnode) {
+        if number == 0 || self.resume.is_some_and(|mark| number < mark.object) {
+            return;
+        }
+        self.resume = self.resume.filter(|mark| mark.object == number);
+        self.dnode(rq, number, dnode).await;
+        // Whether or not the place was found in it: what comes now is ahead.
+        self.resume = None;
+    }
+}
+
+/// Slots for dnodes in a block of the meta dnode.
+fn slots_of(meta: &Object) -> u64 {
+    (meta.block_bytes() / Dnode::SLOT as u64).max(1)
+}

@@ -1,0 +1,113 @@
+//! Freed space that metaslabs are not told of.
+//!
+//! ```text
+//!   born before the checkpoint     stays taken, and stands in the vdev's map of what the checkpoint alone needs
+//!   on a removed vdev              its places on other vdevs are freed; of the removed vdev itself it is obsolete
+//! ```
+//!
+//! Both are space maps of a whole top-level vdev, named in its ZAP and made when they are first needed. OpenZFS frees what
+//! the first lists when the checkpoint is discarded, and shortens the removed vdev's mapping by the second.
+//!
+//! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_free_impl`, `metaslab_sync`), `spa_checkpoint.c` (theory),
+//! `vdev_indirect.c` (`vdev_indirect_sync_obsolete`).
+
+use crate::space::create_map;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use weir_dmu::space_map::{self, BLOCK_BYTES_WITH_LOG, Style};
+use weir_dmu::zap;
+use weir_dsl::sync_tasks::DslSyncContext;
+use weir_format::ObjectId;
+use weir_format::space_map::{SpaceKind, SpaceSegment};
+use weir_pool::capacity::deflate;
+use weir_pool::config::VdevConfig;
+use weir_pool::error::PoolError;
+
+/// Names in a top-level vdev's ZAP.
+const KEPT: &str = "com.delphix:pool_checkpoint_sm";
+const OBSOLETE: &str = "com.delphix:indirect_obsolete_sm";
+/// The feature that tells what of removed vdevs is obsolete.
+const COUNTS: &str = "obsolete_counts";
+
+/// Where such space is written down.
+#[derive(Clone, Debug, Default)]
+pub struct CheckpointAndObsoleteMaps {
+    tops: BTreeMap<u32, VdevConfig>,
+    /// What only the checkpoint needs, in bytes, parity left out.
+    pub kept_bytes: u64,
+}
+
+impl CheckpointAndObsoleteMaps {
+    /// Those of a pool whose checkpoint alone needs so much.
+    pub fn new(tops: &[VdevConfig], kept_bytes: u64) -> Self {
+        let tops = tops.iter().map(|top| (top.id as u32, VdevConfig { children: Vec::new(), ..top.clone() })).collect();
+        CheckpointAndObsoleteMaps { tops, kept_bytes }
+    }
+
+    /// Appends what was freed; false if that is nothing.
+    pub async fn append(
+        &mut self,
+        change: &mut DslSyncContext<'_>,
+        freed: weir_blocks::NonMetaslabFrees,
+    ) -> Result<bool, PoolError> {
+        let weir_blocks::NonMetaslabFrees { kept, removed } = freed;
+        let any = !kept.is_empty() || !removed.is_empty();
+        for (vdev, ranges) in by_vdev(kept) {
+            let Some(top) = self.tops.get(&vdev) else { continue };
+            let bytes = ranges.iter().map(|r| r.end - r.start).fold(0, u64::saturating_add);
+            self.kept_bytes = self.kept_bytes.saturating_add(deflate(top, bytes));
+            write(change, top, KEPT, SpaceKind::Free, top.ashift.min(16) as u32, &ranges).await?;
+        }
+        if removed.is_empty() || !change.is_enabled(COUNTS).await? {
+            return Ok(any);
+        }
+        for (vdev, ranges) in by_vdev(removed) {
+            let Some(top) = self.tops.get(&vdev) else { continue };
+            if write(change, top, OBSOLETE, SpaceKind::Alloc, 0, &ranges).await? {
+                change.count_feature(COUNTS, 1).await?;
+            }
+        }
+        Ok(any)
+    }
+}
+
+fn by_vdev(ranges: Vec<(u32, Range<u64>)>) -> BTreeMap<u32, Vec<Range<u64>>> {
+    let mut out: BTreeMap<u32, Vec<Range<u64>>> = BTreeMap::new();
+    for (vdev, range) in ranges {
+        out.entry(vdev).or_default().push(range);
+    }
+    out
+}
+
+/// Appends to the map of that name of a vdev. True if it was made for this.
+async fn write(
+    change: &mut DslSyncContext<'_>,
+    top: &VdevConfig,
+    name: &str,
+    kind: SpaceKind,
+    shift: u32,
+    ranges: &[Range<u64>],
+) -> Result<bool, PoolError> {
+    let zap = ObjectId(top.top_zap);
+    if zap.0 == 0 {
+        return Err(PoolError::Refused { what: format!("{}: it has no ZAP to name a space map in", top.name()) });
+    }
+    let two_words = change.is_active("spacemap_v2").await?;
+    let known = zap::lookup_word(change.rq, &change.mos, zap, name).await?.map(ObjectId);
+    let map = match known {
+        Some(map) => map,
+        None => {
+            let map = create_map(change, BLOCK_BYTES_WITH_LOG).await?;
+            zap::put_word(change.rq, &change.mos, change.tx, zap, name, map.0).await?;
+            map
+        }
+    };
+    let one = |r: &Range<u64>| {
+        let (offset_bytes, length_bytes) = (r.start, r.end - r.start);
+        SpaceSegment { kind, vdev: None, offset_bytes, length_bytes, words: 1 }
+    };
+    let segments: Vec<SpaceSegment> = ranges.iter().map(one).collect();
+    let style = Style { shift, two_words, pass: 1 };
+    space_map::append(change.rq, &change.mos, change.tx, map, style, &segments, None).await?;
+    Ok(known.is_none())
+}

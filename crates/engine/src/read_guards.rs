@@ -1,0 +1,124 @@
+//! How a pool that is written looks to those who only look: its names and properties, and all of it as a closed pool shows
+//! itself.
+//!
+//! Both are of one moment, between two transaction groups: while somebody looks, the syncer does not change the MOS. So
+//! a look is short, and nothing that waits for a group is asked for while it lasts.
+
+use super::Engine;
+use futures_util::lock::OwnedMutexGuard;
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
+use weir_dsl::Dsl;
+use weir_format::dsl::pool as names;
+use weir_machine::Request;
+use weir_pool::assemble::assemble;
+use weir_pool::config::PoolConfig;
+use weir_pool::error::PoolError;
+use weir_pool::features::Features;
+use weir_pool::mos::Mos;
+use weir_pool::open::{OpenOptions, Pool, classes, load_keys};
+use weir_pool::scan::scan;
+use weir_pool::{capacity, space, status};
+
+/// The datasets of a pool. While this is held of a pool that is open for changes, no group syncs.
+pub struct DslReadGuard {
+    dsl: Arc<Dsl>,
+    _steady: Option<OwnedMutexGuard<()>>,
+}
+
+impl DslReadGuard {
+    /// Those of a pool that does not change.
+    pub fn fixed(dsl: Arc<Dsl>) -> Self {
+        DslReadGuard { dsl, _steady: None }
+    }
+}
+
+impl Deref for DslReadGuard {
+    type Target = Dsl;
+
+    fn deref(&self) -> &Dsl {
+        &self.dsl
+    }
+}
+
+/// A pool that is open for changes, as of its last group. While this is held, no group syncs.
+pub struct PoolSnapshotGuard {
+    pool: Pool,
+    _steady: OwnedMutexGuard<()>,
+}
+
+impl Deref for PoolSnapshotGuard {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Engine {
+    /// The datasets, as of the last group.
+    ///
+    /// # Errors
+    /// What reading the MOS meets.
+    pub async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
+        let mos_sync_lock = self.mos_sync_lock.clone().lock_owned().await;
+        Ok(DslReadGuard { dsl: self.dsl_now(rq).await?, _steady: Some(mos_sync_lock) })
+    }
+
+    /// The pool as of its last group, through the engine's own cache and devices; `options` say where its devices are, for
+    /// which of them are there is looked up anew.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchPool`] if its devices are not found there; what reading the MOS meets.
+    pub async fn view(&self, options: &OpenOptions) -> Result<PoolSnapshotGuard, PoolError> {
+        let mut assembly = assemble(scan(&self.machine, &options.search).await?);
+        let guid = self.shown().config.guid;
+        let (wanted, searched, found) = (self.name(), options.search.clone(), Vec::new());
+        let found = assembly.pools.remove(&guid).ok_or(PoolError::NoSuchPool { wanted, searched, found })?;
+        let mos_sync_lock = self.mos_sync_lock.clone().lock_owned().await;
+        let rq = &Request::internal("view");
+        let mos = Mos { set: self.mos.clone() };
+        let no_config = || PoolError::Config { pool: self.name(), what: "its MOS has no configuration".into() };
+        let config = mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
+        let what = || format!("pool '{}': configuration in the MOS", self.name());
+        let config = PoolConfig::parse(mos.list(rq, config).await?);
+        let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
+        let mut tree = config.vdev_tree()?;
+        classes(rq, &mos, &mut tree).await;
+        let vdevs = self.cache.blocks().tree();
+        let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
+        // A device that came back is used from the next import on.
+        let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
+        let (state, states) = status::states(&tree, &present, &vdevs.dtls());
+        let dsl = self.dsl_now(rq).await?;
+        let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
+        loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.keys.of(Some(dir))?))));
+        let space = space::load(rq, &mos, &tree).await?;
+        let capacity = capacity::compute_space(rq, &mos, &tree, &space).await?;
+        let uberblock = self.shown().uberblock;
+        let pool = Pool {
+            machine: self.machine.clone(),
+            config,
+            label: found.config,
+            tree,
+            state,
+            states,
+            newest_txg: uberblock.txg,
+            uberblock,
+            blocks: self.cache.blocks().clone(),
+            cache: self.cache.clone(),
+            features: Features::read(rq, &mos).await?,
+            mos,
+            devices: found.devices,
+            aux: assembly.aux,
+            warnings: Vec::new(),
+            dsl,
+            loaded,
+            wrapping,
+            space,
+            capacity,
+        };
+        Ok(PoolSnapshotGuard { pool, _steady: mos_sync_lock })
+    }
+}

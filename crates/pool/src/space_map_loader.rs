@@ -1,0 +1,265 @@
+//! What the space maps say is allocated, vdev by vdev.
+//!
+//! ```text
+//!   metaslab array ─▶ space map of each metaslab            allocations and frees up to the metaslab's last flush
+//!   log space maps (one a txg, all metaslabs together) ─▶   those after it, applied in the order of their txg
+//!   checkpoint space map ─▶ freed since the checkpoint, kept for it: no block of the current state uses it
+//! ```
+//!
+//! Source: OpenZFS `module/zfs/space_map.c`, `spa_log_spacemap.c` (`spa_ld_log_sm_cb`), `cmd/zdb/zdb.c` (`zdb_leak_init`).
+
+use crate::config::{VdevConfig, VdevKind};
+use crate::mos::Mos;
+use crate::ranges::Ranges;
+use crate::space_log::{LOG_SHIFT, Log, SpaceLog, UNFLUSHED, Unflushed};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_dmu::{ErrorLocation, Object, ObjectError, zap};
+use weir_format::dsl::pool as names;
+use weir_format::space_map::{SpaceEntries, SpaceEntry, SpaceKind, SpaceMapHeader, SpaceSegment};
+use weir_format::{DecodeError, ObjectId, Txg};
+use weir_machine::Request;
+
+/// More metaslabs than any vdev has (OpenZFS makes about 200, at most 2^17).
+const MAX_METASLABS: u64 = 1 << 20;
+/// Name in a top-level vdev's ZAP.
+const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
+
+/// The allocated space of a pool.
+#[derive(Debug, Default)]
+pub struct Allocated {
+    /// Allocated ranges of each top-level vdev, those kept for a checkpoint left out.
+    pub vdevs: BTreeMap<u32, Ranges>,
+    /// Bytes that the space maps and their logs say are allocated in each vdev.
+    pub bytes: BTreeMap<u32, u64>,
+    /// Bytes kept for a checkpoint.
+    pub checkpoint_bytes: u64,
+    /// The logs of space maps, and what the metaslabs' own maps do not say yet.
+    pub log: SpaceLog,
+    /// What is kept for it in each vdev that has any.
+    pub kept: BTreeMap<u32, Ranges>,
+    /// Space maps that contradict themselves or cannot be read.
+    pub faults: Vec<MapFault>,
+}
+
+/// What is wrong with a space map.
+#[derive(Debug, thiserror::Error)]
+pub enum MapFault {
+    /// It cannot be read.
+    #[error("vdev {vdev}: space map {object}: {error}")]
+    Unreadable {
+        /// Top-level vdev.
+        vdev: u32,
+        /// The map's object.
+        object: ObjectId,
+        /// Why.
+        error: ObjectError,
+    },
+    /// It allocates what is allocated, or frees what is free.
+    #[error("vdev {vdev}: space map {object} {what} {bytes} bytes at {offset:#x} that were so already")]
+    Twice {
+        /// Top-level vdev.
+        vdev: u32,
+        /// The map's object.
+        object: ObjectId,
+        /// `allocates` or `frees`.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+        /// How many bytes of it.
+        bytes: u64,
+    },
+}
+
+impl MapFault {
+    fn unreadable(vdev: u32, object: ObjectId) -> impl Fn(ObjectError) -> MapFault {
+        move |error| MapFault::Unreadable { vdev, object, error }
+    }
+}
+
+/// Reads the space maps of all top-level vdevs. A map that cannot be read is a fault; the others count.
+pub async fn allocated(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Allocated, ObjectError> {
+    let mut out = Allocated::default();
+    let mut shifts = BTreeMap::new();
+    for top in tops.iter().filter(|t| has_space(t)) {
+        let vdev = top.id as u32;
+        let ranges = metaslabs(rq, mos, top, &mut out.faults).await?;
+        out.vdevs.insert(vdev, ranges);
+        shifts.insert(vdev, top.metaslab_shift as u32);
+        unflushed_txgs(rq, mos, top, &mut out.log).await?;
+    }
+    logs(rq, mos, &shifts, &mut out).await?;
+    for (vdev, ranges) in &out.vdevs {
+        out.bytes.insert(*vdev, ranges.bytes());
+    }
+    for top in tops.iter().filter(|t| has_space(t)) {
+        checkpoint(rq, mos, top, &mut out).await?;
+    }
+    Ok(out)
+}
+
+fn has_space(top: &VdevConfig) -> bool {
+    !matches!(top.kind, VdevKind::Indirect | VdevKind::Hole | VdevKind::Missing) && top.metaslab_array != 0
+}
+
+async fn metaslabs(
+    rq: &Request,
+    mos: &Mos,
+    top: &VdevConfig,
+    faults: &mut Vec<MapFault>,
+) -> Result<Ranges, ObjectError> {
+    let vdev = top.id as u32;
+    let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0).min(MAX_METASLABS);
+    let maps = mos.words(rq, ObjectId(top.metaslab_array), count).await?;
+    let mut ranges = Ranges::default();
+    for (index, map) in maps.into_iter().enumerate().filter(|(_, map)| *map != 0) {
+        let object = ObjectId(map);
+        let start = first_byte(top, (index as u64) << (top.metaslab_shift as u32 & 63));
+        let mut apply = |segment: SpaceSegment| {
+            let offset = start.saturating_add(segment.offset_bytes);
+            faults.extend(change(&mut ranges, vdev, object, segment.kind, offset, segment.length_bytes));
+        };
+        if let Err(error) = each_segment(rq, mos, object, top.ashift as u32, &mut apply).await {
+            faults.push(MapFault::unreadable(vdev, object)(error));
+        }
+    }
+    Ok(ranges)
+}
+
+/// Where a metaslab begins: on dRAID at a whole group, so that no block straddles two metaslabs
+/// (`vdev_draid_metaslab_init`).
+pub fn first_byte(top: &VdevConfig, start: u64) -> u64 {
+    match top.kind {
+        VdevKind::Draid { parity, data, .. } => {
+            let group = (u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16);
+            start.checked_next_multiple_of(group.max(1)).unwrap_or(start)
+        }
+        _ => start,
+    }
+}
+
+/// Bytes of the metaslab that would cover `bytes` from `start` on: on dRAID whole groups alone.
+pub fn bytes_of(top: &VdevConfig, start: u64, bytes: u64) -> u64 {
+    match top.kind {
+        VdevKind::Draid { parity, data, .. } => {
+            let group = ((u64::from(parity) + u64::from(data)) << (top.ashift as u32).min(16)).max(1);
+            bytes.saturating_sub(first_byte(top, start).saturating_sub(start)) / group * group
+        }
+        _ => bytes,
+    }
+}
+
+/// Plays an entry; says if it changes nothing.
+fn change(
+    ranges: &mut Ranges,
+    vdev: u32,
+    object: ObjectId,
+    kind: SpaceKind,
+    offset: u64,
+    len: u64,
+) -> Option<MapFault> {
+    let (what, bytes) = match kind {
+        SpaceKind::Alloc => ("allocates", ranges.add(offset, len)),
+        SpaceKind::Free => ("frees", ranges.remove(offset, len)),
+    };
+    (bytes > 0).then_some(MapFault::Twice { vdev, object, what, offset, bytes })
+}
+
+/// Calls `each` with every segment of a space map's log, block by block in the byte order of each. Gives its blocks.
+pub async fn each_segment(
+    rq: &Request,
+    mos: &Mos,
+    id: ObjectId,
+    shift: u32,
+    each: &mut (dyn FnMut(SpaceSegment) + Send),
+) -> Result<u64, ObjectError> {
+    let object: Arc<Object> = mos.set.object(rq, id).await?;
+    let place = ErrorLocation { objset: mos.set.id(), object: id, level: 0, block: 0 };
+    let bad = |place: ErrorLocation| move |error: DecodeError| ObjectError::Decode { place, error };
+    let header = SpaceMapHeader::decode(object.dnode.bonus(), object.dnode.endian).map_err(bad(place))?;
+    let size = object.block_bytes();
+    let blocks = header.length_bytes.min(object.span_bytes()).div_ceil(size);
+    for block in 0..blocks {
+        let place = ErrorLocation { block, ..place };
+        let Some(pointer) = mos.set.pointer_at(rq, &object, 0, block).await? else { continue };
+        let Some(bytes) = mos.set.read_block(rq, &object, block).await? else { continue };
+        let used = header.length_bytes.saturating_sub(block * size).min(bytes.len() as u64) as usize;
+        for entry in SpaceEntries::new(bytes.get(..used).unwrap_or(&bytes), pointer.endian(), shift) {
+            if let SpaceEntry::Segment(segment) = entry.map_err(bad(place))? {
+                each(segment);
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+/// The txg from which each metaslab's changes are in the log space maps only.
+async fn unflushed_txgs(rq: &Request, mos: &Mos, top: &VdevConfig, log: &mut SpaceLog) -> Result<(), ObjectError> {
+    if top.top_zap == 0 {
+        return Ok(());
+    }
+    let found = zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), UNFLUSHED).await?;
+    let Some(array) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(()) };
+    let vdev = top.id as u32;
+    log.arrays.insert(vdev, array);
+    for (metaslab, since) in mos.words(rq, array, MAX_METASLABS).await?.into_iter().enumerate() {
+        if since != 0 {
+            let unflushed = Unflushed { since: Txg(since), ..Unflushed::default() };
+            log.metaslabs.insert((vdev, metaslab as u64), unflushed);
+        }
+    }
+    Ok(())
+}
+
+async fn logs(rq: &Request, mos: &Mos, shifts: &BTreeMap<u32, u32>, out: &mut Allocated) -> Result<(), ObjectError> {
+    out.log.zap = mos.named(rq, names::LOG_SPACEMAP).await?;
+    let Some(zap) = out.log.zap else { return Ok(()) };
+    let by_name = mos.numbers(rq, zap).await?;
+    let by_txg: BTreeMap<u64, u64> =
+        by_name.into_iter().filter_map(|(name, map)| Some((u64::from_str_radix(&name, 16).ok()?, map))).collect();
+    for (txg, map) in by_txg {
+        let (txg, object) = (Txg(txg), ObjectId(map));
+        let Allocated { vdevs, faults, log, .. } = &mut *out;
+        let mut apply = |segment: SpaceSegment| {
+            let Some(vdev) = segment.vdev else { return };
+            let Some(shift) = shifts.get(&vdev) else { return };
+            let id = (vdev, segment.offset_bytes.checked_shr(*shift).unwrap_or(0));
+            if log.metaslabs.get(&id).is_some_and(|m| txg < m.since) {
+                return;
+            }
+            if let Some(ranges) = vdevs.get_mut(&vdev) {
+                faults.extend(change(ranges, vdev, object, segment.kind, segment.offset_bytes, segment.length_bytes));
+            }
+            let end = segment.offset_bytes.saturating_add(segment.length_bytes);
+            log.note(id, txg, segment.kind, segment.offset_bytes..end);
+        };
+        match each_segment(rq, mos, object, LOG_SHIFT, &mut apply).await {
+            Ok(blocks) => drop(out.log.logs.insert(txg, Log { object, blocks })),
+            Err(error) => out.faults.push(MapFault::unreadable(u32::MAX, object)(error)),
+        }
+    }
+    Ok(())
+}
+
+async fn checkpoint(rq: &Request, mos: &Mos, top: &VdevConfig, out: &mut Allocated) -> Result<(), ObjectError> {
+    if top.top_zap == 0 {
+        return Ok(());
+    }
+    let Some(map) = zap::lookup_word(rq, &mos.set, ObjectId(top.top_zap), CHECKPOINT_MAP).await? else {
+        return Ok(());
+    };
+    let (vdev, object) = (top.id as u32, ObjectId(map));
+    let Allocated { vdevs, faults, checkpoint_bytes, kept, .. } = &mut *out;
+    let Some(ranges) = vdevs.get_mut(&vdev) else { return Ok(()) };
+    let kept = kept.entry(vdev).or_default();
+    let mut apply = |segment: SpaceSegment| {
+        *checkpoint_bytes += segment.length_bytes;
+        kept.add(segment.offset_bytes, segment.length_bytes);
+        let kind = SpaceKind::Free;
+        faults.extend(change(ranges, vdev, object, kind, segment.offset_bytes, segment.length_bytes));
+    };
+    if let Err(error) = each_segment(rq, mos, object, top.ashift as u32, &mut apply).await {
+        out.faults.push(MapFault::unreadable(vdev, object)(error));
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! From the configuration's vdev tree and the devices found to what `weir-blocks` builds its tree from.
+
+use crate::config::{VdevConfig, VdevKind};
+use crate::dtls::{self, Dtls};
+use crate::scan::Device;
+use std::collections::BTreeMap;
+use weir_blocks::vdev::{Expansion, Reflow};
+use weir_blocks::{Dtl, VdevSpec, draid};
+use weir_format::{Txg, Uberblock};
+
+/// What is known besides the configuration.
+pub struct Facts<'a> {
+    /// Devices by the GUID of their leaf.
+    pub devices: &'a BTreeMap<u64, Device>,
+    /// The DTLs that the MOS has.
+    pub dtls: &'a Dtls,
+    /// The uberblock in use.
+    pub uberblock: &'a Uberblock,
+    /// The pool is to be written: who may not be written to is not read from either.
+    pub writing: bool,
+}
+
+/// The top-level vdevs.
+pub fn specs(root: &VdevConfig, facts: &Facts<'_>) -> Vec<VdevSpec> {
+    let newest = |top| dtls::newest_label(top, facts.devices, facts.uberblock.txg);
+    root.children.iter().map(|top| spec(top, root, facts, newest(top))).collect()
+}
+
+fn spec(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>, newest: Txg) -> VdevSpec {
+    let children = vdev.children.iter().map(|c| spec(c, root, facts, newest)).collect();
+    let mut out = VdevSpec::inner(vdev.id, vdev.guid, vdev.name(), kind(vdev, root, facts), children);
+    if vdev.is_leaf() {
+        let is_off = vdev.offline || vdev.faulted;
+        let device = facts.devices.get(&vdev.guid).filter(|_| !(facts.writing && is_off));
+        out.disk = device.map(|d| d.disk.clone());
+        out.dtl = facts.dtls.get(&vdev.guid).cloned().unwrap_or_default();
+        if let Some(device) = device {
+            out.name = device.name();
+            out.dtl.add_all(&dtls::by_labels(device, newest, facts.uberblock.txg));
+        }
+        // Read last, when the pool is only read; its DTL stays as it is when it is written.
+        if is_off && !facts.writing {
+            out.dtl = Dtl::all();
+        }
+    }
+    out.top(vdev.ashift as u32, vdev.asize_bytes)
+}
+
+fn kind(vdev: &VdevConfig, root: &VdevConfig, facts: &Facts<'_>) -> weir_blocks::VdevKind {
+    use weir_blocks::VdevKind as To;
+    match vdev.kind {
+        VdevKind::Disk => To::Disk,
+        VdevKind::File => To::File,
+        VdevKind::Mirror => To::Mirror,
+        VdevKind::Replacing => To::Replacing,
+        VdevKind::Spare => To::Spare,
+        VdevKind::Raidz { parity } => To::Raidz { nparity: parity.into(), expansion: expansion(vdev, facts.uberblock) },
+        VdevKind::Draid { parity, data, spares, txgs } => To::Draid(draid::Layout {
+            ndata: data.into(),
+            nparity: parity.into(),
+            nspares: spares.into(),
+            ngroups: txgs.into(),
+            children: vdev.children.len() as u64,
+            width: vdev.children.len() as u64,
+        }),
+        VdevKind::DraidSpare => {
+            let top = root.children.iter().position(|t| Some(t.guid) == vdev.draid_spare.map(|s| s.0));
+            To::DraidSpare {
+                top: top.map_or(u32::MAX, |t| t as u32),
+                spare: vdev.draid_spare.map_or(u64::MAX, |s| s.1),
+            }
+        }
+        VdevKind::Indirect => To::Indirect,
+        VdevKind::Hole => To::Hole,
+        VdevKind::Missing | VdevKind::Root => To::Missing,
+    }
+}
+
+fn expansion(vdev: &VdevConfig, uberblock: &Uberblock) -> Option<Expansion> {
+    if vdev.raidz_expand_txgs.is_empty() && !vdev.raidz_expanding {
+        return None;
+    }
+    let reflow = vdev.raidz_expanding.then_some(Reflow {
+        offset_bytes: uberblock.reflow.offset_bytes,
+        scratch: uberblock.reflow.scratch_state == 1,
+    });
+    Some(Expansion { txgs: vdev.raidz_expand_txgs.clone(), reflow })
+}
