@@ -40,7 +40,7 @@ pub(crate) fn none_left(errno: i32) -> bool {
 /// Opens and closes [`LEAST_FREE`] descriptors.
 ///
 /// # Errors
-/// EMFILE or ENFILE if there are not so many.
+/// EMFILE or ENFILE if fewer are free.
 pub(crate) fn probe() -> std::io::Result<()> {
     let mut open = Vec::with_capacity(LEAST_FREE);
     for _ in 0..LEAST_FREE {

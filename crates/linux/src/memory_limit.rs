@@ -3,15 +3,15 @@
 //! ```text
 //!   /proc/self/cgroup      0::/system.slice/weir.service        version 2
 //!                          4:memory:/docker/1234                version 1
-//!   /proc/self/mountinfo   … ROOT MOUNTPOINT … - cgroup2 …      ROOT is the group that MOUNTPOINT shows
+//!   /proc/self/mountinfo   … ROOT MOUNTPOINT … - cgroup2 …      ROOT is the cgroup that MOUNTPOINT shows
 //!
-//!   MOUNTPOINT/system.slice/weir.service/memory.max, memory.high      each group up to MOUNTPOINT may set a limit,
+//!   MOUNTPOINT/system.slice/weir.service/memory.max, memory.high      each cgroup up to MOUNTPOINT may set a limit,
 //!   MOUNTPOINT/system.slice/memory.max, memory.high                   and the smallest holds
 //!   MOUNTPOINT/memory.max, memory.high
 //! ```
 //!
 //! Above `memory.high` the kernel slows a group down until it is below again, so it counts as a limit. Version 1 has
-//! `memory.limit_in_bytes` in each group, and in `memory.stat` the smallest limit of all groups above, which a container
+//! `memory.limit_in_bytes` in each cgroup, and in `memory.stat` the smallest limit of all groups above, which a container
 //! cannot see. Groups with no limit say `max` (version 2) or a number near 2^63 (version 1).
 //!
 //! Source: Linux `Documentation/admin-guide/cgroup-v2.rst`, `cgroup-v1/memory.rst`, `proc_pid_mountinfo(5)`.
@@ -230,7 +230,7 @@ mod tests {
             root.put("sys/fs/cgroup/memory.max", "104857600\n");
             assert_eq!(root.limit().0, 100 * MIB, "{group}");
         }
-        let root = Root::new("garbage", "nonsense\n:::\n", "x - \n\n1 2 3\n");
+        let root = Root::new("garbage", "malformed\n:::\n", "x - \n\n1 2 3\n");
         assert_eq!(root.limit(), (8192 * MIB, None));
         assert!(MemoryLimit::current().bytes > 0);
     }

@@ -13,9 +13,8 @@
 //! Buffers up to 1 MiB are pieces of regions (`slab`). A prefaulting pool ([`BufPool::prefaulting`]) has a thread
 //! that populates the pages of a size's next region while the current pieces are still in use, because page faults
 //! cost more time than a small read. Only frequently used sizes are prefaulted; the pages of their first regions are
-//! populated by page faults.
-//!
-//! There are four size classes per doubling from 4 KiB to 32 MiB, so that at most a fifth of a buffer is unused.
+//! populated by page faults. There are four size classes per doubling from 4 KiB to 32 MiB, so that at most a fifth of a
+//! buffer is unused.
 //!
 //! Invariants: memory is always initialised (so no undefined bytes exist), but a recycled buffer still has its
 //! previous contents. A disk that completes a read successfully has overwritten every byte of it, and after a failed

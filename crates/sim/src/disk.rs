@@ -75,7 +75,7 @@ struct Pending {
     watermark: u64,
     /// The error with which the operation will fail.
     errno: Option<i32>,
-    /// It is of the world's plan of errors.
+    /// Whether the world's plan of errors makes the operation fail.
     injected: bool,
     misdirected: Option<(FaultId, u64)>,
 }
@@ -227,7 +227,7 @@ impl SimDisk {
         self.start_with(io, None);
     }
 
-    /// The same for an operation that fails with `injected`, if that is given.
+    /// Starts an operation, which fails with `injected` if that is given.
     fn start_with(self: &Arc<Self>, io: Io, injected: Option<i32>) {
         let Some(world) = self.world.upgrade() else { return };
         let now_ns = world.now_ns();

@@ -23,7 +23,7 @@ use weir_machine::Op;
 pub enum ErrorPlan {
     /// One operation, and those that the same disk is asked for next.
     Nth {
-        /// Its number; the first is 0.
+        /// Number of the operation; the first is 0.
         nth: u64,
         /// Operations that fail in all, one at least.
         count: u64,
@@ -212,7 +212,7 @@ mod tests {
         assert!((60..140).contains(&all.reads), "{all}");
     }
 
-    /// What a failed write or flush leaves: all, nothing or a part.
+    /// A failed write or flush leaves all, none or a part of the new bytes.
     #[test]
     fn errors_leave_old_bytes_new_bytes_or_some_of_both() {
         for (nth, torn) in [(0, true), (1, false)] {

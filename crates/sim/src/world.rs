@@ -82,7 +82,7 @@ struct State {
     traces_bytes: bool,
     /// The power is failing: disks ignore new operations.
     power_off: bool,
-    /// What fails operations of the disks.
+    /// Plan of the errors of disk operations.
     errors: Option<Injector>,
 }
 

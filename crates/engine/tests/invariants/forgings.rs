@@ -114,7 +114,7 @@ const HEADER: u64 = (1 << 63) + 1;
 
 /// The name of each forging, the class of faults, words of the finding, and the forger.
 fn forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
-    vec![
+    let mut all = vec![
         ("level of a pointer", Part::Pointer, "pointer of level 2", indirect(|b| b[55] = b[55] & !31 | 2)),
         ("size of a pointer", Part::Pointer, "a pointer to", indirect(|b| b[48] ^= 1)),
         ("birth of a pointer", Part::Pointer, "born in txg", indirect(|b| add(b, 80, 1 << 20))),
@@ -158,6 +158,14 @@ fn forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
             "that one was made in",
             dnode(ObjectType::DSL_DATASET, |d, bonus| add(d, bonus + 16, 1)),
         ),
+    ];
+    all.extend(more_forgings());
+    all
+}
+
+/// Forgings of object sets, space maps and DSL objects.
+fn more_forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
+    vec![
         (
             "referenced bytes",
             Part::Dsl,

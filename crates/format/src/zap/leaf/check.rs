@@ -14,8 +14,8 @@ const FREE: u8 = 253;
 const CD_SORTED: u8 = 1;
 
 impl Leaf<'_> {
-    /// What is wrong with the leaf, if anything is, in a ZAP whose keys are of integers of `key_int_bytes` bytes: 1 of
-    /// names, else 8. The hashes of names are the caller's to test.
+    /// Describes the first inconsistency of the leaf; `None` if it is sound. `key_int_bytes` is the integer size of the
+    /// ZAP's keys: 1 for names, else 8. The caller tests the hashes of names.
     pub fn fault(&self, key_int_bytes: usize) -> Option<String> {
         self.check(key_int_bytes).err()
     }
@@ -26,7 +26,8 @@ impl Leaf<'_> {
         let mut entries = 0u64;
         let mut seen = BTreeSet::new();
         for bucket in 0..1usize << (self.shift - 5) {
-            let (mut next, mut last_cd) = (self.first_of(bucket), 0);
+            let mut next = self.first_of(bucket);
+            let mut last_cd = 0;
             while next != CHAIN_END {
                 take(&mut owner, next, "entry")?;
                 let entry = self.entry_at(next).map_err(|error| error.to_string())?;
@@ -57,7 +58,8 @@ impl Leaf<'_> {
     }
 
     fn check_free_list(&self, owner: &mut [bool]) -> Result<(), String> {
-        let (mut next, mut count) = (self.header.free_list, 0u64);
+        let mut next = self.header.free_list;
+        let mut count = 0u64;
         while next != CHAIN_END {
             take(owner, next, "free list")?;
             let chunk = self.chunk(next).map_err(|error| error.to_string())?;
