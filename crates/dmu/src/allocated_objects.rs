@@ -1,11 +1,12 @@
-//! Listing an object's data blocks, or a set's objects, from the first to the last: in a time that the pool's size bounds.
+//! Lists an object's data blocks, or a set's objects, in ascending order, in a time that the pool's size bounds.
 //!
-//! A tree of block pointers spans far more than any pool can hold, and a forged one may do so with a handful of blocks:
-//! each level full of pointers to the one block below. What no sound tree does is to lead to one block of pointers from
-//! two places, for such blocks are neither deduplicated nor cloned. So a listing remembers which of them it met where, and
-//! ends with an error when one comes again elsewhere. What remains are as many as the pool has room for.
+//! A tree of block pointers can span far more blocks than a pool can hold, and a malformed tree may do so with a handful of
+//! blocks: each level full of pointers to one block of the level below. In a consistent tree only one pointer leads to each
+//! indirect block, because indirect blocks are neither deduplicated nor cloned. So a listing records the position of each
+//! indirect block, and ends with an error when it finds one at a second position. The number of distinct indirect blocks is
+//! bounded by the size of the pool.
 //!
-//! While a set is live its blocks move: what was remembered holds until its next sync.
+//! The blocks of a live set move, so the recorded positions are valid until its next sync.
 
 use crate::error::ObjectError;
 use crate::object::Object;
@@ -16,15 +17,15 @@ use std::sync::Arc;
 use weir_format::{BlockPointer, Dnode, ObjectId};
 use weir_machine::Request;
 
-/// The blocks of pointers that were gone into: address, and level and number in the object.
+/// Indirect blocks that were visited: address, and level and number in the object.
 #[derive(Debug, Default)]
 pub(crate) struct Entered(BTreeMap<(u32, u64), (u8, u64)>);
 
 impl Entered {
-    /// Notes a block of pointers; false if it was met in another place.
+    /// Records an indirect block; returns false if it was found at another position before.
     pub fn note(&mut self, pointer: &BlockPointer, level: u8, number: u64) -> bool {
         let here = (level, number);
-        // Every copy: one that is not there could hide one that is.
+        // All copies are recorded, because an unreadable copy could otherwise hide a readable one.
         let places = pointer.dvas().map(|d| *self.0.entry((d.vdev, d.offset_bytes)).or_insert(here));
         places.filter(|place| *place != here).count() == 0
     }
@@ -40,20 +41,21 @@ pub struct DataBlocks {
 }
 
 impl DataBlocks {
-    /// All blocks of an object from the first on.
+    /// Lists all data blocks of an object from the first on.
     pub fn of(set: &Arc<ObjectSet>, object: &Arc<Object>) -> Self {
         let version = set.version();
         DataBlocks { set: set.clone(), object: object.clone(), next: 0, entered: Entered::default(), version }
     }
 
-    /// The number of the next block that is no hole; `None` behind the last.
+    /// Returns the number of the next block that is not a hole; `None` after the last.
     ///
     /// # Errors
-    /// What reading meets; [`ObjectError::Corrupt`] if the tree leads to one block of pointers twice.
+    /// Errors of reading indirect blocks; [`ObjectError::Corrupt`] if two pointers of the tree lead to one indirect block.
     pub async fn next(&mut self, rq: &Request) -> Result<Option<u64>, ObjectError> {
         let version = self.set.version();
         if version != self.version {
-            (self.version, self.entered) = (version, Entered::default());
+            self.version = version;
+            self.entered = Entered::default();
         }
         let entered = Some(&mut self.entered);
         let found = self.set.next_block(rq, &self.object, self.next, Seek::Data, entered).await?;
@@ -65,22 +67,22 @@ impl DataBlocks {
 /// The objects of a set.
 pub struct Objects {
     set: Arc<ObjectSet>,
-    /// `None` in a set that never had an object.
+    /// Blocks of dnodes; `None` in a set that never had an object.
     blocks: Option<DataBlocks>,
     found: VecDeque<(ObjectId, Result<Dnode, ObjectError>)>,
 }
 
 impl Objects {
-    /// All objects of a set but the one of all dnodes, in their order.
+    /// Lists all objects of a set except the meta dnode, in ascending order.
     pub fn of(set: &Arc<ObjectSet>) -> Self {
         let blocks = set.meta().map(|meta| DataBlocks::of(set, &meta));
         Objects { set: set.clone(), blocks, found: VecDeque::new() }
     }
 
-    /// The next object, or what is wrong with its dnode; `None` behind the last.
+    /// Returns the next object, with its dnode or the error of decoding it; `None` after the last.
     ///
     /// # Errors
-    /// What reading dnodes meets; [`ObjectError::Corrupt`] if their tree leads to one block of pointers twice.
+    /// Errors of reading dnodes; [`ObjectError::Corrupt`] if two pointers of their tree lead to one indirect block.
     pub async fn next(&mut self, rq: &Request) -> Result<Option<(ObjectId, Result<Dnode, ObjectError>)>, ObjectError> {
         while self.found.is_empty() {
             let Some(blocks) = &mut self.blocks else { return Ok(None) };

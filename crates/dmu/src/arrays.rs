@@ -8,7 +8,7 @@ use std::sync::Arc;
 use weir_format::{Endian, ObjectId};
 use weir_machine::Request;
 
-/// Writes integers from the `first`th on. Blocks that were written in the other byte order are turned.
+/// Writes `words` from index `first` on. Blocks of the other byte order are converted.
 pub async fn write_words(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -19,15 +19,17 @@ pub async fn write_words(
 ) -> Result<(), ObjectError> {
     let object = set.object(rq, id).await?;
     let per_block = object.block_bytes() / 8;
-    let (mut at, mut rest) = (first, words);
+    let mut at = first;
+    let mut rest = words;
     while !rest.is_empty() {
-        let (block, from) = (at / per_block, at % per_block);
+        let block = at / per_block;
+        let from = at % per_block;
         let (piece, after) = rest.split_at(rest.len().min((per_block - from) as usize));
         let whole = piece.len() as u64 == per_block;
-        // Right behind the end there is nothing to be turned.
+        // A block at the end of the object does not exist yet and needs no conversion.
         let fresh = from == 0 && at.saturating_mul(8) >= object.span_bytes();
         if !whole && !fresh {
-            turn(rq, set, tx, id, block).await?;
+            convert_byte_order(rq, set, tx, id, block).await?;
         }
         let bytes: Vec<u8> = piece.iter().flat_map(|w| w.to_le_bytes()).collect();
         set.write(rq, tx, id, at.saturating_mul(8), &bytes).await?;
@@ -37,8 +39,14 @@ pub async fn write_words(
     Ok(())
 }
 
-/// Rewrites a block of integers in this machine's byte order, if it is in the other.
-async fn turn(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, block: u64) -> Result<(), ObjectError> {
+/// Rewrites a big-endian block of integers as little-endian.
+async fn convert_byte_order(
+    rq: &Request,
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    id: ObjectId,
+    block: u64,
+) -> Result<(), ObjectError> {
     let object = set.object(rq, id).await?;
     if let Some((bytes, Endian::Big)) = set.read_ordered_block(rq, &object, block).await? {
         let mut bytes = bytes.to_vec();

@@ -1,24 +1,24 @@
-//! Ways along links on the disks: from a directory to the one above, from a snapshot to the one before, from a list to its
-//! sub-lists.
+//! Detects cycles of links on disk: from a directory to its parent, from a snapshot to the previous one, from a list to its
+//! sublists.
 //!
-//! In a sound pool no such link leads back to where one was. In a forged one it may: so whoever follows links notes on a
-//! [`CycleGuard`] what it comes to. The way ends after no more steps than there are objects, with an error that names the object
-//! at which it closed.
+//! In a consistent pool no such link leads back to an object that was visited. In a corrupt pool it may, so a walk records
+//! each object in a [`CycleGuard`]. The walk takes at most as many steps as there are objects, and then fails with an error
+//! that names the object that was reached twice.
 
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
 use std::collections::BTreeSet;
 use weir_format::ObjectId;
 
-/// The objects that a way has come to.
+/// Objects that a walk along links has visited.
 #[derive(Clone, Debug, Default)]
 pub struct CycleGuard(BTreeSet<ObjectId>);
 
 impl CycleGuard {
-    /// A step to object `id` of `set`.
+    /// Records a step of the walk to object `id` of `set`.
     ///
     /// # Errors
-    /// [`ObjectError::Corrupt`] if the way has been there.
+    /// [`ObjectError::Corrupt`] if the walk visited the object before.
     pub fn step(&mut self, set: &ObjectSet, id: ObjectId) -> Result<(), ObjectError> {
         let why = "links lead to it twice";
         self.0.insert(id).then_some(()).ok_or_else(|| ObjectError::Corrupt { place: set.place(id, 0, 0), why })

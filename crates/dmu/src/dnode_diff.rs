@@ -1,8 +1,8 @@
-//! Which dnodes of an object set may have changed since a group: those in blocks that were written after it, and those that
-//! are no more (OpenZFS `module/zfs/dmu_diff.c`).
+//! Finds the dnodes of an object set that may have changed since a txg: those in blocks that were written after it, and
+//! those that were freed (OpenZFS `module/zfs/dmu_diff.c`).
 //!
-//! A block is written anew with all blocks that lead to it, so a pointer that is old enough says that nothing below it has
-//! changed. A hole does not say when it came to be in every pool: what was there before is looked up in the older set.
+//! Writing a block rewrites all blocks above it. So if a pointer's birth is not after the txg, nothing below the pointer has
+//! changed. Holes have no birth in every pool, so the caller looks up their former contents in the older set.
 
 use crate::error::ObjectError;
 use crate::object::Object;
@@ -13,23 +13,23 @@ use std::sync::Arc;
 use weir_format::{BlockPointer, Dnode, ObjectId, Txg};
 use weir_machine::Request;
 
-/// Object numbers behind which there are none: they have 48 bits.
+/// End of the range of object numbers, which have 48 bits.
 const END: u64 = 1 << 48;
 
-/// Blocks of dnodes from `at` on, found on the way down: all below one pointer.
+/// Result of one descent to a block of dnodes; the blocks are all below one pointer.
 enum Step {
-    /// They may have changed.
+    /// These blocks may have changed.
     Changed(Range<u64>),
-    /// They have not; look on from here.
+    /// The blocks before this one have not changed.
     SkipTo(u64),
 }
 
 impl ObjectSet {
-    /// The first object numbers, from `from` on, whose dnodes lie in blocks written after group `after`, or in no block at
-    /// all; `None` behind the last. Nothing is read below pointers that are older.
+    /// Returns the first object numbers, from `from` on, whose dnodes are in blocks written after txg `after`, or in holes;
+    /// `None` after the last. Nothing is read below pointers that are older.
     ///
     /// # Errors
-    /// If a block of pointers cannot be read.
+    /// Errors of reading indirect blocks.
     pub async fn next_changed(
         self: &Arc<Self>,
         rq: &Request,
@@ -57,7 +57,7 @@ impl ObjectSet {
         }
     }
 
-    /// Looks below the pointer of the dnode that leads to block `at`.
+    /// Descends from the dnode to block `at`.
     async fn changed_step(
         self: &Arc<Self>,
         rq: &Request,
@@ -67,7 +67,7 @@ impl ObjectSet {
     ) -> Result<Step, ObjectError> {
         let is_old = |p: &BlockPointer| !p.is_hole() && p.birth() <= after;
         let mut level = meta.dnode.levels.saturating_sub(1);
-        // Blocks from `at` on that a pointer of this level, in the row of those that lead to `at` and on, covers.
+        // Blocks from `at` on that are below the same pointer of this level as `at`.
         let covered = |level: u8, at: u64| at..end_of(meta, level, at);
         let Some(mut pointer) = meta.top_pointer(at).copied() else { return Ok(Step::Changed(at..u64::MAX)) };
         if is_old(&pointer) {
@@ -82,7 +82,7 @@ impl ObjectSet {
             level -= 1;
             let Some(first) = below(start) else { return Ok(Step::Changed(covered(level + 1, at))) };
             if is_old(&first) || first.is_hole() {
-                // Neighbours of the same kind go together.
+                // Adjacent pointers of the same kind are returned together.
                 let alike = |i: &usize| {
                     below(*i).is_some_and(|p| is_old(&p) == is_old(&first) && p.is_hole() == first.is_hole())
                 };
@@ -101,11 +101,11 @@ impl ObjectSet {
         Ok(Step::Changed(covered(level, at)))
     }
 
-    /// The objects in use with numbers in `range`, as far as they lie in one block of dnodes, and where to go on; `None` if
+    /// Returns the objects in use in `range` that are in one block of dnodes, and the number to continue from; `None` if
     /// there are none.
     ///
     /// # Errors
-    /// If a block cannot be read.
+    /// Errors of reading blocks.
     pub async fn objects_in(
         self: &Arc<Self>,
         rq: &Request,
@@ -128,7 +128,7 @@ impl ObjectSet {
     }
 }
 
-/// The first block behind those that the pointer of `level` which leads to `at` covers.
+/// First block after those below the pointer of `level` that leads to `at`.
 fn end_of(meta: &Object, level: u8, at: u64) -> u64 {
     let shift = meta.cover(level);
     let next = at.checked_shr(shift).unwrap_or(0).saturating_add(1);

@@ -1,11 +1,11 @@
-//! Why an object could not be given.
+//! Errors of reading and changing objects, with their location.
 
 use std::fmt;
 use thiserror::Error;
 use weir_blocks::BlockError;
 use weir_format::{DecodeError, ObjectId, ObjsetId};
 
-/// Where in an object set something is.
+/// Location in an object set: object, level and block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ErrorLocation {
     /// The object set.
@@ -19,7 +19,7 @@ pub struct ErrorLocation {
 }
 
 impl ErrorLocation {
-    /// The block number that stands for the spill block (OpenZFS's `DMU_SPILL_BLKID` is -2).
+    /// Block number of the spill block (OpenZFS's `DMU_SPILL_BLKID` is -2).
     pub const SPILL: u64 = u64::MAX - 1;
 }
 
@@ -33,59 +33,59 @@ impl fmt::Display for ErrorLocation {
     }
 }
 
-/// Why an object, or a part of it, could not be given.
+/// Error of reading or changing an object, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ObjectError {
-    /// There is no such object.
+    /// The object does not exist.
     #[error("object set {objset} has no object {object}")]
     NoObject {
         /// The object set.
         objset: ObjsetId,
-        /// The number asked for.
+        /// The requested object number.
         object: ObjectId,
     },
-    /// There is no such name.
+    /// The name does not exist.
     #[error("{what} {name:?} does not exist")]
     NoName {
-        /// What kind of thing is named.
+        /// Kind of the named entity.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// The name is taken.
+    /// The name exists already.
     #[error("{name:?} exists already")]
     NameExists {
         /// The name.
         name: String,
     },
-    /// More than the format has room for.
+    /// A value exceeds a limit of the format.
     #[error("{what} is too long")]
     TooLong {
-        /// What.
+        /// The value that is too long.
         what: &'static str,
     },
     /// A block of the object cannot be read.
     #[error("{place}: {error}")]
     Block {
-        /// Which.
+        /// Location of the block.
         place: ErrorLocation,
-        /// Why.
+        /// Cause.
         error: BlockError,
     },
-    /// A block was read and does not hold what it should.
+    /// A block was read, but its contents cannot be decoded.
     #[error("{place}: {error}")]
     Decode {
-        /// Which.
+        /// Location of the block.
         place: ErrorLocation,
-        /// What is wrong.
+        /// Cause.
         error: DecodeError,
     },
     /// Structures that contradict each other.
     #[error("{place}: {why}")]
     Corrupt {
-        /// Where.
+        /// Location of the structure.
         place: ErrorLocation,
-        /// What is wrong.
+        /// The contradiction.
         why: &'static str,
     },
     /// The dataset is encrypted and its key is not loaded.
@@ -94,12 +94,12 @@ pub enum ObjectError {
         /// The object set.
         objset: ObjsetId,
     },
-    /// The key does not open the dataset, or is not one.
+    /// The key does not decrypt the dataset, or is malformed.
     #[error("{dataset}: {error}")]
     Key {
         /// The dataset's name.
         dataset: String,
-        /// What is wrong with it.
+        /// Cause.
         error: weir_codec::CodecError,
     },
     /// The object set is closed: it is being destroyed, or its contents replaced.
@@ -114,7 +114,7 @@ pub enum ObjectError {
         /// The object set.
         objset: ObjsetId,
     },
-    /// The number is taken.
+    /// The object number is in use.
     #[error("object set {objset} has an object {object} already")]
     Exists {
         /// The object set.
@@ -123,23 +123,23 @@ pub enum ObjectError {
         object: ObjectId,
     },
     /// The pool is full.
-    #[error("the pool has no room for {bytes} bytes")]
+    #[error("the pool has no space for {bytes} bytes")]
     NoSpace {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// A quota is reached.
-    #[error("the quota of object set {objset} leaves no room for {bytes} bytes")]
+    /// A quota would be exceeded.
+    #[error("the quota of object set {objset} leaves no space for {bytes} bytes")]
     Quota {
         /// The object set.
         objset: ObjsetId,
-        /// What was asked for.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// A transaction group could not be written: nothing can be any more.
+    /// The pool is suspended because a transaction group could not be written.
     #[error("the pool cannot be written: {why}")]
     Suspended {
-        /// What happened first.
+        /// The first error.
         why: String,
     },
     /// A record of an intent log cannot be replayed.
@@ -149,10 +149,10 @@ pub enum ObjectError {
         place: ErrorLocation,
         /// Whether a block cannot be read; otherwise the operation itself fails.
         unreadable: bool,
-        /// Why.
+        /// Cause.
         why: String,
     },
-    /// An intent log cannot be replayed until its cause is removed; nothing of the log is given up.
+    /// An intent log cannot be replayed until the cause is removed; the whole log is kept.
     #[error("the intent log of object set {objset} cannot be replayed and is kept: {why}")]
     LogKept {
         /// The object set.
@@ -160,16 +160,16 @@ pub enum ObjectError {
         /// The first record that cannot be replayed, the cause, and how to remove it.
         why: String,
     },
-    /// Something that this program does not do.
-    #[error("{what} is not possible")]
+    /// An operation that Weir does not support.
+    #[error("unsupported: {what}")]
     Unsupported {
-        /// What.
+        /// The operation.
         what: &'static str,
     },
 }
 
 impl ObjectError {
-    /// The error of a block that cannot be read or written, at its place.
+    /// Error of reading or writing the block at `place`.
     pub fn block(place: ErrorLocation, error: BlockError) -> Self {
         match error {
             BlockError::NoKey { objset } => ObjectError::NoKey { objset },
@@ -177,7 +177,7 @@ impl ObjectError {
         }
     }
 
-    /// The error of bytes that are no valid structure, at their place.
+    /// Error of decoding the structure at `place`.
     pub fn decode(place: ErrorLocation, error: DecodeError) -> Self {
         ObjectError::Decode { place, error }
     }
@@ -208,7 +208,7 @@ impl ObjectError {
         }
     }
 
-    /// Whether there is nothing of that name or number.
+    /// Whether the name or object does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, ObjectError::NoObject { .. } | ObjectError::NoName { .. })
     }

@@ -1,5 +1,5 @@
-//! The entry points for hostile bytes: what this crate decodes itself, beyond the structures of `weir_format`. Each returns,
-//! whatever the input, in time and memory bounded by its length.
+//! Fuzz targets for malformed input: the structures that this crate decodes itself, beyond those of `weir_format`. Each
+//! target returns for every input, in time and memory bounded by the input's length.
 
 use crate::ddt_brt_reader::dedup_value;
 use crate::sa::SaTable;
@@ -7,7 +7,7 @@ use crate::zap::{Match, name};
 use weir_format::Endian;
 use weir_format::zap::NormFlags;
 
-/// A target: its name and its body.
+/// A fuzz target: name and body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Name and body of each target.
@@ -17,11 +17,11 @@ pub const TARGETS: &[Target] =
 fn dedup_value_target(data: &[u8]) {
     let Some((first, stored)) = data.split_first() else { return };
     if let Some(value) = dedup_value(stored, first & 1 == 1) {
-        assert!(value.len() <= 4, "a table has at most four of a block");
+        assert!(value.len() <= 4, "a table has at most four entries of a block");
     }
 }
 
-/// A table of attributes and a layout of the input's first bytes, and a row of the rest.
+/// Decodes a table of attributes and a layout from the input's first bytes, and a row of attributes from the rest.
 fn sa_row_target(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let endian = if first & 1 == 1 { Endian::Big } else { Endian::Little };
@@ -37,12 +37,12 @@ fn zap_names_target(data: &[u8]) {
     let norm = NormFlags(u64::from(*flags));
     let (one, other) = rest.split_at(usize::from(*cut).min(rest.len()));
     if let Some(normal) = name::normalize(one, norm) {
-        // Normalization is bounded by what Unicode makes of a letter at most.
+        // Unicode bounds the length of the normalized form of a character.
         assert!(normal.len() <= one.len().saturating_mul(64).max(one.len()));
     }
     for how in [Match::Exact, Match::Normalized, Match::NormalizedCase] {
         if let Some(wanted) = name::NormalizedName::new(one, norm, how) {
-            assert!(wanted.is(one), "a name is itself");
+            assert!(wanted.is(one), "a name does not equal itself");
             wanted.is(other);
         }
     }

@@ -7,10 +7,10 @@
 //!   ─────────────        weir-cache: block pointer → verified bytes
 //! ```
 //!
-//! Invariants: nothing read is trusted. The format bounds each structure (a block by 16 MiB, a tree by its levels), and
-//! each walk is bounded by the progress that it must make. No lock is held across an await.
+//! Invariants: data read from disk is not trusted. The format bounds each structure (a block by 16 MiB, a tree by its
+//! levels), and each walk ends because every step must make progress. No lock is held across an await.
 //!
-//! What fails: see [`ObjectError`]; an error names object set, object, level and block, and concerns only what it names.
+//! Failures: an [`ObjectError`] names object set, object, level and block, and affects only the location that it names.
 
 pub mod accounting;
 pub mod allocated_objects;

@@ -1,4 +1,4 @@
-//! One object, and where its blocks stand in the tree of indirect blocks.
+//! One object, and the position of its blocks in the tree of indirect blocks.
 //!
 //! ```text
 //!   dnode ── 1 to 3 pointers at level L-1 ──► indirect blocks of 2^(shift-7) pointers each ──► … ──► data blocks
@@ -7,41 +7,41 @@
 //!   in an indirect block of level l it is below pointer  (n >> k·(l-1)) mod 2^k
 //! ```
 //!
-//! A level adds k bits of block number. With the 12 levels that a forged dnode can claim, these would be more than 64:
-//! such shifts give 0, as they would if block numbers had more bits.
+//! A level adds k bits of block number. A malformed dnode can claim 12 levels, and so more than 64 bits: such shifts return
+//! 0, as they would if block numbers had more bits.
 
 use std::sync::{Arc, Mutex};
 use weir_cache::prefetch::Prefetcher;
 use weir_format::{BlockPointer, Dnode, ObjectId};
 
-/// An object: its dnode, and what it remembers of its readers.
+/// An object: its dnode, and the state of its prefetcher.
 pub struct Object {
-    /// Its number.
+    /// Object number.
     pub id: ObjectId,
-    /// Its dnode.
+    /// Dnode of the object.
     pub dnode: Dnode,
     pub(crate) prefetcher: Arc<Mutex<Prefetcher>>,
-    /// It has blocks that are not synced yet.
+    /// Whether the object has blocks that are not synced yet.
     pub(crate) dirty: bool,
 }
 
 impl Object {
-    /// An object of which nothing was read yet.
+    /// Creates an object with an idle prefetcher and no unsynced blocks.
     pub fn new(id: ObjectId, dnode: Dnode) -> Self {
         Object::changed(id, dnode, false)
     }
 
-    /// An object of a live set.
+    /// Creates an object of a live set.
     pub(crate) fn changed(id: ObjectId, dnode: Dnode, dirty: bool) -> Self {
         Object { id, dnode, prefetcher: Arc::default(), dirty }
     }
 
-    /// The same object with another dnode; its readers are remembered.
+    /// This object with another dnode, and with the same prefetcher.
     pub(crate) fn with_dnode(&self, dnode: Dnode, dirty: bool) -> Self {
         Object { id: self.id, dnode, prefetcher: self.prefetcher.clone(), dirty }
     }
 
-    /// Size of a data block in bytes; at least 512, whatever the dnode says.
+    /// Size of a data block in bytes; at least 512, also if the dnode holds less.
     pub fn block_bytes(&self) -> u64 {
         u64::from(self.dnode.data_block_bytes).max(512)
     }
@@ -54,7 +54,7 @@ impl Object {
         }
     }
 
-    /// No block was ever written.
+    /// Whether no block was ever written.
     fn is_empty(&self) -> bool {
         !self.dirty && self.dnode.max_block_id == 0 && self.dnode.block_pointers.iter().all(BlockPointer::is_null)
     }
@@ -82,12 +82,12 @@ impl Object {
     }
 }
 
-/// A shift to the right that gives 0 when all bits leave.
+/// Right shift that returns 0 if the shift is 64 bits or more.
 pub(crate) fn shift_right(n: u64, by: u32) -> u64 {
     n.checked_shr(by).unwrap_or(0)
 }
 
-/// A shift to the left that gives `u64::MAX` when bits leave.
+/// Left shift that returns `u64::MAX` if set bits are shifted out.
 pub(crate) fn shift_left(n: u64, by: u32) -> u64 {
     match n.checked_shl(by) {
         Some(shifted) if shifted >> by == n => shifted,

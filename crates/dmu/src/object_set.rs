@@ -5,18 +5,18 @@
 //!                     └──► accounting dnodes, intent log
 //! ```
 //!
-//! Dnodes are remembered, decoded, in two generations: a miss enters the young one; when that is full it becomes the old
-//! one, whose members return when they are asked for again, and the old one's rest is forgotten. So the memory is
-//! bounded, and nothing is ordered or counted.
+//! Decoded dnodes are cached in two generations. A miss is inserted into the young generation. When that is full, it
+//! replaces the old generation, whose entries are dropped. A hit in the old generation moves the entry to the young one.
+//! The memory is bounded without an LRU list.
 //!
-//! Invariants: an object set never changes once opened, unless it is live ([`crate::live`]): then a sync gives it a new
-//! root in one step. The mutexes over the root and the remembered dnodes are held for a look-up alone.
+//! Invariants: an open object set does not change, unless it is live ([`crate::live`]): a sync then replaces its root in one
+//! step. The mutexes over the root and the cached dnodes are held for one look-up only.
 //!
-//! What fails: a dnode block that cannot be read is an error for its 32 dnodes alone.
+//! Failures: a dnode block that cannot be read is an error for its 32 dnodes only.
 //!
-//! *Without the key* of an encrypted dataset the header and the dnodes but for their bonus areas are clear, and so are
-//! the objects that are not about contents (the master node, accounting's structure): [`ObjectSet::is_locked`] then says
-//! that bonus areas mean nothing.
+//! *Without the key* of an encrypted dataset, the header and the dnodes except for their bonus areas are readable, and so are
+//! the objects that hold no user data (the master node, the structure of the accounting ZAPs). [`ObjectSet::is_locked`] is
+//! then true, and the bonus areas hold ciphertext.
 
 use crate::error::{ErrorLocation, ObjectError};
 use crate::live::DirtyObjset;
@@ -32,17 +32,17 @@ use weir_format::{BlockPointer, Dnode, Endian, ObjectId, Objset, ObjsetId, Objse
 use weir_machine::Request;
 use weir_machine::map::FixedMap;
 
-/// Dnodes in a generation.
+/// Maximum dnodes in a generation of the cache.
 const GENERATION: usize = 8192;
 
-/// What an object set is opened with.
+/// Parameters of opening an object set.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
-    /// Its number.
+    /// Number of the object set.
     pub id: ObjsetId,
     /// The dataset's key, if it is encrypted and loaded.
     pub key: Option<Arc<DatasetKey>>,
-    /// What the cache may keep of it (`primarycache`).
+    /// Blocks that may be cached (`primarycache`).
     pub cache: CacheClass,
 }
 
@@ -70,11 +70,11 @@ impl ObjectMemo {
     }
 }
 
-/// What a set's pointer leads to.
+/// Root of an object set: its pointer, header and meta dnode.
 pub struct Root {
-    /// The pointer.
+    /// Pointer to the header.
     pub pointer: BlockPointer,
-    /// The header.
+    /// The decoded header.
     pub header: Objset,
     /// The object that holds all dnodes; `None` in a set that never had an object.
     pub meta: Option<Arc<Object>>,
@@ -95,7 +95,7 @@ pub struct ObjectSet {
     locked: bool,
     remembered: Mutex<ObjectMemo>,
     live: Option<DirtyObjset>,
-    /// What the cache may keep of it now.
+    /// Blocks that may be cached now.
     cache_class: RwLock<CacheClass>,
     /// See [`ObjectSet::close`].
     pub(crate) closed: AtomicBool,
@@ -133,7 +133,8 @@ impl ObjectSet {
         let options = options_of(&opening);
         let locked = pointer.uses_crypt() && options.keys.is_none();
         let root = Mutex::new(Root::new(pointer, header));
-        let (cache_class, closed) = (RwLock::new(options.cache), AtomicBool::new(false));
+        let cache_class = RwLock::new(options.cache);
+        let closed = AtomicBool::new(false);
         ObjectSet { cache, options, root, locked, remembered: Mutex::default(), live: None, cache_class, closed }
     }
 
@@ -145,7 +146,7 @@ impl ObjectSet {
         self.live.as_ref()
     }
 
-    /// What it is at this moment: a sync of a live set puts another in its place.
+    /// The current root, which a sync of a live set replaces.
     pub fn root(&self) -> Arc<Root> {
         self.root.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -154,60 +155,60 @@ impl ObjectSet {
         *self.root.lock().unwrap_or_else(PoisonError::into_inner) = root;
     }
 
-    /// Its number.
+    /// Number of the object set.
     pub fn id(&self) -> ObjsetId {
         self.options.objset
     }
 
-    /// What it is.
+    /// Kind of the object set.
     pub fn kind(&self) -> ObjsetKind {
         self.root().header.kind
     }
 
-    /// The pointer that leads to it.
+    /// Pointer to the header of the object set.
     pub fn pointer(&self) -> BlockPointer {
         self.root().pointer
     }
 
-    /// The txg of its last change.
+    /// Txg of the last change.
     pub fn birth(&self) -> Txg {
         self.pointer().logical_birth()
     }
 
-    /// Whether it is encrypted.
+    /// Whether the object set is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.pointer().uses_crypt()
     }
 
-    /// Whether it is encrypted and its key is not loaded.
+    /// Whether the object set is encrypted and its key is not loaded.
     pub fn is_locked(&self) -> bool {
         self.locked
     }
 
-    /// The cache that it reads through.
+    /// The cache through which the object set is read.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// How its blocks are read.
+    /// Options of reading blocks, as given at open.
     pub fn options(&self) -> &ReadOptions {
         &self.options
     }
 
-    /// How this one of its blocks is read.
+    /// Options of reading the block at `place`.
     pub(crate) fn options_at(&self, place: ErrorLocation) -> ReadOptions {
         let ErrorLocation { objset, object, level, block } = place;
         let origin = Some(Bookmark { objset, object: object.0, level: level.into(), block });
         ReadOptions { origin, ..self.options_now() }
     }
 
-    /// How its blocks are read and kept, as its properties are now.
+    /// Options of reading and caching blocks under the current properties.
     pub(crate) fn options_now(&self) -> ReadOptions {
         let cache = *self.cache_class.read().unwrap_or_else(PoisonError::into_inner);
         ReadOptions { cache, ..self.options.clone() }
     }
 
-    /// Lets the cache keep that of it from now on (`primarycache`).
+    /// Sets which blocks may be cached from now on (`primarycache`).
     pub fn set_cache_class(&self, class: CacheClass) {
         *self.cache_class.write().unwrap_or_else(PoisonError::into_inner) = class;
     }
@@ -217,13 +218,13 @@ impl ObjectSet {
         self.root().meta.clone()
     }
 
-    /// Objects in use, as the fill counts of the meta dnode say (the MOS and accounting objects not counted).
+    /// Number of objects in use by the fill counts of the meta dnode (without the meta dnode and accounting objects).
     pub fn objects_used(&self) -> u64 {
         let fill = |dnode: &Dnode| dnode.block_pointers.iter().fold(0u64, |sum, bp| sum.saturating_add(bp.fill()));
         self.root().header.meta_dnode.as_ref().map_or(0, fill)
     }
 
-    /// Where `block` of level 0 of an object is.
+    /// Location of block `block` of level `level` of an object.
     pub fn place(&self, object: ObjectId, level: u8, block: u64) -> ErrorLocation {
         ErrorLocation { objset: self.id(), object, level, block }
     }
@@ -232,7 +233,7 @@ impl ObjectSet {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An object by its number. The accounting objects have the numbers [`Objset::USERUSED_OBJECT`] and so on.
+    /// Returns an object by its number. The accounting objects have the numbers [`Objset::USERUSED_OBJECT`] and so on.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`] if the number is free, or inside another object's dnode.
@@ -262,7 +263,7 @@ impl ObjectSet {
         }
         let dnode = self.dnode(rq, id).await?;
         let object = Arc::new(Object::new(id, dnode));
-        // What was read before a sync must not be remembered after it.
+        // A dnode that was read before a sync must not be cached after it.
         let state = self.live.as_ref().map(DirtyObjset::state);
         if state.is_none_or(|state| state.version == version) {
             self.remembered().insert(object.clone());
@@ -270,7 +271,7 @@ impl ObjectSet {
         Ok(object)
     }
 
-    /// Forgets the dnodes of these objects: a sync changed them.
+    /// Drops the cached dnodes of objects that a sync changed.
     pub(crate) fn forget(&self, ids: impl Iterator<Item = ObjectId>) {
         let mut remembered = self.remembered();
         for id in ids {
@@ -306,7 +307,10 @@ impl ObjectSet {
     }
 
     /// The numbers and dnodes of all objects in data block `block` of the meta dnode, in order; `None` for a hole.
-    /// Objects whose dnode cannot be decoded come as errors of their own.
+    /// A dnode that cannot be decoded is returned as an error for that object.
+    ///
+    /// # Errors
+    /// Errors of reading the block.
     pub async fn dnodes_in_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -315,7 +319,8 @@ impl ObjectSet {
         let Some(meta) = self.meta() else { return Ok(Vec::new()) };
         let Some((bytes, endian)) = self.dnode_block(rq, &meta, block).await? else { return Ok(Vec::new()) };
         let slots = bytes.len() / Dnode::SLOT;
-        let (mut out, mut slot) = (Vec::new(), 0);
+        let mut out = Vec::new();
+        let mut slot = 0;
         while slot < slots {
             let id = ObjectId(block.saturating_mul(slots as u64).saturating_add(slot as u64));
             match Dnode::decode(bytes.get(slot * Dnode::SLOT..).unwrap_or_default(), endian) {
@@ -335,16 +340,16 @@ impl ObjectSet {
         Ok(out)
     }
 
-    /// The first object in use with a number of at least `from`. Regions without objects are skipped whole. To list all of
-    /// them, see [`crate::Objects`].
+    /// Returns the first object in use with a number of at least `from`. Subtrees without objects are skipped. To list all
+    /// objects, see [`crate::Objects`].
     ///
     /// # Errors
-    /// What reading dnodes meets; [`ObjectError::Corrupt`] if fill counts promise objects that are not there.
+    /// Errors of reading dnodes; [`ObjectError::Corrupt`] if fill counts exceed the number of objects.
     pub async fn next_object(self: &Arc<Self>, rq: &Request, from: ObjectId) -> Result<Option<ObjectId>, ObjectError> {
         let Some(meta) = self.meta() else { return Ok(None) };
         let per_block = meta.block_bytes() / Dnode::SLOT as u64;
         let mut block = from.0 / per_block;
-        // The first block may have objects before `from` alone; every other has what its fill count promises.
+        // All objects of the first block may be before `from`. Later blocks have objects if their fill counts are right.
         for _ in 0..SEEK_DESCENTS {
             let found = self.next_block(rq, &meta, block, Seek::Dnodes, None).await?;
             let Some(found) = found else { return Ok(None) };
@@ -354,10 +359,10 @@ impl ObjectSet {
             }
             block = found.saturating_add(1);
         }
-        Err(ObjectError::Corrupt { place: self.place(ObjectId(0), 0, block), why: "fill counts lie" })
+        Err(ObjectError::Corrupt { place: self.place(ObjectId(0), 0, block), why: "wrong fill counts" })
     }
 
-    /// A block of dnodes. Locked sets give it with its bonus areas still encrypted.
+    /// Reads a block of dnodes. In a locked set its bonus areas are still encrypted.
     async fn dnode_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -370,7 +375,7 @@ impl ObjectSet {
     }
 }
 
-/// Whether a dnode begins at `slot`: it is not covered by a larger one before it.
+/// Whether a dnode can begin at `slot`, because no larger dnode before it covers the slot.
 fn starts_dnode(block: &[u8], slot: usize) -> bool {
     const EXTRA_SLOTS: usize = 12;
     let mut at = 0;

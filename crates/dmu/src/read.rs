@@ -1,10 +1,10 @@
-//! Reading objects: down the tree of indirect blocks, holes, and what is fetched ahead.
+//! Reads objects: traversal of indirect blocks, holes, and prefetch.
 //!
-//! A range is read in two steps: first the pointers of all its blocks, one look at each lowest indirect block; then the
-//! blocks themselves, many at a time. A block that cannot be read is an error for the read that asks for it.
+//! A range is read in two steps: first the pointers of all its blocks, with one read of each level-1 indirect block; then
+//! the data blocks, many concurrently. A block that cannot be read is an error of the read that requested it.
 //!
-//! Holes are what has no pointer: a null pointer at any level, or a number beyond the last block. They give zeros from
-//! one shared page.
+//! A hole is a null pointer at any level, or a block number beyond the last block. Holes are read as zeros from one shared
+//! buffer.
 
 use crate::allocated_objects::Entered;
 use crate::error::{ErrorLocation, ObjectError};
@@ -21,32 +21,32 @@ use weir_codec::decompress_into;
 use weir_format::{BlockPointer, Cursor, Endian, ObjectType};
 use weir_machine::{Priority, Request};
 
-/// Zeros that every hole is made of.
+/// Contents of all holes.
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
-/// Blocks that one read has under way.
+/// Maximum blocks that one call reads concurrently.
 const MAX_CONCURRENT_READS: usize = 32;
-/// Ways down the tree that one seek tries: a tree whose fill counts tell the truth needs no more than it has levels;
-/// forged ones could go on for ever.
+/// Maximum descents of one seek. A tree with correct fill counts needs at most one per level; with wrong fill counts, a seek
+/// might otherwise never end.
 pub(crate) const SEEK_DESCENTS: u32 = 64;
-/// Bytes of the largest single read.
+/// Maximum bytes of one read.
 pub const MAX_READ_BYTES: usize = 64 << 20;
 
-/// A read, as the pieces that lie in the cache.
+/// Result of a read, as slices of cached blocks.
 pub type Segments = SmallVec<[Bytes; 4]>;
 
-/// What to seek.
+/// Target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// A byte in a block.
     Data,
     /// A byte in no block.
     Hole,
-    /// A block of dnodes with one in use: of the object that holds them, whose fill counts count these.
+    /// A block of the meta dnode with a dnode in use; the fill counts of the meta dnode count these.
     Dnodes,
 }
 
 impl Seek {
-    /// Whether such a block may be below `pointer`, which leads to level `level`.
+    /// Whether a target may be below `pointer`, which leads to level `level`.
     fn may_be_below(self, pointer: &BlockPointer, object: &Object, level: u8) -> bool {
         match self {
             Seek::Data => !pointer.is_hole(),
@@ -57,8 +57,8 @@ impl Seek {
 }
 
 impl ObjectSet {
-    /// Up to `len` bytes from `offset`, clipped at `end` (the size that the reader knows: a file's size, a volume's; the
-    /// object itself knows only its blocks). Starts to fetch what is likely to be read next.
+    /// Reads up to `len` bytes from `offset`, clipped at `end` (the size of the file or volume in bytes; the object itself
+    /// knows only its blocks). Prefetches the blocks that are likely to be read next.
     pub async fn read(
         self: &Arc<Self>,
         rq: &Request,
@@ -76,7 +76,7 @@ impl ObjectSet {
         Ok(Bytes::from(whole))
     }
 
-    /// The same without joining the pieces.
+    /// Reads like [`ObjectSet::read`], without copying the slices into one buffer.
     pub async fn read_segments(
         self: &Arc<Self>,
         rq: &Request,
@@ -110,14 +110,15 @@ impl ObjectSet {
         let (object, overlay) = unsynced.as_ref().map_or((object, None), |(object, seen)| (object, Some(seen)));
         self.prefetch_after(object, offset, end - offset, object.span_bytes());
         let block_bytes = object.block_bytes();
-        let (first, last) = (offset / block_bytes, (end - 1) / block_bytes);
+        let first = offset / block_bytes;
+        let last = (end - 1) / block_bytes;
         if first == last {
             let pointer = self.pointer_at(rq, object, 0, first).await?;
             let part = offset - first * block_bytes..end - first * block_bytes;
             return self.read_part(rq, object, first, pointer, overlay.and_then(|seen| seen.get(&first)), part).await;
         }
         let mut out = Segments::new();
-        let mut under_way = FuturesOrdered::new();
+        let mut in_flight = FuturesOrdered::new();
         let mut at = first;
         while at <= last {
             let pointers = self.pointers(rq, object, at..last.saturating_add(1)).await?;
@@ -125,16 +126,16 @@ impl ObjectSet {
                 let start = n.saturating_mul(block_bytes);
                 let part = offset.max(start) - start..(end - start).min(block_bytes);
                 let seen = overlay.and_then(|seen| seen.get(&n));
-                under_way.push_back(self.read_part(rq, object, n, *pointer, seen, part));
-                if under_way.len() >= MAX_CONCURRENT_READS
-                    && let Some(done) = under_way.next().await
+                in_flight.push_back(self.read_part(rq, object, n, *pointer, seen, part));
+                if in_flight.len() >= MAX_CONCURRENT_READS
+                    && let Some(done) = in_flight.next().await
                 {
                     out.extend(done?);
                 }
             }
             at = at.saturating_add(pointers.len().max(1) as u64);
         }
-        while let Some(done) = under_way.next().await {
+        while let Some(done) = in_flight.next().await {
             out.extend(done?);
         }
         Ok(out)
@@ -162,13 +163,13 @@ impl ObjectSet {
             None => Ok(zeros(part.end.saturating_sub(part.start))),
             Some(pointer) => {
                 let bytes = self.read_pointer(rq, object, block, &pointer).await?;
-                // `read_pointer` gives exactly a block's bytes.
+                // `read_pointer` returns exactly one block.
                 Ok(SmallVec::from_iter([bytes.slice(within(bytes.len()))]))
             }
         }
     }
 
-    /// A whole data block; `None` for a hole.
+    /// Reads a whole data block; `None` for a hole.
     pub async fn read_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -178,8 +179,8 @@ impl ObjectSet {
         Ok(self.read_ordered_block(rq, object, block).await?.map(|(bytes, _)| bytes))
     }
 
-    /// A whole data block and the byte order in which it was written; `None` for a hole. Blocks of one object may
-    /// differ: a pool may have been moved between machines.
+    /// Reads a whole data block and its byte order; `None` for a hole. Blocks of one object may differ in byte order,
+    /// because a pool may have been moved between machines.
     pub async fn read_ordered_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -217,19 +218,19 @@ impl ObjectSet {
         }
     }
 
-    /// How often a live set was synced.
+    /// Number of syncs of a live set since it was opened; 0 for other sets.
     pub(crate) fn version(&self) -> u64 {
         self.live().map_or(0, |live| live.state().version)
     }
 
-    /// Whether a read failed because the set was synced meanwhile: a tree that was looked up before may lead to blocks
-    /// that are others' by now. Then it is done again on the new tree.
+    /// Whether a read failed because a sync freed blocks of the tree that was being read. The caller retries on the new
+    /// tree.
     pub(crate) fn raced_with_sync(&self, error: &ObjectError, version: u64) -> bool {
         self.is_live() && self.version() != version && error.is_corrupt()
     }
 
-    /// Up to `count` 64-bit integers of an object that is an array of them, from the `first`th on: as far as its blocks
-    /// go and at most [`MAX_READ_BYTES`].
+    /// Reads up to `count` 64-bit integers of an array object, from index `first` on. The result ends at the object's last
+    /// block, and after at most [`MAX_READ_BYTES`].
     pub async fn read_words(
         self: &Arc<Self>,
         rq: &Request,
@@ -241,7 +242,8 @@ impl ObjectSet {
         let object = newest.as_ref().unwrap_or(object);
         let per_block = object.block_bytes() / 8;
         let end = first.saturating_add(count.min(MAX_READ_BYTES as u64 / 8)).min(object.span_bytes() / 8);
-        let (mut out, mut at) = (Vec::new(), first);
+        let mut out = Vec::new();
+        let mut at = first;
         while at < end {
             let block = at / per_block;
             let until = block.saturating_add(1).saturating_mul(per_block).min(end);
@@ -262,7 +264,7 @@ impl ObjectSet {
         Ok(out)
     }
 
-    /// The spill block: where attributes go that have no room in the bonus area.
+    /// Reads the spill block, which holds the attributes that exceed the bonus area; `None` if there is none.
     pub async fn read_spill(
         self: &Arc<Self>,
         rq: &Request,
@@ -280,7 +282,10 @@ impl ObjectSet {
         Ok(Some((bytes.map_err(|e| ObjectError::block(place, e))?, pointer.endian())))
     }
 
-    /// The data block that `pointer` leads to, which must be as long as the object's blocks are.
+    /// Reads the data block that `pointer` leads to.
+    ///
+    /// # Errors
+    /// Errors of reading the block; [`ObjectError::Corrupt`] if its length is not the object's block size.
     pub async fn read_pointer(
         &self,
         rq: &Request,
@@ -297,13 +302,13 @@ impl ObjectSet {
         };
         let bytes = bytes.map_err(|e| ObjectError::block(place, e))?;
         if bytes.len() as u64 != object.block_bytes() {
-            return Err(ObjectError::Corrupt { place, why: "block is not as long as the object's blocks are" });
+            return Err(ObjectError::Corrupt { place, why: "block size differs from the object's" });
         }
         Ok(bytes)
     }
 
-    /// A block of dnodes without the key: what is encrypted in it stays so, the rest is clear (and proven by the
-    /// checksum alone).
+    /// Reads a block of dnodes without the key. The bonus areas stay encrypted. The rest is readable, and only the checksum
+    /// verifies it, not the MAC.
     async fn read_sealed(
         &self,
         rq: &Request,
@@ -320,7 +325,7 @@ impl ObjectSet {
         Ok(Bytes::from(clear))
     }
 
-    /// The pointer to block `block` of level `level`; `None` in a hole.
+    /// Returns the pointer to block `block` of level `level`; `None` in a hole.
     pub async fn pointer_at(
         &self,
         rq: &Request,
@@ -347,8 +352,8 @@ impl ObjectSet {
         Ok(Some(pointer))
     }
 
-    /// The pointers of data blocks from `blocks.start` on: at least one, as far as the lowest indirect block goes and
-    /// the range does.
+    /// Returns the pointers of data blocks from `blocks.start` on: at least one, up to the end of the level-1 indirect block
+    /// or of the range.
     async fn pointers(
         &self,
         rq: &Request,
@@ -378,10 +383,10 @@ impl ObjectSet {
         Ok(out)
     }
 
-    /// Reads an indirect block: the pointers in it.
+    /// Reads an indirect block, an array of block pointers.
     ///
     /// # Errors
-    /// What reading the block meets.
+    /// Errors of reading the block.
     pub async fn read_indirect(
         &self,
         rq: &Request,
@@ -394,8 +399,8 @@ impl ObjectSet {
         self.cache().read(rq, pointer, &self.options_at(place)).await.map_err(|e| ObjectError::block(place, e))
     }
 
-    /// A pointer must lead one level down: a forged one could lead back up. Only data are embedded in pointers; whole
-    /// levels of a forged tree could be.
+    /// Checks that a pointer leads to level `level`, because a pointer of a malformed tree might lead back up, and that no
+    /// indirect block is embedded in its pointer.
     pub(crate) fn check_level(
         &self,
         object: &Object,
@@ -406,21 +411,21 @@ impl ObjectSet {
         let why = match (pointer.level() == level, level > 0 && pointer.is_embedded()) {
             // Embedded pointers keep their level in the same bits.
             (false, _) => "block pointer is of another level",
-            (true, true) => "a block of pointers is embedded in its pointer",
+            (true, true) => "an indirect block is embedded in its pointer",
             (true, false) => return Ok(()),
         };
         let place = self.place(object.id, level, shift_right(block, object.fan_out_shift() * u32::from(level)));
         Err(ObjectError::Corrupt { place, why })
     }
 
-    /// The first data block at or after `from` that is not a hole.
+    /// Returns the first data block at or after `from` that is not a hole.
     pub async fn next_data_block(&self, rq: &Request, object: &Object, from: u64) -> Result<Option<u64>, ObjectError> {
         self.next_block(rq, object, from, Seek::Data, None).await
     }
 
-    /// The first data block at or after `from` that is data, or a hole. Skips whole subtrees: nothing below a null
-    /// pointer is read, and a subtree whose fill count says that all its blocks are data has no hole to look for. Blocks
-    /// of pointers are noted in `entered`.
+    /// Returns the first data block at or after `from` that matches `what`. Skips whole subtrees: nothing below a null
+    /// pointer is read, and a seek for holes skips subtrees whose fill counts are complete. Indirect blocks are recorded in
+    /// `entered`.
     pub(crate) async fn next_block(
         &self,
         rq: &Request,
@@ -431,7 +436,7 @@ impl ObjectSet {
     ) -> Result<Option<u64>, ObjectError> {
         let top = object.dnode.levels.saturating_sub(1);
         let mut at = from;
-        // A tree that tells the truth disappoints once per level: below the pointers on the way to `from` itself.
+        // In a consistent tree at most one descent per level fails: below the pointers on the path to `from`.
         for _ in 0..SEEK_DESCENTS {
             let first = shift_right(at, object.cover(top));
             let tops = object.dnode.block_pointers.iter().enumerate();
@@ -439,7 +444,7 @@ impl ObjectSet {
                 .skip(usize::try_from(first).unwrap_or(usize::MAX))
                 .find(|(_, p)| what.may_be_below(p, object, top));
             let Some((index, pointer)) = candidate else {
-                // Beyond the last pointer there is nothing but a hole.
+                // All blocks beyond the last pointer are holes.
                 let end = shift_left(object.dnode.block_pointers.len() as u64, object.cover(top));
                 return Ok((what == Seek::Hole).then_some(end.max(at)));
             };
@@ -450,11 +455,11 @@ impl ObjectSet {
                 None => {}
             }
         }
-        Err(ObjectError::Corrupt { place: self.place(object.id, top, at), why: "fill counts lie" })
+        Err(ObjectError::Corrupt { place: self.place(object.id, top, at), why: "wrong fill counts" })
     }
 
-    /// Looks below a pointer of the dnode for the first block from `at` on; `None` if a subtree had none after all: `at`
-    /// then is the first block behind it.
+    /// Searches below a pointer of the dnode for the first block from `at` on; `None` if a subtree has none: `at` is then
+    /// the first block after that subtree.
     async fn descend(
         &self,
         rq: &Request,
@@ -472,7 +477,7 @@ impl ObjectSet {
             let number = shift_right(*at, object.cover(level));
             if entered.as_mut().is_some_and(|entered| !entered.note(&pointer, level, number)) {
                 let place = self.place(object.id, level, number);
-                return Err(ObjectError::Corrupt { place, why: "a block of pointers that stands in two places" });
+                return Err(ObjectError::Corrupt { place, why: "an indirect block is in two places" });
             }
             let bytes = self.read_indirect(rq, object, &pointer, level, *at).await?;
             let start = object.index_in(level, *at);
@@ -493,7 +498,7 @@ impl ObjectSet {
         Ok(Some(*at))
     }
 
-    /// The first byte at or after `offset`, before `end`, that is in a block, or in none; `None` if there is none.
+    /// Returns the offset of the first byte of data, or of a hole, in `offset..end`; `None` if there is none.
     pub async fn seek(
         self: &Arc<Self>,
         rq: &Request,
@@ -530,17 +535,18 @@ impl ObjectSet {
         Ok(found.map(|block| block.saturating_mul(block_bytes).max(offset)).filter(|at| *at < end))
     }
 
-    /// Tells the object's prefetcher of a read, and starts what it wants.
+    /// Reports a read to the object's prefetcher, and starts the prefetches that it requests.
     pub(crate) fn prefetch_after(self: &Arc<Self>, object: &Arc<Object>, offset: u64, len: u64, end: u64) {
         let ranges = {
             let mut prefetcher = object.prefetcher.lock().unwrap_or_else(PoisonError::into_inner);
             prefetcher.observe(offset, len, end)
         };
         for range in ranges {
-            let (set, object) = (self.clone(), object.clone());
+            let set = self.clone();
+            let object = object.clone();
             let job = async move {
                 let rq = Request::internal("prefetch").with_priority(Priority::Async);
-                // An error here is met again, and reported, by whoever reads the block.
+                // The error is dropped here, because a demand read of the block returns it again.
                 let _ = set.prefetch_range(&rq, &object, range).await;
             };
             drop(self.cache().machine().tasks.spawn(job));
@@ -549,7 +555,8 @@ impl ObjectSet {
 
     async fn prefetch_range(&self, rq: &Request, object: &Object, range: Range<u64>) -> Result<(), ObjectError> {
         let block_bytes = object.block_bytes();
-        let (mut at, end) = (range.start / block_bytes, range.end.div_ceil(block_bytes));
+        let mut at = range.start / block_bytes;
+        let end = range.end.div_ceil(block_bytes);
         while at < end {
             let pointers = self.pointers(rq, object, at..end).await?;
             for (block, pointer) in (at..).zip(&pointers) {
@@ -570,7 +577,7 @@ pub(crate) fn pointer_in(block: &[u8], above: &BlockPointer, index: usize) -> Op
     BlockPointer::decode(&mut Cursor::new(bytes, above.endian(), "indirect block")).ok()
 }
 
-/// Zeros of a hole.
+/// Returns `len` zero bytes.
 fn zeros(mut len: u64) -> Segments {
     let mut out = Segments::new();
     while len > 0 {

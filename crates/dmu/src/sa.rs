@@ -1,12 +1,12 @@
-//! System attributes of one object set: which attribute has which number and which layouts there are, read once; then
-//! each file's row is cut up without further reading (its bytes: `weir_format::sa`).
+//! System attributes of one object set. The attribute numbers and the layouts are read once; each file's row is then
+//! decoded without further reads (encoding: `weir_format::sa`).
 //!
-//! Numbers are given out per object set in the order of registration, so a name is looked up once, when the table is
+//! Each object set assigns attribute numbers in the order of registration, so names are resolved once, when the table is
 //! read: [`SaTable::number`].
 //!
-//! Layouts and attributes that are new to the object set are registered as they are needed
-//! ([`SaTable::register_layout`], [`SaTable::register_known`]), in the transaction that needs them. Both change the table
-//! at hand and the ZAPs together: who shares a table lets one register at a time.
+//! New layouts and attributes are registered on demand ([`SaTable::register_layout`], [`SaTable::register_known`]), in the
+//! transaction that needs them. Both functions change the table in memory and the ZAPs together, so the callers that share
+//! a table must serialize registration.
 
 use crate::error::ObjectError;
 use crate::object::Object;
@@ -20,9 +20,9 @@ use weir_format::sa::{self, LEGACY_ATTRIBUTES, SaAttribute, SaHeader, ZPL_ATTRIB
 use weir_format::{DecodeError, Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// Most entries that the registry or the layouts are believed to have: numbers have 16 bits.
-const MOST: usize = 1 << 16;
-/// The first number of a layout that is registered: 0 is an older znode's, 1 that of no attributes.
+/// Maximum accepted entries of the registry and of the layouts, because numbers have 16 bits.
+const MAX_SA_ENTRIES: usize = 1 << 16;
+/// First number of a registered layout: 0 is the layout of a legacy znode, 1 is the layout without attributes.
 const FIRST_LAYOUT: u16 = 2;
 /// Layout numbers have 10 bits.
 const LAYOUTS_MAX: u16 = 1 << 10;
@@ -38,7 +38,7 @@ pub struct SaTable {
     layout_object: Option<ObjectId>,
 }
 
-/// An attribute's number and where its bytes stand.
+/// Attribute numbers and the bytes of the attributes.
 pub type SaRow<'a> = Vec<(u16, &'a [u8])>;
 
 impl SaTable {
@@ -48,13 +48,13 @@ impl SaTable {
         let master = Zap::open(rq, set, master).await?;
         for (what, is_registry) in [(name::REGISTRY, true), (name::LAYOUTS, false)] {
             let found = master.lookup(rq, what.as_bytes(), Default::default()).await?;
-            // A file system whose files have all older znodes may have neither yet.
+            // A file system with only legacy znodes may have neither ZAP yet.
             let Some(id) = found.and_then(|v| v.first()) else { continue };
             match is_registry {
                 true => table.registry = Some(ObjectId(id)),
                 false => table.layout_object = Some(ObjectId(id)),
             }
-            for entry in Zap::open(rq, set, ObjectId(id)).await?.all(rq, MOST).await? {
+            for entry in Zap::open(rq, set, ObjectId(id)).await?.all(rq, MAX_SA_ENTRIES).await? {
                 let wrong = |error| ObjectError::decode(set.place(ObjectId(id), 0, 0), error);
                 match is_registry {
                     true => table.register(entry.key.text(), entry.value.first().unwrap_or(0)).map_err(wrong)?,
@@ -65,8 +65,8 @@ impl SaTable {
         Ok(table)
     }
 
-    /// A table out of hostile bytes, and the bytes behind it: how many attributes, the word of each, how many of them are in
-    /// layout 2, which. For fuzzing.
+    /// Builds a table from malformed input, and returns the remaining bytes. The input holds the number of attributes, the
+    /// word of each, the number of attributes in layout 2, and their numbers. For fuzzing.
     #[doc(hidden)]
     pub fn of_bytes(data: &[u8]) -> (Self, &[u8]) {
         let mut table = SaTable::default();
@@ -79,7 +79,7 @@ impl SaTable {
         let attributes = take(1).first().map_or(0, |n| usize::from(n % 32));
         for (index, word) in take(8 * attributes).as_chunks::<8>().0.iter().enumerate() {
             let name = ZPL_ATTRIBUTES.get(index).map_or(String::new(), |known| known.0.to_owned());
-            // A word that makes no sense is left out, as a table that is read would be refused.
+            // A malformed word is skipped, because reading a table with such a word fails.
             let _ = table.register(name, u64::from_be_bytes(*word));
         }
         let members = take(1).first().map_or(0, |n| usize::from(n % 32));
@@ -111,20 +111,20 @@ impl SaTable {
         self.numbers.iter().find(|(_, n)| **n == number).map(|(name, _)| name.as_str())
     }
 
-    /// Bytes of an attribute; 0 if they vary.
+    /// Length of an attribute in bytes; 0 if the length is variable.
     pub fn length(&self, number: u16) -> Option<u16> {
         self.lengths.get(&number).copied()
     }
 
-    /// The number of the layout with these attributes in this order, if there is one.
+    /// Number of the layout with these attributes in this order, if it is registered.
     pub fn layout_of(&self, attributes: &[u16]) -> Option<u16> {
         self.layouts.iter().find(|(_, own)| *own == attributes).map(|(number, _)| *number)
     }
 
-    /// The number of the layout with these attributes in this order, which is registered if there is none yet.
+    /// Returns the number of the layout with these attributes in this order; registers the layout if it is new.
     ///
     /// # Errors
-    /// [`ObjectError::TooLong`] when all numbers are taken.
+    /// [`ObjectError::TooLong`] if all numbers are in use.
     pub async fn register_layout(
         &mut self,
         rq: &Request,
@@ -151,7 +151,7 @@ impl SaTable {
         Ok(number)
     }
 
-    /// Registers those of the attributes that every ZPL knows ([`ZPL_ATTRIBUTES`]) which have no number yet.
+    /// Registers the standard ZPL attributes ([`ZPL_ATTRIBUTES`]) that have no number yet.
     pub async fn register_known(&mut self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<(), ObjectError> {
         for (index, (name, length, swap)) in ZPL_ATTRIBUTES.into_iter().enumerate() {
             if self.numbers.contains_key(name) {
@@ -162,7 +162,7 @@ impl SaTable {
                 None => self.make(rq, set, tx, name::REGISTRY, ObjectType::SA_ATTR_REGISTRATION).await?,
             };
             self.registry = Some(object);
-            // Those of the older znodes have their numbers everywhere; the others take the next.
+            // Legacy attributes have fixed numbers; the others take the next free number.
             let last = self.lengths.keys().next_back().map_or(0, |last| usize::from(*last) + 1);
             let number = if index < LEGACY_ATTRIBUTES { index } else { last.max(LEGACY_ATTRIBUTES) };
             let number = u16::try_from(number);
@@ -175,7 +175,7 @@ impl SaTable {
         Ok(())
     }
 
-    /// Makes one of the two ZAPs, which the master node leads to.
+    /// Creates one of the two ZAPs and adds it to the master node.
     async fn make(
         &self,
         rq: &Request,
@@ -189,7 +189,10 @@ impl SaTable {
         Ok(id)
     }
 
-    /// The attributes in a bonus area or spill block.
+    /// Decodes the attributes in a bonus area or spill block.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the header is malformed, the layout is unknown, or the attributes exceed the bytes.
     pub fn row<'a>(&self, bytes: &'a [u8], endian: Endian) -> Result<SaRow<'a>, DecodeError> {
         let header = SaHeader::decode(bytes, endian)?;
         let unknown = DecodeError::Field { what: "system attributes", field: "layout", value: header.layout.into() };
@@ -197,8 +200,8 @@ impl SaTable {
         sa::attributes(bytes, endian, layout, |n| self.lengths.get(&n).copied())
     }
 
-    /// All attributes of an object: those in its bonus area, then those in its spill block, which is read if there is
-    /// one. Each with its bytes and their order.
+    /// Reads all attributes of an object with their bytes and byte order: first those in its bonus area, then those in its
+    /// spill block.
     pub async fn attributes(
         &self,
         rq: &Request,
@@ -229,11 +232,12 @@ mod tests {
     use weir_sim::SimWorld;
 
     #[test]
-    fn what_is_registered_is_read_again() {
+    fn registered_attributes_and_layouts_are_read_again() {
         let world = SimWorld::new(1);
         let machine = world.machine();
         let run = world.run(async move {
-            let (rq, set) = (&Request::default(), &scratch(&machine, ObjsetKind::Zfs));
+            let rq = &Request::default();
+            let set = &scratch(&machine, ObjsetKind::Zfs);
             let tx = &set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
             let master = zap::create(rq, set, tx, &NewZap::new(ObjectType::SA_MASTER_NODE)).await.unwrap();
             let mut table = SaTable::read(rq, set, master).await.unwrap();
@@ -247,7 +251,7 @@ mod tests {
                 assert_eq!(table.register_layout(rq, set, tx, layout).await.unwrap(), number);
             }
             assert_eq!(SaTable::read(rq, set, master).await.unwrap(), table);
-            // One that another program has added keeps its number; what it lacked comes behind.
+            // An attribute that another implementation added keeps its number; missing attributes take the next numbers.
             let registry = table.registry.unwrap();
             assert!(zap::remove_name(rq, set, tx, registry, "ZPL_SEQ").await.unwrap());
             let word = SaAttribute { number: 30, length: 8, swap: weir_format::sa::SaSwap::Uint64 }.to_word();

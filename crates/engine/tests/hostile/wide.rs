@@ -135,7 +135,7 @@ fn fill_counts_that_promise_objects_are_not_followed_for_ever() {
     with_forged(false, async |rq, pool| {
         let set = pool.object_set(rq, "g-single-a9/child").await.unwrap();
         let error = set.next_object(rq, ObjectId(1)).await.unwrap_err();
-        assert!(error.to_string().contains("fill counts lie"), "{error}");
+        assert!(error.to_string().contains("wrong fill counts"), "{error}");
         let error = Objects::of(&set).next(rq).await.unwrap_err();
         two_places(&error, ObjectId(0));
     });
