@@ -24,6 +24,9 @@ const CONVERTED: &[&str] = &[
     "crates/fuse/",
     "crates/daemon/",
     "crates/files/",
+    "crates/dsl/",
+    "crates/zil/",
+    "crates/engine/src/",
     "xtask/",
 ];
 

@@ -1,4 +1,4 @@
-//! Why a block could not be given.
+//! Errors of reading, writing, allocating and freeing a block.
 
 use crate::alloc::SpaceFault;
 use thiserror::Error;
@@ -6,64 +6,64 @@ use weir_codec::CodecError;
 use weir_format::{DecodeError, ObjsetId};
 use weir_machine::DiskError;
 
-/// Why a block could not be given. It concerns this block's bytes alone, never the pool.
+/// Error of an operation on a block. It concerns this block alone, never the pool.
 ///
 /// `vdev` is the index of the top-level vdev, `offset` the byte offset in its allocatable space (as in a DVA).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BlockError {
-    /// Too many of the devices that hold it are not there.
+    /// Too many of the devices that hold the block are missing.
     #[error("block at {vdev}:{offset:#x} needs devices that are missing: {}", .devices.join(", "))]
     Missing {
         /// Top-level vdev.
         vdev: u32,
-        /// Where in it.
+        /// Offset in bytes.
         offset: u64,
-        /// Names of the devices that are not there.
+        /// Names of the missing devices.
         devices: Vec<String>,
     },
-    /// The bytes are there and wrong, in every copy and reconstruction.
+    /// Every copy and reconstruction of the block has wrong bytes.
     #[error("block at {vdev}:{offset:#x} is damaged: {fault}")]
     Corrupt {
         /// Top-level vdev.
         vdev: u32,
-        /// Where in it.
+        /// Offset in bytes.
         offset: u64,
-        /// What is wrong with the last copy tried.
+        /// Checksum or decoding error of the last copy tried.
         fault: CodecError,
     },
-    /// A structure that the pipeline itself reads (a gang header) is not one.
+    /// A structure that the pipeline itself decodes (a gang header) is malformed.
     #[error("block at {vdev}:{offset:#x} is damaged: {fault}")]
     Structure {
         /// Top-level vdev.
         vdev: u32,
-        /// Where in it.
+        /// Offset in bytes.
         offset: u64,
-        /// What is wrong.
+        /// Decoding error.
         fault: DecodeError,
     },
-    /// A device answered with an error.
+    /// A device returned an error.
     #[error("block at {vdev}:{offset:#x}: device {device}: {error}")]
     Device {
         /// Top-level vdev.
         vdev: u32,
-        /// Where in it.
+        /// Offset in bytes.
         offset: u64,
         /// The device's name.
         device: String,
-        /// Its answer.
+        /// The device's error.
         error: DiskError,
     },
-    /// The block lies on a kind of vdev, or is encoded in a way, that this program does not read.
-    #[error("block at {vdev}:{offset:#x}: {what} cannot be read")]
+    /// The block is on a kind of vdev, or has an encoding, that this program does not read.
+    #[error("block at {vdev}:{offset:#x}: unsupported: {what}")]
     Unsupported {
         /// Top-level vdev.
         vdev: u32,
-        /// Where in it.
+        /// Offset in bytes.
         offset: u64,
-        /// What it is.
+        /// The unsupported kind or encoding.
         what: &'static str,
     },
-    /// The block is encrypted and no key was given.
+    /// The block is encrypted and its key is not loaded.
     #[error("object set {objset} is encrypted and its key is not loaded")]
     NoKey {
         /// The object set.
@@ -75,13 +75,13 @@ pub enum BlockError {
     /// The pool is not open for writing.
     #[error("the pool is not open for writing")]
     ReadOnly,
-    /// There is no space left for a block, not even in pieces.
+    /// No space is left for a block, not even as a gang.
     #[error("no space for a block of {psize_bytes} bytes")]
     NoSpace {
-        /// Its size before parity.
+        /// Size of the block before parity.
         psize_bytes: u64,
     },
-    /// Bytes do not fit into the place that was reserved for them.
+    /// The encoded block does not fit into the space reserved for it.
     #[error("a block of {needed_bytes} bytes does not fit into the {psize_bytes} bytes that were reserved for it")]
     NoRoom {
         /// The bytes reserved.
@@ -89,14 +89,14 @@ pub enum BlockError {
         /// The bytes needed.
         needed_bytes: u64,
     },
-    /// This program does not write to such a vdev.
-    #[error("{vdev}:{offset:#x} lies on {what}, which cannot be written")]
+    /// The vdev is of a kind, or in a state, in which it cannot be written to.
+    #[error("{vdev}:{offset:#x} is on {what}, which cannot be written")]
     NotWritable {
         /// Top-level vdev.
         vdev: u32,
-        /// Where in it.
+        /// Offset in bytes.
         offset: u64,
-        /// What it is.
+        /// Kind or state of the vdev.
         what: &'static str,
     },
     /// No leaf with this GUID has a disk.
@@ -105,50 +105,50 @@ pub enum BlockError {
         /// The GUID.
         guid: u64,
     },
-    /// What should be taken or given back is not as the caller believes: the space maps are damaged.
+    /// A range that should be allocated or freed contradicts the present allocation: the space maps are damaged.
     #[error("space at {vdev}:{offset:#x}+{len_bytes:#x}: {fault}")]
     Space {
         /// Top-level vdev.
         vdev: u32,
-        /// Where in it.
+        /// Offset in bytes.
         offset: u64,
-        /// How much.
+        /// Length of the range.
         len_bytes: u64,
-        /// What is wrong.
+        /// The contradiction.
         fault: SpaceFault,
     },
-    /// Bytes that cannot become a block as was asked.
-    #[error("a block cannot be made: {fault}")]
+    /// The bytes cannot be encoded with the given options.
+    #[error("a block cannot be encoded: {fault}")]
     Unencodable {
-        /// Why not.
+        /// Encoding error.
         fault: CodecError,
     },
-    /// A block of a size that the format does not have.
-    #[error("a block of {len_bytes} bytes is not possible")]
+    /// The format has no block of this size.
+    #[error("unsupported block size: {len_bytes} bytes")]
     BadSize {
-        /// Its size.
+        /// Size of the block.
         len_bytes: u64,
     },
-    /// The computation that made the block ended without a result.
-    #[error("a block's computation was lost")]
+    /// The computation that encodes the block ended without a result.
+    #[error("the computation that encodes a block was lost")]
     ComputeLost,
     /// A block pointer that no pool can contain.
-    #[error("forged or damaged block pointer: {field} = {value:#x} (address {vdev}:{offset:#x})")]
+    #[error("invalid block pointer: {field} = {value:#x} (address {vdev}:{offset:#x})")]
     InvalidPointer {
         /// Top-level vdev that the pointer names.
         vdev: u32,
         /// Offset that the pointer names.
         offset: u64,
-        /// The impossible field.
+        /// Name of the invalid field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
 }
 
 impl BlockError {
-    /// How much the error tells: of several copies' errors, the one that tells most is reported. A device's error outweighs
-    /// wrong bytes: what the device did not give may be right.
+    /// Rank of the error: of several copies' errors, the one of the highest rank is reported. A device error ranks above
+    /// wrong bytes, because the bytes that the device did not return may be right.
     fn weight(&self) -> u8 {
         match self {
             BlockError::InvalidPointer { .. } => 0,
@@ -161,7 +161,7 @@ impl BlockError {
         }
     }
 
-    /// The one of two copies' errors to report; of missing devices, all.
+    /// The error to report of two copies' errors; missing devices are merged.
     pub(crate) fn worse(mut self, other: BlockError) -> BlockError {
         if let (BlockError::Missing { devices, .. }, BlockError::Missing { devices: more, .. }) = (&mut self, &other) {
             devices.extend(more.iter().cloned());
@@ -173,7 +173,7 @@ impl BlockError {
     }
 }
 
-/// Keeps the more telling of the errors seen so far.
+/// Keeps the error of the higher rank.
 pub(crate) fn note(worst: &mut Option<BlockError>, error: BlockError) {
     *worst = Some(match worst.take() {
         Some(first) => first.worse(error),

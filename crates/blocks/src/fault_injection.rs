@@ -1,47 +1,47 @@
-//! Blocks without proof: for tests of what stands behind the checksums, and for nothing else.
+//! Fault injection behind the checksums: for tests only.
 //!
-//! A checksum keeps chance damage from the decoders, but not a hostile pool: who forges an image writes the checksums
-//! that go with it. Damage that is to reach decompressors, dnodes, ZAPs, space maps and the rest, as forged bytes would,
-//! must therefore get past the proof. [`Blocks::unproven`](crate::Blocks::unproven) takes proof away and lets a test
-//! change the bytes on their way, as a function of the pointer, so that every read of a block tells the same lie.
+//! A checksum protects the decoders from random damage, but not from a malicious pool, because an attacker writes matching
+//! checksums. Tests of decompressors, dnodes, ZAPs and space maps with malformed input therefore have to skip checksum
+//! verification. [`Blocks::unproven`](crate::Blocks::unproven) skips it and changes the bytes of each block as a function
+//! of the pointer, so that every read of a block returns the same bytes.
 //!
-//! Nothing outside tests may use this: bytes that were read so are worth nothing.
+//! Nothing outside of tests may use this, because the bytes are not verified.
 
 use std::fmt;
 use std::sync::Arc;
 use weir_format::BlockPointer;
 
-/// Where on its way a block is.
+/// Stage of the read pipeline at which bytes are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// As it stood on the devices: compressed, perhaps encrypted.
+    /// Bytes as stored on the devices: compressed, perhaps encrypted.
     Physical,
-    /// As it is handed out.
+    /// Bytes as returned to the caller.
     Logical,
-    /// The header of a gang.
+    /// Header of a gang.
     Gang,
 }
 
-/// Changes bytes on their way.
+/// Function that changes bytes of a block.
 type Change = dyn Fn(&BlockPointer, Stage, &mut [u8]) + Send + Sync;
 
-/// Changes blocks as who forges a pool would.
+/// Changes the bytes of blocks after they were read.
 #[derive(Clone)]
 pub struct PointerForger(Arc<Change>);
 
 impl PointerForger {
-    /// Blocks become what `change` makes of them.
+    /// Applies `change` to the bytes of every block at every stage.
     pub fn new(change: impl Fn(&BlockPointer, Stage, &mut [u8]) + Send + Sync + 'static) -> Self {
         PointerForger(Arc::new(change))
     }
 
-    pub(crate) fn forge(&self, pointer: &BlockPointer, stage: Stage, bytes: &mut [u8]) {
+    pub(crate) fn inject(&self, pointer: &BlockPointer, stage: Stage, bytes: &mut [u8]) {
         (self.0)(pointer, stage, bytes);
     }
 }
 
 impl fmt::Debug for PointerForger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Forger")
+        f.write_str("PointerForger")
     }
 }

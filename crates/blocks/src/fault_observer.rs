@@ -1,13 +1,12 @@
-//! Who is told what goes wrong with devices, as it happens: beside the counters ([`crate::vdev::Counts`]), which only say
-//! how often.
+//! Reports device faults when they happen. The counters ([`crate::vdev::Counts`]) hold only their number.
 //!
 //! ```text
-//!   leaf: an error, wrong bytes ─┐
-//!   RAID-Z: which column was it ─┼─► Bell ─► Watch   (one for all devices of a pool; nobody at first)
-//!   a block lost in all copies ──┘
+//!   leaf: device error, wrong bytes ──┐
+//!   RAID-Z: column with wrong bytes ──┼─► FaultNotifier ─► FaultObserver   (at most one per pool)
+//!   block lost in all copies ─────────┘
 //! ```
 //!
-//! What is told says which device, where on it, and, as far as whoever reads knows it, which block of which object.
+//! A report names the device, the range on it and, if the reader knows it, the block and its object.
 //!
 //! Source: OpenZFS `module/zfs/zfs_fm.c` (the callers of `zfs_ereport_post`).
 
@@ -27,85 +26,85 @@ pub struct Bookmark {
     pub object: u64,
     /// Level; [`Bookmark::ROOT_LEVEL`] for an object set's header, below that for intent logs.
     pub level: i64,
-    /// Number of the block.
+    /// Number of the block on its level.
     pub block: u64,
 }
 
 impl Bookmark {
-    /// The level of the header that an object set begins with (`ZB_ROOT_LEVEL`).
+    /// Level of an object set's header (`ZB_ROOT_LEVEL`).
     pub const ROOT_LEVEL: i64 = -1;
 }
 
-/// What an operation is about, as far as it is known.
+/// The block that an operation is about, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockContext {
     /// The block.
     pub origin: Option<Bookmark>,
-    /// What its bytes are proven by.
+    /// Kind of the block's checksum.
     pub checksum: Option<ChecksumKind>,
 }
 
-/// What went wrong.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug)]
 pub enum FaultKind<'a> {
-    /// A device gave other bytes than were written. With what its checksum says, where that is the device's alone.
+    /// A device returned wrong bytes. With the checksum error, if the checksum covers this device's bytes alone.
     Checksum(Option<&'a CodecError>),
-    /// A device did not give what was asked for.
+    /// A read failed.
     Read(&'a DiskError),
-    /// A device did not take what was to be written.
+    /// A write failed.
     Write(&'a DiskError),
-    /// A device did not make stable what it took.
+    /// A flush failed.
     Flush(&'a DiskError),
-    /// A block cannot be read: no copy is right, nothing makes good for it.
+    /// A block is lost: no copy and no reconstruction has the right bytes.
     Lost(&'a BlockError),
 }
 
-/// A place on a device.
+/// A range of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceRange {
-    /// The leaf's GUID.
+    /// GUID of the leaf.
     pub leaf: u64,
-    /// Where, in bytes from the start of the device.
+    /// Offset from the start of the device, in bytes.
     pub offset_bytes: u64,
-    /// How much; 0 for what is of no place.
+    /// Length in bytes; 0 for faults without a range, such as failed flushes.
     pub size_bytes: u64,
-    /// What the leaf has counted, this with it.
+    /// Counters of the leaf, including this fault.
     pub counts: Counts,
 }
 
-/// Something that went wrong.
+/// A fault of a device or a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault<'a> {
-    /// What.
+    /// Kind of the fault.
     pub what: FaultKind<'a>,
-    /// Where; `None` if it is no device's alone.
+    /// Device and range; `None` if the fault cannot be attributed to one device.
     pub spot: Option<DeviceRange>,
-    /// With what.
+    /// The block that was read or written.
     pub about: BlockContext,
-    /// For whom.
+    /// Priority of the operation.
     pub priority: Priority,
 }
 
-/// Is told.
+/// Receives the reports of faults.
 pub trait FaultObserver: Send + Sync {
-    /// Something went wrong. Called where it happens: it must not wait.
+    /// Handles a fault. Called synchronously by the operation that found it, so it must not block.
     fn fault(&self, fault: &Fault<'_>);
 }
 
-/// How whoever watches is reached, from all devices of a tree.
+/// Passes faults of all devices of a tree to the observer.
 #[derive(Clone, Default)]
 pub(crate) struct FaultNotifier(Arc<OnceLock<Arc<dyn FaultObserver>>>);
 
 impl FaultNotifier {
-    /// From now on this one is told. The first one stays.
-    pub fn set(&self, watch: Arc<dyn FaultObserver>) {
-        // There is one already.
-        let _ = self.0.set(watch);
+    /// Sets the observer, unless one is set already.
+    pub fn set(&self, observer: Arc<dyn FaultObserver>) {
+        // An error means that an observer is set already.
+        let _ = self.0.set(observer);
     }
 
-    pub fn ring(&self, fault: &Fault<'_>) {
-        if let Some(watch) = self.0.get() {
-            watch.fault(fault);
+    pub fn notify(&self, fault: &Fault<'_>) {
+        if let Some(observer) = self.0.get() {
+            observer.fault(fault);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The entry points for hostile pointers and geometries: each must return, whatever the input, in bounded time and
-//! memory. The same bodies run in the unit test below, in `cargo xtask fuzz` and under cargo-fuzz.
+//! Fuzz targets for malformed block pointers and geometries: each must return for any input, in bounded time and memory.
+//! The same bodies run in the unit test below, in `cargo xtask fuzz` and under cargo-fuzz.
 
 use crate::draid;
 use crate::pipeline::{Blocks, ReadOptions};
@@ -15,17 +15,17 @@ use weir_format::{BlockPointer, Cursor, Endian};
 use weir_machine::time::{Clock, ClockSource, Nanos};
 use weir_machine::{BufPool, Disk, Geometry, Io, Op, Request};
 
-/// A target: its name and its body.
+/// Name and body of a fuzz target.
 pub type RaidzTarget = (&'static str, fn(&[u8]));
 
-/// Name and body of each target.
+/// All fuzz targets of this crate.
 pub const TARGETS: &[RaidzTarget] =
     &[("draid_map", draid_target), ("pointer", pointer_target), ("raidz_map", raidz_target)];
 
-/// Time that stands still.
-struct NoTime;
+/// A clock that always returns 0.
+struct FrozenClock;
 
-impl ClockSource for NoTime {
+impl ClockSource for FrozenClock {
     fn now(&self) -> Nanos {
         Nanos(0)
     }
@@ -37,7 +37,7 @@ impl ClockSource for NoTime {
     }
 }
 
-/// A disk that answers at once, with the input over and over.
+/// A disk that completes synchronously and returns the input repeatedly.
 struct Echo(Vec<u8>);
 
 impl Disk for Echo {
@@ -54,16 +54,17 @@ impl Disk for Echo {
     }
 }
 
-/// The next words of the input, zeros behind its end.
+/// Words of the input from an offset on; zeros behind its end.
 fn words<const N: usize>(data: &[u8], from: usize) -> [u64; N] {
     let mut bytes = data.get(from..).unwrap_or_default().to_vec();
     bytes.resize(N * 8, 0);
     Cursor::new(&bytes, Endian::Little, "fuzz").words().unwrap_or([0; N])
 }
 
-/// A pool of every kind of vdev, over disks of which some are missing, and pointers into it.
+/// Reads a block pointer from a pool with every kind of vdev, some of whose disks are missing.
 fn pointer_target(data: &[u8]) {
-    let (Some(&choice), contents) = (data.first(), data.get(129..).unwrap_or_default()) else { return };
+    let Some(&choice) = data.first() else { return };
+    let contents = data.get(129..).unwrap_or_default();
     let disk: Arc<dyn Disk> = Arc::new(Echo(contents.get(..4096.min(contents.len())).unwrap_or_default().to_vec()));
     let leaves = |count: u64| -> Vec<VdevSpec> {
         let there = |i: u64| (choice >> (i % 8) & 1 == 0).then(|| disk.clone());
@@ -91,9 +92,9 @@ fn pointer_target(data: &[u8]) {
     let mut c = Cursor::new(contents, Endian::Little, "fuzz");
     let map = std::iter::from_fn(|| MappingEntry::decode(&mut c).ok()).take(64).collect();
     tree.set_mapping(4, map);
-    let blocks = Blocks::over(Clock::new(Arc::new(NoTime)), BufPool::new(0), tree, Salt::none());
+    let blocks = Blocks::over(Clock::new(Arc::new(FrozenClock)), BufPool::new(0), tree, Salt::none());
     let mut bp = words::<16>(data, 1);
-    // Most random numbers name no vdev and no offset: bring half of them into the pool.
+    // Most random numbers name no vdev and no offset: map half of them into the pool.
     if choice & 4 == 4 {
         for i in [0, 2, 4] {
             bp[i] = (bp[i] & 0xff_ffff) | (((bp[i] >> 32) % 6) << 32);
@@ -115,7 +116,7 @@ fn raidz_target(data: &[u8]) {
     let nparity = 1 + shape % 3;
     let logical = nparity + 1 + (shape >> 8) % (255 - nparity);
     let ashift = 9 + (shape >> 16) as u32 % 8;
-    // As the tree does it: whole sectors of at most 16 MiB, offsets that can be reached.
+    // The tree passes whole sectors of at most 16 MiB, and offsets within the vdev.
     let size = (1 + size % (16 << 20)).next_multiple_of(1 << ashift);
     let offset = (offset >> 2) & !((1 << ashift) - 1);
     let physical = (logical + (shape >> 24) % 3).min(255);

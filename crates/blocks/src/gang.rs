@@ -1,13 +1,13 @@
-//! Gangs: blocks for which no free segment was large enough, kept in pieces.
+//! Gangs: blocks stored in pieces, because no free segment was large enough.
 //!
 //! ```text
-//!  pointer (gang bit) ─► header ─┬─► piece ──────────────► bytes, proven by the piece's own checksum
+//!  pointer (gang bit) ─► header ─┬─► piece ──────────────► bytes, verified by the piece's own checksum
 //!                                ├─► header (a gang again) ─┬─► …
 //!                                └─► piece                  └─► …
 //! ```
 //!
-//! Every copy of a header holds the same, so any one that proves itself will do. The pieces must add up to exactly the
-//! block: that, and a limit on depth, bounds what a forged header can cost.
+//! All copies of a header are equal, so the first with a matching checksum is used. The sizes of the pieces must add up to
+//! the size of the block. This and the limit of the depth bound the cost of a malformed header.
 
 use crate::error::BlockError;
 use crate::fault_injection::Stage;
@@ -18,11 +18,11 @@ use weir_codec::checksum::verify_gang_header;
 use weir_format::{BlockPointer, DecodeError, gang};
 use weir_machine::{Buf, Request};
 
-/// Deepest gang of gangs.
+/// Maximum nesting of gangs.
 const MAX_DEPTH: u8 = 16;
 
-/// The part of a header that proves itself: all of it, or a classic one at its front.
-fn proven_part<'a>(pointer: &BlockPointer, bytes: &'a [u8]) -> Result<&'a [u8], weir_codec::CodecError> {
+/// The part of a header whose checksum matches: all of it, or a header of the classic size at its front.
+fn verified_part<'a>(pointer: &BlockPointer, bytes: &'a [u8]) -> Result<&'a [u8], weir_codec::CodecError> {
     let whole = verify_gang_header(pointer, bytes);
     match bytes.get(..gang::CLASSIC_BYTES) {
         Some(front) if whole.is_err() => verify_gang_header(pointer, front).map(|_| front),
@@ -30,7 +30,7 @@ fn proven_part<'a>(pointer: &BlockPointer, bytes: &'a [u8]) -> Result<&'a [u8], 
     }
 }
 
-/// The pieces of a block of `psize_bytes`, which they must add up to.
+/// The pieces of a block; their sizes must add up to `psize_bytes`.
 fn pieces(header: &[u8], psize_bytes: u64) -> Result<Vec<BlockPointer>, DecodeError> {
     let pieces = gang::decode(header)?;
     let bad = |field, value| DecodeError::Field { what: "gang header", field, value };
@@ -42,7 +42,7 @@ fn pieces(header: &[u8], psize_bytes: u64) -> Result<Vec<BlockPointer>, DecodeEr
     if total != psize_bytes { Err(bad("sum of the pieces", total)) } else { Ok(pieces) }
 }
 
-/// The pointers to a gang's pieces.
+/// Reads the pointers to a gang's pieces.
 pub(crate) async fn pieces_of(
     blocks: &Blocks,
     request: &Request,
@@ -55,14 +55,18 @@ pub(crate) async fn pieces_of(
         return Err(BlockError::InvalidPointer { vdev, offset, field: "depth of the gang", value: way.depth.into() });
     }
     let mut header = header(blocks, request, pointer, way).await?;
-    blocks.forge(pointer, Stage::Gang, header.as_mut());
+    blocks.inject(pointer, Stage::Gang, header.as_mut());
     let damaged = |fault| BlockError::Structure { vdev, offset, fault };
     let corrupt = |fault| BlockError::Corrupt { vdev, offset, fault };
-    let part = if blocks.proves() { proven_part(pointer, header.as_ref()).map_err(corrupt)? } else { header.as_ref() };
+    let part = if blocks.verifies_checksums() {
+        verified_part(pointer, header.as_ref()).map_err(corrupt)?
+    } else {
+        header.as_ref()
+    };
     pieces(part, pointer.psize_bytes()).map_err(damaged)
 }
 
-/// The physical bytes of a gang, each piece proven.
+/// Reads the physical bytes of a gang; the checksum of each piece is verified.
 pub(crate) fn read<'a>(
     blocks: &'a Blocks,
     request: &'a Request,
@@ -85,13 +89,14 @@ pub(crate) fn read<'a>(
     })
 }
 
-/// A copy of the header that proves itself; of a scrub, all do or are put right.
+/// Reads a copy of the header whose checksum matches; a scrub reads all copies and repairs those that do not.
 async fn header(blocks: &Blocks, request: &Request, pointer: &BlockPointer, way: ReadPath) -> Result<Buf, BlockError> {
     let job = VdevRead { psize_bytes: gang::CLASSIC_BYTES as u64, ..blocks.healing_job(request, pointer, way) };
     let sizes = pointer.dvas().filter_map(|d| blocks.tree().gang_header_bytes(d.vdev));
     let len = sizes.min().unwrap_or(0).clamp(gang::CLASSIC_BYTES as u64, gang::MAX_BYTES as u64);
-    let proof = |bytes: &[u8]| if blocks.proves() { proven_part(pointer, bytes).map(drop) } else { Ok(()) };
-    blocks.any_copy(&job, pointer, len, &proof).await
+    let verify =
+        |bytes: &[u8]| if blocks.verifies_checksums() { verified_part(pointer, bytes).map(drop) } else { Ok(()) };
+    blocks.any_copy(&job, pointer, len, &verify).await
 }
 
 #[cfg(test)]

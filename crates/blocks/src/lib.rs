@@ -1,24 +1,24 @@
-//! Blocks of a pool: virtual devices, redundancy, and the pipeline that turns a block pointer into proven bytes.
+//! Blocks of a pool: virtual devices, redundancy, and the pipeline that reads a block pointer and verifies its checksum.
 //!
 //! ```text
 //!  BlockPointer ─► Blocks::read ─► holes, embedded payloads: no device
 //!                     │
 //!                     ├─ each copy (DVA) in turn ─► gang? its header, then its pieces, all levels
 //!                     │        └─ Tree ─► top-level vdev ─► mirror │ raidz │ draid │ indirect ─► leaf ─► queue ─► Disk
-//!                     │                    (each tries its redundancy until the checksum holds)
-//!                     └─ decrypt, prove the MAC ─► decompress ─► Bytes
+//!                     │                    (each tries its redundancy until the checksum matches)
+//!                     └─ decrypt, verify the MAC ─► decompress ─► Bytes
 //! ```
 //!
-//! *Who verifies.* The checksum goes down with the read: a vdev with redundancy calls it on each of its candidates (the
-//! sides of a mirror, the reconstructions of a RAID-Z block) and returns the first that holds. So a wrong byte is found
-//! at the only place that can do something about it, and nothing above ever sees unproven bytes.
+//! *Verification.* The checksum is passed down with the read. A vdev with redundancy applies it to each of its candidates
+//! (the sides of a mirror, the reconstructions of a RAID-Z block) and returns the first that matches. So wrong bytes are
+//! detected where redundancy can repair them, and no layer above receives unverified bytes.
 //!
-//! *Invariants.* Bytes that [`Blocks::read`] gives have passed the checksum of their pointer (or of the pieces of their
-//! gang) and, if they are encrypted, their MAC. A forged pointer gives an error, never a panic, and costs at most the
-//! format's limit of 16 MiB. An error concerns one block. No lock is held while a device is waited for.
+//! *Invariants.* Bytes that [`Blocks::read`] returns have passed the checksum of their pointer (or of the pieces of their
+//! gang) and, if they are encrypted, their MAC. An invalid pointer causes an error, never a panic, and allocates at most
+//! the format's limit of 16 MiB. An error concerns one block. No lock is held across an await.
 //!
-//! *What fails and how* is [`BlockError`]; which device gave wrong or no bytes is counted at the leaf
-//! ([`vdev::Counters`]), and told to who watches ([`fault_observer`]).
+//! *Errors* are [`BlockError`]s. The leaf counts wrong bytes and device errors ([`vdev::Counters`]) and reports them to the
+//! [`fault_observer`].
 
 pub mod alloc;
 pub mod draid;

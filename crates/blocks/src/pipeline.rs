@@ -1,16 +1,15 @@
-//! The pipeline: from a block pointer to proven, decrypted, decompressed bytes.
+//! The read pipeline: from a block pointer to verified, decrypted, decompressed bytes.
 //!
 //! ```text
-//!  copies in turn ─► (gang) ─► read, checksum proven ─► decrypt, MAC ─► decompress ─► Bytes
-//!                              one Buf all the way: what the disk filled is what the caller gets, if nothing was
-//!                              compressed
+//!  copies in turn ─► (gang) ─► read, verify the checksum ─► decrypt, MAC ─► decompress ─► Bytes
+//!                              an uncompressed block is not copied: the caller receives the buffer that the disk filled
 //! ```
 
 use crate::error::{BlockError, note};
 use crate::fault_injection::{PointerForger, Stage};
 use crate::fault_observer::{BlockContext, Bookmark, Fault, FaultKind};
 use crate::gang;
-use crate::vdev::{MAX_BLOCK_BYTES, Place, Proof, Tree, VdevRead, WriteJob};
+use crate::vdev::{MAX_BLOCK_BYTES, Place, Tree, VdevRead, Verify, WriteJob};
 use crate::write::Writer;
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -21,47 +20,47 @@ use weir_codec::{CodecError, Salt, decompress_into};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjsetId};
 use weir_machine::{Buf, BufPool, Clock, Machine, Priority, Request, Source};
 
-/// How often a block of an intent log is read again from a device that answers with an error: whether the log ends there
-/// cannot be told without it.
+/// Number of repeated reads of an intent-log block from a device that returns an error. Without the block it is unknown
+/// whether the log ends there.
 const LOG_READ_RETRIES: u32 = 3;
 
-/// What may be kept in the cache (`primarycache`).
+/// Blocks that the cache may hold (`primarycache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheClass {
     /// Everything.
     #[default]
     All,
-    /// Metadata alone.
+    /// Metadata only.
     Metadata,
     /// Nothing.
     None,
 }
 
-/// How a block is to be read.
+/// Options of reading a block.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// The dataset's key, if it is encrypted and loaded.
     pub keys: Option<Arc<DatasetKey>>,
-    /// Stop once the checksum holds: the physical bytes, neither decrypted nor decompressed.
+    /// Return the physical bytes, neither decrypted nor decompressed.
     pub raw: bool,
-    /// The object set that the block belongs to: for errors.
+    /// The object set of the block, for errors.
     pub objset: ObjsetId,
-    /// Which block it is, where that is known: for who is told of faulty devices.
+    /// The block's bookmark, if it is known, for reports of faults.
     pub origin: Option<Bookmark>,
-    /// What the cache may keep of it.
+    /// Whether the cache may hold the block.
     pub cache: CacheClass,
-    /// Nobody waits for it yet.
+    /// The read is a prefetch.
     pub prefetch: bool,
 }
 
-/// How a read came to where it is.
+/// Context of a read within the pipeline.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadPath {
-    /// Gang headers above.
+    /// Number of gang headers above.
     pub depth: u8,
-    /// Nobody waits for it yet.
+    /// The read is a prefetch.
     pub prefetch: bool,
-    /// Which block is wanted.
+    /// The block's bookmark, if it is known.
     pub origin: Option<Bookmark>,
 }
 
@@ -72,13 +71,13 @@ pub struct Blocks {
     pub(crate) salt: Salt,
     pub(crate) pool: BufPool,
     pub(crate) writing: Option<Writer>,
-    /// Tests of hostile pools only: no block is proven, all are forged.
+    /// Fault injection of tests: no checksum is verified, and all blocks are changed.
     forger: Option<PointerForger>,
 }
 
 impl Blocks {
-    /// Blocks on the devices of `tree`. `salt` is the pool's checksum salt ([`Salt::none`] until it is known: the blocks
-    /// that lead to it are not salted).
+    /// Blocks on the devices of `tree`. `salt` is the pool's checksum salt; [`Salt::none`] until it is read, because the
+    /// blocks on the path to it are not salted.
     pub fn new(machine: &Machine, tree: Arc<Tree>, salt: Salt) -> Self {
         let (clock, pool) = (machine.clock.clone(), machine.read_buffers.clone());
         Blocks { writing: Some(Writer::new(machine)), ..Blocks::over(clock, pool, tree, salt) }
@@ -88,21 +87,20 @@ impl Blocks {
         Blocks { clock, tree, salt, pool, writing: None, forger: None }
     }
 
-    /// The same blocks, none of them proven, each changed by `forger`: for tests of hostile pools only (see
-    /// [`crate::fault_injection`]).
+    /// Skips checksum verification and applies `forger` to every block: for tests only (see [`crate::fault_injection`]).
     #[doc(hidden)]
     pub fn unproven(self, forger: PointerForger) -> Self {
         Blocks { forger: Some(forger), ..self }
     }
 
-    /// Whether bytes have to prove themselves: always, but in tests of hostile pools.
-    pub(crate) fn proves(&self) -> bool {
+    /// Whether checksums are verified: always, except with fault injection.
+    pub(crate) fn verifies_checksums(&self) -> bool {
         self.forger.is_none()
     }
 
-    pub(crate) fn forge(&self, pointer: &BlockPointer, stage: Stage, bytes: &mut [u8]) {
+    pub(crate) fn inject(&self, pointer: &BlockPointer, stage: Stage, bytes: &mut [u8]) {
         if let Some(forger) = &self.forger {
-            forger.forge(pointer, stage, bytes);
+            forger.inject(pointer, stage, bytes);
         }
     }
 
@@ -115,10 +113,9 @@ impl Blocks {
         &self.tree
     }
 
-    /// The logical bytes of the block that `pointer` leads to: every copy and all redundancy is tried.
+    /// Reads the logical bytes of a block; with `options.raw`, the physical bytes. Tries every copy and all redundancy.
     ///
-    /// A hole gives zeros of its logical size. With `options.raw`, the physical bytes. The memory behind the answer is
-    /// about as long as the answer.
+    /// A hole reads as zeros of its logical size. The memory behind the returned bytes is about as long as they are.
     ///
     /// # Errors
     /// [`BlockError`], which names vdev and offset.
@@ -140,17 +137,17 @@ impl Blocks {
             request.record(Source::Hole, len);
             return Ok(Bytes::from(vec![0; len as usize]));
         }
-        // What is there now stays until this has been read.
+        // Blocks that are allocated now are not overwritten during this read.
         let _hold = self.hold();
         let way = ReadPath { depth: 0, prefetch: options.prefetch, origin: options.origin };
         let answer = match self.physical(request, pointer, way).await {
             Ok(buf) => self.open(request, pointer, options, buf),
             Err(error) => Err(error),
         };
-        answer.inspect_err(|error| self.tell_lost(request, pointer, way, error))
+        answer.inspect_err(|error| self.report_lost(request, pointer, way, error))
     }
 
-    /// The logical bytes of a block whose physical ones are proven; these, with `options.raw`.
+    /// Decrypts and decompresses verified physical bytes; with `options.raw`, returns them unchanged.
     fn open(
         &self,
         request: &Request,
@@ -170,20 +167,21 @@ impl Blocks {
             keys.open_block(pointer, buf.as_mut()).map_err(corrupt)?;
         }
         let mut buf = self.decompress(pointer, buf).map_err(corrupt)?;
-        if self.proves() {
+        if self.verifies_checksums() {
             crypt::verify_indirect(pointer, buf.as_ref()).map_err(corrupt)?;
         }
-        self.forge(pointer, Stage::Logical, buf.as_mut());
+        self.inject(pointer, Stage::Logical, buf.as_mut());
         request.record(Source::Disk, buf.len() as u64);
         Ok(freeze(buf))
     }
 
-    /// An intent-log block by the pointer that leads to it: its own checksum proves it, its size is the whole block
-    /// with its trailer. A chain ends where the next block was never written: no device is blamed for that. A device that
-    /// answers with an error is asked again a few times.
+    /// Reads an intent-log block, including its header. The checksum is embedded in the block. A chain ends where the next
+    /// block was never written, so wrong bytes are not reported as a device fault. A read that fails is repeated a few
+    /// times.
     ///
     /// # Errors
-    /// As [`Blocks::read`]; [`BlockError::Device`] also if another copy is wrong: the one that could not be read may be right; [`CodecError::NoTrailer`] or a checksum error is the end of a chain.
+    /// As [`Blocks::read`]. [`BlockError::Device`] also if another copy is wrong, because the unreadable copy may be right.
+    /// [`CodecError::NoTrailer`] or a checksum error is the end of a chain.
     pub async fn read_zil(
         &self,
         request: &Request,
@@ -200,10 +198,10 @@ impl Blocks {
         answer
     }
 
-    /// `len` bytes at a raw address (`zdb -R`), unproven: what the first device that answers gives.
+    /// Reads `len` bytes at a raw address (`zdb -R`) without a checksum, from the first device that returns them.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`BlockError`] if no device returns them.
     pub async fn read_raw(&self, request: &Request, vdev: u32, offset: u64, len: u64) -> Result<Bytes, BlockError> {
         let job = self.job(request, weir_format::Txg(u64::MAX));
         let buf = self.tree.read(&job, Place::new(vdev, offset), len, &|_| Ok(())).await?;
@@ -212,58 +210,74 @@ impl Blocks {
     }
 
     pub(crate) fn job<'a>(&'a self, request: &'a Request, birth: weir_format::Txg) -> VdevRead<'a> {
-        let (clock, pool, umpire) = (&self.clock, &self.pool, self.umpire());
-        let (speculative, heals, psize_bytes, about) = Default::default();
-        VdevRead { request, clock, pool, birth, speculative, heals, psize_bytes, umpire, about }
+        VdevRead {
+            request,
+            clock: &self.clock,
+            pool: &self.pool,
+            birth,
+            speculative: false,
+            self_heals: false,
+            psize_bytes: 0,
+            freshness: self.freshness(),
+            about: BlockContext::default(),
+        }
     }
 
-    /// A read whose proof proves, and which puts right what it finds wrong if the pool is open for writing. Nobody waits for
-    /// what is prefetched, and its pointer may have waited long: it changes nothing.
+    /// A read that repairs wrong copies, if the block has a real checksum and the pool is open for writing. Prefetches do
+    /// not repair, because a prefetched pointer may be stale.
     pub(crate) fn healing_job<'a>(
         &'a self,
         request: &'a Request,
         pointer: &BlockPointer,
         way: ReadPath,
     ) -> VdevRead<'a> {
-        let proves = !matches!(pointer.checksum_kind(), None | Some(ChecksumKind::Off | ChecksumKind::NoParity));
-        let heals = proves && self.proves() && !way.prefetch && request.priority != Priority::Async;
+        let has_checksum = !matches!(pointer.checksum_kind(), None | Some(ChecksumKind::Off | ChecksumKind::NoParity));
+        let is_demand = !way.prefetch && request.priority != Priority::Async;
+        let self_heals = has_checksum && self.verifies_checksums() && is_demand;
         let about = BlockContext { origin: way.origin, checksum: pointer.checksum_kind() };
-        VdevRead { heals, psize_bytes: pointer.psize_bytes(), about, ..self.job(request, pointer.physical_birth()) }
-    }
-
-    /// Tells that a block is lost, if it should be there: not the next one of an intent log, nor one that was freed.
-    fn tell_lost(&self, request: &Request, pointer: &BlockPointer, way: ReadPath, error: &BlockError) {
-        let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
-        let (job, dva) = (self.healing_job(request, pointer, way), pointer.dva(0));
-        let quiet = way.prefetch || log || !self.proves() || matches!(error, BlockError::NoKey { .. });
-        if !quiet && job.blames(Place::new(dva.vdev, dva.offset_bytes)) {
-            let (what, about, priority) = (FaultKind::Lost(error), job.about, request.priority);
-            self.tree.bell().ring(&Fault { what, spot: None, about, priority });
+        VdevRead {
+            self_heals,
+            psize_bytes: pointer.psize_bytes(),
+            about,
+            ..self.job(request, pointer.physical_birth())
         }
     }
 
-    /// Writes the right bytes to copies that were found wrong.
+    /// Reports a lost block, unless it is the next one of an intent log, or was freed.
+    fn report_lost(&self, request: &Request, pointer: &BlockPointer, way: ReadPath, error: &BlockError) {
+        let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
+        let job = self.healing_job(request, pointer, way);
+        let dva = pointer.dva(0);
+        let quiet = way.prefetch || log || !self.verifies_checksums() || matches!(error, BlockError::NoKey { .. });
+        if !quiet && job.reports_fault(Place::new(dva.vdev, dva.offset_bytes)) {
+            let fault =
+                Fault { what: FaultKind::Lost(error), spot: None, about: job.about, priority: request.priority };
+            self.tree.notifier().notify(&fault);
+        }
+    }
+
+    /// Writes the right bytes to wrong copies.
     async fn heal(&self, repairs: &[(WriteJob<'_>, Place)], right: &[u8]) {
         let right = Bytes::copy_from_slice(right);
-        // The device counts what it could not write.
+        // The leaf counts failed writes.
         join_all(repairs.iter().map(|(job, place)| self.tree.write(job, *place, right.clone()))).await;
     }
 
     fn embedded(&self, request: &Request, pointer: &BlockPointer, options: &ReadOptions) -> Result<Bytes, BlockError> {
         let Some(embedded) = pointer.embedded() else { return Err(BlockError::Redacted) };
-        let forged = |field, value| BlockError::InvalidPointer { vdev: 0, offset: 0, field, value };
+        let invalid = |field, value| BlockError::InvalidPointer { vdev: 0, offset: 0, field, value };
         if embedded.etype != 0 {
-            return Err(forged("embedded type", embedded.etype.into()));
+            return Err(invalid("embedded type", embedded.etype.into()));
         }
         let payload = embedded.payload.get(..embedded.psize_bytes);
-        let payload = payload.ok_or(forged("embedded size", embedded.psize_bytes as u64))?;
-        let kind = pointer.compression().ok_or(forged("compression", 0))?;
+        let payload = payload.ok_or(invalid("embedded size", embedded.psize_bytes as u64))?;
+        let kind = pointer.compression().ok_or(invalid("compression", 0))?;
         let bytes = if options.raw {
             Bytes::copy_from_slice(payload)
         } else {
             let mut block = vec![0; embedded.lsize_bytes];
             decompress_into(kind, payload, &mut block).map_err(|fault| corrupt(pointer, fault))?;
-            self.forge(pointer, Stage::Logical, &mut block);
+            self.inject(pointer, Stage::Logical, &mut block);
             Bytes::from(block)
         };
         request.record(Source::Hole, bytes.len() as u64);
@@ -274,7 +288,7 @@ impl Blocks {
         self.pool.take(len)
     }
 
-    /// The physical bytes, checksum proven.
+    /// Reads the physical bytes and verifies the checksum.
     pub(crate) async fn physical(
         &self,
         request: &Request,
@@ -286,28 +300,31 @@ impl Blocks {
         }
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
         let job = VdevRead { speculative: log, ..self.healing_job(request, pointer, way) };
-        let job = VdevRead { heals: job.heals && !log, ..job };
-        let proof = |bytes: &[u8]| if self.proves() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
-        let mut buf = self.any_copy(&job, pointer, pointer.psize_bytes(), &proof).await?;
+        let job = VdevRead { self_heals: job.self_heals && !log, ..job };
+        let verify =
+            |bytes: &[u8]| if self.verifies_checksums() { verify_block(pointer, &self.salt, bytes) } else { Ok(()) };
+        let mut buf = self.any_copy(&job, pointer, pointer.psize_bytes(), &verify).await?;
         if !job.tests_every_copy() {
-            self.forge(pointer, Stage::Physical, buf.as_mut());
+            self.inject(pointer, Stage::Physical, buf.as_mut());
         }
         Ok(buf)
     }
 
-    /// `len` bytes from the first of a pointer's places where they prove themselves; a scrub tests all places. Where others
-    /// were found, the right ones are put.
+    /// Reads `len` bytes from the first of a pointer's DVAs whose bytes pass `verify`; a scrub reads all DVAs. Repairs the
+    /// copies that had wrong bytes.
     pub(crate) async fn any_copy(
         &self,
         job: &VdevRead<'_>,
         pointer: &BlockPointer,
         len: u64,
-        proof: Proof<'_>,
+        verify: Verify<'_>,
     ) -> Result<Buf, BlockError> {
-        let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
+        let mut worst = None;
+        let mut right = None;
+        let mut wrong = Vec::new();
         for dva in pointer.dvas() {
             let place = Place::new(dva.vdev, dva.offset_bytes);
-            match self.tree.read(job, place, len, proof).await {
+            match self.tree.read(job, place, len, verify).await {
                 Ok(buf) => {
                     right = Some(buf);
                     if !job.tests_every_copy() {
@@ -343,30 +360,30 @@ impl Blocks {
     }
 }
 
-/// A fault of the whole block, placed at its first copy.
+/// An error of the whole block, with the address of its first copy.
 fn corrupt(pointer: &BlockPointer, fault: CodecError) -> BlockError {
     let dva = if pointer.is_embedded() { Default::default() } else { pointer.dva(0) };
     BlockError::Corrupt { vdev: dva.vdev, offset: dva.offset_bytes, fault }
 }
 
-/// Sizes that no block has.
+/// Checks sizes and compression against the limits of the format.
 fn check_sizes(pointer: &BlockPointer) -> Result<(), BlockError> {
     let dva = if pointer.is_embedded() { Default::default() } else { pointer.dva(0) };
-    let forged =
+    let invalid =
         |field, value| Err(BlockError::InvalidPointer { vdev: dva.vdev, offset: dva.offset_bytes, field, value });
     if pointer.lsize_bytes() > MAX_BLOCK_BYTES {
-        return forged("logical size", pointer.lsize_bytes());
+        return invalid("logical size", pointer.lsize_bytes());
     }
     if !pointer.is_hole() && pointer.psize_bytes() > MAX_BLOCK_BYTES {
-        return forged("physical size", pointer.psize_bytes());
+        return invalid("physical size", pointer.psize_bytes());
     }
     if !pointer.is_hole() && pointer.compression().is_none() {
-        return forged("compression", 0xff);
+        return invalid("compression", 0xff);
     }
     Ok(())
 }
 
-/// Shareable bytes whose memory is about as long as they are: what is much shorter than its buffer is copied out.
+/// Converts a buffer to shared bytes. Bytes that are much shorter than their buffer are copied, to free the buffer.
 fn freeze(buf: Buf) -> Bytes {
     if buf.capacity() > buf.len() + buf.len() / 4 + 512 {
         Bytes::copy_from_slice(buf.as_ref())

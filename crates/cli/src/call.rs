@@ -1,7 +1,9 @@
-//! A command as it was called: its words, and the place where they were typed. The same command runs in the process that
-//! was called, or in one that has the pool open ([`crate::admin`]): what it needs of the world it gets from here.
+//! An invocation of a command: its words, working directory, user, input and output.
+//!
+//! The same command runs in the process that was called or in the process that has the pool open ([`crate::admin`]).
+//! Commands therefore reach the caller's standard streams and paths only through [`Call`].
 
-use crate::admin::Held;
+use crate::admin::ServedPool;
 use crate::failure::Failure;
 use crate::locks;
 use std::ffi::OsString;
@@ -16,26 +18,26 @@ use weir_daemon::admin::Caller;
 use weir_machine::Machine;
 use weir_pool::FoundPool;
 
-/// What a command tells whoever called it.
-pub enum Said {
+/// One output of a command, or a request for input, for the command's caller.
+pub enum Line {
     /// To standard output.
     Out(Vec<u8>),
     /// To standard error.
     Err(Vec<u8>),
-    /// Something is wanted from standard input; where it goes.
+    /// Request for input from standard input, and the channel for the answer.
     Ask(Input, Sender<Vec<u8>>),
 }
 
-/// What is wanted from standard input.
+/// Input requested from standard input.
 pub enum Input {
-    /// A line, after this prompt.
+    /// One line, after this prompt.
     Line(String),
-    /// All that there is, at most so many bytes; nothing where that is a terminal.
+    /// All bytes up to this maximum; none if standard input is a terminal.
     Bytes(u32),
 }
 
 impl Input {
-    /// Reads it from this process's own; empty if there is none.
+    /// Reads the input from this process's standard input; empty if there is none.
     pub fn read(&self) -> Vec<u8> {
         match self {
             Input::Line(prompt) => secret(prompt),
@@ -44,65 +46,65 @@ impl Input {
     }
 }
 
-impl Said {
-    /// Bytes of output.
+impl Line {
+    /// Number of bytes of output.
     pub fn bytes(&self) -> usize {
         match self {
-            Said::Out(bytes) | Said::Err(bytes) => bytes.len(),
-            Said::Ask(..) => 0,
+            Line::Out(bytes) | Line::Err(bytes) => bytes.len(),
+            Line::Ask(..) => 0,
         }
     }
 }
 
-/// Where output goes.
-enum Outlet {
-    /// This process's own; kept back until it is sure that the command is done here.
-    Own(Mutex<Option<Vec<Said>>>),
-    /// A client's, and how many bytes wait to be sent to it.
-    Client(UnboundedSender<Said>, Arc<AtomicUsize>),
+/// Destination of a command's output.
+enum OutputSink {
+    /// This process's standard streams. Output is buffered until it is certain that the command runs in this process.
+    Own(Mutex<Option<Vec<Line>>>),
+    /// A client's standard streams, and the number of bytes that wait to be sent to it.
+    Client(UnboundedSender<Line>, Arc<AtomicUsize>),
 }
 
-/// Bytes that may wait for a client before a command with much to say waits itself.
-const MOST_WAITING: usize = 1 << 20;
-/// How often it looks whether they still do.
-const LOOK: Duration = Duration::from_millis(5);
+/// Maximum number of bytes that wait for a client before [`Call::wait_for_output`] blocks.
+const MAX_WAITING_BYTES: usize = 1 << 20;
+/// Interval at which [`Call::wait_for_output`] checks the waiting bytes.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A command that is carried out.
+/// A running command and its caller.
 pub struct Call {
-    /// Who called.
+    /// Words, folder, user and environment of the caller.
     pub caller: Caller,
-    outlet: Outlet,
+    sink: OutputSink,
     machine: OnceLock<Machine>,
-    held: Option<Arc<Held>>,
+    served_pool: Option<Arc<ServedPool>>,
     gone: Arc<AtomicBool>,
     noted: AtomicBool,
 }
 
-/// Says a line on the caller's standard output.
-macro_rules! say {
-    ($call:expr) => { $call.say(format_args!("\n")) };
-    ($call:expr, $($text:tt)*) => { $call.say(format_args!("{}\n", format_args!($($text)*))) };
+/// Prints a line on the caller's standard output.
+macro_rules! outln {
+    ($call:expr) => { $call.print(format_args!("\n")) };
+    ($call:expr, $($text:tt)*) => { $call.print(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Says a line on the caller's standard error.
-macro_rules! complain {
-    ($call:expr, $($text:tt)*) => { $call.complain(format_args!("{}\n", format_args!($($text)*))) };
+/// Prints a line on the caller's standard error.
+macro_rules! errln {
+    ($call:expr, $($text:tt)*) => { $call.eprint(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-pub(crate) use {complain, say};
+pub(crate) use {errln, outln};
 
-/// Whose a pool is now.
-pub enum Whose {
-    /// Nobody's, or that of somebody who cannot be asked.
+/// The process that has a pool open.
+pub enum PoolOwner {
+    /// No process, or one that does not accept commands.
     Free,
-    /// This process's.
-    Ours(Arc<Held>),
-    /// Another process's, which can be asked.
-    Theirs(crate::admin::Elsewhere),
+    /// This process.
+    Ours(Arc<ServedPool>),
+    /// Another process, which accepts commands.
+    Theirs(crate::admin::RemoteProcess),
 }
 
 impl Call {
-    /// A command that was called as this process.
+    /// A command that a user called as this process.
     pub fn own(program: &str, words: Vec<OsString>) -> Self {
         let caller = Caller {
             program: program.to_owned(),
@@ -114,171 +116,172 @@ impl Call {
         };
         Call {
             caller,
-            outlet: Outlet::Own(Mutex::new(Some(Vec::new()))),
+            sink: OutputSink::Own(Mutex::new(Some(Vec::new()))),
             machine: OnceLock::new(),
-            held: None,
+            served_pool: None,
             gone: Arc::default(),
             noted: AtomicBool::new(false),
         }
     }
 
-    /// A client's command, to be carried out in this process. `gone` says that the client left.
-    /// `waiting` counts the bytes that it said: whoever sends them on takes them off again.
+    /// A client's command that this process runs. `gone` is set when the client disconnects.
+    /// `waiting` counts the bytes of output: the task that sends them subtracts them again.
     pub fn of_client(
         caller: Caller,
-        held: Arc<Held>,
-        to: UnboundedSender<Said>,
+        served_pool: Arc<ServedPool>,
+        to: UnboundedSender<Line>,
         gone: Arc<AtomicBool>,
         waiting: Arc<AtomicUsize>,
     ) -> Self {
-        let machine = OnceLock::from(held.machine.clone());
+        let machine = OnceLock::from(served_pool.machine.clone());
         Call {
             caller,
-            outlet: Outlet::Client(to, waiting),
+            sink: OutputSink::Client(to, waiting),
             machine,
-            held: Some(held),
+            served_pool: Some(served_pool),
             gone,
             noted: AtomicBool::new(false),
         }
     }
 
-    /// What it runs on.
+    /// Machine on which the command runs.
     pub fn machine(&self) -> Result<&Machine, Failure> {
         if self.machine.get().is_none() {
-            // Another thread cannot be there: a call is one thread's.
+            // Setting it cannot race: a call is used by one thread.
             let _ = self.machine.set(weir_linux::machine()?);
         }
         self.machine.get().ok_or_else(|| Failure::failed("no machine"))
     }
 
     /// The pool that this process has open, if it has one.
-    pub fn held(&self) -> Option<&Arc<Held>> {
-        self.held.as_ref()
+    pub fn served_pool(&self) -> Option<&Arc<ServedPool>> {
+        self.served_pool.as_ref()
     }
 
-    /// Whether the client left: what goes on for long ends then.
+    /// Whether the client disconnected. Commands that run until they are interrupted end then.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// The command line, for the pool's history; empty after it was noted once.
+    /// Command line for the pool's history; empty after [`Call::noted`].
     pub fn note(&self) -> String {
         if self.noted.load(Ordering::Relaxed) { String::new() } else { self.line() }
     }
 
-    /// The line is in the history now.
+    /// Records that the command line is in the pool's history.
     pub fn noted(&self) {
         self.noted.store(true, Ordering::Relaxed);
     }
 
-    /// The command line, for the pool's history: keys in it are left out.
+    /// Command line for the pool's history, without the keys in it.
     pub fn line(&self) -> String {
         let words = self.caller.words.iter().map(|word| without_key(&word.to_string_lossy()));
         std::iter::once(self.caller.program.clone()).chain(words).collect::<Vec<_>>().join(" ")
     }
 
-    /// A path, as the caller means it.
+    /// Resolves a path relative to the caller's working directory.
     pub fn path(&self, given: impl AsRef<Path>) -> PathBuf {
         self.caller.folder.join(given)
     }
 
     /// Writes to the caller's standard output.
-    pub fn say(&self, text: std::fmt::Arguments<'_>) {
-        self.tell(Said::Out(text.to_string().into_bytes()));
+    pub fn print(&self, text: std::fmt::Arguments<'_>) {
+        self.tell(Line::Out(text.to_string().into_bytes()));
     }
 
     /// Writes to the caller's standard error.
-    pub fn complain(&self, text: std::fmt::Arguments<'_>) {
-        self.tell(Said::Err(text.to_string().into_bytes()));
+    pub fn eprint(&self, text: std::fmt::Arguments<'_>) {
+        self.tell(Line::Err(text.to_string().into_bytes()));
     }
 
     /// Writes bytes to the caller's standard output.
     pub fn write(&self, bytes: Vec<u8>) {
-        self.tell(Said::Out(bytes));
+        self.tell(Line::Out(bytes));
     }
 
-    /// Waits until the caller has taken most of what was said, or left: for commands whose output has no bound.
-    pub async fn room(&self) {
-        let (Outlet::Client(_, waiting), Some(machine)) = (&self.outlet, self.machine.get()) else { return };
-        while waiting.load(Ordering::Relaxed) > MOST_WAITING && !self.is_gone() {
-            machine.clock.sleep(LOOK).await;
+    /// Waits until the caller has read most of the output or disconnected, for commands with unbounded output.
+    pub async fn wait_for_output(&self) {
+        let (OutputSink::Client(_, waiting), Some(machine)) = (&self.sink, self.machine.get()) else { return };
+        while waiting.load(Ordering::Relaxed) > MAX_WAITING_BYTES && !self.is_gone() {
+            machine.clock.sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Asks the caller for a secret, without showing it where it is typed; `None` if there is none.
+    /// Asks the caller for a secret, without echo on a terminal; `None` if the caller enters nothing.
     pub fn ask(&self, input: Input) -> Option<Vec<u8>> {
         let (to, from) = channel();
-        self.tell(Said::Ask(input, to));
+        self.tell(Line::Ask(input, to));
         from.recv().ok().filter(|secret| !secret.is_empty())
     }
 
-    fn tell(&self, said: Said) {
-        match &self.outlet {
-            // A client that left hears nothing more.
-            Outlet::Client(to, waiting) => {
-                waiting.fetch_add(said.bytes(), Ordering::Relaxed);
-                drop(to.send(said));
+    fn tell(&self, line: Line) {
+        match &self.sink {
+            // Sending fails if the client disconnected, and the output is dropped.
+            OutputSink::Client(to, waiting) => {
+                waiting.fetch_add(line.bytes(), Ordering::Relaxed);
+                drop(to.send(line));
             }
-            Outlet::Own(kept) => match &mut *kept.lock().unwrap_or_else(PoisonError::into_inner) {
-                Some(kept) if !matches!(said, Said::Ask(..)) => kept.push(said),
-                _ => show(&said),
+            OutputSink::Own(buffered) => match &mut *buffered.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(buffered) if !matches!(line, Line::Ask(..)) => buffered.push(line),
+                _ => show(&line),
             },
         }
     }
 
-    /// From here on the command is done in this process: what was kept back is shown, and all that follows at once.
+    /// Marks that the command runs in this process: prints the buffered output, and prints all further output directly.
     pub fn begin(&self) {
-        if let Outlet::Own(kept) = &self.outlet {
-            let kept = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
-            kept.into_iter().flatten().for_each(|said| show(&said));
+        if let OutputSink::Own(buffered) = &self.sink {
+            let buffered = buffered.lock().unwrap_or_else(PoisonError::into_inner).take();
+            buffered.into_iter().flatten().for_each(|line| show(&line));
         }
     }
 
-    /// Whether something was done already.
+    /// Whether the command has begun to run in this process.
     pub fn has_begun(&self) -> bool {
-        match &self.outlet {
-            Outlet::Own(kept) => kept.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
-            Outlet::Client(..) => true,
+        match &self.sink {
+            OutputSink::Own(buffered) => buffered.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
+            OutputSink::Client(..) => true,
         }
     }
 
-    /// Whose a pool is that was found.
-    pub fn whose(&self, found: &FoundPool) -> Whose {
-        if let Some(held) = &self.held {
-            return if held.has(found) { Whose::Ours(held.clone()) } else { Whose::Free };
+    /// Finds the process that has a scanned pool open.
+    pub fn owner_of(&self, found: &FoundPool) -> PoolOwner {
+        if let Some(served_pool) = &self.served_pool {
+            return if served_pool.has(found) { PoolOwner::Ours(served_pool.clone()) } else { PoolOwner::Free };
         }
         let holder = found.leaves().find_map(|device| locks::holder_of(&device.path));
-        match holder.and_then(crate::admin::elsewhere) {
-            Some(elsewhere) if !self.has_begun() => Whose::Theirs(elsewhere),
-            _ => Whose::Free,
+        match holder.and_then(crate::admin::remote_process) {
+            Some(remote) if !self.has_begun() => PoolOwner::Theirs(remote),
+            _ => PoolOwner::Free,
         }
     }
 }
 
-/// Shows what was said as this process's own.
-pub fn show(said: &Said) {
-    match said {
-        Said::Out(bytes) => match std::io::stdout().write_all(bytes) {
-            // As other programs end when their reader did.
+/// Prints output on this process's standard streams, or answers a request for input from standard input.
+pub fn show(line: &Line) {
+    match line {
+        Line::Out(bytes) => match std::io::stdout().write_all(bytes) {
+            // The exit code of a program that SIGPIPE ended.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
             _ => drop(std::io::stdout().flush()),
         },
-        Said::Err(bytes) => drop(std::io::stderr().write_all(bytes)),
-        // Whoever asked may have ended.
-        Said::Ask(input, to) => drop(to.send(input.read())),
+        Line::Err(bytes) => drop(std::io::stderr().write_all(bytes)),
+        // The receiver is closed if the command ended meanwhile.
+        Line::Ask(input, to) => drop(to.send(input.read())),
     }
 }
 
-/// At most so many bytes of standard input, if that is no terminal.
+/// At most `most` bytes of standard input; empty if it is a terminal.
 fn secret_bytes(most: u32) -> Vec<u8> {
-    let (input, mut bytes) = (std::io::stdin(), Vec::new());
+    let input = std::io::stdin();
+    let mut bytes = Vec::new();
     if input.is_terminal() || input.lock().take(most.into()).read_to_end(&mut bytes).is_err() {
         return Vec::new();
     }
     bytes
 }
 
-/// A line of standard input without its end; nothing of it is shown where it is typed. Empty if there is none.
+/// A line of standard input without its line end, read without echo on a terminal. Empty if there is none.
 fn secret(prompt: &str) -> Vec<u8> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let input = std::io::stdin();
@@ -287,7 +290,7 @@ fn secret(prompt: &str) -> Vec<u8> {
         eprint!("{prompt}");
         let mut quiet = before.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
-        // A terminal that cannot be quiet is told the key all the same.
+        // If echo cannot be switched off, the key is read with echo.
         let _ = tcsetattr(&input, OptionalActions::Flush, &quiet);
     }
     let mut line = Vec::new();
@@ -314,7 +317,7 @@ fn without_key(word: &str) -> String {
     }
 }
 
-/// Whether a text is a key of 32 bytes in hexadecimal digits.
+/// Whether a text is a 32-byte key in hexadecimal digits.
 pub fn is_hex_key(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

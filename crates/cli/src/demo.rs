@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::limits::{self, Limits};
 use crate::locks::lock;
 use crate::mount::{OpenedPool, StopSignal};
-use crate::written::{Wish, Written, host};
+use crate::writable::{WritablePool, WriteIntent, host};
 use images::Images;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub fn run(words: Vec<OsString>) -> Result<u8, Failure> {
     let limits = Limits::of(&SPEC, &args)?;
     let machine = Production::from_env().build()?;
     let images = Images::of(&folder);
-    let opened = OpenedPool::written(pool(&machine, &images, &limits, args.has('f'))?);
+    let opened = OpenedPool::writable(pool(&machine, &images, &limits, args.has('f'))?);
     limits.tell();
     let done = machine.block_on(show(&machine, &folder, &opened, args.has('o')));
     let closed = opened.close();
@@ -76,13 +76,13 @@ fn folder(args: &Args) -> Result<PathBuf, Failure> {
 }
 
 /// The pool of the images; made if there is none, or anew if `force` says so.
-fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Result<Written, Failure> {
+fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Result<WritablePool, Failure> {
     let folder = images.folder.display();
     if !force && images.hold_the_pool(machine)? {
         println!("opening the pool in {folder}");
         let limits = Some(limits.clone());
-        let wish = Wish { search: images.present(), pool: POOL.into(), limits, ..Wish::default() };
-        return Written::open(machine.clone(), &wish).map_err(|failure| {
+        let intent = WriteIntent { search: images.present(), pool: POOL.into(), limits, ..WriteIntent::default() };
+        return WritablePool::open(machine.clone(), &intent).map_err(|failure| {
             if failure.is_busy() { failure } else { Failure::failed(format!("{failure}; -f makes a new one")) }
         });
     }
@@ -120,7 +120,7 @@ fn pool(machine: &Machine, images: &Images, limits: &Limits, force: bool) -> Res
         }
         Ok::<_, Failure>(engine)
     })?;
-    Ok(Written::made(machine.clone(), engine, locks))
+    Ok(WritablePool::made(machine.clone(), engine, locks))
 }
 
 /// Who makes the file systems.

@@ -1,11 +1,11 @@
-//! How a command ends badly: one line, and OpenZFS's exit code.
+//! Failure of a command: one line of text and OpenZFS's exit code.
 
-use crate::admin::Elsewhere;
+use crate::admin::RemoteProcess;
 use std::fmt;
 
-/// Exit code for something that went wrong.
+/// Exit code of a command that failed.
 pub const FAILED: u8 = 1;
-/// Exit code for a command line that makes no sense.
+/// Exit code for an invalid command line.
 pub const MISUSED: u8 = 2;
 
 /// Why a command ended, and with which exit code.
@@ -13,40 +13,40 @@ pub const MISUSED: u8 = 2;
 pub struct Failure {
     /// 1 failed, 2 misused.
     pub code: u8,
-    /// What is wrong, and the way to mend it.
+    /// Cause of the failure, and how to correct it.
     pub line: String,
     busy: bool,
-    elsewhere: Option<Elsewhere>,
+    remote: Option<RemoteProcess>,
 }
 
 impl Failure {
-    /// The command line makes no sense.
+    /// Failure because the command line is invalid.
     pub fn usage(line: impl Into<String>) -> Self {
-        Failure { code: MISUSED, line: line.into(), busy: false, elsewhere: None }
+        Failure { code: MISUSED, line: line.into(), busy: false, remote: None }
     }
 
-    /// It was understood, and went wrong.
+    /// Failure of a valid command.
     pub fn failed(line: impl Into<String>) -> Self {
-        Failure { code: FAILED, line: line.into(), busy: false, elsewhere: None }
+        Failure { code: FAILED, line: line.into(), busy: false, remote: None }
     }
 
-    /// Another process is in the way.
+    /// Failure because another process has the devices locked.
     pub fn busy(line: impl Into<String>) -> Self {
         Failure { busy: true, ..Failure::failed(line) }
     }
 
-    /// Another process has it open, and can be asked.
-    pub fn elsewhere(pool: &str, elsewhere: Elsewhere) -> Self {
-        let line = format!("cannot open '{pool}': process {} has it open", elsewhere.pid);
-        Failure { elsewhere: Some(elsewhere), ..Failure::busy(line) }
+    /// Failure because another process has the pool open and accepts commands.
+    pub fn remote(pool: &str, remote: RemoteProcess) -> Self {
+        let line = format!("cannot open '{pool}': process {} has it open", remote.pid);
+        Failure { remote: Some(remote), ..Failure::busy(line) }
     }
 
-    /// The process to be asked instead.
-    pub fn take_elsewhere(&mut self) -> Option<Elsewhere> {
-        self.elsewhere.take()
+    /// The process that can run the command instead, once.
+    pub fn take_remote(&mut self) -> Option<RemoteProcess> {
+        self.remote.take()
     }
 
-    /// Whether another process is in the way.
+    /// Whether another process has the devices locked.
     pub fn is_busy(&self) -> bool {
         self.busy
     }

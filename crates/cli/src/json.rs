@@ -1,6 +1,6 @@
 //! The JSON that OpenZFS 2.3's `-j` prints: `output_version`, then the things by name.
 
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use serde_json::{Map, Value, json};
 
 /// How numbers appear.
@@ -48,5 +48,5 @@ pub fn property(value: &str, source: &str, numbers: Numbers) -> Value {
 
 /// Prints a finished answer.
 pub fn print(call: &Call, answer: Map<String, Value>) {
-    say!(call, "{}", Value::Object(answer));
+    outln!(call, "{}", Value::Object(answer));
 }

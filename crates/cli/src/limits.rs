@@ -25,13 +25,13 @@ use weir_pool::OpenOptions;
 /// The letters behind `--arc-max` and `--dirty-max`.
 pub const LONG: [(&str, char); 2] = [("arc-max", 'M'), ("dirty-max", 'Y')];
 /// The ARC holds two blocks of the largest size (`arc_c_min`).
-const LEAST_ARC_BYTES: u64 = 32 << 20;
+const MIN_ARC_BYTES: u64 = 32 << 20;
 /// Memory that the rest of the process takes, whatever the size of the ARC.
 const RESERVED_BYTES: u64 = 128 << 20;
 /// Dirty data may always be one block of the largest size.
-const LEAST_DIRTY_BYTES: u64 = 16 << 20;
+const MIN_DIRTY_BYTES: u64 = 16 << 20;
 /// The default of dirty data is not larger (`zfs_dirty_data_max_max`).
-const MOST_DIRTY_BYTES: u64 = 4 << 30;
+const MAX_DIRTY_BYTES: u64 = 4 << 30;
 
 /// How much memory a pool may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ pub struct Limits {
 impl Limits {
     /// The defaults for this much memory.
     fn of_memory(memory: MemoryLimit) -> Self {
-        let arc_bytes = (memory.bytes.saturating_sub(RESERVED_BYTES) / 2).max(LEAST_ARC_BYTES);
-        let dirty_bytes = (memory.bytes / 10).clamp(LEAST_DIRTY_BYTES, MOST_DIRTY_BYTES);
+        let arc_bytes = (memory.bytes.saturating_sub(RESERVED_BYTES) / 2).max(MIN_ARC_BYTES);
+        let dirty_bytes = (memory.bytes / 10).clamp(MIN_DIRTY_BYTES, MAX_DIRTY_BYTES);
         Limits { arc_bytes, dirty_bytes, memory }
     }
 
@@ -66,8 +66,8 @@ impl Limits {
                 (None, None) => Ok(None),
             }
         };
-        limits.arc_bytes = of(arc, "WEIR_ARC_MAX", LEAST_ARC_BYTES)?.unwrap_or(limits.arc_bytes);
-        limits.dirty_bytes = of(dirty, "WEIR_DIRTY_MAX", LEAST_DIRTY_BYTES)?.unwrap_or(limits.dirty_bytes);
+        limits.arc_bytes = of(arc, "WEIR_ARC_MAX", MIN_ARC_BYTES)?.unwrap_or(limits.arc_bytes);
+        limits.dirty_bytes = of(dirty, "WEIR_DIRTY_MAX", MIN_DIRTY_BYTES)?.unwrap_or(limits.dirty_bytes);
         Ok(limits)
     }
 

@@ -1,8 +1,8 @@
 //! One process at a time writes a pool: each locks its devices (`flock`) for as long as it has it open.
 //!
 //! The lock is on the files, not in a file beside them, so it holds for every path, link and bind mount that leads to them,
-//! and it ends with the process however that ends. Readers take none: they see the last transaction group that was synced.
-//! Commands name the process in the way.
+//! and the kernel releases it when the process ends. Readers take no lock: they see the last synced txg. The error of a
+//! command names the process that holds the lock.
 //!
 //! A loop device and the file behind it are the same storage, so both are locked:
 //!
@@ -24,7 +24,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use weir_linux::lock_part;
 
-/// What makes a file or device the same under any path.
+/// Identity of a file or device, the same under every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     device: u64,
@@ -32,7 +32,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of what is at a path; of a loop device that shows a whole file, the file's.
+    /// Identity of the file or device at a path. A loop device over a whole file has the file's identity.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         match Backing::of(&metadata, Path::new("/sys/dev/block")) {
@@ -55,18 +55,19 @@ struct Backing {
 }
 
 impl Backing {
-    /// The file behind what has this metadata, if that is a loop device or a partition of one. `devices` is
+    /// Backing file of the device with this metadata, if it is a loop device or a partition of one. `devices` is
     /// `/sys/dev/block`, which names each block device by its numbers.
     fn of(metadata: &std::fs::Metadata, devices: &Path) -> Option<Self> {
         if !metadata.file_type().is_block_device() {
             return None;
         }
         let number = metadata.rdev();
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let major = rustix::fs::major(number);
+        let minor = rustix::fs::minor(number);
         Self::in_folder(&std::fs::canonicalize(devices.join(format!("{major}:{minor}"))).ok()?)
     }
 
-    /// From a block device's folder in `/sys`. That of a partition is inside that of its device.
+    /// Backing file from a block device's folder in `/sys`. A partition's folder is inside its device's.
     fn in_folder(folder: &Path) -> Option<Self> {
         const SECTOR_BYTES: u64 = 512;
         let text = |folder: &Path, name: &str| {
@@ -96,18 +97,18 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// What is locked.
+    /// Identities of the locked files and devices.
     pub fn identities(&self) -> BTreeSet<Identity> {
         self.files.iter().filter_map(|file| file.metadata().ok()).map(|m| Identity::in_metadata(&m)).collect()
     }
 }
 
-/// Locks devices. What cannot be opened is left to whatever needs it.
+/// Locks devices. Skips devices that cannot be opened: the import reports them.
 ///
 /// # Errors
-/// One line that names the process that has one of them.
+/// One line that names the process that holds the lock of one of the devices.
 pub fn lock(pool: &str, mut paths: Vec<PathBuf>) -> Result<Locks, Failure> {
-    // In one order, so that of two processes one gets them all.
+    // In sorted order, so that one of two competing processes gets all locks.
     paths.sort();
     paths.dedup();
     let mut locks = Locks { files: Vec::new() };
@@ -165,7 +166,7 @@ impl Locks {
         }
     }
 }
-/// The process that has a device, in words.
+/// Describes the process that holds the lock of a device.
 fn in_the_way(path: &Path) -> String {
     let Some(pid) = holder_of(path) else { return format!("another process is writing to {}", path.display()) };
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -181,7 +182,7 @@ pub fn holder_of(path: &Path) -> Option<u32> {
     locked().into_iter().find(|(_, identity)| *identity == wanted).map(|(pid, _)| pid)
 }
 
-/// What a process holds locks on.
+/// Files and devices on which a process holds locks.
 pub fn held_by(pid: u32) -> BTreeSet<Identity> {
     locked().into_iter().filter(|(holder, _)| *holder == pid).map(|(_, identity)| identity).collect()
 }
@@ -195,7 +196,9 @@ fn locked() -> Vec<(u32, Identity)> {
         let pid = words.nth(2)?.parse().ok()?;
         let mut place = words.next()?.split(':');
         let mut number = |radix| u64::from_str_radix(place.next()?, radix).ok();
-        let (major, minor, inode) = (number(16)?, number(16)?, number(10)?);
+        let major = number(16)?;
+        let minor = number(16)?;
+        let inode = number(10)?;
         let device = rustix::fs::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
         is_flock.then_some((pid, Identity { device, inode }))
     };
@@ -264,11 +267,11 @@ mod tests {
         drop(whole);
     }
 
-    /// A loop device that is taken apart with this.
+    /// A loop device, detached on drop.
     struct Loop(PathBuf);
 
     impl Loop {
-        /// `None` with one line where there are none.
+        /// Returns `None` and prints a line where loop devices are not available.
         fn new(words: &[&str], file: &Path) -> Option<Loop> {
             let out = std::process::Command::new("losetup").args(["-f", "--show"]).args(words).arg(file).output();
             match out {
@@ -283,7 +286,7 @@ mod tests {
 
     impl Drop for Loop {
         fn drop(&mut self) {
-            // One that stays is the machine's, and harms no test.
+            // A failed detach leaks the loop device but fails no test.
             let _ = std::process::Command::new("losetup").arg("-d").arg(&self.0).output();
         }
     }
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_is_told_who_is_in_the_way() {
+    fn a_second_lock_fails_and_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let paths: Vec<PathBuf> = ["b", "a"].map(|name| dir.path().join(name)).to_vec();
         for path in &paths {
@@ -322,7 +325,7 @@ mod tests {
         let error = lock("p", paths.clone()).unwrap_err();
         assert_eq!(error.code, 1);
         assert!(error.line.contains("cannot open 'p'"), "{}", error.line);
-        // Where the kernel lists locks, it says whose.
+        // The holder is known where the kernel lists locks.
         if std::fs::read_to_string("/proc/locks").is_ok_and(|all| !all.is_empty()) {
             assert!(error.line.contains(&format!("process {}", std::process::id())), "{}", error.line);
         }

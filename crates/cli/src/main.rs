@@ -1,8 +1,8 @@
 //! Weir: a ZFS storage server in user space.
 //!
-//! One binary, many names: called as `zpool`, `zfs`, `zdb` or `zstream` it answers as those; as `weir` the first word says
-//! which. Every command gives an exit code that scripts know from OpenZFS (0 done, 1 failed, 2 misused) and, when it
-//! fails, one clear line on standard error with the way to mend it.
+//! The binary behaves as `zpool`, `zfs`, `zdb` or `zstream` if it is called by that name; if it is called as `weir`, its
+//! first argument names the tool. Every command returns OpenZFS's exit code (0 success, 1 failure, 2 invalid command line)
+//! and, when it fails, prints one line on standard error with the cause and how to correct it.
 
 mod admin;
 mod args;
@@ -20,13 +20,13 @@ mod serve;
 mod size;
 mod table;
 mod units;
-mod written;
+mod writable;
 mod zdb;
 mod zfs;
 mod zpool;
 mod zstream;
 
-use call::{Call, complain};
+use call::{Call, errln};
 use failure::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -53,15 +53,15 @@ usage: weir COMMAND ...
 DIR is a folder with disk images or devices, or one of them; WEIR_POOL_DIRS (separated by colons) stands in for -d.
 ";
 
-/// Ends quietly when whoever reads our output has gone away (`weir … | head`), as other tools do.
+/// Exits quietly when the reader of the output has closed the pipe (`weir … | head`), as other tools do.
 fn end_with_the_reader() {
-    let usual = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let text = panic.payload().downcast_ref::<String>();
         if text.is_some_and(|t| t.starts_with("failed printing to std") && t.contains("Broken pipe")) {
             std::process::exit(141);
         }
-        usual(panic);
+        default_hook(panic);
     }));
 }
 
@@ -91,8 +91,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does a command about pools, and tells what went wrong with it; gives the exit code. In the process that was called it is
-/// done by another one if that has the pool open.
+/// Runs a `zfs` or `zpool` command, prints its error and returns its exit code. If another process has the pool open, that
+/// process runs the command.
 fn carry_out(call: &Call) -> u8 {
     let words = call.caller.words.clone();
     let done = match call.caller.program.as_str() {
@@ -100,8 +100,8 @@ fn carry_out(call: &Call) -> u8 {
         "zpool" => zpool::run(call, words),
         other => Err(Failure::usage(format!("there is no program '{other}'"))),
     };
-    let done = done.or_else(|mut failure| match failure.take_elsewhere() {
-        Some(elsewhere) => admin::ask(call, &elsewhere),
+    let done = done.or_else(|mut failure| match failure.take_remote() {
+        Some(remote) => admin::ask(call, &remote),
         None => {
             call.begin();
             Err(failure)
@@ -111,7 +111,7 @@ fn carry_out(call: &Call) -> u8 {
         call.begin();
     }
     done.unwrap_or_else(|failure| {
-        complain!(call, "{failure}");
+        errln!(call, "{failure}");
         failure.code
     })
 }

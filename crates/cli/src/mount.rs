@@ -1,14 +1,14 @@
 //! `weir mount`: all file systems of a pool through FUSE, in the foreground, until unmounted or stopped. With `-o ro` not a
 //! byte of the pool changes.
 
-use crate::admin::{Door, Ending, Held};
+use crate::admin::{AdminSocket, CloseMode, ServedPool};
 use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::limits::{self, Limits};
 use crate::locks::Locks;
 use crate::pools::search_paths;
-use crate::secrets::{Asked, ask_all};
-use crate::written::{Wish, Written};
+use crate::secrets::{KeyPrompt, ask_all};
+use crate::writable::{WritablePool, WriteIntent};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,28 +41,28 @@ impl From<FuseError> for Failure {
 /// Whether a pool is opened for changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It must be.
+    /// Open for writing, or fail.
     Write,
-    /// If it can be; else it is only read, and that is said.
+    /// Open for writing if possible; else open read-only with a warning.
     TryToWrite,
-    /// It must not be: not a byte of it changes.
+    /// Open read-only: no byte of the pool changes.
     Read,
 }
 
-/// A pool opened one way or the other, until it is closed.
+/// A pool opened read-only or for writing, until it is closed.
 pub struct OpenedPool {
-    /// What is shown of it.
+    /// View of the pool that front ends serve.
     pub shown: OpenPool,
     served: Option<Served>,
 }
 
-/// A pool that is open for changes for as long as this process serves it.
+/// State of a pool that is open for writing while this process serves it.
 struct Served {
-    written: Written,
-    held: Arc<Held>,
-    door: Mutex<Option<Door>>,
-    endings: tokio::sync::Mutex<mpsc::Receiver<Ending>>,
-    ending: Mutex<Option<Ending>>,
+    writable: WritablePool,
+    served_pool: Arc<ServedPool>,
+    admin_socket: Mutex<Option<AdminSocket>>,
+    close_requests: tokio::sync::Mutex<mpsc::Receiver<CloseMode>>,
+    close_mode: Mutex<Option<CloseMode>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -73,18 +73,18 @@ impl OpenedPool {
     /// Opens the pool that the command line names.
     pub fn open(machine: &Machine, options: &OpenOptions, access: Access, limits: &Limits) -> Result<Self, Failure> {
         if access != Access::Read {
-            let wish = Wish {
+            let intent = WriteIntent {
                 search: options.search.clone(),
                 pool: options.pool.clone(),
                 keys: options.keys.clone(),
                 rewind: options.rewind == Rewind::Auto,
                 limits: Some(limits.clone()),
-                ..Wish::default()
+                ..WriteIntent::default()
             };
-            match Written::open(machine.clone(), &wish) {
-                Ok(written) => return Ok(Self::written(written)),
+            match WritablePool::open(machine.clone(), &intent) {
+                Ok(writable) => return Ok(Self::writable(writable)),
                 Err(failure) if access == Access::Write => return Err(failure),
-                // Whoever has it open may change what we would read.
+                // The process that has the pool open may overwrite blocks that a read-only import would read.
                 Err(failure) if failure.is_busy() => return Err(failure),
                 Err(failure) => eprintln!("{failure}\nit is opened for reading alone"),
             }
@@ -94,64 +94,65 @@ impl OpenedPool {
         Ok(OpenedPool { shown: OpenPool::ReadOnly(pool), served: None })
     }
 
-    /// A pool that is open for changes already.
-    pub fn written(written: Written) -> Self {
-        let (wish, endings) = mpsc::channel(1);
-        let devices = written.locks().map(Locks::identities).unwrap_or_default();
-        let held = Held::new(written.machine.clone(), written.engine.clone(), devices, wish);
-        held.go_on_scrubbing();
-        let shown = OpenPool::Writable(written.engine.clone());
-        let (door, ending) = (Mutex::default(), Mutex::default());
-        let endings = tokio::sync::Mutex::new(endings);
-        OpenedPool { shown, served: Some(Served { written, held, door, endings, ending }) }
+    /// Wraps a pool that is already open for writing.
+    pub fn writable(writable: WritablePool) -> Self {
+        let (sender, close_requests) = mpsc::channel(1);
+        let devices = writable.locks().map(Locks::identities).unwrap_or_default();
+        let served_pool = ServedPool::new(writable.machine.clone(), writable.engine.clone(), devices, sender);
+        served_pool.go_on_scrubbing();
+        let shown = OpenPool::Writable(writable.engine.clone());
+        let admin_socket = Mutex::default();
+        let close_mode = Mutex::default();
+        let close_requests = tokio::sync::Mutex::new(close_requests);
+        OpenedPool { shown, served: Some(Served { writable, served_pool, admin_socket, close_requests, close_mode }) }
     }
 
-    /// What its doors show. From now on administrators are heard, if it is open for changes.
+    /// Opens the exports for the front ends, and listens for administrators' commands if the pool is open for writing.
     pub async fn front(&self) -> Result<Arc<Exports>, Failure> {
         let front = Arc::new(Exports::open(&Request::internal("serve"), &self.shown).await?);
         if let Some(served) = &self.served {
-            served.held.set_front(front.clone());
-            match Door::open(&served.held) {
-                Ok(door) => *lock(&served.door) = Some(door),
+            served.served_pool.set_front(front.clone());
+            match AdminSocket::open(&served.served_pool) {
+                Ok(admin_socket) => *lock(&served.admin_socket) = Some(admin_socket),
                 Err(failure) => eprintln!("{failure}\ncommands about the pool have to wait until this process ends"),
             }
         }
         Ok(front)
     }
 
-    /// Returns when the process is to end, by a signal or at an administrator's wish.
+    /// Waits until a signal or an administrator's request ends the process.
     pub async fn until_stopped(&self, stop: &mut StopSignal) {
         let Some(served) = &self.served else { return stop.wait().await };
-        let mut endings = served.endings.lock().await;
+        let mut close_requests = served.close_requests.lock().await;
         tokio::select! {
             () = stop.wait() => {}
-            Some(ending) = endings.recv() => *lock(&served.ending) = Some(ending),
+            Some(close_mode) = close_requests.recv() => *lock(&served.close_mode) = Some(close_mode),
         }
     }
 
-    /// Closes it as it was before, or as an administrator wished; and tells that one.
+    /// Closes the pool in its previous state or as an administrator requested, and sends that administrator the result.
     pub fn close(self) -> Result<(), Failure> {
         drop(self.shown);
         let Some(served) = self.served else { return Ok(()) };
-        let machine = served.written.machine.clone();
-        let done = match lock(&served.ending).take() {
-            None => served.written.close(),
-            Some(ending) => {
-                let done = served.written.end(ending.destroyed, true);
-                served.held.let_go();
-                // Whoever wished it may be gone.
-                let _ = ending.tell.send(done.clone());
+        let machine = served.writable.machine.clone();
+        let done = match lock(&served.close_mode).take() {
+            None => served.writable.close(),
+            Some(close_mode) => {
+                let done = served.writable.end(close_mode.destroyed, true);
+                served.served_pool.let_go();
+                // Sending fails if the administrator's command was interrupted, which is ignored.
+                let _ = close_mode.done.send(done.clone());
                 done.map_err(Failure::failed)
             }
         };
-        if let Some(door) = lock(&served.door).take() {
-            machine.block_on(door.close());
+        if let Some(admin_socket) = lock(&served.admin_socket).take() {
+            machine.block_on(admin_socket.close());
         }
         done
     }
 }
 
-/// Says where what is acknowledged as stable is not.
+/// Warns of datasets with `sync=disabled`, whose acknowledged writes may be lost in a crash.
 pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
     for name in shown.with_sync_disabled(&Request::internal("sync")).await? {
         eprintln!("{name}: sync=disabled: what is acknowledged as stable here may be lost in a crash");
@@ -159,7 +160,7 @@ pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The time after which a txg of a mounted pool is synced.
+/// Txg timeout of a mounted pool.
 const MOUNT_TXG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Has the changes of a mount synced sooner than those of a server, and says which calls of `sync` do not reach it.
@@ -175,7 +176,8 @@ fn shorten_window(shown: &OpenPool) {
     eprintln!("what neither covers is on stable storage after about {seconds} s");
 }
 
-/// Whether a mount may have what a property can forbid. There is one mount for all file systems: what one forbids, it has not.
+/// Whether the mount may allow what a property can forbid. One mount serves all file systems, so it allows only what every
+/// file system allows.
 async fn allowed(shown: &OpenPool, wanted: bool, property: &str) -> Result<bool, Failure> {
     let off = if wanted { shown.first_with_off(&Request::internal("mount"), property).await? } else { None };
     if let Some(name) = &off {
@@ -187,13 +189,15 @@ async fn allowed(shown: &OpenPool, wanted: bool, property: &str) -> Result<bool,
 /// Runs the command.
 pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
-    let ([pool, mountpoint], (options, access)) = (two_words(&args)?, mount_options(&args)?);
+    let [pool, mountpoint] = two_words(&args)?;
+    let (options, access) = mount_options(&args)?;
     let mut open = open_options(&SPEC, &args, pool)?;
     let access = if open.rewind == Rewind::No || open.rewind == Rewind::Auto { access } else { Access::Read };
-    let (ready, limits) = (ready(&args)?, Limits::of(&SPEC, &args)?);
+    let ready = ready(&args)?;
+    let limits = Limits::of(&SPEC, &args)?;
     let machine = Production::from_env().build()?;
     if args.has('l') {
-        ask_all(Asked::Own, &machine, &mut open)?;
+        ask_all(KeyPrompt::Own, &machine, &mut open)?;
     }
     let opened = OpenedPool::open(&machine, &open, access, &limits)?;
     let done = machine.block_on(async {
@@ -203,8 +207,8 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
         shorten_window(shown);
         let front = opened.front().await?;
         let writable = shown.is_writable();
-        let (dev, suid) =
-            (allowed(shown, options.dev, "devices").await?, allowed(shown, options.suid, "setuid").await?);
+        let dev = allowed(shown, options.dev, "devices").await?;
+        let suid = allowed(shown, options.suid, "setuid").await?;
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, ..options };
         let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(&mountpoint), &options)?;
         let stop = StopSignal::new()?;
@@ -213,7 +217,7 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     });
     let closed = opened.close();
     if done? == Ended::Detached {
-        // It is gone from the tree; whoever still has a file open loses it with us.
+        // The mount is detached from the tree; processes with open files lose access when this process ends.
         eprintln!("weir mount: the mount was in use and was detached");
         closed?;
         std::process::exit(0);
@@ -224,9 +228,9 @@ pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
 /// How a mount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// It is gone.
+    /// Unmounted.
     Unmounted,
-    /// It is out of the tree, and somebody still uses it.
+    /// Detached from the tree while a process still uses it.
     Detached,
 }
 
@@ -245,12 +249,12 @@ async fn until_unmounted(mounted: Mounted, opened: &OpenedPool, mut stop: StopSi
     if unmounter.unmount()? { Ok(Ended::Detached) } else { end(ended.await) }
 }
 
-/// What asks a server to end: SIGINT, SIGTERM and SIGHUP. Made before a server says that it is ready, so that whoever
-/// was told so and stops it at once finds it closing its pool and not dying with it open.
+/// The signals that stop a server: SIGINT, SIGTERM and SIGHUP. Created before the server reports that it is ready, so that
+/// a signal sent right after that report closes the pool instead of killing the process with the pool open.
 pub struct StopSignal([Signal; 3]);
 
 impl StopSignal {
-    /// From here on the signals no longer end the process by themselves.
+    /// Installs the handlers: from now on the signals no longer kill the process.
     pub fn new() -> Result<Self, Failure> {
         let of = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
         Ok(StopSignal([of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?]))
@@ -278,7 +282,9 @@ fn two_words(args: &Args) -> Result<[String; 2], Failure> {
 fn mount_options(args: &Args) -> Result<(MountOptions, Access), Failure> {
     let root = rustix::process::geteuid().is_root();
     let mut access = Access::TryToWrite;
-    let (mut allow_other, mut dev, mut suid) = (root, root, root);
+    let mut allow_other = root;
+    let mut dev = root;
+    let mut suid = root;
     for value in args.values('o') {
         for word in value.to_string_lossy().split(',') {
             match word {
@@ -334,7 +340,7 @@ pub fn open_options(spec: &Spec, args: &Args, pool: String) -> Result<OpenOption
     Ok(options)
 }
 
-/// Opens the pool and says what is not as it should be.
+/// Opens the pool and prints its warnings.
 pub async fn open_pool(machine: &Machine, options: &OpenOptions) -> Result<Arc<Pool>, Failure> {
     let pool = Pool::open(machine, options).await?;
     for warning in &pool.warnings {
@@ -343,7 +349,7 @@ pub async fn open_pool(machine: &Machine, options: &OpenOptions) -> Result<Arc<P
     Ok(Arc::new(pool))
 }
 
-/// Whom to tell when all is up.
+/// Destination of the line `ready`.
 pub enum Ready {
     /// A line on standard output.
     Line,
@@ -357,13 +363,13 @@ pub fn ready(args: &Args) -> Result<Ready, Failure> {
     let number: u32 = text
         .parse()
         .map_err(|_| Failure::usage(format!("--ready-fd takes a file descriptor's number, not '{text}'")))?;
-    // Opened by its name: that gives us a descriptor of our own for the same pipe, without adopting a foreign one.
+    // Opening it through /proc returns a new descriptor for the same pipe, without `unsafe` adoption of a raw descriptor.
     let file = std::fs::File::options().write(true).open(format!("/proc/self/fd/{number}"));
     file.map(Ready::Descriptor).map_err(|error| Failure::usage(format!("--ready-fd {number}: {error}")))
 }
 
 impl Ready {
-    /// Says `ready`.
+    /// Writes `ready`.
     pub fn tell(self) -> Result<(), Failure> {
         let said = match self {
             Ready::Line => {
@@ -372,7 +378,7 @@ impl Ready {
             }
             Ready::Descriptor(mut file) => writeln!(file, "ready"),
         };
-        // Whoever does not listen any more does not need to know.
+        // A reader that closed the pipe does not need the line.
         match said {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 Err(Failure::failed(format!("cannot say that all is ready: {error}")))

@@ -1,6 +1,6 @@
-//! Where pools are looked for: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`.
+//! Search paths for pools: `-d` (or zdb's `-p`), else the environment variable `WEIR_POOL_DIRS`.
 
-use crate::call::{Call, Input, Whose, complain, is_hex_key};
+use crate::call::{Call, Input, PoolOwner, errln, is_hex_key};
 use crate::failure::Failure;
 use std::ffi::OsString;
 use std::ops::Deref;
@@ -9,10 +9,10 @@ use weir_engine::PoolSnapshotGuard;
 use weir_pool::assemble::state;
 use weir_pool::{OpenOptions, Pool, assemble, scan};
 
-/// The environment variable that stands in for `-d`: paths separated by colons.
+/// Environment variable used if `-d` is missing: paths separated by colons.
 pub const DIRS_VARIABLE: &str = "WEIR_POOL_DIRS";
 
-/// The folders and devices to look at.
+/// Folders and devices to scan.
 pub fn search_paths(given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure> {
     let mut paths: Vec<PathBuf> = given.into_iter().map(PathBuf::from).collect();
     if paths.is_empty()
@@ -23,27 +23,27 @@ pub fn search_paths(given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure> {
     if paths.is_empty() { Err(nowhere()) } else { Ok(paths) }
 }
 
-/// A pool that is looked at: closed, as its last group left it, or open for changes in this process.
-pub enum Seen {
-    /// Opened for reading alone.
+/// A pool opened for reading: closed, in the state of its last synced txg, or open for writing in this process.
+pub enum PoolHandle {
+    /// Opened read-only for this command.
     Closed(Box<Pool>),
-    /// Open for changes here.
+    /// Snapshot of the pool that this process has open for writing.
     Open(Box<PoolSnapshotGuard>),
 }
 
-impl Deref for Seen {
+impl Deref for PoolHandle {
     type Target = Pool;
 
     fn deref(&self) -> &Pool {
         match self {
-            Seen::Closed(pool) => pool,
-            Seen::Open(view) => view,
+            PoolHandle::Closed(pool) => pool,
+            PoolHandle::Open(view) => view,
         }
     }
 }
 
-/// The folders and devices where the caller wants pools to be looked for; if it does not say, the devices of the pool that
-/// this process has open, or of those that others have open and can be asked about.
+/// Folders and devices to scan for the caller: those given, else those of the environment, else the devices of the pool
+/// that this process has open, else the devices of the pools that other processes have open.
 pub fn search(call: &Call, given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure> {
     let mut paths: Vec<PathBuf> = given.into_iter().map(|path| call.path(path)).collect();
     if paths.is_empty()
@@ -51,9 +51,9 @@ pub fn search(call: &Call, given: Vec<OsString>) -> Result<Vec<PathBuf>, Failure
     {
         paths = std::env::split_paths(value).filter(|p| !p.as_os_str().is_empty()).map(|p| call.path(p)).collect();
     }
-    match call.held() {
+    match call.served_pool() {
         _ if !paths.is_empty() => Ok(paths),
-        Some(held) => Ok(held.paths()),
+        Some(served_pool) => Ok(served_pool.paths()),
         None => Some(crate::admin::devices()).filter(|devices| !devices.is_empty()).ok_or_else(nowhere),
     }
 }
@@ -62,57 +62,59 @@ fn nowhere() -> Failure {
     Failure::usage(format!("no place to look for pools: name folders or devices with -d, or in {DIRS_VARIABLE}"))
 }
 
-/// Opens the pool of that name, and says on standard error what is not as it should be with it.
-pub fn open(call: &Call, options: &OpenOptions) -> Result<Seen, Failure> {
+/// Opens a pool by name for reading, and prints its warnings on standard error.
+pub fn open(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
     let pool = look(call, options)?;
-    pool.warnings.iter().for_each(|warning| complain!(call, "{}: {warning}", pool.name()));
+    pool.warnings.iter().for_each(|warning| errln!(call, "{}: {warning}", pool.name()));
     Ok(pool)
 }
 
-/// Opens the pool of that name.
+/// Opens a pool by name for reading.
 ///
 /// # Errors
-/// [`Failure::elsewhere`] if another process is to be asked.
-pub fn look(call: &Call, options: &OpenOptions) -> Result<Seen, Failure> {
+/// [`Failure::remote`] if another process has the pool open and accepts commands.
+pub fn look(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
     let machine = call.machine()?;
-    match whose(call, &options.search, &options.pool)? {
-        Whose::Theirs(elsewhere) => Err(Failure::elsewhere(&options.pool, elsewhere)),
-        Whose::Ours(held) => Ok(Seen::Open(Box::new(machine.block_on(held.engine.view(options))?))),
-        Whose::Free => Ok(Seen::Closed(Box::new(machine.block_on(Pool::open(machine, options))?))),
+    match owner_of(call, &options.search, &options.pool)? {
+        PoolOwner::Theirs(remote) => Err(Failure::remote(&options.pool, remote)),
+        PoolOwner::Ours(served_pool) => {
+            Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.view(options))?)))
+        }
+        PoolOwner::Free => Ok(PoolHandle::Closed(Box::new(machine.block_on(Pool::open(machine, options))?))),
     }
 }
 
-/// Whose the pool of that name or number is now.
-fn whose(call: &Call, search: &[PathBuf], pool: &str) -> Result<Whose, Failure> {
+/// Finds the process that has the pool with that name or GUID open.
+fn owner_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwner, Failure> {
     let machine = call.machine()?;
     let assembly = assemble(machine.block_on(scan(machine, search))?);
     let alive = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
     let mut named = alive.filter(|p| p.config.name == pool || p.config.guid.to_string() == pool);
-    Ok(named.next().map_or(Whose::Free, |found| call.whose(found)))
+    Ok(named.next().map_or(PoolOwner::Free, |found| call.owner_of(found)))
 }
 
-/// The names of the pools in these places, sorted; destroyed ones are left out.
+/// Names of the pools found in these places, sorted, without destroyed pools.
 pub fn names(call: &Call, search: &[PathBuf]) -> Result<Vec<String>, Failure> {
     let machine = call.machine()?;
     let assembly = assemble(machine.block_on(scan(machine, search))?);
     let there = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
     let mut named: Vec<(String, u64)> = there.map(|p| (p.config.name.clone(), p.config.guid)).collect();
     named.sort();
-    // Two pools of one name are told apart by their numbers.
+    // Pools with the same name are identified by their GUIDs.
     let twice = |name: &str| named.iter().filter(|(n, _)| n == name).count() > 1;
     Ok(named.iter().map(|(n, g)| if twice(n) { g.to_string() } else { n.clone() }).collect())
 }
 
-/// `--key DATASET=SOURCE` of a command about a pool: as [`keys`] takes it, or `prompt` for a line that the caller types.
+/// Keys from `--key DATASET=SOURCE`: a source that [`keys`] accepts, or `prompt` for a line that the caller types.
 ///
 /// # Errors
-/// [`Failure::elsewhere`] if a line is to be typed and another process has the pool: that one asks for it.
+/// [`Failure::remote`] for `prompt` if another process has the pool open, because that process must prompt for the key.
 pub fn keys_of(call: &Call, search: &[PathBuf], given: Vec<OsString>) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let one = |given: OsString| match given.to_str().and_then(|text| text.strip_suffix("=prompt")) {
         Some(dataset) => {
             let pool = dataset.split('/').next().unwrap_or(dataset);
-            if let Whose::Theirs(elsewhere) = whose(call, search, pool)? {
-                return Err(Failure::elsewhere(pool, elsewhere));
+            if let PoolOwner::Theirs(remote) = owner_of(call, search, pool)? {
+                return Err(Failure::remote(pool, remote));
             }
             let key = call.ask(Input::Line(format!("Enter key for '{dataset}': ")));
             Ok((dataset.to_owned(), key.ok_or_else(|| Failure::failed("no key was given"))?))
@@ -122,7 +124,7 @@ pub fn keys_of(call: &Call, search: &[PathBuf], given: Vec<OsString>) -> Result<
     given.into_iter().map(one).collect()
 }
 
-/// `--key DATASET=SOURCE`: `file://PATH` (or just a path) of a file with the key, as seen from `folder`, or the
+/// Keys from `--key DATASET=SOURCE`: `file://PATH` (or just a path, relative to `folder`) of a file with the key, or the
 /// key itself in hexadecimal digits.
 pub fn keys(folder: &Path, given: Vec<OsString>) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     given.into_iter().map(|g| key(folder, &g.to_string_lossy())).collect()

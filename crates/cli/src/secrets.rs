@@ -1,7 +1,7 @@
-//! Keys as users give them: typed at a prompt that does not show them, as a line of standard input where that is no
-//! terminal, or in a file (OpenZFS `lib/libzfs/libzfs_crypto.c`).
+//! Wrapping keys entered by users: at a prompt without echo, as a line of standard input if that is not a terminal, or in
+//! a file (OpenZFS `lib/libzfs/libzfs_crypto.c`).
 
-use crate::call::{Call, Input, complain};
+use crate::call::{Call, Input, errln};
 use crate::failure::Failure;
 use std::io::Read;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use weir_engine::{Crypt, Encryption, NewRoot};
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, PoolError};
 
-/// More than any key's bytes: what a file may hold at most.
-const MOST_BYTES: u64 = 4096;
+/// Maximum accepted size of a key file in bytes, larger than any key.
+const MAX_KEY_FILE_BYTES: u64 = 4096;
 
-/// A key of a user, wiped when it is dropped.
+/// A user's key, overwritten with zeros when it is dropped.
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// The bytes, which from then on are the caller's to keep.
+    /// Returns the bytes; the caller is then responsible for erasing them.
     pub fn take(mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
@@ -34,25 +34,25 @@ impl Secret {
 impl Drop for Secret {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Keeps the compiler from leaving out a write that nobody reads.
+        // Prevents the compiler from removing a write whose result is never read.
         std::hint::black_box(&self.0);
     }
 }
 
-/// Who is asked for keys.
+/// Source of the keys that a user enters.
 #[derive(Clone, Copy)]
-pub enum Asked<'a> {
-    /// Whoever called a command.
+pub enum KeyPrompt<'a> {
+    /// The caller of a command.
     Caller(&'a Call),
-    /// Whoever started this process.
+    /// This process's own standard input.
     Own,
 }
 
-impl Asked<'_> {
+impl KeyPrompt<'_> {
     fn input(self, wanted: Input) -> Option<Secret> {
         match self {
-            Asked::Caller(call) => call.ask(wanted).map(Secret),
-            Asked::Own => Some(Secret(wanted.read())).filter(|key| !key.0.is_empty()),
+            KeyPrompt::Caller(call) => call.ask(wanted).map(Secret),
+            KeyPrompt::Own => Some(Secret(wanted.read())).filter(|key| !key.0.is_empty()),
         }
     }
 
@@ -60,29 +60,29 @@ impl Asked<'_> {
         self.input(Input::Line(prompt)).ok_or_else(|| Failure::failed("no key was given"))
     }
 
-    /// A raw key is read as it is; one byte more than it may have shows that it is none.
+    /// Reads a raw key and up to one byte more, so that a key that is too long is detected.
     fn raw(self) -> Result<Secret, Failure> {
         let none = "no raw key on standard input: it cannot be entered on a terminal";
         self.input(Input::Bytes(WrappingKey::BYTES as u32 + 1)).ok_or_else(|| Failure::failed(none))
     }
 
-    /// Says a line beside the output.
+    /// Prints a line on standard error.
     fn tell(self, line: &str) {
         match self {
-            Asked::Caller(call) => complain!(call, "{line}"),
-            Asked::Own => eprintln!("{line}"),
+            KeyPrompt::Caller(call) => errln!(call, "{line}"),
+            KeyPrompt::Own => eprintln!("{line}"),
         }
     }
 
     fn path(self, given: &str) -> PathBuf {
         match self {
-            Asked::Caller(call) => call.path(given),
-            Asked::Own => PathBuf::from(given),
+            KeyPrompt::Caller(call) => call.path(given),
+            KeyPrompt::Own => PathBuf::from(given),
         }
     }
 
-    /// Reads the key of `dataset` from where `location` (the property `keylocation`) says; a new one is typed twice, if
-    /// there is a second line.
+    /// Reads the key of `dataset` from `location` (the property `keylocation`). A new key is confirmed by a second line, if
+    /// there is one.
     pub fn read(self, format: KeyFormat, location: &str, dataset: &str, is_new: bool) -> Result<Secret, Failure> {
         if location != "prompt" {
             return self.file(location);
@@ -116,16 +116,16 @@ impl Asked<'_> {
         let failed =
             |why: String| Failure::failed(format!("Failed to open key material file {}: {why}", path.display()));
         let file = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
-        let mut key = Secret(Vec::with_capacity(MOST_BYTES as usize + 1));
-        file.take(MOST_BYTES + 1).read_to_end(&mut key.0).map_err(|error| failed(error.to_string()))?;
-        if key.0.len() as u64 > MOST_BYTES {
+        let mut key = Secret(Vec::with_capacity(MAX_KEY_FILE_BYTES as usize + 1));
+        file.take(MAX_KEY_FILE_BYTES + 1).read_to_end(&mut key.0).map_err(|error| failed(error.to_string()))?;
+        if key.0.len() as u64 > MAX_KEY_FILE_BYTES {
             return Err(failed("it is too large to be a key".into()));
         }
         Ok(key)
     }
 }
 
-/// Whether it can be a key, worded as OpenZFS does.
+/// Checks the length and digits of a key, with OpenZFS's error messages.
 fn check(format: KeyFormat, key: &Secret) -> Result<(), Failure> {
     let text = key.text();
     let wrong = match format {
@@ -141,22 +141,22 @@ fn check(format: KeyFormat, key: &Secret) -> Result<(), Failure> {
     Err(Failure::failed(wrong))
 }
 
-/// What a command line says of encryption, taken out of its properties.
+/// Encryption properties of a command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct EncryptionArgs {
     crypt: Crypt,
     format: Option<KeyFormat>,
     location: Option<String>,
     iterations: Option<u64>,
 }
 
-impl Wanted {
-    /// Takes it out of the properties of a new dataset, or of a change of key.
+impl EncryptionArgs {
+    /// Removes the encryption properties from the properties of a new dataset.
     pub fn take(properties: &mut Vec<(String, Value)>) -> Self {
         /// `encryption`: inherit 0, on 1, off 2, then the ciphers.
         const INHERIT: u64 = 0;
         const ON: u64 = 1;
-        let mut wanted = Wanted::default();
+        let mut wanted = EncryptionArgs::default();
         properties.retain(|(name, value)| {
             match (name.as_str(), value) {
                 ("encryption", Value::Number(INHERIT)) => wanted.crypt = Crypt::Inherit,
@@ -174,7 +174,7 @@ impl Wanted {
         wanted
     }
 
-    /// The same for a change of key, which leaves the cipher as it is.
+    /// Removes the key properties from the properties of a change of key, which keeps the cipher.
     pub fn take_of_key(properties: &mut Vec<(String, Value)>) -> Self {
         let mut of_key = Vec::new();
         properties.retain(|property| {
@@ -185,12 +185,12 @@ impl Wanted {
         Self::take(&mut of_key)
     }
 
-    /// Whether nothing is said of keys.
+    /// Whether no key property is given.
     fn has_no_key(&self) -> bool {
         self.format.is_none() && self.location.is_none() && self.iterations.is_none()
     }
 
-    /// Checks all that needs nobody to be asked: the format of the key, if one is wanted.
+    /// Checks the properties before any prompt, and returns the format of the key if one is required.
     fn check(&self) -> Result<Option<KeyFormat>, Failure> {
         if self.crypt == Crypt::Off && !self.has_no_key() {
             return Err(Failure::failed("Encryption must be turned on to set encryption properties."));
@@ -208,48 +208,58 @@ impl Wanted {
         Ok(Some(format))
     }
 
-    /// The key that is asked for, read from the user; `None` if none is.
-    pub async fn root(&self, asked: Asked<'_>, machine: &Machine, dataset: &str) -> Result<Option<NewRoot>, Failure> {
+    /// Reads the key of a new encryption root from the user; `None` if the dataset inherits its key.
+    pub async fn root(
+        &self,
+        prompt: KeyPrompt<'_>,
+        machine: &Machine,
+        dataset: &str,
+    ) -> Result<Option<NewRoot>, Failure> {
         let Some(format) = self.check()? else { return Ok(None) };
         let location = self.location.as_deref().unwrap_or("prompt");
-        let key = asked.read(format, location, dataset, true)?;
+        let key = prompt.read(format, location, dataset, true)?;
         check(format, &key)?;
         Ok(Some(NewRoot::new(machine, dataset, format, location, self.iterations, key.take()).await?))
     }
 
     /// The encryption of a new dataset.
-    pub async fn encryption(&self, asked: Asked<'_>, machine: &Machine, dataset: &str) -> Result<Encryption, Failure> {
-        Ok(Encryption { crypt: self.crypt, root: self.root(asked, machine, dataset).await? })
+    pub async fn encryption(
+        &self,
+        prompt: KeyPrompt<'_>,
+        machine: &Machine,
+        dataset: &str,
+    ) -> Result<Encryption, Failure> {
+        Ok(Encryption { crypt: self.crypt, root: self.root(prompt, machine, dataset).await? })
     }
 
-    /// The same, where what is not said stays as an encryption root has it.
+    /// Takes the format and location that are not given from an existing encryption root.
     pub fn or(self, root: Option<Root>) -> Self {
         let Some(root) = root else { return self };
-        Wanted { format: self.format.or(root.format), location: self.location.or(Some(root.location)), ..self }
+        EncryptionArgs { format: self.format.or(root.format), location: self.location.or(Some(root.location)), ..self }
     }
 }
 
-/// An encryption root of a pool, and where its key is.
+/// An encryption root of a pool, and the location of its key.
 #[derive(Clone, Debug)]
 pub struct Root {
-    /// Its name.
+    /// Name of the dataset.
     pub name: String,
-    /// How its key is given.
+    /// Property `keyformat`.
     pub format: Option<KeyFormat>,
-    /// Where from.
+    /// Property `keylocation`.
     pub location: String,
 }
 
 impl Root {
-    /// Reads its key.
-    pub fn key(&self, asked: Asked<'_>) -> Result<Secret, Failure> {
+    /// Reads the key from the user or file.
+    pub fn key(&self, prompt: KeyPrompt<'_>) -> Result<Secret, Failure> {
         let format = self.format.ok_or_else(|| Failure::failed("its key is of unknown format"))?;
-        let key = asked.read(format, &self.location, &self.name, false)?;
+        let key = prompt.read(format, &self.location, &self.name, false)?;
         check(format, &key).map(|()| key)
     }
 }
 
-/// The encryption roots among the datasets whose names `wanted` takes.
+/// Encryption roots among the datasets whose names satisfy `wanted`.
 pub async fn roots(rq: &Request, dsl: &Dsl, wanted: impl Fn(&str) -> bool) -> Result<Vec<Root>, PoolError> {
     let mut out = Vec::new();
     for dir in dsl.dirs().into_iter().filter(|dir| wanted(&dir.name)) {
@@ -264,13 +274,13 @@ pub async fn roots(rq: &Request, dsl: &Dsl, wanted: impl Fn(&str) -> bool) -> Re
     Ok(out)
 }
 
-/// The key of an encryption root, proven to be the right one.
-pub async fn proven(asked: Asked<'_>, dsl: &Dsl, root: &Root) -> Result<Secret, Failure> {
+/// Reads the key of an encryption root and verifies that it unwraps the dataset's keys.
+pub async fn verified_key(prompt: KeyPrompt<'_>, dsl: &Dsl, root: &Root) -> Result<Secret, Failure> {
     let rq = Request::internal("load-key");
     let name = &root.name;
     let refused = |why: &dyn std::fmt::Display| Failure::failed(format!("Key load error: {why}"));
     let dir = dsl.dir_named(name).ok_or_else(|| refused(&format!("'{name}' does not exist.")))?;
-    let key = root.key(asked).map_err(|failure| refused(&failure))?;
+    let key = root.key(prompt).map_err(|failure| refused(&failure))?;
     match dsl.load_keys(&rq, dir, &key.0).await {
         Ok(_) => Ok(key),
         Err(ObjectError::Key { error: CodecError::WrongKey, .. }) => {
@@ -280,24 +290,24 @@ pub async fn proven(asked: Asked<'_>, dsl: &Dsl, root: &Root) -> Result<Secret, 
     }
 }
 
-/// Asks for the keys of all encryption roots of a pool that `options` does not have yet (`-l`), says how many it got, and
-/// adds them to `options`. What cannot be had stays locked; tells whether that is nothing.
-pub fn ask_all(asked: Asked<'_>, machine: &Machine, options: &mut OpenOptions) -> Result<bool, Failure> {
+/// Reads the keys of all encryption roots that `options` lacks (`-l`), prints how many were loaded, and adds them to
+/// `options`. Datasets without a key stay locked. Returns whether all keys were loaded.
+pub fn ask_all(prompt: KeyPrompt<'_>, machine: &Machine, options: &mut OpenOptions) -> Result<bool, Failure> {
     let pool = machine.block_on(Pool::open(machine, options))?;
     let given = |name: &str| options.keys.iter().any(|(root, _)| root == name);
     let wanted = machine.block_on(roots(&Request::internal("load-key"), &pool.dsl, |name| !given(name)))?;
     let mut count = 0;
     for root in &wanted {
-        match machine.block_on(proven(asked, &pool.dsl, root)) {
+        match machine.block_on(verified_key(prompt, &pool.dsl, root)) {
             Ok(key) => {
                 options.keys.push((root.name.clone(), key.take()));
                 count += 1;
             }
-            Err(failure) => asked.tell(&failure.to_string()),
+            Err(failure) => prompt.tell(&failure.to_string()),
         }
     }
     if !wanted.is_empty() {
-        asked.tell(&format!("{count} / {} keys successfully loaded", wanted.len()));
+        prompt.tell(&format!("{count} / {} keys successfully loaded", wanted.len()));
     }
     Ok(count == wanted.len())
 }
@@ -307,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_encryption_leaves_the_properties() {
+    fn encryption_properties_are_removed_from_the_properties() {
         let number = |name: &str, n| (name.to_owned(), Value::Number(n));
         let location = ("keylocation".to_owned(), Value::Text("file:///k".into()));
         let mut properties = vec![
@@ -317,9 +327,9 @@ mod tests {
             number("pbkdf2iters", 7),
             location,
         ];
-        let wanted = Wanted::take(&mut properties);
+        let wanted = EncryptionArgs::take(&mut properties);
         assert_eq!(properties, [number("atime", 0)]);
-        let expected = Wanted {
+        let expected = EncryptionArgs {
             crypt: Crypt::With(Suite::Aes256Gcm),
             format: Some(KeyFormat::Passphrase),
             location: Some("file:///k".into()),
@@ -327,12 +337,12 @@ mod tests {
         };
         assert_eq!(wanted, expected);
         for (value, crypt) in [(2, Crypt::Off), (3, Crypt::With(Suite::Aes128Ccm)), (0, Crypt::Inherit)] {
-            assert_eq!(Wanted::take(&mut vec![number("encryption", value)]).crypt, crypt);
+            assert_eq!(EncryptionArgs::take(&mut vec![number("encryption", value)]).crypt, crypt);
         }
     }
 
     #[test]
-    fn what_cannot_be_a_key_is_named() {
+    fn invalid_keys_have_openzfs_error_messages() {
         for (format, key, why) in [
             (KeyFormat::Passphrase, "seven77".to_owned(), Some("Passphrase too short (min 8).")),
             (KeyFormat::Passphrase, "eight888\n".to_owned(), None),
@@ -348,15 +358,24 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_make_no_sense_are_refused() {
-        let refused = |wanted: Wanted| wanted.check().unwrap_err().line;
+    fn contradictory_key_properties_are_refused() {
+        let refused = |wanted: EncryptionArgs| wanted.check().unwrap_err().line;
         let crypt = Crypt::With(Suite::Aes256Gcm);
         let location = Some("prompt".to_owned());
-        assert!(refused(Wanted { crypt, location, ..Wanted::default() }).contains("Keyformat required"));
-        let (format, iterations) = (Some(KeyFormat::Hex), Some(200_000));
-        assert!(refused(Wanted { crypt, format, iterations, ..Wanted::default() }).contains("pbkdf2iters"));
-        let (format, iterations) = (Some(KeyFormat::Passphrase), Some(99_999));
-        assert!(refused(Wanted { crypt, format, iterations, ..Wanted::default() }).contains("100000"));
-        assert!(refused(Wanted { crypt: Crypt::Off, format, ..Wanted::default() }).contains("must be turned on"));
+        assert!(
+            refused(EncryptionArgs { crypt, location, ..EncryptionArgs::default() }).contains("Keyformat required")
+        );
+        let format = Some(KeyFormat::Hex);
+        let iterations = Some(200_000);
+        assert!(
+            refused(EncryptionArgs { crypt, format, iterations, ..EncryptionArgs::default() }).contains("pbkdf2iters")
+        );
+        let format = Some(KeyFormat::Passphrase);
+        let iterations = Some(99_999);
+        assert!(refused(EncryptionArgs { crypt, format, iterations, ..EncryptionArgs::default() }).contains("100000"));
+        assert!(
+            refused(EncryptionArgs { crypt: Crypt::Off, format, ..EncryptionArgs::default() })
+                .contains("must be turned on")
+        );
     }
 }

@@ -4,7 +4,7 @@ use crate::args::{Args, Spec};
 use crate::failure::Failure;
 use crate::limits::{self, Limits};
 use crate::mount::{Access, OpenedPool, StopSignal, open_options, ready, tell_of_unsynced};
-use crate::secrets::{Asked, ask_all};
+use crate::secrets::{KeyPrompt, ask_all};
 use weir_daemon::nfs::{self, Squash};
 use weir_daemon::service::summary;
 use weir_daemon::{Hosts, Service, ServiceError, ServiceOptions};
@@ -43,11 +43,13 @@ impl From<ServiceError> for Failure {
 pub fn run(words: Vec<std::ffi::OsString>) -> Result<u8, Failure> {
     let args = SPEC.parse(words)?;
     let pool = args.word(0).filter(|_| args.words.len() == 1).ok_or_else(|| SPEC.misused("name one pool"))?;
-    let (mut open, options, ready) = (open_options(&SPEC, &args, pool)?, service_options(&args)?, ready(&args)?);
+    let mut open = open_options(&SPEC, &args, pool)?;
+    let options = service_options(&args)?;
+    let ready = ready(&args)?;
     let limits = Limits::of(&SPEC, &args)?;
     let machine = Production::from_env().build()?;
     if args.has('l') {
-        ask_all(Asked::Own, &machine, &mut open)?;
+        ask_all(KeyPrompt::Own, &machine, &mut open)?;
     }
     let access = match (args.has('R'), args.has('w'), open.rewind) {
         (true, true, _) => return Err(SPEC.misused("--ro and --rw exclude each other")),
@@ -107,7 +109,8 @@ fn nfs_options(args: &Args) -> Result<nfs::Options, Failure> {
         Some(text) => text.parse().map_err(|_| SPEC.misused(&format!("--{name} takes a number, not '{text}'"))),
     };
     let usual = nfs::Options::default();
-    let (anon_uid, anon_gid) = (id('u', "anonuid", usual.anon_uid)?, id('g', "anongid", usual.anon_gid)?);
+    let anon_uid = id('u', "anonuid", usual.anon_uid)?;
+    let anon_gid = id('g', "anongid", usual.anon_gid)?;
     Ok(nfs::Options { squash, anon_uid, anon_gid })
 }
 

@@ -203,7 +203,8 @@ mod tests {
             [record.encode(Endian::Little, [0; 4]), vec![7; 128 << 10]].concat()
         };
         let mut records = Records::new(Trickle(std::iter::once(begin(0)).chain((0..300).map(write)), Vec::new()));
-        let (mut count, mut most) = (0, 0);
+        let mut count = 0;
+        let mut most = 0;
         while let Some(item) = records.next().unwrap() {
             assert!(count == 0 || item.payload == vec![7; 128 << 10]);
             count += 1;

@@ -35,7 +35,7 @@ const REFUSED: &[(&str, &str)] = &[];
 /// What in the goldens may not be written, though the pool may: a part of the line that says so.
 const LEFT: &[(&str, &str)] = &[
     ("props", "g-props/a/b/c: read-only, a file system of version 5"),
-    ("snaps", "g-snaps/defer@dd: dataset is busy: it is to be destroyed"),
+    ("snaps", "g-snaps/defer@dd: dataset is busy: its destroy is deferred"),
     ("v28", "g-v28/z1: read-only, a file system of version 1"),
     ("v28", "g-v28/z2: read-only, a file system of version 2"),
     ("v28", "g-v28/z3: read-only, a file system of version 3"),

@@ -1,6 +1,6 @@
-//! Bookmarks: what is left of a snapshot's identity when the snapshot goes.
+//! Bookmarks: the GUID and txgs of a snapshot, which remain when the snapshot is destroyed.
 
-use super::{Dataset, Dsl, MOST};
+use super::{Dataset, Dsl, MAX_ENTRIES};
 use weir_dmu::error::ObjectError;
 use weir_dmu::zap::Zap;
 use weir_format::ObjectId;
@@ -12,7 +12,7 @@ use weir_machine::Request;
 pub struct NamedBookmark {
     /// Full name.
     pub name: String,
-    /// What it says.
+    /// Contents.
     pub bookmark: Bookmark,
 }
 
@@ -23,7 +23,7 @@ impl Dsl {
         let Some(id) = fields.get(dataset_field::BOOKMARK_NAMES).and_then(|v| v.first()) else {
             return Ok(Vec::new());
         };
-        let entries = Zap::open(rq, &self.mos, ObjectId(id)).await?.all(rq, MOST).await?;
+        let entries = Zap::open(rq, &self.mos, ObjectId(id)).await?.all(rq, MAX_ENTRIES).await?;
         let mut out: Vec<NamedBookmark> = entries
             .into_iter()
             .filter_map(|e| {

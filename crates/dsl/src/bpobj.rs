@@ -1,20 +1,21 @@
-//! Lists of block pointers (OpenZFS's bpobjs): what waits to be freed, and what dead lists are made of.
+//! Lists of block pointers (OpenZFS's bpobjs): blocks that wait to be freed, and the parts of deadlists.
 //!
 //! ```text
 //!   bonus: header (count, sums)          data: pointers, 128 bytes each, appended at the end
-//!      └─ object of sub-lists: numbers of further lists, whose sums are counted in this one's
+//!      └─ object of sub-lists: numbers of further lists, whose sums are included in this list's
 //! ```
 //!
-//! Pointers are stored without what freeing does not need (checksum, payload), so that the list compresses. A list is
-//! consumed from its end ([`take`]): its own pointers first, then those of its last sub-list, which goes when it is empty.
+//! Pointers are stored without the fields that freeing does not need (checksum, payload), so that the list compresses.
+//! A list is consumed from its end ([`take`]): its own pointers first, then those of its last sub-list, which is
+//! removed when it is empty.
 //!
-//! *The empty list.* Most lists of most dead lists are empty, so a pool with `feature@empty_bpobj` has one empty list that
-//! all share, counted by the feature's reference count. [`EmptyList`] carries its number and how the count changes; whoever
-//! began with it settles the count in the end.
+//! *The empty list.* Most lists of most deadlists are empty, so a pool with `feature@empty_bpobj` shares one empty
+//! list, counted by the feature's reference count. [`EmptyList`] carries its object number and the change of the count;
+//! the caller that created the [`EmptyList`] adds that change to the feature's count.
 //!
 //! Sizes that depend on the vdevs (`dsize`: allocated bytes by the ratio of the vdev's parity) come from the caller.
 //!
-//! Lists are changed by the syncer alone. Source: OpenZFS `module/zfs/bpobj.c`.
+//! Only the syncer changes lists. Source: OpenZFS `module/zfs/bpobj.c`.
 
 #[cfg(test)]
 mod tests;
@@ -36,13 +37,13 @@ use weir_machine::Request;
 const BLOCK_BYTES: u32 = 128 << 10;
 /// 64-bit integers of a pointer.
 const WORDS: u64 = 16;
-/// Deepest chain of sub-lists that is followed.
+/// Maximum depth of a chain of sub-lists.
 const MAX_DEPTH: usize = 1 << 16;
 
-/// Gives a pointer's allocated bytes as space accounting counts them (`bp_get_dsize`).
+/// Returns a pointer's allocated bytes as space accounting counts them (`bp_get_dsize`).
 pub type Dsize<'a> = &'a (dyn Fn(&BlockPointer) -> u64 + Send + Sync);
 
-/// What a list's pointers take, in bytes. Differences, so they wrap: frees in a live list count negative.
+/// Sizes of a list's pointers, in bytes. They are differences, so they wrap: frees in a livelist count negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Allocated.
@@ -54,7 +55,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Of one pointer.
+    /// The sizes of one pointer.
     pub fn of(pointer: &BlockPointer, dsize: Dsize<'_>) -> Self {
         let compressed_bytes = if pointer.is_embedded() { 0 } else { pointer.psize_bytes() };
         let metadata = pointer.level() > 0 || pointer.object_type().is_metadata();
@@ -98,17 +99,17 @@ impl SubAssign for Sums {
     }
 }
 
-/// The pool's shared empty list, and how its reference count changes.
+/// The pool's shared empty list, and the change of its reference count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmptyList {
-    /// Whether the pool may have one (`feature@empty_bpobj` is enabled).
+    /// Whether the pool may have a shared empty list (`feature@empty_bpobj` is enabled).
     pub enabled: bool,
     /// Whether new lists count frees (`feature@livelist` is active): their headers are longer.
     pub counts_frees: bool,
-    /// Its number, if there is one now.
+    /// Object number of the shared list, if there is one now.
     pub object: Option<ObjectId>,
-    /// References that came, less those that went. The caller adds it to the feature's count; when that comes to 0,
-    /// [`EmptyList::discard`] is to be called.
+    /// References added, less those released. The caller adds it to the feature's count, and calls
+    /// [`EmptyList::discard`] when the count reaches 0.
     pub references: i64,
 }
 
@@ -117,7 +118,7 @@ impl EmptyList {
         self.object == Some(id)
     }
 
-    /// An empty list: the shared one, made if need be, or a new one if the pool shares none.
+    /// Returns an empty list: the shared one, created if necessary, or a new one if the pool shares none.
     pub async fn acquire(&mut self, rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx) -> Result<ObjectId, ObjectError> {
         if !self.enabled {
             return create(rq, mos, tx, self.counts_frees).await;
@@ -140,7 +141,7 @@ impl EmptyList {
         self.references -= 1;
     }
 
-    /// Takes the shared list away: nobody refers to it any more.
+    /// Removes the shared list, to which no reference is left.
     pub async fn discard(&mut self, rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx) -> Result<(), ObjectError> {
         if let Some(id) = self.object.take() {
             let directory = ObjectId(pool::DIRECTORY_OBJECT);
@@ -151,7 +152,7 @@ impl EmptyList {
     }
 }
 
-/// Makes a list of its own; `counts_frees` if `feature@livelist` is active.
+/// Creates an unshared list; `counts_frees` if `feature@livelist` is active.
 pub async fn create(rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx, counts_frees: bool) -> Result<ObjectId, ObjectError> {
     let header = Bpobj {
         sizes: Some((0, 0)),
@@ -188,11 +189,12 @@ async fn store(
     mos.set_bonus(rq, tx, object.id, ObjectType::BPOBJ_HDR, &header.encode(object.dnode.endian)).await
 }
 
-/// A pointer as lists keep it.
+/// Encodes a pointer in the form in which lists store it.
 fn stored(pointer: &BlockPointer, freed: bool) -> [u64; 16] {
     let mut words = *pointer.words();
     if pointer.is_embedded() {
-        let (prop, birth) = (words[6], words[10]);
+        let prop = words[6];
+        let birth = words[10];
         words = [0; 16];
         (words[6], words[10]) = (prop, birth);
     } else if !pointer.is_dedup() {
@@ -202,7 +204,7 @@ fn stored(pointer: &BlockPointer, freed: bool) -> [u64; 16] {
     words
 }
 
-/// Appends pointers; with `freed`, as blocks of a live list that were freed. Gives their sums.
+/// Appends pointers; with `freed`, as blocks of a livelist that were freed. Returns their sums.
 ///
 /// # Errors
 /// [`ObjectError::Unsupported`] for frees in a list that does not count them.
@@ -220,7 +222,8 @@ pub async fn push(
     pointers.iter().for_each(|p| sums += Sums::of(p, dsize));
     if freed {
         sums = sums.negated();
-        let count = header.freed.ok_or(ObjectError::Unsupported { what: "a free in a list that counts none" })?;
+        let count =
+            header.freed.ok_or(ObjectError::Unsupported { what: "a free in a list that does not count frees" })?;
         header.freed = Some(count.saturating_add(pointers.len() as u64));
     }
     let words: Vec<u64> = pointers.iter().flat_map(|p| stored(p, freed)).collect();
@@ -231,12 +234,12 @@ pub async fn push(
     Ok(sums)
 }
 
-/// What a list's pointers take, its sub-lists' included.
+/// Sums of a list's pointers, its sub-lists included.
 pub async fn space(rq: &Request, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<Sums, ObjectError> {
     Ok(Sums::of_header(&load(rq, mos, id).await?.1))
 }
 
-/// What those pointers take that were born after `after` and not after `until`.
+/// Sums of those pointers that were born after `after` and not after `until`.
 pub async fn space_range(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -264,8 +267,8 @@ fn holds_nothing(header: &Bpobj) -> bool {
     header.pointers == 0 && header.sub_objects.is_none_or(|(_, count)| count == 0)
 }
 
-/// Moves a list into another: it becomes a sub-list, or, if it is short, its contents are copied and it goes. A use of
-/// the shared empty list is given back.
+/// Moves a list into another: it becomes a sub-list; if it is short, its contents are copied and it is removed. A
+/// reference to the shared empty list is released.
 pub async fn add_sub(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -315,12 +318,12 @@ pub async fn add_sub(
     store(rq, mos, tx, &object, &header).await
 }
 
-/// Whether an array fits into one block.
+/// Whether the data of an object fits into one block.
 fn is_short(object: &Object) -> bool {
     object.span_bytes() <= object.block_bytes()
 }
 
-/// Appends numbers of lists to those that a list has below it.
+/// Appends object numbers of lists to a list's sub-lists.
 async fn push_subs(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -339,8 +342,8 @@ async fn push_subs(
     Ok(())
 }
 
-/// Takes up to `max` pointers off a list, and what is found empty on the way. An empty answer means an empty list.
-/// Pointers that are marked [`BlockPointer::is_free_marked`] were frees.
+/// Removes up to `max` pointers from a list, and every sub-list that is found empty. Returns no pointers if the list is
+/// empty. Pointers that are marked [`BlockPointer::is_free_marked`] are frees.
 pub async fn take(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -387,7 +390,7 @@ pub async fn take(
     }
 }
 
-/// Takes away the last sub-list of `parent`, which holds nothing.
+/// Removes the last sub-list of `parent`, which is empty.
 async fn drop_last_sub(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -408,7 +411,7 @@ async fn drop_last_sub(
     store(rq, mos, tx, &object, &header).await
 }
 
-/// Takes up to `max` of a list's own pointers. The sums are left as they are.
+/// Removes up to `max` of a list's own pointers. The sums are not changed.
 async fn take_own(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -417,7 +420,7 @@ async fn take_own(
     mut header: Bpobj,
     max: u64,
 ) -> Result<Vec<BlockPointer>, ObjectError> {
-    // As many as one read gives.
+    // No more than one read returns.
     let count = header.pointers.min(max).min(POINTERS_PER_READ);
     let first = header.pointers - count;
     let words = mos.read_words(rq, object, first.saturating_mul(WORDS), count * WORDS).await?;
@@ -436,7 +439,8 @@ async fn take_own(
     Ok(out)
 }
 
-/// The pointers of a list. None of them is a hole: in a forged list of holes there could be more than anybody can count.
+/// The pointers of a list, none of which may be a hole: in malformed input a sparse list of holes could be too long to
+/// count.
 pub(crate) fn without_holes(
     mos: &Arc<ObjectSet>,
     id: ObjectId,
@@ -452,10 +456,10 @@ pub(crate) fn without_holes(
 /// Pointers read at a time.
 const POINTERS_PER_READ: u64 = 8192;
 
-/// Walks over all pointers of a list and its sub-lists, and changes nothing.
+/// Iterates over all pointers of a list and its sub-lists; changes nothing.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    /// Lists to come.
+    /// Lists not visited yet.
     lists: Vec<ObjectId>,
     at: u64,
     seen: usize,
@@ -463,7 +467,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// From the start of `id`.
+    /// Starts at the beginning of `id`.
     pub fn new(id: ObjectId) -> Self {
         Walk { lists: vec![id], at: 0, seen: 0, trail: CycleGuard::default() }
     }
@@ -488,7 +492,7 @@ impl Walk {
             let subs = subs_of(rq, mos, &header).await?;
             if self.seen + self.lists.len() + subs.len() > MAX_LISTS {
                 let place = mos.place(id, 0, 0);
-                return Err(ObjectError::Corrupt { place, why: "more sub-lists than there can be" });
+                return Err(ObjectError::Corrupt { place, why: "more sub-lists than the maximum" });
             }
             self.lists.extend(subs);
         }
@@ -496,7 +500,7 @@ impl Walk {
     }
 }
 
-/// Sub-lists that a list is believed to have, those below them included.
+/// Maximum accepted number of sub-lists of a list, nested ones included.
 const MAX_LISTS: usize = 1 << 24;
 
 async fn subs_of(rq: &Request, mos: &Arc<ObjectSet>, header: &Bpobj) -> Result<Vec<ObjectId>, ObjectError> {
@@ -507,8 +511,8 @@ async fn subs_of(rq: &Request, mos: &Arc<ObjectSet>, header: &Bpobj) -> Result<V
     Ok(mos.read_words(rq, &list, 0, count).await?.into_iter().map(ObjectId).collect())
 }
 
-/// Takes a list away with all its sub-lists. What its pointers lead to stays. A use of the shared empty list is given
-/// back.
+/// Removes a list with all its sub-lists. The blocks of its pointers stay. A reference to the shared empty list is
+/// released.
 pub async fn destroy(
     rq: &Request,
     mos: &Arc<ObjectSet>,

@@ -1,8 +1,8 @@
-//! Dead lists: the blocks that a dataset no longer refers to and its newest snapshot does.
+//! Deadlists: the blocks that a dataset no longer refers to and that its newest snapshot refers to.
 //!
-//! A ZAP leads from keys, which are txgs of earlier snapshots, to lists of block pointers ([`crate::bpobj`]). A block
-//! stands under the greatest key below its birth: so all blocks of one list were born between the same two snapshots,
-//! and when one of these goes, whole lists change hands.
+//! A ZAP maps keys, which are txgs of earlier snapshots, to lists of block pointers ([`crate::bpobj`]). A block is in
+//! the list of the greatest key below its birth txg. So all blocks of one list were born between the same two
+//! snapshots, and when one of these is destroyed, whole lists change their owner.
 //!
 //! ```text
 //!   snapshots:      10        20        30
@@ -10,10 +10,10 @@
 //!                │ born 1–10 │ 11–20 │ 21–30 │ later
 //! ```
 //!
-//! The bonus area has the sums of all lists. Pools older than version 26 have a plain list instead: blocks can be put
-//! into those, all else refuses them.
+//! The bonus area has the sums of all lists. Pools older than version 26 have a plain list instead: blocks can be
+//! inserted into those, every other operation refuses them.
 //!
-//! Dead lists are changed by the syncer alone. Source: OpenZFS `module/zfs/dsl_deadlist.c`.
+//! Only the syncer changes deadlists. Source: OpenZFS `module/zfs/dsl_deadlist.c`.
 
 use crate::bpobj::{self, Dsize, EmptyList, Sums};
 use std::collections::BTreeMap;
@@ -27,14 +27,14 @@ use weir_format::dsl::Deadlist;
 use weir_format::{BlockPointer, Endian, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
-/// Most keys that a dead list is believed to have.
-const MOST: usize = 1 << 24;
-const OLD: ObjectError = ObjectError::Unsupported { what: "a dead list older than pool version 26" };
+/// Maximum accepted number of keys of a deadlist.
+const MAX_KEYS: usize = 1 << 24;
+const OLD: ObjectError = ObjectError::Unsupported { what: "a deadlist older than pool version 26" };
 
-/// The lists of a dead list, by key.
+/// Lists of block pointers of a deadlist, by key.
 pub type Lists = BTreeMap<Txg, ObjectId>;
 
-/// Makes a dead list without keys.
+/// Creates a deadlist without keys.
 pub async fn create(rq: &Request, mos: &Arc<ObjectSet>, tx: &Tx) -> Result<ObjectId, ObjectError> {
     let bonus = Deadlist::default().encode(Endian::Little);
     zap::create(rq, mos, tx, &NewZap::new(ObjectType::DEADLIST).bonus(ObjectType::DEADLIST_HDR, bonus)).await
@@ -70,18 +70,19 @@ pub async fn lists(rq: &Request, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<L
     let (object, _) = load(rq, mos, id).await?;
     let place = mos.place(id, 0, 0);
     let mut out = Lists::new();
-    for entry in Zap::of(rq, mos, object).await?.all(rq, MOST).await? {
-        // Each key in the one form by which it is found again: whoever takes the entries out one by one comes to an end.
+    for entry in Zap::of(rq, mos, object).await?.all(rq, MAX_KEYS).await? {
+        // Only the canonical spelling of a key is accepted, because a removal looks for that one: otherwise a caller
+        // that removes the entries one by one would never finish.
         let key = Deadlist::key(&entry.key.text()).filter(|key| zap::Key::of_int(*key) == entry.key);
         let (Some(key), Some(list)) = (key, entry.value.first()) else {
-            return Err(ObjectError::Corrupt { place, why: "an entry of a dead list that is none" });
+            return Err(ObjectError::Corrupt { place, why: "a malformed entry of a deadlist" });
         };
         out.insert(Txg(key), ObjectId(list));
     }
     Ok(out)
 }
 
-/// Lets a key lead to `list`.
+/// Makes a key lead to `list`.
 async fn point(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -94,10 +95,10 @@ async fn point(
 }
 
 fn no_key(mos: &ObjectSet, id: ObjectId) -> ObjectError {
-    ObjectError::Corrupt { place: mos.place(id, 0, 0), why: "a dead list has no key that is old enough" }
+    ObjectError::Corrupt { place: mos.place(id, 0, 0), why: "a deadlist has no key that is old enough" }
 }
 
-/// Puts blocks in, each under its birth. Gives their sums.
+/// Inserts blocks, each under its birth txg. Returns their sums.
 pub async fn insert(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -134,7 +135,7 @@ pub async fn insert(
     Ok(sums)
 }
 
-/// Adds a key, greater than all there are, with an empty list.
+/// Adds a key, greater than all existing ones, with an empty list.
 pub async fn add_key(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -148,7 +149,7 @@ pub async fn add_key(
     zap::insert(rq, mos, tx, id, &zap::Key::of_int(key.0), &zap::Value::word(list.0)).await
 }
 
-/// Moves a list into the one of another key.
+/// Merges a list into the list of another key.
 async fn join(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -166,8 +167,8 @@ async fn join(
     point(rq, mos, tx, id, key, list).await
 }
 
-/// Takes a key away, which must not be the first: its snapshot is gone. Its blocks go to the key before. Old lists have no
-/// keys.
+/// Removes a key, which must not be the first, after its snapshot is destroyed. Its blocks move to the key before it.
+/// Old deadlists have no keys.
 pub async fn remove_key(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -186,7 +187,7 @@ pub async fn remove_key(
     zap::remove_int(rq, mos, tx, id, key.0).await.map(|_| ())
 }
 
-/// Takes a key away with its list. What the list's blocks were is the caller's affair; the sums are left as they are.
+/// Removes a key with its list. The blocks are the caller's responsibility; the sums are not changed.
 pub async fn drop_key(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -199,7 +200,7 @@ pub async fn drop_key(
     zap::remove_int(rq, mos, tx, id, key.0).await.map(|_| ())
 }
 
-/// Makes a dead list with those keys of `id` that are below `until` and empty lists.
+/// Creates a deadlist with the keys of `id` that are below `until`, each with an empty list.
 pub async fn clone_until(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -216,7 +217,7 @@ pub async fn clone_until(
     Ok(new)
 }
 
-/// What all blocks take.
+/// Sums of all blocks.
 pub async fn space(rq: &Request, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<Sums, ObjectError> {
     if is_old(&*mos.object(rq, id).await?) {
         return bpobj::space(rq, mos, id).await;
@@ -226,7 +227,7 @@ pub async fn space(rq: &Request, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<S
     Ok(Sums { used_bytes, compressed_bytes, uncompressed_bytes })
 }
 
-/// What those blocks take that were born after `after` and not after `until`, both of them keys (`until` may be
+/// Sums of the blocks that were born after `after` and not after `until`, both of them keys (`until` may be
 /// `Txg(u64::MAX)`).
 pub async fn space_range(
     rq: &Request,
@@ -243,19 +244,19 @@ pub async fn space_range(
     if after >= until {
         return Ok(sums);
     }
-    // Most keys share the empty list, which counts nothing; each list is looked at once.
-    let mut nothing: Option<ObjectId> = None;
+    // Most keys share the empty list, whose sums are 0; each different list is read once.
+    let mut empty_list: Option<ObjectId> = None;
     for list in lists(rq, mos, id).await?.range(after..until).map(|(_, list)| *list) {
-        if nothing != Some(list) {
+        if empty_list != Some(list) {
             let own = bpobj::space(rq, mos, list).await?;
-            nothing = if own == Sums::default() { Some(list) } else { nothing };
+            empty_list = if own == Sums::default() { Some(list) } else { empty_list };
             sums += own;
         }
     }
     Ok(sums)
 }
 
-/// Moves all blocks of the dead list `other` into `id`; `other` has no key left then.
+/// Moves all blocks of the deadlist `other` into `id`; `other` has no keys afterwards.
 pub async fn merge(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -266,7 +267,7 @@ pub async fn merge(
     empty: &mut EmptyList,
 ) -> Result<(), ObjectError> {
     if is_old(&*mos.object(rq, other).await?) {
-        // All of it first: in a forged pool, what is put in may stand in this very list.
+        // Take all of it first: in malformed input the inserts may go to this very list.
         let mut all = Vec::new();
         loop {
             let pointers = bpobj::take(rq, mos, tx, other, u64::MAX, dsize).await?;
@@ -280,7 +281,8 @@ pub async fn merge(
     for (key, list) in lists(rq, mos, other).await? {
         let sums = bpobj::space(rq, mos, list).await?;
         let (at, into) = own.range(..=key).next_back().ok_or_else(|| no_key(mos, id))?;
-        let (at, into) = (*at, *into);
+        let at = *at;
+        let into = *into;
         join(rq, mos, tx, id, (at, into), list, empty).await?;
         if empty.is(into) {
             own.insert(at, list);
@@ -293,7 +295,8 @@ pub async fn merge(
     mos.set_bonus(rq, tx, other, ObjectType::DEADLIST_HDR, &cleared).await
 }
 
-/// Moves the blocks that were born after the key `after` to the list `to`, from where they will be freed; their keys go.
+/// Moves the blocks that were born after the key `after` to the list `to`, from which they are freed; their keys are
+/// removed.
 pub async fn move_bpobj(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -313,7 +316,7 @@ pub async fn move_bpobj(
     Ok(())
 }
 
-/// Takes a dead list away with all its lists. What the pointers lead to stays.
+/// Removes a deadlist with all its lists. The blocks that its pointers refer to stay.
 pub async fn destroy(
     rq: &Request,
     mos: &Arc<ObjectSet>,

@@ -13,18 +13,19 @@ use weir_format::dsl::pool;
 use weir_format::zap::ZapFlags;
 use weir_format::{BlockPointer, ChecksumKind, Dva, Endian, ObjectId, ObjectType};
 
-/// log2 of the block size of the ZAPs of entries (`ddt_zap_default_bs`).
+/// log2 of the block size in bytes of the ZAPs of entries (`ddt_zap_default_bs`).
 const SHIFT: u8 = 15;
-/// Flags of these ZAPs: hashes of 64 bits, integer keys, whose first word is the hash if the checksum is strong enough.
+/// Flags of these ZAPs: 64-bit hashes, integer keys; the key's first integer is its hash if the checksum is strong.
 const HASH64: u64 = 1;
 const UINT64_KEY: u64 = 2;
 const PRE_HASHED: u64 = 4;
 const DIRECTORY: ObjectId = ObjectId(pool::DIRECTORY_OBJECT);
 
-/// Writes what the txg changed. Gives the blocks without references, which the caller frees in this txg.
+/// Writes the dedup entries that the txg changed. Returns the blocks without references, which the caller frees in this
+/// txg.
 ///
 /// # Errors
-/// What reading and changing the MOS meets.
+/// Errors of reading and writing the MOS.
 pub async fn sync_dedup(dedup: &Dedup, change: &mut DslSyncContext<'_>) -> Result<Vec<BlockPointer>, DslError> {
     let DedupChanges { entries, mut tables } = dedup.take_changes();
     let mut freed = Vec::new();
@@ -46,7 +47,7 @@ pub async fn sync_dedup(dedup: &Dedup, change: &mut DslSyncContext<'_>) -> Resul
     Ok(freed)
 }
 
-/// Where the changes of one table go.
+/// Writer of one table's changes.
 struct Sync<'s, 'c> {
     change: &'s mut DslSyncContext<'c>,
     table: &'s mut Table,
@@ -55,7 +56,7 @@ struct Sync<'s, 'c> {
 }
 
 impl Sync<'_, '_> {
-    /// Writes one entry where it belongs.
+    /// Writes one entry to the ZAP of its class, and removes it from that of its old class.
     async fn entry(&mut self, key: &DdtKey, entry: Entry, freed: &mut Vec<BlockPointer>) -> Result<(), DslError> {
         let Entry { class: old, counted, mut blocks } = entry;
         if let (Some(class), Some(counted)) = (old, &counted) {
@@ -81,7 +82,9 @@ impl Sync<'_, '_> {
             _ => Some(DdtClass::Duplicate),
         };
         let words = Key::Words(key.to_words().to_vec());
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
         if let Some(class) = old.filter(|_| old != new)
             && let Some(object) = self.table.objects[class as usize]
         {
@@ -95,14 +98,16 @@ impl Sync<'_, '_> {
         Ok(())
     }
 
-    /// The ZAP of a class; made if there is none.
+    /// The ZAP of a class; created if there is none.
     async fn ensure(&mut self, class: DdtClass) -> Result<ObjectId, DslError> {
         if let Some(id) = self.table.objects[class as usize] {
             return Ok(id);
         }
         let directory = self.directory().await?;
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
-        // The checksums that are strong enough to tell blocks apart alone (`ZCHECKSUM_FLAG_DEDUP`).
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
+        // The checksums that are strong enough to identify a block without comparing data (`ZCHECKSUM_FLAG_DEDUP`).
         let strong = !matches!(self.checksum, ChecksumKind::Edonr | ChecksumKind::Fletcher4);
         let flags = ZapFlags(HASH64 | UINT64_KEY | if strong { PRE_HASHED } else { 0 });
         let id = zap::create(rq, &mos, tx, &NewZap::fat(ObjectType::DDT_ZAP, flags, SHIFT, SHIFT)).await?;
@@ -111,12 +116,14 @@ impl Sync<'_, '_> {
         Ok(id)
     }
 
-    /// Where the table's ZAPs are named.
+    /// The directory ZAP that names the table's ZAPs; created if there is none.
     async fn directory(&mut self) -> Result<ObjectId, DslError> {
         if let Some(id) = self.table.directory {
             return Ok(id);
         }
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
         let id = zap::create(rq, &mos, tx, &NewZap::new(ZAP_METADATA)).await?;
         zap::put_word(rq, &mos, tx, DIRECTORY, &ddt::directory_name(self.checksum), id.0).await?;
         zap::put_word(rq, &mos, tx, id, ddt::DIR_VERSION, table::VERSION).await?;
@@ -126,9 +133,11 @@ impl Sync<'_, '_> {
         Ok(id)
     }
 
-    /// The pool's statistics; made if there are none.
+    /// The ZAP of the pool's dedup statistics; created if there is none.
     async fn statistics(&self) -> Result<ObjectId, DslError> {
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, &self.change.mos);
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = &self.change.mos;
         if let Some(id) = zap::lookup_word(rq, mos, DIRECTORY, pool::DDT_STATS).await? {
             return Ok(ObjectId(id));
         }
@@ -137,9 +146,11 @@ impl Sync<'_, '_> {
         Ok(id)
     }
 
-    /// Writes the statistics, empties the logs; a table without entries goes. False if it went.
+    /// Writes the statistics and empties the logs. Removes the table if it has no entries, and then returns false.
     async fn finish(&mut self) -> Result<bool, DslError> {
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
         for (id, header) in std::mem::take(&mut self.table.logs) {
             mos.punch(rq, tx, id, 0, u64::MAX).await?;
             let flags = header.flags & !DdtLogHeader::CHECKPOINT;
@@ -174,10 +185,12 @@ impl Sync<'_, '_> {
         Ok(entries > 0)
     }
 
-    /// Takes a fast table's directory and logs away.
+    /// Removes a fast table's directory and logs.
     async fn remove_directory(&mut self) -> Result<(), DslError> {
         let Some(directory) = self.table.directory.take() else { return Ok(()) };
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
         for n in 0..2 {
             let log = zap::lookup_word(rq, &mos, directory, &ddt::log_name(self.checksum, n)).await?;
             if let Some(log) = log {

@@ -1,5 +1,5 @@
-//! Fuzz targets of what this crate decodes itself, beyond the structures of `weir_format`. Each target returns, whatever
-//! the input, in time and memory bounded by the input's length.
+//! Fuzz targets of the decoders of this crate; those of on-disk structures are in `weir_format`. Each target must
+//! return for every input, in time and memory bounded by the input's length.
 
 use crate::KeySpec;
 use crate::sync_tasks::BptreeEntry;
@@ -20,11 +20,11 @@ fn free_tree_target(data: &[u8]) {
     let words: Vec<u64> = std::iter::from_fn(|| c.u64().ok()).collect();
     if let Some(tree) = BptreeEntry::of_words(&words) {
         let again: Vec<u64> = tree.bytes().as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        assert_eq!(BptreeEntry::of_words(&again), Some(tree), "what is written is read again");
+        assert_eq!(BptreeEntry::of_words(&again), Some(tree), "encoding and decoding is the identity");
     }
 }
 
-/// The entries of a key object: each the number of a name, the size of its integers, and their bytes.
+/// The entries of a key object: each the index of a name, the size of its integers, and their bytes.
 fn key_object_target(data: &[u8]) {
     const NAMES: [&str; 10] = [
         crypto_key::SUITE,

@@ -7,21 +7,21 @@ use weir_format::records::{HistoryHeader, history_records};
 use weir_format::{NvList, ObjectId};
 use weir_machine::Request;
 
-/// One record: its fields as they stand (`history command`, `history time`, `history internal str`, …).
+/// One record: its fields as stored (`history command`, `history time`, `history internal str`, …).
 pub type HistoryRecord = NvList;
 
-/// Most bytes of history that are read: OpenZFS makes the ring at most 1 GiB, usually 0.1 % of the pool.
+/// Maximum bytes of history that are read: OpenZFS makes the ring at most 1 GiB, by default 0.1 % of the pool.
 const MAX_BYTES: u64 = 256 << 20;
 
 impl Dsl {
-    /// All records, oldest first. Those that cannot be decoded are left out.
+    /// All records, oldest first. Records that cannot be decoded are skipped.
     pub async fn history(&self, rq: &Request) -> Result<Vec<HistoryRecord>, ObjectError> {
         let Some(id) = self.pool_word(rq, pool::HISTORY).await? else { return Ok(Vec::new()) };
         let object = self.mos.object(rq, ObjectId(id)).await?;
         let place = self.mos.place(object.id, 0, 0);
         let header = HistoryHeader::decode(object.dnode.bonus(), object.dnode.endian);
         let header = header.map_err(|e| ObjectError::decode(place, e))?;
-        // The pool's creation stays at the front; the ring follows.
+        // The record of the pool's creation stays at the front; the ring follows.
         let ring = header.size_bytes.saturating_sub(header.create_len);
         let runs = [
             (0, header.create_len),

@@ -1,14 +1,14 @@
-//! Keys of encrypted datasets (OpenZFS `module/zfs/dsl_crypt.c`): where the wrapped key stands, who shares it, and how a
-//! user's key opens it.
+//! Keys of encrypted datasets (OpenZFS `module/zfs/dsl_crypt.c`): the object of the wrapped key, which datasets share
+//! it, and how a user's key unwraps it.
 //!
 //! ```text
 //!   Dir ─ crypto_key_obj ─► key object (a ZAP): suite, wrapped keys, IV, MAC · keyformat, salt, iterations
-//!                                              └ root ──► Dir of the *encryption root*: whose user key wraps it
+//!                                              └ root ──► Dir of the *encryption root*, whose user key wraps it
 //! ```
 //!
 //! A clone shares its origin's key object; a child has its own, wrapped by the user key of its encryption root.
 
-use super::{Dir, Dsl, MOST};
+use super::{Dir, Dsl, MAX_ENTRIES};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_codec::CodecError;
@@ -31,7 +31,7 @@ pub enum KeyFormat {
 }
 
 impl KeyFormat {
-    /// From the number on disk.
+    /// Decodes the number on disk.
     pub fn from_u64(n: u64) -> Option<Self> {
         match n {
             1 => Some(KeyFormat::Raw),
@@ -41,11 +41,11 @@ impl KeyFormat {
         }
     }
 
-    /// The wrapping key that a user's `secret` gives: a passphrase or hexadecimal digits (a line end behind them does
-    /// not count), or 32 raw bytes. Salt and iterations are a passphrase's.
+    /// The wrapping key of a user's `secret`: a passphrase or hexadecimal digits (a line end after them is ignored), or
+    /// 32 raw bytes. Salt and iterations apply to a passphrase.
     ///
     /// # Errors
-    /// [`CodecError::KeyMaterial`] if it cannot be one.
+    /// [`CodecError::KeyMaterial`] if the secret does not have this format.
     pub fn wrapping_key(self, secret: &[u8], salt: u64, iterations: u64) -> Result<WrappingKey, CodecError> {
         let line = secret.strip_suffix(b"\n").unwrap_or(secret);
         match self {
@@ -56,7 +56,7 @@ impl KeyFormat {
     }
 }
 
-/// What stands in a key object.
+/// Contents of a key object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySpec {
     /// The keys, wrapped.
@@ -73,11 +73,11 @@ pub struct KeySpec {
     pub root: ObjectId,
 }
 
-/// A key that opened a dataset.
+/// The unwrapped key of a dataset.
 pub type SetKey = Arc<DatasetKey>;
 
 impl KeySpec {
-    /// From the entries of a key object that the directory `dir` has.
+    /// Decodes the entries of the key object of the directory `dir`.
     pub(crate) fn of_fields(fields: &BTreeMap<String, Value>, dir: ObjectId) -> Result<Self, DecodeError> {
         let word = |name: &str| fields.get(name).and_then(Value::first);
         let wrong = |field| DecodeError::Field { what: "key object", field, value: 0 };
@@ -101,7 +101,7 @@ impl KeySpec {
         })
     }
 
-    /// The wrapping key that a user's `secret` gives: see [`KeyFormat::wrapping_key`].
+    /// The wrapping key of a user's `secret`: see [`KeyFormat::wrapping_key`].
     pub fn wrapping_key(&self, dataset: &str, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
         let format = self.format.ok_or(ObjectError::Unsupported { what: "a key of unknown format" })?;
         let key = format.wrapping_key(secret, self.salt, self.iterations);
@@ -110,10 +110,10 @@ impl KeySpec {
 }
 
 impl Dsl {
-    /// What stands in the key object of a directory; `None` if it is not encrypted.
+    /// The key object of a directory, decoded; `None` if the directory is not encrypted.
     pub async fn key_spec(&self, rq: &Request, dir: &Dir) -> Result<Option<KeySpec>, ObjectError> {
         let Some(id) = dir.crypto_key() else { return Ok(None) };
-        let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MOST).await?;
+        let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MAX_ENTRIES).await?;
         let fields: BTreeMap<String, Value> = entries.into_iter().map(|e| (e.key.text(), e.value)).collect();
         let spec = KeySpec::of_fields(&fields, dir.id);
         spec.map(Some).map_err(|error| ObjectError::decode(self.mos.place(id, 0, 0), error))
@@ -125,7 +125,7 @@ impl Dsl {
         Ok(Some(self.dir(spec.root).map_or_else(|| dir.name.clone(), |root| root.name.clone())))
     }
 
-    /// Opens the key of one dataset with the wrapping key of its encryption root.
+    /// Unwraps the key of one dataset with the wrapping key of its encryption root.
     ///
     /// # Errors
     /// [`ObjectError::Key`] if the key is the wrong one.
@@ -141,8 +141,8 @@ impl Dsl {
         Ok(Some(Arc::new(key)))
     }
 
-    /// Opens every dataset that has `root` as its encryption root with the user's `secret`: the directory's object and
-    /// its key. This is what `zfs load-key` does.
+    /// Unwraps the keys of all datasets whose encryption root is `root` with the user's `secret` (`zfs load-key`).
+    /// Returns the directory's object number and the key of each.
     ///
     /// # Errors
     /// [`ObjectError::Key`] if the secret is not that of `root`; [`ObjectError::NoName`] if `root` is no encryption root.
@@ -156,17 +156,18 @@ impl Dsl {
         self.load_keys_with(rq, root, &wrapping).await
     }
 
-    /// The wrapping key that the user's `secret` gives for an encryption root.
+    /// The wrapping key of an encryption root, from the user's `secret`.
     ///
     /// # Errors
-    /// [`ObjectError::Key`] if the secret can be none; [`ObjectError::NoName`] if `root` is no encryption root.
+    /// [`ObjectError::Key`] if the secret is malformed; [`ObjectError::NoName`] if `root` is no encryption root.
     pub async fn wrapping_key(&self, rq: &Request, root: &Dir, secret: &[u8]) -> Result<WrappingKey, ObjectError> {
         let none = || ObjectError::NoName { what: "encryption root", name: root.name.clone() };
         let spec = self.key_spec(rq, root).await?.filter(|spec| spec.root == root.id).ok_or_else(none)?;
         spec.wrapping_key(&root.name, secret)
     }
 
-    /// Opens every dataset that has `root` as its encryption root with its wrapping key: directory and key.
+    /// Unwraps the keys of all datasets whose encryption root is `root` with its wrapping key. Returns directory and
+    /// key of each.
     ///
     /// # Errors
     /// [`ObjectError::Key`] if the key is the wrong one.
@@ -188,7 +189,7 @@ impl Dsl {
     }
 }
 
-/// The bytes of an entry, padded with zeros: keys of shorter ciphers are stored shorter.
+/// The bytes of an entry, padded with zeros: shorter keys are stored with their own length.
 fn array<const N: usize>(fields: &BTreeMap<String, Value>, name: &str) -> Option<[u8; N]> {
     let bytes = fields.get(name)?.bytes()?;
     let mut out = [0; N];

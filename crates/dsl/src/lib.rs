@@ -1,5 +1,5 @@
 //! Datasets (OpenZFS `module/zfs/dsl_dir.c`, `dsl_dataset.c`, `dsl_prop.c`): the tree of file systems and volumes, their
-//! snapshots, and what is known of each.
+//! snapshots, and their properties.
 //!
 //! ```text
 //!   MOS object 1 ─ root_dataset ─► Dir pool ──── children ─► Dir pool/a ─► …
@@ -7,14 +7,14 @@
 //!                                  Dataset pool ─ names ─►     Dataset pool/a ─ snapshot names ─► Dataset pool/a@s
 //! ```
 //!
-//! [`Dsl::open`] reads the tree of directories once, each one once: a pool that is read never changes. Snapshots and
-//! property ZAPs are read when they are first asked for, a directory's all at once, and remembered.
+//! [`Dsl::open`] reads the tree of directories once: a [`Dsl`] reads one state of the pool, which does not change.
+//! Snapshots and property ZAPs are read at the first call, all of a directory together, and remembered.
 //!
-//! Invariants: every directory is visited once (a tree that leads back into itself is an error for the branch that does);
-//! names come from the way down, never from what an object says of itself. The mutexes are held for a look-up alone.
+//! Invariants: every directory is visited once (a cycle is an error of the branch that contains it); names come from the
+//! parents' ZAPs alone. The mutex is held during look-ups only, never across an await.
 //!
-//! What fails: a directory or snapshot that cannot be read is listed in [`Dsl::damaged`] or in the list's `damaged`; it
-//! takes nothing else with it but what is below it.
+//! Failures: a directory or snapshot that cannot be read is listed in [`Dsl::damaged`] or in the list's `damaged`.
+//! Only its descendants become unavailable with it.
 
 mod bookmarks;
 pub mod bpobj;
@@ -49,15 +49,15 @@ use weir_format::dsl::{dir_field, pool};
 use weir_format::{DslDataset, DslDir, ObjectId, ObjectType, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 
-/// Longest name of a dataset that is believed, in bytes: a pool of another name may have made one longer than it could be
-/// given.
+/// Maximum accepted length of a dataset's name, in bytes. Above OpenZFS's limit, because a pool that was imported under
+/// a longer name may contain names that could not be created now.
 const MAX_NAME_LEN: usize = 1024;
-/// Deepest chain of directories that is followed upwards: each has a name of one letter and a slash at least.
+/// Maximum number of directories on the way to the root: each name takes at least one letter and a slash.
 const MAX_DEPTH: usize = MAX_NAME_LEN / 2;
-/// Most entries of one directory of datasets, or snapshots of one dataset, that are believed.
-const MOST: usize = 1 << 24;
+/// Maximum accepted number of children of a directory, snapshots of a dataset, or entries of another ZAP of the MOS.
+const MAX_ENTRIES: usize = 1 << 24;
 
-/// How the names of a dataset's snapshots and bookmarks are looked for: without case if those of its files are
+/// How names of a dataset's snapshots and bookmarks are compared: ignoring case if its file names are
 /// (`dsl_dataset_snap_lookup`).
 pub(crate) fn matching(phys: &DslDataset) -> zap::Match {
     match phys.flags & DslDataset::CASE_INSENSITIVE {
@@ -66,16 +66,16 @@ pub(crate) fn matching(phys: &DslDataset) -> zap::Match {
     }
 }
 
-/// A directory of the tree: a file system or volume with all that belongs to it.
+/// A DSL directory: a file system or volume with its snapshots, properties and limits.
 #[derive(Clone, Debug)]
 pub struct Dir {
-    /// Its object in the MOS.
+    /// Object number in the MOS.
     pub id: ObjectId,
     /// Full name.
     pub name: String,
-    /// What stands in its object.
+    /// Contents of the directory's bonus area.
     pub phys: DslDir,
-    /// The directories below, by name.
+    /// Child directories, sorted by name.
     pub children: Vec<ObjectId>,
     /// Further fields, if the object is a ZAP as well: counts, encryption key, and so on.
     pub fields: BTreeMap<String, u64>,
@@ -91,15 +91,15 @@ impl Dir {
 /// A head or a snapshot.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// Its object in the MOS; also the number of its object set.
+    /// Object number in the MOS; also the number of the dataset's object set.
     pub id: ObjectId,
     /// Full name, `pool/a` or `pool/a@s`.
     pub name: String,
-    /// Its directory.
+    /// DSL directory of the dataset.
     pub dir: ObjectId,
-    /// What stands in its object.
+    /// Contents of the dataset's bonus area.
     pub phys: DslDataset,
-    /// Its object is a ZAP as well.
+    /// Whether the dataset's object is a ZAP as well.
     pub extensible: bool,
 }
 
@@ -109,12 +109,12 @@ impl Dataset {
         self.name.split_once('@').map(|(_, snapshot)| snapshot)
     }
 
-    /// Whether it is a snapshot.
+    /// Whether the dataset is a snapshot.
     pub fn is_snapshot(&self) -> bool {
         self.snapshot_name().is_some()
     }
 
-    /// The number of its object set.
+    /// The number of the dataset's object set.
     pub fn objset(&self) -> ObjsetId {
         ObjsetId(self.id.0)
     }
@@ -138,12 +138,14 @@ pub struct Dsl {
 }
 
 impl Dsl {
-    /// Reads the tree of datasets of the pool whose MOS this is.
+    /// Reads the tree of directories from a pool's MOS.
     pub async fn open(rq: &Request, mos: Arc<ObjectSet>, pool_name: &str) -> Result<Arc<Self>, ObjectError> {
         let root = zap::lookup_word(rq, &mos, ObjectId(pool::DIRECTORY_OBJECT), pool::ROOT_DATASET).await?;
         let missing = ObjectError::NoName { what: "MOS directory entry", name: pool::ROOT_DATASET.into() };
         let root = ObjectId(root.ok_or(missing)?);
-        let (mut dirs, mut names, mut damaged) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let mut dirs = BTreeMap::new();
+        let mut names = BTreeMap::new();
+        let mut damaged = Vec::new();
         let mut seen = BTreeSet::from([root]);
         let mut to_read = vec![(root, pool_name.to_owned())];
         while let Some((id, name)) = to_read.pop() {
@@ -156,8 +158,8 @@ impl Dsl {
                                 to_read.push((child, format!("{name}/{below}")));
                                 continue;
                             }
-                            (false, _) => "the directory stands in the tree twice",
-                            (true, false) => "the directory stands deeper than any name can lead",
+                            (false, _) => "the directory is in the tree twice",
+                            (true, false) => "the directory's name is too long",
                         };
                         let place = mos.place(child, 0, 0);
                         damaged.push((format!("{name}/{below}"), ObjectError::Corrupt { place, why }));
@@ -233,7 +235,7 @@ impl Dsl {
         self.dataset(rq, ObjectId(id), name.to_owned()).await
     }
 
-    /// The dataset in object `id`, which is known to be called `name`.
+    /// The dataset in object `id`. The caller knows its full name.
     pub async fn dataset(&self, rq: &Request, id: ObjectId, name: String) -> Result<Dataset, ObjectError> {
         let object = self.mos.object(rq, id).await?;
         let place = self.mos.place(id, 0, 0);
@@ -254,11 +256,11 @@ impl Dsl {
         if !dataset.extensible {
             return Ok(BTreeMap::new());
         }
-        let entries = Zap::open(rq, &self.mos, dataset.id).await?.all(rq, MOST).await?;
+        let entries = Zap::open(rq, &self.mos, dataset.id).await?.all(rq, MAX_ENTRIES).await?;
         Ok(entries.into_iter().map(|e| (e.key.text(), e.value)).collect())
     }
 
-    /// Opens the dataset's object set, with its key if it is encrypted and the key is at hand.
+    /// Opens the dataset's object set, with its key if it is encrypted and the key is loaded.
     pub async fn open_set(
         &self,
         rq: &Request,
@@ -273,7 +275,7 @@ impl Dsl {
         ObjectSet::open(rq, self.mos.cache().clone(), dataset.phys.pointer, opening).await
     }
 
-    /// What kind of dataset the directory holds: its head's object set is looked into, once.
+    /// The kind of a directory's dataset, read from its head's object set and remembered.
     pub async fn kind(&self, rq: &Request, dir: &Dir) -> Result<ObjsetKind, ObjectError> {
         if let Some(kind) = self.remembered().kinds.get(&dir.id) {
             return Ok(*kind);
@@ -286,7 +288,7 @@ impl Dsl {
     }
 }
 
-/// A directory, and the objects and names of those below.
+/// Reads a directory, and the object numbers and names of its children.
 async fn read_dir(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -301,15 +303,15 @@ async fn read_dir(
     let phys = DslDir::decode(object.dnode.bonus(), object.dnode.endian).map_err(|e| ObjectError::decode(place, e))?;
     let mut fields = BTreeMap::new();
     if object.dnode.object_type.is_zap() {
-        for entry in Zap::of(rq, mos, object).await?.all(rq, MOST).await? {
+        for entry in Zap::of(rq, mos, object).await?.all(rq, MAX_ENTRIES).await? {
             fields.insert(entry.key.text(), entry.value.first().unwrap_or(0));
         }
     }
     let mut children = Vec::new();
     if phys.children.0 != 0 {
-        for entry in Zap::open(rq, mos, phys.children).await?.all(rq, MOST).await? {
+        for entry in Zap::open(rq, mos, phys.children).await?.all(rq, MAX_ENTRIES).await? {
             let below = entry.key.text();
-            // Names with `$` are ZFS's own: $MOS, $FREE, $ORIGIN, $LEAK.
+            // Names that begin with `$` are internal: $MOS, $FREE, $ORIGIN, $LEAK.
             if let Some(child) = entry.value.first().filter(|_| !below.starts_with('$')) {
                 children.push((ObjectId(child), below));
             }

@@ -1,17 +1,17 @@
-//! Live lists (`feature@livelist`): each block that a clone allocated since it was made, and each of these that it freed
-//! again, so that a destroyed clone can be freed without a walk through its tree.
+//! Livelists (`feature@livelist`): each block that a clone allocated since it was created, and each of these that it
+//! freed, so that a destroyed clone can be freed without a walk through its tree.
 //!
-//! A live list has the form of a dead list ([`crate::deadlist`]); each of its parts is a list of pointers in the order of
-//! events. A block that was freed stands there twice, in one part: what has no such second entry is still allocated. A
-//! block that several files share, or that is deduplicated, stands there as often as it is used.
+//! A livelist has the form of a deadlist ([`crate::deadlist`]); each of its parts is a list of pointers in the order of
+//! events. A block that was freed has two entries in one part: a block without the second entry is still allocated. A
+//! block that several files share, or that is deduplicated, has one entry per use.
 //!
 //! ```text
-//!   part:   alloc A · alloc B · free A · alloc C · alloc A'   (A' lies where A did)
+//!   part:   alloc A · alloc B · free A · alloc C · alloc A'   (A' has A's address)
 //!   left:             B                  C         A'
 //! ```
 //!
-//! Weir keeps no live lists: it removes those of the clones in a pool that it opens for writing. Lists of clones that were
-//! destroyed already (`deleted_clones` in the MOS's directory) tell what is still to be freed of them.
+//! Weir does not maintain livelists: it removes those of the clones in a pool that it imports for writing. Livelists of
+//! destroyed clones (`deleted_clones` in the MOS's directory) name the blocks of the clones that are still to free.
 //!
 //! Source: OpenZFS `module/zfs/dsl_deadlist.c` (`dsl_process_sub_livelist`), `spa.c` (`spa_livelist_delete_cb`).
 
@@ -25,15 +25,15 @@ use weir_format::dsl::pool;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-/// Blocks that one part is believed to leave allocated; OpenZFS begins a new part at 500,000 entries.
+/// Maximum accepted number of allocated blocks in one part; OpenZFS begins a new part at 500,000 entries.
 const MAX_BLOCKS: usize = 1 << 22;
-/// Destroyed clones that are believed to wait.
+/// Maximum accepted number of destroyed clones that wait to be freed.
 const MAX_CLONES: usize = 1 << 20;
 
-/// The live lists of destroyed clones, for [`crate::deadlist::lists`] to tell their parts.
+/// The livelists of destroyed clones; [`crate::deadlist::lists`] returns their parts.
 ///
 /// # Errors
-/// What reading them meets.
+/// Errors of reading them.
 pub async fn of_deleted_clones(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<ObjectId>, ObjectError> {
     let found = zap::lookup_word(rq, mos, ObjectId(pool::DIRECTORY_OBJECT), pool::DELETED_CLONES).await?;
     let Some(id) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(Vec::new()) };
@@ -41,12 +41,12 @@ pub async fn of_deleted_clones(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec
     Ok(entries.iter().filter_map(|entry| entry.value.first()).map(ObjectId).collect())
 }
 
-/// The blocks of one part that are allocated, each as often as it is used.
+/// The blocks of one part that are allocated, each once per use.
 ///
 /// # Errors
-/// [`ObjectError::Corrupt`] for a part longer than there can be, and what reading it meets.
+/// [`ObjectError::Corrupt`] for a part that is too long, and errors of reading it.
 pub async fn allocated(rq: &Request, mos: &Arc<ObjectSet>, part: ObjectId) -> Result<Vec<BlockPointer>, ObjectError> {
-    // By the address of the first copy.
+    // Keyed by the address of the first copy.
     let mut left: BTreeMap<(u32, u64), (BlockPointer, u64)> = BTreeMap::new();
     let mut walk = Walk::new(part);
     while let Some(pointers) = walk.next(rq, mos).await? {
@@ -65,7 +65,7 @@ pub async fn allocated(rq: &Request, mos: &Arc<ObjectSet>, part: ObjectId) -> Re
         if left.len() > MAX_BLOCKS {
             return Err(ObjectError::Corrupt {
                 place: mos.place(part, 0, 0),
-                why: "a live list longer than there can be",
+                why: "a livelist with more blocks than the maximum",
             });
         }
     }

@@ -1,7 +1,7 @@
-//! Gathering what the pure room [`crate::props`] needs to show a dataset's properties: the stored ZAPs from the dataset
-//! up to the root, and all that is computed.
+//! Reads the input of [`crate::props`], which is pure: the stored ZAPs from the dataset up to the root, and all
+//! computed properties.
 
-use super::{Dataset, Dir, Dsl, MOST};
+use super::{Dataset, Dir, Dsl, MAX_ENTRIES};
 use crate::props::{self, DatasetKind, Facts, Property, Stored, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use weir_format::znode::master;
 use weir_format::{DslDataset, ObjectId, ObjsetKind};
 use weir_machine::Request;
 
-/// The object of a volume's data, and the one of its properties.
+/// Object of a volume's data.
 pub const VOLUME_DATA: ObjectId = ObjectId(1);
-/// See [`VOLUME_DATA`].
+/// Object of a volume's properties.
 pub const VOLUME_PROPERTIES: ObjectId = ObjectId(2);
 
-/// What the properties of a dataset take from its pool.
+/// Facts about a pool that the properties of its datasets depend on.
 #[derive(Clone, Debug, Default)]
 pub struct PoolFacts {
-    /// The pool's size less its slop, in bytes: what `available` starts from.
+    /// The pool's size less its slop, in bytes, from which `available` is computed.
     pub usable_bytes: u64,
     /// `altroot`.
     pub altroot: String,
@@ -44,7 +44,7 @@ impl Dsl {
         Ok(props::resolve(&gathered.facts(dataset, pool)))
     }
 
-    /// One property of a head or snapshot; `None` if it has none such. `written@…` is known as well.
+    /// One property of a head or snapshot; `None` if the dataset does not have it. `written@…` is supported as well.
     pub async fn property(
         &self,
         rq: &Request,
@@ -63,7 +63,7 @@ impl Dsl {
         Ok(props::resolve_one(&gathered.facts(dataset, pool), name))
     }
 
-    /// A directory's property ZAP, read when first asked for.
+    /// A directory's property ZAP, read at the first call.
     pub async fn stored(&self, rq: &Request, dir: &Dir) -> Result<Arc<Stored>, ObjectError> {
         if let Some(stored) = self.remembered().stored.get(&dir.id) {
             return Ok(stored.clone());
@@ -77,7 +77,7 @@ impl Dsl {
         if id.0 == 0 {
             return Ok(Stored::new());
         }
-        let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MOST).await?;
+        let entries = Zap::open(rq, &self.mos, id).await?.all(rq, MAX_ENTRIES).await?;
         let value = |v: &zap::Value| match v.text() {
             Some(text) => Value::Text(text),
             None => Value::Number(v.first().unwrap_or(0)),
@@ -85,7 +85,7 @@ impl Dsl {
         Ok(entries.iter().map(|e| (e.key.text(), value(&e.value))).collect())
     }
 
-    /// The property ZAPs from a directory up to the root one, with their names.
+    /// The property ZAPs from a directory up to the root, with the names of their directories.
     pub async fn stored_chain(&self, rq: &Request, dir: &Dir) -> Result<Vec<(String, Arc<Stored>)>, ObjectError> {
         let mut out = Vec::new();
         let mut at = Some(dir);
@@ -96,10 +96,10 @@ impl Dsl {
         Ok(out)
     }
 
-    /// What the property `primarycache` says.
+    /// The value of the property `primarycache`.
     ///
     /// # Errors
-    /// What reading the properties meets.
+    /// Errors of reading the properties.
     pub async fn cache_class(&self, rq: &Request, dir: &Dir) -> Result<CacheClass, ObjectError> {
         for (_, stored) in self.stored_chain(rq, dir).await? {
             match props::stored_value(&stored, "primarycache").map(|(value, _)| value) {
@@ -183,7 +183,7 @@ impl Dsl {
         number("compressratio", percent(phys.uncompressed_bytes, phys.compressed_bytes));
         number("logicalused", phys.uncompressed_bytes);
         let [of_head, of_snapshots, of_children, of_reserved, of_refreservation] = phys.used_breakdown;
-        // Pools before version 13 keep no breakdown.
+        // Pools before version 13 have no breakdown.
         if phys.flags & 1 != 0 {
             number("usedbydataset", of_head);
             number("usedbysnapshots", of_snapshots);
@@ -233,7 +233,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// What stands in the dataset's own object set, as far as it can be read.
+    /// Computes the properties that are stored in the dataset's own object set, as far as it is readable.
     async fn compute_contents(
         &self,
         rq: &Request,
@@ -270,7 +270,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// The names of the user properties that are stored for a directory itself.
+    /// The names of the user properties that are stored for the directory itself.
     pub async fn user_property_names(&self, rq: &Request, dir: &Dir) -> Result<Vec<String>, ObjectError> {
         let stored = self.stored(rq, dir).await?;
         let mut names: Vec<String> = stored.keys().map(|key| split_property(key).0.to_owned()).collect();

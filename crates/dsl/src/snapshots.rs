@@ -1,7 +1,7 @@
-//! The snapshots of a dataset: their names stand in one ZAP, the rest in an object each, which is read once, many at a
-//! time.
+//! Snapshots of a dataset: one ZAP has their names, one object per snapshot has the rest. The objects are read once,
+//! several concurrently.
 
-use super::{Dataset, Dir, Dsl, MOST};
+use super::{Dataset, Dir, Dsl, MAX_ENTRIES};
 use futures_util::stream::{self, StreamExt};
 use std::sync::Arc;
 use weir_dmu::error::ObjectError;
@@ -9,7 +9,7 @@ use weir_dmu::zap::{self, Zap};
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// Snapshots that are read at the same time.
+/// Maximum number of snapshot objects that are read concurrently.
 const MAX_CONCURRENT_READS: usize = 32;
 
 /// All snapshots of a dataset.
@@ -22,7 +22,7 @@ pub struct SnapshotList {
 }
 
 impl Dsl {
-    /// The snapshots of a directory's dataset, read when first asked for. The time it takes is linear in their number.
+    /// The snapshots of a directory's dataset, read at the first call. Time is linear in their number.
     pub async fn snapshots(&self, rq: &Request, dir: &Dir) -> Result<Arc<SnapshotList>, ObjectError> {
         if let Some(list) = self.remembered().snapshots.get(&dir.id) {
             return Ok(list.clone());
@@ -30,13 +30,13 @@ impl Dsl {
         let head = self.head(rq, dir).await?;
         let names = match head.phys.snapshot_names.0 {
             0 => Vec::new(),
-            _ => Zap::open(rq, &self.mos, head.phys.snapshot_names).await?.all(rq, MOST).await?,
+            _ => Zap::open(rq, &self.mos, head.phys.snapshot_names).await?.all(rq, MAX_ENTRIES).await?,
         };
         let mut wanted: Vec<(ObjectId, String)> = names
             .into_iter()
             .map(|e| (ObjectId(e.value.first().unwrap_or(0)), format!("{}@{}", dir.name, e.key.text())))
             .collect();
-        // In the order of their objects, so that neighbours are read from one block.
+        // In the order of their object numbers, so that neighbours are read from one block.
         wanted.sort_unstable();
         let mut list = SnapshotList::default();
         let mut reads = stream::iter(wanted)
@@ -58,7 +58,7 @@ impl Dsl {
         Ok(list)
     }
 
-    /// The full name of the snapshot in object `id`; `None` if no name leads to it.
+    /// The full name of the snapshot in object `id`; `None` if no name refers to it.
     pub async fn snapshot_name(&self, rq: &Request, id: ObjectId) -> Result<Option<String>, ObjectError> {
         let snapshot = self.dataset(rq, id, String::new()).await?;
         let Some(dir) = self.dir(snapshot.dir) else { return Ok(None) };
@@ -72,7 +72,7 @@ impl Dsl {
             return Ok(Vec::new());
         }
         let mut out = Vec::new();
-        for entry in Zap::open(rq, &self.mos, snapshot.phys.next_clones).await?.all(rq, MOST).await? {
+        for entry in Zap::open(rq, &self.mos, snapshot.phys.next_clones).await?.all(rq, MAX_ENTRIES).await? {
             let Some(id) = entry.value.first() else { continue };
             let clone = self.dataset(rq, ObjectId(id), String::new()).await?;
             out.extend(self.dir(clone.dir).map(|dir| dir.name.clone()));
@@ -86,22 +86,22 @@ impl Dsl {
         if snapshot.phys.user_refs.0 == 0 {
             return Ok(Vec::new());
         }
-        let entries = Zap::open(rq, &self.mos, snapshot.phys.user_refs).await?.all(rq, MOST).await?;
+        let entries = Zap::open(rq, &self.mos, snapshot.phys.user_refs).await?.all(rq, MAX_ENTRIES).await?;
         let mut out: Vec<_> = entries.into_iter().map(|e| (e.key.text(), e.value.first().unwrap_or(0))).collect();
         out.sort_unstable();
         Ok(out)
     }
 
-    /// The delegated permissions of a directory: keys as they stand (`ul$1000` and so on; OpenZFS
-    /// `include/sys/dsl_deleg.h`), each with its permissions, by key.
+    /// The delegated permissions of a directory: keys as stored (`ul$1000` and so on; OpenZFS
+    /// `include/sys/dsl_deleg.h`), each with its permissions, sorted by key.
     pub async fn permissions(&self, rq: &Request, dir: &Dir) -> Result<Vec<(String, Vec<String>)>, ObjectError> {
         if dir.phys.permissions.0 == 0 {
             return Ok(Vec::new());
         }
         let mut out = Vec::new();
-        for entry in Zap::open(rq, &self.mos, dir.phys.permissions).await?.all(rq, MOST).await? {
+        for entry in Zap::open(rq, &self.mos, dir.phys.permissions).await?.all(rq, MAX_ENTRIES).await? {
             let Some(id) = entry.value.first() else { continue };
-            let granted = Zap::open(rq, &self.mos, ObjectId(id)).await?.all(rq, MOST).await?;
+            let granted = Zap::open(rq, &self.mos, ObjectId(id)).await?.all(rq, MAX_ENTRIES).await?;
             let mut granted: Vec<String> = granted.into_iter().map(|e| e.key.text()).collect();
             granted.sort_unstable();
             out.push((entry.key.text(), granted));
@@ -110,7 +110,7 @@ impl Dsl {
         Ok(out)
     }
 
-    /// A word of the MOS's directory (object 1).
+    /// An integer of the MOS's directory (object 1).
     pub async fn pool_word(&self, rq: &Request, name: &str) -> Result<Option<u64>, ObjectError> {
         zap::lookup_word(rq, &self.mos, ObjectId(weir_format::dsl::pool::DIRECTORY_OBJECT), name).await
     }

@@ -1,13 +1,14 @@
-//! Space: what is available, what was written since a snapshot, what a dead list holds.
+//! Space: available bytes, bytes written since a snapshot, sizes of deadlists.
 //!
-//! *Available* is the least of what is left at each directory up to the root (its quota less what it uses), where a
-//! reservation that is not used up counts for its own subtree; at the root the pool's size less the slop takes the
-//! quota's place (`dsl_dir_space_available`).
+//! *Available* is the minimum of the free space at each directory up to the root (quota less used bytes), where the
+//! unused part of a reservation counts for its own subtree; at the root the pool's size less the slop takes the place
+//! of the quota (`dsl_dir_space_available`).
 //!
-//! *Written since* a snapshot: the growth of what is referenced, plus what the snapshot refers to and was freed since,
-//! which stands in the dead lists in between, under births up to the snapshot's (`dsl_dataset_space_written`).
+//! *Written since* a snapshot: the growth of the referenced bytes, plus the bytes that the snapshot refers to and that
+//! were freed since. The deadlists in between hold these, under births up to the snapshot's
+//! (`dsl_dataset_space_written`).
 
-use super::{Dataset, Dir, Dsl, MAX_DEPTH, MOST};
+use super::{Dataset, Dir, Dsl, MAX_DEPTH, MAX_ENTRIES};
 use crate::bpobj;
 use std::sync::Arc;
 use weir_dmu::cycle_guard::CycleGuard;
@@ -17,11 +18,11 @@ use weir_format::dsl::{Bpobj, Deadlist};
 use weir_format::{BlockPointer, ObjectId, ObjectType, Txg};
 use weir_machine::Request;
 
-/// Block pointers of old dead lists read at a time.
+/// Block pointers of old deadlists read at a time.
 const POINTERS_PER_READ: u64 = 8192;
 
 impl Dsl {
-    /// Bytes that may still be written below a directory; `pool_bytes` is the pool's size less its slop.
+    /// Bytes that can still be written below a directory; `pool_bytes` is the pool's size less its slop.
     pub fn available_in_dir(&self, dir: &Dir, pool_bytes: u64) -> u64 {
         let mut path = vec![dir];
         while let Some(parent) = path.last().and_then(|d| self.dir(d.phys.parent)) {
@@ -47,7 +48,7 @@ impl Dsl {
         above
     }
 
-    /// Bytes that may still be written to a head, with its own limits `ref_quota` and `ref_reservation` (0: none).
+    /// Bytes that can still be written to a head, with its own limits `ref_quota` and `ref_reservation` (0: none).
     pub fn available(&self, head: &Dataset, pool_bytes: u64, ref_quota: u64, ref_reservation: u64) -> u64 {
         let Some(dir) = self.dir(head.dir) else { return 0 };
         let mut available = self.available_in_dir(dir, pool_bytes);
@@ -58,8 +59,8 @@ impl Dsl {
         available
     }
 
-    /// The property `written`: since the snapshot before; `None` if there is none (pools older than the `$ORIGIN`
-    /// snapshot).
+    /// The property `written`: bytes written since the previous snapshot; `None` if there is none (pools older than the
+    /// `$ORIGIN` snapshot).
     pub async fn written(&self, rq: &Request, dataset: &Dataset) -> Result<Option<u64>, ObjectError> {
         if dataset.phys.prev_snapshot.0 == 0 {
             return Ok(None);
@@ -68,17 +69,19 @@ impl Dsl {
         self.written_since(rq, dataset, &before).await.map(Some)
     }
 
-    /// The property `written@snapshot`: bytes written to `dataset` since `since`, an earlier snapshot of it or of what it
-    /// was cloned from.
+    /// The property `written@snapshot`: bytes written to `dataset` since `since`, an earlier snapshot of it or of its
+    /// origins.
     pub async fn written_since(&self, rq: &Request, dataset: &Dataset, since: &Dataset) -> Result<u64, ObjectError> {
         let mut total = dataset.phys.referenced_bytes.wrapping_sub(since.phys.referenced_bytes);
-        let (mut at, mut phys, mut trail) = (dataset.id, dataset.phys.clone(), CycleGuard::default());
+        let mut at = dataset.id;
+        let mut phys = dataset.phys.clone();
+        let mut trail = CycleGuard::default();
         loop {
             trail.step(&self.mos, at)?;
             if at == since.id {
                 return Ok(total);
             }
-            // All that a dead list holds was born before the snapshot right before.
+            // All blocks of a deadlist were born before the snapshot right before it.
             let whole = phys.prev_snapshot_txg == since.phys.creation_txg;
             let until = if whole { Txg(u64::MAX) } else { since.phys.creation_txg };
             total = total.wrapping_add(self.deadlist_space(rq, phys.deadlist, until).await?);
@@ -92,7 +95,7 @@ impl Dsl {
         Err(ObjectError::NoName { what: "earlier snapshot", name })
     }
 
-    /// Bytes in a dead list that were born in txg `until` or before; `Txg(u64::MAX)` for all.
+    /// Bytes in a deadlist that were born in txg `until` or before; `Txg(u64::MAX)` for all.
     pub async fn deadlist_space(&self, rq: &Request, id: ObjectId, until: Txg) -> Result<u64, ObjectError> {
         if id.0 == 0 {
             return Ok(0);
@@ -107,8 +110,8 @@ impl Dsl {
             return header.map(|d| d.used_bytes).map_err(|e| ObjectError::decode(place, e));
         }
         let mut total = 0u64;
-        for entry in Zap::of(rq, &self.mos, object).await?.all(rq, MOST).await? {
-            // What a list holds was born after its key, up to the next key; the keys are txgs of snapshots.
+        for entry in Zap::of(rq, &self.mos, object).await?.all(rq, MAX_ENTRIES).await? {
+            // The blocks of a list were born after its key, up to the next key; the keys are txgs of snapshots.
             let key = Deadlist::key(&entry.key.text());
             if let (Some(key), Some(list)) = (key, entry.value.first())
                 && key < until.0
@@ -128,7 +131,8 @@ impl Dsl {
         if until.0 == u64::MAX {
             return Ok(header.bytes);
         }
-        let (mut total, mut at) = (0u64, 0u64);
+        let mut total = 0u64;
+        let mut at = 0u64;
         while at < header.pointers {
             let pointers = self.bpobj_pointers(rq, &object, &header, at).await?;
             if pointers.is_empty() {
@@ -141,7 +145,7 @@ impl Dsl {
         Ok(total)
     }
 
-    /// Some of the block pointers that stand in a list itself, from the `from`th on.
+    /// Some of a list's own block pointers, from index `from` on.
     pub async fn bpobj_pointers(
         &self,
         rq: &Request,

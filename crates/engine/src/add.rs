@@ -1,8 +1,8 @@
 //! Adding vdevs to a pool: while it is open, or as part of opening it.
 //!
-//! The new devices get blank labels, which say by txg 0 that they belong to nobody yet, and a place in the tree of devices,
-//! where nobody takes space yet; a group makes their objects in the MOS, and its uberblock makes it true. Only then is their
-//! space given out: else a block of an intent log could lie on a vdev that, after a crash, there never was.
+//! The new devices get labels with txg 0, which mark them as not yet in use, and join the vdev tree without allocatable
+//! space. A txg creates their objects in the MOS and commits the addition with its uberblock. Only then does their space
+//! become allocatable. Otherwise an intent log block could be on a vdev that does not exist after a crash.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_vdev_add`).
 
@@ -29,7 +29,7 @@ use weir_pool::scan::Device;
 use weir_pool::vdev_builder::{Facts, specs};
 use weir_pool::{dtls, indirect};
 
-/// What is added.
+/// Vdevs to add to a pool.
 #[derive(Clone, Debug, Default)]
 pub struct VdevAddRequest {
     /// Top-level vdevs.
@@ -38,23 +38,23 @@ pub struct VdevAddRequest {
     pub caches: Vec<NewLeaf>,
     /// Hot spares.
     pub spares: Vec<NewLeaf>,
-    /// log2 of the sector size, if it was said; else that of the pool's first vdev.
+    /// log2 of the sector size; `None` for that of the pool's first vdev.
     pub ashift: Option<u64>,
-    /// Take devices that seem to be in use.
+    /// Use devices even if they appear to be in use.
     pub force: bool,
 }
 
-/// What is to be written into the MOS for it.
+/// Added vdevs whose MOS objects a sync task must create.
 #[derive(Default)]
 pub(super) struct Added {
     tops: Vec<NewTopLevelVdev>,
-    /// The index of the first of them.
+    /// Index of the first added top-level vdev.
     first: usize,
     caches: Vec<NvList>,
     spares: Vec<NvList>,
 }
 
-/// New top-level vdevs that joined: what is known of them.
+/// New top-level vdevs with their devices and labels.
 #[derive(Default)]
 struct Joined {
     tops: Vec<VdevConfig>,
@@ -63,13 +63,14 @@ struct Joined {
 }
 
 impl Engine {
-    /// Adds vdevs to the pool. When this returns they are part of it, and in use.
+    /// Adds vdevs to the pool. When this returns, they are part of the pool and allocatable.
     ///
     /// # Errors
-    /// Those of [`Engine::create`] for the devices; [`PoolError::Suspended`].
+    /// Errors of [`Engine::create`] for the devices; [`PoolError::Suspended`].
     pub async fn add_vdevs(&self, more: &VdevAddRequest) -> Result<(), PoolError> {
         let _one_at_a_time = self.adding.lock().await;
-        let (mut config, blocks) = (self.shown().config, self.cache.blocks().clone());
+        let mut config = self.shown().config;
+        let blocks = self.cache.blocks().clone();
         let first = blocks.tree().len();
         let ashift = more.ashift.or(blocks.tree().ashift(0).map(u64::from)).unwrap_or(12);
         let place = NewPlace { first, ashift, txg: self.txgs().open().0 };
@@ -84,7 +85,8 @@ impl Engine {
         for spec in specs(&root, &facts) {
             blocks.tree().add(spec).map_err(bad)?;
         }
-        let (new, leaves) = (config.tops().get(first..).unwrap_or_default().to_vec(), joined.leaves);
+        let new = config.tops().get(first..).unwrap_or_default().to_vec();
+        let leaves = joined.leaves;
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 let tops = syncing.core.config.tops().iter().cloned().chain(new).collect();
@@ -108,12 +110,12 @@ impl Engine {
             })
         })
         .await?;
-        // Logs go elsewhere, where the pool has devices for them.
+        // The policy of intent logs depends on whether the pool has log devices.
         self.renew_settings(&Request::internal("add")).await
     }
 }
 
-/// Where new vdevs go: the index of the first, log2 of the sector size, the group that makes them.
+/// Position of new vdevs: index of the first, log2 of the sector size, and the txg that creates them.
 #[derive(Clone, Copy)]
 struct NewPlace {
     first: usize,
@@ -126,7 +128,7 @@ impl VdevAddRequest {
         self.tops.iter().flat_map(|t| &t.leaves).chain(&self.caches).chain(&self.spares)
     }
 
-    /// Labels the devices and puts them into the pool that was read.
+    /// Labels the devices and adds them to a pool that is being imported.
     pub(super) async fn join(
         &self,
         machine: &Machine,
@@ -148,7 +150,7 @@ impl VdevAddRequest {
         Ok(added)
     }
 
-    /// Labels the devices and puts the new vdevs into the configuration.
+    /// Labels the devices and adds the new vdevs to the configuration.
     async fn prepare(
         &self,
         machine: &Machine,
@@ -209,7 +211,7 @@ async fn join_top(
     Ok(())
 }
 
-/// Builds the tree of devices and what stands on it again.
+/// Rebuilds the vdev tree, the block layer and the cache of a pool that is being imported.
 async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
     let rq = &Request::internal("add");
     let dtls = dtls::read_all(rq, &pool.mos, &pool.tree, pool.uberblock.txg).await;
@@ -226,7 +228,7 @@ async fn rebuild(machine: &Machine, pool: &mut Pool) -> Result<(), PoolError> {
 }
 
 impl Added {
-    /// Makes the objects of the new vdevs, in syncing context.
+    /// Creates the MOS objects of the new vdevs, in syncing context.
     pub(super) async fn make(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let mos = Mos { set: syncing.engine.mos.clone() };
         let rq = syncing.change.rq;

@@ -1,4 +1,4 @@
-//! What the allocator is told of a pool's space, and what it tells of it.
+//! Initialization of the allocator with a pool's free space, and the pool's space totals.
 
 use super::config::Config;
 use super::tx_admission::{PoolSpace, SpaceSource};
@@ -22,7 +22,7 @@ fn metaslabs(top: &VdevConfig) -> u64 {
     top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0)
 }
 
-/// The range of a metaslab.
+/// The byte range of a metaslab.
 fn range(top: &VdevConfig, metaslab: u64) -> Range<u64> {
     let start = metaslab << (top.metaslab_shift as u32).min(63);
     let first = space_map_loader::first_byte(top, start);
@@ -35,12 +35,12 @@ fn add(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
         class: top.class,
         metaslab_shift: top.metaslab_shift as u32,
         metaslab_count: metaslabs(top),
-        closed: top.non_allocating || top.removing,
+        non_allocating: top.non_allocating || top.removing,
     };
     blocks.add_vdev(&grid).map_err(failed(top))
 }
 
-/// Tells of a new pool: all is free.
+/// Adds the vdevs of a new pool to the allocator, with all space free.
 pub(crate) fn set_empty(blocks: &Blocks, root: &VdevConfig) -> Result<(), PoolError> {
     blocks.tree().set_writable(true);
     for top in root.children.iter().filter(|t| t.is_concrete()) {
@@ -49,7 +49,7 @@ pub(crate) fn set_empty(blocks: &Blocks, root: &VdevConfig) -> Result<(), PoolEr
     Ok(())
 }
 
-/// Tells of a new top-level vdev.
+/// Adds a new top-level vdev to the allocator, with all space free.
 pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), PoolError> {
     add(blocks, top)?;
     for metaslab in 0..metaslabs(top) {
@@ -58,7 +58,7 @@ pub(crate) fn set_empty_top(blocks: &Blocks, top: &VdevConfig) -> Result<(), Poo
     Ok(())
 }
 
-/// Tells of an existing pool: what no space map says is allocated, and no checkpoint needs, is free.
+/// Adds the vdevs of an existing pool: space that neither a space map nor the checkpoint holds is free.
 pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -> Result<(), PoolError> {
     blocks.tree().set_writable(true);
     for top in root.children.iter().filter(|t| t.is_concrete()) {
@@ -71,7 +71,8 @@ pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -
         let mut taken = taken.iter().peekable();
         for metaslab in 0..metaslabs(top) {
             let whole = range(top, metaslab);
-            let (mut at, mut free) = (whole.start, Vec::new());
+            let mut at = whole.start;
+            let mut free = Vec::new();
             while let Some((start, len)) = taken.peek().copied() {
                 let end = start + len;
                 if start >= whole.end {
@@ -95,19 +96,19 @@ pub(crate) fn set_known(blocks: &Blocks, root: &VdevConfig, known: &Allocated) -
     Ok(())
 }
 
-/// The vdevs whose space is sold to data sets; more may be added.
+/// The top-level vdevs of the normal class, whose space datasets account.
 #[derive(Clone, Default)]
 pub(crate) struct Tops(Arc<Mutex<Vec<VdevConfig>>>);
 
 impl Tops {
-    /// Those of a pool.
+    /// The vdevs of a pool.
     pub fn of(root: &VdevConfig) -> Self {
         let tops = Tops::default();
         tops.add(&root.children);
         tops
     }
 
-    /// Adds those that hold data.
+    /// Adds vdevs; those of other classes are ignored.
     pub fn add(&self, more: &[VdevConfig]) {
         let more = more.iter().filter(|top| top.is_concrete() && top.class == Class::Normal);
         self.locked().extend(more.cloned());
@@ -118,9 +119,10 @@ impl Tops {
     }
 }
 
-/// Tells how much space there is, at any time.
+/// A callback that returns the pool's present space.
 pub(crate) fn source(blocks: &Arc<Blocks>, tops: &Tops) -> SpaceSource {
-    let (blocks, tops) = (blocks.clone(), tops.clone());
+    let blocks = blocks.clone();
+    let tops = tops.clone();
     Arc::new(move || {
         let mut out = PoolSpace::default();
         for top in tops.locked().iter() {
@@ -134,7 +136,7 @@ pub(crate) fn source(blocks: &Arc<Blocks>, tops: &Tops) -> SpaceSource {
     })
 }
 
-/// What changes of data sets need to know of the pool.
+/// Pool facts that DSL sync tasks need.
 pub(crate) fn context(machine: &Machine, config: &Config, blocks: &Arc<Blocks>, space: PoolSpace) -> PoolContext {
     let blocks = blocks.clone();
     PoolContext {

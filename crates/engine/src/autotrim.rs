@@ -1,13 +1,13 @@
-//! Trimming what was freed, in the background (`zpool set autotrim=on`).
+//! Automatic trim of freed space in the background (`zpool set autotrim=on`).
 //!
 //! ```text
-//!   group t has synced ─► what was given back two groups before is usable again ─► remembered, by metaslab
-//!      and one part in 32 of the metaslabs has its turn ─► what is still free of theirs is told to the devices
+//!   txg t has synced ─► deferred frees of txg t-2 are usable again ─► recorded, by metaslab
+//!      and every 32nd metaslab is due ─► ranges of these that are still free are trimmed
 //! ```
 //!
-//! A metaslab comes round every 32 groups at most, so that small frees grow together. One turn is under way at a time; it
-//! ends before the labels say that the pool is closed. What is not remembered (freed before the pool was opened, or with the property off)
-//! `zpool trim` finds.
+//! A metaslab is due once in 32 txgs at most, so that small frees can merge. One batch runs at a time and ends before the
+//! labels say that the pool is exported. Frees before the import or with the property off are not recorded; `zpool trim`
+//! covers them.
 //!
 //! Source: OpenZFS `module/zfs/vdev_trim.c` (`vdev_autotrim_thread`).
 
@@ -24,21 +24,21 @@ use weir_format::dsl::pool as names;
 use weir_machine::{JoinHandle, Tasks};
 use weir_pool::error::PoolError;
 
-/// Groups between two turns of a metaslab (`zfs_trim_txg_batch`).
+/// Txgs between two batches of a metaslab (`zfs_trim_txg_batch`).
 const BATCH: u64 = 32;
 
-/// What is to be trimmed, and the turn that is under way.
+/// Freed ranges that await trim, and the running batch.
 #[derive(Default)]
 pub struct AutoTrim {
     on: bool,
-    /// What was freed, by vdev and metaslab.
+    /// Freed ranges by vdev and metaslab, in bytes.
     freed: BTreeMap<(u32, u64), Segments>,
     turn: u64,
     running: Option<JoinHandle<Result<u64, BlockError>>>,
 }
 
 impl AutoTrim {
-    /// What the property says now.
+    /// Sets the value of the property `autotrim`.
     fn set(&mut self, on: bool) {
         self.on = on;
         if !on {
@@ -46,15 +46,15 @@ impl AutoTrim {
         }
     }
 
-    /// Space that is usable again, with its vdev and metaslab.
+    /// Records a range of a vdev and metaslab that is usable again.
     fn note(&mut self, id: (u32, u64), range: Range<u64>) {
         let freed = self.freed.entry(id).or_default();
-        // Some of it may have been freed, used and freed again since the last turn.
+        // A part may have been freed, allocated and freed again since the last batch.
         freed.remove_common(&range);
         freed.add(range);
     }
 
-    /// What is trimmed next: that of every 32nd metaslab.
+    /// Removes and returns the ranges of the next batch, those of every 32nd metaslab.
     fn due(&mut self) -> Vec<(u32, Range<u64>)> {
         let turn = self.turn;
         self.turn = (turn + 1) % BATCH;
@@ -69,8 +69,8 @@ impl AutoTrim {
         out
     }
 
-    /// Begins the next turn, unless one is under way.
-    fn go_on(&mut self, tasks: &Tasks, blocks: &Arc<Blocks>) {
+    /// Starts the next batch unless one is running.
+    fn start_batch(&mut self, tasks: &Tasks, blocks: &Arc<Blocks>) {
         if self.running.as_mut().is_some_and(|turn| turn.now_or_never().is_none()) {
             return;
         }
@@ -82,35 +82,37 @@ impl AutoTrim {
         }
     }
 
-    /// Waits for the turn that is under way.
+    /// Waits for the running batch.
     pub(super) async fn end(&mut self) {
         if let Some(turn) = self.running.take() {
-            // Trimming that failed has changed nothing that anybody reads.
+            // A failed trim affects only free space.
             let _trimmed = turn.await;
         }
     }
 }
 
 impl TxgSync<'_> {
-    /// The group is on stable storage, and `freed` is usable again.
+    /// Records `freed`, which is usable again after this txg, and starts the next batch.
     pub(super) async fn auto_trim(&mut self, freed: Vec<(u32, Range<u64>)>) -> Result<(), PoolError> {
         if self.core.config_object.0 == 0 || self.core.ended {
             return Ok(());
         }
-        let (rq, mos) = (self.change.rq, &self.change.mos);
+        let rq = self.change.rq;
+        let mos = &self.change.mos;
         let directory = ObjectId(names::DIRECTORY_OBJECT);
         let properties = zap::lookup_word(rq, mos, directory, names::PROPS).await?;
         let set = match properties {
             Some(properties) => zap::lookup_word(rq, mos, ObjectId(properties), "autotrim").await?,
             None => None,
         };
-        let (trim, maps) = (&mut self.core.autotrim, &self.core.maps);
+        let trim = &mut self.core.autotrim;
+        let maps = &self.core.maps;
         trim.set(set == Some(1));
         if trim.on {
             for (vdev, range) in freed {
                 trim.note((vdev, maps.metaslab_at(vdev, range.start)), range);
             }
-            trim.go_on(&self.engine.machine.tasks, self.engine.cache.blocks());
+            trim.start_batch(&self.engine.machine.tasks, self.engine.cache.blocks());
         }
         Ok(())
     }
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_metaslab_has_its_turn() {
+    fn each_metaslab_is_due_once_in_a_cycle() {
         let mut trim = AutoTrim::default();
         trim.set(true);
         trim.note((0, 1), 0..100);

@@ -1,16 +1,15 @@
-//! Blocks that several files share: how many *further* references each has.
+//! The block reference table (BRT): counts of *additional* references to blocks that several files share.
 //!
 //! ```text
-//!   a clone joins    count + 1        a reference goes    count > 0: count - 1, the block stays
-//!                                                         no entry: the block is freed
+//!   block is cloned    count + 1        pointer is freed    count > 0: count - 1, the block stays
+//!                                                           no entry: the block is freed
 //! ```
 //!
-//! Each top-level vdev has a table of its own: a ZAP from offsets to counts, and an array that tells for each region of
-//! 16 MiB how many entries it has, so that most blocks that are freed need no look-up. What a group changes is kept here
-//! and written at its end; a table without entries goes away.
+//! Each top-level vdev has its own table: a ZAP from offsets to counts, and an array with the number of entries in each
+//! region of 16 MiB, so that most frees need no lookup. A txg's changes are in memory until its end, when they are
+//! written. A table without entries is destroyed.
 //!
-//! Invariants: a reference that goes is booked once, when its pointer is freed; the sums in the header are those of the
-//! entries.
+//! Invariants: each freed pointer decreases the count once; the sums in the header equal those of the entries.
 //!
 //! Source: OpenZFS `module/zfs/brt.c`.
 
@@ -28,43 +27,44 @@ use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 
-/// Bytes of a region (`brt_rangesize`).
+/// Size of a region, in bytes (`brt_rangesize`).
 const REGION_BYTES: u64 = 16 << 20;
-/// Bytes of a block of the array of regions.
+/// Block size of the array of regions, in bytes.
 const ARRAY_BLOCK_BYTES: u32 = 32 << 10;
 /// Arrays of 64-bit metadata (`DMU_OTN_UINT64_METADATA`).
 const UINT64_METADATA: ObjectType = ObjectType(0xc3);
-/// log2 of the blocks of the ZAP of entries.
+/// log2 of the block size of the ZAP of entries.
 const ENTRIES_SHIFT: u8 = 12;
-/// Flags of the ZAP: hashes of 64 bits, keys of 64-bit integers.
+/// ZAP flag: 64-bit hashes.
 const HASH64: u64 = 1;
+/// ZAP flag: keys are 64-bit integers.
 const UINT64_KEY: u64 = 2;
 const FEATURE: &str = "block_cloning";
-/// Counts are integers, not bytes in some order.
+/// The feature by which counts are 64-bit integers instead of bytes in native order.
 const FIXED_ENDIAN: &str = "block_cloning_endian";
 
 /// The table of one top-level vdev.
 #[derive(Clone, Debug)]
 struct Table {
-    /// The object of the array, whose bonus area is the header; 0 until it is made.
+    /// The object of the array, whose bonus buffer holds the header.
     object: ObjectId,
     header: BrtVdev,
-    /// Entries of each region.
+    /// Number of entries in each region.
     regions: Vec<u16>,
     touched: BTreeSet<usize>,
-    /// Counts that this group changed.
+    /// Counts that the syncing txg changed, by offset in bytes.
     changed: BTreeMap<u64, u64>,
 }
 
-/// The tables of a pool.
+/// The block reference tables of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct BlockRefTable {
     tables: BTreeMap<u32, Table>,
-    /// Counts are single integers.
+    /// Whether counts are 64-bit integers ([`FIXED_ENDIAN`]).
     fixed_endian: bool,
 }
 
-/// Where a block is looked for: by its first place.
+/// The key of a block: vdev and offset of its first DVA; `None` for blocks that cannot be cloned.
 fn key_of(pointer: &BlockPointer) -> Option<(u32, u64)> {
     let is_data = pointer.level() == 0 && !pointer.object_type().is_metadata();
     let has_place = !pointer.is_hole() && !pointer.is_embedded();
@@ -73,7 +73,7 @@ fn key_of(pointer: &BlockPointer) -> Option<(u32, u64)> {
 }
 
 impl BlockRefTable {
-    /// Reads the tables that there are.
+    /// Reads the tables of all top-level vdevs.
     pub async fn read(rq: &Request, mos: &Mos, tops: &[VdevConfig], fixed_endian: bool) -> Result<Self, PoolError> {
         let mut out = BlockRefTable { fixed_endian, ..BlockRefTable::default() };
         for top in tops {
@@ -84,7 +84,7 @@ impl BlockRefTable {
         Ok(out)
     }
 
-    /// Books that a reference to a block goes; true if others remain, and the block must stay.
+    /// Drops a reference to a block; returns true if others remain, so that the block must stay.
     pub async fn release(
         &mut self,
         change: &DslSyncContext<'_>,
@@ -103,12 +103,12 @@ impl BlockRefTable {
         if count == 1 {
             table.header.used_bytes = table.header.used_bytes.saturating_sub(dsize_bytes);
             table.header.total = table.header.total.saturating_sub(1);
-            table.book_region(offset, -1);
+            table.count_in_region(offset, -1);
         }
         Ok(true)
     }
 
-    /// Books that a block gets one more reference.
+    /// Adds a reference to a block.
     pub async fn add(
         &mut self,
         change: &mut DslSyncContext<'_>,
@@ -118,7 +118,7 @@ impl BlockRefTable {
     ) -> Result<(), PoolError> {
         let Some((vdev, offset)) = key_of(pointer) else { return Ok(()) };
         let unknown =
-            || PoolError::Refused { what: format!("there is no place {vdev}:{offset:x} to clone a block of") };
+            || PoolError::Refused { what: format!("cannot clone a block at {vdev}:{offset:x}: no such address") };
         let top = tops.get(vdev as usize).filter(|top| offset < top.asize_bytes).ok_or_else(unknown)?;
         if !self.tables.contains_key(&vdev) {
             let table = Table::make(change, top, self.tables.is_empty()).await?;
@@ -133,17 +133,17 @@ impl BlockRefTable {
         if count == 0 {
             table.header.used_bytes += dsize_bytes;
             table.header.total += 1;
-            table.book_region(offset, 1);
+            table.count_in_region(offset, 1);
         }
         Ok(())
     }
 
-    /// What the further references would take, had each a block of its own.
+    /// Space that additional references would allocate without sharing, in bytes.
     pub fn saved_bytes(&self) -> u64 {
         self.tables.values().map(|table| table.header.saved_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Writes what the group changed.
+    /// Writes the changes of the syncing txg.
     pub async fn write(&mut self, change: &mut DslSyncContext<'_>) -> Result<(), PoolError> {
         let mut empty = Vec::new();
         for (vdev, table) in self.tables.iter_mut().filter(|(_, t)| !t.changed.is_empty()) {
@@ -174,13 +174,14 @@ impl Table {
         let mut cursor = Cursor::new(&bytes, Endian::Little, "regions of shared blocks");
         let mut regions: Vec<u16> = std::iter::from_fn(|| cursor.u16().ok()).collect();
         regions.resize(usize::try_from(header.regions).unwrap_or(0), 0);
-        let (touched, changed) = Default::default();
-        Ok(Table { object: id, header, regions, touched, changed })
+        Ok(Table { object: id, header, regions, touched: BTreeSet::new(), changed: BTreeMap::new() })
     }
 
-    /// Makes the table of a vdev.
+    /// Creates the table of a vdev.
     async fn make(change: &mut DslSyncContext<'_>, top: &VdevConfig, first: bool) -> Result<Self, PoolError> {
-        let (rq, tx, mos) = (change.rq, change.tx, change.mos.clone());
+        let rq = change.rq;
+        let tx = change.tx;
+        let mos = change.mos.clone();
         let flags = ZapFlags(HASH64 | UINT64_KEY);
         let entries =
             zap::create(rq, &mos, tx, &NewZap::fat(ZAP_METADATA, flags, ENTRIES_SHIFT, ENTRIES_SHIFT)).await?;
@@ -205,18 +206,18 @@ impl Table {
             change.count_feature(FIXED_ENDIAN, 1).await?;
         }
         change.count_feature(FEATURE, 1).await?;
-        let (touched, changed) = Default::default();
-        Ok(Table { object, header, regions: vec![0; regions as usize], touched, changed })
+        let regions = vec![0; regions as usize];
+        Ok(Table { object, header, regions, touched: BTreeSet::new(), changed: BTreeMap::new() })
     }
 
     fn region(&self, offset: u64) -> usize {
         usize::try_from(offset / self.header.region_bytes.max(1)).unwrap_or(usize::MAX)
     }
 
-    fn book_region(&mut self, offset: u64, by: i16) {
+    fn count_in_region(&mut self, offset: u64, by: i16) {
         let region = self.region(offset);
         if by > 0 && region >= self.regions.len() {
-            // The vdev has become larger since the table was made.
+            // The vdev was expanded after the table was created.
             self.regions.resize(region + 1, 0);
             self.header.regions = self.regions.len() as u64;
         }
@@ -226,7 +227,7 @@ impl Table {
         }
     }
 
-    /// Further references of the block at `offset`.
+    /// Number of additional references of the block at `offset`.
     async fn count(&self, change: &DslSyncContext<'_>, offset: u64, fixed: bool) -> Result<u64, PoolError> {
         if let Some(count) = self.changed.get(&offset) {
             return Ok(*count);
@@ -242,7 +243,7 @@ impl Table {
     }
 
     async fn write(&mut self, change: &DslSyncContext<'_>, fixed: bool) -> Result<(), PoolError> {
-        let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
+        let DslSyncContext { rq, mos, tx, .. } = change;
         for (offset, count) in std::mem::take(&mut self.changed) {
             let key = Key::Words(vec![offset]);
             if count == 0 {
@@ -266,7 +267,9 @@ impl Table {
     }
 
     async fn destroy(self, change: &mut DslSyncContext<'_>, vdev: u32) -> Result<(), PoolError> {
-        let (rq, tx, mos) = (change.rq, change.tx, change.mos.clone());
+        let rq = change.rq;
+        let tx = change.tx;
+        let mos = change.mos.clone();
         mos.remove(rq, tx, self.header.entries).await?;
         mos.remove(rq, tx, self.object).await?;
         let directory = ObjectId(names::DIRECTORY_OBJECT);

@@ -1,12 +1,12 @@
-//! Freed space that metaslabs are not told of.
+//! Freed space that does not return to metaslabs: checkpoint and obsolete space maps.
 //!
 //! ```text
-//!   born before the checkpoint     stays taken, and stands in the vdev's map of what the checkpoint alone needs
-//!   on a removed vdev              its places on other vdevs are freed; of the removed vdev itself it is obsolete
+//!   born before the checkpoint     stays allocated; the vdev's checkpoint space map records it
+//!   on a removed vdev              the remapped space is freed; the removed vdev's obsolete space map records the range
 //! ```
 //!
-//! Both are space maps of a whole top-level vdev, named in its ZAP and made when they are first needed. OpenZFS frees what
-//! the first lists when the checkpoint is discarded, and shortens the removed vdev's mapping by the second.
+//! Both are space maps of a whole top-level vdev. The vdev's ZAP refers to them; they are created on first use. OpenZFS
+//! frees the space in the first when the checkpoint is discarded, and condenses the removed vdev's mapping by the second.
 //!
 //! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_free_impl`, `metaslab_sync`), `spa_checkpoint.c` (theory),
 //! `vdev_indirect.c` (`vdev_indirect_sync_obsolete`).
@@ -23,28 +23,29 @@ use weir_pool::capacity::deflate;
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 
-/// Names in a top-level vdev's ZAP.
-const KEPT: &str = "com.delphix:pool_checkpoint_sm";
+/// Name of the checkpoint space map in a top-level vdev's ZAP.
+const CHECKPOINT: &str = "com.delphix:pool_checkpoint_sm";
+/// Name of the obsolete space map in a top-level vdev's ZAP.
 const OBSOLETE: &str = "com.delphix:indirect_obsolete_sm";
-/// The feature that tells what of removed vdevs is obsolete.
+/// The feature for obsolete space maps of removed vdevs.
 const COUNTS: &str = "obsolete_counts";
 
-/// Where such space is written down.
+/// The checkpoint and obsolete space maps of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointAndObsoleteMaps {
     tops: BTreeMap<u32, VdevConfig>,
-    /// What only the checkpoint needs, in bytes, parity left out.
+    /// Space that only the checkpoint refers to, in deflated bytes (without parity).
     pub kept_bytes: u64,
 }
 
 impl CheckpointAndObsoleteMaps {
-    /// Those of a pool whose checkpoint alone needs so much.
+    /// The maps of a pool; `kept_bytes` is the space that only the checkpoint refers to.
     pub fn new(tops: &[VdevConfig], kept_bytes: u64) -> Self {
         let tops = tops.iter().map(|top| (top.id as u32, VdevConfig { children: Vec::new(), ..top.clone() })).collect();
         CheckpointAndObsoleteMaps { tops, kept_bytes }
     }
 
-    /// Appends what was freed; false if that is nothing.
+    /// Appends frees to the maps; false if there were none.
     pub async fn append(
         &mut self,
         change: &mut DslSyncContext<'_>,
@@ -56,7 +57,7 @@ impl CheckpointAndObsoleteMaps {
             let Some(top) = self.tops.get(&vdev) else { continue };
             let bytes = ranges.iter().map(|r| r.end - r.start).fold(0, u64::saturating_add);
             self.kept_bytes = self.kept_bytes.saturating_add(deflate(top, bytes));
-            write(change, top, KEPT, SpaceKind::Free, top.ashift.min(16) as u32, &ranges).await?;
+            write(change, top, CHECKPOINT, SpaceKind::Free, top.ashift.min(16) as u32, &ranges).await?;
         }
         if removed.is_empty() || !change.is_enabled(COUNTS).await? {
             return Ok(any);
@@ -79,7 +80,7 @@ fn by_vdev(ranges: Vec<(u32, Range<u64>)>) -> BTreeMap<u32, Vec<Range<u64>>> {
     out
 }
 
-/// Appends to the map of that name of a vdev. True if it was made for this.
+/// Appends ranges to a vdev's map `name`; true if the map was created.
 async fn write(
     change: &mut DslSyncContext<'_>,
     top: &VdevConfig,
@@ -103,8 +104,8 @@ async fn write(
         }
     };
     let one = |r: &Range<u64>| {
-        let (offset_bytes, length_bytes) = (r.start, r.end - r.start);
-        SpaceSegment { kind, vdev: None, offset_bytes, length_bytes, words: 1 }
+        let length_bytes = r.end - r.start;
+        SpaceSegment { kind, vdev: None, offset_bytes: r.start, length_bytes, words: 1 }
     };
     let segments: Vec<SpaceSegment> = ranges.iter().map(one).collect();
     let style = Style { shift, two_words, pass: 1 };

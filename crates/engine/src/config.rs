@@ -1,12 +1,12 @@
-//! The configuration that the pool writes: into the MOS whole, into each label the part that finds the rest.
+//! The pool configuration as written to the MOS (whole) and to each label (the part that is needed to find the rest).
 //!
 //! ```text
 //!   MOS object "config"   pool-wide facts · the whole tree of vdevs, with the objects of each (ZAPs, metaslabs)
 //!   label of a leaf       pool-wide facts · the leaf's own top-level vdev · how many tops there are · features to read
 //! ```
 //!
-//! The tree is kept as the nvlist that it was read as, so that what this program does not know of a vdev (its physical
-//! path, its enclosure) is written back as it was.
+//! The vdev tree keeps the nvlist from which it was read, so that unknown vdev properties (physical path, enclosure) are
+//! written back unchanged.
 //!
 //! Source: OpenZFS `module/zfs/spa_config.c` (`spa_config_generate`), `module/zfs/vdev_label.c`
 //! (`vdev_config_generate`, `vdev_aux_label_generate`).
@@ -17,16 +17,16 @@ use weir_format::{DecodeError, NvList, Txg};
 use weir_pool::assemble::state;
 use weir_pool::config::PoolConfig;
 
-/// Names of a vdev's facts that stand in the MOS alone.
+/// Names of vdev values that only the MOS configuration contains.
 const MOS_ONLY: [&str; 4] = [
     "com.delphix:vdev_zap_leaf",
     "com.delphix:vdev_zap_top",
     "com.klarasystems:vdev_zap_root",
     "com.datto:resilver_defer",
 ];
-/// Vdevs have ZAPs of their own: pools that only old programs had have none.
+/// Flag that vdevs have ZAPs; pools that only old implementations wrote lack it.
 const VDEV_ZAPS: &str = "com.delphix:has_per_vdev_zaps";
-/// Names that a configuration in the MOS gets anew each time it is written; all others are kept as they were read.
+/// Names that are generated for each write of the MOS configuration; all others are preserved as read.
 const GENERATED: [&str; 14] = [
     "version",
     "name",
@@ -45,7 +45,7 @@ const GENERATED: [&str; 14] = [
 ];
 const FEATURES: &str = "features_for_read";
 
-/// Who writes.
+/// The host that has the pool open for writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// The machine's number (`/etc/hostid`); 0 if it has none.
@@ -54,37 +54,37 @@ pub struct Host {
     pub name: String,
 }
 
-/// A pool's configuration, as it is to be written.
+/// A pool's configuration in writable form.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The pool's name.
     pub name: String,
-    /// Its GUID, which is that of the root vdev too.
+    /// GUID of the pool and of its root vdev.
     pub guid: u64,
-    /// [`state::ACTIVE`] and so on.
+    /// Pool state, for example [`state::ACTIVE`].
     pub state: u64,
     /// On-disk version.
     pub version: u64,
-    /// Known trouble of old software.
+    /// Known damage by old software (`zpool_errata_t`).
     pub errata: u64,
     /// The pool property `comment`.
     pub comment: Option<String>,
     /// The pool property `compatibility`.
     pub compatibility: Option<String>,
-    /// Who writes.
+    /// The host that writes.
     pub host: Host,
     /// The tree of vdevs, as the MOS has it.
     pub root: NvList,
     /// Active features without which the MOS cannot be read, by their full names.
     pub label_features: BTreeSet<String>,
-    /// Vdevs have ZAPs of their own.
+    /// Whether vdevs have ZAPs.
     vdev_zaps: bool,
-    /// What else the configuration says.
+    /// Other names and values, preserved as read.
     rest: Vec<(Vec<u8>, NvValue)>,
 }
 
 impl Config {
-    /// A configuration of a new pool with this tree of vdevs.
+    /// The configuration of a new pool with this vdev tree.
     pub fn new(name: &str, guid: u64, host: Host, root: NvList) -> Self {
         Config {
             name: name.to_owned(),
@@ -102,10 +102,10 @@ impl Config {
         }
     }
 
-    /// The configuration that the MOS of an existing pool has.
+    /// The writable form of an existing pool's MOS configuration.
     ///
     /// # Errors
-    /// [`DecodeError`] if it has no tree of vdevs.
+    /// [`DecodeError`] if it has no vdev tree.
     pub fn of(config: &PoolConfig, host: Host) -> Result<Self, DecodeError> {
         let list = &config.list;
         let kept = |name: &[u8]| name != FEATURES.as_bytes() && !GENERATED.iter().any(|g| g.as_bytes() == name);
@@ -160,7 +160,7 @@ impl Config {
         sum
     }
 
-    /// What the MOS says, written in `txg`.
+    /// The nvlist for the MOS, written in `txg`.
     pub fn mos_list(&self, txg: Txg) -> NvList {
         let mut list = self.facts(txg);
         for (name, value) in &self.rest {
@@ -175,7 +175,7 @@ impl Config {
         list
     }
 
-    /// What the labels of the leaf with GUID `leaf` below the top-level vdev `top` say, written in `txg`.
+    /// The nvlist for the labels of `leaf` below the top-level vdev `top`, written in `txg`.
     pub fn label_list(&self, top: &NvList, leaf: &NvList, txg: Txg) -> NvList {
         let mut list = self.facts(txg);
         list.set("top_guid", top.get_u64("guid").unwrap_or(0));
@@ -231,7 +231,7 @@ impl Config {
     }
 }
 
-/// What the labels of a hot spare or of a cache device say: no pool, only who they are.
+/// The nvlist for the labels of a hot spare or cache device, which identify the device and no pool.
 pub fn aux_label_list(version: u64, vdev: &NvList, state: u64) -> NvList {
     let mut list = NvList::new();
     list.set("version", version);
@@ -248,7 +248,7 @@ pub fn aux_label_list(version: u64, vdev: &NvList, state: u64) -> NvList {
     list
 }
 
-/// A vdev and all below without what stands in the MOS alone.
+/// A copy of a vdev and its descendants without the values that only the MOS contains.
 fn without_mos(vdev: &NvList) -> NvList {
     let mut out = vdev.clone();
     visit(&mut out, &mut |vdev| {
@@ -259,7 +259,7 @@ fn without_mos(vdev: &NvList) -> NvList {
     out
 }
 
-/// Calls `each` with a vdev and all below it, parents first.
+/// Calls `each` for a vdev and its descendants, parents first.
 pub(crate) fn visit(vdev: &mut NvList, each: &mut dyn FnMut(&mut NvList)) {
     each(vdev);
     let Some(children) = vdev.get_list_array("children").map(<[_]>::to_vec) else { return };
@@ -270,7 +270,7 @@ pub(crate) fn visit(vdev: &mut NvList, each: &mut dyn FnMut(&mut NvList)) {
     set(vdev, "children", children.into());
 }
 
-/// Sets a pair in its place, so that the order of a vdev's facts stays.
+/// Sets a value in place, so that the order of the pairs does not change.
 fn set(list: &mut NvList, name: &str, value: NvValue) {
     if !list.contains(name) {
         list.set(name, value);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_know_their_top_and_nothing_of_the_mos() {
+    fn labels_contain_their_top_level_vdev_without_mos_values() {
         let config = config();
         let top = config.tops().first().unwrap().clone();
         let leaf = top.get_list_array("children").unwrap().get(1).unwrap().clone();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_kept() {
+    fn unknown_values_are_preserved() {
         let mut list = config().mos_list(Txg(5));
         list.set("split", 12u64);
         let again = Config::of(&PoolConfig::parse(list).unwrap(), Host::default()).unwrap();

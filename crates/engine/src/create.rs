@@ -1,11 +1,11 @@
-//! Making a pool: what OpenZFS's `spa_create` makes, in one transaction group.
+//! Creation of a pool in one transaction group (`spa_create`).
 //!
 //! ```text
-//!   check devices ─► blank labels ─► empty space ─► group 4, by the syncer: the MOS, the root file system ─► uberblock
+//!   check devices ─► blank labels ─► empty space ─► txg 4, by the syncer: the MOS, the root file system ─► uberblock
 //! ```
 //!
-//! Until the first uberblock is written the devices belong to nobody: their labels say so by txg 0. The contents of the
-//! MOS are made by a sync task like any other ([`contents`]), so that creation has no way to the disks of its own.
+//! Until the first uberblock is written, txg 0 in the labels marks the devices as not in use. An ordinary sync task
+//! creates the contents of the MOS ([`contents`]), so creation shares the write path of every other txg.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_create`), `module/zfs/vdev_label.c` (`vdev_label_init`, `vdev_inuse`).
 
@@ -46,10 +46,11 @@ use weir_pool::error::PoolError;
 use weir_pool::scan::Device;
 use weir_pool::vdev_builder::{Facts, specs};
 
-/// Sectors of new vdevs where nothing else is said: what today's disks have.
+/// Default log2 of the sector size of new vdevs: 4 KiB.
 const DEFAULT_ASHIFT: u64 = 12;
-/// Names that no pool may have, because commands read them as kinds of vdevs; the first ones also with more behind them.
-const RESERVED_FRONTS: [&str; 4] = ["mirror", "raidz", "draid", "spare"];
+/// Prefixes that no pool name may have, because commands read such words as vdev types.
+const RESERVED_PREFIXES: [&str; 4] = ["mirror", "raidz", "draid", "spare"];
+/// Names that no pool may have, because commands read them as vdev types.
 const RESERVED: [&str; 1] = ["log"];
 
 /// The features that OpenZFS 2.2 enables in a new pool.
@@ -95,18 +96,18 @@ pub const DEFAULT_FEATURES: [&str; 39] = [
     "vdev_zaps_v2",
 ];
 
-/// A pool to be made.
+/// Options of creating a pool.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Its name.
+    /// The pool's name.
     pub name: String,
-    /// Its top-level vdevs, in their order.
+    /// The top-level vdevs, in the order of their ids.
     pub tops: Vec<NewTopLevelVdev>,
     /// Cache devices.
     pub caches: Vec<NewLeaf>,
     /// Hot spares.
     pub spares: Vec<NewLeaf>,
-    /// log2 of the sector size, if it was said.
+    /// log2 of the sector size; `None` for the default.
     pub ashift: Option<u64>,
     /// Features to enable, by their short names.
     pub features: Vec<String>,
@@ -114,23 +115,23 @@ pub struct CreateOptions {
     pub compatibility: Option<String>,
     /// The pool property `comment`.
     pub comment: Option<String>,
-    /// Other pool properties, as they are stored.
+    /// Other pool properties, with their stored values.
     pub properties: Vec<(String, PoolValue)>,
-    /// Properties of the root file system, as they are stored.
+    /// Properties of the root file system, with their stored values.
     pub root_properties: Vec<(String, props::Value)>,
-    /// What is fixed when the root file system is made.
+    /// Attributes of the root file system that are fixed at creation.
     pub root: FileSystemSpec,
-    /// How the root file system is encrypted.
+    /// Encryption of the root file system.
     pub encryption: Encryption,
-    /// Take devices that seem to be in use.
+    /// Use devices even if they appear to be in use.
     pub force: bool,
-    /// Who makes it.
+    /// The host that creates the pool.
     pub host: Host,
     /// The command, for the history.
     pub command: String,
-    /// Memory for the cache, in bytes.
+    /// Size of the cache, in bytes.
     pub arc_bytes: u64,
-    /// How much may wait in memory.
+    /// Limits of dirty data.
     pub dirty: DirtyLimits,
 }
 
@@ -143,7 +144,7 @@ pub enum PoolValue {
 }
 
 impl CreateOptions {
-    /// A pool with the usual features on these vdevs.
+    /// Options for a pool on these vdevs with the default features.
     pub fn new(name: impl Into<String>, tops: Vec<NewTopLevelVdev>) -> Self {
         CreateOptions {
             name: name.into(),
@@ -166,10 +167,10 @@ impl CreateOptions {
         }
     }
 
-    /// Checks all that needs no device.
+    /// Checks the options that can be checked without opening a device.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] with what is wrong.
+    /// [`PoolError::Refused`] with the reason; [`KeyError`] for invalid encryption options.
     pub fn check(&self) -> Result<(), PoolError> {
         check_pool_name(&self.name)?;
         for top in &self.tops {
@@ -208,7 +209,7 @@ impl CreateOptions {
         }
     }
 
-    /// All devices: of the top-level vdevs in their order, then caches, then spares.
+    /// All devices: those of the top-level vdevs in order, then caches, then spares.
     fn leaves(&self) -> impl Iterator<Item = &NewLeaf> {
         self.tops.iter().flat_map(|t| &t.leaves).chain(&self.caches).chain(&self.spares)
     }
@@ -221,7 +222,7 @@ fn refused(what: impl Into<String>) -> PoolError {
 /// Checks a pool's name.
 ///
 /// # Errors
-/// [`PoolError::Refused`] with what is wrong.
+/// [`PoolError::Refused`] with the reason.
 pub fn check_pool_name(name: &str) -> Result<(), PoolError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
     let wrong = |why: &str| Err(refused(format!("'{name}' cannot be a pool's name: {why}")));
@@ -234,17 +235,17 @@ pub fn check_pool_name(name: &str) -> Result<(), PoolError> {
     if name.len() > 247 {
         return wrong("it is too long");
     }
-    if RESERVED.contains(&name) || RESERVED_FRONTS.iter().any(|front| name.starts_with(front)) {
+    if RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return wrong("it is reserved");
     }
     Ok(())
 }
 
 impl Engine {
-    /// Makes a pool and opens it. When this returns, it is on stable storage.
+    /// Creates a pool and opens it. When this returns, the pool is on stable storage.
     ///
     /// # Errors
-    /// [`PoolError::Refused`], [`PoolError::InUse`] before anything is changed; what writing meets.
+    /// [`PoolError::Refused`] and [`PoolError::InUse`] before any device is written; errors of writing.
     pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<Engine>, PoolError> {
         options.check()?;
         let opened = open_all(machine, options).await?;
@@ -275,7 +276,7 @@ impl Engine {
     }
 }
 
-/// Hot spares and cache devices: their nvlists, and where to write their labels.
+/// Hot spares and cache devices: their nvlists and the devices for their labels.
 #[derive(Default)]
 pub(crate) struct Aux {
     pub spares: Vec<NvList>,
@@ -294,15 +295,15 @@ impl Aux {
 
 /// The configuration of the new pool.
 fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result<(Config, Aux), PoolError> {
-    let chance = &machine.entropy;
-    let guid = layout::guid(chance);
+    let entropy = &machine.entropy;
+    let guid = layout::guid(entropy);
     let ashift = options.ashift.unwrap_or(DEFAULT_ASHIFT);
     let mut rest = opened;
     let mut tops = Vec::new();
     for (id, top) in options.tops.iter().enumerate() {
         let (own, others) = rest.split_at(top.leaves.len().min(rest.len()));
         let sizes: Vec<layout::Size> = own.iter().map(Opened::size).collect();
-        tops.push(top.list(id as u64, &sizes, ashift, layout::INITIAL_TXG, chance)?);
+        tops.push(top.list(id as u64, &sizes, ashift, layout::INITIAL_TXG, entropy)?);
         rest = others;
     }
     let mut root = NvList::new();
@@ -314,7 +315,7 @@ fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result
     let mut aux = Aux::default();
     for (index, (leaf, opened)) in options.caches.iter().chain(&options.spares).zip(rest).enumerate() {
         let is_cache = index < options.caches.len();
-        let list = leaf.aux_list(opened.size(), is_cache.then_some(ashift), chance)?;
+        let list = leaf.aux_list(opened.size(), is_cache.then_some(ashift), entropy)?;
         let state = if is_cache { state::L2CACHE } else { state::SPARE };
         let own_ashift = list.get_u64("ashift").unwrap_or(ashift);
         let guid = list.get_u64("guid").unwrap_or(0);

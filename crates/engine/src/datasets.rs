@@ -1,11 +1,11 @@
-//! File systems and volumes of a pool that is written, as doors use them.
+//! Opening of file systems and volumes for front ends.
 //!
 //! ```text
-//!   open the objects live ─► its intent log ─► what uses them (files, volume) ─► replay ─► delete queue ─► clients
+//!   open the object set for writing ─► intent log ─► file system or volume ─► replay ─► delete queue ─► clients
 //! ```
 //!
-//! A data set is opened once, by whoever asks first, and stays open: all doors share it. Snapshots are opened for reading
-//! and belong to who asked.
+//! The first request opens a dataset; it stays open and all front ends share it. Snapshots are opened for reading, and
+//! the caller owns the handle.
 
 use super::Engine;
 use super::open_datasets::{OpenDataset, OpenSet};
@@ -22,13 +22,13 @@ use weir_pool::error::PoolError;
 use weir_volumes::{Volume, WriteOptions};
 use weir_zil::{BlockLog, LogOpening, Policy as LogPolicy, SyncMode, WriteKind, Zil};
 
-/// Whose an object is, for the accounting that each sync does.
+/// Owner ids of an object (user, group, project), for space accounting in each sync.
 fn owners(dnode: &Dnode, _spill: Option<&[u8]>) -> Option<[u64; 3]> {
     let owner = owner_of(dnode.bonus_type, dnode.bonus(), dnode.endian).ok().flatten()?;
     Some([owner.uid, owner.gid, owner.project])
 }
 
-/// How blocks of a set of that kind are written, before its properties are known.
+/// The write policy of an object set of this kind before its properties are known.
 pub(crate) fn policy_for(kind: ObjsetKind, policy: Policy) -> Policy {
     Policy { owner_of: (kind == ObjsetKind::Zfs).then_some(owners), ..policy }
 }
@@ -37,14 +37,14 @@ pub(crate) fn policy_for(kind: ObjsetKind, policy: Policy) -> Policy {
 fn dnode_slots(property: u64) -> u8 {
     match property {
         0 => 1,
-        // The size for files that have some attributes more than usual.
+        // `auto`: 1 KiB, which has space for some extended attributes.
         1 => 2,
         bytes => (bytes >> 9).clamp(1, 32) as u8,
     }
 }
 
 impl Engine {
-    /// What data sets need to know of their pool.
+    /// Pool facts that dataset properties depend on.
     pub fn facts(&self) -> PoolFacts {
         PoolFacts {
             usable_bytes: self.gate.space().capacity_bytes(),
@@ -53,10 +53,10 @@ impl Engine {
         }
     }
 
-    /// A file system, open for changes (its log is replayed first); a snapshot of one, open for reading.
+    /// Opens a file system for writing after replay of its intent log, or a snapshot for reading.
     ///
     /// # Errors
-    /// If there is none of that name, it cannot be read, or its log cannot be replayed.
+    /// Errors of finding or reading the dataset, or of replaying its log.
     pub async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
         let failed = |source| PoolError::File { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
@@ -76,20 +76,20 @@ impl Engine {
         let open = self.open_with_log(rq, &dsl, &dataset).await?;
         let settings = self.settings(rq, &dsl, &dataset).await?;
         drop(mos_sync_lock);
-        // What its log says was promised before it became read-only.
+        // The log's records were acknowledged before the dataset became read-only, so replay may write.
         let replaying = Settings { read_only: false, ..settings };
         let opening = FilesOpening { machine: self.machine.clone(), zil: open.zil.clone(), settings: replaying };
         let files = FileSystem::open_writable(rq, open.set.clone(), identity, opening).await.map_err(failed)?;
         self.replay(rq, name, &open, &*files).await?;
         files.set_settings(settings);
-        // As long as the queue cannot be read, its files take space, and that is all (`zfs_unlinked_drain`).
+        // An unreadable delete queue only leaks the space of its files (`zfs_unlinked_drain`).
         let large = files.is_writable()
             && files.empty_delete_queue_of_small(rq).await.unwrap_or_else(|error| {
                 tracing::warn!(name, %error, "the delete queue cannot be read: its files stay queued");
                 false
             });
         if large {
-            // Nobody is to wait for a file that takes many groups.
+            // Freeing a large file takes many txgs: do it in the background.
             let files = files.clone();
             self.machine.tasks.spawn(async move {
                 let rq = Request::internal("delete queue");
@@ -102,10 +102,10 @@ impl Engine {
         Ok(files)
     }
 
-    /// A volume, open for changes; a snapshot of one, open for reading.
+    /// Opens a volume for writing after replay of its intent log, or a snapshot for reading.
     ///
     /// # Errors
-    /// As [`Engine::file_system`].
+    /// Errors of finding or reading the dataset, or of replaying its log.
     pub async fn volume(&self, rq: &Request, name: &str) -> Result<Arc<Volume>, PoolError> {
         let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
         let _one_at_a_time = self.opening.lock().await;
@@ -131,7 +131,7 @@ impl Engine {
         Ok(volume)
     }
 
-    /// Opens a set live and gives it its log.
+    /// Opens an object set for writing, with its intent log.
     async fn open_with_log(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<OpenSet, PoolError> {
         let set = self.open_set(rq, &dataset.name, None).await?;
         let opening = LogOpening {
@@ -152,10 +152,10 @@ impl Engine {
         Ok(OpenSet { set, zil: Some(zil), door: None })
     }
 
-    /// Lets changed properties count in what is open.
+    /// Applies changed properties to open datasets.
     ///
     /// # Errors
-    /// What reading the properties meets.
+    /// Errors of reading the properties.
     pub async fn renew_settings(&self, rq: &Request) -> Result<(), PoolError> {
         let _steady = self.mos_sync_lock.lock().await;
         let dsl = self.dsl_now(rq).await?;
@@ -199,7 +199,7 @@ impl Engine {
         let in_place = match (self.number(rq, dsl, dataset, "logbias").await?, self.has_class(Class::Log)) {
             (1, _) => WriteKind::Always,
             (_, true) => WriteKind::Never,
-            // A fast class takes the log, too: only what would lie there anyway could go to its place.
+            // The special class holds log blocks too, so log blocks are as fast as the data.
             (_, false) if self.has_class(Class::Special) => WriteKind::Never,
             (_, false) => WriteKind::Large,
         };
@@ -238,13 +238,13 @@ impl Engine {
         })
     }
 
-    /// Whether a top-level vdev is of that class.
+    /// Whether the pool has a top-level vdev of this class.
     fn has_class(&self, class: Class) -> bool {
         let tree = VdevConfig::parse(&self.shown().config.root);
         tree.is_ok_and(|tree| tree.children.iter().any(|top| top.is_concrete() && top.class == class))
     }
 
-    /// How often a feature is in use; `None` if it is not enabled.
+    /// The reference count of a feature; `None` if it is not enabled.
     async fn feature_count(&self, rq: &Request, guid: &str) -> Result<Option<u64>, PoolError> {
         let mos = weir_pool::mos::Mos { set: self.mos.clone() };
         Ok(weir_pool::features::Features::read(rq, &mos).await?.count(guid))

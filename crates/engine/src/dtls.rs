@@ -1,21 +1,21 @@
-//! DTLs on their way into the MOS: which txgs each leaf lacks, so that the next import knows what is old on it.
+//! Writing of DTLs to the MOS: the txgs that each leaf lacks, so that the next import knows its stale blocks.
 //!
 //! ```text
 //!   devices' DTLs ([`weir_blocks::Tree::dtls`]) ─┐
-//!   leaves that are not there: this txg ─────────┼─► what is new ─► space map of the leaf ─► `DTL` in its configuration
-//!   a scrub that ended: less ────────────────────┘
+//!   absent leaves: the syncing txg ──────────────┼─► changes ─► space map of the leaf ─► `DTL` in its configuration
+//!   a finished scrub: excised txgs ──────────────┘
 //! ```
 //!
-//! A leaf that is not there, or refused a write, lacks the txg's blocks. Its DTL is a space map in the MOS whose segments
-//! are txgs; the configuration names it. It is written in the txg itself: an uberblock that is true leads to a MOS that has
-//! its gaps on record. Writes that fail only while the MOS is being written are on record with the next txg; a leaf that
-//! failed a flush fails every later one, so each txg is on record for it beforehand.
+//! An absent leaf, or one that failed a write, lacks the txg's blocks. Its DTL is a space map in the MOS whose segments
+//! are txgs; the leaf's configuration refers to it. The same txg writes it, so that a committed uberblock leads to a MOS
+//! with that txg's DTLs. Writes that fail while the MOS is being written are recorded in the next txg. A leaf that failed
+//! a flush fails every later one, so each txg is recorded for it in advance.
 //!
-//! A scrub without errors, from its beginning in this process, excises what it covered, but not for sides of mirrors below
-//! RAID-Z: of those it reads one only. Nor does it where blocks may have passed it by: a clone shares them with a file that
-//! the scrub has behind it, a snapshot that is destroyed leaves them to the next.
+//! An error-free scrub that started in this process excises the txgs that it covered, except for mirror children below
+//! RAID-Z, because a scrub reads only one of those. It excises nothing if blocks may have moved behind its position: block
+//! cloning can share them with a file that was already visited, and destroying a snapshot moves them to the next one.
 //!
-//! A space map stays when its DTL is empty, as in OpenZFS.
+//! As in OpenZFS, the space map of an empty DTL remains.
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_sync`, `vdev_dtl_should_excise`).
 
@@ -31,35 +31,37 @@ use weir_pool::config::{VdevConfig, VdevKind};
 use weir_pool::dtls::Dtls;
 use weir_pool::error::PoolError;
 
-/// Bytes of a block of a DTL's space map (`zfs_vdev_dtl_sm_blksz`).
+/// Block size of a DTL's space map, in bytes (`zfs_vdev_dtl_sm_blksz`).
 const BLOCK_BYTES: u32 = 4 << 10;
 /// Name in a leaf's configuration (`ZPOOL_CONFIG_DTL`).
 const DTL: &str = "DTL";
 
-/// The DTL of each leaf, as the MOS has it or will have it after this txg.
+/// The DTL of each leaf as of the syncing txg.
 #[derive(Clone, Debug, Default)]
 pub struct LeafDtls {
     by_leaf: Dtls,
-    /// Leaves whose space map is to be written anew.
+    /// Leaves whose space map must be rewritten.
     dirty: BTreeSet<u64>,
-    /// Leaves that are not there.
+    /// Leaves that the import did not find.
     absent: Vec<u64>,
 }
 
 impl LeafDtls {
-    /// The DTLs of a pool that is opened: `on_disk` as its space maps have them, `opened` with what the labels add.
+    /// The DTLs at import: `on_disk` from the space maps, `opened` with the txgs that the labels add.
     pub fn new(on_disk: &Dtls, opened: Dtls, absent: Vec<u64>) -> Self {
         let dirty = opened.iter().filter(|(guid, dtl)| on_disk.get(guid) != Some(dtl)).map(|(guid, _)| *guid).collect();
         LeafDtls { by_leaf: opened, dirty, absent }
     }
 
-    /// Whether the devices lack more than is on record.
+    /// Whether the devices lack txgs that are not recorded yet.
     pub(super) fn is_behind(&self, devices: &Dtls) -> bool {
         devices.iter().any(|(guid, dtl)| self.by_leaf.get(guid).is_none_or(|own| own.clone().add_all(dtl)))
     }
 
-    /// Takes over what the devices lack at the end of `txg`. Those that lack more than before may fail again before the txg
-    /// ends, so they lack all of it; so do those that are not there or have failed a flush (`unflushed`).
+    /// Adds the txgs that the devices lack at the end of `txg`.
+    ///
+    /// A device whose DTL grew may fail again before the txg ends, so `txg` is added too. The same holds for absent
+    /// devices and those that failed a flush (`unflushed`).
     fn grow(&mut self, devices: &Dtls, unflushed: &[u64], txg: Txg) {
         for (guid, dtl) in devices {
             let own = self.by_leaf.entry(*guid).or_default();
@@ -77,15 +79,16 @@ impl LeafDtls {
         debug_assert!(self.absent.iter().all(|guid| self.by_leaf[guid].contains(txg)));
     }
 
-    /// The leaves that a scrub of all blocks born up to `scrubbed` may have put right: they are there, and lack nothing
-    /// after that txg.
+    /// The leaves that a scrub of all blocks born up to `scrubbed` may have repaired completely.
+    ///
+    /// These leaves are present and lack no later txg.
     fn scrubbed(&self, scrubbed: Txg) -> Vec<u64> {
         let ended = |dtl: &Dtl| dtl.max().is_some_and(|last| last <= scrubbed);
         let all = self.by_leaf.iter().filter(|(guid, dtl)| ended(dtl) && !self.absent.contains(guid));
         all.map(|(guid, _)| *guid).collect()
     }
 
-    /// The DTL of a leaf is this from now on.
+    /// Replaces the DTL of a leaf.
     fn replace(&mut self, guid: u64, dtl: Dtl) {
         if self.by_leaf.get(&guid) != Some(&dtl) {
             self.by_leaf.insert(guid, dtl);
@@ -105,16 +108,18 @@ impl LeafDtls {
     }
 }
 
-/// The leaves of which a scrub does not read all that they hold: a disk and its spare or replacement below RAID-Z or dRAID.
+/// Leaves that a scrub does not read completely: a disk and its spare or replacement below RAID-Z or dRAID.
 fn not_scrubbed(root: &VdevConfig) -> Vec<u64> {
     let striped = |vdev: &&VdevConfig| matches!(vdev.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. });
-    let sides = root.walk().into_iter().filter(striped).flat_map(|vdev| &vdev.children).filter(|c| !c.is_leaf());
-    sides.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
+    let mirrors = root.walk().into_iter().filter(striped).flat_map(|vdev| &vdev.children).filter(|c| !c.is_leaf());
+    mirrors.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
 }
 
 impl TxgSync<'_> {
-    /// A scrub that began in this process found right, or put right, every copy of all blocks born up to `scrubbed`: takes
-    /// those txgs out of the DTLs of the leaves that were there.
+    /// Excises txgs up to `scrubbed` from the DTLs of the leaves that were present.
+    ///
+    /// Precondition: a scrub that started in this process verified or repaired every copy of all blocks born up to
+    /// `scrubbed`.
     pub(super) fn excise_dtls(&mut self, scrubbed: Txg) -> Result<(), PoolError> {
         let bad = |source| PoolError::Decode { what: "vdev tree".into(), source };
         let kept = not_scrubbed(&VdevConfig::parse(&self.core.config.root).map_err(bad)?);
@@ -150,7 +155,9 @@ impl TxgSync<'_> {
         let two_words = self.change.is_active("spacemap_v2").await?;
         let style = Style { shift: 0, two_words, pass: 1 };
         let segments = self.core.dtls.segments(guid);
-        let (rq, mos, tx) = (self.change.rq, &self.change.mos, self.change.tx);
+        let rq = self.change.rq;
+        let mos = &self.change.mos;
+        let tx = self.change.tx;
         Ok(space_map::rewrite(rq, mos, tx, id, style, &segments, None).await?)
     }
 
@@ -184,11 +191,11 @@ mod tests {
         dtls.grow(&Dtls::from([(7, dtl(10, 13))]), &[], Txg(21));
         assert_eq!((lengths(&dtls, 7), lengths(&dtls, 8)), (vec![(10, 4), (21, 1)], vec![(20, 2)]));
         dtls.grow(&Dtls::from([(7, dtl(10, 13))]), &[9], Txg(22));
-        assert_eq!(lengths(&dtls, 7), [(10, 4), (21, 1)], "it did not fail again");
-        assert_eq!(lengths(&dtls, 9), [(22, 1)], "it fails every flush");
+        assert_eq!(lengths(&dtls, 7), [(10, 4), (21, 1)], "the leaf did not fail again");
+        assert_eq!(lengths(&dtls, 9), [(22, 1)], "the leaf fails every flush");
         assert_eq!(lengths(&dtls, 6), []);
         assert_eq!(dtls.scrubbed(Txg(20)), [0u64; 0]);
-        assert_eq!(dtls.scrubbed(Txg(30)), [7, 9], "a scrub does not put right what is not there");
+        assert_eq!(dtls.scrubbed(Txg(30)), [7, 9], "a scrub does not repair absent leaves");
         dtls.replace(7, dtl(11, 11));
         assert_eq!(lengths(&dtls, 7), [(11, 1)]);
     }
@@ -200,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrub_does_not_read_all_sides_below_raidz() {
+    fn a_scrub_does_not_read_all_mirror_children_below_raidz() {
         let vdev = |kind: &str, guid: u64, children: Vec<NvList>| {
             let mut list = NvList::new();
             list.set("type", kind);

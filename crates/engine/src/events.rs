@@ -1,19 +1,19 @@
-//! What happens to a pool while it is open, as `zpool events` shows it.
+//! Events of an open pool, as `zpool events` shows them.
 //!
 //! ```text
-//!   blocks: a fault ─► told already? too many? ─► ereport.fs.zfs.checksum, .io, .data ────┐
-//!   engine: import, scrub, history …  ─────────► sysevent.fs.zfs.pool_import, … ──────────┴─► ring ─► whoever asks
+//!   blocks: a fault ─► duplicate? rate limit? ─► ereport.fs.zfs.checksum, .io, .data ────┐
+//!   engine: import, scrub, history …  ────────► sysevent.fs.zfs.pool_import, … ──────────┴─► ring ─► readers
 //! ```
 //!
-//! An event is a list of names and values, with those that OpenZFS gives it as far as they are known here, a time and a
-//! number that only grows. As there, events are kept in memory alone and end with the process; what a pool remembers for ever
-//! is its history.
+//! An event is an nvlist with the names and values that OpenZFS uses, as far as Weir knows the values, a time and a
+//! number (eid) that only grows. As in OpenZFS, events are in memory only and end with the process; the pool's history is
+//! the persistent record.
 //!
-//! *Bounds.* The ring holds [`MOST`] events of at most [`MOST_BYTES`]; the oldest give way. So that a bad disk does not drown
-//! all others, the same fault is told once in [`DEDUP_WINDOW`], and no more than [`PER_SECOND`] of a device and kind in a second;
-//! how many were left out stands in the event that comes next.
+//! *Bounds.* The ring holds [`MAX_EVENTS`] events of at most [`MAX_EVENT_BYTES`]; new events evict the oldest. To keep
+//! events of other devices when one disk fails, equal faults are reported once per [`DEDUP_WINDOW`], and at most
+//! [`PER_SECOND`] faults per device and class in a second. The next event says how many were dropped.
 //!
-//! The lock is held for a few instructions, never while anything is waited for.
+//! The lock is held for a few instructions and never across an await.
 //!
 //! Source: OpenZFS `module/zfs/fm.c` (`zfs_zevent_post`), `module/zfs/zfs_fm.c`, `include/sys/fm/fs/zfs.h`,
 //! `include/sys/sysevent/eventdefs.h`.
@@ -30,49 +30,49 @@ use weir_format::nvlist::NvValue;
 use weir_format::{Endian, NvList};
 use weir_machine::{Clock, DiskError, Nanos, Priority};
 
-/// Events that are kept (`zfs_zevent_len_max`).
-pub const MOST: usize = 512;
-/// Bytes of the longest event that is kept (`ERPT_DATA_SZ`).
-pub const MOST_BYTES: usize = 6 << 10;
-/// For so long the same fault is not told again (`zfs_zevent_retain_expire_secs`).
+/// Maximum events in the ring (`zfs_zevent_len_max`).
+pub const MAX_EVENTS: usize = 512;
+/// Maximum encoded size of an event, in bytes (`ERPT_DATA_SZ`).
+pub const MAX_EVENT_BYTES: usize = 6 << 10;
+/// Time during which an equal fault is not reported again (`zfs_zevent_retain_expire_secs`).
 pub const DEDUP_WINDOW: Duration = Duration::from_secs(900);
-/// Faults that are remembered to be the same (`zfs_zevent_retain_max`).
+/// Maximum recent faults that are remembered to detect duplicates (`zfs_zevent_retain_max`).
 const MAX_DEDUP_ENTRIES: usize = 2000;
-/// Faults of one kind and device that are told in a second (`zfs_checksum_events_per_second`).
+/// Maximum faults per class and device that are reported in a second (`zfs_checksum_events_per_second`).
 pub const PER_SECOND: u32 = 20;
 
-/// The error number of wrong bytes (`ECKSUM`, Linux's `EBADE`).
+/// The error number of a checksum mismatch (`ECKSUM`, Linux's `EBADE`).
 const ECKSUM: i32 = 52;
 const ENXIO: i32 = 6;
 const EIO: i32 = 5;
 
-/// Something that happened.
+/// One event of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its number: the first is 1.
+    /// Event number; the first is 1.
     pub eid: u64,
-    /// So many that came before it, since the last event, were not told.
+    /// Number of events that were dropped between the previous event and this one.
     pub dropped: u64,
     /// Seconds since 1970, and nanoseconds.
     pub time: (i64, i64),
-    /// What it is: `sysevent.fs.zfs.scrub_start`.
+    /// Class, for example `sysevent.fs.zfs.scrub_start`.
     pub class: String,
-    /// All that is known of it; class, time and number stand there, too.
+    /// All values of the event, including class, time and number.
     pub list: NvList,
 }
 
-/// What somebody who follows the events has not seen yet.
+/// Events that a follower has not seen yet.
 #[derive(Clone, Debug, Default)]
 pub struct News {
-    /// The events, in their order.
+    /// The events, in ascending order of their numbers.
     pub events: Vec<Arc<Event>>,
-    /// So many more have come and gone since.
+    /// Number of unseen events that the ring has already evicted.
     pub missed: u64,
-    /// The pool is closed: no more will come.
+    /// Whether the pool is closed, so that no event follows.
     pub ended: bool,
 }
 
-/// What is known of a leaf or of what stands above it.
+/// Facts about a vdev that events report.
 #[derive(Clone, Debug, Default)]
 struct VdevFacts {
     kind: String,
@@ -81,7 +81,7 @@ struct VdevFacts {
     parent: u64,
 }
 
-/// The pool, as events name it.
+/// Facts about the pool that events report.
 #[derive(Clone, Debug, Default)]
 struct PoolFacts {
     name: String,
@@ -100,7 +100,7 @@ impl PoolFacts {
                 parents.insert(child.get_u64("guid").unwrap_or(0), guid);
             }
             let parent = parents.get(&guid).copied().unwrap_or(0);
-            // Only a top-level vdev says it, for all below.
+            // Only top-level vdevs have the value; it applies to their descendants.
             let ashift = vdev.get_u64("ashift").or(vdevs.get(&parent).map(|p| p.ashift)).unwrap_or(0);
             let path = vdev.get_str("path").map(str::to_owned);
             let kind = vdev.get_str("type").unwrap_or_default().to_owned();
@@ -109,12 +109,12 @@ impl PoolFacts {
         PoolFacts { name: config.name.clone(), guid: config.guid, state: config.state, vdevs }
     }
 
-    /// What every event says of the pool.
-    fn tell(&self, list: &mut NvList) {
+    /// Adds the values about the pool, which every event has.
+    fn add_pool(&self, list: &mut NvList) {
         list.set("pool", self.name.as_str());
         list.set("pool_guid", self.guid);
         list.set("pool_state", self.state);
-        // It is neither being opened nor looked at.
+        // SPA_LOAD_NONE: no import is in progress.
         list.set("pool_context", 0i32);
     }
 
@@ -130,7 +130,7 @@ impl PoolFacts {
         let mut list = NvList::new();
         list.set("class", format!("ereport.fs.zfs.{class}").as_str());
         list.set("detector", detector);
-        self.tell(&mut list);
+        self.add_pool(&mut list);
         if let Some(guid) = leaf {
             list.set("vdev_guid", guid);
             if let Some(vdev) = self.vdevs.get(&guid) {
@@ -144,8 +144,8 @@ impl PoolFacts {
         list
     }
 
-    /// What stands above a device.
-    fn tell_parent(&self, leaf: u64, list: &mut NvList) {
+    /// Adds the values about the parent of a leaf.
+    fn add_parent(&self, leaf: u64, list: &mut NvList) {
         let Some(parent) = self.vdevs.get(&leaf).map(|vdev| vdev.parent) else { return };
         let Some(vdev) = self.vdevs.get(&parent) else { return };
         list.set("parent_guid", parent);
@@ -153,28 +153,28 @@ impl PoolFacts {
     }
 }
 
-/// What makes two faults the same: class, error number, leaf, offset, size, for whom, block.
-type Sameness = (&'static str, i32, u64, u64, u64, u32, Option<Bookmark>);
+/// Key by which two faults are equal: class, error number, leaf, offset, size, priority, block.
+type FaultKey = (&'static str, i32, u64, u64, u64, u32, Option<Bookmark>);
 
-/// The faults that were told of late, each once.
+/// Recent faults, each once, for detection of duplicates.
 #[derive(Default)]
 struct Recent {
-    told: BTreeMap<Sameness, u64>,
-    /// By when they came last.
-    order: BTreeMap<u64, (Nanos, Sameness)>,
+    sequence_of: BTreeMap<FaultKey, u64>,
+    /// Time and key of the faults, by the sequence number of their last occurrence.
+    order: BTreeMap<u64, (Nanos, FaultKey)>,
     next: u64,
 }
 
 impl Recent {
-    /// Takes note of a fault; whether it is a new one.
-    fn is_new(&mut self, fault: Sameness, now: Nanos) -> bool {
+    /// Records a fault; returns whether no equal fault occurred within [`DEDUP_WINDOW`].
+    fn is_new(&mut self, fault: FaultKey, now: Nanos) -> bool {
         self.next += 1;
-        let before = self.told.insert(fault, self.next).and_then(|number| self.order.remove(&number));
+        let before = self.sequence_of.insert(fault, self.next).and_then(|number| self.order.remove(&number));
         self.order.insert(self.next, (now, fault));
         if self.order.len() > MAX_DEDUP_ENTRIES
             && let Some((_, (_, oldest))) = self.order.pop_first()
         {
-            self.told.remove(&oldest);
+            self.sequence_of.remove(&oldest);
         }
         before.is_none_or(|(at, _)| now.since(at) > DEDUP_WINDOW)
     }
@@ -187,13 +187,13 @@ struct State {
     last: u64,
     dropped: u64,
     recent: Recent,
-    /// When the second began that is counted, and how many came in it, by class and leaf.
+    /// Start of the current second of the rate limit and the faults in it, by class and leaf.
     seconds: BTreeMap<(&'static str, u64), (Nanos, u32)>,
     ended: bool,
 }
 
 impl State {
-    /// Whether there are too many faults of this class and device in this second (`zfs_ratelimit`).
+    /// Counts a fault; returns whether its class and device exceed the rate limit (`zfs_ratelimit`).
     fn too_many(&mut self, class: &'static str, leaf: u64, now: Nanos) -> bool {
         let (start, count) = self.seconds.entry((class, leaf)).or_insert((now, 0));
         if now.since(*start) >= Duration::from_secs(1) {
@@ -211,7 +211,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// No events yet, of the pool that is configured so.
+    /// An empty ring for the pool with this configuration.
     pub(crate) fn new(clock: Clock, config: &Config) -> Arc<Self> {
         let state = State { pool: PoolFacts::of(config), ..State::default() };
         Arc::new(Events { clock, state: Mutex::new(state) })
@@ -221,18 +221,18 @@ impl Events {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The configuration changed.
+    /// Updates the facts about the pool after a change of its configuration.
     pub(crate) fn know(&self, config: &Config) {
         let pool = PoolFacts::of(config);
         self.lock().pool = pool;
     }
 
-    /// The pool is closed.
+    /// Marks the pool as closed.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
     }
 
-    /// What came after event `eid`, as far as it is kept; after 0, all that is.
+    /// Events after number `eid` that are still in the ring; `eid` 0 returns all of them.
     pub fn after(&self, eid: u64) -> News {
         let state = self.lock();
         let events: Vec<_> = state.ring.iter().filter(|event| event.eid > eid).cloned().collect();
@@ -241,28 +241,28 @@ impl Events {
         News { events, missed, ended: state.ended }
     }
 
-    /// Whether the pool is closed: no more will come.
+    /// Whether the pool is closed, so that no event follows.
     pub fn is_ended(&self) -> bool {
         self.lock().ended
     }
 
-    /// Forgets all events; gives how many.
+    /// Removes all events; returns their number.
     pub fn clear(&self) -> usize {
         std::mem::take(&mut self.lock().ring).len()
     }
 
-    /// Something was done to the pool: `sysevent.fs.zfs.` and `name`, with what `more` adds.
+    /// Posts a pool event of class `sysevent.fs.zfs.` and `name`; `more` adds values.
     pub(crate) fn post(&self, name: &str, more: impl FnOnce(&mut NvList)) {
         let mut state = self.lock();
         let mut list = NvList::new();
         list.set("version", NvValue::Uint8(0));
         list.set("class", format!("sysevent.fs.zfs.{name}").as_str());
-        state.pool.tell(&mut list);
+        state.pool.add_pool(&mut list);
         more(&mut list);
         self.put(&mut state, list);
     }
 
-    /// Something was done to a device.
+    /// Posts a device event of class `sysevent.fs.zfs.` and `name`.
     pub(crate) fn post_vdev(&self, name: &str, guid: u64) {
         let path = self.lock().pool.vdevs.get(&guid).and_then(|vdev| vdev.path.clone());
         self.post(name, |list| {
@@ -273,7 +273,7 @@ impl Events {
         });
     }
 
-    /// A record went into the pool's history (`spa_history_log_notify`).
+    /// Posts a record that was written to the pool's history (`spa_history_log_notify`).
     pub(crate) fn post_history(&self, record: &NvList) {
         self.post("history_event", |list| {
             for (from, to) in HISTORY {
@@ -283,15 +283,15 @@ impl Events {
         });
     }
 
-    /// Something is wrong with a device, or the pool: `ereport.fs.zfs.` and `class`.
+    /// Posts an error report of class `ereport.fs.zfs.` and `class` about a device or the pool.
     pub(crate) fn report(&self, class: &str, leaf: Option<u64>) {
         let mut state = self.lock();
         let mut list = state.pool.report(class, leaf);
-        leaf.into_iter().for_each(|leaf| state.pool.tell_parent(leaf, &mut list));
+        leaf.into_iter().for_each(|leaf| state.pool.add_parent(leaf, &mut list));
         self.put(&mut state, list);
     }
 
-    /// Something is wrong with a dataset, no device in particular: `ereport.fs.zfs.` and `class`, with what `more` adds.
+    /// Posts an error report of class `ereport.fs.zfs.` and `class` about a dataset; `more` adds values.
     pub(crate) fn report_dataset(&self, class: &str, more: impl FnOnce(&mut NvList)) {
         let mut state = self.lock();
         let mut list = state.pool.report(class, None);
@@ -299,21 +299,22 @@ impl Events {
         self.put(&mut state, list);
     }
 
-    /// A label could not be written.
+    /// Posts an error report of a label that could not be written.
     pub(crate) fn label_not_written(&self, leaf: u64, counts: Counts, error: &DiskError) {
         let spot = Some(DeviceRange { leaf, offset_bytes: 0, size_bytes: 0, counts });
-        let (about, priority) = (BlockContext::default(), Priority::Sync);
+        let about = BlockContext::default();
+        let priority = Priority::Sync;
         self.fault(&Fault { what: FaultKind::Write(error), spot, about, priority });
     }
 
-    /// Puts an event into the ring.
+    /// Appends an event to the ring.
     fn put(&self, state: &mut State, mut list: NvList) {
         let wall = self.clock.wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = (i64::try_from(wall.as_secs()).unwrap_or(i64::MAX), i64::from(wall.subsec_nanos()));
         let eid = state.last + 1;
         list.set("time", NvValue::Int64Array(vec![time.0, time.1]));
         list.set("eid", eid);
-        if list.encode_native(Endian::Little).len() > MOST_BYTES {
+        if list.encode_native(Endian::Little).len() > MAX_EVENT_BYTES {
             state.dropped += 1;
             return;
         }
@@ -321,13 +322,13 @@ impl Events {
         let dropped = std::mem::take(&mut state.dropped);
         state.last = eid;
         state.ring.push_back(Arc::new(Event { eid, dropped, time, class, list }));
-        if state.ring.len() > MOST {
+        if state.ring.len() > MAX_EVENTS {
             state.ring.pop_front();
         }
     }
 }
 
-/// Names of what history records say, there and in events.
+/// Names of values in history records, and their names in events.
 const HISTORY: [(&str, &str); 9] = [
     ("history command", "history_command"),
     ("history hostname", "history_hostname"),
@@ -342,7 +343,8 @@ const HISTORY: [(&str, &str); 9] = [
 
 impl FaultObserver for Events {
     fn fault(&self, fault: &Fault<'_>) {
-        let (class, errno) = (class_of(&fault.what), errno_of(&fault.what));
+        let class = class_of(&fault.what);
+        let errno = errno_of(&fault.what);
         let (kind, priority) = kind_and_priority(fault);
         let spot = fault.spot.as_ref();
         let (leaf, offset, size) = spot.map_or((0, 0, 0), |s| (s.leaf, s.offset_bytes, s.size_bytes));
@@ -360,18 +362,18 @@ impl FaultObserver for Events {
             list.set("vdev_read_errors", spot.counts.read_errors);
             list.set("vdev_write_errors", spot.counts.write_errors);
             list.set("vdev_cksum_errors", spot.counts.checksum_errors);
-            state.pool.tell_parent(spot.leaf, &mut list);
+            state.pool.add_parent(spot.leaf, &mut list);
         }
         list.set("zio_err", errno);
         list.set("zio_type", kind);
         list.set("zio_priority", priority);
-        tell_block(fault, &mut list);
+        add_block(fault, &mut list);
         self.put(&mut state, list);
     }
 }
 
-/// Where it is: on the device, and in the pool.
-fn tell_block(fault: &Fault<'_>, list: &mut NvList) {
+/// Adds the location of a fault on the device and in the pool, and its checksums.
+fn add_block(fault: &Fault<'_>, list: &mut NvList) {
     if let Some(DeviceRange { offset_bytes, size_bytes, .. }) = fault.spot.filter(|spot| spot.size_bytes > 0) {
         list.set("zio_offset", offset_bytes);
         list.set("zio_size", size_bytes);
@@ -382,11 +384,11 @@ fn tell_block(fault: &Fault<'_>, list: &mut NvList) {
         list.set("zio_level", level);
         list.set("zio_blkid", block);
     }
-    if let FaultKind::Checksum(says) = fault.what {
+    if let FaultKind::Checksum(mismatch) = fault.what {
         if let Some(kind) = fault.about.checksum {
             list.set("cksum_algorithm", kind.name());
         }
-        if let Some(CodecError::Checksum { expected, actual, .. }) = says {
+        if let Some(CodecError::Checksum { expected, actual, .. }) = mismatch {
             list.set("cksum_expected", expected.to_vec());
             list.set("cksum_actual", actual.to_vec());
         }

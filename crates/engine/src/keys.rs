@@ -1,19 +1,19 @@
-//! Keys of an open pool's encrypted data sets: loaded, used, changed and unloaded.
+//! Keys of an open pool's encrypted datasets: load, use, change and unload.
 //!
 //! ```text
-//!   user's secret ──► wrapping key, by encryption root ──opens──► data set keys, by key object ──► sets, logs, readers
+//!   user's secret ──► wrapping key, by encryption root ──unwraps──► dataset keys, by key object ──► sets, logs, readers
 //! ```
 //!
-//! A clone has its origin's key object, so its key is found without more. What is stored is wrapped; here are the only
-//! copies in the clear, and they are wiped when the last holder drops them.
+//! A clone shares its origin's key object and therefore its key. Keys on disk are wrapped. This module holds the only
+//! unwrapped copies, and they are wiped when the last holder drops them.
 //!
-//! *Without its key* a data set is destroyed, renamed, snapshotted and rolled back as any other, and its intent log is
-//! claimed: its object set is then stored with the MACs that it has, for nothing that they cover changes
-//! ([`weir_blocks::WriteOptions::sealed`]). Its log is replayed when it is first opened with its key.
+//! *Without its key* a dataset can still be destroyed, renamed, snapshotted and rolled back, and its intent log can be
+//! claimed. Its object set is then stored with its present MACs, because nothing that they cover changes
+//! ([`weir_blocks::WriteOptions::sealed`]). The log is replayed when the dataset is first opened with its key.
 //!
-//! *Unloading* is for data sets that nobody uses: each is closed, its log given up (all that it says has synced), and the
-//! cache forgets what was decrypted. A key that somebody still holds (an opened snapshot) is revoked: it opens nothing any
-//! more.
+//! *Unloading* requires that the datasets are not in use. Each is closed, its log is destroyed (all its records have
+//! synced), and the cache drops decrypted blocks. A key that still has a holder (an open snapshot) is revoked: further
+//! decryption with it fails.
 //!
 //! Source: OpenZFS `module/zfs/dsl_crypt.c` (`spa_keystore_load_wkey`, `spa_keystore_unload_wkey`,
 //! `spa_keystore_change_key_check`, `dmu_objset_create_crypt_check`).
@@ -33,21 +33,22 @@ use weir_machine::{Machine, Request};
 pub use weir_pool::error::KeyError;
 use weir_zil as zil;
 
-/// Iterations over a passphrase if nothing else is said (`DEFAULT_PBKDF2_ITERATIONS`).
+/// Default number of PBKDF2 iterations over a passphrase (`DEFAULT_PBKDF2_ITERATIONS`).
 pub const DEFAULT_ITERATIONS: u64 = 350_000;
 
-/// A key of its own for a data set.
+/// A wrapping key that makes a dataset an encryption root.
 #[derive(Clone, Debug)]
 pub struct NewRoot {
-    /// What is stored beside it.
+    /// The key's format and parameters, which are stored with the dataset.
     pub source: KeySource,
-    /// The key.
+    /// The wrapping key.
     pub wrapping: Arc<WrappingKey>,
 }
 
 impl NewRoot {
-    /// The key that a `secret` gives: a passphrase gets a salt of its own, and so many `iterations`
-    /// ([`DEFAULT_ITERATIONS`] if `None`).
+    /// Derives a wrapping key from `secret`. A passphrase gets a random salt and `iterations` of PBKDF2.
+    ///
+    /// `None` means [`DEFAULT_ITERATIONS`].
     ///
     /// # Errors
     /// [`KeyError::Material`] if the secret cannot be a key of that format.
@@ -69,44 +70,44 @@ impl NewRoot {
     }
 }
 
-/// How a new data set is encrypted.
+/// Encryption of a new dataset (property `encryption`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Crypt {
-    /// As the one above it.
+    /// Inherited from the parent.
     #[default]
     Inherit,
-    /// Not at all.
+    /// Not encrypted.
     Off,
-    /// With this cipher.
+    /// Encrypted with this cipher.
     With(Suite),
 }
 
-/// What is asked of a new data set's encryption.
+/// Requested encryption of a new dataset.
 #[derive(Clone, Debug, Default)]
 pub struct Encryption {
     /// The cipher.
     pub crypt: Crypt,
-    /// Its own key; `None` for that of the data set above.
+    /// The dataset's own key; `None` for the parent's key.
     pub root: Option<NewRoot>,
 }
 
-/// How a key is changed.
+/// A change of a dataset's wrapping key (`zfs change-key`).
 #[derive(Clone, Debug)]
 pub enum KeyChange {
-    /// The data set has this key of its own from now on.
+    /// The dataset becomes an encryption root with this key, or changes its key to it.
     New(NewRoot),
-    /// It uses that of the data set above.
+    /// The dataset uses its parent's key.
     Inherit,
 }
 
-/// What was found right for a new data set.
+/// Checked encryption parameters of a new dataset.
 pub(crate) struct KeyPlan {
     suite: Suite,
     key: NewKey,
     wrapping: Arc<WrappingKey>,
 }
 
-/// The keys of a pool that are loaded.
+/// The loaded keys of a pool (`spa_keystore_t`).
 #[derive(Default)]
 pub struct KeyStore(Mutex<Loaded>);
 
@@ -125,7 +126,7 @@ impl std::fmt::Debug for KeyStore {
 }
 
 impl KeyStore {
-    /// With what was opened already: wrapping keys by their root's directory, keys by their object.
+    /// A store of loaded keys: wrapping keys by the encryption root's directory, dataset keys by their key object.
     pub(crate) fn new(wrapping: BTreeMap<ObjectId, Arc<WrappingKey>>, keys: BTreeMap<ObjectId, SetKey>) -> Self {
         KeyStore(Mutex::new(Loaded { wrapping, keys }))
     }
@@ -134,7 +135,7 @@ impl KeyStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key of the data sets of a directory, if they are encrypted and it is loaded.
+    /// The key of a directory's datasets, if they are encrypted and the key is loaded.
     pub fn of(&self, dir: Option<&Dir>) -> Option<SetKey> {
         let object = dir?.crypto_key()?;
         self.loaded().keys.get(&object).cloned()
@@ -145,7 +146,7 @@ impl KeyStore {
         self.loaded().keys.keys().copied().collect()
     }
 
-    /// Whether none is loaded.
+    /// Whether no key is loaded.
     pub fn is_empty(&self) -> bool {
         self.loaded().keys.is_empty()
     }
@@ -154,7 +155,7 @@ impl KeyStore {
         self.loaded().wrapping.get(&root).cloned()
     }
 
-    /// Puts in what a root's key opened.
+    /// Adds an encryption root's wrapping key and the dataset keys that it unwrapped.
     pub(crate) fn insert(
         &self,
         root: ObjectId,
@@ -166,9 +167,10 @@ impl KeyStore {
         loaded.keys.extend(keys);
     }
 
-    /// Lets it be true again after roots moved or data sets went: what no directory leads to is dropped.
-    pub(crate) async fn settle(&self, rq: &Request, dsl: &Dsl) -> Result<(), PoolError> {
-        let (mut objects, mut roots) = (BTreeSet::new(), BTreeSet::new());
+    /// Drops keys that no directory refers to, after encryption roots moved or datasets were destroyed.
+    pub(crate) async fn drop_orphaned_roots(&self, rq: &Request, dsl: &Dsl) -> Result<(), PoolError> {
+        let mut objects: BTreeSet<ObjectId> = BTreeSet::new();
+        let mut roots: BTreeSet<ObjectId> = BTreeSet::new();
         for dir in dsl.dirs() {
             let Some(object) = dir.crypto_key() else { continue };
             let Some(spec) = dsl.key_spec(rq, dir).await? else { continue };
@@ -189,14 +191,14 @@ impl KeyStore {
     }
 }
 
-/// An encryption root that was asked for by name.
+/// An encryption root found by name.
 struct Root {
     dsl: Arc<Dsl>,
     dir: ObjectId,
     spec: KeySpec,
 }
 
-/// A wrapping key from a secret. A passphrase takes its time, away from the tasks.
+/// Derives a wrapping key from a secret, on the compute pool because PBKDF2 is slow.
 async fn derive(
     machine: &Machine,
     name: &str,
@@ -204,14 +206,14 @@ async fn derive(
     (salt, iterations): (u64, u64),
     secret: Vec<u8>,
 ) -> Result<Arc<WrappingKey>, PoolError> {
-    let made = machine.compute.run(move || format.wrapping_key(&secret, salt, iterations)).await;
+    let derived = machine.compute.run(move || format.wrapping_key(&secret, salt, iterations)).await;
     let lost = |_| DslError::busy(name, "the computation of its key was lost");
-    let made = made.map_err(lost)?;
-    Ok(made.map(Arc::new).map_err(|error| KeyError::Material { name: name.to_owned(), error })?)
+    let derived = derived.map_err(lost)?;
+    Ok(derived.map(Arc::new).map_err(|error| KeyError::Material { name: name.to_owned(), error })?)
 }
 
 impl Engine {
-    /// An encryption root by its name.
+    /// Finds an encryption root by its name.
     async fn encryption_root(&self, rq: &Request, name: &str) -> Result<Root, PoolError> {
         let dsl = self.dsl_now(rq).await?;
         let dir = dsl.dir_named(name).ok_or_else(|| DslError::missing(name))?;
@@ -225,10 +227,10 @@ impl Engine {
         Ok(Root { dsl, dir, spec })
     }
 
-    /// Whether the key of a data set is loaded; `None` if it is not encrypted.
+    /// Whether the key of a dataset is loaded; `None` if it is not encrypted.
     ///
     /// # Errors
-    /// If there is none of that name, or it cannot be read.
+    /// [`DslError::missing`] if no dataset has that name; errors of reading the MOS.
     pub async fn is_key_loaded(&self, rq: &Request, name: &str) -> Result<Option<bool>, PoolError> {
         let _steady = self.mos_sync_lock.lock().await;
         let dsl = self.dsl_now(rq).await?;
@@ -239,12 +241,12 @@ impl Engine {
     /// Whether `secret` is the key of an encryption root (`zfs load-key -n`).
     ///
     /// # Errors
-    /// [`KeyError::Wrong`] if not, and others that say why it cannot be one.
+    /// [`KeyError::Wrong`] if not; other variants of [`KeyError`] if it cannot be a key of this root.
     pub async fn check_key(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
         self.open_keys(rq, name, secret).await.map(drop)
     }
 
-    /// What the secret of an encryption root opens: the root's directory and wrapping key, and keys by their object.
+    /// Unwraps keys with the secret of an encryption root: returns its directory, wrapping key and dataset keys by key object.
     async fn open_keys(
         &self,
         rq: &Request,
@@ -268,10 +270,10 @@ impl Engine {
         Ok((root.dir, wrapping, keys))
     }
 
-    /// Loads the key of an encryption root: all data sets that it wraps can be read and changed from now on.
+    /// Loads the key of an encryption root; all datasets below it that share the key become accessible.
     ///
     /// # Errors
-    /// Those of [`Engine::check_key`]; [`KeyError::Loaded`].
+    /// Errors of [`Engine::check_key`]; [`KeyError::Loaded`].
     pub async fn load_key(&self, rq: &Request, name: &str, secret: Vec<u8>) -> Result<(), PoolError> {
         if self.is_key_loaded(rq, name).await? == Some(true) {
             return Err(KeyError::Loaded { name: name.to_owned() }.into());
@@ -279,7 +281,7 @@ impl Engine {
         let (root, wrapping, keys) = self.open_keys(rq, name, secret).await?;
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
-                // What is open without its key is opened anew with it, once its header is written.
+                // Sets that are open without their key are written, then closed; the next user opens them with the key.
                 syncing.sync_sets().await?;
                 let engine = syncing.engine;
                 engine.sets.all().iter().filter(|open| open.set.is_locked()).for_each(|open| {
@@ -292,10 +294,10 @@ impl Engine {
         .await
     }
 
-    /// Unloads the key of an encryption root, and wipes it.
+    /// Unloads the key of an encryption root and wipes it.
     ///
     /// # Errors
-    /// [`KeyError::Busy`] while somebody uses one of its data sets, [`KeyError::Unloaded`], [`KeyError::NotRoot`].
+    /// [`KeyError::Busy`] while one of its datasets is in use, [`KeyError::Unloaded`], [`KeyError::NotRoot`].
     pub async fn unload_key(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
         if self.is_key_loaded(rq, name).await? == Some(false) {
             return Err(KeyError::Unloaded { name: name.to_owned() }.into());
@@ -314,23 +316,23 @@ impl Engine {
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(unload(syncing, name))).await;
         let is_done = done.is_ok();
         for closing in closings {
-            // What was not unloaded opens again.
+            // After a failed unload, the datasets can be opened again.
             let _ = closing.end(if is_done { Ok(()) } else { Err(PoolError::from(KeyError::NotLoaded)) });
         }
         done
     }
 
-    /// Gives a data set another key, or lets it use that of the one above. Its own key must be loaded.
+    /// Changes the wrapping key of a dataset, or makes it inherit the parent's. Its present key must be loaded.
     ///
     /// # Errors
-    /// Each [`KeyError`] that says why not.
+    /// [`KeyError`] with the reason of refusal; errors of reading or writing the MOS.
     pub async fn change_key(&self, name: String, change: KeyChange) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(change_key(syncing, name, change))).await
     }
 }
 
 impl Root {
-    /// The directories whose keys it wraps.
+    /// The directories whose keys this root's wrapping key wraps.
     async fn members(&self, rq: &Request) -> Result<Vec<&Dir>, PoolError> {
         let mut out = Vec::new();
         for dir in self.dsl.dirs() {
@@ -353,12 +355,14 @@ impl Root {
     }
 }
 
-/// Takes all that a root's key opens out of the sets, which are closed, and drops the key; in syncing context.
+/// Removes the closed datasets of an encryption root from the open sets and drops its keys, in syncing context.
 async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError> {
-    let (rq, engine) = (syncing.change.rq, syncing.engine);
+    let rq = syncing.change.rq;
+    let engine = syncing.engine;
     syncing.sync_sets().await?;
     let root = engine.encryption_root(rq, &name).await?;
-    let (mut heads, mut objects) = (Vec::new(), BTreeSet::new());
+    let mut heads = Vec::new();
+    let mut objects: BTreeSet<ObjectId> = BTreeSet::new();
     for dir in root.members(rq).await? {
         objects.extend(dir.crypto_key());
         let head = root.dsl.head(rq, dir).await?;
@@ -370,7 +374,7 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
         }
     }
     for (head, has_log) in &heads {
-        // A log that was not replayed stays for who loads the key again.
+        // A log that was not replayed stays until the key is loaded again.
         if *has_log {
             close(syncing, &head.name).await?;
             clear_log(syncing, head.id).await?;
@@ -387,7 +391,8 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
 }
 
 async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) -> Result<(), PoolError> {
-    let (rq, engine) = (syncing.change.rq, syncing.engine);
+    let rq = syncing.change.rq;
+    let engine = syncing.engine;
     let dsl = engine.dsl_now(rq).await?;
     let dir = dsl.dir_named(&name).ok_or_else(|| DslError::missing(&name))?;
     let plain = || KeyError::NotEncrypted { name: name.clone() };
@@ -414,16 +419,17 @@ async fn change_key(syncing: &mut TxgSync<'_>, name: String, change: KeyChange) 
         }
     };
     engine.keys.insert(new_root, wrapping, []);
-    engine.keys.settle(rq, &*engine.dsl_now(rq).await?).await
+    engine.keys.drop_orphaned_roots(rq, &*engine.dsl_now(rq).await?).await
 }
 
-/// Checks that a new data set may be encrypted as asked; `None` if it is not encrypted. In syncing context.
+/// Checks the requested encryption of a new dataset, in syncing context; `None` if it is not encrypted.
 pub(crate) async fn plan(
     syncing: &mut TxgSync<'_>,
     name: &str,
-    asked: &Encryption,
+    requested: &Encryption,
 ) -> Result<Option<KeyPlan>, PoolError> {
-    let (rq, engine) = (syncing.change.rq, syncing.engine);
+    let rq = syncing.change.rq;
+    let engine = syncing.engine;
     let above = match name.rsplit_once('/') {
         None => None,
         Some((above, _)) => {
@@ -432,13 +438,13 @@ pub(crate) async fn plan(
             dsl.key_spec(rq, dir).await?
         }
     };
-    let suite = match (asked.crypt, &above) {
+    let suite = match (requested.crypt, &above) {
         (Crypt::With(suite), _) => suite,
         (Crypt::Inherit, Some(spec)) => {
             let of = spec.wrapped.suite();
             of.map_err(|error| ObjectError::Key { dataset: name.to_owned(), error })?
         }
-        (Crypt::Off, _) | (Crypt::Inherit, None) if asked.root.is_some() => return Err(KeyError::Off.into()),
+        (Crypt::Off, _) | (Crypt::Inherit, None) if requested.root.is_some() => return Err(KeyError::Off.into()),
         (Crypt::Off, _) | (Crypt::Inherit, None) => return Ok(None),
     };
     for feature in ["encryption", "bookmark_v2"] {
@@ -446,7 +452,7 @@ pub(crate) async fn plan(
             return Err(KeyError::NoFeature.into());
         }
     }
-    let (key, wrapping) = match (&asked.root, above) {
+    let (key, wrapping) = match (&requested.root, above) {
         (Some(new), _) => (NewKey::Root(new.source.clone()), new.wrapping.clone()),
         (None, None) => return Err(KeyError::NoFormat.into()),
         (None, Some(spec)) => (NewKey::Inherited, engine.keys.wrapping(spec.root).ok_or(KeyError::RootNotLoaded)?),
@@ -454,7 +460,7 @@ pub(crate) async fn plan(
     Ok(Some(KeyPlan { suite, key, wrapping }))
 }
 
-/// Encrypts what was just made, as planned. Gives the key that its set is opened with.
+/// Encrypts a dataset that was just created, as planned. Returns the key that opens its object set.
 pub(crate) async fn encrypt(syncing: &mut TxgSync<'_>, made: Created, plan: &KeyPlan) -> Result<SetKey, PoolError> {
     let (object, root, key) = syncing.change.encrypt_new(made, plan.suite, &plan.key, &plan.wrapping).await?;
     syncing.engine.keys.insert(root, plan.wrapping.clone(), [(object, key.clone())]);

@@ -1,17 +1,17 @@
-//! Writing labels and uberblocks: the last step of each transaction group, and the one that makes it true.
+//! Writing of labels and uberblocks, the step that commits a transaction group.
 //!
 //! ```text
 //!   all blocks of the txg ─► flush ─► labels 0 and 2 ─► flush ─► uberblocks ─► flush ─► labels 1 and 3 ─► flush
 //! ```
 //!
-//! Labels are only written when the configuration changed. The power may fail at any point: before an uberblock is
-//! there, the old one counts, and labels 1 and 3 are those that go with it; once one is there, labels 0 and 2 go with
-//! it. An uberblock stands in the slot `txg mod slots` of the ring of all four labels of a leaf, so that the states of
-//! the txgs before stay where they are.
+//! Labels are written only when the configuration changed. Power may fail at any point. Before an uberblock is written,
+//! the old one is valid and labels 1 and 3 match it; afterwards, labels 0 and 2 match the new one. An uberblock is in
+//! slot `txg mod slots` of the ring in all four labels of a leaf, so that the uberblocks of previous txgs remain.
 //!
-//! What fails: a leaf that cannot be written to is only named, as long as another one could be; a txg is true when one
-//! uberblock is written and flushed. The intent logs write and flush meanwhile, and a device reports a write that it lost
-//! to one flush only: so flushes of labels go through the tree of vdevs, which sends one at a time and keeps its error.
+//! *Failure.* A leaf that cannot be written is only reported if another one was written: a txg is committed when one
+//! uberblock is written and flushed. The intent logs write and flush at the same time, and a device reports a lost write
+//! to one flush only. Flushes of labels therefore pass through the vdev tree, which sends one at a time and keeps its
+//! error.
 //!
 //! Source: OpenZFS `module/zfs/vdev_label.c` (theory at its top, `vdev_config_sync`, `vdev_label_init`).
 
@@ -35,9 +35,9 @@ pub struct Leaf {
     pub top: usize,
     /// log2 of the sector size of its top-level vdev, which sizes the slots of the ring.
     pub ashift: u64,
-    /// Whether its top-level vdev is a log: those get no uberblocks unless all do.
+    /// Whether its top-level vdev is a log; log devices get an uberblock only if all leaves do.
     pub is_log: bool,
-    /// Where it is.
+    /// The device's path.
     pub path: PathBuf,
     /// The device.
     pub disk: Arc<dyn Disk>,
@@ -54,7 +54,7 @@ impl Leaf {
         PoolError::Disk { path: self.path.clone(), source }
     }
 
-    /// Writes `area`, sealed for its place, at `at` of label `index`.
+    /// Writes `area` with its embedded checksum at byte `at` of label `index`.
     async fn write(&self, index: usize, at: usize, mut area: Vec<u8>) -> Result<(), DiskError> {
         let size = self.disk.geometry().size_bytes;
         let too_small = DiskError::Refused { op: weir_machine::Op::Write, why: "too small for four labels" };
@@ -87,7 +87,7 @@ impl Leaf {
     }
 }
 
-/// The packed configuration, if it fits into a label.
+/// Encodes a configuration, which must fit into a label.
 fn packed(list: &NvList) -> Result<Vec<u8>, PoolError> {
     let bytes = list.encode_xdr();
     if bytes.len() + label::SelfChecksum::SIZE > label::CONFIG.len() {
@@ -96,8 +96,10 @@ fn packed(list: &NvList) -> Result<Vec<u8>, PoolError> {
     Ok(bytes)
 }
 
-/// Makes a device blank for a new pool: four labels that say `list`, no boot environment, no uberblock. Nor anything
-/// before them: the partition table of a device that is taken whole would go on leading to what lay in its partitions.
+/// Initializes the labels of a device of a new pool: configuration `list`, no boot environment, no uberblock.
+///
+/// Also clears the blank area at the start of each label, because a stale partition table would still describe the
+/// former partitions.
 pub async fn initialize(leaf: &Leaf, list: &NvList) -> Result<(), PoolError> {
     let packed = packed(list)?;
     let blank = async {
@@ -115,7 +117,7 @@ pub async fn initialize(leaf: &Leaf, list: &NvList) -> Result<(), PoolError> {
     blank.await.map_err(|e| leaf.error(e))
 }
 
-/// Makes a device a hot spare or a cache: its labels name no pool.
+/// Initializes the labels of a hot spare or cache device, which name no pool.
 pub async fn initialize_aux(leaf: &Leaf, version: u64, vdev: &NvList, state: u64) -> Result<(), PoolError> {
     initialize(leaf, &aux_label_list(version, vdev, state)).await
 }
@@ -131,11 +133,12 @@ pub async fn clear(disk: &Arc<dyn Disk>) -> Result<(), DiskError> {
     disk.flush().await
 }
 
-/// Makes a txg true: writes its uberblock, and the configuration if it changed. All blocks of the txg are written and
-/// flushed before.
+/// Commits a txg: writes its uberblock, and the configuration if it changed.
+///
+/// Precondition: all blocks of the txg are written and flushed. Returns the errors of leaves that could not be written.
 ///
 /// # Errors
-/// If no leaf of some top-level vdev takes its label, or no leaf at all the uberblock: then the txg did not happen.
+/// The txg is not committed if all leaves of a top-level vdev fail to write their labels, or all leaves the uberblock.
 pub async fn commit(
     tree: &Tree,
     leaves: &[Leaf],
@@ -178,7 +181,7 @@ fn chosen(leaves: &[Leaf], all: bool, txg: Txg) -> Vec<&Leaf> {
     leaves.iter().filter(|l| taken.contains(&l.top)).collect()
 }
 
-/// Writes two labels of each leaf and flushes. Gives what failed, as long as each top-level vdev has a leaf that did not.
+/// Writes two labels of each leaf and flushes; returns the leaves' errors if each top-level vdev has a good leaf.
 async fn write_configs(
     tree: &Tree,
     leaves: &[Leaf],

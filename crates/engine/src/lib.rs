@@ -1,18 +1,18 @@
-//! The engine of a pool that is written: who lets changes in, and who brings them to the disks.
+//! The engine of a writable pool: transaction admission, open datasets, sync tasks and the syncer.
 //!
 //! ```text
-//!   clients ──► gate ──► open group ──────────────┐ every 5 s, when enough waits, or when somebody asks
-//!   administrators ──► queue of sync tasks ───────┤
-//!                                                 ▼
-//!                                    syncer: one task, one group at a time ([`syncing`])
+//!   clients ──► transaction admission ──► open txg ─┐ every 5 s, at a share of the dirty limit, or on request
+//!   administrators ──► queue of sync tasks ─────────┤
+//!                                                   ▼
+//!                                      syncer: one task, one txg at a time ([`syncing`])
 //! ```
 //!
-//! The parts: the *machine*; the *cache* with the blocks below it; the *MOS*, live; the *gate*; the *sets* that are open for
-//! changes; the *keys* that are loaded; the *events*; the *queue*; what is *shown* to those who ask how the pool stands.
-//! What the syncer alone needs is its own ([`syncing::SyncerState`]) and nobody else's.
+//! [`Engine`] consists of the *machine*, the *cache* with the blocks below it, the writable *MOS*, the *transaction
+//! admission* (space, quota, throttle), the table of open object *sets*, the loaded *keys*, the *events*, the *queue* of
+//! sync tasks and the published [`PoolStatus`]. [`syncing::SyncerState`] holds the state that only the syncer uses.
 //!
-//! *Failure.* When a group cannot be brought to the disks, the pool is suspended: nothing later is written, all who wait
-//! are told, and the disks keep the last group that was whole.
+//! *Failure.* When a txg cannot be written, the engine suspends the pool: it writes no later txg and returns an error to
+//! all waiters. The disks keep the last txg that was written completely.
 
 pub mod add;
 pub(crate) mod allocation;
@@ -75,49 +75,49 @@ use weir_pool::error::PoolError;
 /// The time after which a txg is synced, unless another is set (`zfs_txg_timeout`).
 pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the pool stands, as of the last group.
+/// The pool's configuration and uberblock as of the last synced txg.
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
     /// The configuration.
     pub config: Config,
     /// The last uberblock.
     pub uberblock: Uberblock,
-    /// What went wrong with labels.
+    /// Errors of writing labels in that txg.
     pub faults: Vec<String>,
 }
 
 /// A pool, open for reading and writing.
 pub struct Engine {
-    /// What it runs on.
+    /// The machine that the engine runs on.
     pub machine: Machine,
-    /// The cache above its blocks.
+    /// The cache above the pool's blocks.
     pub cache: Arc<Cache>,
     /// The meta object set.
     pub mos: Arc<ObjectSet>,
-    /// Who lets transactions begin.
+    /// Admission of transactions: space, quotas and the write throttle.
     pub gate: Arc<PoolTxAdmission>,
-    /// The sets that are open for changes.
+    /// The object sets that are open for writing.
     pub sets: OpenDatasets,
-    /// The keys of encrypted data sets that are loaded.
+    /// The loaded keys of encrypted datasets.
     pub keys: KeyStore,
-    /// What happens to it.
+    /// The pool's events.
     pub events: Arc<Events>,
     opened: Nanos,
-    /// Whether logs are given up that could be kept (`zpool import -m`).
+    /// Whether intent logs that cannot be replayed now are discarded (`zpool import -m`).
     gives_up_logs: AtomicBool,
-    /// Held while a data set is opened: each is opened once.
+    /// Held while a dataset is opened, so that each is opened once.
     opening: AsyncMutex<()>,
-    /// Held by the syncer while it changes the MOS, and by those who read data sets' names and properties there: so
-    /// nobody sees a change half done. Nothing else is waited for while it is held.
+    /// Serializes the syncer's changes of the MOS with readers of dataset names and properties (`dp_config_rwlock`).
+    ///
+    /// No reader sees a partial change. The holder awaits no other lock.
     pub(crate) mos_sync_lock: Arc<AsyncMutex<()>>,
     pub(crate) queue: Queue,
-    /// The vdevs that are sold to data sets.
+    /// The top-level vdevs, for space accounting.
     pub(crate) tops: allocation::Tops,
     /// Held while vdevs are added.
     adding: AsyncMutex<()>,
-    /// The snapshots that somebody reads.
+    /// Long holds on snapshots that are read.
     pub reading: LongHolds,
-    /// In nanoseconds.
     txg_timeout_ns: AtomicU64,
     shown: Mutex<PoolStatus>,
     syncer: Mutex<Option<JoinHandle<SyncerState>>>,
@@ -129,7 +129,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// What an engine is put together from.
+/// The components of an [`Engine`].
 pub(crate) struct Parts {
     pub machine: Machine,
     pub cache: Arc<Cache>,
@@ -140,12 +140,12 @@ pub(crate) struct Parts {
 }
 
 impl Engine {
-    /// Puts the parts together and starts the syncer.
+    /// Assembles the engine and starts the syncer.
     pub(crate) fn start(parts: Parts, core: SyncerState) -> Arc<Engine> {
         let Parts { machine, cache, mos, gate, keys, tops } = parts;
         let shown = PoolStatus { config: core.config.clone(), uberblock: core.uberblock.clone(), faults: Vec::new() };
         let events = Events::new(machine.clock.clone(), &core.config);
-        cache.blocks().tree().set_watch(events.clone());
+        cache.blocks().tree().set_fault_observer(events.clone());
         let opened = machine.clock.now();
         let engine = Arc::new(Engine {
             machine,
@@ -172,7 +172,7 @@ impl Engine {
         engine
     }
 
-    /// The time after which a txg is synced if nothing has it synced sooner.
+    /// The time after which a txg is synced unless a sync is requested earlier.
     pub fn txg_timeout(&self) -> Duration {
         Duration::from_nanos(self.txg_timeout_ns.load(Ordering::Relaxed))
     }
@@ -184,7 +184,7 @@ impl Engine {
         self.txgs().push();
     }
 
-    /// When it was opened.
+    /// The time at which the pool was opened.
     pub fn opened(&self) -> Nanos {
         self.opened
     }
@@ -194,7 +194,7 @@ impl Engine {
         self.gate.txgs()
     }
 
-    /// How the pool stands.
+    /// The pool's status as of the last synced txg.
     pub fn shown(&self) -> PoolStatus {
         self.locked_shown().clone()
     }
@@ -217,15 +217,15 @@ impl Engine {
         PoolError::Suspended { pool: self.name(), why: why.to_string() }
     }
 
-    /// The datasets, for who is in the syncer or holds `mos_sync_lock`.
+    /// Reads the DSL directory tree. The caller is the syncer or holds `mos_sync_lock`.
     pub(crate) async fn dsl_now(&self, rq: &Request) -> Result<Arc<Dsl>, PoolError> {
         Ok(Dsl::open(rq, self.mos.clone(), &self.name()).await?)
     }
 
-    /// Waits until all that was done so far is on stable storage.
+    /// Waits until all changes made so far are on stable storage.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// The error that suspended the pool, if the txg cannot be written.
     pub async fn sync(&self) -> Result<(), PoolError> {
         Ok(self.txgs().wait_synced(self.txgs().open()).await?)
     }
@@ -233,47 +233,47 @@ impl Engine {
     /// Waits until `txg` is on stable storage.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// The error that suspended the pool, if the txg cannot be written.
     pub async fn wait_synced(&self, txg: Txg) -> Result<(), PoolError> {
         Ok(self.txgs().wait_synced(txg).await?)
     }
 
-    /// Has the syncer do something: check, then change. Gives its result when that is on stable storage.
+    /// Runs a sync task in syncing context: check, then change. Returns its result once the txg is on stable storage.
     ///
     /// # Errors
-    /// What the task's checks find; [`PoolError::Suspended`].
+    /// Errors of the task's checks; [`PoolError::Suspended`].
     pub async fn sync_task<T: Send + 'static>(&self, task: impl Task<T>) -> Result<T, PoolError> {
-        let closed = || PoolError::Suspended { pool: self.name(), why: "it is closed for changes".into() };
-        let told = self.queue.push(self.txgs().open(), task).ok_or_else(closed)?;
+        let closed = || PoolError::Suspended { pool: self.name(), why: "pool is exporting".into() };
+        let answer = self.queue.push(self.txgs().open(), task).ok_or_else(closed)?;
         self.txgs().push();
-        told.await.unwrap_or_else(|_| Err(closed()))
+        answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Ends all changes: a last group, after which the pool may be opened anywhere.
+    /// Exports the pool: syncs a last txg whose labels say that any machine may import it.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// The error of writing the last txg.
     pub async fn export(&self) -> Result<(), PoolError> {
         self.end(Some(state::EXPORTED)).await
     }
 
-    /// Ends all changes and says in the labels that the pool is no more. Its blocks stay until they are overwritten.
+    /// Destroys the pool: syncs a last txg whose labels mark it as destroyed. Its blocks stay until they are overwritten.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// The error of writing the last txg.
     pub async fn destroy(&self) -> Result<(), PoolError> {
         self.end(Some(state::DESTROYED)).await
     }
 
-    /// Ends all changes, and leaves the pool as one that is in use.
+    /// Closes the pool after a last txg; its labels still say that it is in use.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// The error of writing the last txg.
     pub async fn stop(&self) -> Result<(), PoolError> {
         self.end(None).await
     }
 
-    /// Gives up a pool whose first group failed: returns when nobody has its devices any more.
+    /// Closes a pool whose first txg failed; returns once the engine has released its devices.
     pub(crate) async fn abandon(&self) {
         // The syncer has ended, or is about to; if not, this ends it.
         let ended = self.sync_task(|syncing: &mut TxgSync<'_>| {
@@ -289,7 +289,7 @@ impl Engine {
     async fn wait_ended(&self) {
         let syncer = self.syncer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(syncer) = syncer {
-            // A syncer that was lost has told so already, to all who waited.
+            // If the syncer's task was lost, its waiters have already got the error.
             let _ended = syncer.await;
         }
     }
@@ -326,7 +326,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// File systems of which files were read, as is not stored yet.
+    /// File systems with access times that are not stored yet.
     fn readers(&self) -> Vec<Arc<FileSystem>> {
         let files = |open: OpenSet| match open.door {
             Some(OpenDataset::Files(files)) if files.has_access_times() => Some(files),
@@ -335,7 +335,7 @@ impl Engine {
         self.sets.all().into_iter().filter_map(files).collect()
     }
 
-    /// Memory that the pool may hold: the cache, and what waits for its groups.
+    /// Memory that the pool may use, in bytes: the cache and the dirty data.
     fn budget_bytes(&self) -> u64 {
         self.cache.stats().sizes.budget_bytes + self.gate.dirty_limits().max_bytes
     }
@@ -346,7 +346,7 @@ impl Engine {
         }
     }
 
-    /// Stores when files were read, in the groups to come; nobody waits for it.
+    /// Stores pending access times in background tasks, in later txgs.
     fn store_access_times(self: &Arc<Self>) {
         for files in self.readers() {
             let engine = self.clone();
@@ -387,13 +387,13 @@ async fn run(engine: Arc<Engine>, mut core: SyncerState) -> SyncerState {
             answer(done.as_ref().copied().map_err(|why| engine.suspended(why)));
         }
         if core.ended {
-            // Also where a group failed with others of its writes still under way: whoever takes the pool next gets its
-            // devices to itself.
+            // A failed txg may leave other writes in flight: wait for them, so that the next importer has the devices to
+            // itself.
             engine.cache.blocks().tree().close(&engine.machine.clock).await;
             core.autotrim.end().await;
             engine.queue.close();
-            // Who still waits for a group waits for nothing.
-            engine.txgs().fail("it is closed for changes");
+            // Waiters of later txgs get an error, because none will sync.
+            engine.txgs().fail("pool is exporting");
             return core;
         }
     }

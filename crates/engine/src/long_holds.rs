@@ -1,12 +1,11 @@
-//! Snapshots that somebody reads: they cannot be destroyed meanwhile.
+//! Long holds: snapshots with readers cannot be destroyed.
 //!
-//! Clients have files of a snapshot open, or are attached to one of a volume; comparisons read two. A snapshot that is open
-//! here and that nobody uses is closed before it goes: what clients then ask of it is stale, and never what others wrote
-//! where its blocks were.
+//! Readers are clients with open files of a snapshot or attached to a volume's snapshot, and comparisons, which read two
+//! snapshots. An open snapshot without readers is closed before it is destroyed. Later client requests then fail as
+//! stale, so they never read reused blocks.
 //!
-//! What a head file system holds now is read from a snapshot as well, one that nobody asked to keep: it is made with a
-//! temporary hold and marked to go with that hold, so that it goes when the pool is opened next, if its reader could not
-//! take it away.
+//! To compare a head file system, the engine takes a temporary snapshot with a temporary hold and a deferred destroy. If
+//! the process ends early, the next import releases the hold and thereby destroys the snapshot.
 //!
 //! Source: OpenZFS `module/zfs/dsl_dataset.c` (`dsl_dataset_long_hold`), `zfs_ioctl.c` (`zfs_ioc_tmp_snapshot`).
 
@@ -25,22 +24,22 @@ use weir_volumes::Volume;
 
 /// The tag of temporary holds.
 const TAG: &str = "zfs-diff";
-/// Names that are tried for a temporary snapshot.
+/// Maximum names that are tried for a temporary snapshot.
 const MAX_NAMES: u32 = 1000;
 
-/// The snapshots that are read.
+/// The pool's long holds on snapshots.
 #[derive(Clone, Default)]
 pub struct LongHolds(Arc<Mutex<Readers>>);
 
 #[derive(Default)]
 struct Readers {
-    /// By how many.
+    /// Number of comparisons that read a snapshot.
     counts: BTreeMap<ObjsetId, usize>,
-    /// Those that are open for clients.
-    doors: BTreeMap<ObjsetId, Vec<WeakOpenDataset>>,
+    /// Snapshots that are open for clients.
+    open: BTreeMap<ObjsetId, Vec<WeakOpenDataset>>,
 }
 
-/// A snapshot that is open for as long as somebody has it.
+/// A weak reference to an open snapshot, whose clients own it.
 enum WeakOpenDataset {
     Files(Weak<FileSystem>),
     Volume(Weak<Volume>),
@@ -60,26 +59,27 @@ impl LongHolds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a snapshot is being read, asked in the group that is syncing. If not, it is closed.
+    /// Whether a snapshot has readers; closes it if not. `syncing` is the syncing txg.
     fn is_read(&self, id: ObjectId, syncing: Txg) -> bool {
-        let (mut all, id) = (self.all_of(), ObjsetId(id.0));
-        let doors: Vec<OpenDataset> =
-            all.doors.get(&id).into_iter().flatten().filter_map(WeakOpenDataset::upgrade).collect();
+        let id = ObjsetId(id.0);
+        let mut all = self.all_of();
+        let open: Vec<OpenDataset> =
+            all.open.get(&id).into_iter().flatten().filter_map(WeakOpenDataset::upgrade).collect();
         let is_read = all.counts.contains_key(&id)
-            || doors.iter().any(OpenDataset::is_used)
-            || !doors.iter().all(|door| door.close_unless_used(syncing));
+            || open.iter().any(OpenDataset::is_used)
+            || !open.iter().all(|dataset| dataset.close_unless_used(syncing));
         if !is_read {
-            all.doors.remove(&id);
+            all.open.remove(&id);
         }
         is_read
     }
 
     /// Whether clients use any snapshot.
     pub fn is_used(&self) -> bool {
-        self.all_of().doors.values().flatten().filter_map(WeakOpenDataset::upgrade).any(|door| door.is_used())
+        self.all_of().open.values().flatten().filter_map(WeakOpenDataset::upgrade).any(|dataset| dataset.is_used())
     }
 
-    /// The same, to be asked by those who destroy in the group that is syncing.
+    /// A callback for sync tasks of the txg `syncing` that tells whether a snapshot has readers.
     pub(crate) fn asked(&self, syncing: Txg) -> IsHeld {
         let reading = self.clone();
         Arc::new(move |id| reading.is_read(id, syncing))
@@ -90,20 +90,20 @@ impl LongHolds {
         Reader { reading: self.clone(), id }
     }
 
-    /// A snapshot was opened: it is read while clients use it.
-    pub(crate) fn watch(&self, id: ObjsetId, door: &OpenDataset) {
-        let door = match door {
+    /// Registers an open snapshot; it has readers while clients use it.
+    pub(crate) fn watch(&self, id: ObjsetId, dataset: &OpenDataset) {
+        let dataset = match dataset {
             OpenDataset::Files(files) => WeakOpenDataset::Files(Arc::downgrade(files)),
             OpenDataset::Volume(volume) => WeakOpenDataset::Volume(Arc::downgrade(volume)),
         };
         let mut all = self.all_of();
-        let doors = all.doors.entry(id).or_default();
-        doors.retain(|other| other.upgrade().is_some());
-        doors.push(door);
+        let open = all.open.entry(id).or_default();
+        open.retain(|other| other.upgrade().is_some());
+        open.push(dataset);
     }
 }
 
-/// Somebody reads a snapshot until this is dropped.
+/// A long hold on a snapshot, released on drop.
 struct Reader {
     reading: LongHolds,
     id: ObjsetId,
@@ -132,13 +132,14 @@ pub struct DiffSession {
 }
 
 impl Engine {
-    /// Compares a snapshot with a later one, or with what its file system holds now. Whoever has it ends it with
-    /// [`Engine::end_comparison`].
+    /// Compares a snapshot with a later one or with its file system's present state.
+    ///
+    /// The caller must end the session with [`Engine::end_comparison`].
     ///
     /// # Errors
-    /// Those of [`Pair::find`]; if no temporary snapshot can be made; what opening them meets.
+    /// Errors of [`Pair::find`], of creating a temporary snapshot, and of opening the file systems.
     pub async fn compare(&self, rq: &Request, older: &str, newer: &str) -> Result<DiffSession, PoolError> {
-        // Said before a snapshot is made for nothing.
+        // Check the names before creating a temporary snapshot.
         let dsl = self.dsl(rq).await?;
         Pair::find(rq, &dsl, &self.facts(), older, newer).await?;
         drop(dsl);
@@ -155,10 +156,10 @@ impl Engine {
         }
     }
 
-    /// Ends a comparison: what was made for it goes.
+    /// Ends a comparison and destroys its temporary snapshot.
     ///
     /// # Errors
-    /// If the pool cannot be written.
+    /// Errors of the sync task that releases the temporary snapshot.
     pub async fn end_comparison(&self, comparison: DiffSession) -> Result<(), PoolError> {
         let DiffSession { _readers, temporary, diff, .. } = comparison;
         drop((diff, _readers));
@@ -171,11 +172,12 @@ impl Engine {
     async fn open_pair(&self, rq: &Request, older: &str, newer: &str) -> Result<(Diff, Pair, [Reader; 2]), PoolError> {
         let dsl = self.dsl(rq).await?;
         let pair = Pair::find(rq, &dsl, &self.facts(), older, newer).await?;
-        // While `dsl` is held nobody destroys anything; and then, nobody destroys these.
+        // `dsl` prevents all destroys until the long holds prevent those of these two.
         let readers = [pair.older, pair.newer].map(|id| self.reading.begin(id));
         drop(dsl);
-        let (a, b) = (self.file_system(rq, older).await?, self.file_system(rq, newer).await?);
-        // Another may have got the name meanwhile.
+        let a = self.file_system(rq, older).await?;
+        let b = self.file_system(rq, newer).await?;
+        // A rename may have given the names to other snapshots in the meantime.
         if [a.objects().id(), b.objects().id()] != [pair.older, pair.newer] {
             return Err(DslError::Busy { name: newer.to_owned(), why: "its snapshots are being renamed" }.into());
         }
@@ -183,7 +185,7 @@ impl Engine {
         Ok((Diff::new(rq, a, b, pair.after).await.map_err(failed)?, pair, readers))
     }
 
-    /// Makes a snapshot that goes with the pool's being closed at the latest; gives its name.
+    /// Creates a snapshot that is destroyed by the next import at the latest; returns its name.
     async fn temporary_snapshot(&self, of: &str) -> Result<String, PoolError> {
         for number in 0..MAX_NAMES {
             let name = format!("{of}@{TAG}-{number}");

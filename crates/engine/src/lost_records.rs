@@ -1,8 +1,8 @@
-//! Replaying the log of a dataset that is opened, and reporting the records that cannot be replayed.
+//! Replay of a dataset's intent log on open, and reports of records that cannot be replayed.
 //!
-//! Each such log leads to a line in the program's log and an event `ereport.fs.zfs.log_replay`. Of records that are given
-//! up, the objects go into the pool's error log, so that `zpool status -v` names the files that lost changes; that is on
-//! stable storage before the log is destroyed, so a crash between the two repeats the report and does not lose it.
+//! Each such log causes a log message and an event `ereport.fs.zfs.log_replay`. The objects of discarded records are
+//! added to the pool's error log, so that `zpool status -v` names the files that lost changes. The error log is on stable
+//! storage before the intent log is destroyed, so a crash between the two repeats the report and does not lose it.
 
 use crate::open_datasets::OpenSet;
 use crate::{Engine, TxgSync};
@@ -119,7 +119,7 @@ async fn errors_of(rq: &Request, set: &Arc<ObjectSet>, lost: &GivenUp) -> Vec<(V
     out
 }
 
-/// When a block was written; 0 for holes and where the way to it cannot be read.
+/// Birth txg of a block; 0 for holes and if its indirect blocks cannot be read.
 async fn birth_of(rq: &Request, set: &Arc<ObjectSet>, object: ObjectId, level: u8, block: u64) -> Txg {
     let Ok(found) = set.object(rq, object).await else { return Txg(0) };
     let pointer = match block {

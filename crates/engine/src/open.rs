@@ -1,12 +1,12 @@
-//! Opening an existing pool for changes.
+//! Import of an existing pool for reading and writing (`spa_load`).
 //!
 //! ```text
-//!   Pool::open, its disks for writing ─► may it be written here? ─► free space from the space maps ─► MOS, live
-//!      ─► first group: deferred frees given back, labels with the new host
+//!   Pool::open, disks for writing ─► checks of owner, devices, features ─► free space from the space maps
+//!      ─► writable MOS ─► first txg: deferred frees released, labels with the new host
 //! ```
 //!
-//! What may not be written is refused by name before anything is changed: a pool that another machine uses, one that
-//! lacks devices, one in which something is active that this program reads but does not keep up when it writes.
+//! All checks precede the first write. Import refuses, with the reason: a pool that another machine uses, a pool that
+//! lacks devices, and a pool with an active feature or operation that Weir can read but cannot maintain while it writes.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_ld_check_features`, `spa_ld_trusted_config`, `spa_load_impl`),
 //! `cmd/zpool/zpool_main.c` (the checks of `zpool import`).
@@ -40,32 +40,37 @@ use weir_pool::error::PoolError;
 use weir_pool::open::{OpenOptions, Pool};
 use weir_pool::{dtls, label, space_map_loader};
 
-/// Features that may be in use in a pool that is read, but not in one that is written.
+/// Features that Weir reads but does not write: a pool on which one is active opens only read-only.
 const READ_ONLY_FEATURES: [&str; 1] = ["draid_failure_domains"];
 
-/// How a pool is opened for changes.
+/// Options of a writable import.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// Which pool, and where.
+    /// Which pool to open, and where to search for it.
     pub open: OpenOptions,
-    /// Its new name.
+    /// The pool's new name.
     pub new_name: Option<String>,
-    /// Open it though another machine used it last, or it was destroyed.
+    /// Import even if another machine used the pool last or it was destroyed.
     pub force: bool,
-    /// Give up what intent logs on missing devices hold, and log records that cannot be replayed now though they might be
-    /// later (`zpool import -m`).
+    /// Discard intent logs on missing devices and log records that cannot be replayed now (`zpool import -m`).
     pub without_logs: bool,
-    /// Who opens it.
+    /// The importing host.
     pub host: Host,
-    /// How much may wait in memory.
+    /// Limits of dirty data.
     pub dirty: DirtyLimits,
 }
 
 impl ImportOptions {
-    /// The pool as it is.
+    /// Options that open the pool under its name, without force, with default limits.
     pub fn new(open: OpenOptions) -> Self {
-        let (new_name, force, without_logs, host, dirty) = Default::default();
-        ImportOptions { open, new_name, force, without_logs, host, dirty }
+        ImportOptions {
+            open,
+            new_name: None,
+            force: false,
+            without_logs: false,
+            host: Host::default(),
+            dirty: DirtyLimits::default(),
+        }
     }
 }
 
@@ -77,15 +82,15 @@ impl Engine {
     /// Opens a pool for reading and writing. When this returns, its labels name this machine.
     ///
     /// # Errors
-    /// Those of [`Pool::open`]; [`PoolError::Refused`] if it may not be written here.
+    /// Errors of [`Pool::open`]; [`PoolError::Refused`] if the pool may not be written here.
     pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
         Self::add(machine, options, &VdevAddRequest::default()).await
     }
 
-    /// Opens a pool for reading and writing, with more vdevs than it had.
+    /// Opens a pool for reading and writing, and adds vdevs to it.
     ///
     /// # Errors
-    /// Those of [`Engine::import`] and [`Engine::create`].
+    /// Errors of [`Engine::import`] and [`Engine::create`].
     pub async fn add(
         machine: &Machine,
         options: &ImportOptions,
@@ -101,7 +106,7 @@ impl Engine {
         check_tree(rq, &pool).await?;
         check_dead_lists(rq, &pool).await?;
         for (name, why) in ONGOING_OPERATIONS {
-            if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_under_way(name, &words)) {
+            if pool.mos.named_words(rq, name).await?.is_some_and(|words| is_ongoing(name, &words)) {
                 return Err(refused(&pool, why));
             }
         }
@@ -124,7 +129,7 @@ impl Engine {
                     Ok(()) => added.make(syncing).await,
                     failed => failed,
                 };
-                // Of logs that this group does not claim, the next import would believe that they are.
+                // The next import assumes that this txg claimed all logs, so a failed claim must fail the txg.
                 syncing.fail_txg_on_error(done)
             })
         });
@@ -137,14 +142,14 @@ impl Engine {
     }
 }
 
-/// Whose pool it is.
+/// Checks that no other machine owns the pool, and that it was not destroyed.
 fn check_owner(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
     let label = &pool.label;
     if options.force {
         return Ok(());
     }
     if label.state == state::DESTROYED {
-        return Err(refused(pool, "it was destroyed; -D -f brings it back"));
+        return Err(refused(pool, "it was destroyed; -D -f imports it again"));
     }
     let other = label.hostid.filter(|id| *id != options.host.id);
     if let (state::ACTIVE, Some(id)) = (label.state, other) {
@@ -156,12 +161,12 @@ fn check_owner(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
     }
     let mmp = pool.uberblock.mmp.is_some_and(|m| m.delay_ns != 0);
     if mmp {
-        return Err(refused(pool, "its property multihost is on, and this program does not keep that protection up"));
+        return Err(refused(pool, "its property multihost is on, which Weir cannot maintain"));
     }
     Ok(())
 }
 
-/// Of a pool with the property multihost, whether another machine is at work on it: nothing forces that
+/// Checks that no other machine writes to a pool with the property multihost; not overridden by force
 /// (`spa_activity_check`).
 async fn check_activity(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
     let guarded = pool.uberblock.mmp.filter(|mmp| mmp.delay_ns != 0);
@@ -173,10 +178,10 @@ async fn check_activity(pool: &Pool, options: &ImportOptions) -> Result<(), Pool
         return Ok(());
     }
     let host = pool.label.hostname.as_deref().unwrap_or("another machine");
-    Err(refused(pool, format!("{host} is writing to it this very moment")))
+    Err(refused(pool, format!("{host} is writing to it now")))
 }
 
-/// The highest rank of the uberblocks that the devices have now.
+/// The highest rank of the uberblocks in the labels of all devices.
 async fn newest(pool: &Pool) -> Option<(Txg, u64, u16)> {
     let mut ranks = Vec::new();
     for device in pool.devices.values() {
@@ -195,7 +200,7 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     for vdev in pool.tree.walk() {
         let odd = match vdev.kind {
             _ if vdev.removing && vdev.kind != VdevKind::Indirect => Some("a vdev is being removed from it"),
-            VdevKind::DraidSpare => Some("a distributed spare of dRAID stands in for a device"),
+            VdevKind::DraidSpare => Some("a distributed spare of dRAID replaces a device"),
             _ if vdev.raidz_expanding => Some("a RAID-Z vdev is being widened"),
             _ => None,
         };
@@ -206,7 +211,7 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// A device that became smaller has no place for its last labels but among what is stored (`vdev_open`).
+/// Checks that no device shrank: its last two labels would overwrite allocated space (`vdev_open`).
 fn check_sizes(pool: &Pool) -> Result<(), PoolError> {
     for top in pool.tree.children.iter().filter(|top| top.is_concrete()) {
         let metaslab = 1u64.checked_shl(top.metaslab_shift as u32).unwrap_or(u64::MAX);
@@ -215,17 +220,17 @@ fn check_sizes(pool: &Pool) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Checks that what is there of a vdev has room for so many bytes (`vdev_op_min_asize`).
-fn check_size(pool: &Pool, vdev: &VdevConfig, least_bytes: u64) -> Result<(), PoolError> {
-    let sides = vdev.children.len() as u64;
+/// Checks that the present leaves of a vdev hold at least `min_bytes` (`vdev_op_min_asize`).
+fn check_size(pool: &Pool, vdev: &VdevConfig, min_bytes: u64) -> Result<(), PoolError> {
+    let children = vdev.children.len() as u64;
     let each = match vdev.kind {
-        VdevKind::Raidz { .. } => least_bytes.div_ceil(sides.max(1)),
-        VdevKind::Draid { spares, .. } => least_bytes.div_ceil(sides.saturating_sub(spares.into()).max(1)),
-        _ => least_bytes,
+        VdevKind::Raidz { .. } => min_bytes.div_ceil(children.max(1)),
+        VdevKind::Draid { spares, .. } => min_bytes.div_ceil(children.saturating_sub(spares.into()).max(1)),
+        _ => min_bytes,
     };
     let device = pool.devices.get(&vdev.guid).filter(|_| vdev.is_leaf() && !vdev.offline && !vdev.faulted);
     if let Some(device) = device
-        && layout::leaf_asize_bytes(device.disk.geometry().size_bytes) < least_bytes
+        && layout::leaf_asize_bytes(device.disk.geometry().size_bytes) < min_bytes
     {
         return Err(refused(
             pool,
@@ -235,19 +240,19 @@ fn check_size(pool: &Pool, vdev: &VdevConfig, least_bytes: u64) -> Result<(), Po
     vdev.children.iter().try_for_each(|child| check_size(pool, child, each))
 }
 
-/// Directories that every pool has for itself (older ones not all of them).
+/// DSL directories for internal use; pools of older versions lack some of them.
 const INTERNAL_DIRS: [&str; 3] = ["$MOS", "$FREE", "$ORIGIN"];
-/// The versions of pools that are written: the last that had a number of its own, and that of features.
+/// The pool versions that Weir writes: the last legacy version that it supports, and the version of feature flags.
 const VERSIONS: [u64; 2] = [28, features::VERSION_FEATURES];
-/// What of an operation that was begun stands in the MOS directory, and why the pool cannot be written meanwhile.
+/// MOS directory entries of ongoing operations that prevent writing, and the reason to report.
 const ONGOING_OPERATIONS: [(&str, &str); 2] = [
     (names::REMOVING, "a vdev is being removed from it"),
     (names::CONDENSING_INDIRECT, "the mapping of a removed vdev is being shortened"),
 ];
-/// The state of a removal that goes on (`DSS_SCANNING`).
+/// State of a device removal that has not finished (`DSS_SCANNING`).
 const DSS_SCANNING: u64 = 1;
 
-fn is_under_way(name: &str, words: &[u64]) -> bool {
+fn is_ongoing(name: &str, words: &[u64]) -> bool {
     name != names::REMOVING || words.first() == Some(&DSS_SCANNING)
 }
 
@@ -265,14 +270,16 @@ fn check_features(pool: &Pool) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// The way up from each directory of datasets is the way down that led to it: space is booked upwards. Who only reads does
-/// without what cannot be found.
+/// Checks that the parent pointer of every DSL directory matches the path that led to it.
+///
+/// Space accounting follows parent pointers. A read-only import tolerates directories that cannot be found.
 async fn check_tree(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
     if let Some((name, error)) = pool.dsl.damaged().first() {
         return Err(refused(pool, format!("its dataset '{name}' cannot be found: {error}")));
     }
-    let lost = |name: &str| refused(pool, format!("its dataset '{name}' does not say where it stands"));
-    let (set, Some(root)) = (&pool.mos.set, pool.dsl.root()) else { return Err(lost(pool.name())) };
+    let lost = |name: &str| refused(pool, format!("the parent pointer of its dataset '{name}' is missing or wrong"));
+    let set = &pool.mos.set;
+    let Some(root) = pool.dsl.root() else { return Err(lost(pool.name())) };
     if root.phys.parent.0 != 0 {
         return Err(lost(&root.name));
     }
@@ -283,7 +290,7 @@ async fn check_tree(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
             }
         }
     }
-    // ZFS's own, which have no name for users.
+    // Internal directories are not in the tree of user-visible datasets.
     for name in INTERNAL_DIRS {
         let Some(id) = zap::lookup_word(rq, set, root.phys.children, name).await?.map(ObjectId) else { continue };
         let object = set.object(rq, id).await?;
@@ -296,17 +303,20 @@ async fn check_tree(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// The version from which on dead lists tell births apart (`SPA_VERSION_DIR_CLONES`).
+/// The first pool version whose dead lists are sorted by birth txg (`SPA_VERSION_DIR_CLONES`).
 const DEADLISTS_VERSION: u64 = 26;
 
-/// A dead list of before, which a dataset of an upgraded pool may still have, can be read, but not cut and joined: half of
-/// a snapshot would be made or destroyed before that is found out.
+/// Checks that no dataset has a dead list of the older format, which an upgraded pool may still contain.
+///
+/// Weir reads such a list but cannot split or merge it, and would find that out in the middle of creating or destroying
+/// a snapshot.
 async fn check_dead_lists(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
     let created = pool.mos.named(rq, names::CREATION_VERSION).await?;
     if created.is_some_and(|version| version.0 >= DEADLISTS_VERSION) {
         return Ok(());
     }
-    let (set, mut from) = (&pool.mos.set, ObjectId(1));
+    let set = &pool.mos.set;
+    let mut from = ObjectId(1);
     while let Some(id) = set.next_object(rq, from).await? {
         from = ObjectId(id.0 + 1);
         let object = set.object(rq, id).await?;
@@ -342,7 +352,7 @@ fn leaves(pool: &Pool) -> Vec<Leaf> {
     out
 }
 
-/// The configuration as it is to be written from now on.
+/// The configuration that the engine writes from now on.
 fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, PoolError> {
     let bad = |source| PoolError::Decode { what: format!("pool '{}': configuration", pool.name()), source };
     let mut config = Config::of(&pool.config, options.host.clone()).map_err(bad)?;
@@ -374,12 +384,12 @@ async fn assemble(
         hole_birth: has("com.delphix:hole_birth"),
     };
     blocks.set_formats(formats).map_err(|error| refused(&pool, error))?;
-    // The uberblock that the checkpoint keeps; its third word is its group.
+    // The checkpoint's uberblock; its third word is its txg.
     let checkpoint = pool.mos.named_words(rq, names::CHECKPOINT).await?.and_then(|words| words.get(2).copied());
     let writable = blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0)));
     writable.map_err(|error| refused(&pool, error))?;
     let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, known.log).await?;
-    // After a rewind the states that were given up must not count again.
+    // After a rewind, new txgs must be newer than the discarded ones.
     let txgs = TxgTracker::new(pool.newest_txg.max(pool.uberblock.txg));
     let open = Arc::new(UnlimitedTxAdmission(txgs.clone()));
     let root = pool.uberblock.root;

@@ -1,4 +1,4 @@
-//! The data sets that are open for changes: the syncer asks each for what a group changed.
+//! The table of datasets that are open for writing; the syncer writes the changes of each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use weir_format::{ObjsetId, Txg};
 use weir_volumes::Volume;
 use weir_zil::Zil;
 
-/// What clients use of an open data set.
+/// The client-facing object of an open dataset.
 #[derive(Clone)]
 pub enum OpenDataset {
     /// A file system.
@@ -18,7 +18,7 @@ pub enum OpenDataset {
 }
 
 impl OpenDataset {
-    /// Whether clients use it now: they have files open, or are attached.
+    /// Whether clients use the dataset: they have files open or are attached.
     pub fn is_used(&self) -> bool {
         match self {
             OpenDataset::Files(files) => files.held_count() > 0,
@@ -26,8 +26,9 @@ impl OpenDataset {
         }
     }
 
-    /// Closes it for good, unless clients use it. Gives whether it is closed.
-    /// `syncing`: the group in which it goes.
+    /// Closes the dataset permanently unless clients use it; returns whether it is closed.
+    ///
+    /// `syncing` is the txg that destroys it.
     pub fn close_unless_used(&self, syncing: Txg) -> bool {
         match self {
             OpenDataset::Files(files) => files.close_unless_used(syncing),
@@ -36,18 +37,18 @@ impl OpenDataset {
     }
 }
 
-/// A data set that is open for changes.
+/// A dataset that is open for writing.
 #[derive(Clone)]
 pub struct OpenSet {
-    /// Its objects.
+    /// The object set.
     pub set: Arc<ObjectSet>,
-    /// Its intent log, once clients may change it.
+    /// The intent log; `None` until a client opens the dataset.
     pub zil: Option<Arc<Zil>>,
-    /// What clients use of it.
+    /// The file system or volume; `None` until a client opens the dataset.
     pub door: Option<OpenDataset>,
 }
 
-/// The sets, by their number.
+/// The open datasets by object set number.
 #[derive(Default)]
 pub struct OpenDatasets(Mutex<BTreeMap<ObjsetId, OpenSet>>);
 
@@ -56,30 +57,30 @@ impl OpenDatasets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a set in. If one of that number is there already, that one stays and is given.
+    /// Adds an object set; returns the one already present if there is one.
     pub fn insert(&self, set: Arc<ObjectSet>) -> Arc<ObjectSet> {
         let open = OpenSet { set, zil: None, door: None };
         self.all_of().entry(open.set.id()).or_insert(open).set.clone()
     }
 
-    /// The set of that number, if it is open.
+    /// The open dataset of this number, if any.
     pub fn get(&self, id: ObjsetId) -> Option<OpenSet> {
         self.all_of().get(&id).cloned()
     }
 
-    /// Changes what is known of an open set.
+    /// Changes the entry of an open dataset.
     pub fn update(&self, id: ObjsetId, how: impl FnOnce(&mut OpenSet)) {
         if let Some(open) = self.all_of().get_mut(&id) {
             how(open);
         }
     }
 
-    /// Takes a set out: nothing of it is written from now on.
+    /// Removes a dataset; the syncer writes none of its changes from now on.
     pub fn remove(&self, id: ObjsetId) -> Option<OpenSet> {
         self.all_of().remove(&id)
     }
 
-    /// All of them, by number.
+    /// All open datasets, in ascending order of their numbers.
     pub fn all(&self) -> Vec<OpenSet> {
         self.all_of().values().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Opening a data set for changes: how its properties say that blocks are written.
+//! Opening of a dataset's object set for writing, with the write policy from its properties.
 //!
 //! Source: OpenZFS `module/zfs/dmu.c` (`dmu_write_policy`), `module/zfs/zio_compress.c`, `module/zfs/zio_checksum.c`
 //! (`zio_compress_select`, `zio_checksum_select`).
@@ -17,21 +17,24 @@ use weir_format::{ChecksumKind, CompressionKind, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 use weir_pool::error::PoolError;
 
-/// The feature that files share blocks.
+/// The feature for block cloning.
 const CLONING: &str = "com.fudosecurity:block_cloning";
-/// Bits of the property `compression` that tell the function; those above tell its level.
+/// Low bits of the property `compression` that select the algorithm; the bits above hold its level.
 const COMPRESSION_BITS: u32 = 7;
-/// The bit of the property `dedup` that has blocks compared.
+/// The bit of the property `dedup` that requests verification.
 const DEDUP_VERIFY: u64 = 1 << 8;
-/// The value of `redundant_metadata` that gives metadata no more copies than data. `most` and `some` would give fewer only
-/// to indirect blocks; here they mean `all`.
+/// The value `none` of `redundant_metadata`: metadata has no more copies than data.
+///
+/// `most` and `some` reduce the copies of some metadata blocks; Weir treats both as `all`.
 const NO_MORE: u64 = 3;
 
 impl Engine {
-    /// Opens the objects of a file system or volume for changes; a snapshot's for reading. `key`: another than the loaded one.
+    /// Opens the object set of a file system or volume for writing, or of a snapshot for reading.
+    ///
+    /// `key` replaces the loaded key.
     ///
     /// # Errors
-    /// If there is none of that name, or it cannot be read.
+    /// Errors of finding or reading the dataset.
     pub async fn open_set(&self, rq: &Request, name: &str, key: Option<SetKey>) -> Result<Arc<ObjectSet>, PoolError> {
         let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
@@ -60,10 +63,10 @@ impl Engine {
         Ok(self.sets.insert(set))
     }
 
-    /// Lets the properties of a data set count that is open for changes.
+    /// Applies the properties of a dataset to its open object set.
     ///
     /// # Errors
-    /// What reading the properties meets.
+    /// Errors of reading the properties.
     pub async fn renew_policy(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
         let dsl = self.dsl_now(rq).await?;
         let dataset = dsl.find(rq, name).await?;
@@ -77,7 +80,7 @@ impl Engine {
         Ok(())
     }
 
-    /// How the blocks of a directory's head are written.
+    /// The write policy of a directory's head dataset.
     async fn policy(&self, rq: &Request, dsl: &Dsl, dir: Option<&Dir>) -> Result<Policy, PoolError> {
         let Some(dir) = dir else { return Ok(Policy::usual()) };
         let chain = dsl.stored_chain(rq, dir).await?;
@@ -87,7 +90,7 @@ impl Engine {
     }
 }
 
-/// The number that a property has: set nearest, or brought by a stream.
+/// The effective number of a property: the nearest value that was set or received.
 fn number(chain: &[(String, Arc<Stored>)], name: &str) -> Option<u64> {
     match chain.iter().find_map(|(_, stored)| props::stored_value(stored, name)) {
         Some((Value::Number(n), _)) => Some(*n),
@@ -95,21 +98,21 @@ fn number(chain: &[(String, Arc<Stored>)], name: &str) -> Option<u64> {
     }
 }
 
-/// What the number of the property `dedup` says; `None` for off.
+/// Decodes the property `dedup`; `None` for off.
 fn dedup_of(number: u64) -> Option<DedupPolicy> {
     let checksum = match ChecksumKind::from_u8((number & 0xff) as u8)? {
         ChecksumKind::Off | ChecksumKind::Inherit => return None,
         ChecksumKind::On => ChecksumKind::Sha256,
         kind => kind,
     };
-    // Where the checksum is too weak to tell blocks apart, they are always compared.
+    // Weak checksums always require verification.
     let strong = !matches!(checksum, ChecksumKind::Edonr | ChecksumKind::Fletcher4 | ChecksumKind::Fletcher2);
     Some(DedupPolicy { checksum, verify: number & DEDUP_VERIFY != 0 || !strong })
 }
 
-/// What the properties say, from those of the data set itself to those of the root.
+/// The write policy that properties select; `chain` begins with the dataset and ends with the root.
 pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
-    let usual = Policy::usual();
+    let default = Policy::usual();
     let word = number(chain, "compression").unwrap_or(CompressionKind::On.to_u8().into());
     let kind = CompressionKind::from_u8((word & ((1 << COMPRESSION_BITS) - 1)) as u8);
     let compression = match kind {
@@ -120,7 +123,7 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
     let level = u8::try_from(word >> COMPRESSION_BITS).ok().filter(|l| *l != 0).and_then(ZstdLevel::from_u8);
     let checksum = number(chain, "checksum").and_then(|n| ChecksumKind::from_u8(u8::try_from(n).ok()?));
     let checksum = match checksum {
-        None | Some(ChecksumKind::On | ChecksumKind::Inherit) => usual.checksum,
+        None | Some(ChecksumKind::On | ChecksumKind::Inherit) => default.checksum,
         Some(kind) => kind,
     };
     let dedup = number(chain, "dedup").and_then(dedup_of);
@@ -138,7 +141,7 @@ pub fn policy_of(chain: &[(String, Arc<Stored>)]) -> Policy {
         copies,
         metadata_copies,
         special_small_bytes: u32::try_from(special).unwrap_or(u32::MAX),
-        ..usual
+        ..default
     }
 }
 
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_usual() {
+    fn without_properties_the_default_applies() {
         for policy in [policy_of(&[]), policy_of(&chain(&[("compression", 1), ("checksum", 1)]))] {
             assert_eq!((policy.compression, policy.checksum), (CompressionKind::Lz4, ChecksumKind::Fletcher4));
             assert_eq!((policy.copies, policy.metadata_copies), (1, 2));
@@ -174,9 +177,9 @@ mod tests {
 
     #[test]
     fn what_overrides_a_value_counts() {
-        // `none`, which older software does not know, stands beside `all`.
+        // `none`, which older software does not know, exists beside `all`.
         assert_eq!(policy_of(&chain(&[("redundant_metadata", 0), ("redundant_metadata$iuv", 3)])).metadata_copies, 1);
-        // What a stream brought was overridden by what stands above.
+        // A received value is overridden by that of the parent.
         let above = chain(&[("compression", 16)]);
         let both: Vec<_> =
             chain(&[("compression$recvd", 2), ("compression$inherit", 0)]).into_iter().chain(above).collect();

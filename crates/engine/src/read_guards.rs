@@ -1,8 +1,7 @@
-//! How a pool that is written looks to those who only look: its names and properties, and all of it as a closed pool shows
-//! itself.
+//! Consistent read access to a writable pool: its DSL, and the whole pool in the form of a read-only import.
 //!
-//! Both are of one moment, between two transaction groups: while somebody looks, the syncer does not change the MOS. So
-//! a look is short, and nothing that waits for a group is asked for while it lasts.
+//! Both are guards that hold `mos_sync_lock`, so the syncer does not change the MOS in the meantime. Holders must be
+//! short and must not wait for a txg.
 
 use super::Engine;
 use futures_util::lock::OwnedMutexGuard;
@@ -21,14 +20,14 @@ use weir_pool::open::{OpenOptions, Pool, classes, load_keys};
 use weir_pool::scan::scan;
 use weir_pool::{capacity, space, status};
 
-/// The datasets of a pool. While this is held of a pool that is open for changes, no group syncs.
+/// Read guard of a pool's DSL; no txg of a writable pool syncs while it is held.
 pub struct DslReadGuard {
     dsl: Arc<Dsl>,
     _steady: Option<OwnedMutexGuard<()>>,
 }
 
 impl DslReadGuard {
-    /// Those of a pool that does not change.
+    /// The DSL of a read-only pool, without a lock.
     pub fn fixed(dsl: Arc<Dsl>) -> Self {
         DslReadGuard { dsl, _steady: None }
     }
@@ -42,7 +41,7 @@ impl Deref for DslReadGuard {
     }
 }
 
-/// A pool that is open for changes, as of its last group. While this is held, no group syncs.
+/// Read guard of a writable pool as of its last txg; no txg syncs while it is held.
 pub struct PoolSnapshotGuard {
     pool: Pool,
     _steady: OwnedMutexGuard<()>,
@@ -57,25 +56,28 @@ impl Deref for PoolSnapshotGuard {
 }
 
 impl Engine {
-    /// The datasets, as of the last group.
+    /// The DSL as of the last txg.
     ///
     /// # Errors
-    /// What reading the MOS meets.
+    /// Errors of reading the MOS.
     pub async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
         let mos_sync_lock = self.mos_sync_lock.clone().lock_owned().await;
         Ok(DslReadGuard { dsl: self.dsl_now(rq).await?, _steady: Some(mos_sync_lock) })
     }
 
-    /// The pool as of its last group, through the engine's own cache and devices; `options` say where its devices are, for
-    /// which of them are there is looked up anew.
+    /// The pool as of its last txg, read through the engine's cache and devices.
+    ///
+    /// The search paths in `options` are scanned again to find which devices are present.
     ///
     /// # Errors
-    /// [`PoolError::NoSuchPool`] if its devices are not found there; what reading the MOS meets.
+    /// [`PoolError::NoSuchPool`] if the scan does not find the pool's devices; errors of reading the MOS.
     pub async fn view(&self, options: &OpenOptions) -> Result<PoolSnapshotGuard, PoolError> {
         let mut assembly = assemble(scan(&self.machine, &options.search).await?);
         let guid = self.shown().config.guid;
-        let (wanted, searched, found) = (self.name(), options.search.clone(), Vec::new());
-        let found = assembly.pools.remove(&guid).ok_or(PoolError::NoSuchPool { wanted, searched, found })?;
+        let wanted = self.name();
+        let searched = options.search.clone();
+        let missing = PoolError::NoSuchPool { wanted, searched, found: Vec::new() };
+        let found = assembly.pools.remove(&guid).ok_or(missing)?;
         let mos_sync_lock = self.mos_sync_lock.clone().lock_owned().await;
         let rq = &Request::internal("view");
         let mos = Mos { set: self.mos.clone() };
@@ -88,7 +90,7 @@ impl Engine {
         classes(rq, &mos, &mut tree).await;
         let vdevs = self.cache.blocks().tree();
         let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
-        // A device that came back is used from the next import on.
+        // The engine uses a device that reappears only after the next import.
         let present = |guid: u64| found.devices.contains_key(&guid) && in_use.contains(&guid);
         let (state, states) = status::states(&tree, &present, &vdevs.dtls());
         let dsl = self.dsl_now(rq).await?;

@@ -1,21 +1,22 @@
-//! Scrub: every block of the pool is read in all its copies and columns, and what is wrong is put right.
+//! Scrub: reads every block of the pool in all its copies and columns, and repairs damage.
 //!
 //! ```text
-//!   start ─► `scan` in the MOS: running ─► walk, a few seconds at a time ─► where it is ─► `scan` … ─► finished
-//!                                            each under a hold, from fresh pointers
+//!   start ─► `scan` in the MOS: running ─► passes of a few seconds ─► position ─► `scan` … ─► finished
+//!                                          each under a read hold, from fresh pointers
 //! ```
 //!
-//! The record is OpenZFS's (`dsl_scan_phys_t`), so either program shows the other's scrubs, and goes on with them: this one
-//! where it left off ([`PLACE`]), OpenZFS from the start, as a scrub of which it does not know the place. A walk goes by
-//! data sets and objects in the order of their numbers; what is done counts as done also for snapshots taken meanwhile, but
-//! those are walked once more at the end, for blocks may have moved to them from before the place. Places of that second walk
-//! come after all others ([`RESCAN_BIT`]).
+//! The record is OpenZFS's (`dsl_scan_phys_t`), so each program shows and continues the other's scrubs. Weir continues at
+//! its recorded position ([`PLACE`]); OpenZFS starts again, because it does not know that position.
 //!
-//! *Fresh pointers.* The pool changes while it is scrubbed. Each stretch of the walk holds back the reuse of space
-//! ([`weir_blocks::ReadHold`]) and looks up its pointers anew, so none leads to another block than its own; stretches are
-//! short, so that what is freed does not wait long.
+//! The walk visits datasets and objects in ascending order of their numbers. Snapshots that are taken during the scrub
+//! may receive blocks from datasets that were not yet visited, so the scrub visits these snapshots again at the end.
+//! Positions of that second walk come after all others ([`RESCAN_BIT`]).
 //!
-//! *Errors* that no redundancy makes good go into the pool's error log, which a scrub that ends replaces.
+//! *Fresh pointers.* The pool changes during a scrub. Each pass therefore delays the reuse of freed space
+//! ([`weir_blocks::ReadHold`]) and looks up its pointers again, so that no pointer leads to a reused block. Passes are
+//! short, because freed space waits for their end.
+//!
+//! *Errors* beyond redundancy are appended to the pool's error log. A scrub that ends replaces the previous log.
 //!
 //! Source: OpenZFS `module/zfs/dsl_scan.c`, `spa_errlog.c`.
 
@@ -34,19 +35,19 @@ use weir_pool::roots;
 use weir_pool::scan_status::{PAUSED, PLACE};
 use weir_pool::walk::{Claim, Position, Prove, Visit, VisitPosition, Walk};
 
-/// In the object set of a place: it is one of the walk over the snapshots that were taken meanwhile.
+/// Set in the object set of a position that belongs to the walk over snapshots taken during the scrub.
 const RESCAN_BIT: u64 = 1 << 63;
 const SCRUB: u64 = 1;
 const RUNNING: u64 = 1;
 const FINISHED: u64 = 2;
 const CANCELED: u64 = 3;
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
-/// How far the walk goes between two looks at the world: each ends with a transaction group.
+/// Limits of one pass of the walk; each pass ends with a txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// How long.
+    /// Maximum duration.
     pub time: Duration,
-    /// How much, in allocated bytes.
+    /// Maximum allocated bytes to read.
     pub bytes: u64,
 }
 
@@ -56,39 +57,39 @@ impl Default for ScanLimits {
     }
 }
 
-/// Feature by which errors are kept by data set.
+/// The feature that stores errors by head dataset.
 const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
-/// Most errors that one stretch writes down.
+/// Maximum errors that one pass records.
 const MAX_ERRORS: usize = 10_000;
 
-/// A scrub, and how far it is.
+/// A scrub and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The record.
+    /// The on-disk record.
     pub scan: ScanPhys,
-    /// Where it goes on.
+    /// The position at which the next pass starts.
     pub place: Position,
     /// Seconds spent, over all imports.
     pub active_s: u64,
 }
 
 impl Progress {
-    /// Whether it is under way, or halted.
+    /// Whether the scrub is running or paused.
     pub fn is_open(&self) -> bool {
         self.scan.func == SCRUB && self.scan.state == RUNNING
     }
 
-    /// Whether it is halted.
+    /// Whether the scrub is paused.
     pub fn is_paused(&self) -> bool {
         self.is_open() && self.scan.flags & PAUSED != 0
     }
 
-    /// Whether it went through the whole pool.
+    /// Whether the scrub finished the whole pool.
     pub fn is_finished(&self) -> bool {
         self.scan.func == SCRUB && self.scan.state == FINISHED
     }
 
-    /// Seconds that the rest takes at the rate so far; `None` before there is one.
+    /// Estimated remaining seconds at the average rate so far; `None` before a rate is known.
     pub fn left_s(&self) -> Option<u64> {
         let left = self.scan.to_examine_bytes.saturating_sub(self.scan.examined_bytes);
         let known = self.active_s >= 1 && self.scan.examined_bytes > 0;
@@ -96,11 +97,11 @@ impl Progress {
     }
 }
 
-/// A stretch of the walk.
+/// One pass of the walk.
 struct ScanPass {
     clock: Clock,
     until: Nanos,
-    most_bytes: u64,
+    max_bytes: u64,
     examined_bytes: u64,
     errors: Vec<(VisitPosition, Txg)>,
     error_count: u64,
@@ -122,7 +123,7 @@ impl Visit for ScanPass {
     }
 
     fn enough(&self) -> bool {
-        self.clock.now() >= self.until || self.examined_bytes >= self.most_bytes
+        self.clock.now() >= self.until || self.examined_bytes >= self.max_bytes
     }
 }
 
@@ -130,13 +131,13 @@ impl Engine {
     /// The last scrub, if there was one.
     ///
     /// # Errors
-    /// What reading the MOS meets.
+    /// Errors of reading the MOS.
     pub async fn scrub(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
         let _steady = self.mos_sync_lock.lock().await;
         self.scrub_now(rq).await
     }
 
-    /// The same, for who is in the syncer.
+    /// The last scrub, without locking; the caller is the syncer or holds `mos_sync_lock`.
     async fn scrub_now(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
         let mos = Mos { set: self.mos.clone() };
         let Some(words) = mos.named_words(rq, names::SCAN).await? else { return Ok(None) };
@@ -147,7 +148,7 @@ impl Engine {
         Ok(Some(Progress { scan, place, active_s: word(2) }))
     }
 
-    /// Begins a scrub, or lets one that was halted go on. [`Engine::scrub_on`] does the work.
+    /// Starts a scrub, or resumes a paused one. [`Engine::scrub_on`] does the work.
     ///
     /// # Errors
     /// [`PoolError::Refused`] while a resilver is recorded as running.
@@ -155,10 +156,10 @@ impl Engine {
         self.sync_task(|syncing: &mut TxgSync<'_>| Box::pin(syncing.start_scrub())).await
     }
 
-    /// Halts the scrub until somebody starts it again.
+    /// Pauses the scrub until [`Engine::scrub_start`].
     ///
     /// # Errors
-    /// [`PoolError::Refused`] if there is none.
+    /// [`PoolError::Refused`] if there is no active scrub.
     pub async fn scrub_pause(&self) -> Result<(), PoolError> {
         self.sync_task(|syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
@@ -172,10 +173,10 @@ impl Engine {
         .await
     }
 
-    /// Ends the scrub where it is.
+    /// Cancels the scrub.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] if there is none.
+    /// [`PoolError::Refused`] if there is no active scrub.
     pub async fn scrub_stop(&self) -> Result<(), PoolError> {
         self.sync_task(|syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
@@ -186,11 +187,12 @@ impl Engine {
         .await
     }
 
-    /// Goes on with the scrub until it ends, is halted or stopped, or `show`, which is told after each stretch, does not want
-    /// more; what is done is on record then. Gives how it stands.
+    /// Runs the scrub until it finishes, is paused or canceled, or `show` returns false. Returns the progress.
+    ///
+    /// `show` is called after each pass, when the progress has been recorded in the MOS.
     ///
     /// # Errors
-    /// If the MOS cannot be read or written.
+    /// Errors of reading or writing the MOS.
     pub async fn scrub_on(
         &self,
         pace: &ScanLimits,
@@ -203,52 +205,55 @@ impl Engine {
             if !wanted || !progress.is_open() || progress.is_paused() {
                 return Ok(Some(progress));
             }
-            self.scrub_stretch(rq, pace, progress).await?;
+            self.scrub_pass(rq, pace, progress).await?;
             if let Some(progress) = self.scrub(rq).await? {
                 wanted = show(&progress);
             }
         }
     }
 
-    async fn scrub_stretch(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
+    async fn scrub_pass(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
         let blocks = self.cache.blocks().clone();
         let began = self.machine.clock.now();
         let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
         let before = repaired();
-        let (mut pace, mut stretch, mut next) = (*pace, self.stretch(pace), Some(progress.place));
-        // The way back to the place costs something as well: each stretch has to come further than that.
+        let mut pace = *pace;
+        let mut pass = self.new_pass(&pace);
+        let mut next = Some(progress.place);
+        // Descending to the position again costs time as well: double the limits until the pass advances.
         while next == Some(progress.place) {
-            stretch = self.stretch(&pace);
-            next = self.walk_stretch(rq, &progress, &mut stretch).await?;
+            pass = self.new_pass(&pace);
+            next = self.walk_pass(rq, &progress, &mut pass).await?;
             pace = ScanLimits { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
         }
         let spent_ns = self.machine.clock.now().ns_since(began);
         let repaired_bytes = repaired().saturating_sub(before);
-        let done = Done { stretch, next, spent_ns, repaired_bytes };
+        let done = Done { pass, next, spent_ns, repaired_bytes };
         self.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
     }
 }
 
 impl Engine {
-    fn stretch(&self, pace: &ScanLimits) -> ScanPass {
+    fn new_pass(&self, pace: &ScanLimits) -> ScanPass {
         let clock = self.machine.clock.clone();
         let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
-        ScanPass { clock, until, most_bytes: pace.bytes, examined_bytes: 0, errors: Vec::new(), error_count: 0 }
+        ScanPass { clock, until, max_bytes: pace.bytes, examined_bytes: 0, errors: Vec::new(), error_count: 0 }
     }
 
-    /// Walks on from where the scrub is. Gives where that ended, if early.
-    async fn walk_stretch(
+    /// Continues the walk at the scrub's position. Returns the new position, or `None` at the end of the pool.
+    async fn walk_pass(
         &self,
         rq: &Request,
         progress: &Progress,
-        stretch: &mut ScanPass,
+        pass: &mut ScanPass,
     ) -> Result<Option<Position>, PoolError> {
         let blocks = self.cache.blocks().clone();
         let _hold = blocks.hold();
         let mos = Mos { set: self.mos.clone() };
         let Position { objset: ObjsetId(place), .. } = progress.place;
-        let (again, from) = (place & RESCAN_BIT != 0, ObjsetId(place & !RESCAN_BIT));
-        // Snapshots taken since: what they hold may have been before the place when they were.
+        let again = place & RESCAN_BIT != 0;
+        let from = ObjsetId(place & !RESCAN_BIT);
+        // Snapshots taken during the scrub: the walk may have passed their numbers before it reached their blocks.
         let start = progress.scan.max_txg;
         let late = |d: &DslDataset| d.is_snapshot() && d.creation_txg > start;
         let (mut roots, late) = {
@@ -258,16 +263,16 @@ impl Engine {
         };
         roots.retain(|root| root.objset >= from);
         let walk = Walk { machine: self.machine.clone(), blocks, prove: Prove::Everything, log_before: Txg(0) };
-        let next = walk.run_from(roots, Position { objset: from, ..progress.place }, stretch).await;
+        let next = walk.run_from(roots, Position { objset: from, ..progress.place }, pass).await;
         let marked = |p: Position| Position { objset: ObjsetId(p.objset.0 | RESCAN_BIT), ..p };
         let begin = (!late.is_empty()).then(|| marked(Position::default()));
         Ok(if again { next.map(marked) } else { next.or(begin) })
     }
 }
 
-/// What a stretch did.
+/// The result of one pass.
 struct Done {
-    stretch: ScanPass,
+    pass: ScanPass,
     next: Option<Position>,
     spent_ns: u64,
     repaired_bytes: u64,
@@ -286,7 +291,7 @@ impl TxgSync<'_> {
             return self.put_scrub(&open).await;
         }
         if last.is_some_and(|p| p.scan.state == RUNNING) {
-            return Err(refused("a resilver is running, which this program does not do"));
+            return Err(refused("a resilver is running, which Weir does not support"));
         }
         let blocks = self.engine.cache.blocks();
         let to_examine_bytes = Class::ALL.iter().map(|c| blocks.space(*c).allocated_bytes).sum();
@@ -318,25 +323,27 @@ impl TxgSync<'_> {
     }
 
     async fn put_scrub(&self, progress: &Progress) -> Result<(), PoolError> {
-        let (rq, mos, tx) = (self.change.rq, &self.change.mos, self.change.tx);
+        let rq = self.change.rq;
+        let mos = &self.change.mos;
+        let tx = self.change.tx;
         zap::put_words(rq, mos, tx, DIRECTORY, names::SCAN, &progress.scan.to_words()).await?;
         let Position { objset, object, block } = progress.place;
         let own = [objset.0, object, progress.active_s, block];
         Ok(zap::put_words(rq, mos, tx, DIRECTORY, PLACE, &own).await?)
     }
 
-    /// Books a stretch, unless the scrub was ended meanwhile.
+    /// Records a pass, unless the scrub ended in the meantime.
     async fn record_pass(&mut self, done: Done) -> Result<(), PoolError> {
         let Ok(mut progress) = self.open_scrub().await else { return Ok(()) };
-        let Done { stretch, next, spent_ns, repaired_bytes } = done;
+        let Done { pass, next, spent_ns, repaired_bytes } = done;
         let scan = &mut progress.scan;
-        scan.examined_bytes = scan.examined_bytes.saturating_add(stretch.examined_bytes);
+        scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
-        scan.errors = scan.errors.saturating_add(stretch.error_count);
+        scan.errors = scan.errors.saturating_add(pass.error_count);
         progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
-        if let Err(error) = self.log_errors(names::ERRLOG_SCRUB, &stretch.errors).await {
-            // They are counted, and whoever reads the file meets them again (`sync_error_list`).
-            tracing::warn!("errors that a scrub found cannot be written down: {error}");
+        if let Err(error) = self.log_errors(names::ERRLOG_SCRUB, &pass.errors).await {
+            // The errors are counted, and a read of the file finds them again (`sync_error_list`).
+            tracing::warn!("cannot record errors that a scrub found: {error}");
         }
         match next {
             Some(place) => {
@@ -348,7 +355,9 @@ impl TxgSync<'_> {
     }
 
     async fn end_scrub(&mut self, mut progress: Progress, state: u64) -> Result<(), PoolError> {
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
         if progress.scan.queue.0 != 0 {
             self.discard(progress.scan.queue, "the queue of a scrub").await;
         }
@@ -371,18 +380,21 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// The error log for errors that no scrub found: that of the running scrub, which replaces the other log when the scrub
-    /// ends (`spa_log_error`).
+    /// The name of the error log for errors that ordinary reads find (`spa_log_error`).
+    ///
+    /// While a scrub runs, this is the scrub's log, because it replaces the other log when the scrub ends.
     pub(crate) async fn errors_go_to(&self) -> &'static str {
         if self.open_scrub().await.is_ok() { names::ERRLOG_SCRUB } else { names::ERRLOG_LAST }
     }
 
-    /// Puts errors, each with the birth of its block, into the error log of that name in the MOS directory.
+    /// Appends errors, each with the birth txg of its block, to the error log `name` of the MOS directory.
     pub(crate) async fn log_errors(&mut self, name: &str, errors: &[(VisitPosition, Txg)]) -> Result<(), PoolError> {
         if errors.is_empty() {
             return Ok(());
         }
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
         let new = || NewZap::new(ObjectType::ERROR_LOG);
         let found = zap::lookup_word(rq, &mos, DIRECTORY, name).await?.filter(|id| *id != 0);
         let log = match found {
@@ -424,40 +436,44 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// The head of the file system or volume that an object set belongs to.
+    /// The head dataset of the file system or volume that an object set belongs to.
     async fn head_of(&self, objset: ObjsetId) -> u64 {
         let Ok(dataset) = self.change.dataset(ObjectId(objset.0)).await else { return objset.0 };
         let dir = self.change.dir(dataset.dir).await;
         dir.map_or(objset.0, |dir| dir.head_dataset.0)
     }
 
-    /// The logs that a log by head leads to. One that cannot be read leaves them behind: the scrub is not to suffer for what
-    /// the one before found (`delete_errlog`).
+    /// The per-head logs that an error log refers to; empty if it cannot be read (`delete_errlog`).
+    ///
+    /// In that case the per-head logs leak, because a damaged old log must not fail the new scrub.
     async fn inner_logs(&self, log: ObjectId) -> Vec<ObjectId> {
-        let (rq, mos) = (self.change.rq, &self.change.mos);
+        let rq = self.change.rq;
+        let mos = &self.change.mos;
         let read = async { Zap::open(rq, mos, log).await?.all(rq, weir_pool::mos::MAX_ENTRIES).await };
         let entries = read.await.unwrap_or_else(|error: ObjectError| {
-            tracing::warn!("an old log of errors cannot be read, and what it leads to stays behind: {error}");
+            tracing::warn!("cannot read an old error log; the logs it refers to are leaked: {error}");
             Vec::new()
         });
         let inner = entries.iter().filter(|e| !e.key.text().contains(':')).filter_map(|e| e.value.first());
         inner.map(ObjectId).collect()
     }
 
-    /// Takes an object away that nobody asks for any more, if that can be done.
+    /// Removes an unreferenced object; logs a failure and leaks the object.
     async fn discard(&self, id: ObjectId, what: &str) {
         if let Err(error) = self.change.discard(id).await {
-            tracing::warn!("{what} stays behind: {error}");
+            tracing::warn!("{what} is leaked: {error}");
         }
     }
 
-    /// The log of this scrub becomes the last one; that of the one before is no more.
+    /// Makes this scrub's error log the last one and removes the previous log (`spa_errlog_rotate`).
     async fn rotate_errors(&mut self) -> Result<(), PoolError> {
-        let (rq, tx, mos) = (self.change.rq, self.change.tx, self.change.mos.clone());
+        let rq = self.change.rq;
+        let tx = self.change.tx;
+        let mos = self.change.mos.clone();
         let named = async |name: &str| zap::lookup_word(rq, &mos, DIRECTORY, name).await;
         if let Some(old) = named(names::ERRLOG_LAST).await?.filter(|id| *id != 0).map(ObjectId) {
             for inner in self.inner_logs(old).await.into_iter().chain([old]) {
-                self.discard(inner, "an old log of errors").await;
+                self.discard(inner, "an old error log").await;
             }
         }
         let last = named(names::ERRLOG_SCRUB).await?.unwrap_or(0);

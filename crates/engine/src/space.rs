@@ -1,16 +1,16 @@
-//! The metaslabs' space maps: where each transaction group's allocations and frees are written down.
+//! Writing of the metaslabs' space maps, which record each txg's allocations and frees.
 //!
 //! ```text
-//!   top-level vdev ─ metaslab_array ─► object: space map of metaslab 0 · 1 · 2 · … (0: nothing was ever allocated there)
+//!   top-level vdev ─ metaslab_array ─► object: space map of metaslab 0 · 1 · 2 · … (0: no allocation so far)
 //! ```
 //!
-//! With `feature@log_spacemap` each group appends to one log for all metaslabs ([`weir_pool::space_log`]), and brings the
-//! metaslabs' own maps up to date that are due. Without it, each group appends to the maps of the metaslabs that it
-//! touched. Maps of metaslabs that nothing touched stay as they are.
+//! With `feature@log_spacemap` each txg appends to one log for all metaslabs ([`weir_pool::space_log`]) and flushes the
+//! metaslabs that are due to their own maps. Without it, each txg appends to the maps of the metaslabs that it changed.
+//! Maps of unchanged metaslabs are not written.
 //!
-//! *Histograms* in the headers hold how large a metaslab's free segments are, for use before its map is loaded. Each txg
-//! brings those of the metaslabs that it changes up to date, also when the changes are in a log alone: OpenZFS asserts
-//! that a loaded metaslab has a free segment as long as its histogram says.
+//! *Histograms* in the headers count a metaslab's free segments by size, for use before its map is loaded. Each txg
+//! updates those of the metaslabs that it changes, even when only a log holds the changes, because OpenZFS asserts that a
+//! loaded metaslab has a free segment as long as its histogram says.
 //!
 //! Source: OpenZFS `module/zfs/metaslab.c` (`metaslab_sync`, `metaslab_flush`), `module/zfs/vdev.c` (`vdev_sync`).
 
@@ -32,11 +32,11 @@ use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 use weir_pool::space_log::{FEATURE, KEPT, LOG_BLOCK_BYTES, LOG_SHIFT, Log, MetaslabId, SpaceLog, UNFLUSHED};
 
-/// Largest blocks of the array of maps.
+/// Maximum block size of the array of space maps, in bytes.
 const MAX_ARRAY_BLOCK_BYTES: u64 = 128 << 10;
-/// The feature that space maps count their free segments by size.
+/// The feature for histograms in space map headers.
 const HISTOGRAM: &str = "spacemap_histogram";
-/// The feature that long segments take entries of two words.
+/// The feature for two-word space map entries.
 const SPACEMAP_V2: &str = "spacemap_v2";
 
 /// The maps of one top-level vdev.
@@ -46,15 +46,15 @@ struct Maps {
     metaslab_shift: u32,
     /// Object of the array.
     array: ObjectId,
-    /// Bytes of a group of dRAID, in whose multiples metaslabs begin; 1 elsewhere.
+    /// Alignment of metaslab starts, in bytes: the size of a dRAID redundancy group; 1 for other vdevs.
     group_bytes: u64,
     maps: Vec<ObjectId>,
-    /// Its ZAP.
+    /// The vdev's ZAP.
     zap: ObjectId,
 }
 
 impl Maps {
-    /// Where a metaslab begins.
+    /// Start offset of a metaslab, in bytes.
     fn start(&self, metaslab: u64) -> u64 {
         (metaslab << self.metaslab_shift).next_multiple_of(self.group_bytes.max(1))
     }
@@ -65,7 +65,7 @@ impl Maps {
         SpaceSegment { kind, vdev: None, offset_bytes, length_bytes: range.end - range.start, words: 1 }
     }
 
-    /// What is allocated in a metaslab, as segments of its own map.
+    /// Converts a metaslab's allocated ranges to segments of its own map.
     fn segments(&self, allocated: &Segments, metaslab: u64) -> Vec<SpaceSegment> {
         allocated.iter().map(|range| self.segment(SpaceKind::Alloc, range, metaslab)).collect()
     }
@@ -80,28 +80,28 @@ impl Maps {
 #[derive(Clone, Debug, Default)]
 pub struct SpaceMaps {
     tops: BTreeMap<u32, Maps>,
-    /// Maps that were appended to in the group that is being synced.
+    /// Maps that the syncing txg has appended to.
     touched: BTreeSet<MetaslabId>,
-    /// The logs, and what the maps do not say yet.
+    /// The logs and the unflushed changes.
     log: SpaceLog,
-    /// The log of the group that is being synced.
+    /// The log of the syncing txg.
     current: Option<ObjectId>,
 }
 
-/// A map is written anew when it is longer than this, in bytes …
+/// Minimum length in bytes of a map that is condensed.
 const REWRITE_BYTES: u64 = 64 << 10;
-/// … and so many times as long as it has to be.
+/// Ratio of a map's length to its condensed length above which it is condensed.
 const REWRITE_FACTOR: u64 = 2;
-/// Bytes of an entry, at most.
+/// Maximum size of an entry, in bytes.
 const ENTRY_BYTES: u64 = 16;
-/// How logs are written.
+/// Encoding of logs.
 const LOG_STYLE: Style = Style { shift: LOG_SHIFT, two_words: true, pass: 1 };
-/// Bytes of the blocks of an array of *since*.
+/// Block size of the arrays of unflushed txgs, in bytes.
 const LOG_INCARNATION_BLOCK_BYTES: u32 = 128 << 10;
 /// Arrays of 64-bit metadata (`DMU_OTN_UINT64_METADATA`).
 const UINT64_METADATA: ObjectType = ObjectType(0xc3);
 
-/// Changes by the metaslab that they are in.
+/// Sorts changes by metaslab.
 fn by_metaslab(changes: &[SpaceChange]) -> BTreeMap<MetaslabId, Vec<SpaceChange>> {
     let mut out: BTreeMap<MetaslabId, Vec<SpaceChange>> = BTreeMap::new();
     for change in changes {
@@ -115,7 +115,7 @@ fn range(change: &SpaceChange) -> Range<u64> {
 }
 
 impl SpaceMaps {
-    /// Reads which maps there are; `log` is what was found in logs.
+    /// Reads the arrays of maps; `log` holds the contents of the logs.
     pub async fn read(rq: &Request, mos: &Mos, tops: &[VdevConfig], log: SpaceLog) -> Result<Self, PoolError> {
         let mut out = SpaceMaps { log, ..SpaceMaps::default() };
         for top in tops.iter().filter(|t| t.is_concrete() && t.metaslab_array != 0) {
@@ -133,11 +133,12 @@ impl SpaceMaps {
             VdevKind::Draid { parity, data, .. } => (u64::from(parity) + u64::from(data)) << top.ashift.min(16),
             _ => 1,
         };
-        let (ashift, metaslab_shift) = (top.ashift.min(16) as u32, top.metaslab_shift.min(63) as u32);
+        let ashift = top.ashift.min(16) as u32;
+        let metaslab_shift = top.metaslab_shift.min(63) as u32;
         Maps { ashift, metaslab_shift, array, group_bytes, maps, zap: ObjectId(top.top_zap) }
     }
 
-    /// Makes the array of a new top-level vdev, and gives its object.
+    /// Creates the array of maps of a new top-level vdev, and returns its object.
     pub async fn add_top(&mut self, change: &mut DslSyncContext<'_>, top: &VdevConfig) -> Result<ObjectId, PoolError> {
         let count = top.asize_bytes.checked_shr(top.metaslab_shift as u32).unwrap_or(0);
         let block_bytes = (count * 8).next_power_of_two().clamp(512, MAX_ARRAY_BLOCK_BYTES) as u32;
@@ -154,13 +155,15 @@ impl SpaceMaps {
         maps.maps.get(usize::try_from(metaslab).ok()?).copied().filter(|id| id.0 != 0)
     }
 
-    /// The metaslab of a place.
+    /// The metaslab that contains an offset of a vdev.
     pub fn metaslab_at(&self, vdev: u32, offset_bytes: u64) -> u64 {
         self.tops.get(&vdev).and_then(|maps| offset_bytes.checked_shr(maps.metaslab_shift)).unwrap_or(0)
     }
 
-    /// A group begins to be written down, of which `early` is known. In a pool with logs it gets one, the maps that are
-    /// due (or `all`) are brought up to date with what was before it, and logs that nobody needs any more go.
+    /// Begins the syncing txg, whose changes so far are `early`.
+    ///
+    /// In a pool with logs, creates the txg's log, flushes the metaslabs that are due (or `all`) as of the previous txg,
+    /// and removes obsolete logs.
     pub async fn begin(
         &mut self,
         change: &mut DslSyncContext<'_>,
@@ -173,13 +176,14 @@ impl SpaceMaps {
         if !change.is_enabled(FEATURE).await? || !change.is_active(SPACEMAP_V2).await? {
             return Ok(());
         }
-        let (txg, zap) = (change.txg(), self.log_zap(change).await?);
+        let txg = change.txg();
+        let zap = self.log_zap(change).await?;
         let early = by_metaslab(early);
         for id in self.log.due(txg, all) {
             self.flush(change, blocks, id, early.get(&id).map_or(&[], |e| e)).await?;
         }
         let obsolete = self.log.take_obsolete(txg, if all { 0 } else { KEPT });
-        let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
+        let DslSyncContext { rq, mos, tx, .. } = &*change;
         for (of, _) in &obsolete {
             zap::remove_name(rq, mos, tx, zap, &format!("{:x}", of.0)).await?;
         }
@@ -200,7 +204,7 @@ impl SpaceMaps {
         Ok(())
     }
 
-    /// The ZAP of the logs; made if there is none.
+    /// The ZAP of the logs; created if there is none.
     async fn log_zap(&mut self, change: &mut DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
         if let Some(zap) = self.log.zap {
             return Ok(zap);
@@ -213,7 +217,7 @@ impl SpaceMaps {
         Ok(zap)
     }
 
-    /// Brings a metaslab's map up to date with what was before this group, whose changes so far are `early`.
+    /// Flushes a metaslab to its map as of the previous txg; `early` are the changes of the syncing txg so far.
     async fn flush(
         &mut self,
         change: &mut DslSyncContext<'_>,
@@ -226,7 +230,7 @@ impl SpaceMaps {
         if !unflushed.dirty {
             return Ok(());
         }
-        let mut allocated = told(blocks, id);
+        let mut allocated = synced_allocated(blocks, id);
         for change in early {
             if change.kind == SpaceKind::Alloc {
                 allocated.remove_common(&range(change));
@@ -243,9 +247,10 @@ impl SpaceMaps {
         self.write_map(change, blocks, id, &segments, &allocated).await
     }
 
-    /// Writes down from which group on logs count for a metaslab.
+    /// Writes the first txg whose logs apply to a metaslab (`metaslab_unflushed_txg`).
     async fn write_since(&mut self, change: &mut DslSyncContext<'_>, id: MetaslabId) -> Result<(), PoolError> {
-        let (Some(maps), Some(metaslab)) = (self.tops.get(&id.0), self.log.metaslabs.get(&id)) else { return Ok(()) };
+        let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
+        let Some(metaslab) = self.log.metaslabs.get(&id) else { return Ok(()) };
         let DslSyncContext { rq, mos, tx, .. } = &*change;
         let array = match self.log.arrays.get(&id.0) {
             Some(array) => *array,
@@ -259,8 +264,9 @@ impl SpaceMaps {
         Ok(write_words(rq, mos, tx, array, id.1, &[metaslab.since.0]).await?)
     }
 
-    /// Appends to a metaslab's map, which then says that `allocated` is; or writes it anew, if it became much longer than
-    /// that needs.
+    /// Appends segments to a metaslab's map, or condenses it if it is much longer than necessary.
+    ///
+    /// `allocated` is the metaslab's allocated space after the append.
     async fn write_map(
         &mut self,
         change: &mut DslSyncContext<'_>,
@@ -273,7 +279,7 @@ impl SpaceMaps {
         let map = self.ensure(change, id).await?;
         let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
         let style = Style { shift: maps.ashift, two_words, pass: 1 };
-        let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
+        let DslSyncContext { rq, mos, tx, .. } = &*change;
         let all = maps.segments(allocated, id.1);
         let histogram = maps.histogram(blocks, id, change.txg());
         let header = space_map::header(rq, mos, map).await?;
@@ -284,7 +290,7 @@ impl SpaceMaps {
         Ok(space_map::append(rq, mos, tx, map, style, segments, Some(&histogram)).await?)
     }
 
-    /// Writes down what was taken and given back, in the order given. Maps that are missing are made.
+    /// Appends allocations and frees to the log or the maps, in the given order. Creates missing maps.
     pub async fn append(
         &mut self,
         change: &mut DslSyncContext<'_>,
@@ -313,12 +319,17 @@ impl SpaceMaps {
             }
             for c in changes {
                 self.log.note(id, txg, c.kind, range(&c));
-                let (vdev, offset_bytes, length_bytes) = (Some(c.vdev), c.offset_bytes, c.len_bytes);
-                segments.push(SpaceSegment { kind: c.kind, vdev, offset_bytes, length_bytes, words: 2 });
+                segments.push(SpaceSegment {
+                    kind: c.kind,
+                    vdev: Some(c.vdev),
+                    offset_bytes: c.offset_bytes,
+                    length_bytes: c.len_bytes,
+                    words: 2,
+                });
             }
             self.set_histogram(change, blocks, id).await?;
         }
-        let (rq, mos, tx) = (change.rq, &change.mos, change.tx);
+        let DslSyncContext { rq, mos, tx, .. } = &*change;
         space_map::append(rq, mos, tx, log, LOG_STYLE, &segments, None).await?;
         let header = space_map::header(rq, mos, log).await?;
         let blocks = header.length_bytes.div_ceil(u64::from(LOG_BLOCK_BYTES));
@@ -326,14 +337,15 @@ impl SpaceMaps {
         Ok(())
     }
 
-    /// Brings the histogram in the header of a metaslab's map up to date, and leaves the map as it is.
+    /// Updates the histogram in the header of a metaslab's map without appending to the map.
     async fn set_histogram(
         &self,
         change: &DslSyncContext<'_>,
         blocks: &Blocks,
         id: MetaslabId,
     ) -> Result<(), PoolError> {
-        let (Some(map), Some(maps)) = (self.map_of(id), self.tops.get(&id.0)) else { return Ok(()) };
+        let Some(map) = self.map_of(id) else { return Ok(()) };
+        let Some(maps) = self.tops.get(&id.0) else { return Ok(()) };
         let histogram = maps.histogram(blocks, id, change.txg());
         let style = Style { shift: maps.ashift, two_words: true, pass: 1 };
         Ok(space_map::append(change.rq, &change.mos, change.tx, map, style, &[], Some(&histogram)).await?)
@@ -349,7 +361,7 @@ impl SpaceMaps {
             let Some(maps) = self.tops.get(&id.0) else { continue };
             let segments: Vec<SpaceSegment> = changes.iter().map(|c| maps.segment(c.kind, range(c), id.1)).collect();
             if self.touched.insert(id) {
-                self.write_map(change, blocks, id, &segments, &told(blocks, id)).await?;
+                self.write_map(change, blocks, id, &segments, &synced_allocated(blocks, id)).await?;
                 continue;
             }
             let style = Style { shift: maps.ashift, two_words: change.is_active(SPACEMAP_V2).await?, pass: 1 };
@@ -360,7 +372,7 @@ impl SpaceMaps {
         Ok(())
     }
 
-    /// The map of a metaslab; made if there is none.
+    /// The map of a metaslab; created if there is none.
     async fn ensure(&mut self, change: &mut DslSyncContext<'_>, id: MetaslabId) -> Result<ObjectId, PoolError> {
         if let Some(map) = self.map_of(id) {
             return Ok(map);
@@ -377,8 +389,9 @@ impl SpaceMaps {
     }
 }
 
-/// Makes an empty space map in the MOS: with a histogram, which the feature then counts, if the feature is enabled
-/// (`space_map_alloc`).
+/// Creates an empty space map in the MOS (`space_map_alloc`).
+///
+/// If the histogram feature is enabled, the map has a histogram and the feature's reference count increases.
 pub(crate) async fn create_map(change: &mut DslSyncContext<'_>, block_bytes: u32) -> Result<ObjectId, PoolError> {
     let with_histogram = change.is_enabled(HISTOGRAM).await?;
     let map = space_map::create(change.rq, &change.mos, change.tx, block_bytes, with_histogram).await?;
@@ -388,7 +401,7 @@ pub(crate) async fn create_map(change: &mut DslSyncContext<'_>, block_bytes: u32
     Ok(map)
 }
 
-/// Removes a space map from the MOS; the feature counts its histogram no more, if it has one (`space_map_free_obj`).
+/// Removes a space map from the MOS and drops its reference to the histogram feature (`space_map_free_obj`).
 async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<(), PoolError> {
     let header = space_map::header(change.rq, &change.mos, map).await?;
     change.mos.remove(change.rq, change.tx, map).await?;
@@ -398,8 +411,8 @@ async fn remove_map(change: &mut DslSyncContext<'_>, map: ObjectId) -> Result<()
     Ok(())
 }
 
-/// What is allocated in a metaslab according to all changes that were told so far.
-fn told(blocks: &Blocks, (vdev, metaslab): MetaslabId) -> Segments {
+/// Allocated space of a metaslab according to all changes that its space maps have been given so far.
+fn synced_allocated(blocks: &Blocks, (vdev, metaslab): MetaslabId) -> Segments {
     let mut out = Segments::default();
     for range in blocks.allocated_as_synced(vdev, metaslab) {
         out.add(range);

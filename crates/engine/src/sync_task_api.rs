@@ -1,9 +1,9 @@
-//! What administrators do to data sets, each as one sync task: checked and done in one group, and stable on return.
+//! Administrative operations on datasets. Each is one sync task: checked and executed in one txg, and stable on return.
 //!
-//! A data set that clients use (they have files of it open, or are attached to the volume) is not destroyed or rolled back:
-//! it is busy. One that is merely open is closed first: no change of it begins any more, its intent log writes no block
-//! any more; the task then takes it out of the sets, so that no group writes to what is gone. If the task finds that it
-//! cannot be done, the data set opens again.
+//! A dataset that clients use (they have its files open or are attached to the volume) is busy and cannot be destroyed or
+//! rolled back. An open dataset without clients is closed first: it admits no further transactions and its intent log
+//! writes no further blocks. The task then removes it from the open sets, so that no later txg writes to a destroyed
+//! dataset. If the task fails, the dataset opens again.
 
 use super::Engine;
 use super::datasets::policy_for;
@@ -23,24 +23,24 @@ use weir_machine::Request;
 use weir_pool::error::PoolError;
 use weir_zil as zil;
 
-/// Pairs of a data set or snapshot and a tag or name.
+/// Pairs of a dataset or snapshot and a tag or name.
 pub type Pairs = Vec<(String, String)>;
-/// Properties with their values as they are stored.
+/// Properties with their stored values.
 pub type Values = Vec<(String, Value)>;
 
 impl Engine {
-    /// Makes a file system or volume.
+    /// Creates a file system or volume.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::create`].
+    /// Errors of [`DslSyncContext::create`].
     pub async fn create_dataset(&self, new: NewDataset) -> Result<(), PoolError> {
         self.create_encrypted(new, Encryption::default()).await
     }
 
-    /// Makes a file system or volume, encrypted as asked.
+    /// Creates a file system or volume with the requested encryption.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::create`], and each [`super::KeyError`] that says why not.
+    /// Errors of [`DslSyncContext::create`]; [`super::KeyError`] if it cannot be encrypted as requested.
     pub async fn create_encrypted(&self, new: NewDataset, encryption: Encryption) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
@@ -69,10 +69,10 @@ impl Engine {
         self.renew_settings(&Request::internal("create")).await
     }
 
-    /// Makes a clone of a snapshot.
+    /// Creates a clone of a snapshot.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::clone_snapshot`].
+    /// Errors of [`DslSyncContext::clone_snapshot`].
     pub async fn clone_snapshot(&self, origin: String, name: String, properties: Values) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
@@ -84,10 +84,10 @@ impl Engine {
         self.renew_settings(&Request::internal("clone")).await
     }
 
-    /// Makes snapshots, all of one moment.
+    /// Creates snapshots atomically, all of the same txg.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::snapshot`].
+    /// Errors of [`DslSyncContext::snapshot`].
     pub async fn snapshot(&self, names: Vec<String>, properties: Values) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.snapshot(&names, &properties).await.map(drop)?) })
@@ -95,10 +95,10 @@ impl Engine {
         .await
     }
 
-    /// Destroys snapshots; with `defer`, those in use later.
+    /// Destroys snapshots; with `defer`, those in use are destroyed when their last user is gone.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::destroy_snapshots`].
+    /// Errors of [`DslSyncContext::destroy_snapshots`].
     pub async fn destroy_snapshots(&self, names: Vec<String>, defer: bool) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.destroy_snapshots(&names, defer).await?) })
@@ -109,7 +109,7 @@ impl Engine {
     /// Destroys a file system or volume that has neither snapshots nor children.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::destroy`]; busy while clients use it.
+    /// Errors of [`DslSyncContext::destroy`]; busy while clients use it.
     pub async fn destroy_dataset(&self, name: String) -> Result<(), PoolError> {
         let closing = self.closing(&name).await?;
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
@@ -119,16 +119,16 @@ impl Engine {
                 let done = syncing.change.destroy(&name).await;
                 tracing::debug!("object set {id} destroyed");
                 done?;
-                settle_keys(syncing).await
+                drop_orphaned_keys(syncing).await
             })
         });
         closing.end(done.await)
     }
 
-    /// Takes a data set back to its last snapshot, which is `to` if that is named.
+    /// Rolls a dataset back to its last snapshot, which must be `to` if that is given.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::rollback`]; busy while clients use it.
+    /// Errors of [`DslSyncContext::rollback`]; busy while clients use it.
     pub async fn rollback(&self, name: String, to: Option<String>) -> Result<(), PoolError> {
         let closing = self.closing(&name).await?;
         let done = self.sync_task(move |syncing: &mut TxgSync<'_>| {
@@ -143,37 +143,37 @@ impl Engine {
         self.renew_settings(&Request::internal("rollback")).await
     }
 
-    /// Makes a clone independent of its origin.
+    /// Promotes a clone, so that its origin depends on it.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::promote`].
+    /// Errors of [`DslSyncContext::promote`].
     pub async fn promote(&self, name: String) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.change.promote(&name).await?;
-                settle_keys(syncing).await
+                drop_orphaned_keys(syncing).await
             })
         })
         .await
     }
 
-    /// Gives a file system or volume another name.
+    /// Renames a file system or volume.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::rename`].
+    /// Errors of [`DslSyncContext::rename`].
     pub async fn rename(&self, from: String, to: String) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.rename(&from, &to).await?) })
         })
         .await?;
-        // It inherits from others now.
+        // The dataset inherits from its new ancestors now.
         self.renew_settings(&Request::internal("rename")).await
     }
 
-    /// Gives snapshots other names, all or none: pairs of a snapshot and what is to stand after its `@`.
+    /// Renames snapshots atomically: pairs of a snapshot and its new name after the `@`.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::rename_snapshots`].
+    /// Errors of [`DslSyncContext::rename_snapshots`].
     pub async fn rename_snapshots(&self, names: Pairs) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.rename_snapshots(&names).await?) })
@@ -184,7 +184,7 @@ impl Engine {
     /// Holds snapshots: pairs of snapshot and tag.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::hold`].
+    /// Errors of [`DslSyncContext::hold`].
     pub async fn hold(&self, holds: Pairs) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.hold(&holds, false).await?) })
@@ -195,7 +195,7 @@ impl Engine {
     /// Releases snapshots: pairs of snapshot and tag.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::release`].
+    /// Errors of [`DslSyncContext::release`].
     pub async fn release(&self, holds: Pairs) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.release(&holds).await?) })
@@ -203,10 +203,10 @@ impl Engine {
         .await
     }
 
-    /// Makes bookmarks: pairs of bookmark and what it remembers.
+    /// Creates bookmarks: pairs of a bookmark and its source snapshot or bookmark.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::bookmark`].
+    /// Errors of [`DslSyncContext::bookmark`].
     pub async fn bookmark(&self, bookmarks: Pairs) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.bookmark(&bookmarks).await?) })
@@ -217,7 +217,7 @@ impl Engine {
     /// Destroys bookmarks.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::destroy_bookmarks`].
+    /// Errors of [`DslSyncContext::destroy_bookmarks`].
     pub async fn destroy_bookmarks(&self, names: Vec<String>) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.destroy_bookmarks(&names).await?) })
@@ -225,10 +225,10 @@ impl Engine {
         .await
     }
 
-    /// Sets or inherits properties, all or none of them. They count at once in what is open.
+    /// Sets or inherits properties atomically, and applies them to open datasets.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::set_properties`].
+    /// Errors of [`DslSyncContext::set_properties`].
     pub async fn set_properties(&self, name: String, settings: Vec<(String, Setting)>) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.set_properties(&name, &settings).await?) })
@@ -237,11 +237,12 @@ impl Engine {
         self.renew_settings(&Request::internal("set")).await
     }
 
-    /// Sets how many bytes or objects a user, group or project may use in a file system (without an id: each that has no
-    /// limit of its own); 0: as many as it likes.
+    /// Sets the quota of a user, group or project in a file system, in bytes or objects; 0 removes it.
+    ///
+    /// Without an id, sets the default for principals that have no quota of their own.
     ///
     /// # Errors
-    /// If there is no such file system, or it is read-only.
+    /// [`PoolError::File`] if the file system is read-only; errors of opening it.
     pub async fn set_quota(
         &self,
         name: String,
@@ -257,10 +258,10 @@ impl Engine {
         self.sync().await
     }
 
-    /// Gives a volume another size, in bytes.
+    /// Resizes a volume to `size_bytes`.
     ///
     /// # Errors
-    /// If it is no volume, or the size is none.
+    /// Errors of opening the volume; [`DslError`] if the size is invalid.
     pub async fn set_volume_size(&self, name: String, size_bytes: u64) -> Result<(), PoolError> {
         let rq = &Request::internal("set");
         let volume = self.volume(rq, &name).await?;
@@ -271,10 +272,10 @@ impl Engine {
         self.sync().await
     }
 
-    /// Writes an administrator's command into the pool's history.
+    /// Appends an administrator's command to the pool's history.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Errors of writing the history; [`PoolError::Suspended`].
     pub async fn log_command(&self, line: String, uid: u32) -> Result<(), PoolError> {
         self.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(syncing.change.log_command(&line, uid).await?) })
@@ -283,16 +284,16 @@ impl Engine {
     }
 }
 
-/// Roots of keys may have moved, or gone.
-async fn settle_keys(syncing: &TxgSync<'_>) -> Result<(), PoolError> {
+/// Drops keys of encryption roots that the task moved or destroyed.
+async fn drop_orphaned_keys(syncing: &TxgSync<'_>) -> Result<(), PoolError> {
     let engine = syncing.engine;
     if engine.keys.is_empty() {
         return Ok(());
     }
-    engine.keys.settle(syncing.change.rq, &*engine.dsl_now(syncing.change.rq).await?).await
+    engine.keys.drop_orphaned_roots(syncing.change.rq, &*engine.dsl_now(syncing.change.rq).await?).await
 }
 
-/// A data set that is being closed; it opens again unless that is brought to an end.
+/// A dataset that is being closed; it opens again on drop unless [`Closing::end`] succeeds.
 pub(crate) struct Closing(Option<OpenSet>);
 
 impl Drop for Closing {
@@ -305,7 +306,7 @@ impl Drop for Closing {
 }
 
 impl Closing {
-    /// What became of it.
+    /// Ends the close with the result of its task; a failed task opens the dataset again.
     pub(crate) fn end<T>(mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
         if done.is_ok() {
             self.0 = None;
@@ -315,24 +316,24 @@ impl Closing {
 }
 
 impl Engine {
-    /// Whether clients use a data set: they have files of it open, or are attached to the volume.
+    /// Whether clients use a dataset: they have its files open or are attached to the volume.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// Errors of finding the dataset.
     pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
         let id = self.dsl(rq).await?.find(rq, name).await?.objset();
         Ok(self.sets.get(id).and_then(|open| open.door).is_some_and(|door| door.is_used()))
     }
 
-    /// Closes a data set: changes of it that have begun are in the group that is open now.
+    /// Closes a dataset; its transactions that have begun belong to the open txg or an earlier one.
     pub(crate) async fn closing(&self, name: &str) -> Result<Closing, PoolError> {
         let busy = || Err(DslError::Busy { name: name.to_owned(), why: "clients use it" }.into());
-        // Nobody opens it meanwhile.
+        // The lock prevents opening the dataset in the meantime.
         let _one_at_a_time = self.opening.lock().await;
         let id = {
             let rq = Request::internal("close");
             let found = self.dsl(&rq).await?.find(&rq, name).await;
-            // That it is not there is the task's to say.
+            // The sync task reports a missing dataset.
             let Ok(dataset) = found else { return Ok(Closing(None)) };
             dataset.objset()
         };
@@ -349,7 +350,9 @@ impl Engine {
     }
 }
 
-/// Takes a data set that is closed, or was never open, out of the sets, in syncing context. Gives its number.
+/// Removes a closed or unopened dataset from the open sets and frees its intent log; returns its object number.
+///
+/// The caller is in syncing context.
 pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<ObjectId, PoolError> {
     let rq = syncing.change.rq;
     let dsl = syncing.engine.dsl_now(rq).await?;
@@ -357,7 +360,7 @@ pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<Objec
     if syncing.engine.sets.get(dataset.objset()).is_some_and(|open| !open.set.is_closed()) {
         return Err(DslError::Busy { name: name.to_owned(), why: "clients have just opened it" }.into());
     }
-    // Its intent log goes with it: nobody commits any more, so that its header leads to all of it.
+    // The intent log is freed with the dataset: no commit runs any more, so the header leads to all its blocks.
     let engine = syncing.engine;
     let opening = Opening { id: dataset.objset(), ..Opening::default() };
     let pointer = syncing.change.dataset(dataset.id).await?.pointer;
@@ -373,7 +376,7 @@ pub(crate) async fn close(syncing: &mut TxgSync<'_>, name: &str) -> Result<Objec
     Ok(dataset.id)
 }
 
-/// Takes the intent log out of the header of a set that begins with a snapshot's contents: the log was its origin's.
+/// Clears the intent log header of an object set that was copied from a snapshot, because the log is the origin's.
 pub(crate) async fn clear_log(syncing: &mut TxgSync<'_>, dataset: ObjectId) -> Result<(), PoolError> {
     let engine = syncing.engine;
     let phys = syncing.change.dataset(dataset).await?;

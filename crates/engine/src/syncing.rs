@@ -1,16 +1,16 @@
-//! One transaction group on its way to the disks.
+//! Syncing of one transaction group (`spa_sync`).
 //!
 //! ```text
-//!   1  data sets       their trees, then what that means for space, dead lists, directories
-//!   2  sync tasks      create, snapshot, destroy …; sets that they made sync as in 1 before the next task
-//!   3  frees           what nobody needs any more goes back to the allocator
+//!   1  datasets        their block trees, then space accounting, dead lists, directories
+//!   2  sync tasks      create, snapshot, destroy …; sets that a task created sync as in 1 before the next task
+//!   3  frees           unreferenced blocks return to the allocator
 //!   4  configuration   if it changed
 //!   5  the MOS         planned with its own space maps ([`weir_dmu::mos_plan`]), then written
 //!   6  flush ─► labels, uberblock ─► flush                                        ([`super::labels`])
 //! ```
 //!
-//! Everything here is done by one task, the syncer. What fails before 6 leaves the pool on the disks as it was; the
-//! group, and all after it, then do not happen ([`weir_dmu::txg::TxgTracker::fail`]).
+//! One task, the syncer, runs all steps. A failure before step 6 leaves the pool on the disks unchanged; this txg and all
+//! later ones then fail ([`weir_dmu::txg::TxgTracker::fail`]).
 
 use super::Engine;
 use super::autotrim::AutoTrim;
@@ -37,24 +37,25 @@ use weir_pool::assemble::state;
 use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 
-/// Rounds of planning after which something must be wrong: each either adds blocks or enlarges places, and there are
-/// only so many.
+/// Maximum passes of planning the MOS. Each pass adds blocks or enlarges allocations, so a consistent plan converges
+/// far earlier.
 const MAX_MOS_PASSES: u32 = 1000;
-/// Blocks of destroyed datasets that are freed before the time is looked at.
+/// Blocks of destroyed datasets that are freed between two checks of the elapsed time.
 const FREES_PER_BATCH: u64 = 4096;
-/// So long a group may free them although somebody waits for it (`zfs_free_min_time_ms`), and if nobody does.
+/// Time per txg for freeing destroyed datasets while a sync is requested (`zfs_free_min_time_ms`).
 const FREE_TIME_WHEN_BUSY: Duration = Duration::from_secs(1);
+/// Time per txg for freeing destroyed datasets while no sync is requested.
 const FREE_TIME_WHEN_IDLE: Duration = Duration::from_millis(2500);
-/// What the history calls it when a snapshot goes, whose blocks may then be the next one's.
+/// Name in the history of destroying a dataset. Blocks of a destroyed snapshot may move to the next snapshot.
 const DESTROY: &str = "destroy";
-/// Bytes of a block of the configuration's object.
+/// Block size of the configuration object, in bytes.
 pub(crate) const CONFIG_BLOCK_BYTES: usize = 16 << 10;
 
-/// What the syncer owns.
+/// State that only the syncer uses.
 pub struct SyncerState {
     /// The configuration.
     pub config: Config,
-    /// The configuration goes into the MOS and the labels with the next group.
+    /// Whether the next txg writes the configuration to the MOS and the labels.
     pub config_dirty: bool,
     /// The devices whose labels are written.
     pub leaves: Vec<Leaf>,
@@ -64,66 +65,68 @@ pub struct SyncerState {
     pub uberblock: Uberblock,
     /// The MOS object of the configuration; 0 until it is made.
     pub config_object: ObjectId,
-    /// What changes of data sets need to know.
+    /// Pool facts that DSL sync tasks need.
     pub context: PoolContext,
-    /// Blocks that several files share.
+    /// The block reference table (BRT).
     pub clones: BlockRefTable,
-    /// What is freed, but not given back.
+    /// Space maps of frees that do not return to metaslabs: checkpoint and obsolete space maps.
     pub aside: CheckpointAndObsoleteMaps,
-    /// The txgs that devices lack.
+    /// The leaves' DTLs.
     pub dtls: LeafDtls,
-    /// The group in which the scrub began that runs, if it began since the pool was opened, and no block may have moved since
-    /// from where it was not to where it had been already.
+    /// The txg in which the running scrub began, while that scrub may still clear DTLs.
+    ///
+    /// `None` if the scrub began before this import, or if a block may have moved since from a part of the pool that the
+    /// scrub had not visited to one that it had.
     pub scrub_began: Option<Txg>,
-    /// What is to be trimmed in the background.
+    /// Freed space that awaits automatic trim.
     pub autotrim: AutoTrim,
-    /// What limits writing, as of the last group; `None` before the first.
+    /// Space limits as of the last txg; `None` before the first.
     pub limits: Option<Limits>,
-    /// Blocks of destroyed datasets that one group gives back at most.
+    /// Maximum blocks of destroyed datasets that one txg frees.
     pub freed_per_group: u64,
-    /// The last group freed some of them, and there are more.
+    /// Whether the last txg freed such blocks and more remain.
     pub frees_on: bool,
-    /// Why a destroyed dataset cannot be freed to its end.
+    /// Error that prevents freeing the rest of a destroyed dataset.
     pub stuck: Option<ObjectError>,
-    /// Why the group that is being synced must not happen.
+    /// Reason to fail the txg that is being synced.
     pub given_up: Option<String>,
-    /// The group that is being synced is the last one.
+    /// Whether the txg that is being synced is the last one.
     pub ended: bool,
 }
 
-/// The syncing context of one group: what sync tasks get.
+/// The syncing context of one txg, passed to sync tasks.
 pub struct TxgSync<'b> {
-    /// Changes of data sets, directories and the MOS's named objects.
+    /// Changes of datasets, directories and the MOS's named objects.
     pub change: DslSyncContext<'b>,
-    /// What the syncer owns.
+    /// The syncer's state.
     pub core: &'b mut SyncerState,
     /// The pool.
     pub engine: &'b Engine,
-    /// Sets that a task made.
+    /// Object sets that the current task created.
     made: Vec<Arc<ObjectSet>>,
 }
 
-/// Syncs a group. Gives what is to be told to those who asked for its sync tasks.
+/// Syncs a txg. Returns the result, and the answers for the callers of its sync tasks.
 pub(crate) async fn sync(
     engine: &Engine,
     core: &mut SyncerState,
     txg: Txg,
 ) -> (Result<(), PoolError>, VecDeque<Answer>) {
-    // What clients wait for, the intent log, overtakes it in the devices' queues.
+    // Lower priority than the intent log, whose writes clients wait for.
     let rq = Request::internal("sync").with_priority(Priority::Async);
     let _steady = engine.mos_sync_lock.lock().await;
     let tx = Tx::of_syncing(txg);
     let now_s = engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     core.context.capacity_bytes = engine.gate.space().capacity_bytes();
     let mut change = DslSyncContext::new(&rq, engine.mos.clone(), &tx, core.context.clone(), now_s);
-    // Who begins to read one waits for this group.
+    // A reader that requests a long hold from now on waits for this txg.
     change.reading = engine.reading.asked(txg);
     let mut syncing = TxgSync { change, core, engine, made: Vec::new() };
     let mut answers = VecDeque::new();
     (syncing.run(&mut answers, now_s).await, answers)
 }
 
-/// Whether what was read is not what it should be.
+/// Whether the error says that a block was read but its contents are corrupt.
 fn is_bad(error: &BlockError) -> bool {
     matches!(error, BlockError::Corrupt { .. } | BlockError::Structure { .. } | BlockError::InvalidPointer { .. })
 }
@@ -138,7 +141,7 @@ impl TxgSync<'_> {
         self.sync_sets().await?;
         for job in self.engine.queue.take(self.txg()) {
             answers.extend(job(self).await?);
-            // The next task finds whole what this one made: a snapshot of it has its contents.
+            // Sync new sets first, so that a snapshot of them in the next task has their contents.
             for set in std::mem::take(&mut self.made) {
                 self.sync_set(&set).await?;
             }
@@ -156,7 +159,7 @@ impl TxgSync<'_> {
         let saved_bytes = self.core.clones.saved_bytes().saturating_add(self.engine.gate.dedup.saved_bytes());
         self.engine.gate.set_dedup_saved_bytes(saved_bytes);
         self.change.pool.capacity_bytes = self.engine.gate.space().capacity_bytes();
-        self.write_aside().await?;
+        self.write_checkpoint_and_obsolete_maps().await?;
         let early = self.engine.cache.blocks().take_changes(self.txg());
         let anything = !early.is_empty() || self.core.config_dirty || self.engine.mos.is_dirty(self.txg());
         let behind = self.core.dtls.is_behind(&self.engine.cache.blocks().tree().dtls());
@@ -180,17 +183,18 @@ impl TxgSync<'_> {
         self.auto_trim(freed).await
     }
 
-    /// Lets the intent logs go on: records of this group are obsolete with it, and so are the blocks that held no others.
+    /// Syncs the intent logs: drops records of this txg and frees log blocks that held no others (`zil_sync`).
     ///
-    /// A file system's log may have records of extended attributes from its first block on: the feature says so with the
-    /// header that leads to it (`zil_create`).
+    /// A file system's log may hold records of extended attributes from its first block on, so the feature is activated
+    /// together with the header that points to that block (`zil_create`).
     async fn sync_logs(&mut self) -> Result<(), PoolError> {
         let txg = self.txg();
         for open in self.engine.sets.all() {
             let Some(zil) = &open.zil else { continue };
             let log = zil.sync(txg).await;
             if log.changed {
-                let (set, has_blocks) = (open.set.id(), !log.header.log.is_hole());
+                let set = open.set.id();
+                let has_blocks = !log.header.log.is_hole();
                 open.set.set_zil_header(log.header);
                 if has_blocks && open.set.kind() == ObjsetKind::Zfs && self.change.is_enabled("zilsaxattr").await? {
                     self.change.activate(ObjectId(set.0), "zilsaxattr").await?;
@@ -201,7 +205,7 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Writes the trees of all sets that changed, and books what that means.
+    /// Writes the block trees of all changed object sets and accounts their births and deaths.
     pub(crate) async fn sync_sets(&mut self) -> Result<(), PoolError> {
         for open in self.engine.sets.all() {
             self.sync_set(&open.set).await?;
@@ -239,16 +243,19 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Frees a part of what destroyed data sets left: so many blocks, and as long as a group may take for it. If
-    /// anything is left, the next group follows at once. What cannot be read waits, and each group tries again
+    /// Frees blocks of destroyed datasets, up to this txg's limits of blocks and time (`async_destroy`).
+    ///
+    /// If blocks remain, the next txg follows immediately. Subtrees that cannot be read stay, and each txg retries them
     /// (`bptree_iterate` without `zfs_free_leak_on_eio`).
     async fn free_in_background(&mut self) -> Result<(), PoolError> {
-        let (clock, began) = (self.engine.machine.clock.clone(), self.engine.machine.clock.now());
-        let (mut left, mut any) = (self.core.freed_per_group, false);
+        let clock = self.engine.machine.clock.clone();
+        let began = clock.now();
+        let mut left = self.core.freed_per_group;
+        let mut any = false;
         self.core.frees_on = false;
         while left > 0 {
             let freed = self.change.free_in_background(left.min(FREES_PER_BATCH)).await?;
-            // What dedup tables and shared blocks cost is a part of the time.
+            // The time limit includes updates of dedup tables and the BRT.
             self.free_all().await?;
             left = left.saturating_sub(freed.blocks);
             any |= freed.blocks > 0;
@@ -268,13 +275,13 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Gives back what nobody needs any more.
+    /// Frees all blocks that this txg's changes left unreferenced.
     async fn free_all(&mut self) -> Result<(), PoolError> {
         let frees = self.change.take_frees();
         self.free(&frees).await
     }
 
-    /// Gives back the places of blocks.
+    /// Drops one reference of each block, and frees the space of blocks without further references.
     pub(crate) async fn free(&mut self, pointers: &[BlockPointer]) -> Result<(), PoolError> {
         let txg = self.txg();
         let blocks = self.engine.cache.blocks().clone();
@@ -288,7 +295,7 @@ impl TxgSync<'_> {
             }
             let place = ErrorLocation { objset: self.engine.mos.id(), ..ErrorLocation::default() };
             match blocks.free(self.change.rq, pointer, txg).await {
-                // Where its pieces are nobody knows any more. They stay taken: no reason to stop the pool.
+                // The gang header is unreadable, so its constituents leak. That is no reason to suspend the pool.
                 Err(error) if pointer.is_gang() && is_bad(&error) => tracing::warn!("space is lost: {error}"),
                 freed => freed.map_err(|error| ObjectError::Block { place, error })?,
             }
@@ -296,7 +303,7 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Writes the dedup tables, and gives back what they have no reference to any more.
+    /// Writes the dedup tables, and frees blocks whose reference count in them became 0.
     async fn sync_dedup(&mut self) -> Result<(), PoolError> {
         let dedup = &self.engine.gate.dedup;
         let saved_bytes = dedup.saved_bytes();
@@ -307,15 +314,15 @@ impl TxgSync<'_> {
         self.free(&freed).await
     }
 
-    /// Writes down what was freed and is not given back to metaslabs; false if that is nothing.
-    async fn write_aside(&mut self) -> Result<bool, PoolError> {
+    /// Appends frees that do not return to metaslabs to their space maps; false if there were none.
+    async fn write_checkpoint_and_obsolete_maps(&mut self) -> Result<bool, PoolError> {
         let freed = self.engine.cache.blocks().drain_non_metaslab_frees();
         let any = self.core.aside.append(&mut self.change, freed).await?;
         self.engine.gate.set_checkpoint_bytes(self.core.aside.kept_bytes);
         Ok(any)
     }
 
-    /// Lets the gate know how much of quotas and of the pool is used now.
+    /// Passes the current usage of quotas and of the pool to transaction admission.
     async fn read_limits(&mut self) -> Result<(), PoolError> {
         match &mut self.core.limits {
             Some(limits) => self.change.refresh(limits).await?,
@@ -341,7 +348,7 @@ impl TxgSync<'_> {
         self.write_list(self.core.config_object, &list).await
     }
 
-    /// Writes a packed nvlist into its object; its length goes into the bonus area.
+    /// Writes a packed nvlist into an object, and its length in bytes into the bonus buffer.
     pub(crate) async fn write_list(&mut self, id: ObjectId, list: &NvList) -> Result<(), PoolError> {
         let mut bytes = list.encode_xdr();
         let len = bytes.len() as u64;
@@ -353,7 +360,7 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Plans and writes the MOS, told what was taken and given back so far; `None` if nothing changed in this group.
+    /// Plans and writes the MOS with the allocations and frees so far; `None` if nothing changed in this txg.
     async fn sync_mos(&mut self, changes: Vec<SpaceChange>) -> Result<Option<(MosPlan, MosRoot)>, PoolError> {
         let txg = self.txg();
         let blocks = self.engine.cache.blocks().clone();
@@ -364,16 +371,16 @@ impl TxgSync<'_> {
         let exported = self.core.ended && self.core.config.state == state::EXPORTED;
         self.core.maps.begin(&mut self.change, &blocks, &changes, exported).await?;
         self.core.maps.append(&mut self.change, &blocks, &changes).await?;
-        let mut booked = MosDelta::default();
+        let mut accounted = MosDelta::default();
         for _ in 0..MAX_MOS_PASSES {
             let mut settled = !plan.extend(self.change.rq).await?;
-            settled &= !self.write_aside().await?;
+            settled &= !self.write_checkpoint_and_obsolete_maps().await?;
             let changes = blocks.take_changes(txg);
             if !changes.is_empty() {
                 self.core.maps.append(&mut self.change, &blocks, &changes).await?;
                 settled = false;
             }
-            settled &= self.book_mos(&mut booked, plan.delta()).await?;
+            settled &= self.account_mos(&mut accounted, plan.delta()).await?;
             if settled && let Some(root) = plan.write(self.change.rq).await? {
                 return Ok(Some((plan, root)));
             }
@@ -382,20 +389,20 @@ impl TxgSync<'_> {
         Err(ObjectError::Corrupt { place, why: "the plan of the MOS does not settle" }.into())
     }
 
-    /// Books what the MOS grew by since it was booked last; true if that was nothing.
-    async fn book_mos(&mut self, booked: &mut MosDelta, now: MosDelta) -> Result<bool, PoolError> {
-        if *booked == now {
+    /// Accounts the growth of the MOS since `accounted`; true if it did not change.
+    async fn account_mos(&mut self, accounted: &mut MosDelta, now: MosDelta) -> Result<bool, PoolError> {
+        if *accounted == now {
             return Ok(true);
         }
-        let compressed = now.compressed - booked.compressed;
-        // Metadata counts as long as it is compressed (`BP_GET_UCSIZE`).
-        let delta = Delta { used: now.used - booked.used, compressed, uncompressed: compressed };
+        let compressed = now.compressed - accounted.compressed;
+        // The uncompressed size of metadata counts as its compressed size (`BP_GET_UCSIZE`).
+        let delta = Delta { used: now.used - accounted.used, compressed, uncompressed: compressed };
         self.change.book_mos(delta).await?;
-        *booked = now;
+        *accounted = now;
         Ok(false)
     }
 
-    /// Makes the group true.
+    /// Commits the txg: flushes the devices, then writes labels and the uberblock.
     async fn commit(&mut self, root: BlockPointer, now_s: u64) -> Result<(), PoolError> {
         let txg = self.txg();
         let core = &mut *self.core;
@@ -415,7 +422,7 @@ impl TxgSync<'_> {
         let blocks = self.engine.cache.blocks();
         blocks.flush().await.map_err(|error| ObjectError::Block { place, error })?;
         if core.ended {
-            // Once the labels say that the pool may be opened elsewhere, nothing more may come to its devices.
+            // Once the labels say that another machine may import the pool, its devices must get no more writes.
             blocks.tree().close(&self.engine.machine.clock).await;
             core.autotrim.end().await;
         }
@@ -440,14 +447,13 @@ impl TxgSync<'_> {
         Ok(())
     }
 
-    /// Passes the result of a task on of which half is worse than nothing: if it failed, its group does not happen, nor any
-    /// after it, though nothing was changed yet.
+    /// Passes on the result of a non-atomic task; an error fails this txg and suspends the pool.
     pub(crate) fn fail_txg_on_error<T>(&mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
         self.core.given_up = done.as_ref().err().map(ToString::to_string);
         done
     }
 
-    /// Has one that was made just now synced when the task ends.
+    /// Registers an object set that the current task created; it syncs when the task ends.
     pub fn add_set(&mut self, set: Arc<ObjectSet>) {
         self.made.push(self.engine.sets.insert(set));
     }

@@ -1,13 +1,13 @@
-//! Sync tasks: what administrators ask for, done by the syncer when a group closes.
+//! Sync tasks: administrative changes that the syncer executes (`dsl_sync_task`).
 //!
-//! A task checks and then changes, alone and in syncing context; many may be in one group, in the order in which they
-//! were asked for. Who asked is told when the group is on stable storage, or at once if the check failed.
+//! A task checks and then changes, alone and in syncing context. A txg may run many tasks, in the order of submission.
+//! The submitter gets the result when the txg is on stable storage, or immediately if the check failed.
 //!
-//! A task that finds in its checks that it cannot be done has changed nothing. If reading fails halfway, what it changed so
-//! far must not become true: then the whole group fails, and the pool with it, as after any other error of the syncer.
+//! A failed check changes nothing. If a read fails after the first change, the partial change must not be committed. The
+//! txg then fails and the pool is suspended, as after any other error of the syncer.
 //!
-//! A task belongs to the group that was open when it was asked for, or a later one: what was changed before it is asked
-//! for is in that group at the latest. In an earlier one, a snapshot would lack what its owner had already written.
+//! A task runs in the txg that was open at submission or a later one, because all earlier changes are in that txg at the
+//! latest. In an earlier txg, a snapshot would lack data that its owner had already written.
 
 use super::syncing::TxgSync;
 use futures_channel::oneshot;
@@ -18,15 +18,16 @@ use weir_dsl::sync_tasks::DslError;
 use weir_format::Txg;
 use weir_pool::error::PoolError;
 
-/// Tells who asked: called with what became of the group.
+/// Completes a task's submitter with the result of the txg.
 pub(crate) type Answer = Box<dyn FnOnce(Result<(), PoolError>) + Send>;
-/// A task: does its work, and leaves what is to be told when it is stable (`None` if it was told already). An error ends the
-/// group.
+/// A queued task. Returns the completion to call when the txg is stable, or `None` if the submitter has its result.
+///
+/// An error fails the txg.
 pub(crate) type Job = Box<
     dyn for<'a, 'b> FnOnce(&'a mut TxgSync<'b>) -> BoxFuture<'a, Result<Option<Answer>, PoolError>> + Send + 'static,
 >;
 
-/// What a task's own function is: check, then change.
+/// The function of a task: check, then change.
 pub trait Task<T>:
     for<'a, 'b> FnOnce(&'a mut TxgSync<'b>) -> BoxFuture<'a, Result<T, PoolError>> + Send + 'static
 {
@@ -42,7 +43,7 @@ fn is_fault(error: &PoolError) -> bool {
     matches!(error, PoolError::Object(_) | PoolError::Dsl(DslError::Object(_)))
 }
 
-/// Tasks that wait for the open group to close.
+/// Tasks that wait for their txg to sync.
 #[derive(Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
@@ -59,28 +60,28 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a task in for the group `open`, which is open, or a later one; `None` if no more are taken.
+    /// Queues a task for the open txg `open` or a later one; `None` if the queue is closed.
     pub fn push<T: Send + 'static>(
         &self,
         open: Txg,
         task: impl Task<T>,
     ) -> Option<oneshot::Receiver<Result<T, PoolError>>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move |syncing| {
             Box::pin(async move {
                 let before = syncing.change.marks();
-                // Who no longer waits needs no answer.
+                // Sending fails if the submitter no longer waits; that is no error.
                 match task(&mut *syncing).await {
                     Ok(value) => {
-                        let answer: Answer = Box::new(move |stable| drop(tell.send(stable.map(|()| value))));
+                        let answer: Answer = Box::new(move |stable| drop(sender.send(stable.map(|()| value))));
                         Ok(Some(answer))
                     }
                     Err(error) if is_fault(&error) && syncing.change.marks() != before => {
-                        let _ = tell.send(Err(syncing.engine.suspended(&error)));
+                        let _ = sender.send(Err(syncing.engine.suspended(&error)));
                         Err(error)
                     }
                     Err(error) => {
-                        let _ = tell.send(Err(error));
+                        let _ = sender.send(Err(error));
                         Ok(None)
                     }
                 }
@@ -91,17 +92,17 @@ impl Queue {
             return None;
         }
         state.jobs.push_back((open, job));
-        Some(told)
+        Some(receiver)
     }
 
-    /// Those that wait and may be done in group `txg`.
+    /// Removes and returns the tasks that may run in `txg`.
     pub fn take(&self, txg: Txg) -> Vec<Job> {
         let jobs = &mut self.state().jobs;
-        let due = jobs.iter().take_while(|(group, _)| *group <= txg).count();
+        let due = jobs.iter().take_while(|(open, _)| *open <= txg).count();
         jobs.drain(..due).map(|(_, job)| job).collect()
     }
 
-    /// Takes no more. Those that wait are dropped, and with them who asked is told that nothing will come.
+    /// Closes the queue and drops waiting tasks, whose submitters get an error.
     pub fn close(&self) {
         let dropped = {
             let mut state = self.state();
@@ -121,11 +122,11 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_not_done_in_a_group_older_than_what_came_before_it() {
+    fn a_task_runs_in_its_open_txg_or_a_later_one() {
         let queue = Queue::default();
         let push = |open| queue.push(Txg(open), nothing).is_some();
         assert!(push(5) && push(6) && push(6) && push(7));
-        // While group 4 syncs, what is in group 5 is not in its tree.
+        // Txg 4 does not contain the changes of txg 5.
         assert_eq!([4, 5, 6].map(|txg| queue.take(Txg(txg)).len()), [0, 1, 2]);
         assert_eq!(queue.take(Txg(9)).len(), 1);
         queue.close();

@@ -1,7 +1,6 @@
-//! TRIM: devices are told which space holds nothing, all of it at once, so that a sparse file gives its blocks back and a
-//! flash device has fewer to move.
+//! Manual trim of all free space (`zpool trim`), so that sparse files shrink and flash devices have fewer pages to move.
 //!
-//! Only what is free, and was not given back in the last groups, is told; while a piece is being told it is out of use
+//! Only free space without deferred frees is trimmed. A range cannot be allocated while it is being trimmed
 //! ([`weir_blocks::Blocks::trim`]).
 
 use super::Engine;
@@ -9,27 +8,27 @@ use weir_pool::config::VdevConfig;
 use weir_pool::error::PoolError;
 
 impl Engine {
-    /// Tells the devices of all free space; gives the bytes of which they took note, over all devices.
+    /// Trims all free space; returns the number of bytes trimmed, over all devices.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the pool is not open for writing.
     pub async fn trim(&self) -> Result<u64, PoolError> {
-        // What was freed before has synced then, and what is about to be used is.
+        // Pending allocations and frees have synced afterwards.
         self.sync().await?;
         let blocks = self.cache.blocks();
         let mut bytes = 0;
         for vdev in 0..blocks.tree().len() as u32 {
             let size = blocks.vdev_space(vdev).size_bytes;
-            self.tell_trim(vdev, "trim_start");
-            let told = blocks.trim(&[(vdev, 0..size)]).await;
-            self.tell_trim(vdev, if told.is_ok() { "trim_finish" } else { "trim_cancel" });
-            bytes += told.map_err(|error| PoolError::Refused { what: error.to_string() })?;
+            self.post_trim(vdev, "trim_start");
+            let trimmed = blocks.trim(&[(vdev, 0..size)]).await;
+            self.post_trim(vdev, if trimmed.is_ok() { "trim_finish" } else { "trim_cancel" });
+            bytes += trimmed.map_err(|error| PoolError::Refused { what: error.to_string() })?;
         }
         Ok(bytes)
     }
 
-    /// Puts what becomes of the leaves of a top-level vdev into the events.
-    fn tell_trim(&self, vdev: u32, event: &str) {
+    /// Posts a trim event for each leaf of a top-level vdev.
+    fn post_trim(&self, vdev: u32, event: &str) {
         let config = self.shown().config;
         let top = config.tops().get(vdev as usize).map(VdevConfig::parse);
         for leaf in top.iter().flatten().flat_map(|top| top.leaves()) {

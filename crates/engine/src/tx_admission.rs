@@ -1,8 +1,8 @@
-//! Who may begin a transaction: space, quotas, and the write throttle.
+//! Transaction admission: space, quotas, and the write throttle (`dmu_tx_assign`).
 //!
-//! *Throttle.* What clients write waits in memory for its group to sync. Up to 60 % of the limit nobody is held up; from
-//! there on each new transaction waits a little, the longer the fuller it is, so that clients slow down smoothly to what
-//! the devices take instead of running into a wall. At the limit everybody waits for a group to sync.
+//! *Throttle.* Dirty data is in memory until its txg syncs. Up to 60 % of the limit, transactions begin without delay.
+//! Above that, each new transaction is delayed, the longer the more data is dirty, so that clients slow down smoothly to
+//! the devices' throughput. At the limit, new transactions wait for a txg to sync.
 //!
 //! ```text
 //!   delay          │                 ╱ limit (100 %)
@@ -12,13 +12,14 @@
 //!                   20 % sync   60 %
 //! ```
 //!
-//! The delays of different clients are queued one after another, so that together they get what the curve gives.
+//! The delays of different clients are queued one after another, so that the curve limits their total rate.
 //!
-//! *Space.* A part of the pool is kept back (the slop): writing stops before it, changes of names may take half of it,
-//! and what frees space more still, so that a full pool can be emptied. Space that was freed in the last groups and is
-//! not yet usable is waited for.
+//! *Space.* A part of the pool, the slop, is reserved. Normal writes leave all of it, changes of names may use half, and
+//! transactions that free space may use seven eighths, so that a full pool can be emptied. If space was freed in recent
+//! txgs and is not usable yet, transactions wait for it.
 //!
-//! *Freeing.* What one group gives back is bounded: [`weir_dmu::live`] cuts it into transactions, and they wait here.
+//! *Freeing.* The number of blocks that one txg frees is bounded: [`weir_dmu::live`] splits long frees into
+//! transactions, which wait here for a txg below that bound.
 //!
 //! Source of the ideas: OpenZFS `module/zfs/dmu_tx.c` (theory above `dmu_tx_delay`), `module/zfs/dsl_pool.c`,
 //! `module/zfs/spa_misc.c` (`spa_get_slop_space`).
@@ -35,36 +36,43 @@ use weir_dsl::sync_tasks::{LimitRefusal, Limits};
 use weir_format::{ObjsetId, Txg};
 use weir_machine::{Clock, Nanos, Request};
 
-/// How much may wait in memory.
+/// Limits of dirty data and of frees per txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirtyLimits {
-    /// At most so many bytes wait for their groups to sync.
+    /// Maximum dirty bytes of all txgs that have not synced (`zfs_dirty_data_max`).
     pub max_bytes: u64,
-    /// From this share of the limit on transactions are delayed, in percent.
+    /// Share of `max_bytes` above which transactions are delayed, in percent.
     pub delay_percent: u64,
-    /// From this share on the open group is synced without waiting for its time, in percent.
+    /// Share of `max_bytes` above which the open txg syncs before its timeout, in percent.
     pub sync_percent: u64,
     /// Steepness of the curve: the delay at the middle between its start and the limit, in nanoseconds.
     pub scale_ns: u64,
-    /// No transaction is delayed longer, in nanoseconds.
+    /// Maximum delay of a transaction, in nanoseconds.
     pub longest_ns: u64,
-    /// Blocks that the transactions of one group give back, and, besides, so many of destroyed data sets: who would free
-    /// more waits for the next group.
+    /// Maximum blocks that the transactions of one txg free, and separately the maximum of destroyed datasets' blocks.
+    ///
+    /// A transaction that would free more waits for the next txg.
     pub freed_blocks: u64,
 }
 
 impl DirtyLimits {
-    /// The usual limits with so many bytes.
+    /// Default limits with `max_bytes` of dirty data.
     pub const fn new(max_bytes: u64) -> Self {
-        let (delay_percent, sync_percent, freed_blocks) = (60, 20, 100_000);
-        DirtyLimits { max_bytes, delay_percent, sync_percent, scale_ns: 500_000, longest_ns: 100_000_000, freed_blocks }
+        DirtyLimits {
+            max_bytes,
+            delay_percent: 60,
+            sync_percent: 20,
+            scale_ns: 500_000,
+            longest_ns: 100_000_000,
+            freed_blocks: 100_000,
+        }
     }
 
     fn share(&self, percent: u64) -> u64 {
         self.max_bytes / 100 * percent
     }
 
-    /// How long a transaction is held up when so many bytes wait.
+    /// The delay of a transaction at `dirty_bytes` of dirty data.
     pub fn delay(&self, dirty_bytes: u64) -> Duration {
         let start = self.share(self.delay_percent);
         let ns = if dirty_bytes >= self.max_bytes {
@@ -86,32 +94,32 @@ impl Default for DirtyLimits {
     }
 }
 
-/// The pool's space, in bytes as they are sold to data sets (parity left out).
+/// The pool's space in deflated bytes, as datasets account it (without parity).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolSpace {
-    /// All there is.
+    /// Total size.
     pub size_bytes: u64,
-    /// What is taken.
+    /// Allocated space.
     pub used_bytes: u64,
-    /// What was given back, but is not usable yet.
+    /// Freed space that is not usable yet (deferred frees).
     pub deferred_bytes: u64,
-    /// What is kept back.
+    /// Reserved space (slop).
     pub slop_bytes: u64,
-    /// What data sets refer to more than once: each is charged for it, and the devices hold it once.
+    /// Space saved by dedup and block cloning: each dataset is charged, and the devices hold one copy.
     pub saved_bytes: u64,
-    /// What only the checkpoint needs.
+    /// Space that only the checkpoint refers to.
     pub kept_bytes: u64,
 }
 
 impl PoolSpace {
-    /// What all data sets together may refer to (`spa_get_dspace` less the slop).
+    /// Space that all datasets together may reference, in bytes (`spa_get_dspace` less the slop).
     pub fn capacity_bytes(&self) -> u64 {
         let own = self.size_bytes.saturating_add(self.saved_bytes);
         own.saturating_sub(self.slop_bytes).saturating_sub(self.kept_bytes)
     }
 
-    /// What of the slop stays closed to that purpose.
-    fn kept(&self, purpose: SpaceReserve) -> u64 {
+    /// The part of the slop that transactions of this purpose must leave, in bytes.
+    fn reserved_bytes(&self, purpose: SpaceReserve) -> u64 {
         match purpose {
             SpaceReserve::Normal => self.slop_bytes,
             SpaceReserve::Half => self.slop_bytes / 2,
@@ -119,22 +127,22 @@ impl PoolSpace {
         }
     }
 
-    /// What a transaction of that purpose may still take.
+    /// Space that a transaction of this purpose may still allocate, in bytes.
     pub fn available(&self, purpose: SpaceReserve) -> u64 {
         let free = self.size_bytes.saturating_sub(self.used_bytes).saturating_sub(self.deferred_bytes);
-        free.saturating_sub(self.kept(purpose))
+        free.saturating_sub(self.reserved_bytes(purpose))
     }
 }
 
-/// Knows how much space the pool has.
+/// Callback that returns the pool's present space.
 pub type SpaceSource = Arc<dyn Fn() -> PoolSpace + Send + Sync>;
 
-/// How often a transaction waits for a group, after which there may be space for it, before it is refused.
+/// Maximum txgs that a transaction waits for space before it is refused.
 const SPACE_TRIES: u32 = 6;
-/// What is written may take so many times its size: copies, parity and padding, blocks that lead to it.
+/// Assumed ratio of allocated to written bytes: copies, parity, padding and indirect blocks.
 const INFLATION: u64 = 3;
 
-/// The pool's gate.
+/// Transaction admission of a pool.
 pub struct PoolTxAdmission {
     clock: Clock,
     txgs: Arc<TxgTracker>,
@@ -142,17 +150,18 @@ pub struct PoolTxAdmission {
     space: SpaceSource,
     /// The pool's dedup tables.
     pub(crate) dedup: Arc<Dedup>,
-    /// The data sets' own limits, as of the last group; `None` while they are not known.
+    /// The datasets' limits as of the last txg; `None` while they are not known.
     limits: Mutex<Option<Limits>>,
-    /// When the last delayed transaction was let through.
+    /// Time at which the last delayed transaction begins.
     last_wakeup: Mutex<Nanos>,
-    /// What sharing of blocks saves, in bytes, as of the last group.
+    /// Space saved by dedup and block cloning as of the last txg, in bytes.
     saved_bytes: AtomicU64,
+    /// Space that only the checkpoint refers to as of the last txg, in bytes.
     kept_bytes: AtomicU64,
 }
 
 impl PoolTxAdmission {
-    /// A gate to the groups of a pool.
+    /// Admission to the txgs of a pool.
     pub fn new(
         clock: Clock,
         txgs: Arc<TxgTracker>,
@@ -160,20 +169,29 @@ impl PoolTxAdmission {
         space: SpaceSource,
         dedup: Arc<Dedup>,
     ) -> Arc<Self> {
-        let (limits, last_wakeup, saved_bytes, kept_bytes) = Default::default();
-        Arc::new(PoolTxAdmission { clock, txgs, dirty, space, dedup, limits, last_wakeup, saved_bytes, kept_bytes })
+        Arc::new(PoolTxAdmission {
+            clock,
+            txgs,
+            dirty,
+            space,
+            dedup,
+            limits: Mutex::default(),
+            last_wakeup: Mutex::default(),
+            saved_bytes: AtomicU64::new(0),
+            kept_bytes: AtomicU64::new(0),
+        })
     }
 
     fn limits(&self) -> MutexGuard<'_, Option<Limits>> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the numbers of a group count that is on its way to the disks.
+    /// Replaces the usage and limits by those of the txg that is being synced.
     pub(crate) fn set_numbers(&self, read: &Limits) {
         self.limits().get_or_insert_with(Limits::default).take_numbers(read);
     }
 
-    /// The group is on the disks: what waited for it in memory is in the numbers now.
+    /// Drops the reservations of a txg that has synced; the usage includes its writes now.
     pub(crate) fn synced(&self, txg: Txg) {
         if let Some(limits) = self.limits().as_mut() {
             limits.synced(txg);
@@ -186,17 +204,17 @@ impl PoolTxAdmission {
         PoolSpace { saved_bytes, kept_bytes, ..(self.space)() }
     }
 
-    /// Lets it count what only the checkpoint needs.
+    /// Sets the space that only the checkpoint refers to.
     pub(crate) fn set_checkpoint_bytes(&self, bytes: u64) {
         self.kept_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Lets it count what sharing of blocks saves.
+    /// Sets the space that dedup and block cloning save.
     pub(crate) fn set_dedup_saved_bytes(&self, bytes: u64) {
         self.saved_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// How much may wait in memory.
+    /// The limits of dirty data.
     pub fn dirty_limits(&self) -> DirtyLimits {
         self.dirty
     }
@@ -219,7 +237,7 @@ impl PoolTxAdmission {
         Ok(tx)
     }
 
-    /// A hold on the open group; for who frees, on one that does not free enough yet.
+    /// Holds the open txg; for a transaction that frees, waits for a txg below `freed_blocks`.
     async fn hold(&self, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
         loop {
             let tx = self.txgs.hold()?;
@@ -232,22 +250,22 @@ impl PoolTxAdmission {
         }
     }
 
-    /// Whether there is space now.
-    fn ask(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<(), LimitRefusal> {
+    /// Checks whether there is space now.
+    fn check_space(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<(), LimitRefusal> {
         let space = self.space();
         let mut anything_waits = space.deferred_bytes > 0;
         if let Some(limits) = self.limits().as_ref() {
             anything_waits |= limits.anything_waits();
-            let admitted = limits.admit(set, bytes, purpose, space.slop_bytes - space.kept(purpose));
-            // What was freed a moment ago may be enough, once it is synced and can be used again.
+            let admitted = limits.admit(set, bytes, purpose, space.slop_bytes - space.reserved_bytes(purpose));
+            // Space of recent frees may suffice once their txgs have synced.
             admitted.map_err(|why| if anything_waits { LimitRefusal::Wait } else { why })?;
         }
         let waiting = self.txgs.dirty_bytes();
         if bytes > space.available(purpose) {
             return Err(if anything_waits || waiting > 0 { LimitRefusal::Wait } else { LimitRefusal::Full });
         }
-        let most = bytes.saturating_add(waiting).saturating_mul(INFLATION);
-        if waiting > 0 && most > space.available(SpaceReserve::NetFree) {
+        let worst_case_bytes = bytes.saturating_add(waiting).saturating_mul(INFLATION);
+        if waiting > 0 && worst_case_bytes > space.available(SpaceReserve::NetFree) {
             return Err(LimitRefusal::Wait);
         }
         Ok(())
@@ -255,7 +273,7 @@ impl PoolTxAdmission {
 
     async fn wait_for_space(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<(), ObjectError> {
         for tried in 0.. {
-            match self.ask(set, bytes, purpose) {
+            match self.check_space(set, bytes, purpose) {
                 Ok(()) => return Ok(()),
                 Err(LimitRefusal::Quota) => return Err(ObjectError::Quota { objset: set, bytes }),
                 Err(LimitRefusal::Full) => break,
@@ -266,7 +284,7 @@ impl PoolTxAdmission {
         Err(ObjectError::NoSpace { bytes })
     }
 
-    /// Waits as long as the curve says for what is dirty now.
+    /// Delays a transaction that began at `started`, according to the present amount of dirty data.
     async fn delay(&self, started: Nanos) {
         let delay = self.dirty.delay(self.txgs.dirty_bytes());
         if delay.is_zero() || self.clock.now().since(started) > delay {
@@ -314,18 +332,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_curve_is_flat_then_steep_then_ends() {
+    fn delay_is_zero_then_rises_to_the_maximum() {
         let limits = DirtyLimits::new(100 << 20);
         let at = |percent: u64| limits.delay((100 << 20) / 100 * percent).as_nanos();
         assert_eq!((at(0), at(60)), (0, 0));
-        // In the middle between start and limit it is the scale.
+        // In the middle between start and limit the delay is the scale.
         assert_eq!(at(80), 500_000);
         assert!(at(95) > 3 * at(80) && at(99) > 3 * at(95));
         assert_eq!(at(100), 100_000_000);
     }
 
     #[test]
-    fn freeing_may_go_on_where_writing_stops() {
+    fn frees_may_use_slop_that_writes_may_not() {
         let space = PoolSpace {
             size_bytes: 1000,
             used_bytes: 960,

@@ -1,8 +1,10 @@
-//! The first group after a pool was opened: what the last writer left to be done later is done now.
+//! The first txg after an import, which completes the last writer's deferred work.
 //!
-//! *Lists of clones' own blocks* (`feature@livelist`) are removed: they would have to be kept up with each write.
+//! *Intent logs* are claimed.
 //!
-//! *Deferred frees.* Blocks whose freeing was put off to the next group are freed.
+//! *Livelists* of clones (`feature@livelist`) are removed, because Weir does not maintain them.
+//!
+//! *Deferred frees* (`spa_deferred_bpobj`) are freed.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_sync_deferred_frees`).
 
@@ -20,18 +22,19 @@ use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 use weir_zil::{Claim, claim};
 
-/// Does what was left to do, and has the configuration written. With `without_logs`, what intent logs on missing devices
-/// hold is given up.
+/// Completes deferred work and requests a write of the configuration.
+///
+/// With `without_logs`, intent logs on missing devices are discarded.
 pub(super) async fn first_txg_after_import(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(), PoolError> {
     syncing.core.config_dirty = true;
-    // Before anything is allocated: what these logs lead to may look free.
+    // Claim before any allocation, because the logs' blocks may look free.
     claim_logs(syncing, without_logs).await?;
     syncing.change.drop_temporary_holds().await?;
     drop_livelists(syncing).await?;
     free_deferred(syncing).await
 }
 
-/// Clones' lists of their own blocks are not kept up here: they go, and a clone that is destroyed is walked through.
+/// Removes all livelists; destroying a clone then traverses its block tree.
 async fn drop_livelists(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
     let dsl = syncing.engine.dsl_now(syncing.change.rq).await?;
     for dir in dsl.dirs() {
@@ -42,8 +45,10 @@ async fn drop_livelists(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
 
 /// Claims the intent logs that the last writer left behind.
 async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(), PoolError> {
-    let (rq, txg, engine) = (syncing.change.rq, syncing.change.txg(), syncing.engine);
-    // What was allocated from here on, the space maps do not know.
+    let rq = syncing.change.rq;
+    let txg = syncing.change.txg();
+    let engine = syncing.engine;
+    // The space maps do not contain allocations from this txg on.
     let unknown = Txg(syncing.core.uberblock.txg.0 + 1);
     let blocks = engine.cache.blocks().clone();
     let dsl = engine.dsl_now(rq).await?;
@@ -52,7 +57,7 @@ async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(),
         let opening = || Opening { id: head.objset(), key: engine.keys.of(Some(dir)), ..Opening::default() };
         let pointer = head.phys.pointer;
         let set = match ObjectSet::open(rq, engine.cache.clone(), pointer, opening()).await {
-            // Nobody finds a log there, nor anything else. The others are not to suffer.
+            // A corrupt dataset must not prevent the import of the others.
             Err(error) if error.is_corrupt() => {
                 tracing::warn!("'{}' cannot be opened: {error}", dir.name);
                 continue;
@@ -69,7 +74,7 @@ async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(),
                 "what was said to be stable in '{}' and not synced yet is given up: its log is lost",
                 dir.name
             );
-            // Of the rest of its blocks nobody knows.
+            // The rest of the chain cannot be found.
             if header.claim_txg.0 != 0 || header.log.birth() < unknown {
                 syncing.change.free_log_block(header.log);
             }
@@ -82,7 +87,7 @@ async fn claim_logs(syncing: &mut TxgSync<'_>, without_logs: bool) -> Result<(),
                 Err(error) => return Err(error.into()),
             }
         };
-        // Whoever else has these blocks may give them up before the log is replayed.
+        // Other owners of these cloned blocks may free them before the log is replayed, so count references now.
         syncing.add_clones(&claim.clones).await?;
         for pointer in &claim.blocks {
             let place = ErrorLocation { objset: head.objset(), ..ErrorLocation::default() };
@@ -102,7 +107,7 @@ fn is_lost(ended_by: Option<&ObjectError>) -> bool {
     matches!(ended_by, Some(ObjectError::Block { error: BlockError::Missing { .. } | BlockError::Device { .. }, .. }))
 }
 
-/// The error of an import that meets such a log: nothing of it is claimed in part (`spa_check_logs`).
+/// Reports an unreadable intent log and returns the import's error; no log is claimed partially (`spa_check_logs`).
 fn kept(engine: &Engine, dataset: &str, error: &ObjectError) -> PoolError {
     tracing::error!(dataset, %error, "the intent log cannot be read");
     engine.events.report("log_replay", None);
@@ -115,7 +120,8 @@ fn kept(engine: &Engine, dataset: &str, error: &ObjectError) -> PoolError {
 
 async fn free_deferred(syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
     let mos = Mos { set: syncing.engine.mos.clone() };
-    let (rq, tx) = (syncing.change.rq, syncing.change.tx);
+    let rq = syncing.change.rq;
+    let tx = syncing.change.tx;
     let Some(list) = mos.named(rq, names::SYNC_BPOBJ).await? else { return Ok(()) };
     let sizes = syncing.change.pool.sizes.clone();
     loop {

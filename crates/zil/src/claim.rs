@@ -1,10 +1,11 @@
-//! Claiming a log at import, and finding all its blocks (OpenZFS `zil_claim`, `zil_check_log_chain`, `zil_destroy_sync`).
+//! Claiming a log at import, and enumerating its blocks (OpenZFS `zil_claim`, `zil_check_log_chain`,
+//! `zil_destroy_sync`).
 //!
-//! After a crash a log leads to blocks that were allocated in groups that never synced: the space maps know nothing of
-//! them. Before anything is allocated again they are *claimed*, and the header remembers how far the log went then: a
-//! block that shows up later, because a device came back, is not taken for a part of it.
+//! After a crash a log may contain blocks that were allocated in txgs that never synced, so the space maps do not hold
+//! them. The import *claims* them before it allocates anything. The header records the end of the log at that time: a
+//! block that appears later, because a device came back, is not read as part of the log.
 
-use super::walk::{LogWalk, RECORD_NUMBER_COUNTS, sequence_of};
+use super::walk::{LogWalk, RECORD_SEQ_VALID, sequence_of};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_blocks::{BlockError, Blocks, ReadOptions};
@@ -13,17 +14,17 @@ use weir_format::zil::{LogRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, Dva, Txg};
 use weir_machine::Request;
 
-/// The flag of a header whose log holds records to be replayed.
+/// Flag of a header whose log holds records to replay (`ZIL_REPLAY_NEEDED`).
 const REPLAY_NEEDED: u64 = 1;
 
-/// What claiming a log found.
+/// Result of claiming a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// The header to be written in the first group.
+    /// Header to write in the first txg.
     pub header: ZilHeader,
-    /// Blocks that the space maps do not know: to be taken in the first group.
+    /// Blocks that the space maps do not hold, to allocate in the first txg.
     pub blocks: Vec<BlockPointer>,
-    /// Blocks of files to which records of cloned ranges add a reference each.
+    /// File blocks that gain one reference each, from records of cloned ranges.
     pub clones: Vec<BlockPointer>,
 }
 
@@ -32,11 +33,11 @@ pub fn needs_replay(header: &ZilHeader) -> bool {
     header.flags & REPLAY_NEEDED != 0
 }
 
-/// Follows an unclaimed log; `None` if there is none, or it is claimed already. `first` is the first group that this
+/// Follows an unclaimed log; `None` if there is none, or it is already claimed. `first` is the first txg that this
 /// import will sync. `options` are raw, or have the dataset's key.
 ///
 /// # Errors
-/// A block that is on a missing or failing device.
+/// [`ObjectError::Block`] for a block on a missing or failing device.
 pub async fn claim(
     rq: &Request,
     blocks: &Arc<Blocks>,
@@ -49,11 +50,13 @@ pub async fn claim(
     }
     let mut found = Claim::default();
     let mut taken = BTreeSet::new();
-    let (mut last_block, mut last_record) = (0, 0);
-    let (mut block_count, mut record_count) = (0, 0);
+    let mut last_block = 0;
+    let mut last_record = 0;
+    let mut block_count = 0;
+    let mut record_count = 0;
     let mut walk = LogWalk::over(blocks.clone(), options.clone(), header);
     'log: while let Some(pointer) = walk.ahead() {
-        take(&mut found.blocks, &mut taken, pointer, first);
+        collect_unsynced(&mut found.blocks, &mut taken, pointer, first);
         last_block = sequence_of(&pointer);
         block_count += 1;
         let Some(block) = walk.next(rq).await? else { break };
@@ -66,7 +69,7 @@ pub async fn claim(
             record_count += 1;
         }
     }
-    let flags = RECORD_NUMBER_COUNTS | if record_count > 0 || block_count > 1 { REPLAY_NEEDED } else { 0 };
+    let flags = RECORD_SEQ_VALID | if record_count > 0 || block_count > 1 { REPLAY_NEEDED } else { 0 };
     found.header = ZilHeader {
         claim_txg: first,
         claim_block_seq: last_block,
@@ -77,16 +80,17 @@ pub async fn claim(
     Ok(Some(found))
 }
 
-fn take(blocks: &mut Vec<BlockPointer>, taken: &mut BTreeSet<Dva>, pointer: BlockPointer, first: Txg) {
+fn collect_unsynced(blocks: &mut Vec<BlockPointer>, taken: &mut BTreeSet<Dva>, pointer: BlockPointer, first: Txg) {
     if !pointer.is_hole() && !pointer.is_embedded() && pointer.birth() >= first && taken.insert(pointer.dva(0)) {
         blocks.push(pointer);
     }
 }
 
-/// Whether the record is whole: one whose data was not written any more ends the log, it was promised to nobody.
+/// Claims the blocks of a record. Returns false if the record's data was not written: such a record ends the log,
+/// because no commit of it has returned.
 ///
 /// # Errors
-/// Data on a missing or failing device: they may have been written.
+/// [`ObjectError::Block`] for data on a missing or failing device, because it may have been written.
 async fn claim_record(
     rq: &Request,
     blocks: &Arc<Blocks>,
@@ -96,7 +100,7 @@ async fn claim_record(
     found: &mut Claim,
     taken: &mut BTreeSet<Dva>,
 ) -> Result<bool, ObjectError> {
-    if !leads_on(record) {
+    if !has_pointers(record) {
         return Ok(true);
     }
     let Ok(pointers) = record.pointers() else { return Ok(false) };
@@ -120,18 +124,18 @@ async fn claim_record(
             }
             return Ok(false);
         }
-        take(&mut found.blocks, taken, pointer, first);
+        collect_unsynced(&mut found.blocks, taken, pointer, first);
     }
     Ok(true)
 }
 
-fn leads_on(record: &LogRecord<'_>) -> bool {
+fn has_pointers(record: &LogRecord<'_>) -> bool {
     matches!(record.tx_type, TxType::Write | TxType::CloneRange)
 }
 
-/// The blocks that are freed with a log: its own; if it was claimed, also those that its write records lead to and hold
-/// alone, and one reference to each cloned block. With the error that ended the walk early, if one did: the blocks behind
-/// that place are not found.
+/// Blocks to free with a log: its own; if it was claimed, also those that only its write records reference, and one
+/// reference to each cloned block. The second value is the error that ended the walk early, if any: the blocks behind
+/// that position are not found.
 pub async fn blocks(
     rq: &Request,
     blocks: &Arc<Blocks>,
@@ -153,13 +157,13 @@ pub async fn blocks(
             continue;
         }
         let Ok(records) = block.records() else { break };
-        for record in records.iter().filter(|r| leads_on(r)) {
+        for record in records.iter().filter(|r| has_pointers(r)) {
             let pointers = record.pointers().unwrap_or_default();
             if record.tx_type == TxType::CloneRange {
                 out.extend(pointers.iter().filter(|p| !p.is_hole() && !p.is_embedded()));
                 continue;
             }
-            pointers.into_iter().for_each(|pointer| take(&mut out, &mut seen, pointer, claimed));
+            pointers.into_iter().for_each(|pointer| collect_unsynced(&mut out, &mut seen, pointer, claimed));
         }
     }
     (out, None)

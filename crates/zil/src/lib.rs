@@ -1,34 +1,34 @@
-//! Intent logs: what a dataset promised to its clients since the last group synced (OpenZFS `module/zfs/zil.c`; the bytes
-//! are in `weir_format::zil`).
+//! Intent logs: stable storage for changes whose txg has not synced yet (OpenZFS `module/zfs/zil.c`; the on-disk
+//! structures are in `weir_format::zil`).
 //!
-//! The problem: a client wants its change stable now, and a group syncs every few seconds. So each change is also said in
-//! a record, kept in memory; a *commit* writes the records to blocks of the dataset's own chain, which the object set's
-//! header leads to. When the change's group has synced, record and block are needed no more. After a crash the records
-//! that are found are *replayed*.
+//! The problem: a client wants its change stable now, but a txg syncs only every few seconds. So each change is also
+//! recorded as an intent log transaction (itx) in memory. A *commit* writes the records to log blocks of the dataset's
+//! own chain, which starts at the header in the object set. When the txg of the change has synced, its record and block
+//! are no longer needed. After a crash, the records that the import finds are *replayed*.
 //!
 //! ```text
-//!  Zil::log ──► lists per group and object ──commit──► turn ──► blocks ──► device ──► flush ──► committers told
-//!               (entry)                    (write)     (pack)   (chain)    (store)
-//!  group syncs: Zil::sync gives header and blocks to free · Zil::synced forgets records
-//!  import: claim ──► replay ──► the log goes
+//!  Zil::log ──► itx lists per txg and object ──commit──► batch ──► blocks ──► device ──► flush ──► commits return
+//!               (itx)                          (write)   (pack)    (chain)    (store)
+//!  txg sync: Zil::sync returns the header and the blocks to free · Zil::synced drops records
+//!  import:   claim ──► replay ──► destroy the log
 //! ```
 //!
 //! Invariants:
-//! - What [`Zil::commit`] has returned from is found by a [`LogWalk`] from the header of the last synced group, or has
-//!   synced itself.
-//! - A block is allocated before its predecessor is written, and its predecessor is stable before the group of the
-//!   allocation syncs: nothing allocated is ever without something stable that leads to it.
-//! - A chain begins where something stable leads to: its first commit waits for the group that writes the header.
-//! - One task writes ([`write`](self)); the mutex is held for moments, and never across an await.
+//! - After [`Zil::commit`] returns, each committed change has synced, or a [`LogWalk`] from the header of the last
+//!   synced txg finds its record.
+//! - A block is allocated before its predecessor is written, and its predecessor is stable before the txg of the
+//!   allocation syncs. So a stable pointer leads to each allocated block.
+//! - The first block of a chain is written only after the txg whose header points to it has synced.
+//! - One task per log writes ([`write`](self)). The mutex is held briefly, and never across an await.
 //!
-//! A record that cannot be replayed ends the replay; the records from it on are given up and reported, or the log is kept
-//! (see `replay`).
+//! A record that cannot be replayed ends the replay. It and all later records are given up and reported, or the log is
+//! kept (see `replay`).
 //!
-//! What fails: see the writer. A log that cannot be written, or has no room, is slow, not wrong: commits wait for their
-//! group.
+//! Failures: see the writer. A log that cannot be written, or has no space, is slow but correct: commits wait for their
+//! txg to sync.
 //!
-//! Data of large writes goes to its final place, and the record leads there, unless the log has a device of its own
-//! ([`place`]).
+//! Data of large writes is written to its final location and the record points to it, unless the pool has separate log
+//! devices ([`place`]).
 
 mod chain;
 pub mod claim;

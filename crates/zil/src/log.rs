@@ -1,7 +1,7 @@
-//! One dataset's log: what is logged, and who waits for it.
+//! Intent log of one dataset: the changes that are logged, and the commits that wait for them.
 
 use super::chain::{Chain, LogSync};
-use super::itx::{ENDIAN, Itx, Lists, LogPayload};
+use super::itx::{ENDIAN, Itx, ItxLists, LogPayload};
 use super::pack::{MAX_RECORD_BYTES, Sizes};
 use super::store::{LogData, LogStore};
 use bytes::Bytes;
@@ -13,40 +13,40 @@ use weir_format::zil::{LogBody, NewRecord, TxType, ZilHeader};
 use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
 use weir_machine::{Machine, Request};
 
-/// Data of a write up to this is kept with its record; more is read from the object when it is committed.
-const KEPT_DATA_BYTES: usize = 32 << 10;
+/// Maximum data of a write that is kept with its itx, in bytes; a commit reads longer data from the object.
+const MAX_KEPT_DATA_BYTES: usize = 32 << 10;
 
-/// Writes from this on may go to their final place (`zfs_immediate_write_sz`).
+/// Minimum length of a write that may go to its final location, in bytes (`zfs_immediate_write_sz`).
 const INDIRECT_WRITE_BYTES: u64 = 32 << 10;
 
-/// What a dataset promises of its changes (`sync`).
+/// When changes of a dataset are stable (property `sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncMode {
-    /// What a client asks to be stable is stable before it is answered.
+    /// A commit returns after the changes are stable.
     #[default]
     Standard,
-    /// Every change is stable before it is answered.
+    /// Every change is committed before it is answered.
     Always,
-    /// Nothing is promised before its group syncs.
+    /// Commits return immediately; changes become stable when their txg syncs.
     Disabled,
 }
 
-/// Which writes go to their final place at once, so that their records need no data (`logbias`; OpenZFS
+/// Writes whose data a commit puts in its final location, so that their records need no data (`logbias`; OpenZFS
 /// `zil_write_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteKind {
-    /// None: the log has a device of its own, which is faster.
+    /// None: the pool has separate log devices, which are faster.
     #[default]
     Never,
-    /// Large ones, that are at least half of their block.
+    /// Large writes that cover at least half of their block.
     Large,
-    /// All.
+    /// All writes.
     Always,
 }
 
 impl WriteKind {
-    /// Whether a write of `length` bytes does, in an object with such blocks.
-    fn takes(self, length: u64, block_bytes: u64) -> bool {
+    /// Whether a write of `length` bytes goes to its final location, in an object with blocks of `block_bytes`.
+    fn applies_to(self, length: u64, block_bytes: u64) -> bool {
         match self {
             WriteKind::Never => false,
             WriteKind::Large => length >= INDIRECT_WRITE_BYTES && length >= block_bytes / 2,
@@ -55,50 +55,50 @@ impl WriteKind {
     }
 }
 
-/// How a dataset's log is kept.
+/// Settings of a dataset's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// What is promised.
+    /// When changes are stable.
     pub sync: SyncMode,
-    /// The feature `zilsaxattr` is active for the dataset: records may set extended attributes. Until then a commit of
-    /// such a change waits for its group.
+    /// Whether the feature `zilsaxattr` is active for the dataset, so that records may set extended attributes.
+    /// Otherwise a commit of such a change waits for its txg.
     pub sa_xattr: bool,
-    /// Which writes go to their final place.
+    /// Writes that go to their final location.
     pub in_place: WriteKind,
 }
 
-/// Somebody who waits for a block: told whether it is stable.
+/// Channel to a commit that waits for a block; carries whether the block is stable.
 pub(super) type Waiter = oneshot::Sender<bool>;
 
 #[derive(Default)]
 pub(super) struct State {
     pub policy: Policy,
-    pub lists: Lists,
+    pub lists: ItxLists,
     pub chain: Chain,
     pub sizes: Sizes,
-    /// The number of the last record.
+    /// Sequence number of the last record.
     pub seq: u64,
-    /// Committers whose changes no turn of the writer has taken yet.
+    /// Commits whose changes the writer has not taken yet.
     pub joining: Vec<Waiter>,
-    /// Who waits for the block of a number, in the order of numbers.
+    /// Commits that wait for a block, by its number.
     pub waiters: std::collections::BTreeMap<u64, Vec<Waiter>>,
     pub writing: bool,
     pub flushing: bool,
-    /// Where blocks were written to since the last flush began; and whether data went to its final place, which may be
-    /// anywhere.
+    /// Vdevs to which blocks were written since the last flush began; and whether data went to its final location,
+    /// which may be on any vdev.
     pub unstable_vdevs: std::collections::BTreeSet<u32>,
     pub unstable_data: bool,
-    /// The writer, waiting for fewer blocks in flight.
-    pub on_room: Option<oneshot::Sender<()>>,
-    /// Objects that went away while the writer had changes of them in hand.
-    pub gone: std::collections::BTreeSet<ObjectId>,
-    /// The record being replayed: what is logged now is in the log already.
+    /// Wakes the writer, which waits until fewer blocks are in flight.
+    pub writer_waker: Option<oneshot::Sender<()>>,
+    /// Objects that were removed while the writer held changes of them.
+    pub removed: std::collections::BTreeSet<ObjectId>,
+    /// Sequence number of the record being replayed: changes logged now are already in the log.
     pub replaying: Option<u64>,
-    /// No block is written any more: commits wait for their group.
-    pub shut: bool,
-    /// Blocks and flushes that failed so far.
+    /// Whether no block is written any more (`zil_suspend`): commits wait for their txg.
+    pub suspended: bool,
+    /// Number of failed block writes and flushes so far.
     pub failures: u64,
-    /// The planted bug is on ([`Zil::plant_canary`]).
+    /// Whether the planted bug is on ([`Zil::plant_canary`]).
     #[cfg(feature = "canary")]
     pub canary: bool,
 }
@@ -113,27 +113,27 @@ pub struct Zil {
     state: Mutex<State>,
 }
 
-/// What a log is opened with.
+/// Parameters for opening a log.
 pub struct LogOpening {
-    /// Tasks and chance.
+    /// Task spawner, clock and random numbers.
     pub machine: Machine,
-    /// Whose log it is.
+    /// Object set that owns the log.
     pub set: ObjsetId,
-    /// The pool's groups.
+    /// The pool's txgs.
     pub txgs: Arc<TxgTracker>,
-    /// Where its blocks go.
+    /// Storage for log blocks.
     pub store: Arc<dyn LogStore>,
-    /// The dataset's objects, live.
+    /// Current contents of the dataset's objects.
     pub data: Arc<dyn LogData>,
-    /// How it is kept.
+    /// Settings of the log.
     pub policy: Policy,
-    /// The log's header in the dataset's object set.
+    /// Log header in the dataset's object set.
     pub header: ZilHeader,
 }
 
 impl Zil {
-    /// A dataset's log. One that was claimed and holds records must be replayed before anything is changed
-    /// ([`super::replay`]); an empty one is taken over, or given up, by [`Zil::adopt`].
+    /// Opens a dataset's log. A claimed log that holds records must be replayed before anything is changed
+    /// ([`super::replay`]); [`Zil::adopt`] reuses or frees an empty one.
     pub fn new(opening: LogOpening) -> Arc<Self> {
         let LogOpening { machine, set, txgs, store, data, policy, header } = opening;
         let state = State { policy, chain: Chain::new(header), ..State::default() };
@@ -144,47 +144,47 @@ impl Zil {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whose log it is.
+    /// Object set that owns the log.
     pub fn set(&self) -> ObjsetId {
         self.set
     }
 
-    /// How it is kept.
+    /// Settings of the log.
     pub fn policy(&self) -> Policy {
         self.state().policy
     }
 
-    /// Keeps it otherwise from now on.
+    /// Changes the settings from now on.
     pub fn set_policy(&self, policy: Policy) {
         self.state().policy = policy;
     }
 
-    /// Whether every change is to be committed before it is answered.
+    /// Whether every change must be committed before it is answered.
     pub fn commits_each(&self) -> bool {
         self.policy().sync == SyncMode::Always
     }
 
-    /// Plants a bug: commits of a batch in which a block failed are told that they are stable. For tests of tests, which
-    /// must find it.
+    /// Plants a bug: commits of a batch in which a block failed return as if they were stable. For tests that must
+    /// detect it.
     #[cfg(feature = "canary")]
     pub fn plant_canary(&self) {
         self.state().canary = true;
     }
 
-    /// The header as of the group that was synced last.
+    /// Header as of the last synced txg.
     pub fn header(&self) -> ZilHeader {
         self.state().chain.header().clone()
     }
 
-    /// Logs a change made in `tx`. `about` is the object that it is about: created, removed, linked, renamed, changed.
-    /// A renamed object's own changes are committed before the renaming.
+    /// Logs a change made in `tx`. `about` is the object that is created, removed, linked, renamed or changed. Earlier
+    /// changes of a renamed object are written before the rename.
     ///
-    /// While a record is replayed, this marks it as replayed in `tx`'s group instead.
+    /// While a record is replayed, this marks it as replayed in `tx`'s txg instead.
     pub fn log(&self, tx: &Tx, about: ObjectId, body: &LogBody<'_>) {
         self.log_name(tx, about, body, false);
     }
 
-    /// The same for names to be compared without case.
+    /// Logs a change, with the choice of comparing its names without case.
     pub fn log_name(&self, tx: &Tx, about: ObjectId, body: &LogBody<'_>, ignore_case: bool) {
         let txg = tx.txg();
         let mut state = self.state();
@@ -192,25 +192,25 @@ impl Zil {
             return;
         }
         let kind = body.tx_type();
-        let said = NewRecord { body, ignore_case, txg, seq: 0 }.encode(ENDIAN);
+        let payload = NewRecord { body, ignore_case, txg, seq: 0 }.encode(ENDIAN);
         let of_object = kind.is_out_of_order();
-        if said.len() as u64 > MAX_RECORD_BYTES || kind == TxType::SetSaXattr && !state.policy.sa_xattr {
-            return state.lists.push_unsaid(txg, of_object.then_some(about));
+        if payload.len() as u64 > MAX_RECORD_BYTES || kind == TxType::SetSaXattr && !state.policy.sa_xattr {
+            return state.lists.push_unlogged(txg, of_object.then_some(about));
         }
-        let entry = Itx { txg, object: about, said: LogPayload::Record(said) };
+        let itx = Itx { txg, object: about, payload: LogPayload::Record(payload) };
         if of_object {
-            return state.lists.push_of_object(entry);
+            return state.lists.push_of_object(itx);
         }
         if matches!(kind, TxType::Rename | TxType::RenameExchange | TxType::RenameWhiteout) {
             state.lists.promote(Some(about));
         }
-        state.lists.push_common(entry);
+        state.lists.push_common(itx);
     }
 
-    /// The changes of an object that were logged so far are replayed before all names that are made from now on: for those
-    /// that say what new files inherit, or where a file may get a name.
+    /// Orders the changes of an object logged so far before all names that are made from now on. For changes that
+    /// decide what new files inherit, or where a file may get a name.
     pub fn settle(&self, object: ObjectId) {
-        self.state().lists.settle(object);
+        self.state().lists.order_before_names(object);
     }
 
     /// Logs a write made in `tx` to an object with blocks of `block_bytes`.
@@ -220,34 +220,34 @@ impl Zil {
         if data.is_empty() || state.is_unlogged(tx) {
             return;
         }
-        let kept = (data.len() <= KEPT_DATA_BYTES).then(|| data.clone());
+        let kept = (data.len() <= MAX_KEPT_DATA_BYTES).then(|| data.clone());
         let length = data.len() as u64;
-        let in_place = Some(block_bytes).filter(|bytes| *bytes > 0 && state.policy.in_place.takes(length, *bytes));
-        let said = LogPayload::Write { offset, length, data: kept, in_place };
-        state.lists.push_of_object(Itx { txg, object, said });
+        let in_place = Some(block_bytes).filter(|bytes| *bytes > 0 && state.policy.in_place.applies_to(length, *bytes));
+        let payload = LogPayload::Write { offset, length, data: kept, in_place };
+        state.lists.push_of_object(Itx { txg, object, payload });
     }
 
-    /// A change made in `tx` that no record can say: of one object alone, or of whatever. Commits that it concerns wait
-    /// for its group.
+    /// Records that a change made in `tx` has no log record: a change of one object, or (`None`) of any kind. Commits
+    /// that it concerns wait for its txg.
     pub fn log_barrier_until_synced(&self, tx: &Tx, object: Option<ObjectId>) {
         let mut state = self.state();
         if !state.is_unlogged(tx) {
-            state.lists.push_unsaid(tx.txg(), object);
+            state.lists.push_unlogged(tx.txg(), object);
         }
     }
 
-    /// The last name of an object is gone (to be called before its removal is logged): its own changes need not be
-    /// stable any more, and its number may soon be another's.
+    /// Drops the logged changes of an object whose last name is gone; call it before its removal is logged. These
+    /// changes need not become stable any more, and the object number may be reused.
     pub fn forget(&self, object: ObjectId) {
         let mut state = self.state();
-        state.lists.forget(object);
+        state.lists.remove_async(object);
         if state.writing {
-            state.gone.insert(object);
+            state.removed.insert(object);
         }
     }
 
-    /// Makes stable all that was logged before the call: every change of names, and the other changes of `object`, or
-    /// of all objects. Must not be called while a transaction is held.
+    /// Makes stable all changes logged before the call: every change of names, and the other changes of `object`, or of
+    /// all objects. Must not be called while a transaction is held.
     ///
     /// # Errors
     /// [`ObjectError::Suspended`] if neither the log nor the pool can be written.
@@ -259,63 +259,63 @@ impl Zil {
     }
 
     async fn make_stable(self: &Arc<Self>, object: Option<ObjectId>) -> Result<(), ObjectError> {
-        let (unsaid, written, first) = {
+        let (unlogged, written, first) = {
             let mut state = self.state();
             if state.policy.sync == SyncMode::Disabled {
                 return Ok(());
             }
-            if state.shut || state.lists.lacks() {
+            if state.suspended || state.lists.has_gap() {
                 (Some(self.txgs.open()), None, false)
             } else {
-                let unsaid = state.lists.unsaid(object);
+                let unlogged = state.lists.last_unlogged(object);
                 state.lists.promote(object);
                 let idle = !state.writing;
-                (unsaid, Self::join(&mut state), idle && state.writing)
+                (unlogged, Self::join_commit(&mut state), idle && state.writing)
             }
         };
         if first {
-            self.machine.tasks.start(self.clone().write_turns());
+            self.machine.tasks.start(self.clone().write_batches());
         }
         self.flush_in_background();
         if let Some(written) = written
             && written.await != Ok(true)
         {
-            // The log failed, or has no room: the group will do.
+            // The log failed or has no space: wait for the txg.
             return self.txgs.wait_synced(self.txgs.open()).await;
         }
-        match unsaid {
+        match unlogged {
             Some(txg) => self.txgs.wait_synced(txg).await,
             None => Ok(()),
         }
     }
 
-    /// Joins the next turn of the writer, which the caller starts if nobody was writing; nothing to wait for if nothing is
-    /// to be written nor on its way.
-    fn join(state: &mut State) -> Option<oneshot::Receiver<bool>> {
+    /// Joins the next commit batch. The caller starts the writer if none was running. Returns `None` if nothing is
+    /// pending or in flight.
+    fn join_commit(state: &mut State) -> Option<oneshot::Receiver<bool>> {
         if state.lists.is_empty() && !state.writing {
             let last = state.chain.last_in_flight()?;
             return Some(state.wait_for(last));
         }
-        let (tell, told) = oneshot::channel();
-        state.joining.push(tell);
+        let (sender, receiver) = oneshot::channel();
+        state.joining.push(sender);
         state.writing = true;
-        Some(told)
+        Some(receiver)
     }
 
-    /// Writes no block any more, and returns when none is on its way: the header of the next group leads to all there
-    /// are. Commits wait for their group from now on.
+    /// Stops writing blocks, and returns when none is in flight: the header of the next txg then leads to all blocks.
+    /// Commits wait for their txg from now on (`zil_suspend`).
     pub async fn shut(self: &Arc<Self>) {
         loop {
             let waiting = {
                 let mut state = self.state();
-                state.shut = true;
+                state.suspended = true;
                 match (state.writing, state.chain.last_in_flight()) {
                     (false, None) => return,
                     (false, Some(last)) => state.wait_for(last),
                     (true, _) => {
-                        let (tell, told) = oneshot::channel();
-                        state.joining.push(tell);
-                        told
+                        let (sender, receiver) = oneshot::channel();
+                        state.joining.push(sender);
+                        receiver
                     }
                 }
             };
@@ -324,20 +324,20 @@ impl Zil {
         }
     }
 
-    /// Writes blocks again.
+    /// Resumes writing blocks (`zil_resume`).
     pub fn reopen(&self) {
-        self.state().shut = false;
+        self.state().suspended = false;
     }
 
-    /// What the sync of `txg` does to the log: to be called once for each group, when nothing is logged in it any more
-    /// and before the object set's header is written.
+    /// Applies the sync of `txg` to the log. Call it once for each txg, when nothing is logged in it any more and
+    /// before the object set's header is written.
     ///
-    /// Waits for blocks whose successor was allocated in the group.
+    /// Waits for blocks whose successor was allocated in the txg.
     pub async fn sync(self: &Arc<Self>, txg: Txg) -> LogSync {
         loop {
             let waiting = {
                 let mut state = self.state();
-                match state.chain.holds_back(txg) {
+                match state.chain.last_blocking_sync(txg) {
                     Some(number) => state.wait_for(number),
                     None => return state.chain.sync(txg),
                 }
@@ -347,13 +347,14 @@ impl Zil {
         }
     }
 
-    /// The group is on stable storage: its records are needed no more.
+    /// Drops the records of `txg`, which is on stable storage.
     pub fn synced(&self, txg: Txg) {
         self.state().lists.synced(txg);
     }
 
-    /// Takes over a log without records for a chain of this program's own: it keeps the claimed block, if that is in
-    /// this program's byte order and form, and not encrypted. To be called once, in `tx`, for a log that needs no replay.
+    /// Reuses a log without records for a new chain: keeps the claimed block if it has this program's byte order and
+    /// checksum kind and is neither a gang block nor encrypted; otherwise frees it. Call it once, in `tx`, for a log
+    /// that needs no replay.
     pub fn adopt(&self, tx: &Tx) {
         let mut state = self.state();
         let first = state.chain.header().log;
@@ -363,7 +364,7 @@ impl Zil {
         let usable = first.endian() == ENDIAN
             && first.checksum_kind() == Some(weir_format::ChecksumKind::Zilog2)
             && !first.is_gang()
-            // What was written there, if anything was, had the vector in the pointer: it must not encrypt twice.
+            // Data written there earlier used the pointer's initialization vector, which must not encrypt twice.
             && !first.uses_crypt();
         if usable {
             let keep = with_checksum(first, self.first_checksum());
@@ -373,29 +374,31 @@ impl Zil {
         }
     }
 
-    /// The log goes away in `tx`'s group: `frees` are all its blocks ([`super::claim::blocks`]).
+    /// Destroys the log in `tx`'s txg; `frees` are all its blocks ([`super::claim::blocks`]).
     pub fn destroy(&self, tx: &Tx, frees: Vec<BlockPointer>) {
         self.state().chain.destroy(tx.txg(), None, frees);
     }
 
-    /// The checksum words of a new chain's first block: chance, so that no old block is taken for one of it.
+    /// Checksum words of the first block of a new chain: random, so that no old block is mistaken for a part of it.
     pub(super) fn first_checksum(&self) -> [u64; 4] {
         [self.machine.entropy.u64(), self.machine.entropy.u64(), self.set.0, 1]
     }
 
-    /// Whether a record is being replayed: what it says was promised, also where there is no more room for promises now.
+    /// Whether a record is being replayed. Its change was already acknowledged, so it must not fail on limits of space
+    /// that apply to new changes.
     pub fn is_replaying(&self) -> bool {
         self.state().replaying.is_some()
     }
 
-    /// What is logged until [`Zil::replayed`] is the replay of the record `seq`.
+    /// Sets the record being replayed: changes logged until the next call are the replay of the record `seq`.
     pub(super) fn replaying(&self, seq: Option<u64>) {
         self.state().replaying = seq;
     }
 }
 
 impl State {
-    /// Whether a change is not to be logged: it is being replayed, or nothing is promised, or it does not matter.
+    /// Whether a change is not logged: it is being replayed, the sync policy is disabled, or the transaction does not
+    /// need it.
     fn is_unlogged(&mut self, tx: &Tx) -> bool {
         let txg = tx.txg();
         if let Some(seq) = self.replaying {
@@ -406,8 +409,8 @@ impl State {
             return true;
         }
         if self.policy.sync == SyncMode::Disabled {
-            // Should the policy change, commits know of it.
-            self.lists.push_unsaid(txg, None);
+            // If the policy changes later, commits still wait for this txg.
+            self.lists.push_unlogged(txg, None);
             return true;
         }
         false
@@ -415,13 +418,13 @@ impl State {
 
     /// Waits for the block of that number, which is in flight.
     pub(super) fn wait_for(&mut self, number: u64) -> oneshot::Receiver<bool> {
-        let (tell, told) = oneshot::channel();
-        self.waiters.entry(number).or_default().push(tell);
-        told
+        let (sender, receiver) = oneshot::channel();
+        self.waiters.entry(number).or_default().push(sender);
+        receiver
     }
 }
 
-/// A pointer with other checksum words.
+/// Copy of a pointer with other checksum words.
 pub(super) fn with_checksum(pointer: BlockPointer, checksum: [u64; 4]) -> BlockPointer {
     let mut words = *pointer.words();
     for (to, word) in words.iter_mut().skip(12).zip(checksum) {
@@ -430,15 +433,15 @@ pub(super) fn with_checksum(pointer: BlockPointer, checksum: [u64; 4]) -> BlockP
     BlockPointer::from_words(words)
 }
 
-/// Tells those who wait.
-pub(super) fn tell(waiters: Vec<Waiter>, stable: bool) {
+/// Notifies waiting commits.
+pub(super) fn notify(waiters: Vec<Waiter>, stable: bool) {
     for waiter in waiters {
-        // One that went away needs no answer.
+        // A dropped receiver needs no answer.
         let _ = waiter.send(stable);
     }
 }
 
-/// For the writer's requests.
+/// Request of the log writer.
 pub(super) fn request() -> Request {
     Request::internal("intent log")
 }

@@ -1,4 +1,5 @@
-//! Log records that cannot be replayed: the objects that they change, and the decision whether the log is kept for them.
+//! Log records that cannot be replayed: the objects that they change, and the decision whether to keep the log for
+//! them.
 
 use super::replay::object_of;
 use std::collections::BTreeSet;
@@ -9,29 +10,29 @@ use weir_dmu::object_set::ObjectSet;
 use weir_format::zil::{LogBody, LogRecord};
 use weir_format::{ObjectId, Txg};
 
-/// Most objects that [`GivenUp`] names.
+/// Maximum number of objects that [`GivenUp`] names.
 pub const MAX_OBJECTS: usize = 10_000;
 
-/// When records that cannot be replayed are given up.
+/// Policy for records that cannot be replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GiveUp {
-    /// If neither a missing device, nor free space, nor other software could bring them back.
+    /// Give them up only if neither a missing device, nor free space, nor other software could bring them back.
     #[default]
     IfLost,
-    /// In any case (`zpool import -m`).
+    /// Give them up in any case (`zpool import -m`).
     Always,
 }
 
 /// The first record that cannot be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedRecord {
-    /// Its sequence number in the log.
+    /// Sequence number in the log.
     pub seq: u64,
-    /// The txg in which the change was made first.
+    /// Txg in which the change was first made.
     pub txg: Txg,
-    /// The name of its type: `TX_WRITE`.
+    /// Name of the record type, such as `TX_WRITE`.
     pub kind: &'static str,
-    /// The object that it changes; of a change of names, the directory. 0 if the record cannot be decoded.
+    /// Object that the record changes; for a change of names, the directory. 0 if the record cannot be decoded.
     pub object: ObjectId,
 }
 
@@ -45,15 +46,15 @@ impl FailedRecord {
 /// Records of a log that are given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// The first of them; `None` if it is in a log block that cannot be read.
+    /// First of the records; `None` if it is in a log block that cannot be read.
     pub record: Option<FailedRecord>,
-    /// Why it cannot be replayed.
+    /// Reason why it cannot be replayed.
     pub why: String,
-    /// The block that cannot be read, or the object that cannot be changed; `None` if there is no such place.
+    /// Block that cannot be read, or object that cannot be changed; `None` if there is no such location.
     pub place: Option<ErrorLocation>,
-    /// Number of records given up, of those that can be read.
+    /// Number of readable records that are given up.
     pub records: u64,
-    /// The objects that these records change, at most [`MAX_OBJECTS`].
+    /// Objects that these records change, at most [`MAX_OBJECTS`].
     pub objects: BTreeSet<ObjectId>,
 }
 
@@ -83,7 +84,7 @@ impl fmt::Display for GivenUp {
     }
 }
 
-/// The objects that a record changes; of a change of names, the directories.
+/// Objects that a record changes; for a change of names, the directories.
 fn concerned(body: &LogBody<'_>) -> [Option<ObjectId>; 2] {
     match body {
         LogBody::Create(create) => [Some(create.dir), None],
@@ -93,22 +94,22 @@ fn concerned(body: &LogBody<'_>) -> [Option<ObjectId>; 2] {
     }
 }
 
-/// The decision on a log of which a record cannot be replayed.
+/// Decision on a log that has a record that cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The records are given up.
+    /// Give up the records.
     GiveUp,
-    /// The log is kept until an administrator removes the cause.
+    /// Keep the log until an administrator removes the cause.
     Keep {
-        /// How to do that.
+        /// Instruction how to do that.
         remedy: String,
     },
-    /// The log is kept, for this is no matter of its records.
+    /// Keep the log, because the cause is not in its records.
     NotNow,
 }
 
 impl Verdict {
-    /// The verdict on a record of `set` that failed with `error`.
+    /// Decides on a record of `set` that failed with `error`.
     pub(super) fn on(error: &ObjectError, set: &ObjectSet, give_up: GiveUp) -> Verdict {
         const OTHERWISE: &str = "or give up these changes with 'zpool import -m'";
         let keep = |remedy: String| match give_up {
@@ -149,7 +150,7 @@ impl Verdict {
     }
 }
 
-/// The devices of the pool that do not answer. The block may be whole on one of them.
+/// Devices of the pool that are missing or failed a write. The block may be intact on one of them.
 fn missing_devices(set: &ObjectSet, error: &ObjectError) -> Vec<String> {
     let mut names: BTreeSet<String> = BTreeSet::new();
     if let ObjectError::Block { error: BlockError::Missing { devices, .. }, .. } = error {

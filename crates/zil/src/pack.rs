@@ -1,113 +1,119 @@
-//! Which records go into which log block, and how large blocks are (OpenZFS `zil_lwb_assign`, `zil_lwb_plan`,
+//! Packing of records into log blocks, and the sizes of those blocks (OpenZFS `zil_lwb_assign`, `zil_lwb_plan`,
 //! `zil_lwb_predict`).
 //!
-//! A record never crosses a block; a write may become several records instead, each with a part of the data. Blocks
-//! are allocated one ahead, before it is known what will go into them: their size is guessed from what is left of the
-//! present burst (what one turn of the writer took) or else from the last eight.
+//! A record never crosses a block boundary; instead a write may become several records, each with a part of the data.
+//! Each block is allocated one ahead, before its contents are known. Its size is predicted from the unplaced rest of
+//! the current burst (the records that the writer took as one batch), or else from the last eight bursts.
 //!
-//! Invariants: whatever fits no block is never asked for ([`MAX_RECORD_BYTES`]); a part carries a multiple of eight
-//! bytes unless it is the last; each turn of a packing loop either places bytes or goes to a block with room for some.
+//! Invariants: no record is larger than the largest block can hold ([`MAX_RECORD_BYTES`]). A part carries a multiple of
+//! eight bytes unless it is the last. Each iteration of a packing loop either places bytes or moves to a block with
+//! space for some.
 
 use weir_format::zil::{WriteBody, ZilChain};
 
-/// Log blocks are multiples of this, in size and in what is written of them.
+/// Unit of log block sizes and of their written lengths, in bytes.
 pub const MIN_BLOCK_BYTES: u64 = 4096;
-/// The largest log block.
+/// Largest log block, in bytes.
 pub const MAX_BLOCK_BYTES: u64 = 128 << 10;
-/// The longest record that fits a block.
+/// Longest record that fits a block, in bytes.
 pub const MAX_RECORD_BYTES: u64 = MAX_BLOCK_BYTES - ZilChain::SIZE as u64;
-/// Data of a write that fits a block of its own.
+/// Maximum data of a write that fits one block, in bytes.
 const MAX_DATA_BYTES: u64 = MAX_RECORD_BYTES - WriteBody::RECORD_BYTES as u64;
-/// What may stay empty at the end of a block to save a write from being cut in one more part.
+/// Maximum space left unused at the end of a block to avoid splitting a write into one more part, in bytes.
 const MAX_WASTE_BYTES: u64 = MAX_DATA_BYTES / 16;
-/// Bursts that are remembered.
-const BURSTS: usize = 8;
+/// Number of past bursts from which the next is predicted.
+const REMEMBERED_BURSTS: usize = 8;
 
-/// How much of a record goes into a block.
+/// Part of a record that fits a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// All that is left of it.
+    /// All of the rest.
     Whole,
-    /// This many bytes of its data, a multiple of eight; the rest goes on in the next block.
+    /// This many bytes of its data, a multiple of eight; the rest continues in the next block.
     Part(u64),
-    /// Nothing: the next block is to be begun.
+    /// Nothing: a new block is needed.
     Next,
 }
 
-/// How much of a record of `record_bytes`, with `data_bytes` of data that may be parted, goes into `room_bytes`.
-pub fn fit(room_bytes: u64, record_bytes: u64, data_bytes: u64) -> Fit {
+/// Decides how much of a record of `record_bytes`, with `data_bytes` of data that may be split, fits into `free_bytes`.
+pub fn fit(free_bytes: u64, record_bytes: u64, data_bytes: u64) -> Fit {
     let data = data_bytes.next_multiple_of(8);
-    if record_bytes + data <= room_bytes {
+    if record_bytes + data <= free_bytes {
         return Fit::Whole;
     }
     let last_part = data % MAX_DATA_BYTES;
-    let wasteful = room_bytes < MAX_WASTE_BYTES && (last_part == 0 || room_bytes < record_bytes + last_part);
-    if data == 0 || room_bytes < record_bytes + 8 || wasteful {
+    let wasteful = free_bytes < MAX_WASTE_BYTES && (last_part == 0 || free_bytes < record_bytes + last_part);
+    if data == 0 || free_bytes < record_bytes + 8 || wasteful {
         return Fit::Next;
     }
-    Fit::Part((room_bytes - record_bytes) & !7)
+    Fit::Part((free_bytes - record_bytes) & !7)
 }
 
-/// What a burst would want: the size of its blocks, and the least that its first one should have. Chains not counted.
+/// Block sizes for a burst: the best size, and the minimum for its first block. Both exclude the chain header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Plan {
     best: u64,
     least: u64,
 }
 
-/// The sizes of log blocks to come.
+/// Predictor of log block sizes.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    past: [Plan; BURSTS],
-    turn: usize,
-    /// Bytes of the present burst that have no block yet.
-    left: u64,
+    past: [Plan; REMEMBERED_BURSTS],
+    newest: usize,
+    /// Bytes of the current burst that are not in a block yet.
+    unplaced: u64,
     size: u64,
-    longest: u64,
+    max_record: u64,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        let past = [Plan { best: MAX_RECORD_BYTES, least: 0 }; BURSTS];
-        Sizes { past, turn: 0, left: 0, size: 0, longest: 0 }
+        let past = [Plan { best: MAX_RECORD_BYTES, least: 0 }; REMEMBERED_BURSTS];
+        Sizes { past, newest: 0, unplaced: 0, size: 0, max_record: 0 }
     }
 }
 
 impl Sizes {
-    /// A record joins the burst.
+    /// Adds a record to the current burst.
     pub fn expect(&mut self, record_bytes: u64, data_bytes: u64) {
         let bytes = record_bytes + data_bytes.next_multiple_of(8);
-        self.left += bytes;
+        self.unplaced += bytes;
         self.size += bytes;
-        self.longest = self.longest.max(record_bytes);
+        self.max_record = self.max_record.max(record_bytes);
     }
 
-    /// Bytes of the burst were placed, or need no place any more.
+    /// Subtracts bytes of the burst that were placed, or no longer need to be.
     pub fn placed(&mut self, bytes: u64) {
-        self.left = self.left.saturating_sub(bytes);
+        self.unplaced = self.unplaced.saturating_sub(bytes);
     }
 
-    /// The burst is over.
+    /// Ends the burst.
     pub fn done(&mut self) {
         if self.size > 0 {
-            self.turn = (self.turn + 1) % BURSTS;
-            self.past[self.turn] = plan(self.size, self.longest);
+            self.newest = (self.newest + 1) % REMEMBERED_BURSTS;
+            self.past[self.newest] = plan(self.size, self.max_record);
         }
-        (self.left, self.size, self.longest) = (0, 0, 0);
+        self.unplaced = 0;
+        self.size = 0;
+        self.max_record = 0;
     }
 
-    /// The least and the best size of the block after the one that is being closed: multiples of
-    /// [`MIN_BLOCK_BYTES`], with a chain. A record that is still to be placed fits the least.
+    /// Minimum and best size, in bytes, of the block after the one being closed. Both are multiples of
+    /// [`MIN_BLOCK_BYTES`] and include the chain header. A record that is not placed yet fits the minimum.
     pub fn next_block(&self) -> (u64, u64) {
-        let Plan { best, least } = if self.left > 0 { plan(self.left, self.longest) } else { self.predict() };
+        let Plan { best, least } =
+            if self.unplaced > 0 { plan(self.unplaced, self.max_record) } else { self.predict() };
         let whole = |bytes: u64| (bytes + ZilChain::SIZE as u64).next_multiple_of(MIN_BLOCK_BYTES);
         let best = whole(best).min(MAX_BLOCK_BYTES);
         (whole(least).min(best), best)
     }
 
-    /// Enough for seven of the last eight bursts, unless the eighth is not even twice as large.
+    /// Sizes sufficient for seven of the last eight bursts, or for all eight if the largest is less than twice the
+    /// second largest.
     fn predict(&self) -> Plan {
-        let (mut first, mut second) = (0, 0);
+        let mut first = 0;
+        let mut second = 0;
         for past in self.past {
             if past.least >= first {
                 (second, first) = (first, past.least);
@@ -121,9 +127,9 @@ impl Sizes {
     }
 }
 
-/// How a burst of `size` bytes, its longest record `longest`, is best spread over blocks.
-fn plan(size: u64, longest: u64) -> Plan {
-    let waste = MAX_WASTE_BYTES.max(longest + 8);
+/// Best distribution of a burst of `size` bytes, with a longest record of `max_record` bytes, over blocks.
+fn plan(size: u64, max_record: u64) -> Plan {
+    let waste = MAX_WASTE_BYTES.max(max_record + 8);
     if size <= MAX_RECORD_BYTES {
         return Plan { best: size, least: size };
     }
@@ -131,7 +137,8 @@ fn plan(size: u64, longest: u64) -> Plan {
     if size > 8 * MAX_RECORD_BYTES {
         return large;
     }
-    // A medium burst is divided evenly. The first block may have to take what the others waste.
+    // Divide a medium burst evenly. The first block may have to hold the bytes that do not fit the others because of
+    // waste.
     let blocks = size.div_ceil(MAX_DATA_BYTES);
     let chunk = size.div_ceil(blocks);
     if chunk > MAX_RECORD_BYTES.saturating_sub(waste) {

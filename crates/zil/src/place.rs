@@ -1,8 +1,9 @@
-//! Large writes go to their final place, and records that lead there into the log (`WR_INDIRECT`).
+//! Indirect writes: the data of a large write goes to its final location, and its log record points there
+//! (`WR_INDIRECT`).
 //!
-//! Before a turn is packed, the blocks of its large writes are written, many at a time, under one hold of the open group.
-//! What cannot be placed, because its group is closed already or for any other reason, is logged with its data. The
-//! log's flush covers both.
+//! Before a batch is packed, the blocks of its large writes are written concurrently, under one hold of the open txg. A
+//! write that cannot be placed, because its txg is already closed or for another reason, is logged with its data. The
+//! flush of the log covers both.
 
 use super::itx::{Itx, LogPayload, placed_record};
 use super::log::{Zil, request};
@@ -11,10 +12,10 @@ use std::sync::Arc;
 use weir_dmu::txg::Tx;
 use weir_format::BlockPointer;
 
-/// Blocks on their way.
+/// Maximum number of blocks, and of itxs, being placed at the same time.
 const MAX_CONCURRENT_WRITES: usize = 32;
 
-/// The part of a write that is in one block.
+/// Part of a write that is in one block.
 struct Part {
     block: u64,
     offset: u64,
@@ -23,7 +24,8 @@ struct Part {
 
 fn parts(offset: u64, length: u64, block_bytes: u64) -> Vec<Part> {
     let end = offset.saturating_add(length);
-    let (mut out, mut at) = (Vec::new(), offset);
+    let mut out = Vec::new();
+    let mut at = offset;
     while at < end {
         let block = at / block_bytes;
         let until = block.saturating_add(1).saturating_mul(block_bytes).min(end);
@@ -34,31 +36,32 @@ fn parts(offset: u64, length: u64, block_bytes: u64) -> Vec<Part> {
 }
 
 impl Zil {
-    /// Places what is to be placed of the changes that a turn writes.
-    pub(super) async fn place_large(self: &Arc<Self>, entries: Vec<Itx>) -> Vec<Itx> {
-        let is_large = |entry: &Itx| matches!(entry.said, LogPayload::Write { in_place: Some(_), .. });
-        if !entries.iter().any(is_large) {
-            return entries;
+    /// Writes the data of the batch's large writes to its final location, and replaces their itxs by records that point
+    /// there.
+    pub(super) async fn place_large(self: &Arc<Self>, itxs: Vec<Itx>) -> Vec<Itx> {
+        let is_large = |itx: &Itx| matches!(itx.payload, LogPayload::Write { in_place: Some(_), .. });
+        if !itxs.iter().any(is_large) {
+            return itxs;
         }
-        // A pool that takes no changes any more has no group to hold; the log will find out.
-        let Ok(tx) = self.txgs.hold() else { return entries };
-        let placed = stream::iter(entries).map(|entry| self.place(&tx, entry)).buffered(MAX_CONCURRENT_WRITES);
+        // A suspended pool has no txg to hold. Writing the log then reports the error.
+        let Ok(tx) = self.txgs.hold() else { return itxs };
+        let placed = stream::iter(itxs).map(|itx| self.place(&tx, itx)).buffered(MAX_CONCURRENT_WRITES);
         placed.flat_map(stream::iter).collect().await
     }
 
-    async fn place(&self, tx: &Tx, entry: Itx) -> Vec<Itx> {
-        let LogPayload::Write { offset, length, ref data, in_place: Some(block_bytes) } = entry.said else {
-            return vec![entry];
+    async fn place(&self, tx: &Tx, itx: Itx) -> Vec<Itx> {
+        let LogPayload::Write { offset, length, ref data, in_place: Some(block_bytes) } = itx.payload else {
+            return vec![itx];
         };
-        if entry.txg != tx.txg() {
-            return vec![entry];
+        if itx.txg != tx.txg() {
+            return vec![itx];
         }
         let parts = parts(offset, length, block_bytes);
         let rq = request();
-        let place = async |part: &Part| match self.data.place(&rq, tx, entry.object, part.block).await {
+        let place = async |part: &Part| match self.data.place(&rq, tx, itx.object, part.block).await {
             Ok(pointer) => pointer.filter(|p| p.lsize_bytes() == block_bytes),
             Err(error) => {
-                tracing::debug!(set = self.set.0, %error, "intent log: a block goes into the log instead");
+                tracing::debug!(set = self.set.0, %error, "intent log: data of a large write goes into the log");
                 None
             }
         };
@@ -67,17 +70,15 @@ impl Zil {
         if pointers.iter().any(Option::is_some) {
             self.state().unstable_data = true;
         }
-        let said = |(part, pointer): (&Part, Option<BlockPointer>)| match pointer {
-            Some(pointer) => {
-                LogPayload::Record(placed_record(entry.object, entry.txg, part.offset, part.length, pointer))
-            }
+        let payload = |(part, pointer): (&Part, Option<BlockPointer>)| match pointer {
+            Some(pointer) => LogPayload::Record(placed_record(itx.object, itx.txg, part.offset, part.length, pointer)),
             None => {
                 let from = (part.offset - offset) as usize;
                 let data = data.as_ref().map(|data| data.slice(from..from + part.length as usize));
                 LogPayload::Write { offset: part.offset, length: part.length, data, in_place: None }
             }
         };
-        let of = |said| Itx { txg: entry.txg, object: entry.object, said };
-        parts.iter().zip(pointers).map(said).map(of).collect()
+        let of = |payload| Itx { txg: itx.txg, object: itx.object, payload };
+        parts.iter().zip(pointers).map(payload).map(of).collect()
     }
 }

@@ -1,21 +1,23 @@
-//! Replaying a claimed log (OpenZFS `zil_replay`): each record is done again, in order, by the file system or volume.
+//! Replay of a claimed log (OpenZFS `zil_replay`): the file system or volume repeats the change of each record, in
+//! order.
 //!
-//! A change made again is logged as any change is; the log, which knows that a record is being replayed, marks it as done
-//! in the change's txg instead. So the header says, together with the change itself, how far replay went, and a crash
-//! in the middle goes on behind it. When all is done the log is destroyed.
+//! A repeated change is logged like any change. Because the log knows that a record is being replayed, it marks the
+//! record as replayed in the change's txg instead of logging it. So the header and the change sync together, and after
+//! a crash in the middle the replay continues with the next record. After the last record the log is destroyed.
 //!
-//! *A record that cannot be replayed* ends the replay, for later records may need what it did (`zil_replay_error`). The
-//! records from it on are *given up*: [`Replayed::given_up`] names the first and counts all, the caller reports them, and
-//! [`Zil::give_up`] destroys the log. Thus one unreadable block costs the changes behind it, not the dataset.
+//! *A record that cannot be replayed* ends the replay, because later records may depend on its change
+//! (`zil_replay_error`). It and all later records are *given up*: [`Replayed::given_up`] names the first and counts
+//! all, the caller reports them, and [`Zil::give_up`] destroys the log. Thus one unreadable block costs the changes
+//! behind it, not the dataset.
 //!
 //! The log is *kept* instead, with [`ObjectError::LogKept`], while the cause can be removed without a loss: a device is
-//! missing, the pool is full, or the record is one that OpenZFS can replay and this program cannot. [`GiveUp::Always`]
-//! overrides that. No log is given up because the pool is suspended or the key is not loaded.
+//! missing, the pool is full, or OpenZFS can replay the record and Weir cannot. [`GiveUp::Always`] overrides that. No
+//! log is given up because the pool is suspended or the key is not loaded.
 
 use super::claim::{self, needs_replay};
 use super::log::Zil;
 use super::lost::{FailedRecord, GiveUp, GivenUp, Verdict};
-use super::walk::{LogBlock, LogWalk, RECORD_NUMBER_COUNTS};
+use super::walk::{LogBlock, LogWalk, RECORD_SEQ_VALID};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -28,12 +30,12 @@ use weir_machine::Request;
 
 /// Repeats the change of a log record: a file system or a volume.
 pub trait Replayer: Send + Sync {
-    /// Repeats the change in transactions of its own and logs it as any change: the record counts as replayed in the txg in
-    /// which it is logged. A change that is already there is no error. `data` is the data block that a write record leads
-    /// to, if the record does not carry its data.
+    /// Repeats the change in its own transactions and logs it as any change: the record counts as replayed in the txg
+    /// in which it is logged. A change that is already present is not an error. `data` is the data block that a write
+    /// record points to, if the record does not carry its data.
     ///
     /// # Errors
-    /// If the change fails. The caller tries it once more when all removals have synced.
+    /// Errors of repeating the change. The caller retries once after all removals have synced.
     fn replay<'a>(
         &'a self,
         rq: &'a Request,
@@ -43,18 +45,18 @@ pub trait Replayer: Send + Sync {
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
 }
 
-/// The result of a replay.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Records done again.
+    /// Number of records replayed.
     pub done: u64,
-    /// Records that had been done before, or whose object is gone.
+    /// Number of records skipped, because they had been replayed before or their object is gone.
     pub passed: u64,
-    /// The records that cannot be replayed, if there are any. The log is then still there: [`Zil::give_up`] destroys it.
+    /// Records that cannot be replayed, if any. The log still exists then: [`Zil::give_up`] destroys it.
     pub given_up: Option<GivenUp>,
 }
 
-/// One replay.
+/// Replay in progress.
 struct Replay<'a> {
     zil: &'a Zil,
     rq: &'a Request,
@@ -67,12 +69,13 @@ struct Replay<'a> {
 }
 
 impl Zil {
-    /// Replays the claimed log of `set`, whose log this is, and destroys it; a log without records is taken over.
-    /// Returns when that has synced. No other caller may change the set meanwhile.
+    /// Replays the claimed log of `set`, to which this log belongs, and destroys it; adopts a log without records.
+    /// Returns after that has synced. No other caller may change the set in the meantime.
     ///
     /// # Errors
-    /// [`ObjectError::NoKey`] if the records are encrypted and the key is not loaded; [`ObjectError::LogKept`] if a record
-    /// cannot be replayed and `give_up` keeps the log for it; [`ObjectError::Suspended`]. In all cases the log stays.
+    /// [`ObjectError::NoKey`] if the records are encrypted and the key is not loaded; [`ObjectError::LogKept`] if a
+    /// record cannot be replayed and `give_up` keeps the log for it; [`ObjectError::Suspended`]. In all cases the log
+    /// stays.
     pub async fn replay(
         self: &Arc<Self>,
         rq: &Request,
@@ -86,7 +89,7 @@ impl Zil {
             if set.is_locked() {
                 return Err(ObjectError::NoKey { objset: self.set() });
             }
-            // Earlier removals must have synced: records take the object numbers again that they free.
+            // Earlier removals must have synced, because the records reuse the object numbers that they free.
             self.txgs.wait_synced(self.txgs.open()).await?;
             let header = header.clone();
             let mut replay = Replay { zil: self, rq, set, replayer, header, last_seq: 0, out, error: None };
@@ -94,7 +97,7 @@ impl Zil {
             let replayed = replay.out;
             let error = replay.error;
             if let (Some(lost), Some(error)) = (&replayed.given_up, error) {
-                // A suspended pool is no reason: this fails then.
+                // A suspended pool is not the record's fault: this wait fails then.
                 self.txgs.wait_synced(self.txgs.open()).await?;
                 return match Verdict::on(&error, set, give_up) {
                     Verdict::GiveUp => Ok(replayed),
@@ -108,21 +111,21 @@ impl Zil {
             out = replayed;
         }
         if !header.log.is_hole() || header.flags != 0 {
-            self.let_go(rq, set).await?;
+            self.finish(rq, set).await?;
         }
         Ok(out)
     }
 
-    /// Destroys a log of which not all can be replayed ([`Replayed::given_up`]). Returns when that has synced.
+    /// Destroys a log whose records cannot all be replayed ([`Replayed::given_up`]). Returns after that has synced.
     ///
     /// # Errors
     /// [`ObjectError::Suspended`].
     pub async fn give_up(&self, rq: &Request, set: &Arc<ObjectSet>) -> Result<(), ObjectError> {
         debug_assert!(!set.is_locked());
-        self.let_go(rq, set).await
+        self.finish(rq, set).await
     }
 
-    async fn let_go(&self, rq: &Request, set: &Arc<ObjectSet>) -> Result<(), ObjectError> {
+    async fn finish(&self, rq: &Request, set: &Arc<ObjectSet>) -> Result<(), ObjectError> {
         let header = self.header();
         let empty = !needs_replay(&header);
         let raw = ReadOptions { raw: set.is_locked(), ..set.options().clone() };
@@ -158,10 +161,10 @@ impl Replay<'_> {
         }
     }
 
-    /// The claim noted its last record: a walk that ends before that one met a damaged block.
+    /// Reports a damaged block if the walk ended before the last record that the claim recorded.
     fn check_end(&mut self, place: Option<ErrorLocation>) {
         let claimed = self.header.claim_record_seq;
-        if self.header.flags & RECORD_NUMBER_COUNTS != 0 && self.last_seq < claimed {
+        if self.header.flags & RECORD_SEQ_VALID != 0 && self.last_seq < claimed {
             let place = place.unwrap_or(ErrorLocation { objset: self.zil.set(), ..ErrorLocation::default() });
             let why = format!(
                 "a block of the intent log is damaged: its records {} to {claimed} are lost",
@@ -210,7 +213,7 @@ impl Replay<'_> {
         }
     }
 
-    /// False if the object of the record is gone.
+    /// Replays one record. Returns false if its object is gone.
     async fn replay_one(&self, record: &LogRecord<'_>, body: &LogBody<'_>) -> Result<bool, ObjectError> {
         let rq = self.rq;
         let zil = self.zil;
@@ -231,7 +234,7 @@ impl Replay<'_> {
     }
 }
 
-/// Whether the record changes one object alone, and that is no more.
+/// Whether the record changes only one object, and that object no longer exists.
 async fn is_gone(rq: &Request, set: &Arc<ObjectSet>, body: &LogBody<'_>) -> Result<bool, ObjectError> {
     let Some(object) = object_of(body) else { return Ok(false) };
     match set.object(rq, object).await {
@@ -241,7 +244,7 @@ async fn is_gone(rq: &Request, set: &Arc<ObjectSet>, body: &LogBody<'_>) -> Resu
     }
 }
 
-/// The object that a record changes alone.
+/// Object of a record that changes only that object.
 pub fn object_of(body: &LogBody<'_>) -> Option<ObjectId> {
     match body {
         LogBody::Write(write) | LogBody::Write2(write) => Some(write.object),
@@ -255,7 +258,7 @@ pub fn object_of(body: &LogBody<'_>) -> Option<ObjectId> {
     }
 }
 
-/// The data block that a write record leads to, if the record does not carry its data.
+/// Reads the data block that a write record points to, if the record does not carry its data.
 async fn data_of(rq: &Request, set: &Arc<ObjectSet>, body: &LogBody<'_>) -> Result<Option<Bytes>, ObjectError> {
     let LogBody::Write(write) = body else { return Ok(None) };
     if write.data.is_some() {

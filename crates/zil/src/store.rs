@@ -1,4 +1,5 @@
-//! Where log blocks lie, and where data of writes is read that was not kept: the log's two seams.
+//! Interfaces of the log to its environment: [`LogStore`] allocates and writes log blocks, [`LogData`] reads data of
+//! writes that was not kept in memory.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -12,13 +13,13 @@ use weir_dmu::txg::Tx;
 use weir_format::{BlockPointer, ObjectId, ObjsetId, Txg};
 use weir_machine::Request;
 
-/// The blocks of logs.
+/// Allocation, writing and flushing of log blocks.
 pub trait LogStore: Send + Sync {
-    /// Takes room for a log block of `size_bytes` in `txg`, which the caller holds, and gives its pointer: of checksum
-    /// kind zilog2, with these checksum words (its place in the chain).
+    /// Allocates a log block of `size_bytes` in `txg`, which the caller holds, and returns its pointer. The pointer has
+    /// the checksum kind zilog2 and the given checksum words, which are its position in the chain.
     ///
     /// # Errors
-    /// If there is no room.
+    /// [`ObjectError::NoSpace`] if no space is left.
     fn allocate(
         &self,
         size_bytes: u64,
@@ -26,11 +27,11 @@ pub trait LogStore: Send + Sync {
         checksum: [u64; 4],
     ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>>;
 
-    /// Seals and writes a block: its chain says how many bytes are in use; `bytes` are at least those, a multiple of
-    /// 4096. It need not be stable until [`LogStore::flush`] is done.
+    /// Seals a block with its embedded checksum and writes it. Its chain header holds the number of used bytes; `bytes`
+    /// has at least that length, a multiple of 4096. The block need not be stable until [`LogStore::flush`] returns.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Errors of writing the block.
     fn write<'a>(
         &'a self,
         rq: &'a Request,
@@ -38,21 +39,21 @@ pub trait LogStore: Send + Sync {
         bytes: Vec<u8>,
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
 
-    /// Makes stable what was written before the call to these top-level vdevs, or to all.
+    /// Makes stable all data that was written before the call to these top-level vdevs, or to all for `None`.
     ///
     /// # Errors
-    /// If a device does not say that it did.
+    /// Errors of flushing: a device failed, or did not confirm the flush.
     fn flush<'a>(&'a self, rq: &'a Request, vdevs: Option<&'a BTreeSet<u32>>)
     -> BoxFuture<'a, Result<(), ObjectError>>;
 }
 
 /// Log blocks in a pool, for one dataset.
 pub struct BlockLog {
-    /// The pool's blocks.
+    /// The pool's block layer.
     pub blocks: Arc<Blocks>,
     /// The dataset's key, if it is encrypted.
     pub keys: Option<Arc<DatasetKey>>,
-    /// Whose log it is: for errors.
+    /// Object set that owns the log, for errors.
     pub set: ObjsetId,
 }
 
@@ -96,12 +97,13 @@ impl LogStore for BlockLog {
     }
 }
 
-/// The contents of objects as they are now.
+/// Current contents of objects.
 pub trait LogData: Send + Sync {
-    /// `length` bytes (at most a log block's) of an object from `offset`, zeros where it has none; `None` if there is no such object.
+    /// Reads `length` bytes (at most those of a log block) of an object from `offset`, zeros where it has no data;
+    /// `None` if there is no such object.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// Errors of reading the object.
     fn read<'a>(
         &'a self,
         rq: &'a Request,
@@ -110,11 +112,11 @@ pub trait LogData: Send + Sync {
         length: u64,
     ) -> BoxFuture<'a, Result<Option<Bytes>, ObjectError>>;
 
-    /// Writes a block that was changed in `tx`'s group to its final place and gives the pointer to it; `None` if that cannot
-    /// be.
+    /// Writes a block that was changed in `tx`'s txg to its final location and returns the pointer to it; `None` if
+    /// that is not possible.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Errors of writing the block.
     fn place<'a>(
         &'a self,
         _rq: &'a Request,

@@ -1,11 +1,11 @@
-//! Walking an object set's intent log, without claiming or replaying anything (its bytes: `weir_format::zil`).
+//! Walk along an object set's intent log, without claiming or replaying it (on-disk structures: `weir_format::zil`).
 //!
-//! The chain ends where a block does not prove itself by its self-checksum: that is how the last block that was allocated
-//! but never written looks, so it is no error. A log that was *claimed* at an import ends at the claimed block and record
-//! as well: what follows was written by nobody, or again later.
+//! The chain ends at a block whose embedded checksum does not match. A block that was allocated but never written looks
+//! like that, so it is not an error. A log that was *claimed* at an import also ends at the claimed block and record:
+//! anything after them was not written, or was written by a device that came back later.
 //!
-//! Invariants: each block's sequence number is one more than that of the block before, or the chain has ended; so the
-//! walk cannot go in circles.
+//! Invariant: the sequence number of each block is one more than that of the block before; otherwise the chain has
+//! ended. So the walk cannot loop.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use weir_format::zil::{LogRecord, ZilBlock, ZilHeader};
 use weir_format::{BlockPointer, ChecksumKind, DecodeError, ObjectId};
 use weir_machine::Request;
 
-/// The word of a log pointer's checksum that counts blocks.
-const SEQUENCE: usize = 3;
-/// The flag of a header whose claimed record number counts.
-pub(super) const RECORD_NUMBER_COUNTS: u64 = 2;
+/// Index of the checksum word of a log pointer that holds the block's sequence number.
+const SEQUENCE_WORD: usize = 3;
+/// Flag of a header whose claimed record number is valid (`ZIL_CLAIM_LR_SEQ_VALID`).
+pub(super) const RECORD_SEQ_VALID: u64 = 2;
 
 /// One block of a log.
 #[derive(Clone, Debug)]
 pub struct LogBlock {
-    /// What leads to it.
+    /// Pointer to the block.
     pub pointer: BlockPointer,
     bytes: Bytes,
     kind: ChecksumKind,
@@ -32,12 +32,16 @@ pub struct LogBlock {
 }
 
 impl LogBlock {
-    /// The block's number in the log.
+    /// Sequence number of the block in the log.
     pub fn sequence(&self) -> u64 {
         sequence_of(&self.pointer)
     }
 
-    /// The records, up to the last claimed one. In a locked object set only their headers mean anything.
+    /// Records of the block, up to the last claimed one. If the object set's key is not loaded, only their headers are
+    /// meaningful.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the block or a record is malformed.
     pub fn records(&self) -> Result<Vec<LogRecord<'_>>, DecodeError> {
         let block = ZilBlock::decode(&self.bytes, self.kind, self.pointer.endian())?;
         let mut out = Vec::new();
@@ -53,10 +57,10 @@ impl LogBlock {
 }
 
 pub(super) fn sequence_of(pointer: &BlockPointer) -> u64 {
-    pointer.checksum()[SEQUENCE]
+    pointer.checksum()[SEQUENCE_WORD]
 }
 
-/// A walk along a log.
+/// Walk along a log.
 pub struct LogWalk {
     blocks: Arc<Blocks>,
     options: ReadOptions,
@@ -66,13 +70,13 @@ pub struct LogWalk {
 }
 
 impl LogWalk {
-    /// A walk from the first block of an object set's log.
+    /// Walk from the first block of an object set's log.
     pub fn new(set: &Arc<ObjectSet>) -> Self {
         let options = ReadOptions { raw: set.is_locked(), ..set.options().clone() };
         LogWalk::over(set.cache().blocks().clone(), options, &set.root().header.zil)
     }
 
-    /// A walk along the log that begins at `header`. With raw `options` an encrypted log is walked without its key.
+    /// Walk along the log that begins at `header`. With raw `options` an encrypted log is walked without its key.
     pub fn over(blocks: Arc<Blocks>, options: ReadOptions, header: &ZilHeader) -> Self {
         let claimed = header.claim_txg.0 != 0;
         let limit = |counts: bool, at: u64| if counts { at } else { u64::MAX };
@@ -81,19 +85,20 @@ impl LogWalk {
             options,
             next: Some(header.log).filter(|log| !log.is_hole()),
             last_block: limit(claimed, header.claim_block_seq),
-            last_record: limit(claimed && header.flags & RECORD_NUMBER_COUNTS != 0, header.claim_record_seq),
+            last_record: limit(claimed && header.flags & RECORD_SEQ_VALID != 0, header.claim_record_seq),
         }
     }
 
-    /// What leads to the next block of the log, whether or not it was ever written; `None` at its end.
+    /// Pointer to the next block of the log, whether or not the block was ever written; `None` at the end of the log.
     pub fn ahead(&self) -> Option<BlockPointer> {
         self.next.filter(|p| sequence_of(p) <= self.last_block)
     }
 
-    /// The next block; `None` at the end of the log.
+    /// Next block; `None` at the end of the log, which includes a block whose checksum does not match.
     ///
     /// # Errors
-    /// A block that is on a missing or failing device. One that does not prove itself is the end.
+    /// [`ObjectError::Block`] for a block on a missing or failing device; [`ObjectError::Decode`] for a malformed chain
+    /// header.
     pub async fn next(&mut self, rq: &Request) -> Result<Option<LogBlock>, ObjectError> {
         let Some(pointer) = self.ahead() else { return Ok(None) };
         self.next = None;

@@ -1,22 +1,24 @@
-//! The writer: turns what is logged into blocks, and tells who waits when they are stable.
+//! Log writer: writes itxs to log blocks, and notifies commits when their blocks are stable.
 //!
-//! One task at a time takes all that is to be committed with all who wait for it: a *turn*. While its last block is on
-//! its way, the next turn is packed and issued; those who come later share the third. Writes complete in any order; a
-//! flush makes stable the blocks up to the first that is not written, and only if somebody waits for one of them.
+//! One task per log takes all itxs to commit together with the commits that wait for them: a *batch*. While the last
+//! block of a batch is in flight, the next batch is packed and issued; later commits join the third.
 //!
-//! Who commits while nobody writes, begins the first turn on its own thread, and where the turn is one block on one device,
-//! that thread writes and flushes it: a lone client's fsync changes no thread at all. Those who come meanwhile are served
-//! by a task.
+//! Writes complete in any order. A flush makes stable the blocks up to the first that is not written, and is issued
+//! only if a commit waits for one of them.
 //!
-//! A flush goes to the devices that hold blocks of the log, and to all if data went to its final place.
+//! If no writer is running, a commit starts one on its own thread. If the first batch is one block on one device, that
+//! thread also writes and flushes it, so a single client's fsync needs no thread switch. A background task writes the
+//! batches of commits that arrive in the meantime.
 //!
-//! *Failure.* A block that cannot be written ends the chain there; a flush that fails ends it at the first block that is
-//! not stable. Commits that wait for such a block or a later one wait for their txg to sync instead, and so do those of a
-//! batch that is still being written when this happens: its records may be among the lost ones, and the blocks that are
-//! left in flight do not hold them.
+//! A flush covers the devices that hold blocks of the log, and all devices if data went to its final location.
+//!
+//! *Failure.* A block that cannot be written ends the chain there; a flush that fails ends it at the first block that
+//! is not stable. Commits that wait for such a block or a later one wait for their txg to sync instead. So do the
+//! commits of a batch that is still being written at that time, because its records may be among the lost ones, and the
+//! blocks left in flight do not hold them.
 
 use super::itx::{Itx, LogPayload, write_record};
-use super::log::{State, Waiter, Zil, request, tell, with_checksum};
+use super::log::{State, Waiter, Zil, notify, request, with_checksum};
 use super::pack::{self, Fit, MIN_BLOCK_BYTES};
 use crate::itx::ENDIAN;
 use bytes::Bytes;
@@ -28,35 +30,35 @@ use weir_format::zil::{ZilChain, next_checksum, set_sequence};
 use weir_format::{BlockPointer, ObjectId, Txg};
 use weir_machine::Request;
 
-/// Turns whose last block is on its way.
+/// Maximum number of batches whose last block is in flight.
 const MAX_IN_FLIGHT_BATCHES: usize = 2;
-/// Blocks on their way.
-const BLOCKS: usize = 32;
+/// Maximum number of blocks in flight.
+const MAX_IN_FLIGHT_BLOCKS: usize = 32;
 
-/// Why a turn ended early: those in it wait for the group.
+/// A batch ended early: its commits wait for their txg.
 struct Stopped;
 
 impl From<ObjectError> for Stopped {
     fn from(error: ObjectError) -> Self {
-        tracing::warn!(%error, "intent log: waiting for the group instead");
+        tracing::warn!(%error, "intent log: waiting for the txg to sync instead");
         Stopped
     }
 }
 
-/// A block being packed.
-struct Filling {
+/// Block being packed.
+struct OpenBlock {
     pointer: BlockPointer,
-    /// The block's bytes so far, with room for the chain at the front.
+    /// Bytes of the block so far, with space for the chain header at the front.
     bytes: Vec<u8>,
     last_record: Txg,
 }
 
-impl Filling {
+impl OpenBlock {
     fn new(pointer: BlockPointer) -> Self {
-        Filling { pointer, bytes: vec![0; ZilChain::SIZE], last_record: Txg(0) }
+        OpenBlock { pointer, bytes: vec![0; ZilChain::SIZE], last_record: Txg(0) }
     }
 
-    fn room_bytes(&self) -> u64 {
+    fn free_bytes(&self) -> u64 {
         self.pointer.lsize_bytes().saturating_sub(self.bytes.len() as u64)
     }
 
@@ -69,7 +71,7 @@ impl Filling {
         self.bytes.len() == ZilChain::SIZE
     }
 
-    /// The block's bytes, not yet sealed.
+    /// Bytes of the complete block, not yet sealed.
     fn finish(mut self, next: BlockPointer) -> Vec<u8> {
         let used_bytes = self.bytes.len() as u64;
         let chain = ZilChain { next, used_bytes, endian: ENDIAN }.encode();
@@ -79,8 +81,8 @@ impl Filling {
     }
 }
 
-/// Lets others go first; on a thread that only started a task, leaves the rest to that.
-async fn pending_once() {
+/// Yields once, so that other tasks run first; on a thread that only started a task, leaves the rest to that task.
+async fn yield_once() {
     let mut waited = false;
     std::future::poll_fn(|cx| {
         if std::mem::replace(&mut waited, true) {
@@ -92,98 +94,97 @@ async fn pending_once() {
     .await;
 }
 
-/// One turn.
+/// Batch of itxs being written.
 struct CommitBatch<'a> {
     zil: &'a Arc<Zil>,
     rq: &'a Request,
-    filling: Option<Filling>,
-    /// Blocks that went to the device.
+    open_block: Option<OpenBlock>,
+    /// Number of blocks issued to the device.
     issued: usize,
 }
 
 impl Zil {
-    /// Writes turn after turn until nothing is left.
-    pub(super) async fn write_turns(self: Arc<Self>) {
+    /// Writes batch after batch until nothing is left.
+    pub(super) async fn write_batches(self: Arc<Self>) {
         let rq = request();
         let mut first = true;
-        while let Some((entries, joining, failures)) = self.next_turn().await {
-            let entries = self.place_large(entries).await;
+        while let Some((itxs, joining, failures)) = self.next_batch().await {
+            let itxs = self.place_large(itxs).await;
             {
                 let mut state = self.state();
-                for (record, data) in entries.iter().map(Itx::sizes) {
+                for (record, data) in itxs.iter().map(Itx::sizes) {
                     state.sizes.expect(record, data);
                 }
             }
-            let mut turn = CommitBatch { zil: &self, rq: &rq, filling: None, issued: 0 };
-            let stopped = turn.write(entries).await.is_err();
-            self.end_turn(joining, stopped, failures);
-            // Whoever began this may have what it waited for: it is not kept here for others.
-            if std::mem::take(&mut first) && self.state().has_more() {
-                pending_once().await;
+            let mut batch = CommitBatch { zil: &self, rq: &rq, open_block: None, issued: 0 };
+            let stopped = batch.write(itxs).await.is_err();
+            self.end_batch(joining, stopped, failures);
+            // The commit that started this writer may be complete: return its thread before serving others.
+            if std::mem::take(&mut first) && self.state().has_work() {
+                yield_once().await;
             }
         }
     }
 
-    /// The records and the commits of the next batch, and the number of failures before it; `None` when there is
-    /// nothing to write.
-    async fn next_turn(&self) -> Option<(Vec<Itx>, Vec<Waiter>, u64)> {
+    /// Itxs and commits of the next batch, and the number of failures before it; `None` if there is nothing to write.
+    async fn next_batch(&self) -> Option<(Vec<Itx>, Vec<Waiter>, u64)> {
         loop {
-            let room = {
+            let capacity = {
                 let mut state = self.state();
-                if !state.has_more() {
+                if !state.has_work() {
                     state.writing = false;
-                    state.gone.clear();
+                    state.removed.clear();
                     return None;
                 }
                 if state.waiters.len() < MAX_IN_FLIGHT_BATCHES {
-                    state.gone.clear();
-                    let entries = state.lists.take();
+                    state.removed.clear();
+                    let itxs = state.lists.take();
                     let joining = std::mem::take(&mut state.joining);
-                    // Some of theirs may have to wait for what is not logged: they wait for the group.
-                    let served = if state.lists.lacks() { Vec::new() } else { joining };
-                    return Some((entries, served, state.failures));
+                    // Some of these commits may depend on a change without a record: they wait for the txg.
+                    let served = if state.lists.has_gap() { Vec::new() } else { joining };
+                    return Some((itxs, served, state.failures));
                 }
-                state.wait_for_room()
+                state.wait_for_capacity()
             };
-            let _ = room.await;
+            let _ = capacity.await;
         }
     }
 
-    /// Lets the batch's commits wait for the last block in flight, and with it for all before. They wait for their txg if
-    /// a block or a flush has failed since the batch was taken: its records may have been in what was lost.
-    fn end_turn(self: &Arc<Self>, joining: Vec<Waiter>, stopped: bool, failures: u64) {
+    /// Registers the batch's commits to wait for the last block in flight, and thereby for all before it. They wait for
+    /// their txg if a block or a flush has failed since the batch was taken: its records may have been in the lost
+    /// blocks.
+    fn end_batch(self: &Arc<Self>, joining: Vec<Waiter>, stopped: bool, failures: u64) {
         let mut state = self.state();
         state.sizes.done();
         if stopped {
-            state.lose(self.txgs.open());
+            state.require_sync(self.txgs.open());
         }
         if stopped || state.has_failed_since(failures) {
             drop(state);
-            return tell(joining, false);
+            return notify(joining, false);
         }
         match state.chain.last_in_flight() {
             Some(number) => state.waiters.entry(number).or_default().extend(joining),
-            // Nothing has failed, so what is not in flight is stable, or has synced.
+            // Nothing has failed, so a block that is not in flight is stable, or its records have synced.
             None => {
                 drop(state);
-                return tell(joining, true);
+                return notify(joining, true);
             }
         }
         drop(state);
         self.flush_in_background();
     }
 
-    /// The block that is to be written next: the chain's, or the first of a new chain, once something stable leads to
-    /// it.
+    /// Next block to write: the chain's fresh block, or the first of a new chain after a stable pointer leads to it.
     async fn next_block(&self) -> Result<BlockPointer, Stopped> {
-        let (settles, ended) = {
+        let (writable_after, ended) = {
             let state = self.state();
-            (state.chain.settles(), state.chain.has_ended())
+            (state.chain.writable_after(), state.chain.has_ended())
         };
         if ended {
             return Err(Stopped);
         }
-        self.txgs.wait_synced(settles).await?;
+        self.txgs.wait_synced(writable_after).await?;
         if let Some(pointer) = self.state().chain.fresh() {
             return Ok(pointer);
         }
@@ -197,7 +198,7 @@ impl Zil {
         self.state().chain.fresh().ok_or(Stopped)
     }
 
-    /// A write is done, well or not.
+    /// Handles the completion of a block write.
     async fn on_written(self: Arc<Self>, number: u64, pointer: BlockPointer, written: Result<(), ObjectError>) {
         match written {
             Ok(()) => {
@@ -208,14 +209,14 @@ impl Zil {
             Err(error) => {
                 tracing::warn!(set = self.set.0, %error, "intent log: a block could not be written");
                 let waiters = self.state().fail(number, self.txgs.open());
-                tell(waiters, false);
+                notify(waiters, false);
             }
         }
-        self.state().make_room();
+        self.state().wake_writer();
         self.flush_as_wanted().await;
     }
 
-    /// Flushes if a written block is waited for and nobody else does.
+    /// Starts a flush task if a commit waits for a written block and no flush is running.
     pub(super) fn flush_in_background(self: &Arc<Self>) {
         if self.state().wants_flush().is_some() {
             let zil = self.clone();
@@ -233,15 +234,15 @@ impl Zil {
                 (end, std::mem::take(&mut state.unstable_vdevs), std::mem::take(&mut state.unstable_data))
             };
             let flushed = self.store.flush(&rq, Some(&vdevs).filter(|_| !data)).await;
-            let (told, stable) = {
+            let (waiters, stable) = {
                 let mut state = self.state();
                 state.flushing = false;
                 match flushed {
                     Ok(()) => {
                         let stable = state.chain.flushed(end);
                         let later = state.waiters.split_off(&stable);
-                        let told = std::mem::replace(&mut state.waiters, later);
-                        (told.into_values().flatten().collect(), true)
+                        let waiters = std::mem::replace(&mut state.waiters, later);
+                        (waiters.into_values().flatten().collect(), true)
                     }
                     Err(error) => {
                         tracing::warn!(set = self.set.0, %error, "intent log: a flush failed");
@@ -253,85 +254,86 @@ impl Zil {
                     }
                 }
             };
-            tell(told, stable);
-            self.state().make_room();
+            notify(waiters, stable);
+            self.state().wake_writer();
         }
     }
 }
 
 impl State {
-    /// Up to which block a flush would make stable what somebody waits for; `None` if one is under way.
+    /// One more than the number of the last block that a flush would make stable, if a commit waits for such a block;
+    /// `None` if not, or if a flush is running.
     fn wants_flush(&self) -> Option<u64> {
         let end = self.chain.written_up_to();
         (!self.flushing && self.waiters.keys().next().is_some_and(|first| *first < end)).then_some(end)
     }
 
-    /// Whether another turn is to come.
-    fn has_more(&self) -> bool {
+    /// Whether another batch is pending.
+    fn has_work(&self) -> bool {
         !self.lists.is_empty() || !self.joining.is_empty()
     }
 
-    fn wait_for_room(&mut self) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
-        self.on_room = Some(tell);
-        told
+    fn wait_for_capacity(&mut self) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.writer_waker = Some(sender);
+        receiver
     }
 
-    fn make_room(&mut self) {
-        if let Some(writer) = self.on_room.take() {
+    fn wake_writer(&mut self) {
+        if let Some(writer) = self.writer_waker.take() {
             let _ = writer.send(());
         }
     }
 }
 
 impl CommitBatch<'_> {
-    async fn write(&mut self, entries: Vec<Itx>) -> Result<(), Stopped> {
-        for entry in entries {
-            // A chain's first block waits for a group, with which most of the turn may have synced.
-            if entry.txg > self.zil.txgs.last_synced() && self.filling.is_none() {
-                self.filling = Some(Filling::new(self.zil.next_block().await?));
+    async fn write(&mut self, itxs: Vec<Itx>) -> Result<(), Stopped> {
+        for itx in itxs {
+            // The first block of a chain waits for a txg sync, which may have synced most of the batch.
+            if itx.txg > self.zil.txgs.last_synced() && self.open_block.is_none() {
+                self.open_block = Some(OpenBlock::new(self.zil.next_block().await?));
             }
-            if entry.txg > self.zil.txgs.last_synced() {
-                self.place(entry).await?;
+            if itx.txg > self.zil.txgs.last_synced() {
+                self.place(itx).await?;
             } else {
-                let (record, data) = entry.sizes();
+                let (record, data) = itx.sizes();
                 self.zil.state().sizes.placed(record + data.next_multiple_of(8));
             }
         }
-        match self.filling.take_if(|f| !f.is_empty()) {
-            Some(filling) => self.issue(filling, true).await,
+        match self.open_block.take_if(|f| !f.is_empty()) {
+            Some(open_block) => self.issue(open_block, true).await,
             None => Ok(()),
         }
     }
 
-    async fn place(&mut self, entry: Itx) -> Result<(), Stopped> {
-        let (record, mut left) = entry.sizes();
+    async fn place(&mut self, itx: Itx) -> Result<(), Stopped> {
+        let (record, mut left) = itx.sizes();
         let mut at = 0;
-        let mut turned_away = 0;
+        let mut rejections = 0;
         loop {
-            if self.filling.is_none() {
-                self.filling = Some(Filling::new(self.zil.next_block().await?));
+            if self.open_block.is_none() {
+                self.open_block = Some(OpenBlock::new(self.zil.next_block().await?));
             }
-            let room = self.filling.as_ref().map_or(0, Filling::room_bytes);
-            let now = match pack::fit(room, record, left) {
+            let free_bytes = self.open_block.as_ref().map_or(0, OpenBlock::free_bytes);
+            let now = match pack::fit(free_bytes, record, left) {
                 Fit::Whole => left,
                 Fit::Part(bytes) => bytes,
-                // The second block was made for it; a third would not be larger.
-                Fit::Next if turned_away > 1 => return Err(Stopped),
+                // The second block was sized for this record; a third would not be larger.
+                Fit::Next if rejections > 1 => return Err(Stopped),
                 Fit::Next => {
-                    turned_away += 1;
-                    self.next().await?;
+                    rejections += 1;
+                    self.finish_block().await?;
                     continue;
                 }
             };
-            turned_away = 0;
+            rejections = 0;
             let whole = now == left;
-            let Some(bytes) = self.record(&entry, at, now).await? else {
+            let Some(bytes) = self.record(&itx, at, now).await? else {
                 self.zil.state().sizes.placed(record + left.next_multiple_of(8));
                 return Ok(());
             };
-            if let Some(filling) = &mut self.filling {
-                filling.push(&bytes, entry.txg);
+            if let Some(open_block) = &mut self.open_block {
+                open_block.push(&bytes, itx.txg);
             }
             let placed = if whole { record + now.next_multiple_of(8) } else { now };
             self.zil.state().sizes.placed(placed);
@@ -339,21 +341,21 @@ impl CommitBatch<'_> {
                 return Ok(());
             }
             (at, left) = (at + now, left - now);
-            self.next().await?;
+            self.finish_block().await?;
         }
     }
 
-    /// Goes to the next block.
-    async fn next(&mut self) -> Result<(), Stopped> {
-        match self.filling.take() {
-            Some(filling) => self.issue(filling, false).await,
+    /// Issues the open block, if there is one.
+    async fn finish_block(&mut self) -> Result<(), Stopped> {
+        match self.open_block.take() {
+            Some(open_block) => self.issue(open_block, false).await,
             None => Ok(()),
         }
     }
 
-    /// The record of a change, or of `length` bytes of its data from the `at`th; `None` if its object is gone.
-    async fn record(&self, entry: &Itx, at: u64, length: u64) -> Result<Option<Vec<u8>>, Stopped> {
-        match &entry.said {
+    /// Record of a change, or of `length` bytes of its data from offset `at`; `None` if its object is gone.
+    async fn record(&self, itx: &Itx, at: u64, length: u64) -> Result<Option<Vec<u8>>, Stopped> {
+        match &itx.payload {
             LogPayload::Record(bytes) => {
                 let mut bytes = bytes.clone();
                 set_sequence(&mut bytes, self.zil.state().next_seq(), ENDIAN);
@@ -362,9 +364,9 @@ impl CommitBatch<'_> {
             LogPayload::Write { offset, data, .. } => {
                 let offset = offset.saturating_add(at);
                 let kept = data.as_ref().map(|d| d.slice(at as usize..(at + length) as usize));
-                let Some(data) = self.data(entry.object, offset, length, kept).await? else { return Ok(None) };
+                let Some(data) = self.data(itx.object, offset, length, kept).await? else { return Ok(None) };
                 let seq = self.zil.state().next_seq();
-                Ok(Some(write_record(entry.object, entry.txg, seq, offset, &data)))
+                Ok(Some(write_record(itx.object, itx.txg, seq, offset, &data)))
             }
         }
     }
@@ -380,15 +382,16 @@ impl CommitBatch<'_> {
             return Ok(kept);
         }
         let data = self.zil.data.read(self.rq, object, offset, length).await?;
-        // Should the number have become another's while it was read, so had it been forgotten before.
-        let data = data.filter(|_| !self.zil.state().gone.contains(&object));
+        // If the object number was reused during the read, the object had been removed before.
+        let data = data.filter(|_| !self.zil.state().removed.contains(&object));
         if data.as_ref().is_some_and(|d| d.len() as u64 != length) { Err(Stopped) } else { Ok(data) }
     }
 
-    /// Allocates the block's successor and lets the block go to the device: the turn's last, or not.
-    async fn issue(&mut self, filling: Filling, last: bool) -> Result<(), Stopped> {
+    /// Allocates the block's successor and issues the block to the device. `last` marks the last block of the batch.
+    async fn issue(&mut self, open_block: OpenBlock, last: bool) -> Result<(), Stopped> {
         let zil = self.zil;
-        let (pointer, last_record) = (filling.pointer, filling.last_record);
+        let pointer = open_block.pointer;
+        let last_record = open_block.last_record;
         let checksum = next_checksum(pointer.checksum());
         let (number, next, bytes) = {
             let tx = zil.txgs.hold()?;
@@ -397,8 +400,8 @@ impl CommitBatch<'_> {
                 Err(_) if least < best => zil.store.allocate(least, tx.txg(), checksum).await.ok(),
                 next => next.ok(),
             };
-            // A block without successor says so in the form of one that has one.
-            let bytes = filling.finish(next.unwrap_or(with_checksum(BlockPointer::HOLE, checksum)));
+            // A block without successor points to a hole with the successor's checksum words.
+            let bytes = open_block.finish(next.unwrap_or(with_checksum(BlockPointer::HOLE, checksum)));
             (zil.state().chain.issue(last_record, tx.txg(), next), next, bytes)
         };
         let number = number.ok_or(Stopped)?;
@@ -410,39 +413,39 @@ impl CommitBatch<'_> {
             writer.on_written(number, pointer, written).await;
         });
         if next.is_none() {
-            tracing::warn!(set = zil.set.0, "intent log: no room for another block");
+            tracing::warn!(set = zil.set.0, "intent log: no space for another block");
         }
         loop {
-            let room = {
+            let capacity = {
                 let mut state = zil.state();
-                if state.chain.being_written() < BLOCKS {
+                if state.chain.being_written() < MAX_IN_FLIGHT_BLOCKS {
                     return Ok(());
                 }
-                state.wait_for_room()
+                state.wait_for_capacity()
             };
-            let _ = room.await;
+            let _ = capacity.await;
         }
     }
 }
 
 impl State {
-    /// Records of groups up to `txg` are neither in the log nor in memory any more: until it has synced, every commit
-    /// waits for it.
-    fn lose(&mut self, txg: Txg) {
-        self.lists.push_unsaid(txg, None);
+    /// Records that records of txgs up to `txg` are neither in the log nor in memory any more: until it has synced,
+    /// every commit waits for it.
+    fn require_sync(&mut self, txg: Txg) {
+        self.lists.push_unlogged(txg, None);
     }
 
-    /// The block of that number, and all behind it, will not be found after a crash. Gives the commits that waited for
-    /// them; `open` is the open txg, which no record in those blocks is younger than.
+    /// Ends the chain at a block that a walk after a crash cannot find, nor any later block. Returns the commits that
+    /// waited for them. `open` is the open txg; no record in those blocks is newer.
     #[must_use]
     fn fail(&mut self, number: u64, open: Txg) -> Vec<Waiter> {
         self.chain.fail(number);
         self.failures += 1;
-        self.lose(open);
+        self.require_sync(open);
         self.waiters.split_off(&number).into_values().flatten().collect()
     }
 
-    /// Whether a block or a flush has failed since there had been that many failures.
+    /// Whether a block or a flush has failed since the failure count was `failures`.
     fn has_failed_since(&self, failures: u64) -> bool {
         debug_assert!(failures <= self.failures);
         #[cfg(feature = "canary")]

@@ -1,29 +1,30 @@
-//! The allocator: where new blocks go. Pure: no I/O, clock or lock.
+//! The allocator: chooses the addresses of new blocks. Pure: no I/O, clock or lock.
 //!
-//! A top-level vdev's space is cut into metaslabs of equal size; what is free in them is kept in memory, and every
-//! change is handed out as data ([`Allocator::take_changes`]) for the space maps, which are objects and so not this
-//! floor's business.
+//! A top-level vdev's space is divided into metaslabs of equal size. Their free segments are kept in memory. Every change
+//! is handed out as data ([`Allocator::take_changes`]); the engine writes it to the space maps, because those are objects,
+//! which this crate does not know.
 //!
 //! ```text
-//!   class ─► vdev, by a rotor: each gets a share in proportion to its free space before it is the next one's turn
-//!              └─► metaslab: the active one as long as it can; else the one with the longest free segment, then the emptiest
-//!                     └─► segment: from the cursor on, or the smallest that fits when space gets tight
+//!   class ─► vdev, by a rotor: each gets a share in proportion to its free space before the rotor advances
+//!              └─► metaslab: the active one while a segment fits; else the one with the longest free segment, then the
+//!                  emptiest
+//!                     └─► segment: first fit from the cursor on, or best fit when space is short
 //! ```
 //!
-//! *Copies* of one block go to different vdevs; where there are too few, to distant metaslabs of one.
+//! *Copies* of one block are allocated on different vdevs; if there are too few, in distant metaslabs of one vdev.
 //!
-//! *Classes.* Blocks of a class go to its vdevs, and to the normal ones when it has none or they are full.
+//! *Classes.* Blocks of a class are allocated on its vdevs, and on the normal ones when it has none or they are full.
 //!
-//! *Time.* What is given back in transaction group t can be taken again when t + 2 has synced: until then a pool can be
-//! rewound to a state that needs it. What is taken and given back in one group, with nobody told in between, is no
-//! change, but waits as long.
+//! *Deferred frees.* Space freed in txg t is allocatable when t + 2 has synced, because until then a pool can be rewound
+//! to a state that needs it. Space that is allocated and freed in one txg, before the allocation was handed out as a
+//! change, is no change, but is deferred all the same.
 //!
-//! *Old pointers.* Reads hold back the reuse of what they may lead to ([`Allocator::synced`]), and for a while it is
-//! remembered who took what, so that a pointer can be told to be too old ([`Allocator::standing`]): what it finds is then
-//! no device's fault, and nothing to be put right.
+//! *Stale pointers.* Reads in progress delay the reuse of blocks freed since they began ([`Allocator::synced`]). The
+//! allocations of the last txgs are remembered, so that a stale pointer can be recognised
+//! ([`Allocator::alloc_status`]): wrong bytes at its address are no device error and must not be repaired.
 //!
-//! *Invariants.* A byte of a metaslab is free, deferred or taken; nothing is handed out twice; giving back what is not
-//! taken is an error and changes nothing. The same calls give the same answers.
+//! *Invariants.* A byte of a metaslab is free, deferred or allocated; no byte is allocated twice; freeing a range that is
+//! not allocated is an error and changes nothing. Equal sequences of calls return equal results.
 //!
 //! Source of the ideas: OpenZFS `module/zfs/metaslab.c`.
 
@@ -46,10 +47,10 @@ use std::ops::Range;
 use thiserror::Error;
 use weir_format::{Dva, Txg};
 
-/// What a block is for, which decides the vdevs that it goes to.
+/// Allocation class of a block, which decides the vdevs that it is allocated on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Everything.
+    /// Everything else.
     #[default]
     Normal,
     /// The intent log.
@@ -61,10 +62,10 @@ pub enum Class {
 }
 
 impl Class {
-    /// All of them, in the order of their index.
+    /// All classes, in the order of their index.
     pub const ALL: [Class; 4] = [Class::Normal, Class::Log, Class::Special, Class::Dedup];
 
-    /// The word in `zpool status -j` and in a vdev's `allocation_bias`.
+    /// Name of the class in `zpool status -j` and in a vdev's `allocation_bias`.
     pub fn name(self) -> &'static str {
         match self {
             Class::Normal => "normal",
@@ -78,49 +79,49 @@ impl Class {
 /// The space of one top-level vdev, as the pool's configuration describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VdevSpace {
-    /// Its index in the pool.
+    /// Index of the vdev in the pool.
     pub vdev: u32,
-    /// What it is for.
+    /// Allocation class.
     pub class: Class,
-    /// How large blocks become on it.
+    /// Rules for the allocated size of blocks.
     pub sizing: Sizing,
     /// log2 of a metaslab's size.
     pub metaslab_shift: u32,
-    /// How many metaslabs it has.
+    /// Number of metaslabs.
     pub metaslab_count: u64,
-    /// Nothing new may go there (a vdev being removed), but blocks may be freed.
-    pub closed: bool,
+    /// Nothing new is allocated there (`noalloc`, or a vdev being removed), but blocks may be freed.
+    pub non_allocating: bool,
 }
 
-/// A change of a metaslab's space in one transaction group, for its space map.
+/// A change of a metaslab's space in one txg, for its space map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceChange {
     /// The top-level vdev.
     pub vdev: u32,
     /// The metaslab in it.
     pub metaslab: u64,
-    /// Taken or given back.
+    /// Allocated or freed.
     pub kind: SpaceKind,
-    /// Where in the vdev's space, in bytes.
+    /// Offset in the vdev's allocatable space, in bytes.
     pub offset_bytes: u64,
-    /// How much.
+    /// Length in bytes.
     pub len_bytes: u64,
 }
 
-/// How much space there is, in bytes. `size = allocated + deferred + free`.
+/// Sums of space, in bytes. `size = allocated + deferred + free`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceSums {
-    /// All of it, in whole metaslabs.
+    /// Size of all metaslabs.
     pub size_bytes: u64,
-    /// Taken.
+    /// Allocated.
     pub allocated_bytes: u64,
-    /// Given back, but not yet usable.
+    /// Freed, but not yet allocatable.
     pub deferred_bytes: u64,
-    /// Usable.
+    /// Allocatable.
     pub free_bytes: u64,
 }
 
-/// Why space could not be loaded, claimed or given back: what the caller believes to lie there does not.
+/// Reason why space could not be loaded, claimed or freed: the caller's range contradicts the present allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum SpaceFault {
@@ -132,28 +133,28 @@ pub enum SpaceFault {
     AlreadyFree,
     #[error("it is not free")]
     NotFree,
-    #[error("its free space was told twice")]
+    #[error("double load of its space map")]
     LoadedTwice,
 }
 
-/// What is to be allocated.
+/// A request for the space of one block.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocRequest {
-    /// For which class.
+    /// Allocation class.
     pub class: Class,
     /// Bytes before parity and padding.
     pub psize_bytes: u64,
-    /// On how many places, 1 to 3.
+    /// Number of copies, 1 to 3.
     pub copies: u8,
-    /// In which transaction group.
+    /// Txg of the allocation.
     pub txg: Txg,
 }
 
-/// How far copies on one vdev should be apart: this part of it (`ditto_same_vdev_distance_shift`).
+/// Preferred distance of copies on one vdev: the vdev's size shifted right by this (`ditto_same_vdev_distance_shift`).
 const DISTANCE_SHIFT: u32 = 3;
 
-/// For how many groups after they have synced it is remembered who took what.
-const REMEMBERED: u64 = 4;
+/// Number of synced txgs whose allocations are remembered.
+const REMEMBERED_TXGS: u64 = 4;
 
 struct VdevState {
     about: VdevSpace,
@@ -170,61 +171,60 @@ pub struct Allocator {
     vdevs: BTreeMap<u32, VdevState>,
     rotors: [Rotor; Class::ALL.len()],
     synced: Txg,
-    /// Tests of gangs: nothing of more than so many bytes before parity is found in one piece.
+    /// Maximum bytes before parity that are allocated contiguously; tests of gang blocks set it.
     largest_piece: Option<u64>,
 }
 
 impl Allocator {
-    /// Adds a vdev, of whose free space nothing is known yet. One that is there already is kept.
+    /// Adds a vdev whose metaslabs are not loaded. A vdev that was added before is kept unchanged.
     pub fn add_vdev(&mut self, about: VdevSpace) {
         let size = 1u64 << about.metaslab_shift.min(62);
         let metaslabs = (0..about.metaslab_count).map(|i| Metaslab::new(i * size..(i + 1) * size)).collect();
-        let (vdev, class) = (about.vdev, about.class);
-        let closed = about.closed;
+        let VdevSpace { vdev, class, non_allocating, .. } = about;
         let state = VdevState { about, metaslabs, active: [None; 3], free_bytes: 0, deferred_bytes: 0 };
         if let Entry::Vacant(slot) = self.vdevs.entry(vdev) {
             slot.insert(state);
-            if !closed {
+            if !non_allocating {
                 self.rotors[class as usize].add(vdev);
             }
         }
     }
 
-    /// Opens a vdev for new blocks, or closes it.
-    pub fn set_closed(&mut self, vdev: u32, closed: bool) {
+    /// Stops or resumes allocation on a vdev.
+    pub fn set_non_allocating(&mut self, vdev: u32, non_allocating: bool) {
         let Some(state) = self.vdevs.get_mut(&vdev) else { return };
-        state.about.closed = closed;
+        state.about.non_allocating = non_allocating;
         let rotor = &mut self.rotors[state.about.class as usize];
         rotor.remove(vdev);
-        if !closed {
+        if !non_allocating {
             rotor.add(vdev);
         }
     }
 
-    /// Takes note of what is free in a metaslab.
+    /// Loads the free ranges of a metaslab.
     ///
     /// # Errors
-    /// [`SpaceFault`].
+    /// [`SpaceFault`] if there is no such metaslab, or as [`Metaslab::load`].
     pub fn load(&mut self, vdev: u32, metaslab: u64, free: &[Range<u64>]) -> Result<(), SpaceFault> {
         let state = self.vdevs.get_mut(&vdev).ok_or(SpaceFault::Unknown)?;
         let slot = usize::try_from(metaslab).ok().and_then(|i| state.metaslabs.get_mut(i));
         let slot = slot.ok_or(SpaceFault::Unknown)?;
         slot.load(free)?;
-        state.free_bytes += slot.free().total_bytes();
+        state.free_bytes += slot.free_segments().total_bytes();
         Ok(())
     }
 
-    /// From here on nothing of more than `bytes` is found in one piece: a test of gangs.
+    /// Limits contiguous allocations to `bytes` before parity, so that tests can force gang blocks.
     pub fn set_largest_piece(&mut self, bytes: Option<u64>) {
         self.largest_piece = bytes;
     }
 
-    /// The vdevs of a class, if any is open.
+    /// Whether the class has a vdev on which blocks are allocated.
     pub fn has_class(&self, class: Class) -> bool {
         !self.rotors[class as usize].is_empty()
     }
 
-    /// What a vdev is like.
+    /// Description of a vdev.
     pub fn vdev(&self, vdev: u32) -> Option<&VdevSpace> {
         self.vdevs.get(&vdev).map(|v| &v.about)
     }
@@ -236,24 +236,24 @@ impl Allocator {
         1 << normal.map(|v| v.about.sizing.ashift).min().unwrap_or(9)
     }
 
-    /// Places for all copies of a block, or `None` if there is not so much space in one piece.
-    pub fn allocate(&mut self, want: &AllocRequest) -> Option<Vec<Dva>> {
-        if self.largest_piece.is_some_and(|most| want.psize_bytes > most) {
+    /// Allocates all copies of a block; `None` if there are not enough free segments of that length.
+    pub fn allocate(&mut self, request: &AllocRequest) -> Option<Vec<Dva>> {
+        if self.largest_piece.is_some_and(|limit| request.psize_bytes > limit) {
             return None;
         }
-        let found = self.allocate_in(want.class, want);
-        let normal = |this: &mut Self| this.allocate_in(Class::Normal, want);
-        if want.class == Class::Normal { found } else { found.or_else(|| normal(self)) }
+        let found = self.allocate_in(request.class, request);
+        let normal = |this: &mut Self| this.allocate_in(Class::Normal, request);
+        if request.class == Class::Normal { found } else { found.or_else(|| normal(self)) }
     }
 
-    fn allocate_in(&mut self, class: Class, want: &AllocRequest) -> Option<Vec<Dva>> {
-        let mut dvas: Vec<Dva> = Vec::with_capacity(usize::from(want.copies));
-        for _ in 0..want.copies.clamp(1, 3) {
-            match self.allocate_copy(class, want, &dvas) {
+    fn allocate_in(&mut self, class: Class, request: &AllocRequest) -> Option<Vec<Dva>> {
+        let mut dvas: Vec<Dva> = Vec::with_capacity(usize::from(request.copies));
+        for _ in 0..request.copies.clamp(1, 3) {
+            match self.allocate_copy(class, request, &dvas) {
                 Some(dva) => dvas.push(dva),
                 None => {
                     for dva in dvas {
-                        self.undo(&dva, want.txg);
+                        self.undo(&dva, request.txg);
                     }
                     return None;
                 }
@@ -262,21 +262,22 @@ impl Allocator {
         Some(dvas)
     }
 
-    /// One more copy besides `others`: on a vdev that has none yet, else far away, else anywhere.
-    fn allocate_copy(&mut self, class: Class, want: &AllocRequest, others: &[Dva]) -> Option<Dva> {
+    /// Allocates one more copy besides `others`: on a vdev that has none yet, else at a distance, else anywhere.
+    fn allocate_copy(&mut self, class: Class, request: &AllocRequest, others: &[Dva]) -> Option<Dva> {
         let free = |vdev: u32| self.vdevs.get(&vdev).map_or(0, |v| v.free_bytes);
-        let ring = self.rotors[class as usize].ring(others.last().map(|d| d.vdev), free);
+        let candidates = self.rotors[class as usize].candidates(others.last().map(|d| d.vdev), free);
         for distance_shift in [Some(DISTANCE_SHIFT), Some(62), None] {
-            for &vdev in &ring {
+            for &vdev in &candidates {
                 let Some(state) = self.vdevs.get_mut(&vdev) else { continue };
-                let asize_bytes = state.about.sizing.asize_bytes(want.psize_bytes, want.txg.0);
+                let asize_bytes = state.about.sizing.asize_bytes(request.psize_bytes, request.txg.0);
                 let near: Vec<u64> = others.iter().filter(|d| d.vdev == vdev).map(|d| d.offset_bytes).collect();
-                let Some(offset_bytes) = state.take(asize_bytes, want.txg, others.len(), &near, distance_shift) else {
+                let Some(offset_bytes) = state.allocate(asize_bytes, request.txg, others.len(), &near, distance_shift)
+                else {
                     continue;
                 };
                 if others.is_empty() {
                     let free = |vdev: u32| self.vdevs.get(&vdev).map_or(0, |v| v.free_bytes);
-                    self.rotors[class as usize].took(vdev, asize_bytes, free);
+                    self.rotors[class as usize].record(vdev, asize_bytes, free);
                 }
                 return Some(Dva { vdev, offset_bytes, asize_bytes, gang: false, grid: 0 });
             }
@@ -287,7 +288,7 @@ impl Allocator {
         None
     }
 
-    /// Forgets an allocation of which nobody was told and to which nothing was written.
+    /// Reverts an allocation that was not handed out as a change and not written to.
     pub(crate) fn undo(&mut self, dva: &Dva, txg: Txg) {
         if let Some(state) = self.vdevs.get_mut(&dva.vdev) {
             let range = dva.offset_bytes..dva.offset_bytes + dva.asize_bytes;
@@ -297,10 +298,10 @@ impl Allocator {
         }
     }
 
-    /// Takes exactly this place.
+    /// Allocates exactly `range` of a vdev.
     ///
     /// # Errors
-    /// [`SpaceFault`], and nothing is taken.
+    /// [`SpaceFault`], and nothing is allocated.
     pub fn claim(&mut self, vdev: u32, range: Range<u64>, txg: Txg) -> Result<(), SpaceFault> {
         let state = self.vdevs.get_mut(&vdev).ok_or(SpaceFault::Unknown)?;
         state.at(&range)?.claim(range.clone(), txg)?;
@@ -308,19 +309,20 @@ impl Allocator {
         Ok(())
     }
 
-    /// Gives a place back in `txg` (or, if that has synced already, in the one after the last that did).
+    /// Frees a range in `txg`, or in the txg after the last synced one if `txg` has synced already.
     ///
     /// # Errors
     /// [`SpaceFault`], and nothing changes.
-    pub fn give_back(&mut self, vdev: u32, range: Range<u64>, txg: Txg) -> Result<(), SpaceFault> {
+    pub fn free(&mut self, vdev: u32, range: Range<u64>, txg: Txg) -> Result<(), SpaceFault> {
         let txg = if self.synced == Txg(0) { txg } else { txg.max(Txg(self.synced.0 + 1)) };
         let state = self.vdevs.get_mut(&vdev).ok_or(SpaceFault::Unknown)?;
-        state.at(&range)?.give_back(range.clone(), txg)?;
+        state.at(&range)?.free(range.clone(), txg)?;
         state.deferred_bytes += range.end - range.start;
         Ok(())
     }
 
-    /// What was taken and given back in `txg` since the last call, by vdev, metaslab, kind (taken first) and offset.
+    /// Hands out the allocations and frees of `txg` since the last call, in the order of vdev, metaslab, kind (allocations
+    /// first) and offset.
     pub fn take_changes(&mut self, txg: Txg) -> Vec<SpaceChange> {
         let mut out = Vec::new();
         for (&vdev, state) in &mut self.vdevs {
@@ -337,16 +339,18 @@ impl Allocator {
         out
     }
 
-    /// Takes note that `txg` is on stable storage, and that the oldest read under way began when `oldest_read` was the last
-    /// that was: what it may lead to is not used again before it has ended. Gives what became usable: vdev and range.
+    /// Records that `txg` has synced and returns the ranges that became allocatable, as vdev and range.
+    ///
+    /// `oldest_read` is the txg that was the last synced one when the oldest read in progress began. Blocks freed later stay
+    /// deferred, because that read may use a pointer to them.
     pub fn synced(&mut self, txg: Txg, oldest_read: Txg) -> Vec<(u32, Range<u64>)> {
         self.synced = self.synced.max(txg);
-        let ripe = Txg(txg.0.saturating_sub(DEFER)).min(oldest_read);
-        let settled = Txg(txg.0.saturating_sub(REMEMBERED)).min(oldest_read);
+        let freed_until = Txg(txg.0.saturating_sub(DEFER)).min(oldest_read);
+        let forget_until = Txg(txg.0.saturating_sub(REMEMBERED_TXGS)).min(oldest_read);
         let mut out = Vec::new();
         for (&vdev, state) in &mut self.vdevs {
             for metaslab in &mut state.metaslabs {
-                let DeferredFrees { freed, forgotten_bytes } = metaslab.release_deferred(ripe, settled);
+                let DeferredFrees { freed, forgotten_bytes } = metaslab.release_deferred(freed_until, forget_until);
                 state.deferred_bytes -= forgotten_bytes;
                 for range in freed {
                     state.deferred_bytes -= range.end - range.start;
@@ -358,40 +362,40 @@ impl Allocator {
         out
     }
 
-    /// What a pointer to a block of `psize_bytes`, born in `birth`, can expect to find at its place. Where nothing is known of
-    /// a place, its block is not settled.
-    pub fn standing(&self, vdev: u32, offset_bytes: u64, psize_bytes: u64, birth: Txg) -> AllocStatus {
+    /// Status of an address for a pointer to a block of `psize_bytes`, born in `birth`; [`AllocStatus::Unsynced`] where
+    /// nothing is known of the address.
+    pub fn alloc_status(&self, vdev: u32, offset_bytes: u64, psize_bytes: u64, birth: Txg) -> AllocStatus {
         let Some(state) = self.vdevs.get(&vdev) else { return AllocStatus::Unsynced };
         let end = offset_bytes.saturating_add(state.about.sizing.asize_bytes(psize_bytes, birth.0));
         let index = usize::try_from(offset_bytes >> state.about.metaslab_shift).ok();
         let metaslab = index.and_then(|i| state.metaslabs.get(i));
-        metaslab.map_or(AllocStatus::Unsynced, |m| m.standing(&(offset_bytes..end), birth, self.synced))
+        metaslab.map_or(AllocStatus::Unsynced, |m| m.alloc_status(&(offset_bytes..end), birth, self.synced))
     }
 
-    /// Takes what is free of a range out of use for a while.
-    pub fn hold(&mut self, vdev: u32, range: Range<u64>) -> Vec<Range<u64>> {
+    /// Makes the free segments within a range temporarily not allocatable and returns them.
+    pub fn disable_range(&mut self, vdev: u32, range: Range<u64>) -> Vec<Range<u64>> {
         let Some(state) = self.vdevs.get_mut(&vdev) else { return Vec::new() };
-        let held: Vec<Range<u64>> = state.metaslabs.iter_mut().flat_map(|m| m.hold(&range)).collect();
-        state.free_bytes -= held.iter().map(|r| r.end - r.start).sum::<u64>();
-        held
+        let disabled: Vec<Range<u64>> = state.metaslabs.iter_mut().flat_map(|m| m.disable_range(&range)).collect();
+        state.free_bytes -= disabled.iter().map(|r| r.end - r.start).sum::<u64>();
+        disabled
     }
 
-    /// Ends [`Allocator::hold`] for one of its ranges.
-    pub fn release(&mut self, vdev: u32, range: Range<u64>) {
+    /// Makes one of the ranges that [`Allocator::disable_range`] returned allocatable again.
+    pub fn enable_range(&mut self, vdev: u32, range: Range<u64>) {
         let Some(state) = self.vdevs.get_mut(&vdev) else { return };
         let len = range.end - range.start;
         if let Ok(metaslab) = state.at(&range) {
-            metaslab.release(range);
+            metaslab.enable_range(range);
             state.free_bytes += len;
         }
     }
 
-    /// The sums over one vdev.
+    /// Sums over one vdev.
     pub fn vdev_sums(&self, vdev: u32) -> SpaceSums {
         self.vdevs.get(&vdev).map(VdevState::sums).unwrap_or_default()
     }
 
-    /// The sums over the vdevs of a class.
+    /// Sums over the vdevs of a class.
     pub fn sums(&self, class: Class) -> SpaceSums {
         let of_class = self.vdevs.values().filter(|v| v.about.class == class).map(VdevState::sums);
         of_class.fold(SpaceSums::default(), |a, b| SpaceSums {
@@ -402,31 +406,31 @@ impl Allocator {
         })
     }
 
-    /// How many free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes a vdev has, for each n.
+    /// Number of free segments of 2ⁿ to 2ⁿ⁺¹−1 bytes of a vdev, for each n.
     pub fn histogram(&self, vdev: u32) -> [u64; 64] {
         let mut histogram = [0; 64];
         for metaslab in self.vdevs.get(&vdev).map_or(&[][..], |v| &v.metaslabs) {
-            metaslab.free().histogram(&mut histogram);
+            metaslab.free_segments().histogram(&mut histogram);
         }
         histogram
     }
 
-    /// The histogram of a metaslab's free segments as of `txg`: see [`Metaslab::histogram`].
+    /// Histogram of a metaslab's free segments as of `txg`; see [`Metaslab::histogram`].
     pub fn metaslab_histogram(&self, vdev: u32, metaslab: u64, txg: Txg) -> [u64; 64] {
         let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
         slot.map_or([0; 64], |m| m.histogram(txg))
     }
 
-    /// What is allocated in a metaslab according to all changes that were handed out so far.
+    /// Allocated ranges of a metaslab according to all changes handed out so far.
     pub fn allocated_as_synced(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
         let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
         slot.map_or_else(Vec::new, |m| m.synced_allocated().iter().collect())
     }
 
-    /// The free segments of a metaslab.
+    /// Free segments of a metaslab.
     pub fn free_segments(&self, vdev: u32, metaslab: u64) -> Vec<Range<u64>> {
         let slot = self.vdevs.get(&vdev).and_then(|v| v.metaslabs.get(usize::try_from(metaslab).ok()?));
-        slot.map_or_else(Vec::new, |m| m.free().iter().collect())
+        slot.map_or_else(Vec::new, |m| m.free_segments().iter().collect())
     }
 }
 
@@ -441,9 +445,9 @@ impl VdevState {
         Ok(metaslab)
     }
 
-    /// Takes `len` bytes for the copy number `copy`, away from the places `near`: this part of the vdev, or None for
-    /// anywhere.
-    fn take(&mut self, len: u64, txg: Txg, copy: usize, near: &[u64], distance_shift: Option<u32>) -> Option<u64> {
+    /// Allocates `len` bytes for copy number `copy`, at a distance from the offsets `near` of the vdev's size shifted right
+    /// by `distance_shift`; anywhere if that is `None`.
+    fn allocate(&mut self, len: u64, txg: Txg, copy: usize, near: &[u64], distance_shift: Option<u32>) -> Option<u64> {
         let size = (self.metaslabs.len() as u64) << self.about.metaslab_shift;
         // The next metaslab begins at least a byte away.
         let distance = distance_shift.map_or(0, |shift| (size >> shift).max(1));
@@ -455,28 +459,29 @@ impl VdevState {
             })
         };
         let copy = copy.min(2);
-        let usable = |m: &Metaslab| m.free().largest_bytes() >= len && far(m);
+        let usable = |m: &Metaslab| m.free_segments().largest_bytes() >= len && far(m);
         let others: Vec<usize> =
             self.active.iter().enumerate().filter(|(c, _)| *c != copy).filter_map(|(_, a)| *a).collect();
         let active = self.active[copy].filter(|&i| self.metaslabs.get(i).is_some_and(usable));
         let best = || {
             let candidates = self.metaslabs.iter().enumerate().filter(|(_, m)| usable(m));
             let weight = |(i, m): &(usize, &Metaslab)| {
-                let bucket = m.free().largest_bytes().max(1).ilog2();
-                (!others.contains(i), bucket, m.free().total_bytes(), std::cmp::Reverse(*i))
+                let bucket = m.free_segments().largest_bytes().max(1).ilog2();
+                (!others.contains(i), bucket, m.free_segments().total_bytes(), std::cmp::Reverse(*i))
             };
             candidates.max_by_key(weight).map(|(i, _)| i)
         };
         let index = active.or_else(best)?;
         self.active[copy] = Some(index);
-        let at = self.metaslabs.get_mut(index)?.take(len, txg)?;
+        let at = self.metaslabs.get_mut(index)?.allocate(len, txg)?;
         self.free_bytes -= len;
         Some(at)
     }
 
     fn sums(&self) -> SpaceSums {
         let size_bytes = (self.metaslabs.len() as u64) << self.about.metaslab_shift;
-        let (deferred_bytes, free_bytes) = (self.deferred_bytes, self.free_bytes);
+        let deferred_bytes = self.deferred_bytes;
+        let free_bytes = self.free_bytes;
         let allocated_bytes = size_bytes.saturating_sub(deferred_bytes + free_bytes);
         SpaceSums { size_bytes, allocated_bytes, deferred_bytes, free_bytes }
     }

@@ -1,19 +1,19 @@
-//! Whose turn it is: the vdevs of a class in a ring.
+//! The rotor: chooses the vdevs of a class in turn.
 //!
-//! Each vdev takes a share in its turn, in proportion to its free space, so that all become full at the same time; a
-//! share is large enough for neighbouring blocks to lie on the same vdev.
+//! Each vdev allocates a share in proportion to its free space before the rotor advances, so that all become full at the
+//! same time. A share is large enough for neighbouring blocks to be on the same vdev.
 
 /// The share of a vdev with average free space, in bytes.
 const SHARE_BYTES: u64 = 2 << 20;
 
-/// The ring of one class.
+/// The rotor of one class.
 #[derive(Clone, Debug, Default)]
 pub struct Rotor {
     vdevs: Vec<u32>,
-    /// Index of the vdev whose turn it is.
-    turn: usize,
-    /// What it took in this turn.
-    taken_bytes: u64,
+    /// Index of the current vdev.
+    current: usize,
+    /// Bytes allocated on the current vdev since the rotor advanced to it.
+    allocated_bytes: u64,
 }
 
 impl Rotor {
@@ -24,10 +24,10 @@ impl Rotor {
         }
     }
 
-    /// Takes a vdev out.
+    /// Removes a vdev.
     pub fn remove(&mut self, vdev: u32) {
         self.vdevs.retain(|v| *v != vdev);
-        self.turn = 0;
+        self.current = 0;
     }
 
     /// Whether there are no vdevs.
@@ -35,30 +35,30 @@ impl Rotor {
         self.vdevs.is_empty()
     }
 
-    /// The vdevs in the order in which to ask them: from the one whose turn it is, or, for a further copy, from the one
-    /// after that of the copy before. Those without any space are left out.
-    pub fn ring(&self, after: Option<u32>, free: impl Fn(u32) -> u64) -> Vec<u32> {
+    /// The vdevs in the order of preference: from the current one on, or, for a further copy, from the one after the
+    /// previous copy's vdev. Vdevs without free space are left out.
+    pub fn candidates(&self, after: Option<u32>, free: impl Fn(u32) -> u64) -> Vec<u32> {
         let start = match after.and_then(|v| self.vdevs.iter().position(|&o| o == v)) {
             Some(at) => at + 1,
-            None => self.turn,
+            None => self.current,
         };
         let count = self.vdevs.len();
         (0..count).filter_map(|i| self.vdevs.get((start + i) % count)).copied().filter(|&v| free(v) > 0).collect()
     }
 
-    /// Takes note that `vdev` took so many bytes, and passes the turn on when it has had its share.
-    pub fn took(&mut self, vdev: u32, bytes: u64, free: impl Fn(u32) -> u64) {
-        if self.vdevs.get(self.turn) != Some(&vdev) {
-            // The one whose turn it was had nothing that fits.
-            self.turn = self.vdevs.iter().position(|&v| v == vdev).unwrap_or(0);
-            self.taken_bytes = 0;
+    /// Records that `bytes` were allocated on `vdev`, and advances the rotor when the vdev's share is used up.
+    pub fn record(&mut self, vdev: u32, bytes: u64, free: impl Fn(u32) -> u64) {
+        if self.vdevs.get(self.current) != Some(&vdev) {
+            // The current vdev had no segment that was long enough.
+            self.current = self.vdevs.iter().position(|&v| v == vdev).unwrap_or(0);
+            self.allocated_bytes = 0;
         }
-        self.taken_bytes += bytes;
+        self.allocated_bytes += bytes;
         let all: u128 = self.vdevs.iter().map(|&v| u128::from(free(v))).sum();
         let mine = u128::from(free(vdev)) * self.vdevs.len() as u128 * u128::from(SHARE_BYTES);
-        if u128::from(self.taken_bytes) >= mine / all.max(1) {
-            self.turn = (self.turn + 1) % self.vdevs.len().max(1);
-            self.taken_bytes = 0;
+        if u128::from(self.allocated_bytes) >= mine / all.max(1) {
+            self.current = (self.current + 1) % self.vdevs.len().max(1);
+            self.allocated_bytes = 0;
         }
     }
 }
@@ -74,14 +74,14 @@ mod tests {
         let free = |v| [(1, 1u64 << 40), (5, 3 << 40), (9, 0)].iter().find(|f| f.0 == v).unwrap().1;
         let mut got = [0u64; 10];
         for _ in 0..10_000 {
-            let vdev = rotor.ring(None, free)[0];
-            rotor.took(vdev, 128 << 10, free);
+            let vdev = rotor.candidates(None, free)[0];
+            rotor.record(vdev, 128 << 10, free);
             got[vdev as usize] += 1;
         }
         assert_eq!(got[9], 0);
         assert!((29..=31).contains(&(got[5] * 10 / got[1])), "{got:?}");
-        assert_eq!(rotor.ring(Some(1), |_| 1), [5, 9, 1]);
+        assert_eq!(rotor.candidates(Some(1), |_| 1), [5, 9, 1]);
         rotor.remove(5);
-        assert_eq!(rotor.ring(Some(9), |_| 1), [1, 9]);
+        assert_eq!(rotor.candidates(Some(9), |_| 1), [1, 9]);
     }
 }

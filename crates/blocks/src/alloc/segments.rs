@@ -1,9 +1,9 @@
-//! Sets of byte ranges that do not touch: what touches is merged.
+//! Sets of disjoint byte ranges; adjacent ranges are merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// A set of byte ranges, found by offset and by size.
+/// A set of byte ranges, indexed by offset and by size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
     /// Start → end.
@@ -41,21 +41,21 @@ impl Segments {
         self.by_size.last().map_or(0, |&(len, _)| len)
     }
 
-    fn put(&mut self, start: u64, end: u64) {
+    fn insert(&mut self, start: u64, end: u64) {
         self.by_offset.insert(start, end);
         self.by_size.insert((end - start, start));
         self.total_bytes += end - start;
         *self.count_of(end - start) += 1;
     }
 
-    fn cut(&mut self, start: u64, end: u64) {
+    fn delete(&mut self, start: u64, end: u64) {
         self.by_offset.remove(&start);
         self.by_size.remove(&(end - start, start));
         self.total_bytes -= end - start;
         *self.count_of(end - start) -= 1;
     }
 
-    /// How many segments of about this length there are.
+    /// Counter of the segments whose length has the same log2.
     fn count_of(&mut self, len: u64) -> &mut u64 {
         let log = len.max(1).ilog2() as usize;
         &mut self.counts[log / 32][log % 32]
@@ -89,34 +89,34 @@ impl Segments {
         let Range { mut start, mut end } = range;
         let before = self.by_offset.range(..start).next_back().map(|(&s, &e)| (s, e));
         if let Some((s, e)) = before.filter(|&(_, e)| e == start) {
-            self.cut(s, e);
+            self.delete(s, e);
             start = s;
         }
         if let Some(&e) = self.by_offset.get(&end) {
-            self.cut(end, e);
+            self.delete(end, e);
             end = e;
         }
-        self.put(start, end);
+        self.insert(start, end);
         true
     }
 
-    /// Takes a range out, all of which must be in the set: false (and no change) if some is not.
+    /// Removes a range, all of which must be in the set: false (and no change) if some is not.
     pub fn remove(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return true;
         }
         let Some(whole) = self.around(range.start).filter(|s| range.end <= s.end) else { return false };
-        self.cut(whole.start, whole.end);
+        self.delete(whole.start, whole.end);
         if whole.start < range.start {
-            self.put(whole.start, range.start);
+            self.insert(whole.start, range.start);
         }
         if range.end < whole.end {
-            self.put(range.end, whole.end);
+            self.insert(range.end, whole.end);
         }
         true
     }
 
-    /// Takes out whatever of `range` is in the set, and tells what that was.
+    /// Removes the intersection of the set with `range`, and returns the removed segments.
     pub fn remove_common(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.around(range.start).map_or(range.start, |s| s.start);
         let common = |(&s, &e): (&u64, &u64)| s.max(range.start)..e.min(range.end);

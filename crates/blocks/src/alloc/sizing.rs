@@ -1,30 +1,30 @@
-//! How much of a top-level vdev a block takes up (OpenZFS `vdev_psize_to_asize`).
+//! Allocated size of blocks on a top-level vdev (OpenZFS `vdev_psize_to_asize`).
 
-/// What decides the allocated size of blocks on one top-level vdev.
+/// Parameters of the allocated size of blocks on one top-level vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizing {
     /// log2 of the sector size.
     pub ashift: u32,
-    /// RAID-Z and dRAID alone.
+    /// Parameters of RAID-Z and dRAID; `None` for other kinds.
     pub raidz: Option<RaidzSizing>,
 }
 
-/// What RAID-Z adds; of dRAID, its groups are like such vdevs.
+/// RAID-Z geometry; a dRAID group has the geometry of a RAID-Z vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaidzSizing {
     /// Parity columns, 1 to 3.
     pub nparity: u64,
-    /// Children now.
+    /// Present number of children.
     pub width: u64,
-    /// Transaction groups in which the vdev was widened by one child each.
+    /// Txgs in which the vdev was expanded by one child each.
     pub widened: Vec<u64>,
     /// Blocks take whole rows (dRAID).
     pub whole_rows: bool,
 }
 
 impl Sizing {
-    /// Bytes that a block of `psize_bytes` takes up when written in transaction group `txg`: whole sectors, and with
-    /// RAID-Z its parities, rounded up so that no gap too small for any block can be left.
+    /// Allocated bytes of a block of `psize_bytes` written in `txg`: whole sectors, and with RAID-Z the parity, rounded up
+    /// so that no gap is left that is too small for any block.
     pub fn asize_bytes(&self, psize_bytes: u64, txg: u64) -> u64 {
         let sectors = psize_bytes.div_ceil(1 << self.ashift).max(1);
         let Some(raidz) = &self.raidz else { return sectors << self.ashift };
@@ -38,7 +38,7 @@ impl Sizing {
         total.next_multiple_of(raidz.nparity + 1) << self.ashift
     }
 
-    /// 512 bytes of allocated space count as so many bytes towards a dataset's use: 512, less with parity
+    /// Bytes that 512 bytes of allocated space count as in a dataset's used space: 512, less with parity
     /// (`vdev_deflate_ratio`).
     pub fn deflate(&self) -> u64 {
         (1 << 17) / (self.asize_bytes(1 << 17, 0) >> 9)

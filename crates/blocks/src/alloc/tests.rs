@@ -5,10 +5,10 @@ const SHIFT: u32 = 20;
 
 fn about(vdev: u32, class: Class, metaslab_count: u64) -> VdevSpace {
     let sizing = Sizing { ashift: 12, raidz: None };
-    VdevSpace { vdev, class, sizing, metaslab_shift: SHIFT, metaslab_count, closed: false }
+    VdevSpace { vdev, class, sizing, metaslab_shift: SHIFT, metaslab_count, non_allocating: false }
 }
 
-/// Vdevs of so many metaslabs, all free.
+/// Vdevs with the given numbers of metaslabs, all free.
 fn pool(vdevs: &[(Class, u64)]) -> Allocator {
     let mut space = Allocator::default();
     for (id, &(class, count)) in (0u32..).zip(vdevs) {
@@ -30,7 +30,7 @@ fn range(dva: &Dva) -> Range<u64> {
 }
 
 #[test]
-fn copies_go_to_different_vdevs_and_else_far_apart() {
+fn copies_are_on_different_vdevs_or_else_far_apart() {
     let mut space = pool(&[(Class::Normal, 8), (Class::Normal, 8), (Class::Normal, 8)]);
     for _ in 0..50 {
         let dvas = space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap();
@@ -48,11 +48,15 @@ fn copies_go_to_different_vdevs_and_else_far_apart() {
         }
     }
     let mut space = pool(&[(Class::Normal, 1)]);
-    assert_eq!(space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap().len(), 3, "close together, if it must be");
+    assert_eq!(
+        space.allocate(&want(Class::Normal, 4096, 3, 1)).unwrap().len(),
+        3,
+        "close together, if there is no other way"
+    );
 }
 
 #[test]
-fn classes_have_their_vdevs_and_spill_over() {
+fn classes_use_their_vdevs_and_then_normal_ones() {
     let mut space = pool(&[(Class::Normal, 4), (Class::Log, 1), (Class::Special, 1)]);
     let vdev = |space: &mut Allocator, class| space.allocate(&want(class, 512 << 10, 1, 1)).unwrap()[0].vdev;
     assert_eq!(vdev(&mut space, Class::Log), 1);
@@ -61,8 +65,8 @@ fn classes_have_their_vdevs_and_spill_over() {
     assert_eq!(vdev(&mut space, Class::Log), 1);
     assert_eq!(vdev(&mut space, Class::Log), 0, "the log vdev is full");
     assert!(space.has_class(Class::Log) && !space.has_class(Class::Dedup));
-    space.set_closed(2, true);
-    assert_eq!(vdev(&mut space, Class::Special), 0, "the special vdev is closed");
+    space.set_non_allocating(2, true);
+    assert_eq!(vdev(&mut space, Class::Special), 0, "the special vdev is non-allocating");
 }
 
 #[test]
@@ -78,13 +82,13 @@ fn shares_follow_free_space() {
 }
 
 #[test]
-fn what_is_given_back_rests_for_two_groups() {
+fn frees_are_deferred_for_two_txgs() {
     let mut space = pool(&[(Class::Normal, 1)]);
     let all = space.allocate(&want(Class::Normal, 1 << 20, 1, 5)).unwrap();
     assert_eq!(space.take_changes(Txg(5)).len(), 1);
     space.synced(Txg(5), Txg(u64::MAX));
-    space.give_back(0, range(&all[0]), Txg(6)).unwrap();
-    assert_eq!(space.give_back(0, range(&all[0]), Txg(6)), Err(SpaceFault::AlreadyFree));
+    space.free(0, range(&all[0]), Txg(6)).unwrap();
+    assert_eq!(space.free(0, range(&all[0]), Txg(6)), Err(SpaceFault::AlreadyFree));
     for txg in 6..8 {
         assert!(space.synced(Txg(txg), Txg(u64::MAX)).is_empty());
         assert!(space.allocate(&want(Class::Normal, 4096, 1, txg + 1)).is_none());
@@ -95,22 +99,22 @@ fn what_is_given_back_rests_for_two_groups() {
 }
 
 #[test]
-fn what_nobody_was_told_of_is_no_change_but_rests() {
+fn a_free_in_the_txg_of_the_allocation_is_no_change_but_deferred() {
     let mut space = pool(&[(Class::Normal, 1)]);
     let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
-    space.give_back(0, range(&dva), Txg(5)).unwrap();
+    space.free(0, range(&dva), Txg(5)).unwrap();
     assert!(space.take_changes(Txg(5)).is_empty());
     assert_eq!(space.sums(Class::Normal).deferred_bytes, 8192);
     let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Alloc);
-    space.give_back(0, range(&dva), Txg(5)).unwrap();
+    space.free(0, range(&dva), Txg(5)).unwrap();
     assert_eq!(space.take_changes(Txg(5))[0].kind, SpaceKind::Free);
     space.synced(Txg(7), Txg(u64::MAX));
     assert_eq!(space.sums(Class::Normal).free_bytes, 1 << 20);
 }
 
 #[test]
-fn claims_take_exactly_their_place_or_nothing() {
+fn claims_allocate_exactly_their_range_or_nothing() {
     let mut space = pool(&[(Class::Normal, 2)]);
     assert_eq!(space.claim(0, 4096..8192, Txg(1)), Ok(()));
     assert_eq!(space.claim(0, 0..8192, Txg(1)), Err(SpaceFault::NotFree));
@@ -125,20 +129,20 @@ fn claims_take_exactly_their_place_or_nothing() {
 }
 
 #[test]
-fn a_metaslab_is_unusable_until_its_space_is_told() {
+fn nothing_is_allocated_in_a_metaslab_before_it_is_loaded() {
     let mut space = Allocator::default();
     space.add_vdev(about(3, Class::Normal, 2));
     assert!(space.allocate(&want(Class::Normal, 4096, 1, 1)).is_none());
-    space.give_back(3, 4096..8192, Txg(1)).unwrap();
+    space.free(3, 4096..8192, Txg(1)).unwrap();
     space.load(3, 0, &[0..8192, 16384..20480]).unwrap();
-    assert_eq!(space.free_segments(3, 0), [0..4096, 16384..20480], "what rests is not free yet");
+    assert_eq!(space.free_segments(3, 0), [0..4096, 16384..20480], "deferred frees are not free yet");
     assert_eq!(space.load(3, 0, &[]), Err(SpaceFault::LoadedTwice));
     assert_eq!(space.load(3, 1, std::slice::from_ref(&(0..4096))), Err(SpaceFault::Outside));
     assert_eq!(space.unit_bytes(), 4096);
 }
 
 #[test]
-fn small_blocks_lie_together_and_the_last_bytes_are_found() {
+fn small_blocks_are_adjacent_and_all_space_is_allocatable() {
     let mut space = pool(&[(Class::Normal, 4)]);
     let offsets: Vec<u64> =
         (0..20).map(|_| space.allocate(&want(Class::Normal, 8192, 1, 1)).unwrap()[0].offset_bytes).collect();
@@ -151,21 +155,21 @@ fn small_blocks_lie_together_and_the_last_bytes_are_found() {
     assert_eq!(space.sums(Class::Normal).free_bytes, 0);
 }
 
-/// What a step of the property test does.
+/// A step of the property test.
 #[derive(Clone, Debug)]
 enum Step {
-    Take { psize_bytes: u64, copies: u8, class: usize },
-    Give { which: prop::sample::Index },
-    Tell,
+    Allocate { psize_bytes: u64, copies: u8, class: usize },
+    Free { which: prop::sample::Index },
+    TakeChanges,
     Sync,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let take = (1u64..200_000, 1u8..4, 0usize..4);
+    let allocate = (1u64..200_000, 1u8..4, 0usize..4);
     prop_oneof![
-        6 => take.prop_map(|(psize_bytes, copies, class)| Step::Take { psize_bytes, copies, class }),
-        4 => any::<prop::sample::Index>().prop_map(|which| Step::Give { which }),
-        1 => Just(Step::Tell),
+        6 => allocate.prop_map(|(psize_bytes, copies, class)| Step::Allocate { psize_bytes, copies, class }),
+        4 => any::<prop::sample::Index>().prop_map(|which| Step::Free { which }),
+        1 => Just(Step::TakeChanges),
         2 => Just(Step::Sync),
     ]
 }
@@ -180,7 +184,7 @@ fn raidz_pool() -> Allocator {
     let sizing = Sizing { ashift: 9, raidz: Some(raidz) };
     space.add_vdev(VdevSpace { sizing, ..about(2, Class::Normal, 3) });
     for i in 0..3u64 {
-        // Riddled: every other 64 KiB is free.
+        // Fragmented: every other 64 KiB is free.
         let free: Vec<Range<u64>> =
             (0..8).map(|n| (i << SHIFT) + (n << 17)..(i << SHIFT) + (n << 17) + (1 << 16)).collect();
         space.load(2, i, &free).unwrap();
@@ -191,40 +195,40 @@ fn raidz_pool() -> Allocator {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against a model of every 512 bytes: nothing is handed out twice, sums add up, the changes told describe what is
-    /// taken, and what was given back comes back after two groups have synced, not before.
+    /// Compares the allocator with a list of ranges: nothing is allocated twice, sums add up, the changes describe the
+    /// allocated ranges, and freed space is allocatable when two txgs have synced, not before.
     #[test]
-    fn space_is_what_the_model_says(steps in prop::collection::vec(step(), 1..300)) {
+    fn the_allocator_agrees_with_the_model(steps in prop::collection::vec(step(), 1..300)) {
         let mut space = raidz_pool();
         let size = space.sums(Class::Normal).size_bytes + space.sums(Class::Log).size_bytes;
         let free_at_start = space.sums(Class::Normal).free_bytes + space.sums(Class::Log).free_bytes;
-        let mut taken: Vec<(u32, Range<u64>)> = Vec::new();
-        let mut resting: Vec<(u64, u32, Range<u64>)> = Vec::new();
+        let mut allocated: Vec<(u32, Range<u64>)> = Vec::new();
+        let mut deferred: Vec<(u64, u32, Range<u64>)> = Vec::new();
         let mut synced_allocated: BTreeMap<u32, Segments> = BTreeMap::new();
         let mut txg = 10;
         for step in steps {
             match step {
-                Step::Take { psize_bytes, copies, class } => {
+                Step::Allocate { psize_bytes, copies, class } => {
                     let dvas = space.allocate(&want(Class::ALL[class], psize_bytes, copies, txg)).unwrap_or_default();
                     prop_assert!(dvas.is_empty() || dvas.len() == usize::from(copies));
                     for dva in dvas {
                         let r = range(&dva);
-                        prop_assert!(!overlaps(taken.iter().cloned(), dva.vdev, &r), "handed out twice: {dva:?}");
-                        prop_assert!(!overlaps(resting.iter().map(|(_, v, r)| (*v, r.clone())), dva.vdev, &r));
+                        prop_assert!(!overlaps(allocated.iter().cloned(), dva.vdev, &r), "allocated twice: {dva:?}");
+                        prop_assert!(!overlaps(deferred.iter().map(|(_, v, r)| (*v, r.clone())), dva.vdev, &r));
                         let sizing = &space.vdev(dva.vdev).unwrap().sizing;
                         prop_assert_eq!(dva.asize_bytes, sizing.asize_bytes(psize_bytes, txg));
                         prop_assert_eq!(dva.offset_bytes % (1 << sizing.ashift), 0);
-                        taken.push((dva.vdev, r));
+                        allocated.push((dva.vdev, r));
                     }
                 }
-                Step::Give { which } if !taken.is_empty() => {
-                    let (vdev, r) = taken.swap_remove(which.index(taken.len()));
-                    space.give_back(vdev, r.clone(), Txg(txg)).unwrap();
-                    prop_assert!(space.give_back(vdev, r.clone(), Txg(txg)).is_err());
-                    resting.push((txg, vdev, r));
+                Step::Free { which } if !allocated.is_empty() => {
+                    let (vdev, r) = allocated.swap_remove(which.index(allocated.len()));
+                    space.free(vdev, r.clone(), Txg(txg)).unwrap();
+                    prop_assert!(space.free(vdev, r.clone(), Txg(txg)).is_err());
+                    deferred.push((txg, vdev, r));
                 }
-                Step::Give { .. } => {}
-                Step::Tell | Step::Sync => {
+                Step::Free { .. } => {}
+                Step::TakeChanges | Step::Sync => {
                     for change in space.take_changes(Txg(txg)) {
                         let r = change.offset_bytes..change.offset_bytes + change.len_bytes;
                         prop_assert_eq!(r.start >> SHIFT, change.metaslab);
@@ -232,35 +236,36 @@ proptest! {
                         let consistent = if change.kind == SpaceKind::Alloc { map.add(r) } else { map.remove(r) };
                         prop_assert!(consistent, "{change:?}");
                     }
-                    let model: u64 = taken.iter().map(|(_, r)| r.end - r.start).sum();
+                    let model: u64 = allocated.iter().map(|(_, r)| r.end - r.start).sum();
                     prop_assert_eq!(synced_allocated.values().map(Segments::total_bytes).sum::<u64>(), model);
                     if matches!(step, Step::Sync) {
                         let back: u64 = space.synced(Txg(txg), Txg(u64::MAX)).iter().map(|(_, r)| r.end - r.start).sum();
-                        let (ripe, rest): (Vec<_>, Vec<_>) = resting.into_iter().partition(|(t, ..)| t + DEFER <= txg);
-                        prop_assert_eq!(back, ripe.iter().map(|(_, _, r)| r.end - r.start).sum::<u64>());
-                        resting = rest;
+                        let (released, rest): (Vec<_>, Vec<_>) = deferred.into_iter().partition(|(t, ..)| t + DEFER <= txg);
+                        prop_assert_eq!(back, released.iter().map(|(_, _, r)| r.end - r.start).sum::<u64>());
+                        deferred = rest;
                         txg += 1;
                     }
                 }
             }
             let sums = [Class::Normal, Class::Log].map(|c| space.sums(c));
             prop_assert_eq!(sums.iter().map(|s| s.allocated_bytes + s.deferred_bytes + s.free_bytes).sum::<u64>(), size);
-            let model: u64 = taken.iter().map(|(_, r)| r.end - r.start).sum();
-            let rest: u64 = resting.iter().map(|(_, _, r)| r.end - r.start).sum();
+            let model: u64 = allocated.iter().map(|(_, r)| r.end - r.start).sum();
+            let rest: u64 = deferred.iter().map(|(_, _, r)| r.end - r.start).sum();
             prop_assert_eq!(sums.iter().map(|s| s.deferred_bytes).sum::<u64>(), rest);
             prop_assert_eq!(sums.iter().map(|s| s.free_bytes).sum::<u64>(), free_at_start - model - rest);
         }
     }
 
-    /// The set of segments against a plain list of units.
+    /// Compares the set of segments with an array of units.
     #[test]
-    fn segments_are_a_set(steps in prop::collection::vec((0u8..3, 0u64..64, 1u64..12), 1..80)) {
+    fn segments_agree_with_the_model(steps in prop::collection::vec((0u8..3, 0u64..64, 1u64..12), 1..80)) {
         let mut set = Segments::default();
         let mut model = [false; 80];
         for (what, at, len) in steps {
             let r = at..at + len;
             let slots = at as usize..(at + len) as usize;
-            let (all, any) = (model[slots.clone()].iter().all(|b| *b), model[slots.clone()].iter().any(|b| *b));
+            let all = model[slots.clone()].iter().all(|b| *b);
+            let any = model[slots.clone()].iter().any(|b| *b);
             prop_assert_eq!((set.contains(&r), set.touches(&r)), (all, any));
             match what {
                 0 => {
@@ -278,7 +283,7 @@ proptest! {
                 }
             }
             let runs: Vec<Range<u64>> = set.iter().collect();
-            prop_assert!(runs.windows(2).all(|w| w[0].end < w[1].start), "touching segments are merged");
+            prop_assert!(runs.windows(2).all(|w| w[0].end < w[1].start), "adjacent segments are merged");
             prop_assert_eq!(set.total_bytes(), model.iter().filter(|b| **b).count() as u64);
             prop_assert_eq!(set.largest_bytes(), runs.iter().map(|r| r.end - r.start).max().unwrap_or(0));
             prop_assert_eq!(set.best_fit(3).is_some(), set.largest_bytes() >= 3);
@@ -290,24 +295,24 @@ proptest! {
 }
 
 #[test]
-fn reads_hold_back_what_was_given_back_since_they_began() {
+fn reads_in_progress_delay_the_reuse_of_later_frees() {
     let mut space = pool(&[(Class::Normal, 1)]);
     let dva = space.allocate(&want(Class::Normal, 8192, 1, 5)).unwrap()[0];
-    let standing = |space: &Allocator, birth| space.standing(0, dva.offset_bytes, 8192, Txg(birth));
-    assert_eq!((standing(&space, 5), standing(&space, 4)), (AllocStatus::Unsynced, AllocStatus::Freed));
+    let status = |space: &Allocator, birth| space.alloc_status(0, dva.offset_bytes, 8192, Txg(birth));
+    assert_eq!((status(&space, 5), status(&space, 4)), (AllocStatus::Unsynced, AllocStatus::Freed));
     space.take_changes(Txg(5));
     space.synced(Txg(5), Txg(u64::MAX));
-    assert_eq!((standing(&space, 5), standing(&space, 4)), (AllocStatus::Synced, AllocStatus::Freed));
+    assert_eq!((status(&space, 5), status(&space, 4)), (AllocStatus::Synced, AllocStatus::Freed));
     space.synced(Txg(9), Txg(4));
-    assert_eq!(standing(&space, 4), AllocStatus::Freed, "a read from before it was taken is still under way");
+    assert_eq!(status(&space, 4), AllocStatus::Freed, "a read from before the allocation is in progress");
     space.synced(Txg(9), Txg(u64::MAX));
-    assert_eq!(standing(&space, 4), AllocStatus::Synced, "forgotten");
-    space.give_back(0, range(&dva), Txg(10)).unwrap();
-    assert_eq!(standing(&space, 5), AllocStatus::Freed);
+    assert_eq!(status(&space, 4), AllocStatus::Synced, "forgotten");
+    space.free(0, range(&dva), Txg(10)).unwrap();
+    assert_eq!(status(&space, 5), AllocStatus::Freed);
     for txg in 10..20 {
         assert!(space.synced(Txg(txg), Txg(9)).is_empty(), "a read began when 9 was the last");
     }
     assert_eq!(space.synced(Txg(20), Txg(10)).len(), 1);
-    assert_eq!(standing(&space, 5), AllocStatus::Freed);
-    assert_eq!(space.standing(3, 0, 512, Txg(1)), AllocStatus::Unsynced);
+    assert_eq!(status(&space, 5), AllocStatus::Freed);
+    assert_eq!(space.alloc_status(3, 0, 512, Txg(1)), AllocStatus::Unsynced);
 }

@@ -1,15 +1,15 @@
-//! Dirty time logs: the transaction groups whose writes a vdev may lack.
+//! Dirty time logs: the txgs whose writes a vdev may lack.
 //!
 //! ```text
-//!   opened     as the MOS and the labels have it when the pool is opened
-//!   failed     writes that the leaf refused, or could not keep, since then
-//!   scrub      of those, the repairs of a scrub          (OpenZFS `DTL_SCRUB`)
-//!              opened ∪ failed = what the leaf lacks     (OpenZFS `DTL_MISSING`)
+//!   opened     DTL in the MOS and the labels when the pool was opened
+//!   failed     failed writes and flushes since then
+//!   scrub      the failed repairs of a scrub among them  (OpenZFS `DTL_SCRUB`)
+//!              opened ∪ failed                           (OpenZFS `DTL_MISSING`)
 //! ```
 //!
-//! A scrub that found or put right every block born up to some txg ends a leaf's DTL, but for the repairs that failed.
-//! It does not if the DTL has later txgs, nor after a failed flush: the operating system may answer reads from its page
-//! cache with bytes that the device never kept.
+//! A scrub that verified or repaired every block born up to some txg excises a leaf's DTL, except for repairs that failed.
+//! It does not if the DTL has later txgs, nor after a failed flush, because the operating system may answer reads from its
+//! page cache with bytes that the device has dropped.
 //!
 //! Source: OpenZFS `module/zfs/vdev.c` (theory above `vdev_dtl_dirty`, `vdev_dtl_reassess`, `vdev_dtl_should_excise`).
 
@@ -28,7 +28,7 @@ impl Dtl {
         Dtl(vec![(Txg(0), Txg(u64::MAX))])
     }
 
-    /// Whether it has no txg.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -43,12 +43,12 @@ impl Dtl {
         self.0.last().map(|range| range.1)
     }
 
-    /// Whether it has `txg`.
+    /// Whether the set contains `txg`.
     pub fn contains(&self, txg: Txg) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&txg))
     }
 
-    /// Whether it has any txg of `other`.
+    /// Whether the set contains any txg of `other`.
     pub fn intersects(&self, other: &Dtl) -> bool {
         self.0.iter().any(|(from, to)| other.0.iter().any(|(first, last)| from <= last && first <= to))
     }
@@ -59,7 +59,7 @@ impl Dtl {
         if self.0.iter().any(|(from, to)| *from <= first && last <= *to) {
             return false;
         }
-        // Ranges that overlap or touch become one.
+        // Ranges that overlap or touch are merged.
         let apart = |&(from, to): &(Txg, Txg)| to.0.saturating_add(1) < first.0 || last.0.saturating_add(1) < from.0;
         let touching = self.0.iter().filter(|range| !apart(range));
         let joined = touching.fold((first, last), |(a, b), &(from, to)| (a.min(from), b.max(to)));
@@ -81,8 +81,8 @@ impl Dtl {
         Dtl(ranges.map(|&(from, to)| (from, to.min(last))).collect())
     }
 
-    /// The txgs that more than `tolerated` of the sets have: with a vdev's children and as many as its redundancy bears,
-    /// those of which the vdev cannot give all blocks.
+    /// The txgs that are in more than `tolerated` of the sets. With the DTLs of a vdev's children and the number of failures
+    /// that its redundancy tolerates, these are the txgs whose blocks the vdev cannot read completely.
     pub fn in_more_than<'a>(tolerated: usize, sets: impl IntoIterator<Item = &'a Dtl>) -> Dtl {
         let mut edges = Vec::new();
         for (first, last) in sets.into_iter().flat_map(|set| &set.0) {
@@ -114,10 +114,10 @@ impl From<Vec<(Txg, Txg)>> for Dtl {
     }
 }
 
-/// Ranges that [`Dtl`]'s text names; of more it gives the number.
+/// Number of ranges that the text of a [`Dtl`] names; further ones are counted.
 const RANGES_SHOWN: usize = 4;
 
-/// `txg 7`, `txgs 120-340, 351`.
+/// Formats as `txg 7` or `txgs 120-340, 351`.
 impl fmt::Display for Dtl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let single = matches!(self.0[..], [(first, last)] if first == last);
@@ -138,7 +138,7 @@ impl fmt::Display for Dtl {
     }
 }
 
-/// The DTL of a leaf, by where it comes from.
+/// The DTL of a leaf, by origin.
 #[derive(Debug, Default)]
 pub(super) struct LeafDtl {
     opened: Dtl,
@@ -162,17 +162,17 @@ impl LeafDtl {
         self.opened.contains(txg) || self.failed.contains(txg)
     }
 
-    /// Whether it has a txg after `birth`.
+    /// Whether the DTL has a txg after `birth`.
     pub fn reaches_beyond(&self, birth: Txg) -> bool {
         self.opened.max().max(self.failed.max()).is_some_and(|last| last > birth)
     }
 
-    /// The txgs of writes that the leaf refused or lost since the pool was opened.
+    /// Txgs of failed writes and flushes since the pool was opened.
     pub fn failed(&self) -> &Dtl {
         &self.failed
     }
 
-    /// The leaf lacks these txgs from now on; `scrub` if a repair of a scrub failed.
+    /// Adds txgs; `scrub` if a repair of a scrub failed.
     pub fn dirty(&mut self, first: Txg, last: Txg, scrub: bool) {
         self.failed.add(first, last);
         if scrub {
@@ -180,13 +180,13 @@ impl LeafDtl {
         }
     }
 
-    /// A scrub begins: repairs that failed in earlier ones are tried again.
+    /// Begins a scrub: it tries repairs again that failed in earlier scrubs.
     pub fn begin_scrub(&mut self) {
         self.scrub = Dtl::default();
     }
 
-    /// A scrub has found or put right every block born up to `scrubbed`: what is left are the repairs that failed. `None`
-    /// if the DTL has txgs after `scrubbed`: then nothing is changed.
+    /// Excises the DTL after a scrub that verified or repaired every block born up to `scrubbed`. Returns the rest: the
+    /// repairs that failed. `None`, without a change, if the DTL has txgs after `scrubbed`.
     pub fn excise(&mut self, scrubbed: Txg) -> Option<Dtl> {
         if self.reaches_beyond(scrubbed) {
             return None;
@@ -198,7 +198,7 @@ impl LeafDtl {
 }
 
 impl Tree {
-    /// The DTLs that are not empty, by the GUID of their leaf.
+    /// DTLs that are not empty, by the GUID of the leaf.
     pub fn dtls(&self) -> BTreeMap<u64, Dtl> {
         let mut out = BTreeMap::new();
         for top in self.tops() {
@@ -207,7 +207,7 @@ impl Tree {
         out
     }
 
-    /// The leaves that failed a flush: whatever they take from then on may be lost.
+    /// GUIDs of the leaves that failed a flush; their later writes may be lost.
     pub fn unflushed(&self) -> Vec<u64> {
         let mut out = Vec::new();
         self.tops().for_each(|top| top.vdev.collect_unflushed(&mut out));
@@ -222,14 +222,14 @@ impl Tree {
         }
     }
 
-    /// A scrub of all leaves begins: their DTLs take note of its failed repairs from here on.
+    /// Begins a scrub of all leaves: from here on their DTLs record its failed repairs.
     pub fn begin_scrub(&self) {
         self.tops().for_each(|top| top.vdev.begin_scrub());
     }
 
-    /// A scrub has found or put right all that the leaf `guid` holds of blocks born up to `scrubbed`: takes that out of its
-    /// DTL, and returns what is left. `None`, and nothing changes, if the leaf is not there, its DTL has later txgs, or it
-    /// failed a flush: that its bytes were read since does not prove that the device has them.
+    /// Excises the DTL of the leaf `guid` after a scrub that verified or repaired all its blocks born up to `scrubbed`, and
+    /// returns the rest. `None`, without a change, if the leaf is missing, its DTL has later txgs, or it failed a flush:
+    /// reading the bytes afterwards does not prove that the device has stored them.
     pub fn excise_dtl(&self, guid: u64, scrubbed: Txg) -> Option<Dtl> {
         let (_, leaf, _) = self.disk_of(guid).ok()?;
         if leaf.writes().flusher.has_failed() {
@@ -266,7 +266,7 @@ impl Vdev {
         self.children().iter().for_each(|c| c.collect_dtls(out));
     }
 
-    /// Adds the txgs whose writes leaves below refused or lost since the pool was opened.
+    /// Collects the txgs of failed writes and flushes of the leaves below since the pool was opened.
     pub(super) fn collect_failed(&self, out: &mut Dtl) {
         if let Body::Leaf(leaf) = &self.body {
             out.add_all(leaf.writes().dtl().failed());
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrub_excises_a_dtl_but_for_repairs_that_failed() {
+    fn a_scrub_excises_a_dtl_except_for_failed_repairs() {
         let mut leaf = LeafDtl::new(dtl(&[(10, 20)]));
         leaf.dirty(Txg(30), Txg(31), false);
         assert!(leaf.excise(Txg(30)).is_none() && leaf.contains(Txg(15)), "it has txgs after the scrub's last");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn redundancy_bears_as_many_dtls_as_it_tolerates() {
+    fn txgs_in_more_dtls_than_tolerated_are_found() {
         let sets = [dtl(&[(10, 20)]), dtl(&[(15, 30)]), Dtl::all()];
         assert_eq!(Dtl::in_more_than(1, &sets), dtl(&[(10, 30)]));
         assert_eq!(Dtl::in_more_than(2, &sets), dtl(&[(15, 20)]));
@@ -332,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_set_of_txgs(
+        fn a_dtl_agrees_with_a_set_of_txgs(
             sets in proptest::collection::vec(proptest::collection::vec((0u64..60, 0u64..12), 0..6), 0..5),
             tolerated in 0usize..4,
         ) {

@@ -1,17 +1,17 @@
-//! When a leaf's writes are stable.
+//! Flushes of a leaf: which of its writes are stable.
 //!
-//! Each completed write is counted. A flush covers the writes completed before it was submitted, so a caller is served by
-//! the first flush whose count is not below the one that it found: who arrives while another is under way waits for that
-//! one, and all who wait then share the next. A flush belongs to nobody: when the caller that started it leaves, the next
-//! one takes its answer.
+//! Completed writes are counted. A flush covers the writes completed before it was submitted, so a caller needs the first
+//! flush whose count is not below the count at its call. A caller that arrives while a flush is in progress waits for that
+//! one; all callers that wait then share the next. A flush is a shared future: if the caller that started it is dropped,
+//! the next one takes the result.
 //!
-//! *A flush that fails is not forgiven.* The device may have dropped what it could not keep, and say so once only: a
-//! second flush that succeeds proves nothing. So from then on every flush of this leaf fails, and the txgs of what it took
-//! since its last good flush, and of all that it takes later, go into its DTL, until the pool is opened anew.
+//! *A failed flush is permanent.* The device may have dropped writes, and may report this only once, so a later successful
+//! flush proves nothing. Therefore every later flush of this leaf fails, and the txgs of all writes since the last
+//! successful flush, and of all later writes, are added to its DTL, until the pool is opened again.
 //!
-//! *One flush at a time.* While one is under way no other is sent to the device: the second might succeed because the first
-//! one's error has cleared what the device still had to write. That holds for labels too ([`Flusher::flush_labels`]), whose
-//! flush reaches the device even after another has failed: a label is made stable by its own flush alone.
+//! *One flush at a time.* While a flush is in progress no other is sent to the device, because the second might succeed
+//! after the first one's error discarded the unwritten data. This includes labels ([`Flusher::flush_labels`]). Their flush
+//! is sent even after another has failed, because a label depends on its own flush only.
 
 use super::Tree;
 use futures_util::FutureExt;
@@ -22,27 +22,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_format::Txg;
 use weir_machine::{Disk, DiskError, Op};
 
-/// First and last of some transaction groups.
-pub(super) type Groups = (Txg, Txg);
+/// First and last txg of an inclusive range.
+pub(super) type TxgRange = (Txg, Txg);
 
 #[derive(Clone)]
-struct UnderWay {
-    /// The writes that it covers.
+struct FlushInProgress {
+    /// Number of completed writes that the flush covers.
     covers: u64,
-    /// … and their transaction groups.
-    groups: Option<Groups>,
+    /// Txgs of these writes.
+    txgs: Option<TxgRange>,
     answer: Shared<BoxFuture<'static, Result<(), DiskError>>>,
 }
 
 #[derive(Default)]
 struct State {
-    under_way: Option<UnderWay>,
-    /// Transaction groups of the writes that no flush covers yet.
-    unstable: Option<Groups>,
+    in_progress: Option<FlushInProgress>,
+    /// Txgs of the writes that no flush covers yet.
+    unstable: Option<TxgRange>,
     failed: Option<DiskError>,
 }
 
-/// What of a leaf's writes is stable.
+/// Counts a leaf's completed and stable writes, and flushes its disk.
 #[derive(Default)]
 pub(super) struct Flusher {
     completed: AtomicU64,
@@ -57,12 +57,12 @@ impl fmt::Debug for Flusher {
 }
 
 impl Flusher {
-    /// Held only for a few instructions, never while anything is waited for.
+    /// Locks the state; the lock is held for a few instructions, never across an await.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a write that was answered, of a block of `txg`, or a label.
+    /// Records a completed or failed write of a block of `txg`, or of a label.
     pub fn wrote(&self, txg: Option<Txg>) {
         let mut state = self.state();
         if let Some(txg) = txg {
@@ -82,22 +82,22 @@ impl Flusher {
         self.stable.load(Ordering::SeqCst) >= self.completed.load(Ordering::SeqCst)
     }
 
-    /// Makes stable what was completed before the call, with `here` perhaps on this thread. `lost` is told the transaction
-    /// groups of which the device may have dropped writes, and, the first time, its answer.
+    /// Makes all writes that completed before the call stable; with `here`, the calling thread may block. On failure, calls
+    /// `lost` with the txgs whose writes the device may have dropped and, the first time, with the device's error.
     pub async fn flush(
         &self,
         disk: &Arc<dyn Disk>,
         here: bool,
-        lost: impl Fn(Groups, Option<&DiskError>),
+        lost: impl Fn(TxgRange, Option<&DiskError>),
     ) -> Result<(), DiskError> {
         let mine = self.completed.load(Ordering::SeqCst);
         loop {
-            let UnderWay { covers, answer, .. } = {
+            let FlushInProgress { covers, answer, .. } = {
                 let mut state = self.state();
                 if let Some(error) = state.failed.clone() {
-                    let since = state.unstable.take();
+                    let unstable = state.unstable.take();
                     drop(state);
-                    since.into_iter().for_each(|groups| lost(groups, None));
+                    unstable.into_iter().for_each(|txgs| lost(txgs, None));
                     return Err(error);
                 }
                 if self.stable.load(Ordering::SeqCst) >= mine {
@@ -113,17 +113,17 @@ impl Flusher {
         }
     }
 
-    /// Makes stable what was written past this tree before the call: labels. The device is asked although a flush has
-    /// failed before. If it fails now, that counts for all writes that it covers, as in [`Flusher::flush`].
+    /// Makes labels stable, which are not counted as writes. Flushes the device even if a flush has failed before. A
+    /// failure affects all writes that the flush covers, as in [`Flusher::flush`].
     pub async fn flush_labels(
         &self,
         disk: &Arc<dyn Disk>,
-        lost: impl Fn(Groups, Option<&DiskError>),
+        lost: impl Fn(TxgRange, Option<&DiskError>),
     ) -> Result<(), DiskError> {
         // The labels count as a write that no flush covers.
         let mine = self.completed.fetch_add(1, Ordering::SeqCst) + 1;
         loop {
-            let UnderWay { covers, answer, .. } = self.started(&mut self.state(), disk, false);
+            let FlushInProgress { covers, answer, .. } = self.started(&mut self.state(), disk, false);
             let answer = answer.await;
             self.ended(covers, &answer, &lost);
             if covers >= mine {
@@ -132,44 +132,44 @@ impl Flusher {
         }
     }
 
-    /// The flush that is under way, or a new one.
-    fn started(&self, state: &mut State, disk: &Arc<dyn Disk>, here: bool) -> UnderWay {
-        if let Some(under_way) = &state.under_way {
-            return under_way.clone();
+    /// The flush in progress, or a new one.
+    fn started(&self, state: &mut State, disk: &Arc<dyn Disk>, here: bool) -> FlushInProgress {
+        if let Some(flush) = &state.in_progress {
+            return flush.clone();
         }
-        // Counted before it is submitted, which its first poll does.
+        // The count is read before the flush is submitted, which the first poll does.
         let covers = self.completed.load(Ordering::SeqCst);
         let disk = disk.clone();
         let answer = async move { disk.flush_for(here).await }.boxed().shared();
-        let under_way = UnderWay { covers, groups: state.unstable.take(), answer };
-        state.under_way = Some(under_way.clone());
-        under_way
+        let flush = FlushInProgress { covers, txgs: state.unstable.take(), answer };
+        state.in_progress = Some(flush.clone());
+        flush
     }
 
-    /// Takes note of an answer; the first who waited for it does.
-    fn ended(&self, covers: u64, answer: &Result<(), DiskError>, lost: &impl Fn(Groups, Option<&DiskError>)) {
+    /// Records the result of a flush; only the first call for a flush has an effect.
+    fn ended(&self, covers: u64, answer: &Result<(), DiskError>, lost: &impl Fn(TxgRange, Option<&DiskError>)) {
         let mut state = self.state();
-        let Some(UnderWay { groups, .. }) = state.under_way.take_if(|u| u.covers == covers) else { return };
+        let Some(FlushInProgress { txgs, .. }) = state.in_progress.take_if(|u| u.covers == covers) else { return };
         match answer {
             Ok(()) => {
                 self.stable.fetch_max(covers, Ordering::SeqCst);
             }
             Err(error) => {
-                let news = state.failed.replace(error.clone()).is_none();
+                let is_first = state.failed.replace(error.clone()).is_none();
                 drop(state);
-                groups.into_iter().for_each(|groups| lost(groups, Some(error).filter(|_| news)));
+                txgs.into_iter().for_each(|txgs| lost(txgs, Some(error).filter(|_| is_first)));
             }
         }
     }
 }
 
 impl Tree {
-    /// Makes stable what was written to the disk of the leaf `guid` past this tree: labels. No other flush of the disk is
-    /// under way meanwhile, and a failure counts for all blocks that the disk may have dropped with it. Works also when
-    /// nothing may be written any more.
+    /// Flushes labels that were written to the disk of the leaf `guid` without this tree. No other flush of the disk is in
+    /// progress meanwhile, and a failure affects all blocks that the disk may have dropped. Works also when the tree is not
+    /// writable.
     ///
     /// # Errors
-    /// The disk's answer; [`DiskError::Refused`] if there is no such leaf with a disk.
+    /// The disk's error; [`DiskError::Refused`] if there is no such leaf with a disk.
     pub async fn flush_labels(&self, guid: u64) -> Result<(), DiskError> {
         let absent = DiskError::Refused { op: Op::Flush, why: "the device is not a part of the pool" };
         let (vdev, leaf, disk) = self.disk_of(guid).map_err(|_| absent)?;

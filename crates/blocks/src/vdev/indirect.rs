@@ -6,7 +6,7 @@
 //!
 //! Source: OpenZFS `module/zfs/vdev_indirect.c`, theory comment.
 
-use super::{Body, Place, Proof, Tree, VdevRead};
+use super::{Body, Place, Tree, VdevRead, Verify};
 use crate::error::{BlockError, note};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -112,16 +112,16 @@ impl Indirect {
         place: Place,
         offset: u64,
         len: u64,
-        proof: Option<Proof<'_>>,
+        verify: Option<Verify<'_>>,
     ) -> Result<Buf, BlockError> {
         let pieces = self.find(place, offset, len)?;
-        let prove = |bytes: &[u8]| proof.map_or(Ok(()), |p| p(bytes));
+        let prove = |bytes: &[u8]| verify.map_or(Ok(()), |p| p(bytes));
         let there = |piece: &Piece| Place { vdev: piece.vdev, offset: piece.offset, hops: place.hops + 1 };
         if let [piece] = &pieces[..] {
             return tree.read(job, there(piece), len, &prove).await;
         }
         // A piece proves nothing by itself, so nothing is put right by it.
-        let job = &VdevRead { heals: false, ..*job };
+        let job = &VdevRead { self_heals: false, ..*job };
         let mut block = job.pool.take(len as usize);
         let (mut worst, mut at) = (None, 0);
         for piece in &pieces {
@@ -159,7 +159,7 @@ impl Indirect {
         match self.find(place, offset, len).as_deref() {
             Ok([piece]) => {
                 let there = Place { vdev: piece.vdev, offset: piece.offset, hops: place.hops + 1 };
-                tree.copies(&VdevRead { heals: false, ..*job }, there, len).await
+                tree.copies(&VdevRead { self_heals: false, ..*job }, there, len).await
             }
             _ => self.read(tree, job, place, offset, len, None).await.into_iter().collect(),
         }

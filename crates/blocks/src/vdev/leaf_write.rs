@@ -1,17 +1,17 @@
-//! A leaf's disk as writers see it.
+//! Writes to a leaf's disk.
 //!
 //! ```text
-//!   write ─► room? ─► disk ─► answer (on the disk's thread): the next of the queue goes to the disk, then writers are told
-//!              │ no                                             ▲
-//!              └─► queue ───────────────────────────────────────┘
+//!   write ─► below limit? ─► disk ─► completion (on the disk's thread): submit the next of the queue, then wake writers
+//!              │ no                                                       ▲
+//!              └─► queue ─────────────────────────────────────────────────┘
 //! ```
 //!
-//! As with reads ([`super::leaf`]), whoever has a disk's answer starts what comes next, before anybody is woken. Nothing is
-//! copied: the parts of a joined write are the writers' own bytes, one behind the other. A writer that is dropped leaves
-//! its write to end by itself, and the place is not used again before that; what still waits then is not begun.
+//! As with reads ([`super::leaf`]), the completion callback of a disk operation submits the next one before it wakes any
+//! writer. Nothing is copied: a merged write consists of the writers' own buffers. If a writer is dropped, its submitted
+//! write runs to completion, and the space is not reused before that; a queued one is discarded.
 //!
-//! Writes that come together ([`WritePlug`]) all go into the queue first: of blocks that lie side by side, each disk then gets
-//! one operation.
+//! Writes of one batch ([`WritePlug`]) are all queued before any is submitted, so that adjacent blocks become one operation
+//! per disk.
 
 use super::leaf::FRONT_BYTES;
 use super::write_queue::{Batch, Member, WriteQueue};
@@ -23,26 +23,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_machine::{Bufs, Disk, DiskError, Io, Op, Priority};
 
 struct Waiter {
-    tell: oneshot::Sender<Result<(), DiskError>>,
+    sender: oneshot::Sender<Result<(), DiskError>>,
     data: Bytes,
-    /// The place is not used again before the disk has answered, or while this waits.
+    /// Delays the reuse of the space until the disk has completed the write.
     _hold: Option<Arc<ReadHold>>,
 }
 
 impl Waiter {
-    /// A writer that no longer waits does not want its answer.
-    fn tell(self, answer: Result<(), DiskError>) {
-        drop(self.tell.send(answer));
+    /// Completes the write. The result is discarded if the writer was dropped.
+    fn complete(self, answer: Result<(), DiskError>) {
+        drop(self.sender.send(answer));
     }
 }
 
 #[derive(Default)]
 struct State {
     queue: WriteQueue<Waiter>,
-    /// Turns that ended and are not passed on yet.
+    /// Classes of completed operations after which the next write is not started yet.
     ended: Vec<Priority>,
-    /// Somebody is passing turns on.
-    passing: bool,
+    /// A caller of [`LeafWriteQueue::start_next`] is starting writes.
+    is_starting: bool,
 }
 
 /// The queue of one leaf, shared by its writers.
@@ -51,11 +51,11 @@ pub(super) struct LeafWriteQueue(Arc<Mutex<State>>);
 
 impl fmt::Debug for LeafWriteQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Writers")
+        f.write_str("LeafWriteQueue")
     }
 }
 
-/// A place among the writes under way. Given up, it passes to the next that waits, which begins.
+/// A slot among the writes in progress. Dropping it starts the next queued writes.
 struct QueueTicket {
     writers: LeafWriteQueue,
     disk: Arc<dyn Disk>,
@@ -64,11 +64,11 @@ struct QueueTicket {
 
 impl Drop for QueueTicket {
     fn drop(&mut self) {
-        self.writers.pass_on(&self.disk, self.class);
+        self.writers.start_next(&self.disk, self.class);
     }
 }
 
-/// Holds writes back until all that come together are in their queues.
+/// Delays the submission of a batch of writes until all of them are queued.
 #[derive(Default)]
 pub(crate) struct WritePlug(Mutex<Vec<(LeafWriteQueue, Arc<dyn Disk>)>>);
 
@@ -84,8 +84,8 @@ impl WritePlug {
         }
     }
 
-    /// Lets them begin. To be called whenever those who write have been polled.
-    pub fn pull(&self) {
+    /// Submits the queued writes. The batch calls this whenever its writes have been polled.
+    pub fn release(&self) {
         let held = std::mem::take(&mut *self.held());
         for (writers, disk) in held {
             writers.begin_all(&disk);
@@ -95,19 +95,19 @@ impl WritePlug {
 
 impl Drop for WritePlug {
     fn drop(&mut self) {
-        // Nobody else would begin what is left, not even for others that come to wait behind it.
-        self.pull();
+        // The rest would never be submitted, and would block the writes queued behind it.
+        self.release();
     }
 }
 
 impl LeafWriteQueue {
-    /// Held only for a few instructions, never while anything is waited for or begun.
+    /// Locks the state; the lock is held for a few instructions, never across an await or a submission.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a range of the allocatable space as soon as there is room and no plug, perhaps together with others; with
-    /// `here`, if that is at once, perhaps on this thread.
+    /// Writes a range of the allocatable space as soon as the limits permit and the plug is released, possibly merged with
+    /// other writes. With `here`, the calling thread may block if the write is submitted without queueing.
     pub async fn write(
         &self,
         disk: &Arc<dyn Disk>,
@@ -117,8 +117,9 @@ impl LeafWriteQueue {
         here: bool,
         hold: Option<Arc<ReadHold>>,
     ) -> Result<(), DiskError> {
-        let (tell, answer) = oneshot::channel();
-        let (len, token) = (data.len() as u64, Waiter { tell, data, _hold: hold });
+        let (sender, answer) = oneshot::channel();
+        let len = data.len() as u64;
+        let token = Waiter { sender, data, _hold: hold };
         let starts = {
             let queue = &mut self.lock().queue;
             if plug.is_none() && queue.try_start(class) {
@@ -136,7 +137,7 @@ impl LeafWriteQueue {
         answer.await.unwrap_or(Err(DiskError::Refused { op: Op::Write, why: "the disk dropped the operation" }))
     }
 
-    /// Begins whatever may begin now.
+    /// Submits queued writes up to the limits.
     fn begin_all(&self, disk: &Arc<dyn Disk>) {
         loop {
             let next = self.lock().queue.start_next();
@@ -145,13 +146,13 @@ impl LeafWriteQueue {
         }
     }
 
-    /// A turn has ended: begins what comes next. A disk may answer while an operation is handed to it, which ends the next
-    /// turn before this call returns; so whoever is at it already does that as well.
-    fn pass_on(&self, disk: &Arc<dyn Disk>, class: Priority) {
+    /// Starts the next queued writes after an operation has ended. A disk may complete an operation within its submission,
+    /// which calls this again; the outer call then starts the further writes, so that the recursion is bounded.
+    fn start_next(&self, disk: &Arc<dyn Disk>, class: Priority) {
         {
             let mut state = self.lock();
             state.ended.push(class);
-            if std::mem::replace(&mut state.passing, true) {
+            if std::mem::replace(&mut state.is_starting, true) {
                 return;
             }
         }
@@ -159,7 +160,7 @@ impl LeafWriteQueue {
             let next = {
                 let mut state = self.lock();
                 let Some(class) = state.ended.pop() else {
-                    state.passing = false;
+                    state.is_starting = false;
                     return;
                 };
                 state.queue.done(class)
@@ -170,18 +171,18 @@ impl LeafWriteQueue {
         }
     }
 
-    /// Starts a batch, whose turn it is.
+    /// Submits a batch that the queue has started.
     fn begin(&self, disk: &Arc<dyn Disk>, mut batch: Batch<Waiter>, here: bool) {
-        let turn = Arc::new(QueueTicket { writers: self.clone(), disk: disk.clone(), class: batch.class });
-        // What nobody waits for is not written.
-        batch.members.retain(|m| !m.token.tell.is_canceled());
+        let ticket = Arc::new(QueueTicket { writers: self.clone(), disk: disk.clone(), class: batch.class });
+        // Writes whose writers were dropped are discarded.
+        batch.members.retain(|m| !m.token.sender.is_canceled());
         for run in runs(batch.members) {
-            start(disk, run, Some(turn.clone()), here);
+            start(disk, run, Some(ticket.clone()), here);
         }
     }
 }
 
-/// Members that touch each other, each run in one piece: those who left made gaps.
+/// Splits a batch into runs of adjacent members; discarded members leave gaps.
 fn runs(members: Vec<Member<Waiter>>) -> Vec<Vec<Member<Waiter>>> {
     let mut runs: Vec<Vec<Member<Waiter>>> = Vec::new();
     for member in members {
@@ -193,20 +194,21 @@ fn runs(members: Vec<Member<Waiter>>) -> Vec<Vec<Member<Waiter>>> {
     runs
 }
 
-/// Writes what lies in one piece to the allocatable space, and tells each how it went. One bad sector does not spoil its
-/// neighbours: then each is written alone.
-fn start(disk: &Arc<dyn Disk>, run: Vec<Member<Waiter>>, turn: Option<Arc<QueueTicket>>, here: bool) {
+/// Writes a run of adjacent members in one operation. If it fails, each member is written alone, because one bad sector
+/// must not fail the writes of its neighbours.
+fn start(disk: &Arc<dyn Disk>, run: Vec<Member<Waiter>>, ticket: Option<Arc<QueueTicket>>, here: bool) {
     let offset = run.first().map_or(0, |m| m.offset).wrapping_add(FRONT_BYTES);
-    let (parts, len) = (run.iter().map(|m| m.token.data.clone()).collect(), run.iter().map(|m| m.len).sum());
-    let again = disk.clone();
+    let parts = run.iter().map(|m| m.token.data.clone()).collect();
+    let len = run.iter().map(|m| m.len).sum();
+    let retry_disk = disk.clone();
     let done = Box::new(move |answer: Result<Bufs, DiskError>| {
-        drop(turn);
-        let alone = answer.is_err() && run.len() > 1;
+        drop(ticket);
+        let retry = answer.is_err() && run.len() > 1;
         for member in run {
-            if alone {
-                start(&again, vec![member], None, false);
+            if retry {
+                start(&retry_disk, vec![member], None, false);
             } else {
-                member.token.tell(answer.as_ref().map(drop).map_err(Clone::clone));
+                member.token.complete(answer.as_ref().map(drop).map_err(Clone::clone));
             }
         }
     });
@@ -219,7 +221,7 @@ mod tests {
     use futures_util::FutureExt;
     use weir_machine::Geometry;
 
-    /// A disk that holds the first operations back, and refuses all others if it is told to.
+    /// A disk that delays operations, or fails later ones if so configured.
     #[derive(Default)]
     struct Holding(Mutex<(Vec<Io>, bool)>);
 
@@ -250,8 +252,9 @@ mod tests {
     const BLOCK: u64 = 4096;
 
     #[test]
-    fn neighbours_are_written_together_from_where_they_lie() {
-        let (holding, writers) = (Arc::new(Holding::default()), LeafWriteQueue::default());
+    fn adjacent_writes_are_merged_without_copying() {
+        let holding = Arc::new(Holding::default());
+        let writers = LeafWriteQueue::default();
         let disk: Arc<dyn Disk> = holding.clone();
         let data: Vec<Bytes> = (0..200).map(|n| Bytes::from(vec![n as u8; BLOCK as usize])).collect();
         let write = |n: usize| {
@@ -259,13 +262,14 @@ mod tests {
         };
         let mut writes: Vec<_> = (0..data.len()).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
-        let (mut at, mut joined) = (0, 0);
+        let mut at = 0;
+        let mut joined = 0;
         loop {
-            let under_way = holding.take(false);
-            if under_way.is_empty() {
+            let submitted = holding.take(false);
+            if submitted.is_empty() {
                 break;
             }
-            for io in under_way {
+            for io in submitted {
                 assert_eq!(io.offset, FRONT_BYTES + at as u64 * BLOCK);
                 assert!(io.parts.iter().zip(&data[at..]).all(|(part, data)| part.as_ptr() == data.as_ptr()));
                 (at, joined) = (at + io.parts.len(), joined.max(io.parts.len()));
@@ -277,38 +281,41 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_together_is_one_operation_and_does_not_wait_for_ever() {
-        let (holding, writers) = (Arc::new(Holding::default()), LeafWriteQueue::default());
+    fn plugged_writes_are_one_operation_and_are_always_submitted() {
+        let holding = Arc::new(Holding::default());
+        let writers = LeafWriteQueue::default();
         let disk: Arc<dyn Disk> = holding.clone();
-        let (write, class) = (|n: u64| (n * BLOCK, Bytes::from(vec![7; BLOCK as usize])), Priority::Async);
+        let class = Priority::Async;
+        let write = |n: u64| (n * BLOCK, Bytes::from(vec![7; BLOCK as usize]));
         let plug = WritePlug::default();
         let mut together: Vec<_> =
             (0..8).map(|n| Box::pin(writers.write(&disk, class, write(n), Some(&plug), false, None))).collect();
         assert!(together.iter_mut().all(|write| write.now_or_never().is_none()) && holding.take(false).is_empty());
-        // One without a plug stands behind them.
+        // A write without a plug is queued behind them.
         let mut later = Box::pin(writers.write(&disk, class, write(9), None, false, None));
         assert!((&mut later).now_or_never().is_none() && holding.take(false).is_empty());
-        plug.pull();
-        let under_way = holding.take(false);
-        assert_eq!(under_way.iter().map(|io| io.len).collect::<Vec<_>>(), [8 * BLOCK, BLOCK]);
-        under_way.into_iter().for_each(Io::succeed);
+        plug.release();
+        let submitted = holding.take(false);
+        assert_eq!(submitted.iter().map(|io| io.len).collect::<Vec<_>>(), [8 * BLOCK, BLOCK]);
+        submitted.into_iter().for_each(Io::succeed);
         assert!(together.iter_mut().all(|write| write.now_or_never() == Some(Ok(()))));
         assert_eq!(later.now_or_never(), Some(Ok(())));
-        // Whoever leaves with the plug in hand leaves the way free.
+        // Dropping the plug submits the writes queued behind it.
         let mut left = Box::pin(writers.write(&disk, class, write(0), Some(&plug), false, None));
         let mut later = Box::pin(writers.write(&disk, class, write(1), None, false, None));
         assert!((&mut left).now_or_never().is_none() && (&mut later).now_or_never().is_none());
         drop((left, together));
         drop(plug);
-        let under_way = holding.take(false);
-        assert_eq!(under_way.iter().map(|io| io.offset).collect::<Vec<_>>(), [FRONT_BYTES + BLOCK]);
-        under_way.into_iter().for_each(Io::succeed);
+        let submitted = holding.take(false);
+        assert_eq!(submitted.iter().map(|io| io.offset).collect::<Vec<_>>(), [FRONT_BYTES + BLOCK]);
+        submitted.into_iter().for_each(Io::succeed);
         assert_eq!(later.now_or_never(), Some(Ok(())));
     }
 
     #[test]
-    fn a_disk_that_refuses_at_once_refuses_any_number_of_writes() {
-        let (holding, writers) = (Arc::new(Holding::default()), LeafWriteQueue::default());
+    fn a_disk_that_fails_synchronously_fails_any_number_of_writes() {
+        let holding = Arc::new(Holding::default());
+        let writers = LeafWriteQueue::default();
         let disk: Arc<dyn Disk> = holding.clone();
         let data = Bytes::from_static(&[7; 512]);
         let write =
@@ -320,22 +327,23 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_begun() {
-        let (holding, writers) = (Arc::new(Holding::default()), LeafWriteQueue::default());
+    fn queued_writes_of_dropped_writers_are_discarded() {
+        let holding = Arc::new(Holding::default());
+        let writers = LeafWriteQueue::default();
         let disk: Arc<dyn Disk> = holding.clone();
         let write = |n: u64| {
             Box::pin(writers.write(&disk, Priority::Async, (n * BLOCK, Bytes::from(vec![0; 4096])), None, false, None))
         };
         let mut writes: Vec<_> = (0..100).map(write).collect();
         assert!(writes.iter_mut().all(|write| write.now_or_never().is_none()));
-        let under_way = holding.take(false);
-        // Of those that wait, one in the middle stays.
-        let last = writes.swap_remove(under_way.len() + 20);
+        let submitted = holding.take(false);
+        // Of the queued writes, one in the middle is kept.
+        let last = writes.swap_remove(submitted.len() + 20);
         drop(writes);
-        under_way.into_iter().for_each(Io::succeed);
-        let under_way = holding.take(false);
-        assert_eq!(under_way.iter().map(|io| io.len).collect::<Vec<_>>(), [BLOCK]);
-        under_way.into_iter().for_each(Io::succeed);
+        submitted.into_iter().for_each(Io::succeed);
+        let submitted = holding.take(false);
+        assert_eq!(submitted.iter().map(|io| io.len).collect::<Vec<_>>(), [BLOCK]);
+        submitted.into_iter().for_each(Io::succeed);
         assert_eq!(last.now_or_never(), Some(Ok(())));
     }
 }

@@ -1,21 +1,20 @@
 //! Mirrors: every child holds the same range.
 //!
-//! Fresh children first, and of those the least busy one. One that was just asked for what comes before may be a little
-//! busier: so a stream goes to each child in stretches, whose reads can be joined. When its bytes do not pass, the next,
-//! until one does. A scrub asks all of them. Those that gave wrong bytes, or an error, are given the right ones, if the
-//! pool is open for writing.
+//! Children whose DTL does not have the block's txg are read first, among them the least loaded one. A child that read the
+//! preceding range is preferred even if its load is a little higher, so that a stream reads several adjacent blocks from
+//! one child and the reads are merged. If the bytes do not pass verification, the next child is read. A scrub reads all
+//! children. Children that returned wrong bytes or an error are repaired, if the pool is open for writing.
 
-use super::{Place, Proof, Tree, Vdev, VdevRead, WriteJob};
+use super::{Place, Tree, Vdev, VdevRead, Verify, WriteJob};
 use crate::error::{BlockError, note};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use weir_machine::Buf;
 
-/// The order in which to ask `count` children, given what each is like: reluctance first, then load. Children that are
-/// alike are taken in turn by `turn`.
-fn order(count: usize, turn: usize, like: impl Fn(usize) -> (u8, usize)) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).map(|i| (i + turn) % count).collect();
-    order.sort_by_key(|&i| like(i));
+/// The order in which `count` children are read: by read preference, then load. `rotation` decides between equal ones.
+fn order(count: usize, rotation: usize, rank: impl Fn(usize) -> (u8, usize)) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).map(|i| (i + rotation) % count).collect();
+    order.sort_by_key(|&i| rank(i));
     order
 }
 
@@ -26,14 +25,16 @@ pub(super) async fn read(
     place: Place,
     offset: u64,
     len: u64,
-    proof: Option<Proof<'_>>,
+    verify: Option<Verify<'_>>,
 ) -> Result<Buf, BlockError> {
-    let (mut worst, mut right, mut wrong) = (None, None, Vec::new());
-    // Neighbouring ranges go to the same child as long as nobody is busy, so that its disk can read on sequentially.
-    let turn = (offset >> 20) as usize;
-    for i in order(children.len(), turn, |i| (children[i].read_preference(job.birth), children[i].load(offset))) {
-        match children[i].read(tree, job, place, offset, len, proof).await {
-            Ok(buf) if proof.is_some() && job.tests_every_copy() => right = Some(buf),
+    let mut worst = None;
+    let mut right = None;
+    let mut wrong = Vec::new();
+    // Adjacent ranges are read from the same child while all are idle, so that its disk reads sequentially.
+    let rotation = (offset >> 20) as usize;
+    for i in order(children.len(), rotation, |i| (children[i].read_preference(job.birth), children[i].load(offset))) {
+        match children[i].read(tree, job, place, offset, len, verify).await {
+            Ok(buf) if verify.is_some() && job.tests_every_copy() => right = Some(buf),
             Ok(buf) => {
                 right = Some(buf);
                 break;
@@ -45,7 +46,7 @@ pub(super) async fn read(
         }
     }
     if let Some(buf) = right {
-        if proof.is_some()
+        if verify.is_some()
             && !wrong.is_empty()
             && let Some(repair) = WriteJob::repairing(job, tree, place)
         {
@@ -56,10 +57,10 @@ pub(super) async fn read(
     Err(worst.unwrap_or(BlockError::Missing { vdev: place.vdev, offset: place.offset, devices: Vec::new() }))
 }
 
-/// Writes the right bytes to the children that gave others, or none though they are there.
+/// Writes the right bytes to the present children that returned wrong bytes or an error.
 async fn heal(wrong: &[&Vdev], job: &WriteJob<'_>, place: Place, offset: u64, right: &[u8]) {
     let right = Bytes::copy_from_slice(right);
-    // The device counts what it could not write.
+    // The leaf counts failed writes.
     join_all(wrong.iter().map(|child| child.write(job, place, offset, right.clone()))).await;
 }
 
@@ -68,7 +69,7 @@ mod tests {
     use super::order;
 
     #[test]
-    fn the_fresh_and_idle_first() {
+    fn preferred_and_idle_children_are_read_first() {
         assert_eq!(order(3, 0, |_| (0, 0)), [0, 1, 2]);
         assert_eq!(order(3, 7, |_| (0, 0)), [1, 2, 0]);
         assert_eq!(order(3, 0, |i| ([1, 0, 2][i], 0)), [1, 0, 2]);

@@ -1,19 +1,19 @@
 //! Virtual devices: the tree from top-level vdevs down to disks.
 //!
-//! A block's address names a top-level vdev by its index in the pool and a byte offset in the space that it offers. Each
-//! kind of vdev turns such a range into ranges of its children:
+//! A block's address names a top-level vdev by its index in the pool and a byte offset in its allocatable space. Each
+//! kind of vdev maps such a range to ranges of its children:
 //!
 //! ```text
 //!  mirror, replacing, spare   the same range on any one child
-//!  raidz, draid               sectors spread over the children, with parity to make good for missing or wrong ones
-//!  indirect                   pieces of other top-level vdevs, by the map that device removal left
+//!  raidz, draid               sectors spread over the children, with parity to reconstruct missing or wrong ones
+//!  indirect                   pieces of other top-level vdevs, by the mapping that device removal wrote
 //!  leaf                       the same offset, after the front labels and the boot area (4 MiB), on its disk
 //! ```
 //!
-//! A read carries the test that its bytes must pass ([`Proof`]), so each vdev can try whatever redundancy it has. A read
-//! below RAID-Z carries none: there only the whole block can be proven.
+//! A read carries the verification of its bytes ([`Verify`]), so each vdev can try all of its redundancy. A read below
+//! RAID-Z carries none, because the checksum covers the whole block.
 //!
-//! A leaf without a disk is *missing*. A leaf that lacks the writes of some txgs has them in its [`Dtl`]; it is read last
+//! A leaf without a disk is *missing*. The [`Dtl`] of a leaf holds the txgs whose writes it lacks; the leaf is read last
 //! for blocks born in them, and is no redundancy for those.
 
 mod dtl;
@@ -40,7 +40,7 @@ use crate::alloc::{AllocStatus, RaidzSizing, Sizing};
 use crate::draid;
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, FaultKind, FaultNotifier, FaultObserver};
-use crate::raidz::{Map, Reflowed};
+use crate::raidz::Map;
 use crate::write::ReadHold;
 use futures_util::future::BoxFuture;
 use indirect::{Indirect, MAX_HOPS};
@@ -52,77 +52,77 @@ use weir_format::Txg;
 use weir_format::indirect::MappingEntry;
 use weir_machine::{Buf, BufPool, Clock, Priority, Request};
 
-/// The largest range that is ever read at once: the largest block of the format.
+/// Maximum length of a read in bytes: the largest block of the format.
 pub const MAX_BLOCK_BYTES: u64 = 16 << 20;
 
-/// So many reads may wait at a side of a mirror before one that would go on there goes elsewhere: a stretch of blocks that
-/// is long enough to be read in few operations, and short enough that all sides work for one stream.
-const GOING_ON_READS: usize = 8;
+/// Number of queued reads up to which a sequential read prefers the side of a mirror that the previous read used. Large
+/// enough that reads are merged, small enough that a stream uses all sides.
+const SEQUENTIAL_BONUS_READS: usize = 8;
 
-/// The test that the bytes of a read must pass.
-pub(crate) type Proof<'a> = &'a (dyn Fn(&[u8]) -> Result<(), CodecError> + Sync);
+/// Verification that the bytes of a read must pass.
+pub(crate) type Verify<'a> = &'a (dyn Fn(&[u8]) -> Result<(), CodecError> + Sync);
 
-/// Knows whether a block is still where its pointer says.
+/// Tells whether the block of a pointer is still at its address.
 pub(crate) trait PointerFreshness: Sync {
-    /// What a pointer to a block of `psize_bytes`, born in `birth`, can expect to find at `place`.
-    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus;
-    /// Keeps what is in use now from being used again.
+    /// Status of the space at `place` for a pointer to a block of `psize_bytes`, born in `birth`.
+    fn alloc_status(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus;
+    /// Delays the reuse of all space that is allocated now.
     fn hold(&self) -> ReadHold;
 }
 
-/// What a read needs on its way through the tree.
+/// Parameters of a read from the tree.
 #[derive(Clone, Copy)]
 pub(crate) struct VdevRead<'a> {
     pub request: &'a Request,
     pub clock: &'a Clock,
     pub pool: &'a BufPool,
-    /// When the block was allocated: which layout it has, and whose DTL has it.
+    /// Physical birth txg of the block; decides its RAID-Z layout, and is looked up in the DTLs.
     pub birth: Txg,
-    /// There may be no block there, and then no device is to blame: the next of an intent log's chain.
+    /// The block may not exist, so wrong bytes are no device fault: the next block of an intent log's chain.
     pub speculative: bool,
-    /// What is found wrong is put right: the pool is open for writing, and the proof proves.
-    pub heals: bool,
-    /// The block's size before parity.
+    /// Wrong copies are repaired: the pool is open for writing, and the block has a real checksum.
+    pub self_heals: bool,
+    /// Size of the block before parity.
     pub psize_bytes: u64,
-    /// Of a pool open for writing: who knows whether the block is still there.
-    pub umpire: Option<&'a dyn PointerFreshness>,
-    /// Which block is wanted.
+    /// Check for stale pointers; `None` if the pool is not open for writing.
+    pub freshness: Option<&'a dyn PointerFreshness>,
+    /// The block that is read.
     pub about: BlockContext,
 }
 
 impl VdevRead<'_> {
-    /// Whether every copy is to be tested, also when the first is right.
+    /// Whether every copy is read, even if the first is right.
     pub fn tests_every_copy(&self) -> bool {
         self.request.priority == Priority::Scrub
     }
 
-    fn standing(&self, place: Place) -> AllocStatus {
-        self.umpire.map_or(AllocStatus::Synced, |u| u.standing(place, self.psize_bytes, self.birth))
+    fn alloc_status(&self, place: Place) -> AllocStatus {
+        self.freshness.map_or(AllocStatus::Synced, |f| f.alloc_status(place, self.psize_bytes, self.birth))
     }
 
-    /// Whether wrong bytes at `place` are a device's fault: not when the block may never have been there, or is gone.
-    pub fn blames(&self, place: Place) -> bool {
-        !self.speculative && self.standing(place) != AllocStatus::Freed
+    /// Whether wrong bytes at `place` are a device fault: not if the block may not exist, or was freed.
+    pub fn reports_fault(&self, place: Place) -> bool {
+        !self.speculative && self.alloc_status(place) != AllocStatus::Freed
     }
 
-    /// Whether wrong bytes at `place` are to be put right. Only where the block is settled; and, but for a scrub, whose
-    /// pointers are not old ([`crate::ReadHold`]), only where no device's DTL has a later txg: a device with one may
-    /// still have the bytes of an old pointer's block.
-    pub fn mends(&self, tree: &Tree, place: Place) -> bool {
+    /// Whether wrong bytes at `place` are repaired: only if the block is synced and the pointer is not stale. Pointers of a
+    /// scrub are not stale ([`crate::ReadHold`]). For other reads, no leaf may have a later txg in its DTL, because such a
+    /// leaf may still have the bytes of a stale pointer's block.
+    pub fn repairs(&self, tree: &Tree, place: Place) -> bool {
         let scrub = self.request.priority == Priority::Scrub;
-        self.heals
-            && self.umpire.is_some()
-            && self.standing(place) == AllocStatus::Synced
+        self.self_heals
+            && self.freshness.is_some()
+            && self.alloc_status(place) == AllocStatus::Synced
             && (scrub || tree.has_all_since(place.vdev, self.birth))
     }
 }
 
-/// A range of a top-level vdev, which errors name.
+/// An address in a top-level vdev, which errors name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub vdev: u32,
     pub offset: u64,
-    /// How often the read was sent on to another top-level vdev.
+    /// Number of redirections to another top-level vdev.
     pub hops: u8,
 }
 
@@ -172,37 +172,38 @@ struct Top {
 }
 
 impl Top {
-    fn build(spec: VdevSpec, bell: &FaultNotifier) -> Result<Top, TreeError> {
-        let (ashift, asize_bytes) = (spec.ashift, spec.asize_bytes);
-        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, bell)? })
+    fn build(spec: VdevSpec, notifier: &FaultNotifier) -> Result<Top, TreeError> {
+        let ashift = spec.ashift;
+        let asize_bytes = spec.asize_bytes;
+        Ok(Top { ashift, asize_bytes, vdev: Vdev::build(spec, ashift, 0, notifier)? })
     }
 }
 
-/// What a leaf is and how it fared.
+/// State and counters of a leaf.
 #[derive(Clone, Debug)]
 pub struct LeafHealth {
-    /// The leaf's GUID.
+    /// GUID of the leaf.
     pub guid: u64,
-    /// Its name.
+    /// Name of the leaf.
     pub name: String,
-    /// Whether there is a disk behind it.
+    /// Whether the leaf has a disk.
     pub present: bool,
-    /// What it did.
+    /// Counters since the pool was opened.
     pub counts: leaf::Counts,
 }
 
-/// How many vdevs can be added to a tree.
-const ROOM: usize = 64;
+/// Maximum number of top-level vdevs that can be added to a tree.
+const MAX_ADDED_VDEVS: usize = 64;
 
 /// The pool's devices.
 pub struct Tree {
-    /// By index, from the first on; those behind the last are room for vdevs that are added later.
+    /// Top-level vdevs by index, followed by empty slots for vdevs that are added later.
     tops: Box<[OnceLock<Top>]>,
-    /// Whether anything may be written.
+    /// Whether writing is allowed.
     writable: AtomicBool,
-    /// Writes and discards that have begun and not ended.
-    under_way: AtomicU64,
-    bell: FaultNotifier,
+    /// Number of writes and discards in progress.
+    in_progress: AtomicU64,
+    notifier: FaultNotifier,
 }
 
 impl Tree {
@@ -211,35 +212,41 @@ impl Tree {
     /// # Errors
     /// [`TreeError`] for numbers that no pool has (sector sizes, parities, numbers of children, depth).
     pub fn new(specs: Vec<VdevSpec>) -> Result<Arc<Tree>, TreeError> {
-        let bell = FaultNotifier::default();
-        let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &bell)?)));
+        let notifier = FaultNotifier::default();
+        let tops = spec::sorted(specs)?.into_iter().map(|spec| Ok(OnceLock::from(Top::build(spec, &notifier)?)));
         let mut tops = tops.collect::<Result<Vec<_>, TreeError>>()?;
-        tops.resize_with(tops.len() + ROOM, OnceLock::new);
-        Ok(Arc::new(Tree { tops: tops.into(), writable: AtomicBool::new(false), under_way: AtomicU64::new(0), bell }))
+        tops.resize_with(tops.len() + MAX_ADDED_VDEVS, OnceLock::new);
+        Ok(Arc::new(Tree {
+            tops: tops.into(),
+            writable: AtomicBool::new(false),
+            in_progress: AtomicU64::new(0),
+            notifier,
+        }))
     }
 
-    /// Adds a top-level vdev behind the last one. Nothing of it is used until somebody takes space there.
+    /// Adds a top-level vdev behind the last one. The vdev is not used before space is allocated on it.
     ///
     /// # Errors
-    /// [`TreeError`] as for a new tree; also if its index is not the next, or there is no room: at most 64 can be added.
+    /// [`TreeError`] as for a new tree; also if its index is not the next, or if 64 vdevs were added already.
     pub fn add(&self, spec: VdevSpec) -> Result<(), TreeError> {
-        let (vdev, value) = (spec.name.clone(), spec.id);
+        let vdev = spec.name.clone();
+        let value = spec.id;
         let index = || TreeError::Field { vdev: vdev.clone(), field: "id", value };
         if value != self.len() as u64 {
             return Err(index());
         }
-        let top = Top::build(spec, &self.bell)?;
+        let top = Top::build(spec, &self.notifier)?;
         let slot = self.tops.get(self.len()).ok_or_else(index)?;
         slot.set(top).map_err(|_| index())
     }
 
-    /// From now on this one is told what goes wrong with the devices. The first one stays.
-    pub fn set_watch(&self, watch: Arc<dyn FaultObserver>) {
-        self.bell.set(watch);
+    /// Sets the observer of device faults, unless one is set already.
+    pub fn set_fault_observer(&self, observer: Arc<dyn FaultObserver>) {
+        self.notifier.set(observer);
     }
 
-    pub(crate) fn bell(&self) -> &FaultNotifier {
-        &self.bell
+    pub(crate) fn notifier(&self) -> &FaultNotifier {
+        &self.notifier
     }
 
     fn tops(&self) -> impl Iterator<Item = &Top> {
@@ -255,7 +262,7 @@ impl Tree {
         self.writable.store(writable, Ordering::SeqCst);
     }
 
-    /// Whether anything may be written.
+    /// Whether writing is allowed.
     pub fn is_writable(&self) -> bool {
         self.writable.load(Ordering::SeqCst)
     }
@@ -264,7 +271,7 @@ impl Tree {
         if self.is_writable() { Ok(()) } else { Err(BlockError::ReadOnly) }
     }
 
-    /// How large blocks become on top-level vdev `vdev`.
+    /// Parameters of the allocated size of blocks on top-level vdev `vdev`.
     ///
     /// # Errors
     /// [`BlockError::NotWritable`] if it is of a kind that this program does not write to.
@@ -274,7 +281,7 @@ impl Tree {
         Ok(Sizing { ashift: top.ashift, raidz })
     }
 
-    /// Bytes that a gang's header takes on `vdev`; of a removed one, as large as it was there.
+    /// Allocated bytes of a gang header on `vdev`; for a removed vdev, the size that the header had there.
     ///
     /// # Errors
     /// As [`Tree::sizing`].
@@ -287,7 +294,8 @@ impl Tree {
         }
     }
 
-    /// What 512 bytes of allocated space on `vdev` count as towards a dataset's use, if the vdev has space of its own.
+    /// Bytes that 512 bytes of allocated space on `vdev` count as in a dataset's used space; `None` for kinds of vdevs that
+    /// are not written to.
     pub fn deflate(&self, vdev: u32) -> Option<u64> {
         if let Ok(sizing) = self.sizing(vdev) {
             return Some(sizing.deflate());
@@ -305,7 +313,7 @@ impl Tree {
         self.len() == 0
     }
 
-    /// Every leaf with its counters, in the order of the tree.
+    /// State and counters of all leaves, in the order of the tree.
     pub fn health(&self) -> Vec<LeafHealth> {
         let mut out = Vec::new();
         for top in self.tops() {
@@ -328,8 +336,8 @@ impl Tree {
 
     fn top(&self, place: Place) -> Result<&Top, BlockError> {
         let Place { vdev, offset, .. } = place;
-        let forged = BlockError::InvalidPointer { vdev, offset, field: "vdev", value: vdev.into() };
-        self.top_at(vdev).ok_or(forged)
+        let invalid = BlockError::InvalidPointer { vdev, offset, field: "vdev", value: vdev.into() };
+        self.top_at(vdev).ok_or(invalid)
     }
 
     /// log2 of the sector size of top-level vdev `vdev`, if there is one.
@@ -337,22 +345,22 @@ impl Tree {
         self.top_at(vdev).map(|t| t.ashift)
     }
 
-    /// Reads `len` bytes at `place`, proven by `proof`: whole sectors are read, `len` bytes are tested and returned.
+    /// Reads `len` bytes at `place`: reads whole sectors, and passes `len` bytes to `verify`.
     pub(crate) async fn read(
         &self,
         job: &VdevRead<'_>,
         place: Place,
         len: u64,
-        proof: Proof<'_>,
+        verify: Verify<'_>,
     ) -> Result<Buf, BlockError> {
         let (top, whole) = self.check(place, len)?;
-        let exact = |bytes: &[u8]| proof(bytes.get(..len as usize).unwrap_or(bytes));
+        let exact = |bytes: &[u8]| verify(bytes.get(..len as usize).unwrap_or(bytes));
         let mut buf = top.vdev.read(self, job, place, place.offset, whole, Some(&exact)).await?;
         buf.truncate(len as usize);
         Ok(buf)
     }
 
-    /// Every copy of a range that devices give, right or wrong.
+    /// All copies of a range that can be read, right or wrong.
     pub(crate) fn copies<'a>(&'a self, job: &'a VdevRead<'a>, place: Place, len: u64) -> BoxFuture<'a, Vec<Buf>> {
         Box::pin(async move {
             let Ok((top, whole)) = self.check(place, len) else { return Vec::new() };
@@ -365,8 +373,8 @@ impl Tree {
         })
     }
 
-    /// Tells where the blocks of removed vdev `vdev` lie now. The first map given counts: false if there was one, or the
-    /// vdev is not a removed one.
+    /// Sets the mapping of removed vdev `vdev`. False, without a change, if it has a mapping already or is not a removed
+    /// vdev.
     pub fn set_mapping(&self, vdev: u32, map: Vec<MappingEntry>) -> bool {
         match self.top_at(vdev).map(|t| &t.vdev.body) {
             Some(Body::Indirect(indirect)) => indirect.set(map),
@@ -374,7 +382,7 @@ impl Tree {
         }
     }
 
-    /// Bytes of the largest gang header on `vdev`: its smallest allocation.
+    /// Maximum bytes of a gang header on `vdev`: the smallest allocation.
     pub(crate) fn gang_header_bytes(&self, vdev: u32) -> Option<u64> {
         let top = self.top_at(vdev)?;
         Some(match &top.vdev.body {
@@ -383,33 +391,33 @@ impl Tree {
         })
     }
 
-    /// The vdev and the whole sectors of a range, if it can be read at all.
+    /// Checks a range; returns its vdev and its length in whole sectors.
     fn check(&self, place: Place, len: u64) -> Result<(&Top, u64), BlockError> {
         let Place { vdev, offset, .. } = place;
         let top = self.top(place)?;
-        let forged = |field, value| Err(BlockError::InvalidPointer { vdev, offset, field, value });
+        let invalid = |field, value| Err(BlockError::InvalidPointer { vdev, offset, field, value });
         if len == 0 || len > MAX_BLOCK_BYTES {
-            return forged("size", len);
+            return invalid("size", len);
         }
         let sector = 1u64 << top.ashift;
         if offset % sector != 0 {
-            return forged("offset (not a multiple of the sector size)", offset);
+            return invalid("offset (not a multiple of the sector size)", offset);
         }
         let whole = len.next_multiple_of(sector);
         let end = offset.checked_add(whole).filter(|&end| top.asize_bytes == 0 || end <= top.asize_bytes);
         if end.is_none() {
-            return forged("offset (beyond the device)", offset);
+            return invalid("offset (beyond the device)", offset);
         }
         Ok((top, whole))
     }
 }
 
 impl Vdev {
-    /// What RAID-Z, perhaps below a mirror, adds to the size of blocks; an error names a kind that is not written to.
+    /// RAID-Z geometry, also of RAID-Z below a mirror; an error names a kind of vdev that is not written to.
     fn striping(&self) -> Result<Option<RaidzSizing>, &'static str> {
         match &self.body {
             Body::Leaf(_) => Ok(None),
-            // ztest mirrors RAID-Z: every side has to have room for its parities.
+            // ztest mirrors RAID-Z vdevs: the allocated size has to include the parity of each side.
             Body::Mirror(sides) => {
                 let mut widest = None;
                 for side in sides.iter().filter(|side| matches!(side.body, Body::Raidz(_) | Body::Draid { .. })) {
@@ -421,9 +429,10 @@ impl Vdev {
                 }
                 Ok(widest)
             }
-            Body::Raidz(v) if v.expansion.reflow.is_some() => Err("a RAID-Z vdev that is being widened"),
+            Body::Raidz(v) if v.expansion.reflow.is_some() => Err("a RAID-Z vdev that is being expanded"),
             Body::Raidz(v) => {
-                let (width, widened) = (v.children.len() as u64, v.expansion.txgs.clone());
+                let width = v.children.len() as u64;
+                let widened = v.expansion.txgs.clone();
                 Ok(Some(RaidzSizing { nparity: v.nparity, width, widened, whole_rows: false }))
             }
             Body::Draid { map, .. } => {
@@ -436,8 +445,8 @@ impl Vdev {
         }
     }
 
-    /// Reads `len` bytes at `offset` of this vdev; `place` is the range of the top-level vdev for which, as errors name
-    /// it. With a proof, all redundancy is tried until it holds.
+    /// Reads `len` bytes at `offset` of this vdev; errors name `place`, the address in the top-level vdev. With `verify`,
+    /// all redundancy is tried until the bytes pass.
     pub(crate) fn read<'a>(
         &'a self,
         tree: &'a Tree,
@@ -445,15 +454,15 @@ impl Vdev {
         place: Place,
         offset: u64,
         len: u64,
-        proof: Option<Proof<'a>>,
+        verify: Option<Verify<'a>>,
     ) -> BoxFuture<'a, Result<Buf, BlockError>> {
         Box::pin(async move {
             match &self.body {
-                Body::Leaf(leaf) => leaf.read(self, job, place, offset, len, proof).await,
-                Body::Mirror(children) => mirror::read(children, tree, job, place, offset, len, proof).await,
+                Body::Leaf(leaf) => leaf.read(self, job, place, offset, len, verify).await,
+                Body::Mirror(children) => mirror::read(children, tree, job, place, offset, len, verify).await,
                 Body::Raidz(vdev) => {
                     let target = vdev.target(offset, len, job.birth);
-                    raidz::read(&target, tree, job, place, proof).await
+                    raidz::read(&target, tree, job, place, verify).await
                 }
                 Body::Draid { map, children } => {
                     let ashift = tree.ashift(place.vdev).unwrap_or(9);
@@ -465,14 +474,14 @@ impl Vdev {
                     }
                     let width = children.len() as u64;
                     let target = raidz::RaidzTarget { map: rows, children, ashift, widths: width..=width };
-                    raidz::read(&target, tree, job, place, proof).await
+                    raidz::read(&target, tree, job, place, verify).await
                 }
                 Body::DraidSpare { top, spare } => {
                     let child = tree.spare_child(*top, *spare, offset, place)?;
                     let place = Place { hops: place.hops + 1, ..place };
-                    child.read(tree, job, place, offset, len, proof).await
+                    child.read(tree, job, place, offset, len, verify).await
                 }
-                Body::Indirect(indirect) => indirect.read(tree, job, place, offset, len, proof).await,
+                Body::Indirect(indirect) => indirect.read(tree, job, place, offset, len, verify).await,
                 Body::Unsupported(what) => {
                     Err(BlockError::Unsupported { vdev: place.vdev, offset: place.offset, what })
                 }
@@ -502,7 +511,8 @@ impl Vdev {
         })
     }
 
-    /// How reluctantly to ask this vdev for a block born in `birth`: 0 willingly, 1 its DTL has that txg, 2 not there.
+    /// Preference for reading a block born in `birth` from this vdev, lower is better: 0 default, 1 its DTL has that txg,
+    /// 2 missing.
     pub(crate) fn read_preference(&self, birth: Txg) -> u8 {
         match &self.body {
             Body::Leaf(leaf) => leaf.read_preference(birth),
@@ -512,13 +522,13 @@ impl Vdev {
         }
     }
 
-    /// What a read at `offset` costs at this vdev's cheapest leaf: the reads that are before it. One that goes on where
-    /// the leaf's last one ended will be joined with it, which is worth [`GOING_ON_READS`].
+    /// Cost of a read at `offset` on this vdev's least loaded leaf: the number of reads queued there. A read that does not
+    /// continue the leaf's last one cannot be merged with it, and costs [`SEQUENTIAL_BONUS_READS`] more.
     pub(crate) fn load(&self, offset: u64) -> usize {
         match &self.body {
             Body::Leaf(leaf) => match leaf.load(offset) {
                 (reads, true) => reads,
-                (reads, false) => reads + GOING_ON_READS,
+                (reads, false) => reads + SEQUENTIAL_BONUS_READS,
             },
             Body::Mirror(children) => children.iter().map(|child| child.load(offset)).min().unwrap_or(0),
             _ => 0,
@@ -533,7 +543,7 @@ impl Vdev {
         }
     }
 
-    /// Adds the names of the leaves that are not there.
+    /// Adds the names of the missing leaves.
     pub(crate) fn absent(&self, names: &mut Vec<String>) {
         match &self.body {
             Body::Leaf(leaf) if !leaf.present() => names.push(self.name.clone()),
@@ -541,14 +551,14 @@ impl Vdev {
         }
     }
 
-    /// Counts wrong bytes, a range of its space, at the first leaf that could have given them, and tells of it.
+    /// Counts and reports wrong bytes at the first present leaf below. Returns whether there is one.
     pub(crate) fn checksum_error(&self, job: &VdevRead<'_>, range: (u64, u64)) -> bool {
         match &self.body {
             Body::Leaf(leaf) if leaf.present() => {
                 leaf.counters().checksum_error();
                 let (offset, size_bytes) = range;
                 let range = (leaf::on_device(offset), size_bytes);
-                leaf.tell(self.guid, FaultKind::Checksum(None), range, job.about, job.request.priority);
+                leaf.report(self.guid, FaultKind::Checksum(None), range, job.about, job.request.priority);
                 true
             }
             _ => self.children().iter().any(|child| child.checksum_error(job, range)),
@@ -557,41 +567,11 @@ impl Vdev {
 
     fn health(&self, out: &mut Vec<LeafHealth>) {
         if let Body::Leaf(leaf) = &self.body {
-            let (guid, name) = (self.guid, self.name.clone());
-            out.push(LeafHealth { guid, name, present: leaf.present(), counts: leaf.counts() });
+            let name = self.name.clone();
+            out.push(LeafHealth { guid: self.guid, name, present: leaf.present(), counts: leaf.counts() });
         }
         for child in self.children() {
             child.health(out);
         }
-    }
-}
-
-impl RaidzVdev {
-    /// Children that a block born in `birth` was written to.
-    fn logical_width(&self, birth: Txg) -> u64 {
-        let now = self.children.len() as u64 - u64::from(self.expansion.reflow.is_some());
-        let later = self.expansion.txgs.iter().filter(|&&txg| txg > birth.0).count() as u64;
-        now.saturating_sub(later).max(self.nparity + 1)
-    }
-
-    fn target(&self, offset: u64, len: u64, birth: Txg) -> raidz::RaidzTarget<'_> {
-        let physical_width = self.children.len() as u64;
-        let logical_width = self.logical_width(birth);
-        let (ashift, nparity) = (self.ashift, self.nparity);
-        let map = if logical_width == physical_width {
-            Map::new(offset, len, ashift, physical_width, nparity)
-        } else {
-            let reflow = self.expansion.reflow;
-            let moved_bytes = reflow.map_or(u64::MAX, |r| r.offset_bytes);
-            let scratch = reflow.is_some_and(|r| r.scratch);
-            Map::expanded(
-                offset,
-                len,
-                ashift,
-                nparity,
-                Reflowed { physical_width, logical_width, moved_bytes, scratch },
-            )
-        };
-        raidz::RaidzTarget { map, children: &self.children, ashift, widths: logical_width..=physical_width }
     }
 }

@@ -1,82 +1,82 @@
-//! The queue before a leaf's disk: which reads are under way, and which wait to be joined with their neighbours. Pure.
+//! The read queue of a leaf: which reads are in progress, and which wait to be merged with their neighbours. Pure.
 //!
 //! ```text
-//!   push ─► room in its class? ─► start at once
+//!   read ─► below the limits of its class? ─► start immediately
 //!              │ no
 //!              ▼
-//!   waiting, by class and offset ─► (a read is done) ─► next in the direction of travel, with its neighbours ─► start
+//!   waiting, by class and offset ─► (a read is done) ─► next in ascending order, with its neighbours ─► start
 //! ```
 //!
-//! As long as the disk keeps up, nothing waits and nothing is joined: no latency is added. When it does not, what waits
-//! is sorted, and reads that lie together become one, each part straight into the buffer of its reader: a stream that is
-//! fetched ahead becomes few long operations, whatever the size of its blocks, and so do the columns of RAID-Z. Narrow
-//! gaps are read as well and thrown away, which costs less than another operation.
+//! While the disk keeps up, no read waits or is merged, so no latency is added. Otherwise waiting reads are sorted, and
+//! reads that are close together become one operation, each part directly into the buffer of its reader. So a prefetched
+//! stream becomes few long operations, whatever the size of its blocks, and so do the columns of RAID-Z. Narrow gaps are
+//! read and discarded, which costs less than another operation.
 //!
-//! Each class has its own limits of reads and bytes under way, so that prefetch and scrub leave room for those who wait,
-//! and each is served whenever it has nothing under way, so that none starves. Source of the idea: OpenZFS
+//! Each class has its own limits of reads and bytes in progress, so that prefetch and scrub do not delay synchronous reads.
+//! A class that has nothing in progress is served first, so that none starves. Source of the idea: OpenZFS
 //! `module/zfs/vdev_queue.c`.
 
 use std::collections::BTreeMap;
 use weir_machine::Priority;
 
-/// Longest read that is made by joining.
-const JOINED_BYTES: u64 = 1 << 20;
-/// Most reads that are joined, gaps among them counted: a device takes only so many pieces of memory at once.
-const JOINED_MEMBERS: usize = 64;
-/// Widest gap between reads that are joined.
-const GAP_BYTES: u64 = 32 << 10;
-/// Reads under way of each class: Sync, Async, Scrub.
+/// Maximum length of a merged read in bytes.
+const MAX_MERGED_BYTES: u64 = 1 << 20;
+/// Maximum number of merged reads, because a device accepts a limited number of buffers per operation.
+const MAX_MERGED_READS: usize = 64;
+/// Maximum gap between merged reads in bytes.
+const MAX_GAP_BYTES: u64 = 32 << 10;
+/// Maximum reads in progress of each class: Sync, Async, Scrub.
 const LIMITS: [usize; 3] = [32, 32, 32];
-/// Bytes under way of each class; a class is never kept from starting one read. What waits beyond that can still be
-/// joined, and a disk that needs more under way to be busy is faster than any memory.
+/// Maximum bytes in progress of each class; one read may always start. Reads that wait because of this limit can be merged,
+/// and the limit is large enough to keep any disk busy.
 const LIMIT_BYTES: [u64; 3] = [16 << 20, 4 << 20, 4 << 20];
 
 /// A read that waits or starts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Member<T> {
-    /// Where, in bytes.
+    /// Offset in bytes.
     pub offset: u64,
-    /// How much.
+    /// Length in bytes.
     pub len: u64,
-    /// Whose.
+    /// Identifies the reader.
     pub token: T,
 }
 
-/// Reads that start as one.
+/// Reads that are merged into one operation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Batch<T> {
-    /// Its class, to be given back to [`Queue::done`] with its length.
+    /// Class, which the caller passes to [`Queue::done`] with the length.
     pub class: Priority,
-    /// Where, in bytes.
+    /// Offset in bytes.
     pub offset: u64,
-    /// How much, gaps included.
+    /// Length in bytes, including gaps.
     pub len: u64,
     /// In the order of their offsets; the first is the one that the queue chose.
     pub members: Vec<Member<T>>,
 }
 
-/// What is under way in a class.
+/// Reads in progress of a class.
 #[derive(Clone, Copy, Debug, Default)]
-struct UnderWay {
+struct InProgress {
     reads: usize,
     bytes: u64,
 }
 
-/// The queue of one leaf. `T` is whatever names a waiting reader.
+/// The read queue of one leaf. `T` identifies a waiting reader.
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: [BTreeMap<(u64, u64), Member<T>>; 3],
-    under_way: [UnderWay; 3],
-    /// Where the last start ended: the direction of travel is upwards from here.
+    in_progress: [InProgress; 3],
+    /// End of the last started read or batch; the next one is the first above it.
     head: u64,
-    /// Where the last read that anybody asked for ended.
-    asked_to: u64,
+    /// End of the last requested read.
+    last_request_end: u64,
     count: u64,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Queue { waiting: Default::default(), under_way: Default::default(), head: 0, asked_to: 0, count: 0 }
+        Queue { waiting: Default::default(), in_progress: Default::default(), head: 0, last_request_end: 0, count: 0 }
     }
 }
 
@@ -91,23 +91,23 @@ fn slot(class: Priority) -> usize {
 const CLASSES: [Priority; 3] = [Priority::Sync, Priority::Async, Priority::Scrub];
 
 impl<T> Queue<T> {
-    /// Whether a read of this class and length may start at once; then it counts as under way.
+    /// Whether a read of this class and length may start immediately; then it counts as in progress.
     pub fn try_start(&mut self, class: Priority, len: u64) -> bool {
         let slot = slot(class);
-        let free = self.has_room(slot) && self.waiting[slot].is_empty();
+        let free = self.is_below_limits(slot) && self.waiting[slot].is_empty();
         if free {
             self.begin(slot, len);
         }
         free
     }
 
-    fn has_room(&self, slot: usize) -> bool {
-        self.under_way[slot].reads < LIMITS[slot] && self.under_way[slot].bytes < LIMIT_BYTES[slot]
+    fn is_below_limits(&self, slot: usize) -> bool {
+        self.in_progress[slot].reads < LIMITS[slot] && self.in_progress[slot].bytes < LIMIT_BYTES[slot]
     }
 
     fn begin(&mut self, slot: usize, len: u64) {
-        self.under_way[slot].reads += 1;
-        self.under_way[slot].bytes += len;
+        self.in_progress[slot].reads += 1;
+        self.in_progress[slot].bytes += len;
     }
 
     /// Puts a read in the queue, after [`Queue::try_start`] refused it.
@@ -116,23 +116,23 @@ impl<T> Queue<T> {
         self.waiting[slot(class)].insert((offset, self.count), Member { offset, len, token });
     }
 
-    /// Takes note of a read that somebody asks for, whether it starts or waits.
-    pub fn asked(&mut self, offset: u64, len: u64) {
-        self.asked_to = offset.saturating_add(len);
+    /// Records the end of a requested read, whether it starts or waits.
+    pub fn record_request(&mut self, offset: u64, len: u64) {
+        self.last_request_end = offset.saturating_add(len);
     }
 
-    /// Whether a read at `offset` goes on where the last one ended.
-    pub fn goes_on(&self, offset: u64) -> bool {
-        self.asked_to == offset
+    /// Whether a read at `offset` continues the last requested one.
+    pub fn is_sequential(&self, offset: u64) -> bool {
+        self.last_request_end == offset
     }
 
-    /// Takes note that a read (or a batch) of `len` bytes is over, and gives the one to start next.
+    /// Records the end of a read or batch of `len` bytes, and returns the batch to start next.
     pub fn done(&mut self, class: Priority, len: u64) -> Option<Batch<T>> {
-        let ended = &mut self.under_way[slot(class)];
+        let ended = &mut self.in_progress[slot(class)];
         ended.reads = ended.reads.saturating_sub(1);
         ended.bytes = ended.bytes.saturating_sub(len);
-        let idle = (0..3).find(|&s| self.under_way[s].reads == 0 && !self.waiting[s].is_empty());
-        let open = (0..3).find(|&s| self.has_room(s) && !self.waiting[s].is_empty());
+        let idle = (0..3).find(|&s| self.in_progress[s].reads == 0 && !self.waiting[s].is_empty());
+        let open = (0..3).find(|&s| self.is_below_limits(s) && !self.waiting[s].is_empty());
         idle.or(open).and_then(|s| self.start(s))
     }
 
@@ -140,12 +140,13 @@ impl<T> Queue<T> {
         let map = &mut self.waiting[slot];
         let key = *map.range((self.head, 0)..).next().or_else(|| map.iter().next())?.0;
         let first = map.remove(&key)?;
-        let (offset, mut end) = (first.offset, first.offset.saturating_add(first.len));
+        let offset = first.offset;
+        let mut end = first.offset.saturating_add(first.len);
         let mut members = vec![first];
         while let Some((&key, next)) = map.range(key..).next() {
-            let reach = end.saturating_add(GAP_BYTES);
+            let reach = end.saturating_add(MAX_GAP_BYTES);
             let next_end = next.offset.saturating_add(next.len);
-            let long = next_end.saturating_sub(offset) > JOINED_BYTES || members.len() >= JOINED_MEMBERS;
+            let long = next_end.saturating_sub(offset) > MAX_MERGED_BYTES || members.len() >= MAX_MERGED_READS;
             if next.offset > reach || long {
                 break;
             }
@@ -157,9 +158,9 @@ impl<T> Queue<T> {
         Some(Batch { class: CLASSES[slot], offset, len: end - offset, members })
     }
 
-    /// Reads under way and waiting.
+    /// Number of reads in progress and waiting.
     pub fn load(&self) -> usize {
-        self.under_way.iter().map(|u| u.reads).sum::<usize>() + self.waiting.iter().map(BTreeMap::len).sum::<usize>()
+        self.in_progress.iter().map(|u| u.reads).sum::<usize>() + self.waiting.iter().map(BTreeMap::len).sum::<usize>()
     }
 }
 
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_start_together_and_what_is_far_alone() {
+    fn close_reads_are_merged_and_distant_ones_are_not() {
         let mut q = full();
         q.wait(Sync, 1 << 20, 4096, 1);
         q.wait(Sync, (1 << 20) + 4096, 4096, 2);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_travels_upwards_and_turns_back() {
+    fn reads_start_in_ascending_order_and_wrap_around() {
         let mut q = full();
         for (i, at) in [50u64, 10, 90].into_iter().enumerate() {
             q.wait(Sync, at << 20, 4096, i as u32);
@@ -222,20 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn a_class_with_nothing_under_way_is_served_first() {
+    fn a_class_with_nothing_in_progress_is_served_first() {
         let mut q = full();
         for _ in 0..31 {
             assert!(q.try_start(Async, 4096));
         }
         q.wait(Sync, 0, 4096, 1);
         q.wait(Async, 0, 4096, 2);
-        q.under_way[1] = UnderWay::default();
+        q.in_progress[1] = InProgress::default();
         assert_eq!(q.done(Sync, 4096).unwrap().members[0].token, 2);
         assert_eq!(q.done(Sync, 4096).unwrap().members[0].token, 1);
     }
 
     #[test]
-    fn long_reads_wait_for_bytes_and_are_joined() {
+    fn long_reads_wait_for_the_limit_of_bytes_and_are_merged() {
         let mut q = Queue::default();
         let block = 128 << 10;
         let started = (0..200u64).filter(|_| q.try_start(Async, block)).count();
@@ -244,8 +245,8 @@ mod tests {
             q.wait(Async, i * block, block, i as u32);
         }
         let batch = q.done(Async, block).unwrap();
-        assert_eq!((batch.len, batch.members.len()), (JOINED_BYTES, 8));
-        assert_eq!(q.done(Async, block), None, "more bytes are under way than before");
-        assert_eq!((q.under_way[1].reads, q.load()), (31, 32));
+        assert_eq!((batch.len, batch.members.len()), (MAX_MERGED_BYTES, 8));
+        assert_eq!(q.done(Async, block), None, "more bytes are in progress than before");
+        assert_eq!((q.in_progress[1].reads, q.load()), (31, 32));
     }
 }

@@ -14,14 +14,15 @@
 
 mod heal;
 
-use super::{Body, Place, Proof, Tree, Vdev, VdevRead, single_leaf};
+use super::{Body, Place, RaidzVdev, Tree, Vdev, VdevRead, Verify, single_leaf};
 use crate::error::{BlockError, note};
-use crate::raidz::{Column, Map, Row, Suspect};
+use crate::raidz::{Column, Map, Reflowed, Row, Suspect};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use weir_codec::{CodecError, parity};
+use weir_format::Txg;
 use weir_machine::Buf;
 
 /// Most sets of suspects that are tried for one block.
@@ -74,7 +75,7 @@ pub(super) async fn read(
     tree: &Tree,
     job: &VdevRead<'_>,
     place: Place,
-    proof: Option<Proof<'_>>,
+    verify: Option<Verify<'_>>,
 ) -> Result<Buf, BlockError> {
     let cells = target.map.rows.iter().map(|r| r.columns.iter().map(|_| ColumnState::Untried).collect()).collect();
     let mut read = Read { target, tree, job, place, cells, failure: None, missing: Vec::new() };
@@ -82,7 +83,7 @@ pub(super) async fn read(
     if job.tests_every_copy() {
         let fresh: Vec<ColumnRef> = read.untried().into_iter().filter(|&at| read.read_preference(at) == 0).collect();
         read.fetch(&fresh).await;
-    } else if let Some(block) = single_leaf::read(&mut read, proof).await {
+    } else if let Some(block) = single_leaf::read(&mut read, verify).await {
         return Ok(block);
     }
     loop {
@@ -93,12 +94,12 @@ pub(super) async fn read(
         read.fetch(&wants).await;
     }
     let mut block = job.pool.take(target.map.len);
-    let prove = |bytes: &[u8]| proof.map_or(Ok(()), |p| p(bytes));
+    let prove = |bytes: &[u8]| verify.map_or(Ok(()), |p| p(bytes));
     if read.assemble(&mut block, &[]) == Assembly::Impossible {
         return Err(read.shortage());
     }
     if prove(block.as_ref()).is_ok() {
-        if proof.is_some() && job.tests_every_copy() {
+        if verify.is_some() && job.tests_every_copy() {
             let rest = read.untried();
             read.fetch(&rest).await;
             read.count_differences(&block);
@@ -376,7 +377,7 @@ impl Read<'_> {
 
     /// Counts one error at each of these children, and tells where its first wrong column is.
     fn blame(&self, wrong: BTreeMap<usize, (u64, u64)>) {
-        if wrong.is_empty() || !self.job.blames(self.place) {
+        if wrong.is_empty() || !self.job.reports_fault(self.place) {
             return;
         }
         for (child, range) in wrong {
@@ -402,6 +403,38 @@ impl Read<'_> {
         let Place { vdev, offset, .. } = self.place;
         let wrong = BlockError::Corrupt { vdev, offset, fault };
         self.failure.clone().map_or(wrong.clone(), |error| error.worse(wrong))
+    }
+}
+
+impl RaidzVdev {
+    /// Number of children that a block born in `birth` was written to.
+    pub(super) fn logical_width(&self, birth: Txg) -> u64 {
+        let now = self.children.len() as u64 - u64::from(self.expansion.reflow.is_some());
+        let later = self.expansion.txgs.iter().filter(|&&txg| txg > birth.0).count() as u64;
+        now.saturating_sub(later).max(self.nparity + 1)
+    }
+
+    /// Maps a range of the vdev to columns, by the geometry that blocks born in `birth` were written with.
+    pub(super) fn target(&self, offset: u64, len: u64, birth: Txg) -> RaidzTarget<'_> {
+        let physical_width = self.children.len() as u64;
+        let logical_width = self.logical_width(birth);
+        let ashift = self.ashift;
+        let nparity = self.nparity;
+        let map = if logical_width == physical_width {
+            Map::new(offset, len, ashift, physical_width, nparity)
+        } else {
+            let reflow = self.expansion.reflow;
+            let moved_bytes = reflow.map_or(u64::MAX, |r| r.offset_bytes);
+            let scratch = reflow.is_some_and(|r| r.scratch);
+            Map::expanded(
+                offset,
+                len,
+                ashift,
+                nparity,
+                Reflowed { physical_width, logical_width, moved_bytes, scratch },
+            )
+        };
+        RaidzTarget { map, children: &self.children, ashift, widths: logical_width..=physical_width }
     }
 }
 

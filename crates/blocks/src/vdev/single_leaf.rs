@@ -12,7 +12,7 @@
 
 use super::leaf::Leaf;
 use super::raidz::{ColumnRef, ColumnState, Read};
-use super::{Body, Proof, Vdev};
+use super::{Body, Vdev, Verify};
 use crate::error::{BlockError, note};
 use crate::raidz::Column;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ struct Piece {
 }
 
 /// The proven block, or `None`: then the cells tell what is known.
-pub(super) async fn read(read: &mut Read<'_>, proof: Option<Proof<'_>>) -> Option<Buf> {
+pub(super) async fn read(read: &mut Read<'_>, verify: Option<Verify<'_>>) -> Option<Buf> {
     let mut wants = read.wants();
     wants.sort_unstable();
     let devices: Vec<(&Vdev, &Leaf)> = wants.iter().map(|&at| fresh_leaf(read, at)).collect::<Option<_>>()?;
@@ -49,7 +49,7 @@ pub(super) async fn read(read: &mut Read<'_>, proof: Option<Proof<'_>>) -> Optio
     }
     let (mut block, parities) = join(read, pieces)?;
     let rebuilt = rebuild(read, &wants, block.as_mut(), &parities).is_some();
-    if rebuilt && proof.is_none_or(|prove| prove(block.as_ref()).is_ok()) {
+    if rebuilt && verify.is_none_or(|prove| prove(block.as_ref()).is_ok()) {
         return Some(block);
     }
     keep(read, &wants, block.into_bytes(), parities);

@@ -172,7 +172,7 @@ pub(super) fn sorted(mut specs: Vec<VdevSpec>) -> Result<Vec<VdevSpec>, TreeErro
 }
 
 impl Vdev {
-    pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32, bell: &FaultNotifier) -> Result<Vdev, TreeError> {
+    pub(super) fn build(spec: VdevSpec, ashift: u32, depth: u32, notifier: &FaultNotifier) -> Result<Vdev, TreeError> {
         let VdevSpec { guid, name, kind, children, disk, dtl, .. } = spec;
         let bad = |field, value| Err(TreeError::Field { vdev: name.clone(), field, value });
         if depth > MAX_DEPTH {
@@ -183,9 +183,9 @@ impl Vdev {
         }
         let count = children.len();
         let children: Vec<Vdev> =
-            children.into_iter().map(|c| Vdev::build(c, ashift, depth + 1, bell)).collect::<Result<_, _>>()?;
+            children.into_iter().map(|c| Vdev::build(c, ashift, depth + 1, notifier)).collect::<Result<_, _>>()?;
         let body = match kind {
-            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, dtl, bell)),
+            VdevKind::Disk | VdevKind::File => Body::Leaf(Leaf::new(disk, dtl, notifier)),
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare if count == 0 => {
                 return bad("number of children", 0);
             }

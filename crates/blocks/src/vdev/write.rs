@@ -1,22 +1,22 @@
 //! Writing: from a range of a top-level vdev down to disks.
 //!
 //! ```text
-//!  mirror   every child that is there, at once     succeeds if one did that is not stale
-//!  raidz    parity, then all columns at once       succeeds unless more columns of a row failed, or went to what is stale,
-//!                                                  than there are parities
-//!  draid    the same, all columns filled up with zeros to whole rows
-//!  leaf     its queue ([`super::wleaf`]), its disk
+//!  mirror   all present children concurrently    succeeds if one child succeeded
+//!  raidz    parity, then all columns              succeeds if in each row at most as many columns failed, or are missing,
+//!           concurrently                          as there are parities
+//!  draid    as raidz, with all columns padded with zeros to whole rows
+//!  leaf     its queue ([`super::leaf_write`]), its disk
 //! ```
 //!
-//! A leaf that is missing or refuses a write gets the block's txg into its DTL ([`super::dtl`]): it is read last for blocks
-//! born then, and the engine writes the DTL into the MOS ([`super::Tree::dtls`]).
+//! If a leaf is missing or a write to it fails, the block's txg is added to the leaf's DTL ([`super::dtl`]). The leaf is
+//! then read last for blocks born in that txg, and the engine writes the DTL to the MOS ([`super::Tree::dtls`]).
 //!
-//! *Flush* ([`super::wflush`]) goes to the leaves that were written to since their last. What one leaf refused and another
-//! took, but could not keep, is lost together: so leaves whose DTL has a txg that a failing one may have lost count as
-//! failing with it.
+//! *Flush* ([`super::flush`]) reaches the leaves that were written to since their last flush. A block is lost if its write
+//! failed on one leaf and the flush failed on the other. Therefore a leaf whose DTL has a txg that a failing leaf may have
+//! lost counts as failing too.
 
 use super::dtl::LeafDtl;
-use super::flush::{Flusher, Groups};
+use super::flush::{Flusher, TxgRange};
 use super::leaf::{FRONT_BYTES, Leaf, on_device};
 use super::leaf_write::{LeafWriteQueue, WritePlug};
 use super::{Body, Dtl, Place, RaidzVdev, Tree, Vdev, VdevRead};
@@ -34,37 +34,37 @@ use weir_codec::parity;
 use weir_format::Txg;
 use weir_machine::{Buf, BufPool, Clock, Disk, DiskError, Priority, Request};
 
-/// What a write needs on its way through the tree.
+/// Parameters of a write to the tree.
 pub(crate) struct WriteJob<'a> {
     pub request: &'a Request,
     pub clock: &'a Clock,
     pub pool: &'a BufPool,
-    /// The transaction group that the block is allocated in.
+    /// Txg in which the block is allocated.
     pub txg: Txg,
-    /// A block that is there already is put right: failing is nobody's loss.
+    /// The write repairs an existing block; a failure loses no new data.
     pub repair: bool,
-    /// What it comes together with.
+    /// The batch of writes that this one belongs to.
     pub plug: Option<&'a WritePlug>,
-    /// One device alone is written to, perhaps on this thread.
+    /// Only one device is written to, and the calling thread may block for the transfer.
     pub here: bool,
-    /// Which block is written.
+    /// The block that is written.
     pub about: BlockContext,
-    /// Keeps its place from being used again until the disks have answered, also where nobody waits for that any more.
+    /// Delays the reuse of the space until the disks have answered, even if the write is dropped before.
     pub hold: Option<Arc<ReadHold>>,
 }
 
 impl<'a> WriteJob<'a> {
-    /// A write that puts right what this read found wrong at `place`, if that is to be done.
+    /// The write that repairs wrong bytes that a read found at `place`; `None` if they must not be repaired.
     pub fn repairing(job: &VdevRead<'a>, tree: &Tree, place: Place) -> Option<Self> {
         let VdevRead { request, clock, pool, birth: txg, about, .. } = *job;
-        // Held before it is asked whether the block is still there.
-        let hold = Some(Arc::new(job.umpire?.hold()));
+        // The hold is taken before the check that the block is still allocated.
+        let hold = Some(Arc::new(job.freshness?.hold()));
         let repair = WriteJob { request, clock, pool, txg, repair: true, plug: None, here: false, about, hold };
-        job.mends(tree, place).then_some(repair)
+        job.repairs(tree, place).then_some(repair)
     }
 }
 
-/// What a leaf keeps for writing.
+/// State of a leaf for writing.
 #[derive(Debug, Default)]
 pub(super) struct LeafWrites {
     writes: AtomicU64,
@@ -76,7 +76,7 @@ pub(super) struct LeafWrites {
     pub writers: LeafWriteQueue,
 }
 
-/// What a leaf wrote.
+/// Write counters of a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WriteCounts {
     pub writes: u64,
@@ -99,28 +99,28 @@ impl LeafWrites {
         LeafWrites { dtl: Mutex::new(LeafDtl::new(dtl)), ..LeafWrites::default() }
     }
 
-    /// Held only for a few instructions.
+    /// Locks the DTL; the lock is held for a few instructions.
     pub fn dtl(&self) -> MutexGuard<'_, LeafDtl> {
         self.dtl.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Books a write that was answered, of a block of `txg`, or a label.
-    fn book(&self, len: u64, ok: bool, txg: Option<Txg>) {
+    /// Counts a completed or failed write of a block of `txg`, or of a label.
+    fn record(&self, len: u64, ok: bool, txg: Option<Txg>) {
         if ok {
             self.writes.fetch_add(1, Ordering::Relaxed);
             self.write_bytes.fetch_add(len, Ordering::Relaxed);
         } else {
             self.write_errors.fetch_add(1, Ordering::Relaxed);
         }
-        // Also after an error some of it may have been written.
+        // A part may have been written even if the write failed.
         self.flusher.wrote(txg);
     }
 }
 
 impl Tree {
-    /// Writes `data`, filled up with zeros to whole sectors, at `place`, with the redundancy of its vdev.
+    /// Writes `data`, padded with zeros to whole sectors, at `place`, with the redundancy of its vdev.
     pub(crate) async fn write(&self, job: &WriteJob<'_>, place: Place, data: Bytes) -> Result<(), BlockError> {
-        let _under_way = self.begin()?;
+        let _operation = self.begin()?;
         let (top, whole) = self.check(place, data.len() as u64)?;
         let data = if whole == data.len() as u64 {
             data
@@ -132,16 +132,15 @@ impl Tree {
         top.vdev.write(job, place, place.offset, data).await
     }
 
-    /// Makes every completed write stable, on all leaves that have any.
+    /// Flushes all leaves that have completed writes since their last flush.
     ///
     /// # Errors
-    /// [`BlockError::Device`] if more leaves of a vdev failed than its redundancy bears: then what was written may be lost.
+    /// [`BlockError::Device`] if more leaves of a vdev failed than its redundancy tolerates; the writes may then be lost.
     pub async fn flush(&self) -> Result<(), BlockError> {
         self.flush_if(|_| true, false).await
     }
 
-    /// As [`Tree::flush`], on some top-level vdevs alone. With `here`, and if there is one device only to be flushed,
-    /// perhaps on this thread.
+    /// Flushes the wanted top-level vdevs only. With `here`, the calling thread may block if only one device is flushed.
     pub(crate) async fn flush_if(&self, wanted: impl Fn(u32) -> bool, here: bool) -> Result<(), BlockError> {
         self.check_writable()?;
         let mut worst = None;
@@ -154,7 +153,7 @@ impl Tree {
         worst.map_or(Ok(()), Err)
     }
 
-    /// Writes `buf` at `offset` bytes from the start of the leaf `guid`: labels.
+    /// Writes a label: `buf` at `offset` bytes from the start of the leaf `guid`.
     ///
     /// # Errors
     /// [`BlockError::NoSuchLeaf`] if there is none or it has no disk, [`BlockError::Device`], [`BlockError::ReadOnly`].
@@ -163,14 +162,14 @@ impl Tree {
         let (vdev, leaf, disk) = self.disk_of(guid)?;
         let len = buf.len() as u64;
         let answer = disk.write(offset, buf).await;
-        leaf.writes().book(len, answer.is_ok(), None);
+        leaf.writes().record(len, answer.is_ok(), None);
         if let Err(error) = &answer {
-            leaf.tell(guid, FaultKind::Write(error), (offset, len), BlockContext::default(), Priority::Sync);
+            leaf.report(guid, FaultKind::Write(error), (offset, len), BlockContext::default(), Priority::Sync);
         }
         answer.map(drop).map_err(|error| device(Place::new(0, offset), vdev, error))
     }
 
-    /// Makes what was written to the leaf `guid` stable.
+    /// Flushes the leaf `guid`.
     ///
     /// # Errors
     /// As [`Tree::write_leaf`].
@@ -194,56 +193,56 @@ impl Tree {
         self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_)))
     }
 
-    /// Whether enough devices of a top-level vdev are there to keep what is written to it.
+    /// Whether a top-level vdev has enough present devices to store new writes.
     pub fn can_keep(&self, vdev: u32) -> bool {
         self.top_at(vdev).is_some_and(|t| t.vdev.can_keep())
     }
 
-    /// Whether top-level vdev `vdev` is of a kind whose disks can be told what is no longer needed.
+    /// Whether top-level vdev `vdev` is of a kind that supports discards.
     pub(crate) fn discards(&self, vdev: u32) -> bool {
         self.top_at(vdev).is_some_and(|t| matches!(t.vdev.body, Body::Leaf(_) | Body::Mirror(_) | Body::Raidz(_)))
     }
 
-    /// Tells the disks below top-level vdev `vdev` that a range of its space is no longer needed: as much of it as makes
-    /// whole sectors on them. Gives the bytes of which a disk took note; errors do not matter, it is a hint.
+    /// Discards a range of top-level vdev `vdev` on its disks, as far as it covers whole sectors. Returns the bytes that
+    /// disks discarded. Errors are ignored, because a discard is a hint.
     pub(crate) async fn discard(&self, vdev: u32, range: Range<u64>) -> u64 {
         match (self.top(Place::new(vdev, 0)), self.begin()) {
-            (Ok(top), Ok(_under_way)) => top.vdev.discard(range).await,
+            (Ok(top), Ok(_operation)) => top.vdev.discard(range).await,
             _ => 0,
         }
     }
 
-    /// Notes that something begins that changes devices.
-    fn begin(&self) -> Result<UnderWay<'_>, BlockError> {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        // Noted before it looks: whoever forbids writing and looks then sees it, or it sees that.
-        let under_way = UnderWay(self);
-        self.check_writable().map(|()| under_way)
+    /// Begins an operation that changes devices.
+    fn begin(&self) -> Result<OperationGuard<'_>, BlockError> {
+        self.in_progress.fetch_add(1, Ordering::SeqCst);
+        // Increment before check (SeqCst), mirrored by forbid-then-read in `close`: at least one side observes the other.
+        let operation = OperationGuard(self);
+        self.check_writable().map(|()| operation)
     }
 
-    /// Forbids writing, and returns when nothing is on its way to the devices any more.
+    /// Forbids writing, and waits until no write and no discard is in progress.
     pub async fn close(&self, clock: &Clock) {
         self.set_writable(false);
-        while self.under_way.load(Ordering::SeqCst) > 0 {
-            clock.sleep(CLOSING).await;
+        while self.in_progress.load(Ordering::SeqCst) > 0 {
+            clock.sleep(CLOSE_POLL_INTERVAL).await;
         }
     }
 }
 
-/// Between two looks whether something is still under way.
-const CLOSING: Duration = Duration::from_millis(1);
+/// Interval at which [`Tree::close`] checks for operations in progress.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Something that changes devices, until it has ended.
-struct UnderWay<'a>(&'a Tree);
+/// An operation in progress that changes devices.
+struct OperationGuard<'a>(&'a Tree);
 
-impl Drop for UnderWay<'_> {
+impl Drop for OperationGuard<'_> {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.0.in_progress.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Vdev {
-    /// Writes `data` at `offset` of this vdev; `place` is the range of the top-level vdev for which, as errors name it.
+    /// Writes `data` at `offset` of this vdev; errors name `place`, the address in the top-level vdev.
     pub(crate) fn write<'a>(
         &'a self,
         job: &'a WriteJob<'a>,
@@ -259,7 +258,7 @@ impl Vdev {
                 Body::Draid { map, children } => {
                     let map = Map::of_draid(map, offset, data.len() as u64);
                     if map.len != data.len() {
-                        return Err(refused(place, "a place beyond its dRAID group"));
+                        return Err(refused(place, "an offset beyond its dRAID group"));
                     }
                     write_rows(children, job, place, &map, &data, true).await
                 }
@@ -270,7 +269,7 @@ impl Vdev {
         })
     }
 
-    /// Whether a device here takes new blocks and keeps them. The DTL of earlier txgs does not matter to those.
+    /// Whether a device here can store new blocks. The DTL of earlier txgs does not matter.
     fn is_writable(&self) -> bool {
         match &self.body {
             Body::Leaf(leaf) => leaf.present(),
@@ -280,7 +279,7 @@ impl Vdev {
         }
     }
 
-    /// Whether some of what was written in these txgs, since the pool was opened, is missing here.
+    /// Whether writes of these txgs, since the pool was opened, are missing here.
     fn lacks(&self, txgs: &Dtl) -> bool {
         match &self.body {
             Body::Leaf(leaf) => leaf.writes().dtl().failed().intersects(txgs),
@@ -289,7 +288,7 @@ impl Vdev {
         }
     }
 
-    /// Whether anything written here can be kept: enough devices are there.
+    /// Whether enough devices are present to store new writes.
     pub(super) fn can_keep(&self) -> bool {
         match &self.body {
             Body::Leaf(_) | Body::Mirror(_) => self.is_writable(),
@@ -301,7 +300,7 @@ impl Vdev {
         }
     }
 
-    /// Leaves that hold writes which no flush covers yet.
+    /// Number of leaves that have completed writes which no flush covers yet.
     fn unstable_leaves(&self) -> usize {
         match &self.body {
             Body::Leaf(leaf) => usize::from(!leaf.writes().flusher.is_clean()),
@@ -319,15 +318,16 @@ impl Vdev {
                 _ => return Ok(()),
             };
             let answers = join_all(children.iter().map(|c| c.flush(place, here))).await;
-            let (mut worst, mut lost) = (None, Dtl::default());
+            let mut worst = None;
+            let mut lost = Dtl::default();
             let failed: Vec<bool> = answers.iter().map(Result::is_err).collect();
             for (child, error) in children.iter().zip(answers).filter_map(|(c, answer)| Some((c, answer.err()?))) {
                 child.collect_failed(&mut lost);
                 note(&mut worst, error);
             }
-            let is_kept = |(child, failed): &(&Vdev, bool)| child.is_writable() && !failed && !child.lacks(&lost);
-            let gone = children.len() - children.iter().zip(failed).filter(is_kept).count();
-            worst.filter(|_| gone > nparity).map_or(Ok(()), Err)
+            let is_intact = |(child, failed): &(&Vdev, bool)| child.is_writable() && !failed && !child.lacks(&lost);
+            let failing = children.len() - children.iter().zip(failed).filter(is_intact).count();
+            worst.filter(|_| failing > nparity).map_or(Ok(()), Err)
         })
     }
 
@@ -365,23 +365,24 @@ async fn write_mirror(
     data: Bytes,
 ) -> Result<(), BlockError> {
     let answers = join_all(children.iter().map(|c| c.write(job, place, offset, data.clone()))).await;
-    let (mut worst, mut kept) = (None, false);
+    let mut worst = None;
+    let mut is_stored = false;
     for (child, answer) in children.iter().zip(answers) {
         match answer {
-            Ok(()) => kept |= child.is_writable(),
+            Ok(()) => is_stored |= child.is_writable(),
             Err(error) => note(&mut worst, error),
         }
     }
-    if kept {
+    if is_stored {
         return Ok(());
     }
-    Err(worst.unwrap_or(refused(place, "a vdev of which every part is missing")))
+    Err(worst.unwrap_or(refused(place, "a mirror whose children are all missing")))
 }
 
 impl RaidzVdev {
     async fn write(&self, job: &WriteJob<'_>, place: Place, offset: u64, data: Bytes) -> Result<(), BlockError> {
         if self.expansion.reflow.is_some() {
-            return Err(refused(place, "a RAID-Z vdev that is being widened"));
+            return Err(refused(place, "a RAID-Z vdev that is being expanded"));
         }
         let target = self.target(offset, data.len() as u64, job.txg);
         write_rows(&self.children, job, place, &target.map, &data, false).await
@@ -390,28 +391,28 @@ impl RaidzVdev {
     /// The part of child `index` that holds its sectors of a range.
     fn part_of(&self, index: u64, range: &Range<u64>) -> Range<u64> {
         let width = self.children.len() as u64;
-        // The first row whose sector on this child is not before the given one.
+        // The first row whose sector on this child is not before the given sector.
         let row = |sector: u64| sector.saturating_sub(index).div_ceil(width) << self.ashift;
         row(range.start.div_ceil(1 << self.ashift))..row(range.end >> self.ashift)
     }
 }
 
-/// Writes all columns of all rows at once. With `filled`, all columns of a row are as long as the longest. Each row bears as
-/// many columns that are not kept as it has parities.
+/// Writes all columns of all rows concurrently. With `padded`, all columns of a row are padded to the longest. Each row
+/// tolerates as many failed or missing columns as it has parities.
 async fn write_rows(
     children: &[Vdev],
     job: &WriteJob<'_>,
     place: Place,
     map: &Map,
     data: &Bytes,
-    filled: bool,
+    padded: bool,
 ) -> Result<(), BlockError> {
     let mut columns = Vec::new();
     for (number, row) in map.rows.iter().enumerate() {
         let longest = row.columns.iter().map(|c| c.size_bytes).max().unwrap_or(0);
         let piece = |column: &Column| {
             let bytes = data.slice(column.at..column.at + column.size_bytes);
-            if !filled || bytes.len() == longest {
+            if !padded || bytes.len() == longest {
                 return bytes;
             }
             let mut bytes = bytes.to_vec();
@@ -429,8 +430,8 @@ async fn write_rows(
             return Err(BlockError::Corrupt { vdev, offset, fault });
         }
         let all = parities.into_iter().map(Buf::into_bytes).chain(pieces);
-        let held = row.columns.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty());
-        columns.extend(held.map(|(column, bytes)| (number, column, bytes)));
+        let nonempty = row.columns.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty());
+        columns.extend(nonempty.map(|(column, bytes)| (number, column, bytes)));
     }
     let writes = columns.into_iter().map(|(number, column, bytes)| async move {
         match children.get(column.child) {
@@ -441,7 +442,8 @@ async fn write_rows(
             None => (number, false, Err(refused(place, "a child that is not there"))),
         }
     });
-    let (mut lost, mut worst) = (vec![0; map.rows.len()], None);
+    let mut lost = vec![0; map.rows.len()];
+    let mut worst = None;
     for (number, is_writable, answer) in join_all(writes).await {
         lost[number] += usize::from(!is_writable || answer.is_err());
         answer.err().into_iter().for_each(|error| note(&mut worst, error));
@@ -449,7 +451,7 @@ async fn write_rows(
     if lost.into_iter().all(|columns| columns <= map.nparity) {
         return Ok(());
     }
-    Err(worst.unwrap_or(refused(place, "a vdev of which too many parts are missing")))
+    Err(worst.unwrap_or(refused(place, "a vdev with too many missing children")))
 }
 
 impl Leaf {
@@ -469,20 +471,22 @@ impl Leaf {
         };
         let len = data.len() as u64;
         let started = job.clock.now();
-        let (class, writers) = (job.request.priority, &self.writes().writers);
+        let class = job.request.priority;
+        let writers = &self.writes().writers;
         let answer = writers.write(disk, class, (offset, data), job.plug, job.here, job.hold.clone()).await;
         job.request.record_device(job.clock.now().ns_since(started));
-        self.writes().book(len, answer.is_ok(), Some(job.txg));
+        self.writes().record(len, answer.is_ok(), Some(job.txg));
         if job.repair && answer.is_ok() {
             self.writes().repaired_bytes.fetch_add(len, Ordering::Relaxed);
         }
         answer.map_err(|error| {
-            // A scrub continues as after a repair; another reader finds the wrong bytes again.
+            // A scrub continues as after a repair, so the DTL has to record the failure; another reader detects the wrong
+            // bytes again.
             let scrub = job.repair && class == Priority::Scrub;
             if !job.repair || scrub {
                 self.writes().dtl().dirty(job.txg, job.txg, scrub);
             }
-            self.tell(vdev.guid, FaultKind::Write(&error), (on_device(offset), len), job.about, class);
+            self.report(vdev.guid, FaultKind::Write(&error), (on_device(offset), len), job.about, class);
             device(place, vdev, error)
         })
     }
@@ -493,18 +497,18 @@ impl Leaf {
         flushed.map_err(|error| device(place, vdev, error))
     }
 
-    /// Notes the txgs of which the device may have dropped writes; the first time, with its answer, also reports it.
-    pub(super) fn lost(&self, guid: u64) -> impl Fn(Groups, Option<&DiskError>) {
-        move |(first, last), news| {
+    /// Adds the txgs whose writes the device may have dropped to the DTL, and reports the first failed flush.
+    pub(super) fn lost(&self, guid: u64) -> impl Fn(TxgRange, Option<&DiskError>) {
+        move |(first, last), first_error| {
             self.writes().dtl().dirty(first, last, false);
-            if let Some(error) = news {
+            if let Some(error) = first_error {
                 self.writes().write_errors.fetch_add(1, Ordering::Relaxed);
-                self.tell(guid, FaultKind::Flush(error), (0, 0), BlockContext::default(), Priority::Sync);
+                self.report(guid, FaultKind::Flush(error), (0, 0), BlockContext::default(), Priority::Sync);
             }
         }
     }
 
-    /// Tells the disk of a range that is not needed; gives the bytes that it took note of.
+    /// Discards a range on the disk; returns the bytes that it discarded.
     async fn discard(&self, range: Range<u64>) -> u64 {
         let Some(disk) = self.disk() else { return 0 };
         let sector = u64::from(disk.geometry().sector_bytes.max(1));

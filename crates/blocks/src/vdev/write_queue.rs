@@ -1,64 +1,63 @@
-//! The queue before a leaf's disk for writes: which are under way, and which wait to be joined with their neighbours. Pure.
+//! The write queue of a leaf: which writes are in progress, and which wait to be merged with their neighbours. Pure.
 //!
-//! As with reads ([`super::queue`]), nothing waits as long as the disk keeps up, but for those that come together. When it does not, what waits is sorted by
-//! place, and writes that touch become one: a transaction group's blocks were allocated side by side, so most do. Nothing
-//! is written but what was asked for: gaps are not filled.
+//! As with reads ([`super::queue`]), no write waits while the disk keeps up, except for plugged batches. Otherwise waiting
+//! writes are sorted by offset, and adjacent ones are merged. The blocks of a txg are allocated side by side, so most are
+//! adjacent. Gaps are not written.
 //!
-//! Writes that somebody waits for (the intent log) start before those of a transaction group, and those before repairs;
-//! each class is served when it has nothing under way, so that none starves. Source of the idea: OpenZFS
-//! `module/zfs/vdev_queue.c`.
+//! Synchronous writes (the intent log) start before those of a txg sync, and those before repairs. A class that has nothing
+//! in progress is served first, so that none starves. Source of the idea: OpenZFS `module/zfs/vdev_queue.c`.
 
 use std::collections::BTreeMap;
 use weir_machine::Priority;
 
-/// Longest write that is made by joining.
-const JOINED_BYTES: u64 = 1 << 20;
-/// Writes under way of each class: Sync, Async, Scrub.
+/// Maximum length of a merged write in bytes.
+const MAX_MERGED_BYTES: u64 = 1 << 20;
+/// Maximum writes in progress of each class: Sync, Async, Scrub.
 const LIMITS: [usize; 3] = [16, 10, 4];
 const CLASSES: [Priority; 3] = [Priority::Sync, Priority::Async, Priority::Scrub];
 
 /// A write that waits or starts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Member<T> {
-    /// Where, in bytes.
+    /// Offset in bytes.
     pub offset: u64,
-    /// How much.
+    /// Length in bytes.
     pub len: u64,
-    /// Whose.
+    /// Identifies the writer.
     pub token: T,
 }
 
-/// Writes that start as one: each begins where the one before ends.
+/// Adjacent writes that are merged into one operation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Batch<T> {
-    /// Its class, to be given back to [`WriteQueue::done`].
+    /// Class, which the caller passes to [`WriteQueue::done`].
     pub class: Priority,
     /// In the order of their offsets; at least one.
     pub members: Vec<Member<T>>,
 }
 
-/// The queue of one leaf. `T` is whatever names a waiting writer.
+/// The write queue of one leaf. `T` identifies a waiting writer.
 #[derive(Debug)]
 pub struct WriteQueue<T> {
     waiting: [BTreeMap<(u64, u64), Member<T>>; 3],
-    under_way: [usize; 3],
-    /// Where the last start ended: the direction of travel is upwards from here.
+    in_progress: [usize; 3],
+    /// End of the last started write or batch; the next one is the first above it.
     head: u64,
     count: u64,
 }
 
 impl<T> Default for WriteQueue<T> {
     fn default() -> Self {
-        WriteQueue { waiting: Default::default(), under_way: [0; 3], head: 0, count: 0 }
+        WriteQueue { waiting: Default::default(), in_progress: [0; 3], head: 0, count: 0 }
     }
 }
 
 impl<T> WriteQueue<T> {
-    /// Whether a write of this class may start at once; then it counts as under way.
+    /// Whether a write of this class may start immediately; then it counts as in progress.
     pub fn try_start(&mut self, class: Priority) -> bool {
         let slot = class as usize;
-        let free = self.under_way[slot] < LIMITS[slot] && self.waiting[slot].is_empty();
-        self.under_way[slot] += usize::from(free);
+        let free = self.in_progress[slot] < LIMITS[slot] && self.waiting[slot].is_empty();
+        self.in_progress[slot] += usize::from(free);
         free
     }
 
@@ -68,17 +67,17 @@ impl<T> WriteQueue<T> {
         self.waiting[class as usize].insert((offset, self.count), Member { offset, len, token });
     }
 
-    /// Takes note that a write (or a batch) is over, and gives the one to start next.
+    /// Records the end of a write or batch, and returns the batch to start next.
     pub fn done(&mut self, class: Priority) -> Option<Batch<T>> {
         let slot = class as usize;
-        self.under_way[slot] = self.under_way[slot].saturating_sub(1);
+        self.in_progress[slot] = self.in_progress[slot].saturating_sub(1);
         self.start_next()
     }
 
-    /// Gives what may start now, if anything that waits may.
+    /// Returns the next batch that the limits permit to start.
     pub fn start_next(&mut self) -> Option<Batch<T>> {
-        let idle = (0..3).find(|&s| self.under_way[s] == 0 && !self.waiting[s].is_empty());
-        let open = (0..3).find(|&s| self.under_way[s] < LIMITS[s] && !self.waiting[s].is_empty());
+        let idle = (0..3).find(|&s| self.in_progress[s] == 0 && !self.waiting[s].is_empty());
+        let open = (0..3).find(|&s| self.in_progress[s] < LIMITS[s] && !self.waiting[s].is_empty());
         idle.or(open).and_then(|s| self.start(s))
     }
 
@@ -86,17 +85,18 @@ impl<T> WriteQueue<T> {
         let map = &mut self.waiting[slot];
         let key = *map.range((self.head, 0)..).next().or_else(|| map.iter().next())?.0;
         let first = map.remove(&key)?;
-        let (offset, mut end) = (first.offset, first.offset.saturating_add(first.len));
+        let offset = first.offset;
+        let mut end = first.offset.saturating_add(first.len);
         let mut members = vec![first];
         while let Some((&key, next)) = map.range((end, 0)..).next() {
-            if next.offset != end || end.saturating_add(next.len) - offset > JOINED_BYTES {
+            if next.offset != end || end.saturating_add(next.len) - offset > MAX_MERGED_BYTES {
                 break;
             }
             end = end.saturating_add(next.len);
             members.extend(map.remove(&key));
         }
         self.head = end;
-        self.under_way[slot] += 1;
+        self.in_progress[slot] += 1;
         Some(Batch { class: CLASSES[slot], members })
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_starts_together_and_gaps_are_left() {
+    fn adjacent_writes_are_merged_and_gaps_are_not_written() {
         let mut q = full();
         q.wait(Async, 4096, 4096, 2);
         q.wait(Async, 0, 4096, 1);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_a_limit_and_the_same_place_is_not_written_twice_at_once() {
+    fn a_batch_has_a_limit_and_contains_an_offset_once() {
         let mut q = full();
         for i in 0..12u32 {
             q.wait(Async, u64::from(i) << 17, 1 << 17, i);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_the_queue_together_starts_together() {
+    fn writes_queued_together_are_merged() {
         let mut q = WriteQueue::default();
         for i in [2, 0, 1, 7] {
             q.wait(Async, u64::from(i) << 15, 1 << 15, i);
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(tokens(q.start_next()), [0, 1, 2]);
         assert_eq!(tokens(q.start_next()), [7]);
         assert_eq!(tokens(q.start_next()), [0; 0]);
-        assert_eq!(q.under_way, [0, 2, 0]);
+        assert_eq!(q.in_progress, [0, 2, 0]);
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         q.wait(Async, 0, 512, 1);
         q.wait(Sync, 1 << 20, 512, 2);
         q.wait(Scrub, 2 << 20, 512, 3);
-        assert_eq!(tokens(q.done(Async)), [3], "nothing of its class is under way");
+        assert_eq!(tokens(q.done(Async)), [3], "nothing of its class is in progress");
         assert_eq!(tokens(q.done(Sync)), [2]);
         assert_eq!(tokens(q.done(Sync)), [1]);
     }

@@ -1,4 +1,4 @@
-//! From logical bytes to stored ones and a pointer that lacks only its addresses. Pure.
+//! Encoding of a block: from logical bytes to stored bytes and a pointer that lacks only its addresses. Pure.
 
 use super::{WritableEncodings, WriteOptions};
 use crate::error::BlockError;
@@ -10,81 +10,81 @@ use weir_codec::{CodecError, Salt, compress};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Endian, ObjectType};
 use weir_machine::{Buf, BufPool};
 
-/// Smallest unit of sizes in pointers.
+/// Unit of sizes in pointers, in bytes.
 const SECTOR: u64 = 512;
-/// The X bit.
+/// The X bit of a pointer's properties: encrypted or authenticated.
 const CRYPT: u64 = 1 << 61;
 
-/// How to encode.
+/// Parameters of encoding one block.
 pub(super) struct Encoding<'a> {
     pub options: &'a WriteOptions,
     pub salt: &'a Salt,
-    /// Where memory for what is stored comes from.
+    /// Buffers for the encoded block.
     pub pool: &'a BufPool,
-    /// What the pool allows.
+    /// Encodings that the pool's features allow.
     pub formats: WritableEncodings,
-    /// Physical sizes are multiples of this.
+    /// Unit of physical sizes in bytes.
     pub unit_bytes: u64,
-    /// Of encrypted blocks.
+    /// Salt and IV of an encrypted block.
     pub salt_and_iv: Option<([u8; SALT_BYTES], [u8; IV_BYTES])>,
-    /// The block has to fill a place of this size.
-    pub room_bytes: Option<u64>,
+    /// Size of the reserved space, which the encoded block has to fill exactly.
+    pub reserved_bytes: Option<u64>,
 }
 
 /// A block ready to be stored.
 #[derive(Debug)]
 pub(super) struct Stored {
-    /// All but its addresses.
+    /// The pointer without its addresses.
     pub pointer: BlockPointer,
-    /// What is stored: whole sectors.
+    /// Stored bytes, whole sectors.
     pub bytes: Bytes,
 }
 
-/// What became of a block.
+/// Result of encoding a block.
 pub(super) enum Encoded {
-    /// There is nothing to store: a hole, or a payload in the pointer.
+    /// A block that is not stored: a hole, or a payload in the pointer.
     Pointer(BlockPointer),
     Stored(Stored),
 }
 
-pub(super) fn encode(how: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockError> {
-    let options = how.options;
+pub(super) fn encode(encoding: &Encoding<'_>, data: Bytes) -> Result<Encoded, BlockError> {
+    let options = encoding.options;
     let len = data.len() as u64;
     if len == 0 || !len.is_multiple_of(SECTOR) || len > MAX_BLOCK_BYTES as u64 {
         return Err(BlockError::BadSize { len_bytes: len });
     }
     let kind = match compression_of(options) {
-        CompressionKind::Lz4 if !how.formats.lz4 => CompressionKind::Lzjb,
+        CompressionKind::Lz4 if !encoding.formats.lz4 => CompressionKind::Lzjb,
         kind => kind,
     };
-    if how.room_bytes.is_none() && kind != CompressionKind::Off && is_zero(&data) {
-        return Ok(Encoded::Pointer(hole(how, len)));
+    if encoding.reserved_bytes.is_none() && kind != CompressionKind::Off && is_zero(&data) {
+        return Ok(Encoded::Pointer(hole(encoding, len)));
     }
-    let mut room = Buf::empty();
+    let mut buf = Buf::empty();
     let compressed = match kind {
         CompressionKind::Off | CompressionKind::Empty => None,
-        kind => squeeze(how, kind, &data, &mut room)?,
+        kind => squeeze(encoding, kind, &data, &mut buf)?,
     };
-    if let Some(payload) = compressed.and_then(|bytes| room.as_ref().get(..bytes))
-        && how.room_bytes.is_none()
+    if let Some(payload) = compressed.and_then(|bytes| buf.as_ref().get(..bytes))
+        && encoding.reserved_bytes.is_none()
         && payload.len() <= BlockPointer::EMBEDDED_BYTES
         && options.embed
         && !is_crypt(options)
-        && how.formats.embedded_data
+        && encoding.formats.embedded_data
         && options.level == 0
         && !matches!(options.object_type, ObjectType::DNODE | ObjectType::OBJSET)
     {
         return Ok(Encoded::Pointer(embedded(options, kind, payload, len)));
     }
-    let (kind, bytes) = fit(how, kind, (room, compressed), &data)?;
+    let (kind, bytes) = fit(encoding, kind, (buf, compressed), &data)?;
     let mut words = [0; 16];
     words[6] = properties(options, kind, len, bytes.len() as u64);
     words[10] = options.txg.0;
     words[11] = options.fill;
-    seal(how, words, &data, bytes).map(Encoded::Stored)
+    seal(encoding, words, &data, bytes).map(Encoded::Stored)
 }
 
-/// The compression function that is meant.
+/// The effective compression function.
 fn compression_of(options: &WriteOptions) -> CompressionKind {
     let stays_readable = matches!(options.object_type, ObjectType::DNODE | ObjectType::OBJSET);
     match options.compression {
@@ -102,14 +102,15 @@ fn is_crypt(options: &WriteOptions) -> bool {
     options.keys.is_some() || options.sealed
 }
 
-/// Whether all bytes are 0: in strides, which the processor can compare at once, but no longer than to the first other.
+/// Whether all bytes are 0. Compares in strides that the compiler vectorises, and stops at the first other stride.
 fn is_zero(data: &[u8]) -> bool {
     data.chunks(256).all(|stride| stride.iter().fold(0, |sum, b| sum | b) == 0)
 }
 
-fn hole(how: &Encoding<'_>, lsize_bytes: u64) -> BlockPointer {
-    let (options, mut words) = (how.options, [0; 16]);
-    if options.hole_birth && how.formats.hole_birth {
+fn hole(encoding: &Encoding<'_>, lsize_bytes: u64) -> BlockPointer {
+    let options = encoding.options;
+    let mut words = [0; 16];
+    if options.hole_birth && encoding.formats.hole_birth {
         words[6] = u64::from(options.level) << 56 | u64::from(options.object_type.0) << 48 | (lsize_bytes / SECTOR - 1);
         words[10] = options.txg.0;
     }
@@ -124,78 +125,79 @@ fn embedded(options: &WriteOptions, kind: CompressionKind, payload: &[u8], lsize
     for (_, word) in words.iter_mut().enumerate().filter(|(i, _)| *i != 6 && *i != 10) {
         *word = chunks.next().map_or(0, |c| u64::from_le_bytes(*c));
     }
-    let (psize, lsize) = (payload.len() as u64 - 1, lsize_bytes - 1);
+    let psize = payload.len() as u64 - 1;
+    let lsize = lsize_bytes - 1;
     let head = u64::from(options.level) << 56 | u64::from(options.object_type.0) << 48;
     words[6] = 1 << 63 | head | 1 << 39 | u64::from(kind.to_u8()) << 32 | psize << 25 | lsize;
     words[10] = options.txg.0;
     BlockPointer::from_words(words)
 }
 
-/// Compresses into memory as long as the block, if that saves an eighth and whole sectors, or makes it fit into a pointer
-/// (or the place that there is); gives the compressed bytes' number.
+/// Compresses into a buffer as long as the block, if that saves an eighth and whole sectors, or makes the block fit into a
+/// pointer or the reserved space. Returns the number of compressed bytes.
 fn squeeze(
-    how: &Encoding<'_>,
+    encoding: &Encoding<'_>,
     kind: CompressionKind,
     data: &[u8],
-    room: &mut Buf,
+    buf: &mut Buf,
 ) -> Result<Option<usize>, BlockError> {
     let len = data.len() as u64;
-    let mut most = len - (len >> 3);
-    if let Some(room) = how.room_bytes {
-        most = room.min(len);
+    let mut max_bytes = len - (len >> 3);
+    if let Some(reserved) = encoding.reserved_bytes {
+        max_bytes = reserved.min(len);
     } else if kind != CompressionKind::Zle {
-        most -= most % how.unit_bytes;
-        if most < how.unit_bytes {
-            most = BlockPointer::EMBEDDED_BYTES as u64;
+        max_bytes -= max_bytes % encoding.unit_bytes;
+        if max_bytes < encoding.unit_bytes {
+            max_bytes = BlockPointer::EMBEDDED_BYTES as u64;
         }
     }
-    *room = how.pool.take(data.len());
-    let out = room.as_mut().get_mut(..most as usize).unwrap_or_default();
-    compress(kind, how.options.compression_level, data, out).map_err(|fault| BlockError::Unencodable { fault })
+    *buf = encoding.pool.take(data.len());
+    let out = buf.as_mut().get_mut(..max_bytes as usize).unwrap_or_default();
+    compress(kind, encoding.options.compression_level, data, out).map_err(|fault| BlockError::Unencodable { fault })
 }
 
-/// The bytes to be stored and how they are compressed: so many at the front of `room`, filled up with zeros, or all as
-/// they are.
+/// The bytes to store and their compression: the compressed bytes at the front of `buf`, padded with zeros, or `data`
+/// uncompressed.
 fn fit(
-    how: &Encoding<'_>,
+    encoding: &Encoding<'_>,
     kind: CompressionKind,
-    (mut room, compressed): (Buf, Option<usize>),
+    (mut buf, compressed): (Buf, Option<usize>),
     data: &Bytes,
 ) -> Result<(CompressionKind, Bytes), BlockError> {
     let len = data.len() as u64;
-    let rounded = |n: usize| (n as u64).next_multiple_of(how.unit_bytes);
-    let size = match (how.room_bytes, compressed) {
-        (Some(room), Some(bytes)) if room < len && bytes as u64 <= room => Some(room),
-        (Some(room), _) if room < len => {
-            return Err(BlockError::NoRoom { psize_bytes: room, needed_bytes: len });
+    let rounded = |n: usize| (n as u64).next_multiple_of(encoding.unit_bytes);
+    let size = match (encoding.reserved_bytes, compressed) {
+        (Some(reserved), Some(bytes)) if reserved < len && bytes as u64 <= reserved => Some(reserved),
+        (Some(reserved), _) if reserved < len => {
+            return Err(BlockError::NoRoom { psize_bytes: reserved, needed_bytes: len });
         }
         (None, Some(bytes)) => Some(rounded(bytes)).filter(|&n| n < len),
         _ => None,
     };
     if let (Some(size), Some(bytes)) = (size, compressed) {
-        room.truncate(size as usize);
-        room.as_mut().iter_mut().skip(bytes).for_each(|byte| *byte = 0);
-        return Ok((kind, room.into_bytes()));
+        buf.truncate(size as usize);
+        buf.as_mut().iter_mut().skip(bytes).for_each(|byte| *byte = 0);
+        return Ok((kind, buf.into_bytes()));
     }
-    Ok((CompressionKind::Off, aligned(how, room, data)))
+    Ok((CompressionKind::Off, aligned(encoding, buf, data)))
 }
 
-/// The bytes where a device can take them from. What has to be copied for that is copied here, where the checksum has it at
-/// hand at once; encrypting copies anyway.
-fn aligned(how: &Encoding<'_>, mut room: Buf, data: &Bytes) -> Bytes {
-    if data.as_ptr().addr().is_multiple_of(Buf::ALIGN) || how.options.keys.is_some() {
+/// The bytes in memory aligned for direct I/O. Unaligned bytes are copied here and not in the leaf, because the checksum
+/// then finds them in the processor's cache. Encryption copies in any case.
+fn aligned(encoding: &Encoding<'_>, mut buf: Buf, data: &Bytes) -> Bytes {
+    if data.as_ptr().addr().is_multiple_of(Buf::ALIGN) || encoding.options.keys.is_some() {
         return data.clone();
     }
-    if room.is_empty() {
-        room = how.pool.take(data.len());
+    if buf.is_empty() {
+        buf = encoding.pool.take(data.len());
     }
-    room.as_mut().copy_from_slice(data);
-    room.into_bytes()
+    buf.as_mut().copy_from_slice(data);
+    buf.into_bytes()
 }
 
-/// A copy to be changed.
-fn copied(how: &Encoding<'_>, bytes: &[u8]) -> Buf {
-    let mut buf = how.pool.take(bytes.len());
+/// A mutable copy.
+fn copied(encoding: &Encoding<'_>, bytes: &[u8]) -> Buf {
+    let mut buf = encoding.pool.take(bytes.len());
     buf.as_mut().copy_from_slice(bytes);
     buf
 }
@@ -205,31 +207,32 @@ fn properties(options: &WriteOptions, kind: CompressionKind, lsize_bytes: u64, p
         ChecksumKind::On | ChecksumKind::Inherit => ChecksumKind::Fletcher4,
         kind => kind,
     };
-    let (lsize, psize) = (lsize_bytes / SECTOR - 1, psize_bytes / SECTOR - 1);
+    let lsize = lsize_bytes / SECTOR - 1;
+    let psize = psize_bytes / SECTOR - 1;
     let kinds = u64::from(checksum as u8) << 40 | u64::from(kind.to_u8()) << 32;
     1 << 63 | u64::from(options.level) << 56 | u64::from(options.object_type.0) << 48 | kinds | psize << 16 | lsize
 }
 
-/// Encrypts or authenticates, and takes the checksum.
-fn seal(how: &Encoding<'_>, mut words: [u64; 16], logical: &[u8], bytes: Bytes) -> Result<Stored, BlockError> {
+/// Encrypts or authenticates, and computes the checksum.
+fn seal(encoding: &Encoding<'_>, mut words: [u64; 16], logical: &[u8], bytes: Bytes) -> Result<Stored, BlockError> {
     let unencodable = |fault| BlockError::Unencodable { fault };
-    let bytes = match &how.options.keys {
-        Some(_) => protect(how, &mut words, logical, bytes).map_err(unencodable)?,
+    let bytes = match &encoding.options.keys {
+        Some(_) => protect(encoding, &mut words, logical, bytes).map_err(unencodable)?,
         None => bytes,
     };
-    if how.options.sealed {
+    if encoding.options.sealed {
         words[6] |= CRYPT;
     }
     let pointer = BlockPointer::from_words(words);
-    let sums = pointer_checksum(&pointer, how.salt, &bytes).map_err(unencodable)?;
+    let sums = pointer_checksum(&pointer, encoding.salt, &bytes).map_err(unencodable)?;
     words[12..].copy_from_slice(&sums);
     Ok(Stored { pointer: BlockPointer::from_words(words), bytes })
 }
 
-/// What the X bit stands for: see [`weir_codec::crypt`].
-fn protect(how: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes: Bytes) -> Result<Bytes, CodecError> {
-    let options = how.options;
-    let (Some(keys), Some((salt, iv))) = (&options.keys, how.salt_and_iv) else { return Ok(bytes) };
+/// Encrypts or authenticates the bytes and sets the X bit; see [`weir_codec::crypt`].
+fn protect(encoding: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes: Bytes) -> Result<Bytes, CodecError> {
+    let options = encoding.options;
+    let (Some(keys), Some((salt, iv))) = (&options.keys, encoding.salt_and_iv) else { return Ok(bytes) };
     words[6] |= CRYPT;
     let mut put_mac = |mac: [u8; MAC_BYTES]| {
         let (front, back) = mac.split_at(8);
@@ -241,7 +244,7 @@ fn protect(how: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes: Byt
         return Ok(bytes);
     }
     if options.object_type == ObjectType::OBJSET {
-        let mut block = copied(how, &bytes);
+        let mut block = copied(encoding, &bytes);
         keys.object_set_macs(Endian::Little, block.as_ref())?.store(block.as_mut())?;
         return Ok(block.into_bytes());
     }
@@ -250,7 +253,7 @@ fn protect(how: &Encoding<'_>, words: &mut [u64; 16], logical: &[u8], bytes: Byt
         return Ok(bytes);
     }
     let crypt = BlockCrypt { object_type: options.object_type, endian: Endian::Little, salt, iv };
-    let mut block = copied(how, &bytes);
+    let mut block = copied(encoding, &bytes);
     put_mac(keys.encrypt(&crypt, block.as_mut())?);
     words[4] = u64::from_le_bytes(salt);
     words[5] = iv.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));

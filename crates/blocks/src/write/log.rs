@@ -1,8 +1,8 @@
-//! Blocks of the intent log: allocated before they are written, and proven by themselves.
+//! Blocks of the intent log: allocated before they are written, with embedded checksums.
 //!
-//! A log block's pointer stands in the block before it, so its place is taken one step ahead and its checksum words say
-//! only which chain it belongs to and where in it. The block's own checksum stands in its header ([`ChecksumKind::Zilog2`])
-//! and covers the bytes in use, rounded up to 4 KiB; no more than these need to be written.
+//! The pointer of a log block is stored in the previous block, so the space is allocated one block ahead, and the checksum
+//! words of the pointer identify the chain and the position in it. The checksum of the bytes is in the block's header
+//! ([`ChecksumKind::Zilog2`]). It covers the bytes in use, rounded up to 4 KiB; only these need to be written.
 //!
 //! Source: OpenZFS `module/zfs/zil.c` (`zil_lwb_write_issue`), `zio.c` (`zio_alloc_zil`).
 
@@ -22,19 +22,20 @@ use weir_codec::crypt::{BlockCrypt, DatasetKey};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dva, Endian, ObjectType, Txg};
 use weir_machine::Request;
 
-/// Sizes of log blocks, and of what is written of them, are multiples of this (`ZIL_MIN_BLKSZ`).
-const LOG_UNIT: u64 = 4096;
-/// Bytes of the chain header, and where in it the number of bytes in use stands.
+/// Unit of the sizes of log blocks and of the written part of them, in bytes (`ZIL_MIN_BLKSZ`).
+const LOG_UNIT_BYTES: u64 = 4096;
+/// Size of the chain header in bytes.
 const HEADER_BYTES: usize = 184;
-const USED_AT: usize = 136;
+/// Offset of the number of bytes in use in the chain header.
+const USED_OFFSET: usize = 136;
 
 impl Blocks {
-    /// Takes a place for a log block of `size_bytes` (rounded up to 4 KiB), on a log vdev if there is one with space.
-    /// `checksum` is the block's place in its chain: two random words, the object set, the sequence number. With `keys`,
-    /// the block will be encrypted.
+    /// Allocates a log block of `size_bytes` (rounded up to 4 KiB), on a log vdev if there is one with space. `checksum` is
+    /// the block's position in its chain: two random words, the object set, the sequence number. With `keys`, the block
+    /// will be encrypted.
     ///
     /// # Errors
-    /// [`BlockError::NoSpace`] if there is none in one piece: then the caller waits for the transaction group instead;
+    /// [`BlockError::NoSpace`] if no free segment is long enough; the caller then waits until the txg has synced.
     /// [`BlockError::BadSize`], [`BlockError::ReadOnly`].
     pub async fn allocate_log(
         &self,
@@ -44,7 +45,7 @@ impl Blocks {
         keys: Option<&Arc<DatasetKey>>,
     ) -> Result<BlockPointer, BlockError> {
         let writer = self.writer()?;
-        let psize_bytes = size_bytes.max(1).next_multiple_of(LOG_UNIT);
+        let psize_bytes = size_bytes.max(1).next_multiple_of(LOG_UNIT_BYTES);
         if psize_bytes > MAX_BLOCK_BYTES {
             return Err(BlockError::BadSize { len_bytes: size_bytes });
         }
@@ -79,12 +80,12 @@ impl Blocks {
         BlockPointer::from_words(words)
     }
 
-    /// Seals a log block and writes it. `bytes` begin with the chain header (its trailer empty) and hold at least as many
-    /// bytes as it says are in use. Several blocks of a chain may be written at once; stable they are after
-    /// [`Blocks::flush`].
+    /// Encrypts and checksums a log block and writes it. `bytes` begin with the chain header, its checksum empty, and hold
+    /// at least the number of bytes in use that the header names. Several blocks of a chain may be written concurrently.
+    /// They are on stable storage after [`Blocks::flush`].
     ///
     /// # Errors
-    /// [`BlockError::Unencodable`] if the header does not hold together or the key is missing, [`BlockError::Device`],
+    /// [`BlockError::Unencodable`] if the header is malformed or the key is missing, [`BlockError::Device`],
     /// [`BlockError::Missing`], [`BlockError::ReadOnly`].
     pub async fn write_log(
         &self,
@@ -94,18 +95,28 @@ impl Blocks {
         keys: Option<&Arc<DatasetKey>>,
     ) -> Result<(), BlockError> {
         let writer = self.writer()?;
-        // Parity covers the whole block, and is only right when all of it is written.
+        // Parity covers the whole block, so all of the block has to be written.
         let whole = pointer.dvas().any(|d| self.tree().sizing(d.vdev).is_ok_and(|s| s.raidz.is_some()));
-        let (pointer_, keys, len) = (*pointer, keys.cloned(), bytes.len());
-        let sealed = writer.compute.run_sized(len, move || seal(&pointer_, &bytes, keys.as_deref(), whole)).await;
+        let len = bytes.len();
+        let keys = keys.cloned();
+        let log_pointer = *pointer;
+        let sealed = writer.compute.run_sized(len, move || seal(&log_pointer, &bytes, keys.as_deref(), whole)).await;
         let sealed = sealed.map_err(|_| BlockError::ComputeLost)?.map_err(|fault| BlockError::Unencodable { fault })?;
-        let here = request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev));
-        let (clock, pool, txg) = (self.clock(), &self.pool, pointer.physical_birth());
-        let (about, hold) = (BlockContext::default(), self.hold().map(Arc::new));
-        let job = WriteJob { request, clock, pool, txg, repair: false, plug: None, here, about, hold };
+        let job = WriteJob {
+            request,
+            clock: self.clock(),
+            pool: &self.pool,
+            txg: pointer.physical_birth(),
+            repair: false,
+            plug: None,
+            here: request.here && pointer.dvas().all(|d| self.tree().is_one_device(d.vdev)),
+            about: BlockContext::default(),
+            hold: self.hold().map(Arc::new),
+        };
         let place = |d: Dva| Place::new(d.vdev, d.offset_bytes);
         let copies = pointer.dvas().map(|d| self.tree().write(&job, place(d), sealed.clone()));
-        let (mut worst, mut written) = (None, false);
+        let mut worst = None;
+        let mut written = false;
         for answer in join_all(copies).await {
             match answer {
                 Ok(()) => written = true,
@@ -116,13 +127,13 @@ impl Blocks {
     }
 }
 
-/// The bytes to be written of a log block.
+/// Encrypts a log block, adds its checksum, and returns the bytes that are written; with `whole`, the whole block.
 fn seal(pointer: &BlockPointer, bytes: &[u8], keys: Option<&DatasetKey>, whole: bool) -> Result<Bytes, CodecError> {
-    let bad = CodecError::Structure { what: "log block", offset: USED_AT };
-    let used = bytes.get(USED_AT..).and_then(|b| b.first_chunk()).map(|b| u64::from_le_bytes(*b));
+    let bad = CodecError::Structure { what: "log block", offset: USED_OFFSET };
+    let used = bytes.get(USED_OFFSET..).and_then(|b| b.first_chunk()).map(|b| u64::from_le_bytes(*b));
     let used = used.filter(|&n| n >= HEADER_BYTES as u64 && n <= pointer.psize_bytes()).ok_or(bad.clone())?;
     let mut block = bytes.get(..used as usize).ok_or(bad)?.to_vec();
-    let len = if whole { pointer.psize_bytes() } else { used.next_multiple_of(LOG_UNIT) };
+    let len = if whole { pointer.psize_bytes() } else { used.next_multiple_of(LOG_UNIT_BYTES) };
     block.resize(len as usize, 0);
     let with_mac = pointer.uses_crypt();
     if with_mac {

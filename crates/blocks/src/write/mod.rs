@@ -1,18 +1,18 @@
-//! Writing blocks: from logical bytes to a pointer that leads to them.
+//! Writing blocks: from logical bytes to a block pointer.
 //!
 //! ```text
 //!  bytes ─► zeros? a hole ─► compress ─► small? into the pointer ─► encrypt, MAC ─► checksum       [`encode`], pure
-//!             ─► places from the allocator: whole, or in pieces with a header (a gang)             [`place`], pure
-//!                   ─► all copies of all pieces at once ─► vdevs ─► BlockPointer
+//!             ─► DVAs from the allocator: contiguous, or a gang header and pieces                  [`place`], pure
+//!                   ─► all copies of all pieces concurrently ─► vdevs ─► BlockPointer
 //! ```
 //!
-//! Nothing of a block depends on where it lies but a gang's header, so it is made ready before space is asked for, and
-//! the two halves can be taken apart: [`Blocks::reserve`] takes space of a given size, [`Blocks::fill`] writes to it.
-//! The meta object set needs that, whose blocks tell of the space that they take themselves.
+//! Only a gang header depends on the addresses, so a block is encoded before space is allocated. The two halves are also
+//! available separately: [`Blocks::reserve`] allocates space of a given size, [`Blocks::fill`] writes to it. The meta
+//! object set needs this, because its blocks describe the space that they themselves occupy.
 //!
-//! *What is promised.* When a write returns, its bytes are at their devices, at least one copy of each piece; stable they
-//! are after the next [`Blocks::flush`]. A write that fails, or is dropped, gives its space back, to be used when no
-//! operation that is still under way can reach it any more.
+//! *Guarantees.* When a write returns, the devices have acknowledged at least one copy of each piece. The block is on
+//! stable storage after the next [`Blocks::flush`]. A write that fails or is dropped frees its space; the space is reused
+//! when no operation in progress can reach it any more.
 //!
 //! Source: OpenZFS `module/zfs/zio.c` (`zio_write_compress`, `zio_encrypt`, `zio_write_gang_block`, `zio_alloc_zil`).
 
@@ -44,10 +44,10 @@ use weir_codec::crypt::{DatasetKey, IV_BYTES, SALT_BYTES};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::{BufPool, Compute, Entropy, FixedMap, Machine, Request};
 
-/// How a block is to be written.
+/// Options of writing a block.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// The transaction group that it belongs to.
+    /// Txg of the block.
     pub txg: Txg,
     /// The object set.
     pub objset: ObjsetId,
@@ -57,32 +57,32 @@ pub struct WriteOptions {
     pub block: u64,
     /// Level above the data.
     pub level: u8,
-    /// What the object holds.
+    /// Type of the object.
     pub object_type: ObjectType,
     /// Compression; `On` is lz4. [`CompressionKind::Off`] keeps blocks of zeros as they are; all others make them holes.
     pub compression: CompressionKind,
-    /// The level of zstd.
+    /// Level of zstd.
     pub compression_level: ZstdLevel,
     /// Checksum; `On` is fletcher4.
     pub checksum: ChecksumKind,
     /// Copies, 1 to 3 (an encrypted block has at most 2).
     pub copies: u8,
-    /// For which vdevs.
+    /// Allocation class.
     pub class: Class,
     /// The dataset's key, if it is encrypted.
     pub keys: Option<Arc<DatasetKey>>,
-    /// The bytes are an encrypted object set that carries its MACs already: it is stored as it is, its key not at hand.
+    /// The bytes are the header of an encrypted object set, including its MACs: they are stored unchanged, without the key.
     pub sealed: bool,
-    /// Whether payloads of at most 112 bytes may go into the pointer (feature `embedded_data`).
+    /// Whether payloads of at most 112 bytes may be embedded in the pointer (feature `embedded_data`).
     pub embed: bool,
-    /// Whether holes tell when they were born (feature `hole_birth`).
+    /// Whether holes have a birth txg (feature `hole_birth`).
     pub hole_birth: bool,
     /// Blocks of data (of dnodes: dnodes in use) below and including this one.
     pub fill: u64,
 }
 
 impl WriteOptions {
-    /// The usual options: one copy, lz4, fletcher4, the normal class, not encrypted, holes and payloads in pointers.
+    /// The default options: one copy, lz4, fletcher4, the normal class, not encrypted, holes and embedded payloads.
     pub fn new(txg: Txg, object_type: ObjectType) -> Self {
         WriteOptions {
             txg,
@@ -104,83 +104,80 @@ impl WriteOptions {
         }
     }
 
-    /// Copies that the pointer has room for.
-    fn most_copies(&self) -> u8 {
+    /// Maximum number of copies that the pointer has DVAs for.
+    fn max_copies(&self) -> u8 {
         let encrypted = self.keys.is_some() && self.level == 0 && self.object_type.is_encrypted();
         if encrypted { 2 } else { 3 }
     }
 }
 
-/// Forms of blocks and pointers that a pool must allow by a feature.
+/// Encodings of blocks and pointers that depend on enabled features of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritableEncodings {
-    /// `lz4_compress`; without it what would be lz4 is lzjb.
+    /// `lz4_compress`; without it lzjb is used instead of lz4.
     pub lz4: bool,
     /// `embedded_data`: payloads in pointers.
     pub embedded_data: bool,
-    /// `hole_birth`: holes tell when they were born.
+    /// `hole_birth`: holes have a birth txg.
     pub hole_birth: bool,
 }
 
 impl WritableEncodings {
-    /// Those of a pool of today.
+    /// Encodings of a pool with all of these features enabled.
     pub const ALL: WritableEncodings = WritableEncodings { lz4: true, embedded_data: true, hole_birth: true };
 }
 
-/// How many blocks are encrypted with one salt before another is drawn.
-const SALT_USES: u64 = 400_000_000;
+/// Number of blocks that are encrypted with one salt.
+const MAX_SALT_USES: u64 = 400_000_000;
 
-/// What the pool's blocks need for writing.
+/// State of a pool for writing blocks.
 pub(crate) struct Writer {
     compute: Compute,
     entropy: Entropy,
-    /// Where the memory for what is stored comes from.
+    /// Buffers for encoded blocks.
     buffers: BufPool,
     space: Mutex<Allocator>,
     reads: Arc<Reads>,
     formats: Mutex<WritableEncodings>,
-    /// The group of the pool's checkpoint; 0 if it has none.
-    kept_to: AtomicU64,
-    aside: Mutex<NonMetaslabFrees>,
-    /// By a key's GUID, the salt in use and how often it was.
+    /// Txg of the pool's checkpoint; 0 if it has none.
+    checkpoint_txg: AtomicU64,
+    non_metaslab_frees: Mutex<NonMetaslabFrees>,
+    /// Present salt and number of its uses, by the GUID of the key.
     salts: Mutex<FixedMap<u64, ([u8; SALT_BYTES], u64)>>,
 }
 
 impl Writer {
     pub(crate) fn new(machine: &Machine) -> Self {
-        let (compute, entropy, buffers) =
-            (machine.compute.clone(), machine.entropy.clone(), machine.write_buffers.clone());
-        let (space, reads, kept_to, aside, salts) = Default::default();
         Writer {
-            compute,
-            entropy,
-            buffers,
-            space,
-            reads,
+            compute: machine.compute.clone(),
+            entropy: machine.entropy.clone(),
+            buffers: machine.write_buffers.clone(),
+            space: Mutex::default(),
+            reads: Arc::default(),
             formats: Mutex::new(WritableEncodings::ALL),
-            kept_to,
-            aside,
-            salts,
+            checkpoint_txg: AtomicU64::new(0),
+            non_metaslab_frees: Mutex::default(),
+            salts: Mutex::default(),
         }
     }
 
-    /// Held only for a few instructions, never while anything is waited for.
+    /// Locks the allocator. The lock is held for a few instructions, never across an await.
     fn space(&self) -> MutexGuard<'_, Allocator> {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Writer::space`].
-    fn aside(&self) -> MutexGuard<'_, NonMetaslabFrees> {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the frees outside of metaslabs; held like [`Writer::space`].
+    fn non_metaslab_frees(&self) -> MutexGuard<'_, NonMetaslabFrees> {
+        self.non_metaslab_frees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Salt and IV for one block: a pair that was never used before, but by a chance of 2⁻⁹⁶.
+    /// Salt and IV for one block; the pair repeats an earlier one with a probability of 2⁻⁹⁶.
     fn salt_and_iv(&self, keys: &DatasetKey) -> ([u8; SALT_BYTES], [u8; IV_BYTES]) {
         let mut iv = [0; IV_BYTES];
         self.entropy.fill(&mut iv);
         let mut salts = self.salts.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = salts.entry(keys.guid()).or_insert(([0; SALT_BYTES], SALT_USES));
-        if entry.1 >= SALT_USES {
+        let entry = salts.entry(keys.guid()).or_insert(([0; SALT_BYTES], MAX_SALT_USES));
+        if entry.1 >= MAX_SALT_USES {
             self.entropy.fill(&mut entry.0);
             entry.1 = 0;
         }
@@ -189,8 +186,7 @@ impl Writer {
     }
 }
 
-/// Space for one block that will be written later. It stays taken until it is given back by hand: dropping this does
-/// nothing.
+/// Space for one block that will be written later. Dropping this does not free the space; [`Blocks::unreserve`] does.
 pub struct Reserved {
     placed: Placed,
     psize_bytes: u64,
@@ -204,50 +200,50 @@ impl std::fmt::Debug for Reserved {
 }
 
 impl Reserved {
-    /// Bytes of the place, before parity: a block may be compressed to this or less.
+    /// Reserved bytes before parity: the encoded block must not be longer.
     pub fn psize_bytes(&self) -> u64 {
         self.psize_bytes
     }
 
-    /// The transaction group that it was taken in.
+    /// Txg of the allocation.
     pub fn txg(&self) -> Txg {
         self.txg
     }
 
-    /// Its places, as the pointer will name them.
+    /// DVAs that the block pointer will have.
     pub fn dvas(&self) -> Vec<weir_format::Dva> {
         self.placed.dvas()
     }
 
-    /// Bytes that it takes up on the vdevs, over all copies.
+    /// Allocated bytes, over all copies.
     pub fn asize_bytes(&self) -> u64 {
         self.placed.dvas().iter().map(|d| d.asize_bytes).sum()
     }
 }
 
-/// A block that was compressed, encrypted and summed up.
+/// A block that was compressed, encrypted and checksummed.
 #[derive(Debug)]
 pub enum Prepared {
-    /// There is nothing to store: a hole, or a payload in the pointer.
+    /// A block that is not stored: a hole, or a payload in the pointer.
     Pointer(BlockPointer),
-    /// It is to be stored.
+    /// A block that has to be stored.
     Ready(Ready),
 }
 
-/// A block that lacks only its places.
+/// A block that lacks only its addresses.
 #[derive(Debug)]
 pub struct Ready(encode::Stored);
 
 impl Ready {
-    /// The pointer that will lead to it, without addresses.
+    /// The block pointer without addresses.
     pub fn pointer(&self) -> &BlockPointer {
         &self.0.pointer
     }
 }
 
 impl PointerFreshness for Writer {
-    fn standing(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus {
-        self.space().standing(place.vdev, place.offset, psize_bytes, birth)
+    fn alloc_status(&self, place: Place, psize_bytes: u64, birth: Txg) -> AllocStatus {
+        self.space().alloc_status(place.vdev, place.offset, psize_bytes, birth)
     }
 
     fn hold(&self) -> ReadHold {
@@ -256,14 +252,14 @@ impl PointerFreshness for Writer {
 }
 
 impl Blocks {
-    /// Keeps the space of every block that is in use now from being used again: see [`ReadHold`]. Every read holds one for
-    /// itself; `None` if the pool is not open for writing.
+    /// Delays the reuse of the space of all blocks that are allocated now; see [`ReadHold`]. Each read takes its own hold.
+    /// `None` if the pool is not open for writing.
     pub fn hold(&self) -> Option<ReadHold> {
         self.writer().ok().map(|w| w.reads.begin())
     }
 
-    /// Who knows whether old pointers still lead to their blocks, if the pool is open for writing.
-    pub(crate) fn umpire(&self) -> Option<&dyn PointerFreshness> {
+    /// Check for stale pointers; `None` if the pool is not open for writing.
+    pub(crate) fn freshness(&self) -> Option<&dyn PointerFreshness> {
         self.writer().ok().map(|w| w as &dyn PointerFreshness)
     }
 
@@ -271,7 +267,7 @@ impl Blocks {
         self.writing.as_ref().filter(|_| self.tree().is_writable()).ok_or(BlockError::ReadOnly)
     }
 
-    /// What blocks and pointers may look like, from now on.
+    /// Sets the encodings that later writes may use.
     ///
     /// # Errors
     /// [`BlockError::ReadOnly`].
@@ -280,14 +276,13 @@ impl Blocks {
         Ok(())
     }
 
-    /// What blocks and pointers may look like.
+    /// Encodings that writes may use.
     pub fn formats(&self) -> WritableEncodings {
         let set = |w: &Writer| *w.formats.lock().unwrap_or_else(PoisonError::into_inner);
         self.writer().map_or(WritableEncodings::ALL, set)
     }
 
-    /// Writes a block, and gives the pointer that leads to it. A block of zeros becomes a hole, unless it is not to be
-    /// compressed.
+    /// Writes a block and returns its pointer. A block of zeros becomes a hole, unless compression is off.
     ///
     /// # Errors
     /// [`BlockError::NoSpace`]; [`BlockError::Device`] or [`BlockError::Missing`] if a copy of no piece could be written;
@@ -304,8 +299,8 @@ impl Blocks {
         }
     }
 
-    /// Writes several blocks, as [`Blocks::write`] does each: they go to a processor together and to the devices at once, so
-    /// that neighbours are joined. Gives the pointers in the same order.
+    /// Writes several blocks as [`Blocks::write`] does, and returns the pointers in the same order. One computation encodes
+    /// all of them, and all are queued before the devices start, so that writes of adjacent blocks are merged.
     ///
     /// # Errors
     /// As [`Blocks::write`], with the number of the first block that could not be written; the others may have been.
@@ -335,15 +330,15 @@ impl Blocks {
         let mut writes = join_all(writes);
         let answers = poll_fn(|cx| {
             let answers = writes.poll_unpin(cx);
-            plug.pull();
+            plug.release();
             answers
         });
         let answers = answers.await.into_iter().enumerate();
         answers.map(|(n, answer)| answer.map_err(|error| (n, error))).collect()
     }
 
-    /// The first half of [`Blocks::write`]: everything but places. What looks for a block of the same contents needs its
-    /// checksum before it knows whether one is written at all.
+    /// Encodes a block without allocating space: the first half of [`Blocks::write`]. Dedup looks up the checksum before it
+    /// decides whether the block is written.
     ///
     /// # Errors
     /// [`BlockError::ReadOnly`], [`BlockError::BadSize`].
@@ -354,7 +349,7 @@ impl Blocks {
         })
     }
 
-    /// The second half of [`Blocks::write`], with the options of the first.
+    /// Allocates space for a prepared block and writes it: the second half of [`Blocks::write`], with the same options.
     ///
     /// # Errors
     /// As [`Blocks::write`].
@@ -377,14 +372,14 @@ impl Blocks {
         let Ready(stored) = ready;
         let psize_bytes = stored.bytes.len() as u64;
         let placed = self.place(self.writer()?, psize_bytes, options)?;
-        let guard = Guard { blocks: self, placed: Some(placed), txg: options.txg };
+        let guard = AllocationGuard { blocks: self, placed: Some(placed), txg: options.txg };
         let pointer = self.issue(request, guard.placed(), stored, options.txg, plug).await?;
         guard.keep();
         Ok(pointer)
     }
 
-    /// Takes space for a block of `psize_bytes` (rounded up to whole sectors). It stays taken until [`Blocks::free`] frees
-    /// the pointer that [`Blocks::fill`] gives, or [`Blocks::unreserve`] gives it back.
+    /// Allocates space for a block of `psize_bytes`, rounded up to whole sectors. [`Blocks::free`] of the pointer that
+    /// [`Blocks::fill`] returns frees the space, or [`Blocks::unreserve`].
     ///
     /// # Errors
     /// [`BlockError::NoSpace`], [`BlockError::ReadOnly`].
@@ -395,16 +390,16 @@ impl Blocks {
         Ok(Reserved { placed, psize_bytes, txg: options.txg })
     }
 
-    /// Gives reserved space back.
+    /// Frees reserved space.
     ///
     /// # Errors
-    /// [`BlockError::Space`] if it was given back already.
+    /// [`BlockError::Space`] if it was freed already.
     pub fn unreserve(&self, reserved: Reserved) -> Result<(), BlockError> {
-        self.give_back(&reserved.placed, reserved.txg)
+        self.free_placed(&reserved.placed, reserved.txg)
     }
 
-    /// Writes a block to the place reserved for it: compressed if that makes it fit, filled up with zeros. It never becomes
-    /// a hole or part of its pointer. May be repeated, as long as nothing leads to the block.
+    /// Writes a block to its reserved space: compressed if it does not fit otherwise, padded with zeros. It never becomes a
+    /// hole or an embedded payload. May be repeated as long as no stored pointer refers to the block.
     ///
     /// # Errors
     /// [`BlockError::NoRoom`] if it does not fit; as [`Blocks::write`].
@@ -422,13 +417,14 @@ impl Blocks {
         }
     }
 
-    /// The physical size that `data` will have, before it is padded to whole sectors: 0 for what becomes a hole or part of
-    /// its pointer. A compressed block that ends in zeros may need a few bytes more.
+    /// Physical size of `data` in bytes, before padding to whole sectors: 0 for a hole or an embedded payload. A compressed
+    /// block that ends in zeros may need a few bytes more.
     ///
     /// # Errors
     /// As [`Blocks::write`].
     pub async fn compressed_bytes(&self, data: Bytes, options: &WriteOptions) -> Result<u64, BlockError> {
-        let (writer, len) = (self.writer()?, data.len());
+        let writer = self.writer()?;
+        let len = data.len();
         Ok(match self.encode(writer, data, options, None).await? {
             Encoded::Pointer(_) => 0,
             Encoded::Stored(stored) if stored.bytes.len() < len => {
@@ -444,47 +440,50 @@ impl Blocks {
         writer: &Writer,
         data: Bytes,
         options: &WriteOptions,
-        room_bytes: Option<u64>,
+        reserved_bytes: Option<u64>,
     ) -> Result<Encoded, BlockError> {
-        let (cost_bytes, work) = self.work(writer, data, options, room_bytes);
+        let (cost_bytes, work) = self.work(writer, data, options, reserved_bytes);
         writer.compute.run_sized(cost_bytes, work).await.map_err(|_| BlockError::ComputeLost)?
     }
 
-    /// What a processor has to do for a block, and how much that is: as many bytes to be summed up would take as long.
+    /// The computation that encodes a block, and its cost as the number of bytes whose checksum takes as long.
     fn work(
         &self,
         writer: &Writer,
         data: Bytes,
         options: &WriteOptions,
-        room_bytes: Option<u64>,
+        reserved_bytes: Option<u64>,
     ) -> (usize, impl FnOnce() -> Result<Encoded, BlockError> + Send + use<>) {
         let salt_and_iv = options.keys.as_ref().map(|keys| writer.salt_and_iv(keys));
-        let (unit_bytes, formats) = (self.unit_bytes(), self.formats());
+        let unit_bytes = self.unit_bytes();
+        let formats = self.formats();
         let plain = options.compression == CompressionKind::Off && options.keys.is_none();
-        // A checksum alone is quick; compressing or encrypting as many bytes takes ten times as long.
+        // Compression or encryption takes about ten times as long as a checksum of the same bytes.
         let cost_bytes = if plain { data.len() } else { data.len().saturating_mul(10) };
-        let (options, salt, pool) = (options.clone(), self.salt.clone(), writer.buffers.clone());
+        let options = options.clone();
+        let salt = self.salt.clone();
+        let pool = writer.buffers.clone();
         let work = move || {
             let (options, salt, pool) = (&options, &salt, &pool);
-            let how = Encoding { options, salt, pool, formats, unit_bytes, salt_and_iv, room_bytes };
-            encode::encode(&how, data)
+            let encoding = Encoding { options, salt, pool, formats, unit_bytes, salt_and_iv, reserved_bytes };
+            encode::encode(&encoding, data)
         };
         (cost_bytes, work)
     }
 
     fn place(&self, writer: &Writer, psize_bytes: u64, options: &WriteOptions) -> Result<Placed, BlockError> {
-        let want = place::PlacementRequest {
+        let request = place::PlacementRequest {
             class: options.class,
-            copies: options.copies.clamp(1, options.most_copies()),
-            header_copies: (options.copies + 1).clamp(1, options.most_copies()),
+            copies: options.copies.clamp(1, options.max_copies()),
+            header_copies: (options.copies + 1).clamp(1, options.max_copies()),
             txg: options.txg,
             unit_bytes: self.unit_bytes(),
         };
-        let placed = place::place(&mut writer.space(), psize_bytes, &want);
+        let placed = place::place(&mut writer.space(), psize_bytes, &request);
         placed.ok_or(BlockError::NoSpace { psize_bytes })
     }
 
-    /// Writes all copies of all pieces of a block at once, and gives its pointer.
+    /// Writes all copies of all pieces of a block concurrently, and returns its pointer.
     async fn issue(
         &self,
         request: &Request,
@@ -498,14 +497,23 @@ impl Blocks {
         let pointer =
             place::compose(placed, stored.pointer, &stored.bytes, &self.salt, &mut writes).map_err(unencodable)?;
         let pool = self.writing.as_ref().map_or(&self.pool, |writer| &writer.buffers);
-        let (clock, about, hold) = (self.clock(), BlockContext::default(), self.hold().map(Arc::new));
-        let job = WriteJob { request, clock, pool, txg, repair: false, plug, here: false, about, hold };
-        let job = &job;
+        let job = &WriteJob {
+            request,
+            clock: self.clock(),
+            pool,
+            txg,
+            repair: false,
+            plug,
+            here: false,
+            about: BlockContext::default(),
+            hold: self.hold().map(Arc::new),
+        };
         let copies = writes.into_iter().map(|write| async move {
             let place = |d: &weir_format::Dva| Place::new(d.vdev, d.offset_bytes);
             let copies = write.dvas.iter().map(|d| self.tree().write(job, place(d), write.bytes.clone()));
             let answers = join_all(copies).await;
-            let (mut worst, mut written) = (None, false);
+            let mut worst = None;
+            let mut written = false;
             for answer in answers {
                 match answer {
                     Ok(()) => written = true,
@@ -521,14 +529,14 @@ impl Blocks {
     }
 }
 
-/// Space that is given back unless its block was written.
-struct Guard<'a> {
+/// Allocated space that is freed on drop, unless its block was written.
+struct AllocationGuard<'a> {
     blocks: &'a Blocks,
     placed: Option<Placed>,
     txg: Txg,
 }
 
-impl Guard<'_> {
+impl AllocationGuard<'_> {
     fn placed(&self) -> &Placed {
         static NOWHERE: Placed = Placed::NOWHERE;
         self.placed.as_ref().unwrap_or(&NOWHERE)
@@ -539,11 +547,11 @@ impl Guard<'_> {
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for AllocationGuard<'_> {
     fn drop(&mut self) {
         if let Some(placed) = self.placed.take() {
-            // What was taken a moment ago can be given back.
-            let _ = self.blocks.give_back(&placed, self.txg);
+            // Freeing space that this write allocated does not fail.
+            let _ = self.blocks.free_placed(&placed, self.txg);
         }
     }
 }

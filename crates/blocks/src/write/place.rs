@@ -1,11 +1,11 @@
-//! Where a block goes: whole, or as a gang when no free segment is long enough. Pure.
+//! Allocation of a block: contiguous, or as a gang when no free segment is long enough. Pure.
 //!
 //! ```text
-//!  Gang ─► header, of its own copies          written with the pointers to the pieces, sealed by where it lies
-//!            └─► up to three pieces: whole, or gangs again
+//!  Gang ─► header, with its own copies        holds the pointers to the pieces; its checksum depends on its address
+//!            └─► up to three pieces: contiguous, or gangs again
 //! ```
 //!
-//! All of a gang is placed before any of it is written, so it is placed entirely or not at all.
+//! All parts of a gang are allocated before any of them is written, so a gang is allocated completely or not at all.
 
 use crate::alloc::{AllocRequest, Allocator, Class};
 use bytes::Bytes;
@@ -14,10 +14,10 @@ use weir_codec::checksum::pointer_checksum;
 use weir_codec::{CodecError, Salt};
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dva, Endian, ObjectType, Txg, gang};
 
-/// Deepest gang of gangs: three to the power of this many pieces are enough for 16 MiB in sectors.
+/// Maximum nesting of gangs: 3 to the power of this many pieces are enough for 16 MiB in sectors.
 const MAX_DEPTH: u8 = 10;
 
-/// What is to be placed.
+/// A request for the space of a block.
 #[derive(Clone, Copy)]
 pub(super) struct PlacementRequest {
     pub class: Class,
@@ -28,18 +28,18 @@ pub(super) struct PlacementRequest {
     pub unit_bytes: u64,
 }
 
-/// Where a block lies.
+/// Allocated addresses of a block.
 #[derive(Debug)]
 pub(super) enum Placed {
     Whole(Vec<Dva>),
     Gang {
         header: Vec<Dva>,
-        /// Each with its bytes.
+        /// Length in bytes and addresses of each piece.
         pieces: Vec<(u64, Placed)>,
     },
 }
 
-/// Bytes to be written to each of some places.
+/// Bytes that are written to each of some addresses.
 pub(super) struct Write {
     pub dvas: Vec<Dva>,
     pub bytes: Bytes,
@@ -48,7 +48,7 @@ pub(super) struct Write {
 impl Placed {
     pub const NOWHERE: Placed = Placed::Whole(Vec::new());
 
-    /// The addresses of the pointer that leads there: a gang's count what its pieces take up as well.
+    /// DVAs of the block pointer; the allocated size of a gang includes its pieces.
     pub fn dvas(&self) -> Vec<Dva> {
         match self {
             Placed::Whole(dvas) => dvas.clone(),
@@ -65,7 +65,7 @@ impl Placed {
         }
     }
 
-    /// Every place that was taken.
+    /// Visits every allocated range.
     pub fn each(&self, visit: &mut impl FnMut(&Dva)) {
         match self {
             Placed::Whole(dvas) => dvas.iter().for_each(visit),
@@ -79,27 +79,27 @@ impl Placed {
     }
 }
 
-/// Takes space for a block; `None`, with nothing taken, if there is not enough.
-pub(super) fn place(space: &mut Allocator, psize_bytes: u64, order: &PlacementRequest) -> Option<Placed> {
-    place_at(space, psize_bytes, order, 0)
+/// Allocates space for a block; `None`, with nothing allocated, if there is not enough.
+pub(super) fn place(space: &mut Allocator, psize_bytes: u64, request: &PlacementRequest) -> Option<Placed> {
+    place_at(space, psize_bytes, request, 0)
 }
 
-fn place_at(space: &mut Allocator, psize_bytes: u64, order: &PlacementRequest, depth: u8) -> Option<Placed> {
-    let PlacementRequest { class, copies, header_copies, txg, unit_bytes } = *order;
+fn place_at(space: &mut Allocator, psize_bytes: u64, request: &PlacementRequest, depth: u8) -> Option<Placed> {
+    let PlacementRequest { class, copies, header_copies, txg, unit_bytes } = *request;
     if let Some(dvas) = space.allocate(&AllocRequest { class, psize_bytes, copies, txg }) {
         return Some(Placed::Whole(dvas));
     }
     if depth >= MAX_DEPTH || psize_bytes <= unit_bytes {
         return None;
     }
-    let header_want = |copies| AllocRequest { class, psize_bytes: gang::CLASSIC_BYTES as u64, copies, txg };
-    let header = space.allocate(&header_want(header_copies)).or_else(|| space.allocate(&header_want(copies)))?;
+    let header_request = |copies| AllocRequest { class, psize_bytes: gang::CLASSIC_BYTES as u64, copies, txg };
+    let header = space.allocate(&header_request(header_copies)).or_else(|| space.allocate(&header_request(copies)))?;
     let mut gang = (header, Vec::new());
     let mut rest = psize_bytes;
     let count = gang::pointers_in(gang::CLASSIC_BYTES) as u64;
     for left in (1..=count).rev() {
         let bytes = rest.div_ceil(left).next_multiple_of(unit_bytes).min(rest);
-        match place_at(space, bytes, order, depth + 1) {
+        match place_at(space, bytes, request, depth + 1) {
             Some(piece) => gang.1.push((bytes, piece)),
             None => {
                 let (header, pieces) = gang;
@@ -116,7 +116,7 @@ fn place_at(space: &mut Allocator, psize_bytes: u64, order: &PlacementRequest, d
     Some(Placed::Gang { header, pieces })
 }
 
-/// Completes `pointer` (its checksum is that of `bytes`) by its addresses, and adds what has to be written.
+/// Adds the addresses to `pointer`, whose checksum is that of `bytes`, and collects the necessary writes.
 pub(super) fn compose(
     placed: &Placed,
     pointer: BlockPointer,
@@ -132,7 +132,8 @@ pub(super) fn compose(
     match placed {
         Placed::Whole(dvas) => writes.push(Write { dvas: dvas.clone(), bytes: bytes.clone() }),
         Placed::Gang { header, pieces } => {
-            let (mut pointers, mut at) = (Vec::with_capacity(pieces.len()), 0);
+            let mut pointers = Vec::with_capacity(pieces.len());
+            let mut at = 0;
             for (len, piece) in pieces {
                 let part = bytes.slice(at..at + *len as usize);
                 at += *len as usize;
@@ -144,7 +145,7 @@ pub(super) fn compose(
     Ok(pointer)
 }
 
-/// The pointer of a gang's piece, but for its addresses: of no type, uncompressed, with a checksum of the same kind.
+/// The pointer of a gang's piece without its addresses: of no type, uncompressed, with the gang's kind of checksum.
 fn piece_pointer(gang: &BlockPointer, bytes: &[u8], salt: &Salt) -> Result<BlockPointer, CodecError> {
     let kind = gang.checksum_kind().unwrap_or(ChecksumKind::Fletcher4);
     let sectors = bytes.len() as u64 / 512 - 1;

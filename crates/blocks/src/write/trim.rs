@@ -1,61 +1,63 @@
-//! TRIM: telling devices which ranges hold nothing.
+//! TRIM: discards free ranges on the devices.
 //!
-//! What is trimmed is taken out of use for as long as that lasts, so that nothing is written where the device may still be
-//! discarding; a part of the free space at a time, for meanwhile groups go on that need some. Only what is free is trimmed,
-//! whatever the caller says.
+//! A range is not allocatable while it is being trimmed, so that no write reaches a range that a device may still be
+//! discarding. Only a part of the free space is disabled at a time, because txgs that sync meanwhile need space. Ranges
+//! that are not free are skipped, even if the caller names them.
 
 use super::Writer;
 use crate::error::BlockError;
 use crate::pipeline::Blocks;
 use std::ops::Range;
 
-/// Shorter pieces are not worth an operation (`zfs_trim_extent_bytes_min`).
+/// Minimum length of a trimmed range (`zfs_trim_extent_bytes_min`).
 const MIN_BYTES: u64 = 32 << 10;
-/// The most that is out of use at once (`zfs_trim_extent_bytes_max`) …
+/// Maximum bytes that are disabled at a time (`zfs_trim_extent_bytes_max`).
 const MAX_BYTES: u64 = 128 << 20;
-/// … and that is no more than one part in so many of what is free, in units of so many bytes.
-const SHARE: u64 = 8;
+/// At most one part in this many of the free space is disabled at a time.
+const FREE_SPACE_DIVISOR: u64 = 8;
+/// Unit in which the disabled part is rounded down, and its minimum.
 const UNIT_BYTES: u64 = 1 << 20;
 
-/// Space out of use; comes back when dropped.
-struct Held<'a> {
+/// Disabled ranges; allocatable again when dropped.
+struct DisabledRanges<'a> {
     writer: &'a Writer,
     vdev: u32,
     ranges: Vec<Range<u64>>,
 }
 
-impl<'a> Held<'a> {
-    /// Takes what is free from the front of a range out of use, as much as may be. Gives where to go on.
-    fn take(writer: &'a Writer, vdev: u32, range: Range<u64>) -> (Self, u64) {
+impl<'a> DisabledRanges<'a> {
+    /// Disables free segments from the front of a range, up to the limits. Returns the offset to continue at.
+    fn disable(writer: &'a Writer, vdev: u32, range: Range<u64>) -> (Self, u64) {
         let mut space = writer.space();
-        let share = space.vdev_sums(vdev).free_bytes / SHARE / UNIT_BYTES * UNIT_BYTES;
-        let (mut left, mut end) = (share.clamp(UNIT_BYTES, MAX_BYTES), range.end);
+        let share = space.vdev_sums(vdev).free_bytes / FREE_SPACE_DIVISOR / UNIT_BYTES * UNIT_BYTES;
+        let mut left = share.clamp(UNIT_BYTES, MAX_BYTES);
+        let mut end = range.end;
         let mut ranges = Vec::new();
-        for free in space.hold(vdev, range) {
-            let kept = free.end.min(free.start + left);
-            if kept < free.end {
-                space.release(vdev, kept..free.end);
-                end = end.min(kept);
+        for free in space.disable_range(vdev, range) {
+            let part_end = free.end.min(free.start + left);
+            if part_end < free.end {
+                space.enable_range(vdev, part_end..free.end);
+                end = end.min(part_end);
             }
-            left -= kept - free.start;
-            ranges.extend(Some(free.start..kept).filter(|range| !range.is_empty()));
+            left -= part_end - free.start;
+            ranges.extend(Some(free.start..part_end).filter(|range| !range.is_empty()));
         }
-        (Held { writer, vdev, ranges }, end)
+        (DisabledRanges { writer, vdev, ranges }, end)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for DisabledRanges<'_> {
     fn drop(&mut self) {
         let mut space = self.writer.space();
         for range in self.ranges.drain(..) {
-            space.release(self.vdev, range);
+            space.enable_range(self.vdev, range);
         }
     }
 }
 
 impl Blocks {
-    /// Trims what is free of the given ranges (vdev, range of its space), one after the other. Gives the bytes of which
-    /// devices took note; that a device cannot discard is no error.
+    /// Trims the free parts of the given ranges (vdev, range of its space), one after the other. Returns the bytes that
+    /// devices discarded; a device that does not support discards is no error.
     ///
     /// # Errors
     /// [`BlockError::ReadOnly`].
@@ -65,11 +67,12 @@ impl Blocks {
         for (vdev, range) in ranges.iter().filter(|(vdev, _)| self.tree().discards(*vdev)) {
             let mut at = range.start;
             while at < range.end {
-                let (held, end) = Held::take(writer, *vdev, at..range.end.min(at.saturating_add(MAX_BYTES)));
-                for piece in held.ranges.iter().filter(|r| r.end - r.start >= MIN_BYTES) {
+                let part = at..range.end.min(at.saturating_add(MAX_BYTES));
+                let (disabled, end) = DisabledRanges::disable(writer, *vdev, part);
+                for piece in disabled.ranges.iter().filter(|r| r.end - r.start >= MIN_BYTES) {
                     trimmed += self.tree().discard(*vdev, piece.clone()).await;
                 }
-                drop(held);
+                drop(disabled);
                 at = end;
             }
         }

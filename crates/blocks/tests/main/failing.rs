@@ -124,7 +124,8 @@ fn each_row_of_draid_bears_a_missing_disk() {
             |missing: &[usize]| bench.blocks(vec![top(0, VdevKind::Draid(layout), 12, bench.leaves(0..4, missing))]);
         let blocks = build(&[missing]);
         blocks.tree().set_writable(true);
-        let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 30, metaslab_count: 1, closed: false };
+        let grid =
+            VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 30, metaslab_count: 1, non_allocating: false };
         blocks.add_vdev(&grid).unwrap();
         let free = group - (96 << 10)..group + (192 << 10);
         blocks.set_space(0, 0, std::slice::from_ref(&free)).unwrap();

@@ -90,7 +90,7 @@ fn log_blocks_go_to_log_vdevs_and_are_claimed_there() {
     let bench = Bench::new(3, 2, Timing::Nvme);
     let blocks = bench.blocks(bench.leaves(0..2, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
     open(&blocks, 1);
-    let grid = VdevGrid { vdev: 1, class: Class::Log, metaslab_shift: SHIFT, metaslab_count: 1, closed: false };
+    let grid = VdevGrid { vdev: 1, class: Class::Log, metaslab_shift: SHIFT, metaslab_count: 1, non_allocating: false };
     blocks.add_vdev(&grid).unwrap();
     blocks.set_space(1, 0, std::slice::from_ref(&(0..1 << SHIFT))).unwrap();
     let vdevs: Vec<u32> = (0..9).map(|_| allocate(&bench, &blocks, 128 << 10, FIRST, None).dva(0).vdev).collect();

@@ -119,7 +119,8 @@ pub const TXG: Txg = Txg(100);
 pub fn open(blocks: &Blocks, count: u32) {
     blocks.tree().set_writable(true);
     for vdev in 0..count {
-        let grid = VdevGrid { vdev, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, closed: false };
+        let grid =
+            VdevGrid { vdev, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, non_allocating: false };
         blocks.add_vdev(&grid).unwrap();
         for i in 0..16 {
             blocks.set_space(vdev, i, std::slice::from_ref(&(i << SHIFT..(i + 1) << SHIFT))).unwrap();

@@ -43,7 +43,7 @@ fn whoever_watches_is_told_which_device_and_where() {
     let bench = Bench::new(7, 2, Timing::Nvme);
     let blocks = pool_of(&bench, VdevKind::Mirror, 12, 2, &[]);
     let synced_allocated = Arc::new(Told::default());
-    blocks.tree().set_watch(synced_allocated.clone());
+    blocks.tree().set_fault_observer(synced_allocated.clone());
     let guids: Vec<u64> = blocks.tree().health().iter().map(|leaf| leaf.guid).collect();
     let pointer = write(&bench, &blocks, &pattern(8192, 1), &options()).unwrap();
     blocks.synced(TXG);

@@ -229,7 +229,8 @@ fn a_riddled_vdev_takes_blocks_in_pieces_until_it_is_full() {
     let bench = Bench::new(9, 1, Timing::Nvme);
     let blocks = bench.blocks(bench.leaves(0..1, &[]).into_iter().map(|l| l.top(12, ASIZE)).collect());
     blocks.tree().set_writable(true);
-    let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 2, closed: false };
+    let grid =
+        VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 2, non_allocating: false };
     blocks.add_vdev(&grid).unwrap();
     for i in 0..2u64 {
         let free: Vec<_> = (0..32).map(|n| (i << SHIFT) + (n << 15)..(i << SHIFT) + (n << 15) + (12 << 10)).collect();
@@ -390,7 +391,8 @@ fn a_widened_vdev_is_written_to_in_its_present_width() {
     let reflow = Some(Reflow { offset_bytes: 1 << 20, scratch: false });
     let blocks = bench.blocks(vec![top(0, widened(vec![], reflow), 12, bench.leaves(0..5, &[]))]);
     blocks.tree().set_writable(true);
-    let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, closed: false };
+    let grid =
+        VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: SHIFT, metaslab_count: 16, non_allocating: false };
     assert!(matches!(blocks.add_vdev(&grid), Err(BlockError::NotWritable { vdev: 0, .. })));
 }
 

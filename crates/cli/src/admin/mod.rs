@@ -1,5 +1,5 @@
-//! Administration of a pool that a process has open: it listens on a socket, and the commands that find it in their way
-//! ask it to do the work.
+//! Administration of a pool that a process has open: the process listens on a socket, and commands that find the pool's
+//! devices locked by it send it the command to run.
 //!
 //! ```text
 //!   weir zfs create p/x ─► finds p's devices locked by process 71 ─► /run/weir/71.sock ─► weir serve (71)
@@ -7,20 +7,21 @@
 //!        └─────────────── output, prompts, exit code ◄───────────────────────────────────────┘ its open engine
 //! ```
 //!
-//! A command is one function in both processes: [`crate::call::Call`] is all that differs. The socket is its owner's alone
-//! (mode 0600, in a folder of mode 0700), the kernel says who is at its other end, and only the same user and root are
-//! heard. The frames, and their bounds, are in [`weir_daemon::admin`].
+//! A command is the same function in both processes; only its [`crate::call::Call`] differs. The socket is accessible to
+//! its owner alone (mode 0600, in a folder of mode 0700). The kernel reports the peer's user (`SO_PEERCRED`), and the
+//! process accepts commands from the same user and from root only. [`weir_daemon::admin`] defines the frames and bounds.
 //!
-//! *What is found where.* A pool is held by whoever has its devices locked ([`crate::locks`]); the kernel says which process
-//! that is, and the process's number is the socket's name. So a socket that a dead process left behind misleads nobody.
+//! *Discovery.* A process that has a pool open has the pool's devices locked ([`crate::locks`]). The kernel reports the
+//! process id of a lock's holder, and the process id is the name of the socket. A socket that a dead process left behind
+//! is therefore never used.
 
 mod client;
-mod held;
+mod served_pool;
 mod server;
 
 pub use client::ask;
-pub use held::{Ending, Held};
-pub use server::Door;
+pub use served_pool::{CloseMode, ServedPool};
+pub use server::AdminSocket;
 
 use crate::locks::{self, Identity};
 use std::collections::BTreeSet;
@@ -28,19 +29,19 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A process that has a pool open and can be asked.
+/// Another process that has a pool open and accepts commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// The process.
+pub struct RemoteProcess {
+    /// Process id.
     pub pid: u32,
-    /// Its socket.
+    /// Path of the process's socket.
     pub socket: PathBuf,
 }
 
-/// Longest path of a socket (`sun_path`).
-const LONGEST: usize = 107;
+/// Maximum length of a socket's path in bytes (`sun_path`).
+const MAX_SOCKET_PATH_LEN: usize = 107;
 
-/// The folders where a user's sockets may be, the first that can be used first.
+/// Folders that may contain a user's sockets, in order of preference.
 fn folders(uid: u32) -> Vec<PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("weir"));
     let of_user = PathBuf::from(format!("/run/user/{uid}/weir"));
@@ -53,36 +54,36 @@ fn socket_in(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("{pid}.sock"))
 }
 
-/// Whether a folder is that user's alone, and no link to one.
+/// Whether a path is a folder, not a symbolic link, that only that user can access.
 fn is_private(folder: &Path, uid: u32) -> bool {
     let metadata = std::fs::symlink_metadata(folder);
     metadata.is_ok_and(|m| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0)
 }
 
-/// Where this process's socket goes: a folder that is its user's alone, made if need be.
+/// Path for this process's socket, in a folder that only its user can access. Creates the folder if it is missing.
 fn own_socket() -> Option<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
-    // So that what killed processes left does not gather.
+    // Removes the sockets that killed processes left behind.
     listeners();
     folders(uid).into_iter().find_map(|folder| {
-        // What cannot be made may be there already.
+        // Creation fails if the folder exists, which the check below accepts.
         let _made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
         let socket = socket_in(&folder, std::process::id());
-        (is_private(&folder, uid) && socket.as_os_str().len() <= LONGEST).then_some(socket)
+        (is_private(&folder, uid) && socket.as_os_str().len() <= MAX_SOCKET_PATH_LEN).then_some(socket)
     })
 }
 
-/// The socket of a process, if it has one.
-pub fn elsewhere(pid: u32) -> Option<Elsewhere> {
+/// Finds the socket of another process; `None` if it has none.
+pub fn remote_process(pid: u32) -> Option<RemoteProcess> {
     if pid == std::process::id() {
         return None;
     }
     let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
     let sockets = folders(uid).into_iter().filter(|folder| is_private(folder, uid)).map(|f| socket_in(&f, pid));
-    sockets.into_iter().find(|socket| socket.exists()).map(|socket| Elsewhere { pid, socket })
+    sockets.into_iter().find(|socket| socket.exists()).map(|socket| RemoteProcess { pid, socket })
 }
 
-/// The processes that listen for this user, by their sockets. A socket that its process left behind is removed.
+/// Ids of the processes that listen on a socket of this user. Removes sockets that dead processes left behind.
 fn listeners() -> Vec<u32> {
     let uid = rustix::process::geteuid().as_raw();
     let mut out = BTreeSet::new();
@@ -93,7 +94,7 @@ fn listeners() -> Vec<u32> {
             let Some(pid) = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok()) else { continue };
             match std::os::unix::net::UnixStream::connect(&path) {
                 Ok(_) => drop(out.insert(pid)),
-                // What cannot be removed is passed over.
+                // A failed removal is ignored: the socket is skipped either way.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => drop(std::fs::remove_file(&path)),
                 Err(_) => {}
             }
@@ -102,7 +103,7 @@ fn listeners() -> Vec<u32> {
     out.into_iter().collect()
 }
 
-/// The devices of the pools that other processes have open and can be asked about.
+/// Devices of the pools that other processes of this user have open.
 pub fn devices() -> Vec<PathBuf> {
     let own = std::process::id();
     let mut out = BTreeSet::new();
@@ -121,7 +122,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn folders_that_others_reach_are_not_used() {
+    fn folders_accessible_to_other_users_are_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let set = |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -133,6 +134,6 @@ mod tests {
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
         assert!(!is_private(&link, uid));
-        assert_eq!(elsewhere(std::process::id()), None);
+        assert_eq!(remote_process(std::process::id()), None);
     }
 }

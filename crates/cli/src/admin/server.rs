@@ -1,12 +1,12 @@
-//! The side that has the pool open.
+//! Server of the administration socket, in the process that has the pool open.
 //!
-//! Bounds: [`MOST_COMMANDS`] commands at a time; further ones wait. [`MOST_IDLE`] connections that have sent no command: they
-//! take no place of a command, one more closes the oldest, and each is closed after [`CALL_TIMEOUT`]. [`WRITE_TIMEOUT`] for a
-//! client to take a frame. A command whose client left goes on to its end, or to where it looks whether the client is there
-//! ([`Call::is_gone`]).
+//! Bounds: [`MAX_COMMANDS`] commands run concurrently; further ones wait. [`MAX_IDLE`] connections may be idle, that is,
+//! have sent no command: idle connections take no command's permit, one more closes the oldest, and each is closed after
+//! [`CALL_TIMEOUT`]. A client has [`WRITE_TIMEOUT`] to accept a frame. A command whose client disconnected runs to its
+//! end, or until it checks [`Call::is_gone`].
 
-use super::{Held, own_socket};
-use crate::call::{Call, Input, Said};
+use super::{ServedPool, own_socket};
+use crate::call::{Call, Input, Line};
 use crate::failure::Failure;
 use std::collections::VecDeque;
 use std::io;
@@ -21,61 +21,66 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use weir_daemon::admin::{Caller, Frame, HEADER_BYTES};
 
-/// Commands that run at a time; further ones wait for one of them to end.
-const MOST_COMMANDS: usize = 64;
-/// Connections that have sent no command yet; one more closes the oldest of them.
-const MOST_IDLE: usize = 128;
-/// Time for a command to arrive on a connection.
+/// Maximum number of concurrent commands; further ones wait for one of them to end.
+const MAX_COMMANDS: usize = 64;
+/// Maximum number of idle connections, which have sent no command yet; one more closes the oldest of them.
+const MAX_IDLE: usize = 128;
+/// Timeout for a command to arrive on a connection.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for a client to take a frame.
+/// Timeout for a client to accept a frame.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after a connection could not be accepted, as where no file descriptor is left.
+/// Pause after `accept` failed, for example because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that is listened on. Dropped, it is gone.
-pub struct Door {
+/// Listening administration socket. Dropping it removes the socket's file.
+pub struct AdminSocket {
     path: PathBuf,
     stop: watch::Sender<bool>,
     commands: Arc<Semaphore>,
 }
 
-impl Drop for Door {
+impl Drop for AdminSocket {
     fn drop(&mut self) {
-        // What cannot be removed leads to a process that does not answer, and is passed over.
+        // A socket that could not be removed refuses connections, and clients skip it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-impl Door {
-    /// Listens for commands about a pool. Inside a tokio runtime.
+impl AdminSocket {
+    /// Listens for commands about a pool. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// If there is no place for the socket.
-    pub fn open(held: &Arc<Held>) -> Result<Self, Failure> {
+    /// If there is no folder for the socket, or listening on it fails.
+    pub fn open(served_pool: &Arc<ServedPool>) -> Result<Self, Failure> {
         let nowhere = || Failure::failed("there is no folder for a socket: set XDG_RUNTIME_DIR");
         let path = own_socket().ok_or_else(nowhere)?;
-        // One of a process that had our number.
+        // Removes the socket of an earlier process with the same process id.
         let _ = std::fs::remove_file(&path);
         let failed = |error: io::Error| Failure::failed(format!("cannot listen on {}: {error}", path.display()));
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&path, mode).map_err(failed)?;
         let (stop, stopped) = watch::channel(false);
-        let commands = Arc::new(Semaphore::new(MOST_COMMANDS));
-        drop(held.machine.tasks.spawn(accept(listener, held.clone(), commands.clone(), stopped)));
-        Ok(Door { path, stop, commands })
+        let commands = Arc::new(Semaphore::new(MAX_COMMANDS));
+        drop(served_pool.machine.tasks.spawn(accept(listener, served_pool.clone(), commands.clone(), stopped)));
+        Ok(AdminSocket { path, stop, commands })
     }
 
-    /// Takes no more commands, and returns when those under way have been answered.
+    /// Stops accepting commands, and returns after the running ones have been answered, at most [`WRITE_TIMEOUT`] later.
     pub async fn close(self) {
         let _ = self.stop.send(true);
-        // Not longer for a client that does not read.
-        let _ = timeout(WRITE_TIMEOUT, self.commands.acquire_many(MOST_COMMANDS as u32)).await;
+        // The timeout bounds the wait for a client that does not read.
+        let _ = timeout(WRITE_TIMEOUT, self.commands.acquire_many(MAX_COMMANDS as u32)).await;
     }
 }
 
-async fn accept(listener: UnixListener, held: Arc<Held>, commands: Arc<Semaphore>, mut stopped: watch::Receiver<bool>) {
-    // Of connections that have sent no command, the oldest first. Dropping one closes its connection.
+async fn accept(
+    listener: UnixListener,
+    served_pool: Arc<ServedPool>,
+    commands: Arc<Semaphore>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    // One sender per idle connection, oldest first. Dropping a sender closes its connection.
     let mut idle: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         let accepted = tokio::select! {
@@ -86,19 +91,19 @@ async fn accept(listener: UnixListener, held: Arc<Held>, commands: Arc<Semaphore
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an administrator's connection");
-                held.machine.clock.sleep(ACCEPT_PAUSE).await;
+                served_pool.machine.clock.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         idle.retain(|connection| !connection.is_closed());
-        if idle.len() >= MOST_IDLE {
+        if idle.len() >= MAX_IDLE {
             idle.pop_front();
         }
         let (is_idle, closed) = oneshot::channel();
         idle.push_back(is_idle);
-        debug_assert!(idle.len() <= MOST_IDLE, "idle connections are bounded");
-        let connection = connection(stream, held.clone(), commands.clone(), closed);
-        drop(held.machine.tasks.spawn(async move {
+        debug_assert!(idle.len() <= MAX_IDLE, "idle connections are bounded");
+        let connection = connection(stream, served_pool.clone(), commands.clone(), closed);
+        drop(served_pool.machine.tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an administrator's connection ended");
             }
@@ -106,10 +111,10 @@ async fn accept(listener: UnixListener, held: Arc<Held>, commands: Arc<Semaphore
     }
 }
 
-/// Carries out the one command of a connection. `closed` resolves if the connection is to be closed because it is idle.
+/// Runs the one command of a connection. `closed` resolves when too many connections are idle and this one must close.
 async fn connection(
     stream: UnixStream,
-    held: Arc<Held>,
+    served_pool: Arc<ServedPool>,
     commands: Arc<Semaphore>,
     mut closed: oneshot::Receiver<()>,
 ) -> io::Result<()> {
@@ -132,49 +137,49 @@ async fn connection(
             return write_frame(&mut write, &Frame::End(1)).await;
         }
     };
-    // It is given back when the command has been answered.
+    // The permit is released when the command has been answered.
     let _place = commands.acquire_owned().await.map_err(io::Error::other)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (to, mut from) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    let call = Call::of_client(caller, held, to, gone.clone(), waiting.clone());
+    let call = Call::of_client(caller, served_pool, to, gone.clone(), waiting.clone());
     let done = tokio::task::spawn_blocking(move || crate::carry_out(&call));
     tokio::pin!(done);
-    let told = tell(&mut read, &mut write, &mut from, &waiting).await;
-    if told.is_err() {
+    let sent_all = send_output(&mut read, &mut write, &mut from, &waiting).await;
+    if sent_all.is_err() {
         gone.store(true, Ordering::Relaxed);
     }
     let code = done.await.unwrap_or(1);
-    told?;
+    sent_all?;
     write_frame(&mut write, &Frame::End(code)).await
 }
 
-/// Hands on what the command says, until it says no more.
-async fn tell(
+/// Sends the command's output to the client until the command ends.
+async fn send_output(
     read: &mut OwnedReadHalf,
     write: &mut OwnedWriteHalf,
-    from: &mut mpsc::UnboundedReceiver<Said>,
+    from: &mut mpsc::UnboundedReceiver<Line>,
     waiting: &AtomicUsize,
 ) -> io::Result<()> {
     loop {
-        let said = tokio::select! {
-            said = from.recv() => said,
-            // Nobody asked: this is how a client leaves.
+        let line = tokio::select! {
+            line = from.recv() => line,
+            // No input was requested, so the frame is invalid or the client disconnected.
             unasked = read_frame(read) => return Err(unasked.err().unwrap_or(io::ErrorKind::InvalidData.into())),
         };
-        let sent = said.as_ref().map_or(0, Said::bytes);
-        let (bytes, make): (_, fn(Vec<u8>) -> Frame) = match said {
+        let sent = line.as_ref().map_or(0, Line::bytes);
+        let (bytes, make): (_, fn(Vec<u8>) -> Frame) = match line {
             None => return Ok(()),
-            Some(Said::Out(bytes)) => (bytes, Frame::Out),
-            Some(Said::Err(bytes)) => (bytes, Frame::Err),
-            Some(Said::Ask(wanted, to)) => {
+            Some(Line::Out(bytes)) => (bytes, Frame::Out),
+            Some(Line::Err(bytes)) => (bytes, Frame::Err),
+            Some(Line::Ask(wanted, to)) => {
                 let asked = match wanted {
                     Input::Line(prompt) => Frame::Ask(prompt.into_bytes()),
                     Input::Bytes(most) => Frame::AskBytes(most),
                 };
                 write_frame(write, &asked).await?;
                 match read_frame(read).await? {
-                    // Whoever asked may have ended.
+                    // The receiver is closed if the command ended meanwhile.
                     Frame::Input(read) => drop(to.send(read)),
                     _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),
                 }
@@ -199,7 +204,7 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame
     Frame::decode(kind, &contents).map_err(io::Error::other)
 }
 
-/// Writes one frame, to somebody who takes it in time.
+/// Writes one frame within [`WRITE_TIMEOUT`].
 pub async fn write_frame(to: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> io::Result<()> {
     timeout(WRITE_TIMEOUT, to.write_all(&frame.encode())).await?
 }

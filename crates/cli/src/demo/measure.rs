@@ -12,7 +12,7 @@ use weir_machine::{Machine, Request, Source};
 /// How long each measurement takes, at most.
 const EACH: Duration = Duration::from_millis(1500);
 /// A file that is written and read is not longer than this.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
 /// Names of the files that are written and read: no user's file has them.
 const LARGE_NAME: &[u8] = b".weir-demo.large";
 const SMALL_NAME: &[u8] = b".weir-demo.small";
@@ -75,8 +75,9 @@ async fn write(
     // Noise, so that no rate comes from compression.
     let data = Bytes::from(noise(piece as u64, 4 * piece));
     let began = machine.clock.now();
-    let (mut bytes, mut operations) = (0, 0);
-    while machine.clock.now().since(began) < EACH && bytes < MOST_BYTES {
+    let mut bytes = 0;
+    let mut operations = 0;
+    while machine.clock.now().since(began) < EACH && bytes < MAX_FILE_BYTES {
         let from = (operations as usize % 4) * piece;
         tree.write(rq, cred, node, WriteAt::Offset(bytes), data.slice(from..from + piece)).await?;
         if each_synced {
@@ -92,7 +93,8 @@ async fn write(
 async fn read(machine: &Machine, tree: &Tree, rq: &Request, node: Node) -> Result<Measured, FileError> {
     let size_bytes = tree.attributes(rq, node).await?.size_bytes;
     let began = machine.clock.now();
-    let (mut bytes, mut operations) = (0u64, 0);
+    let mut bytes = 0u64;
+    let mut operations = 0;
     while machine.clock.now().since(began) < EACH && size_bytes != 0 {
         let pieces = tree.read(rq, node, bytes % size_bytes, LARGE).await?;
         bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();

@@ -29,7 +29,7 @@ pub fn run(machine: &Machine, pool: &Pool, args: &Args) -> Result<u8, Failure> {
     };
     let space = !args.has('L');
     println!("\nTraversing all blocks {}...\n", aim(prove, space));
-    let mut line = Line::new(machine.clock.clone());
+    let mut line = ProgressLine::new(machine.clock.clone());
     let report = machine
         .block_on(check(machine, pool, prove, space, &mut |progress| line.show(progress)))
         .map_err(|error| Failure::failed(error.to_string()))?;
@@ -86,17 +86,17 @@ async fn check(
 }
 
 /// The line that tells how far it is; on a terminal only.
-struct Line {
+struct ProgressLine {
     clock: Clock,
     start: Nanos,
     last: Nanos,
     shown: bool,
 }
 
-impl Line {
+impl ProgressLine {
     fn new(clock: Clock) -> Self {
         let now = clock.now();
-        Line { clock, start: now, last: now, shown: false }
+        ProgressLine { clock, start: now, last: now, shown: false }
     }
 
     fn show(&mut self, p: Progress) {
@@ -136,7 +136,8 @@ impl Line {
 fn devices(pool: &Pool) -> String {
     let mut out = String::new();
     for leaf in pool.blocks.tree().health() {
-        let (read, checksum) = (leaf.counts.read_errors, leaf.counts.checksum_errors);
+        let read = leaf.counts.read_errors;
+        let checksum = leaf.counts.checksum_errors;
         if read + checksum > 0 {
             out += &format!("damaged copies: {} gave {checksum} wrong and {read} no answers\n", leaf.name);
         }
@@ -168,7 +169,8 @@ fn findings(report: &Report) -> String {
     for (vdev, offset, len) in report.leaks().take(LISTED) {
         out += &format!("leaked space: vdev {vdev}, offset {offset:#x}, size {len}\n");
     }
-    let (found, allocated) = (report.found_bytes(), report.allocated_bytes());
+    let found = report.found_bytes();
+    let allocated = report.allocated_bytes();
     out += &if report.space_agrees() && found == allocated {
         "\n\tNo leaks (block sum matches space maps exactly)\n".to_owned()
     } else {

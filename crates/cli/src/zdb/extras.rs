@@ -21,7 +21,8 @@ pub fn metaslabs(pool: &Pool, more: bool) {
         println!("\t---------------   -------------------   ---------------   ------------");
         let size = 1u64.checked_shl(v.metaslab_shift).unwrap_or(0);
         for (n, m) in v.metaslabs.iter().enumerate() {
-            let (offset, free) = (n as u64 * size, size.saturating_sub(m.allocated_bytes));
+            let offset = n as u64 * size;
+            let free = size.saturating_sub(m.allocated_bytes);
             println!(
                 "\tmetaslab {n:>6}   offset {offset:>12x}   spacemap {:>6}   free {:>8}",
                 m.space_map,
@@ -78,7 +79,9 @@ pub fn devices(pool: &Pool) {
     for leaf in pool.blocks.tree().health() {
         let n = leaf.counts;
         let name = if leaf.present { leaf.name } else { format!("{} (missing)", leaf.name) };
-        let (bytes, errors, cksum) = (human(n.read_bytes), n.read_errors, n.checksum_errors);
+        let bytes = human(n.read_bytes);
+        let errors = n.read_errors;
+        let cksum = n.checksum_errors;
         println!("  {name:<32} {:>7} {:>7} {:>8} {bytes:>8} {errors:>6} {cksum:>6}", "", "", n.reads);
     }
 }
@@ -97,7 +100,8 @@ pub async fn logs(rq: &Request, pool: &Pool) -> Result<(), Failure> {
             "\n    ZIL header: claim_txg {}, claim_blk_seq {}, claim_lr_seq {} replay_seq {}, flags {:#x}",
             zil.claim_txg, zil.claim_block_seq, zil.claim_record_seq, zil.replay_seq, zil.flags
         );
-        let (mut blocks, mut records) = (0u64, BTreeMap::<&str, u64>::new());
+        let mut blocks = 0u64;
+        let mut records = BTreeMap::<&str, u64>::new();
         let mut walk = LogWalk::new(&set.objects);
         let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("{}: intent log: {e}", info.name));
         while let Some(block) = walk.next(rq).await.map_err(|e| failed(&e))? {

@@ -18,7 +18,8 @@ pub fn block_pointer(bp: &BlockPointer) -> String {
         return out;
     }
     if let Some(e) = bp.embedded() {
-        let (l, p) = (e.lsize_bytes, e.psize_bytes);
+        let l = e.lsize_bytes;
+        let p = e.psize_bytes;
         let level = bp.level();
         let _ =
             write!(out, "EMBEDDED [L{level} {name}] et={} {compression} size={l:x}L/{p:x}P birth={birth}L", e.etype);

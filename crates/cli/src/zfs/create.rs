@@ -4,12 +4,12 @@ use super::identity;
 use super::target::{self, PLACES, words};
 use super::values::{self, When};
 use crate::args::{Args, Spec};
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::operations::Operation;
-use crate::secrets::{Asked, Wanted};
+use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
-use crate::written::dsl;
+use crate::writable::dsl;
 use std::ffi::OsString;
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset, VolumeSpec};
@@ -47,7 +47,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let (new, wanted) = dataset(call, &args, &name, &doing)?;
     if args.has('n') {
         let says = if args.has('P') { "create\t" } else { "would create " };
-        say!(call, "{says}{name}");
+        outln!(call, "{says}{name}");
         return Ok(0);
     }
     target::open(call, &args, &name)?.with(async |engine| {
@@ -57,7 +57,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             }
             make_parents(call, engine, &name, &doing).await?;
         }
-        let encryption = wanted.encryption(Asked::Caller(call), call.machine()?, &name).await;
+        let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
         let mut new = with_reservation(engine, with_projects(engine, new).await?, args.has('s'));
         let limits = take_limits(&mut new.properties);
@@ -65,17 +65,17 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         set_limits(call, engine, &name, &doing, limits).await
     })?;
     if args.has('v') || args.has('P') {
-        say!(call, "{}{name}", if args.has('P') { "create\t" } else { "create " });
+        outln!(call, "{}{name}", if args.has('P') { "create\t" } else { "create " });
     }
     Ok(0)
 }
 
 /// What the command line says of the new dataset.
-fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewDataset, Wanted), Failure> {
+fn dataset(call: &Call, args: &Args, name: &str, doing: &str) -> Result<(NewDataset, EncryptionArgs), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let kind = if args.has('V') { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let mut properties = properties(args, kind, doing)?;
-    let wanted = Wanted::take(&mut properties);
+    let wanted = EncryptionArgs::take(&mut properties);
     let kind = match args.value('V') {
         None => Kind::FileSystem(file_system(call.caller.ids, &mut properties)),
         Some(text) => {
@@ -196,7 +196,9 @@ pub async fn reservations(
     name: &str,
     size_bytes: u64,
 ) -> Result<Option<(u64, u64)>, Failure> {
-    let (all, facts, raidz) = (dsl(engine, rq).await?, engine.facts(), raidz_of(engine));
+    let all = dsl(engine, rq).await?;
+    let facts = engine.facts();
+    let raidz = raidz_of(engine);
     let volume = all.find(rq, name).await.map_err(PoolError::from)?;
     let mut numbers = [0; 4];
     for (number, property) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies", "refreservation"]) {
@@ -232,7 +234,8 @@ fn reservation(size_bytes: u64, block_bytes: u64, copies: u64, raidz: &[Raidz]) 
     const INDIRECT_BYTES: u64 = 1 << 17;
     let mut blocks = size_bytes.div_ceil(block_bytes.max(1));
     let stretched = |vdev: &Raidz| {
-        let (own, usual) = (raidz_bytes(vdev, block_bytes), raidz_bytes(vdev, 1 << 17));
+        let own = raidz_bytes(vdev, block_bytes);
+        let usual = raidz_bytes(vdev, 1 << 17);
         // Space is counted as blocks of 128 KiB would take it.
         u64::try_from(u128::from(blocks) * u128::from(own) * (1 << 17) / u128::from(usual.max(1))).unwrap_or(u64::MAX)
     };
@@ -284,7 +287,7 @@ pub fn clone(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: source and target pools differ")));
     }
     let mut properties = properties(&args, DatasetKind::Filesystem, &doing)?;
-    if Wanted::take(&mut properties) != Wanted::default() {
+    if EncryptionArgs::take(&mut properties) != EncryptionArgs::default() {
         let why = "Encryption properties must inherit from origin dataset.";
         return Err(Failure::failed(format!("{doing}: {why}")));
     }

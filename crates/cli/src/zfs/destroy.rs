@@ -2,10 +2,10 @@
 
 use super::target::{self, PLACES, below, words};
 use crate::args::{Args, Spec};
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::operations::Operation;
-use crate::written::dsl;
+use crate::writable::dsl;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use weir_dsl::Dsl;
@@ -25,7 +25,7 @@ const SPEC: Spec = Spec {
 
 /// What is to go, in the order in which it can go: snapshots, then the file system or volume that they are of.
 #[derive(Debug, Default)]
-struct Doomed(Vec<(Vec<String>, Option<String>)>);
+struct DestroyPlan(Vec<(Vec<String>, Option<String>)>);
 
 /// Runs the command.
 pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
@@ -43,41 +43,41 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     }
     target::open(call, &args, &name)?.with(async |engine| {
         let rq = Request::internal("destroy");
-        let doomed = {
+        let plan = {
             let dsl = dsl(engine, &rq).await?;
             match name.split_once('@') {
                 Some((of, list)) => named_snapshots(&rq, &dsl, (of, list), args.has('r') || args.has('R')).await?,
                 None => tree(&rq, &dsl, &name, &args, &doing).await?,
             }
         };
-        show(call, &doomed, &args);
-        if args.has('n') { Ok(()) } else { carry_out(call, engine, doomed, &doing, args.has('d')).await }
+        show(call, &plan, &args);
+        if args.has('n') { Ok(()) } else { carry_out(call, engine, plan, &doing, args.has('d')).await }
     })?;
     Ok(0)
 }
 
-fn show(call: &Call, doomed: &Doomed, args: &Args) {
+fn show(call: &Call, plan: &DestroyPlan, args: &Args) {
     if !args.has('v') && !args.has('n') {
         return;
     }
-    for name in doomed.0.iter().flat_map(|(snapshots, head)| snapshots.iter().chain(head)) {
+    for name in plan.0.iter().flat_map(|(snapshots, head)| snapshots.iter().chain(head)) {
         match (args.has('p'), args.has('n')) {
-            (true, _) => say!(call, "destroy\t{name}"),
-            (false, true) => say!(call, "would destroy {name}"),
-            (false, false) => say!(call, "will destroy {name}"),
+            (true, _) => outln!(call, "destroy\t{name}"),
+            (false, true) => outln!(call, "would destroy {name}"),
+            (false, false) => outln!(call, "will destroy {name}"),
         }
     }
 }
 
-async fn carry_out(call: &Call, engine: &Engine, doomed: Doomed, doing: &str, defer: bool) -> Result<(), Failure> {
+async fn carry_out(call: &Call, engine: &Engine, plan: DestroyPlan, doing: &str, defer: bool) -> Result<(), Failure> {
     let rq = &Request::internal("destroy");
-    for head in doomed.0.iter().filter_map(|(_, head)| head.as_ref()) {
+    for head in plan.0.iter().filter_map(|(_, head)| head.as_ref()) {
         // Before anything of it is gone.
         if engine.is_used(rq, head).await? {
             return Err(Failure::failed(format!("{doing}: '{head}' is busy: clients use it")));
         }
     }
-    for (snapshots, head) in doomed.0 {
+    for (snapshots, head) in plan.0 {
         if !snapshots.is_empty() {
             target::run(call, engine, doing, Operation::DestroySnapshots(snapshots, defer)).await?;
         }
@@ -94,16 +94,16 @@ async fn named_snapshots(
     dsl: &Dsl,
     (of, list): (&str, &str),
     recursive: bool,
-) -> Result<Doomed, Failure> {
-    let mut doomed = Vec::new();
+) -> Result<DestroyPlan, Failure> {
+    let mut plan = Vec::new();
     for dir in below(dsl, of).into_iter().filter(|dir| recursive || dir.name == of) {
         let there = target::snapshots(dsl, rq, dir).await?;
-        doomed.extend(chosen(&there, list).into_iter().map(|s| format!("{}@{s}", dir.name)));
+        plan.extend(chosen(&there, list).into_iter().map(|s| format!("{}@{s}", dir.name)));
     }
-    if doomed.is_empty() {
+    if plan.is_empty() {
         return Err(Failure::failed("could not find any snapshots to destroy; check snapshot names."));
     }
-    Ok(Doomed(vec![(doomed, None)]))
+    Ok(DestroyPlan(vec![(plan, None)]))
 }
 
 /// Those of the snapshots (oldest first) that a list of names and ranges means: `a,b%d,%f,g%`.
@@ -136,7 +136,7 @@ struct Head {
 }
 
 /// A dataset with what depends on it, as far as `-r` and `-R` allow.
-async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &Args, doing: &str) -> Result<Doomed, Failure> {
+async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &Args, doing: &str) -> Result<DestroyPlan, Failure> {
     target::must_exist(dsl, doing, name).await?;
     let mut tops = vec![name.to_owned()];
     let mut heads: Vec<Head> = Vec::new();
@@ -168,8 +168,8 @@ async fn tree(rq: &Request, dsl: &Dsl, name: &str, args: &Args, doing: &str) -> 
 }
 
 /// Children go before their parents, and clones before the snapshots that they are of; `None` if that is a circle.
-fn in_order(mut heads: Vec<Head>) -> Option<Doomed> {
-    let mut out = Doomed::default();
+fn in_order(mut heads: Vec<Head>) -> Option<DestroyPlan> {
+    let mut out = DestroyPlan::default();
     while !heads.is_empty() {
         let is_needed = |one: &Head| {
             let child = |other: &Head| other.name.strip_prefix(&one.name).is_some_and(|rest| rest.starts_with('/'));

@@ -2,9 +2,9 @@
 
 use super::target::{PLACES, pool_of, words};
 use crate::args::{Args, Spec};
-use crate::call::{Call, complain};
+use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
-use crate::pools::{Seen, keys_of, look, search};
+use crate::pools::{PoolHandle, keys_of, look, search};
 use std::ffi::OsString;
 use std::io::Write;
 use weir_engine::Engine;
@@ -30,23 +30,25 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let seen = look(call, &options)?;
     call.begin();
     let machine = call.machine()?;
-    let (rq, doing) = (Request::internal("diff"), format!("cannot diff '{older}' with '{newer}'"));
-    let told = match (seen, call.held()) {
-        (Seen::Open(view), Some(held)) => {
+    let rq = Request::internal("diff");
+    let doing = format!("cannot diff '{older}' with '{newer}'");
+    let told = match (seen, call.served_pool()) {
+        (PoolHandle::Open(view), Some(served_pool)) => {
             // The pool goes on while files are compared.
             drop(view);
-            machine.block_on(of_engine(call, &args, &rq, &held.engine, [&older, &newer]))
+            machine.block_on(of_engine(call, &args, &rq, &served_pool.engine, [&older, &newer]))
         }
         (seen, _) => machine.block_on(of_pool(call, &args, &rq, &seen, [&older, &newer])),
     };
-    let whole = told.map_err(|error| crate::written::refused(&doing, error))?;
+    let whole = told.map_err(|error| crate::writable::refused(&doing, error))?;
     Ok(if whole { 0 } else { FAILED })
 }
 
 /// The two states that are meant: `fs@a fs@b`, `fs@a fs`, `fs@a @b`, `@a fs@b`, `@a fs`, and `fs@a` alone for the file
 /// system as it is now.
 fn names(given: &[String]) -> Result<[String; 2], Failure> {
-    let (first, second) = (given.first().map_or("", String::as_str), given.get(1).map_or("", String::as_str));
+    let first = given.first().map_or("", String::as_str);
+    let second = given.get(1).map_or("", String::as_str);
     let of = |name: &str| name.split('@').next().unwrap_or_default().to_owned();
     let file_system = if of(first).is_empty() { of(second) } else { of(first) };
     if !first.contains('@') || first.ends_with('@') || file_system.is_empty() {
@@ -83,7 +85,8 @@ async fn of_pool(
     [older, newer]: [&str; 2],
 ) -> Result<bool, PoolError> {
     let pair = Pair::find(rq, &pool.dsl, &pool.facts(), older, newer).await?;
-    let (a, b) = (pool.file_system(rq, older).await?, pool.file_system(rq, newer).await?);
+    let a = pool.file_system(rq, older).await?;
+    let b = pool.file_system(rq, newer).await?;
     let failed = |source| PoolError::File { name: older.to_owned(), source: Box::new(source) };
     let mut diff = Diff::new(rq, a, b, pair.after).await.map_err(failed)?;
     Printer::new(args, &pair).tell(call, rq, &mut diff).await
@@ -116,12 +119,12 @@ impl Printer {
                     Err(Unknown { object, name, why }) => {
                         whole = false;
                         let what = "Unable to determine path or stats for object";
-                        complain!(call, "{what} {object} in {name}: {why}");
+                        errln!(call, "{what} {object} in {name}: {why}");
                     }
                 }
             }
             call.write(out);
-            call.room().await;
+            call.wait_for_output().await;
             if call.is_gone() {
                 break;
             }

@@ -3,7 +3,7 @@
 use super::identity;
 use super::select::{Selected, Selection, all_properties, json_frame, properties};
 use crate::args::{Args, Spec};
-use crate::call::{Call, complain};
+use crate::call::{Call, errln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
@@ -43,7 +43,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
             let found = machine.block_on(of_dataset(&pool, &of, wanted.as_deref(), args.words.is_empty(), &facts));
             match found {
                 Ok(found) => lines.push((of, found)),
-                Err(error) => complain!(call, "{}: {error}", of.name()),
+                Err(error) => errln!(call, "{}: {error}", of.name()),
             }
         }
     }
@@ -153,7 +153,7 @@ fn print_table(call: &Call, lines: &[(Selected, Found)], fields: &[String], args
     if table.is_empty() && !args.has('H') {
         return;
     }
-    call.say(format_args!("{}", table.text()));
+    call.print(format_args!("{}", table.text()));
 }
 
 fn print_json(call: &Call, lines: &[(Selected, Found)], args: &Args) {

@@ -6,7 +6,7 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::table::{Align, Table};
-use crate::written::dsl;
+use crate::writable::dsl;
 use std::ffi::OsString;
 use weir_dmu::zap::Zap;
 use weir_dsl::Dsl;
@@ -21,7 +21,7 @@ const RELEASE: Spec =
 const HOLDS: Spec =
     Spec { command: "zfs holds", letters: "rHpD:K:", long: &PLACES, usage: "zfs holds [-rHp] SNAPSHOT…" };
 /// Most holds of one snapshot that are listed.
-const MOST: usize = 1 << 20;
+const MAX_HOLDS: usize = 1 << 20;
 
 /// Runs `zfs hold`.
 pub fn hold(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
@@ -87,7 +87,7 @@ pub fn holds(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         let rows = machine.block_on(rows(&pool.dsl, &name, &args))?;
         rows.into_iter().for_each(|row| table.row(row));
     }
-    call.say(format_args!("{}", table.text()));
+    call.print(format_args!("{}", table.text()));
     Ok(0)
 }
 
@@ -101,7 +101,7 @@ async fn rows(dsl: &Dsl, name: &str, args: &Args) -> Result<Vec<Vec<String>>, Fa
             continue;
         }
         let zap = Zap::open(&rq, dsl.mos(), found.phys.user_refs).await.map_err(PoolError::from)?;
-        for entry in zap.all(&rq, MOST).await.map_err(PoolError::from)? {
+        for entry in zap.all(&rq, MAX_HOLDS).await.map_err(PoolError::from)? {
             let seconds = entry.value.first().unwrap_or(0);
             let time = if args.has('p') { seconds.to_string() } else { human_time(seconds) };
             rows.push(vec![snapshot.clone(), entry.key.text(), time]);

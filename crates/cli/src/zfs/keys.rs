@@ -6,11 +6,11 @@
 use super::target::{self, PLACES, below, words};
 use super::values::{self, When};
 use crate::args::{Args, Spec};
-use crate::call::{Call, complain, say};
+use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
-use crate::pools::{self, Seen, keys_of, search};
-use crate::secrets::{Asked, Root, Wanted, proven, roots};
-use crate::written::{Wish, Written};
+use crate::pools::{self, PoolHandle, keys_of, search};
+use crate::secrets::{EncryptionArgs, KeyPrompt, Root, roots, verified_key};
+use crate::writable::{WritablePool, WriteIntent};
 use std::ffi::OsString;
 use weir_dsl::Dsl;
 use weir_dsl::props::DatasetKind;
@@ -45,14 +45,15 @@ fn loading(why: impl std::fmt::Display) -> Failure {
 }
 
 /// The pools that are meant, with the encryption roots that are meant in each.
-fn meant(spec: &Spec, call: &Call, args: &Args) -> Result<Vec<(Seen, Vec<Root>)>, Failure> {
+fn meant(spec: &Spec, call: &Call, args: &Args) -> Result<Vec<(PoolHandle, Vec<Root>)>, Failure> {
     let search = search(call, args.values('D'))?;
     let names = match args.has('a') {
         true if !args.words.is_empty() => return Err(spec.misused("cannot specify dataset with -a")),
         true => pools::names(call, &search)?,
         false => words(spec, args, 1..=1, "missing dataset argument(s)")?,
     };
-    let (rq, machine) = (Request::internal("load-key"), call.machine()?);
+    let rq = Request::internal("load-key");
+    let machine = call.machine()?;
     let mut out = Vec::new();
     for name in names {
         let pool = pools::open(call, &OpenOptions::new(search.clone(), target::pool_of(&name)))?;
@@ -88,14 +89,17 @@ async fn one(rq: &Request, dsl: &Dsl, name: &str) -> Result<Root, Failure> {
 /// Runs `zfs load-key`.
 pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = LOAD.parse(line)?;
-    let (machine, many) = (call.machine()?, args.has('a') || args.has('r'));
-    let (mut tried, mut right, mut kept) = (0, 0, true);
+    let machine = call.machine()?;
+    let many = args.has('a') || args.has('r');
+    let mut tried = 0;
+    let mut right = 0;
+    let mut kept = true;
     for (pool, found) in meant(&LOAD, call, &args)? {
         // While an open pool is looked at, none of its groups syncs.
-        let (closed, held) = match pool {
-            open @ Seen::Open(_) => {
+        let (closed, served_pool) = match pool {
+            open @ PoolHandle::Open(_) => {
                 drop(open);
-                (None, call.held())
+                (None, call.served_pool())
             }
             closed => (Some(closed), None),
         };
@@ -103,31 +107,31 @@ pub fn load(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         for mut root in found {
             root.location = args.value('L').unwrap_or(root.location);
             // Of many, those that are loaded are passed over.
-            if let Some(held) = held.filter(|_| many)
-                && machine.block_on(held.engine.is_key_loaded(&Request::internal("load-key"), &root.name))?
+            if let Some(served_pool) = served_pool.filter(|_| many)
+                && machine.block_on(served_pool.engine.is_key_loaded(&Request::internal("load-key"), &root.name))?
                     == Some(true)
             {
                 continue;
             }
             tried += 1;
             let done = machine.block_on(async {
-                match (&closed, held) {
-                    (Some(pool), _) => proven(Asked::Caller(call), &pool.dsl, &root).await.map(drop),
-                    (None, Some(held)) => load_one(call, &held.engine, &root, args.has('n')).await,
+                match (&closed, served_pool) {
+                    (Some(pool), _) => verified_key(KeyPrompt::Caller(call), &pool.dsl, &root).await.map(drop),
+                    (None, Some(served_pool)) => load_one(call, &served_pool.engine, &root, args.has('n')).await,
                     (None, None) => Err(loading("nobody has the pool open")),
                 }
             });
             match done {
                 Ok(()) => right += 1,
-                Err(failure) => complain!(call, "{failure}"),
+                Err(failure) => errln!(call, "{failure}"),
             }
         }
         // What was locked is shown now.
-        held.map_or(Ok(()), |held| machine.block_on(held.renew()))?;
+        served_pool.map_or(Ok(()), |served_pool| machine.block_on(served_pool.renew()))?;
     }
     if many {
         let what = if args.has('n') || !kept { "verified" } else { "loaded" };
-        say!(call, "{right} / {tried} key(s) successfully {what}");
+        outln!(call, "{right} / {tried} key(s) successfully {what}");
     }
     match (right < tried, args.has('n') || kept || tried == 0) {
         (true, _) => Ok(1),
@@ -146,7 +150,7 @@ async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -
     if !only_check && engine.is_key_loaded(rq, &name).await? == Some(true) {
         return Err(loading(KeyError::Loaded { name }));
     }
-    let key = root.key(Asked::Caller(call)).map_err(loading)?.take();
+    let key = root.key(KeyPrompt::Caller(call)).map_err(loading)?.take();
     let done = if only_check { engine.check_key(rq, &name, key).await } else { engine.load_key(rq, &name, key).await };
     done.map_err(loading)
 }
@@ -154,28 +158,29 @@ async fn load_one(call: &Call, engine: &Engine, root: &Root, only_check: bool) -
 /// Runs `zfs unload-key`.
 pub fn unload(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = UNLOAD.parse(line)?;
-    let (machine, many) = (call.machine()?, args.has('a') || args.has('r'));
+    let machine = call.machine()?;
+    let many = args.has('a') || args.has('r');
     let rq = &Request::internal("unload-key");
     let mut failed = false;
     for (pool, found) in meant(&UNLOAD, call, &args)? {
-        let held = matches!(pool, Seen::Open(_)).then(|| call.held()).flatten();
+        let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool()).flatten();
         drop(pool);
         for Root { name, .. } in found {
-            let loaded = match held {
-                Some(held) => machine.block_on(held.engine.is_key_loaded(rq, &name))? == Some(true),
+            let loaded = match served_pool {
+                Some(served_pool) => machine.block_on(served_pool.engine.is_key_loaded(rq, &name))? == Some(true),
                 None => false,
             };
-            let done = match held {
+            let done = match served_pool {
                 _ if many && !loaded => Ok(()),
-                Some(held) => machine.block_on(held.engine.unload_key(rq, &name)),
+                Some(served_pool) => machine.block_on(served_pool.engine.unload_key(rq, &name)),
                 None => Err(KeyError::Unloaded { name }.into()),
             };
             if let Err(error) = done {
-                complain!(call, "Key unload error: {error}");
+                errln!(call, "Key unload error: {error}");
                 failed = true;
             }
         }
-        held.map_or(Ok(()), |held| machine.block_on(held.renew()))?;
+        served_pool.map_or(Ok(()), |served_pool| machine.block_on(served_pool.renew()))?;
     }
     Ok(u8::from(failed))
 }
@@ -187,20 +192,21 @@ pub fn change(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let parse = |text: OsString| values::parse(&text.to_string_lossy(), DatasetKind::Filesystem, When::Creation);
     let parsed: Result<Vec<_>, String> = args.values('o').into_iter().map(parse).collect();
     let mut properties = parsed.map_err(|why| CHANGE.misused(&why))?;
-    let wanted = Wanted::take_of_key(&mut properties);
+    let wanted = EncryptionArgs::take_of_key(&mut properties);
     if !properties.is_empty() {
         let only = "Only keyformat, keylocation and pbkdf2iters may be set with this command.";
         return Err(Failure::failed(format!("Key change error: {only}")));
     }
-    if args.has('i') && wanted != Wanted::default() {
+    if args.has('i') && wanted != EncryptionArgs::default() {
         return Err(CHANGE.misused("Properties not allowed for inheriting"));
     }
-    let (search, pool) = (search(call, args.values('D'))?, target::pool_of(&name).to_owned());
+    let search = search(call, args.values('D'))?;
+    let pool = target::pool_of(&name).to_owned();
     let keys = keys_of(call, &search, args.values('K'))?;
-    let wish = Wish { search, pool, keys, ..Wish::default() };
+    let intent = WriteIntent { search, pool, keys, ..WriteIntent::default() };
     let machine = call.machine()?;
     let changing = |why: &dyn std::fmt::Display| Failure::failed(format!("Key change error: {why}"));
-    Written::of_call(call, &wish)?.with(async |engine| {
+    WritablePool::of_call(call, &intent)?.with(async |engine| {
         if args.has('l') {
             let above = name.rsplit_once('/').map(|(above, _)| above).filter(|_| args.has('i'));
             for dataset in [Some(name.as_str()), above].into_iter().flatten() {
@@ -218,7 +224,7 @@ pub fn change(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         } else {
             let found = roots(rq, &*engine.dsl(rq).await?, |other| other == name).await?.pop();
             let root =
-                wanted.or(found).root(Asked::Caller(call), machine, &name).await.map_err(|why| changing(&why))?;
+                wanted.or(found).root(KeyPrompt::Caller(call), machine, &name).await.map_err(|why| changing(&why))?;
             KeyChange::New(root.ok_or_else(|| changing(&KeyError::NoFormat))?)
         };
         engine.change_key(name.clone(), change).await.map_err(|why| changing(&why))?;

@@ -2,7 +2,7 @@
 
 use super::select::{Selected, Selection, json_frame, properties};
 use crate::args::{Args, Spec};
-use crate::call::{Call, complain, say};
+use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::table::{Align, Table};
@@ -46,7 +46,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 Ok::<_, weir_pool::PoolError>((cells, keys))
             }) {
                 Ok((cells, keys)) => rows.push(Row { of, cells, keys }),
-                Err(error) => complain!(call, "{}: {error}", of.name()),
+                Err(error) => errln!(call, "{}: {error}", of.name()),
             }
         }
     }
@@ -132,10 +132,10 @@ fn print_table(call: &Call, rows: &[Row], columns: &[String], args: &Args) {
         table.row(row.cells.iter().map(|c| cell(c.as_ref(), args.has('p'))).collect());
     }
     if rows.is_empty() && !args.has('H') {
-        say!(call, "no datasets available");
+        outln!(call, "no datasets available");
         return;
     }
-    call.say(format_args!("{}", table.text()));
+    call.print(format_args!("{}", table.text()));
 }
 
 fn print_json(call: &Call, rows: &[Row], columns: &[String], args: &Args) {

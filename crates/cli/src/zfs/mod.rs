@@ -20,7 +20,7 @@ pub use create::file_system;
 pub use identity::is_usual_limit;
 pub use values::{When, parse as parse_property};
 
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use std::ffi::OsString;
 use weir_dsl::QuotaPrincipal;
@@ -65,7 +65,7 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "unload-key" => keys::unload(call, line),
         "change-key" => keys::change(call, line),
         "version" | "-V" | "--version" => {
-            say!(call, "weir {}", env!("CARGO_PKG_VERSION"));
+            outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
         }
         other => Err(Failure::usage(format!("unrecognized command '{other}'\n{USAGE}"))),

@@ -12,7 +12,7 @@
 //! `zfs-project(8)`.
 
 use crate::args::{Args, Spec};
-use crate::call::{Call, complain};
+use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -97,7 +97,7 @@ impl Deed {
 /// Runs the command.
 pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     // Files are changed as who calls, not as the process that has the pool.
-    if call.held().is_some() {
+    if call.served_pool().is_some() {
         return Err(Failure::failed("'zfs project' is not done by another process"));
     }
     let args = SPEC.parse(line)?;
@@ -112,7 +112,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let mut code = 0;
     for word in &args.words {
         if let Err(why) = target(call, &args, deed, wanted, Path::new(word)) {
-            complain!(call, "{why}");
+            errln!(call, "{why}");
             code = FAILED;
         }
     }
@@ -167,7 +167,8 @@ fn inside(call: &Call, deed: Deed, project: u32, path: &Path, shown: &Path) -> R
     let mut dirs = Vec::new();
     for entry in entries {
         let kind = entry.file_type().map_err(failed)?;
-        let (path, shown) = (entry.path(), shown.join(entry.file_name()));
+        let path = entry.path();
+        let shown = shown.join(entry.file_name());
         if !kind.is_dir() && !kind.is_file() {
             continue;
         }
@@ -199,17 +200,17 @@ fn one(call: &Call, deed: Deed, project: u32, path: &Path, shown: &Path) -> Resu
     let name = shown.display();
     match deed {
         Deed::Show => {
-            call.say(format_args!("{:5} {} {name}\n", found.project, if inherits { 'P' } else { '-' }));
+            call.print(format_args!("{:5} {} {name}\n", found.project, if inherits { 'P' } else { '-' }));
         }
         Deed::Check { .. } if found.project == project && inherits => {}
-        Deed::Check { bare: true } => call.say(format_args!("{name}\0")),
+        Deed::Check { bare: true } => call.print(format_args!("{name}\0")),
         Deed::Check { bare: false } => {
             if found.project != project {
                 let is = found.project;
-                call.say(format_args!("{name} - project ID is not set properly ({is}/{project})\n"));
+                call.print(format_args!("{name} - project ID is not set properly ({is}/{project})\n"));
             }
             if !inherits {
-                call.say(format_args!("{name} - project inherit flag is not set\n"));
+                call.print(format_args!("{name} - project inherit flag is not set\n"));
             }
         }
         Deed::Set { .. } | Deed::Clear { .. } => {

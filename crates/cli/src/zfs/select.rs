@@ -1,9 +1,9 @@
 //! Which datasets a command is about: names, depth, types; and their properties.
 
 use crate::args::{Args, Spec};
-use crate::call::{Call, complain};
+use crate::call::{Call, errln};
 use crate::failure::Failure;
-use crate::pools::{self, Seen};
+use crate::pools::{self, PoolHandle};
 use serde_json::{Map, Value as Json, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -105,7 +105,7 @@ impl Selection {
     }
 
     /// Opens the pools concerned and gives each with what is selected of it.
-    pub fn open(&self, call: &Call) -> Result<Vec<(Seen, Vec<Selected>)>, Failure> {
+    pub fn open(&self, call: &Call) -> Result<Vec<(PoolHandle, Vec<Selected>)>, Failure> {
         let machine = call.machine()?;
         let mut by_pool: Vec<(String, Vec<&str>)> = Vec::new();
         if self.names.is_empty() {
@@ -169,7 +169,7 @@ impl Selection {
             self.of_dir(call, pool, dir, depth, out).await.map_err(PoolError::from)?;
         }
         for (name, error) in pool.dsl.damaged() {
-            complain!(call, "{name}: {error}");
+            errln!(call, "{name}: {error}");
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ impl Selection {
         if self.kinds.contains(&DatasetKind::Snapshot) && depth < self.depth {
             let list = pool.dsl.snapshots(rq, dir).await?;
             for (name, error) in &list.damaged {
-                complain!(call, "{name}: {error}");
+                errln!(call, "{name}: {error}");
             }
             out.extend(list.snapshots.iter().map(|s| Selected::dataset(s.clone(), DatasetKind::Snapshot)));
         }

@@ -8,7 +8,7 @@ use crate::args::Spec;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
-use crate::written::dsl;
+use crate::writable::dsl;
 use std::ffi::OsString;
 use weir_dsl::Dsl;
 use weir_dsl::props::{DatasetKind, Value};

@@ -6,7 +6,7 @@ use crate::args::Spec;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
-use crate::written::dsl;
+use crate::writable::dsl;
 use std::ffi::OsString;
 use weir_dsl::props::Value;
 use weir_machine::Request;

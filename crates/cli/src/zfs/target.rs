@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::operations::Operation;
 use crate::pools::{keys_of, search};
-use crate::written::{Wish, Written, refused};
+use crate::writable::{WritablePool, WriteIntent, refused};
 use weir_dsl::{Dir, Dsl};
 use weir_engine::Engine;
 use weir_machine::Request;
@@ -19,11 +19,12 @@ pub fn pool_of(name: &str) -> &str {
 }
 
 /// Opens the pool of a name for changes.
-pub fn open(call: &Call, args: &Args, name: &str) -> Result<Written, Failure> {
-    let (search, pool) = (search(call, args.values('D'))?, pool_of(name).to_owned());
+pub fn open(call: &Call, args: &Args, name: &str) -> Result<WritablePool, Failure> {
+    let search = search(call, args.values('D'))?;
+    let pool = pool_of(name).to_owned();
     let keys = keys_of(call, &search, args.values('K'))?;
-    let wish = Wish { search, pool, keys, ..Wish::default() };
-    Written::of_call(call, &wish)
+    let intent = WriteIntent { search, pool, keys, ..WriteIntent::default() };
+    WritablePool::of_call(call, &intent)
 }
 
 /// Opens the pool of a name, does one thing in it, and closes it.
@@ -34,7 +35,8 @@ pub fn once(call: &Call, args: &Args, name: &str, doing: &str, operation: Operat
 
 /// Does one thing. The first one of a command leaves its line in the pool's history.
 pub async fn run(call: &Call, engine: &Engine, doing: &str, operation: Operation) -> Result<(), Failure> {
-    let (line, uid) = (call.note(), call.caller.ids.0);
+    let line = call.note();
+    let uid = call.caller.ids.0;
     operation.run(engine, &line, uid).await.map_err(|error| refused(doing, error))?;
     call.noted();
     Ok(())

@@ -80,7 +80,7 @@ pub fn run(call: &Call, who: QuotaPrincipal, line: Vec<OsString>) -> Result<u8, 
         };
         table.row(fields.iter().map(text).collect());
     }
-    call.say(format_args!("{}", table.text()));
+    call.print(format_args!("{}", table.text()));
     Ok(0)
 }
 

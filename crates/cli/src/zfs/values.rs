@@ -5,7 +5,7 @@ use crate::size;
 use weir_dsl::props::{DatasetKind, Native, Rule, Shape, Value, native_named};
 
 /// Longest value of a user property in bytes.
-const LONGEST: usize = 8191;
+const MAX_USER_VALUE_LEN: usize = 8191;
 /// Record sizes, in bytes.
 const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
 
@@ -51,7 +51,7 @@ fn user(name: &str, value: &str) -> Result<Setting, String> {
     if !name.chars().all(allowed) || name.starts_with('-') {
         return Err(format!("invalid property '{name}'"));
     }
-    if value.len() > LONGEST {
+    if value.len() > MAX_USER_VALUE_LEN {
         return Err(format!("property value '{value}' is too long"));
     }
     Ok((name.to_owned(), Value::Text(value.to_owned())))
@@ -117,7 +117,7 @@ fn text(name: &str, value: &str) -> Result<String, String> {
         _ => true,
     };
     match (fits, name) {
-        (true, _) if value.len() > LONGEST => Err(format!("property value '{value}' is too long")),
+        (true, _) if value.len() > MAX_USER_VALUE_LEN => Err(format!("property value '{value}' is too long")),
         (true, _) => Ok(value.to_owned()),
         (false, "mountpoint") => Err("'mountpoint' must be an absolute path, 'none', or 'legacy'".into()),
         (false, _) => Err(format!("invalid {name}")),

@@ -3,12 +3,12 @@
 use super::devices;
 use super::opened::words;
 use crate::args::Spec;
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::pools::search;
 use crate::size;
-use crate::written::{Wish, Written};
+use crate::writable::{WritablePool, WriteIntent};
 use std::ffi::OsString;
 use weir_engine::create::Layout;
 use weir_engine::{Engine, VdevAddRequest};
@@ -36,25 +36,25 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         let why = || SPEC.misused(&format!("'{text}': the one property is ashift, from 9 to 16"));
         more.ashift = Some(shift.ok_or_else(why)?);
     }
-    let wish = Wish { search: search(call, args.values('d'))?, pool: pool.clone(), ..Wish::default() };
-    let written = Written::of_call(call, &wish)?;
-    let held = written.held().cloned();
-    written.with(async |engine| {
+    let intent = WriteIntent { search: search(call, args.values('d'))?, pool: pool.clone(), ..WriteIntent::default() };
+    let writable = WritablePool::of_call(call, &intent)?;
+    let served_pool = writable.served_pool().cloned();
+    writable.with(async |engine| {
         if let Some(mismatch) = vdevs.mismatch(&present(engine)).filter(|_| !args.has('f')) {
             return Err(Failure::failed(format!(
                 "invalid vdev specification\nuse '-f' to override the following errors:\n{mismatch}"
             )));
         }
         if args.has('n') {
-            say!(call, "would add to '{pool}':\n\n{}", devices::shown(pool, &vdevs));
+            outln!(call, "would add to '{pool}':\n\n{}", devices::shown(pool, &vdevs));
             return Ok(());
         }
         let locks = lock(pool, vdevs.paths())?;
         (more.tops, more.caches, more.spares) = (vdevs.tops, vdevs.caches, vdevs.spares);
         let failed = |error| Failure::failed(format!("cannot add to '{pool}': {error}"));
         engine.add_vdevs(&more).await.map_err(failed)?;
-        if let Some(held) = held {
-            held.also_has(locks);
+        if let Some(served_pool) = served_pool {
+            served_pool.also_has(locks);
         }
         engine.log_command(call.line(), call.caller.ids.0).await.map_err(failed)
     })?;

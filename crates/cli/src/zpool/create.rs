@@ -6,9 +6,9 @@ use crate::args::{Args, Spec};
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::lock;
-use crate::secrets::{Asked, Wanted};
+use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
-use crate::written::host;
+use crate::writable::host;
 use crate::zfs::{When, file_system, is_usual_limit, parse_property};
 use std::ffi::OsString;
 use weir_dsl::props::{DatasetKind, Value};
@@ -41,13 +41,16 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     }
     let (mut options, wanted) = options(call, &args, name, &vdevs, &doing)?;
     if args.has('n') {
-        call.say(format_args!("would create '{name}' with the following layout:\n\n{}", devices::shown(name, &vdevs)));
+        call.print(format_args!(
+            "would create '{name}' with the following layout:\n\n{}",
+            devices::shown(name, &vdevs)
+        ));
         return Ok(0);
     }
     let _locks = lock(name, vdevs.paths())?;
     call.begin();
     let machine = call.machine()?;
-    let encryption = machine.block_on(wanted.encryption(Asked::Caller(call), machine, name));
+    let encryption = machine.block_on(wanted.encryption(KeyPrompt::Caller(call), machine, name));
     options.encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));
     let engine = machine.block_on(Engine::create(machine, &options)).map_err(failed)?;
@@ -62,7 +65,7 @@ fn options(
     name: &str,
     vdevs: &Vdevs,
     doing: &str,
-) -> Result<(CreateOptions, Wanted), Failure> {
+) -> Result<(CreateOptions, EncryptionArgs), Failure> {
     let wrong = |why: String| Failure::failed(format!("{doing}: {why}"));
     let mut options = CreateOptions::new(name, vdevs.tops.clone());
     options.caches = vdevs.caches.clone();
@@ -100,7 +103,7 @@ fn options(
                 .map_err(wrong)?,
         );
     }
-    let wanted = Wanted::take(&mut root);
+    let wanted = EncryptionArgs::take(&mut root);
     options.root = file_system(call.caller.ids, &mut root);
     options.root_properties = root;
     Ok((options, wanted))

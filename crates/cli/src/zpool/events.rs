@@ -5,7 +5,7 @@
 
 use super::opened::{ask, holders, words};
 use crate::args::{Args, Spec};
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::zdb::date;
@@ -41,8 +41,8 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     if args.has('j') && "vHf".chars().any(|letter| args.has(letter)) {
         return Err(SPEC.misused("-j does not go together with -v, -H and -f"));
     }
-    if let Some(held) = call.held() {
-        return of_held(call, &args, &held.engine.events);
+    if let Some(served_pool) = call.served_pool() {
+        return of_served_pool(call, &args, &served_pool.engine.events);
     }
     let why = "events are in the memory of the process that has (weir serve, mount, demo), and end with it; \
                'zpool history -i' shows what is on disk";
@@ -54,9 +54,9 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 /// Shows the events of the pool that this process has open, or forgets them.
-fn of_held(call: &Call, args: &Args, events: &Events) -> Result<u8, Failure> {
+fn of_served_pool(call: &Call, args: &Args, events: &Events) -> Result<u8, Failure> {
     if args.has('c') {
-        say!(call, "cleared {} events", events.clear());
+        outln!(call, "cleared {} events", events.clear());
         return Ok(0);
     }
     if args.has('j') {
@@ -68,7 +68,7 @@ fn of_held(call: &Call, args: &Args, events: &Events) -> Result<u8, Failure> {
         return Ok(0);
     }
     if !args.has('H') {
-        say!(call, "{:<30} CLASS", "TIME");
+        outln!(call, "{:<30} CLASS", "TIME");
     }
     let machine = call.machine()?;
     machine.block_on(async {
@@ -79,7 +79,7 @@ fn of_held(call: &Call, args: &Args, events: &Events) -> Result<u8, Failure> {
                 let missed = if n == 0 { news.missed } else { 0 };
                 show(call, args, event, missed.saturating_add(event.dropped));
                 last = event.eid;
-                call.room().await;
+                call.wait_for_output().await;
             }
             if !args.has('f') || news.ended || call.is_gone() {
                 return Ok(0);
@@ -91,12 +91,12 @@ fn of_held(call: &Call, args: &Args, events: &Events) -> Result<u8, Failure> {
 
 fn show(call: &Call, args: &Args, event: &Event, dropped: u64) {
     if dropped > 0 {
-        say!(call, "dropped {dropped} events");
+        outln!(call, "dropped {dropped} events");
     }
     let gap = if args.has('H') { '\t' } else { ' ' };
-    say!(call, "{}{gap}{}", time(event.time), event.class);
+    outln!(call, "{}{gap}{}", time(event.time), event.class);
     if args.has('v') {
-        call.say(format_args!("{}\n", payload(&event.list, INDENT)));
+        call.print(format_args!("{}\n", payload(&event.list, INDENT)));
     }
 }
 

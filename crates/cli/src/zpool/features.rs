@@ -7,7 +7,7 @@ use weir_format::features::by_name;
 /// Where OpenZFS looks for sets.
 const FOLDERS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
 /// The longest file that is read.
-const LONGEST: u64 = 1 << 16;
+const MAX_FILE_BYTES: u64 = 1 << 16;
 
 /// Sets that are known without a file: what each release enabled in addition to the one before. They are what OpenZFS on
 /// Linux of that release understands.
@@ -88,7 +88,7 @@ fn set(name: &str) -> Result<BTreeSet<String>, String> {
     let Some(place) = places.iter().find(|place| place.is_file()) else {
         return release(name).ok_or_else(|| format!("there is no such set as '{name}'"));
     };
-    if std::fs::metadata(place).is_ok_and(|m| m.len() > LONGEST) {
+    if std::fs::metadata(place).is_ok_and(|m| m.len() > MAX_FILE_BYTES) {
         return Err(format!("{} is too long for a set of features", place.display()));
     }
     let text = std::fs::read_to_string(place).map_err(|error| format!("{}: {error}", place.display()))?;

@@ -59,7 +59,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 table.row(fields.iter().map(cell).collect());
             }
         }
-        call.say(format_args!("{}", table.text()));
+        call.print(format_args!("{}", table.text()));
     }
     Ok(opened.close(call))
 }

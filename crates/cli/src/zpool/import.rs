@@ -6,11 +6,11 @@
 
 use super::tree;
 use crate::args::{Args, Spec};
-use crate::call::{Call, complain, say};
+use crate::call::{Call, errln, outln};
 use crate::failure::Failure;
 use crate::pools::search;
-use crate::secrets::{Asked, ask_all};
-use crate::written::{Wish, Written};
+use crate::secrets::{KeyPrompt, ask_all};
+use crate::writable::{WritablePool, WriteIntent};
 use std::ffi::OsString;
 use weir_dsl::Dir;
 use weir_engine::Engine;
@@ -59,7 +59,7 @@ fn list(call: &Call, args: &Args) -> Result<u8, Failure> {
     let (assembly, looked_at) = look(call, args)?;
     let mut shown = 0;
     for pool in assembly.pools.values().filter(|pool| (pool.config.state == state::DESTROYED) == args.has('D')) {
-        call.say(format_args!("{}", describe(pool, &assembly)?));
+        call.print(format_args!("{}", describe(pool, &assembly)?));
         shown += 1;
     }
     if shown == 0 {
@@ -74,12 +74,12 @@ fn look(call: &Call, args: &Args) -> Result<(Assembly, usize), Failure> {
     let machine = call.machine()?;
     let scanned = machine.block_on(scan(machine, &search(call, args.values('d'))?))?;
     for (path, fault) in &scanned.faults {
-        complain!(call, "{}: {fault}", path.display());
+        errln!(call, "{}: {fault}", path.display());
     }
     let looked_at = scanned.looked_at;
     let assembly = assemble(scanned);
     for (device, why) in &assembly.unclear {
-        complain!(call, "{}: {why}", device.name());
+        errln!(call, "{}: {why}", device.name());
     }
     Ok((assembly, looked_at))
 }
@@ -93,7 +93,7 @@ fn take_all(call: &Call, args: &Args) -> Result<u8, Failure> {
     let mut code = 0;
     for pool in pools {
         if let Err(failure) = take(call, args, &pool, None) {
-            complain!(call, "{failure}");
+            errln!(call, "{failure}");
             code = failure.code;
         }
     }
@@ -122,7 +122,7 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
         let options = OpenOptions { rewind, ..OpenOptions::new(search, guid) };
         let opened = crate::pools::open(call, &options)?;
         if args.has('n') {
-            say!(call, "Would be able to return {} to its state as of txg {}.", opened.name(), opened.uberblock.txg);
+            outln!(call, "Would be able to return {} to its state as of txg {}.", opened.name(), opened.uberblock.txg);
         }
         return Ok(0);
     }
@@ -131,13 +131,14 @@ fn take(call: &Call, args: &Args, pool: &str, new_name: Option<String>) -> Resul
     if args.has('F') {
         open.rewind = Rewind::Auto;
     }
-    let all_keys = !args.has('l') || ask_all(Asked::Caller(call), call.machine()?, &mut open)?;
-    let (rewind, without_logs) = (args.has('F'), args.has('m'));
+    let all_keys = !args.has('l') || ask_all(KeyPrompt::Caller(call), call.machine()?, &mut open)?;
+    let rewind = args.has('F');
+    let without_logs = args.has('m');
     let keys = open.keys;
-    let wish = Wish { search, pool: guid, keys, force, rewind, without_logs, new_name, limits: None };
-    let written = Written::open(call.machine()?.clone(), &wish)?.stays();
-    let replayed = written.machine.block_on(replay(&written.engine, without_logs));
-    written.close()?;
+    let intent = WriteIntent { search, pool: guid, keys, force, rewind, without_logs, new_name, limits: None };
+    let writable = WritablePool::open(call.machine()?.clone(), &intent)?.stays();
+    let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
+    writable.close()?;
     replayed?;
     Ok(u8::from(!all_keys))
 }

@@ -6,7 +6,7 @@
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`print_iostat_default`), `module/zfs/vdev.c` (`vdev_get_stats_ex_impl`).
 
 use super::opened::{ask, holders, words};
-use crate::admin::Held;
+use crate::admin::ServedPool;
 use crate::args::{Args, Spec};
 use crate::call::Call;
 use crate::failure::Failure;
@@ -29,7 +29,7 @@ const SPEC: Spec = Spec {
 /// How often it is looked whether whoever asks is still there.
 const LOOK: Duration = Duration::from_millis(200);
 /// The longest interval, in seconds: a larger number is a pool's.
-const LONGEST_S: f64 = 1e9;
+const MAX_INTERVAL_S: f64 = 1e9;
 /// Columns of a number for people, and of an exact one.
 const NARROW: usize = 5;
 const WIDE: usize = 15;
@@ -38,7 +38,7 @@ const NAMES: usize = 10;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
-struct Wanted {
+struct IostatArgs {
     pool: Option<String>,
     interval: Option<Duration>,
     count: Option<u64>,
@@ -63,7 +63,7 @@ impl std::iter::Sum for Work {
 }
 
 /// A line of a report: name with its indent, bytes allocated and free where there are such, work.
-struct Line {
+struct IostatRow {
     name: String,
     space: Option<(u64, u64)>,
     work: Option<Work>,
@@ -76,8 +76,8 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     if args.has('y') && wanted.interval.is_none() {
         return Err(SPEC.misused("-y leaves out the first of several reports"));
     }
-    if let Some(held) = call.held() {
-        return of_held(call, &args, &wanted, held);
+    if let Some(served_pool) = call.served_pool() {
+        return of_served_pool(call, &args, &wanted, served_pool);
     }
     let why = "what goes to and from its devices is counted by the process that has (weir serve, mount, demo)";
     let holders = holders(call, &args, wanted.pool.as_ref(), why)?;
@@ -88,8 +88,8 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 /// A pool, and up to two numbers behind it.
-fn wanted(mut words: Vec<String>) -> Result<Wanted, Failure> {
-    let number = |word: &String| word.parse::<f64>().ok().filter(|n| (0.0..LONGEST_S).contains(n));
+fn wanted(mut words: Vec<String>) -> Result<IostatArgs, Failure> {
+    let number = |word: &String| word.parse::<f64>().ok().filter(|n| (0.0..MAX_INTERVAL_S).contains(n));
     let at = words.iter().rposition(|word| number(word).is_none()).map_or(0, |last| last + 1);
     let numbers: Vec<f64> = words.split_off(at).iter().filter_map(number).collect();
     if words.len() > 1 {
@@ -106,7 +106,7 @@ fn wanted(mut words: Vec<String>) -> Result<Wanted, Failure> {
     if count == Some(0) {
         return Err(SPEC.misused("the number of reports cannot be zero"));
     }
-    Ok(Wanted { pool: words.pop(), interval, count })
+    Ok(IostatArgs { pool: words.pop(), interval, count })
 }
 
 /// What each leaf has done, by GUID.
@@ -117,10 +117,12 @@ fn work(engine: &Engine) -> BTreeMap<u64, Work> {
 }
 
 /// Shows reports of the pool that this process has open.
-fn of_held(call: &Call, args: &Args, wanted: &Wanted, held: &Held) -> Result<u8, Failure> {
-    let (machine, engine) = (call.machine()?, &held.engine);
+fn of_served_pool(call: &Call, args: &Args, wanted: &IostatArgs, served_pool: &ServedPool) -> Result<u8, Failure> {
+    let machine = call.machine()?;
+    let engine = &served_pool.engine;
     let mut left = if wanted.interval.is_some() { wanted.count } else { Some(1) };
-    let (mut before, mut since) = (BTreeMap::new(), engine.opened());
+    let mut before = BTreeMap::new();
+    let mut since = engine.opened();
     if args.has('y') {
         (before, since) = (work(engine), machine.clock.now());
     }
@@ -135,10 +137,11 @@ fn of_held(call: &Call, args: &Args, wanted: &Wanted, held: &Held) -> Result<u8,
                 }
                 machine.clock.sleep(LOOK.min(due.since(machine.clock.now()))).await;
             }
-            let (now, at) = (work(engine), machine.clock.now());
+            let now = work(engine);
+            let at = machine.clock.now();
             let lines = lines(engine, &now, &before, args.has('v'))?;
             let head = !args.has('H') && (is_first || args.has('v') && !args.has('n'));
-            call.say(format_args!("{}", text(&lines, seconds(at, since), args, head)));
+            call.print(format_args!("{}", text(&lines, seconds(at, since), args, head)));
             (before, since, is_first) = (now, at, false);
             left = left.map(|left| left - 1);
         }
@@ -156,7 +159,7 @@ fn lines(
     now: &BTreeMap<u64, Work>,
     before: &BTreeMap<u64, Work>,
     deep: bool,
-) -> Result<Vec<Line>, Failure> {
+) -> Result<Vec<IostatRow>, Failure> {
     let config = engine.shown().config;
     let unreadable = |error| Failure::failed(format!("the vdevs of '{}': {error}", config.name));
     let root = VdevConfig::parse(&config.root).map_err(unreadable)?;
@@ -169,31 +172,32 @@ fn lines(
     let ours = |class: Class| root.children.iter().filter(move |top| top.class == class && top.is_concrete());
     let sold = [Class::Normal, Class::Special, Class::Dedup].into_iter().flat_map(ours).map(space);
     let total = sold.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-    let mut out = vec![Line { name: config.name.clone(), space: Some(total), work: Some(done(&root)) }];
+    let mut out = vec![IostatRow { name: config.name.clone(), space: Some(total), work: Some(done(&root)) }];
     let classes = [(Class::Normal, ""), (Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")];
     for (class, heading) in classes.into_iter().filter(|_| deep) {
         if ours(class).next().is_some() && !heading.is_empty() {
-            out.push(Line { name: heading.to_owned(), space: None, work: None });
+            out.push(IostatRow { name: heading.to_owned(), space: None, work: None });
         }
         for top in ours(class) {
-            out.push(Line { name: format!("  {}", top.name()), space: Some(space(top)), work: Some(done(top)) });
+            out.push(IostatRow { name: format!("  {}", top.name()), space: Some(space(top)), work: Some(done(top)) });
             below(top, 4, &done, &mut out);
         }
     }
     Ok(out)
 }
 
-fn below(vdev: &VdevConfig, indent: usize, done: &dyn Fn(&VdevConfig) -> Work, out: &mut Vec<Line>) {
+fn below(vdev: &VdevConfig, indent: usize, done: &dyn Fn(&VdevConfig) -> Work, out: &mut Vec<IostatRow>) {
     for child in &vdev.children {
         let name = format!("{}{}", " ".repeat(indent), child.name());
-        out.push(Line { name, space: None, work: Some(done(child)) });
+        out.push(IostatRow { name, space: None, work: Some(done(child)) });
         below(child, indent + 2, done, out);
     }
 }
 
 /// A report, over so many seconds.
-fn text(lines: &[Line], seconds: f64, args: &Args, head: bool) -> String {
-    let (exact, scripted) = (args.has('p'), args.has('H'));
+fn text(lines: &[IostatRow], seconds: f64, args: &Args, head: bool) -> String {
+    let exact = args.has('p');
+    let scripted = args.has('H');
     let width = if exact { WIDE } else { NARROW };
     let names = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).max(NAMES);
     let dashes = || format!("{}{}\n", "-".repeat(names), format!("  {}", "-".repeat(width)).repeat(6));
@@ -202,7 +206,7 @@ fn text(lines: &[Line], seconds: f64, args: &Args, head: bool) -> String {
         out += &heading(names, width);
         out += &dashes();
     }
-    let nothing = |line: &Line| if exact && line.work.is_some() { "0" } else { "-" };
+    let nothing = |line: &IostatRow| if exact && line.work.is_some() { "0" } else { "-" };
     let number = |n: u64| if exact { n.to_string() } else { human(n) };
     for line in lines {
         let space = line.space.map(|(allocated, free)| [number(allocated), number(free)]);
@@ -246,7 +250,7 @@ mod tests {
         let of = |line: &str| wanted(line.split_whitespace().map(str::to_owned).collect());
         let is = |line: &str, pool: Option<&str>, ms: Option<u64>, count| {
             let interval = ms.map(Duration::from_millis);
-            assert_eq!(of(line).unwrap(), Wanted { pool: pool.map(str::to_owned), interval, count }, "{line}");
+            assert_eq!(of(line).unwrap(), IostatArgs { pool: pool.map(str::to_owned), interval, count }, "{line}");
         };
         is("", None, None, None);
         is("p", Some("p"), None, None);
@@ -261,7 +265,7 @@ mod tests {
     #[test]
     fn reports_look_as_those_of_openzfs() {
         let args = |line: &str| SPEC.parse(line.split_whitespace().map(OsString::from).collect()).unwrap();
-        let line = |name: &str, space, work| Line { name: name.into(), space, work: Some(Work(work)) };
+        let line = |name: &str, space, work| IostatRow { name: name.into(), space, work: Some(Work(work)) };
         let lines = [
             line("tank", Some((2048, 1 << 30)), [20, 2, 4096, 0]),
             line("  mirror-0", Some((2048, 1 << 30)), [20, 2, 4096, 0]),

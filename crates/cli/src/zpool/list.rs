@@ -3,7 +3,7 @@
 use super::get::{all, header, numbers, object};
 use super::opened::{OpenedPools, words};
 use crate::args::Spec;
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
 use crate::table::{Align, Table};
@@ -55,9 +55,9 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         answer.insert("pools".into(), Value::Object(found));
         json::print(call, answer);
     } else if opened.pools.is_empty() && opened.failures.is_empty() {
-        say!(call, "no pools available");
+        outln!(call, "no pools available");
     } else if !opened.pools.is_empty() {
-        call.say(format_args!("{}", table.text()));
+        call.print(format_args!("{}", table.text()));
     }
     Ok(opened.close(call))
 }

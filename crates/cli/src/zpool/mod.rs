@@ -6,12 +6,12 @@
 mod add;
 mod create;
 mod devices;
-mod ends;
 mod events;
 mod features;
 mod get;
 mod import;
 mod iostat;
+mod lifecycle;
 mod list;
 mod opened;
 mod scrub;
@@ -20,7 +20,7 @@ mod status;
 mod tree;
 mod vdevs;
 
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use std::ffi::OsString;
 
@@ -42,11 +42,11 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
     match command.to_str().unwrap_or_default() {
         "add" => add::run(call, line),
         "create" => create::run(call, line),
-        "destroy" => ends::destroy(call, line),
+        "destroy" => lifecycle::destroy(call, line),
         "events" => events::run(call, line),
-        "export" => ends::export(call, line),
-        "sync" => ends::sync(call, line),
-        "labelclear" => ends::labelclear(call, line),
+        "export" => lifecycle::export(call, line),
+        "sync" => lifecycle::sync(call, line),
+        "labelclear" => lifecycle::labelclear(call, line),
         "set" => set::run(call, line),
         "history" => set::history(call, line),
         "import" => import::run(call, line),
@@ -57,7 +57,7 @@ pub fn run(call: &Call, mut line: Vec<OsString>) -> Result<u8, Failure> {
         "status" => status::run(call, line),
         "trim" => scrub::trim(call, line),
         "version" | "-V" | "--version" => {
-            say!(call, "weir {}", env!("CARGO_PKG_VERSION"));
+            outln!(call, "weir {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
         }
         other => Err(Failure::usage(format!("unrecognized command '{other}'\n{USAGE}"))),

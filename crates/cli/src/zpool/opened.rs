@@ -1,11 +1,11 @@
 //! The pools that a command is about: all that the given folders hold, or those named, each opened for reading, or seen as
 //! this process has it open; and the processes that have them open.
 
-use crate::admin::{self, Elsewhere};
+use crate::admin::{self, RemoteProcess};
 use crate::args::Args;
-use crate::call::{Call, Whose, complain};
+use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
-use crate::pools::{self, Seen, search};
+use crate::pools::{self, PoolHandle, search};
 use weir_pool::assemble::state;
 use weir_pool::{Assembly, FoundPool, OpenOptions, assemble, scan};
 
@@ -15,7 +15,7 @@ const ARC_BYTES: u64 = 64 << 20;
 /// Pools opened, and whether some could not be.
 pub struct OpenedPools {
     /// Those that could be opened, by name.
-    pub pools: Vec<Seen>,
+    pub pools: Vec<PoolHandle>,
     /// One line for each that could not.
     pub failures: Vec<String>,
 }
@@ -45,8 +45,8 @@ impl OpenedPools {
             options.arc_bytes = ARC_BYTES;
             match pools::look(call, &options) {
                 Ok(pool) => pools.push(pool),
-                Err(mut failure) => match failure.take_elsewhere() {
-                    Some(elsewhere) => return Err(Failure::elsewhere(&name, elsewhere)),
+                Err(mut failure) => match failure.take_remote() {
+                    Some(remote) => return Err(Failure::remote(&name, remote)),
                     None => failures.push(format!("cannot open '{name}': {failure}")),
                 },
             }
@@ -57,7 +57,7 @@ impl OpenedPools {
     /// Tells what could not be opened; the exit code.
     pub fn close(&self, call: &Call) -> u8 {
         for line in &self.failures {
-            complain!(call, "{line}");
+            errln!(call, "{line}");
         }
         u8::from(!self.failures.is_empty())
     }
@@ -76,7 +76,7 @@ fn live<'a>(assembly: &'a Assembly, name: Option<&String>) -> Result<Vec<&'a Fou
 }
 
 /// The processes that have the pool of that name open, or any; `why` says what for.
-pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Result<Vec<Elsewhere>, Failure> {
+pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Result<Vec<RemoteProcess>, Failure> {
     let of_pool = name.map_or_else(|| "a pool".to_owned(), |name| format!("pool '{name}'"));
     let nobody = || Failure::failed(format!("no process has {of_pool} open: {why}"));
     let paths = match search(call, args.values('d')) {
@@ -87,19 +87,19 @@ pub fn holders(call: &Call, args: &Args, name: Option<&String>, why: &str) -> Re
     };
     let machine = call.machine()?;
     let assembly = assemble(machine.block_on(scan(machine, &paths))?);
-    let mut holders: Vec<Elsewhere> = Vec::new();
+    let mut holders: Vec<RemoteProcess> = Vec::new();
     for pool in live(&assembly, name)? {
-        if let Whose::Theirs(elsewhere) = call.whose(pool)
-            && !holders.contains(&elsewhere)
+        if let PoolOwner::Theirs(remote) = call.owner_of(pool)
+            && !holders.contains(&remote)
         {
-            holders.push(elsewhere);
+            holders.push(remote);
         }
     }
     if holders.is_empty() { Err(nobody()) } else { Ok(holders) }
 }
 
 /// Has these processes do the command, one behind the other; gives the worst exit code.
-pub fn ask(call: &Call, holders: &[Elsewhere]) -> Result<u8, Failure> {
+pub fn ask(call: &Call, holders: &[RemoteProcess]) -> Result<u8, Failure> {
     holders.iter().try_fold(0, |code, holder| Ok(admin::ask(call, holder)?.max(code)))
 }
 

@@ -2,11 +2,11 @@
 
 use super::opened::words;
 use crate::args::{Args, Spec};
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::pools::search;
 use crate::units::{human_bytes, percent};
-use crate::written::{Wish, Written};
+use crate::writable::{WritablePool, WriteIntent};
 use std::ffi::OsString;
 use std::time::Duration;
 use weir_dsl::props::human_size;
@@ -23,9 +23,10 @@ const SCRUB: Spec =
 const LOOK: Duration = Duration::from_millis(500);
 const TRIM: Spec = Spec { command: "zpool trim", letters: "d:", long: &[], usage: "zpool trim [-d DIR]… POOL…" };
 
-fn open(call: &Call, args: &Args, pool: &str) -> Result<Written, Failure> {
-    let wish = Wish { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..Wish::default() };
-    Written::of_call(call, &wish)
+fn open(call: &Call, args: &Args, pool: &str) -> Result<WritablePool, Failure> {
+    let intent =
+        WriteIntent { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..WriteIntent::default() };
+    WritablePool::of_call(call, &intent)
 }
 
 /// Runs `zpool scrub`: begins a scrub, or goes on with one that was halted or left off. A process that has the pool open
@@ -41,19 +42,19 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(SCRUB.misused("-p and -s do not go together"));
     }
     for pool in pools {
-        let written = open(call, &args, &pool)?;
-        let held = written.held().cloned();
-        written.with(async |engine| {
+        let writable = open(call, &args, &pool)?;
+        let served_pool = writable.served_pool().cloned();
+        writable.with(async |engine| {
             let failed = |what: &str, why: PoolError| Failure::failed(format!("cannot {what} scrubbing {pool}: {why}"));
             match (args.has('p'), args.has('s')) {
                 (true, _) => return engine.scrub_pause().await.map_err(|e| failed("pause", e)),
                 (_, true) => return engine.scrub_stop().await.map_err(|e| failed("cancel", e)),
                 _ => engine.scrub_start().await.map_err(|e| failed("start", e))?,
             }
-            let done = match held {
+            let done = match served_pool {
                 None => engine.scrub_on(&ScanLimits::default(), &mut |progress| show(call, &pool, progress)).await,
-                Some(held) => {
-                    held.go_on_scrubbing();
+                Some(served_pool) => {
+                    served_pool.go_on_scrubbing();
                     if !args.has('w') {
                         return Ok(());
                     }
@@ -61,10 +62,10 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
                 }
             };
             if call.caller.terminal {
-                call.complain(format_args!("\n"));
+                call.eprint(format_args!("\n"));
             }
             if let Some(progress) = done.map_err(|e| failed("go on", e))? {
-                say!(call, "{pool}: {}", told(&progress));
+                outln!(call, "{pool}: {}", told(&progress));
             }
             Ok(())
         })?;
@@ -75,7 +76,7 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 /// Shows how far it is, where somebody looks on.
 fn show(call: &Call, pool: &str, progress: &Progress) -> bool {
     if call.caller.terminal {
-        call.complain(format_args!("\r\x1b[K{pool}: {}", told(progress)));
+        call.eprint(format_args!("\r\x1b[K{pool}: {}", told(progress)));
     }
     true
 }
@@ -95,7 +96,8 @@ async fn follow(call: &Call, engine: &Engine, pool: &str) -> Result<Option<Progr
 /// How a scrub stands, in one line.
 fn told(progress: &Progress) -> String {
     let scan = &progress.scan;
-    let (examined, all) = (human_size(scan.examined_bytes), human_size(scan.to_examine_bytes));
+    let examined = human_size(scan.examined_bytes);
+    let all = human_size(scan.to_examine_bytes);
     let found = format!("{} repaired, {} errors", human_size(scan.processed_bytes), scan.errors);
     if progress.is_finished() {
         return format!("scrubbed {examined} in {} s, {found}", progress.active_s);
@@ -121,7 +123,7 @@ pub fn trim(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         let failed = |why: String| Failure::failed(format!("cannot trim {pool}: {why}"));
         let bytes =
             open(call, &args, &pool)?.with(async |engine| engine.trim().await.map_err(|e| failed(e.to_string())))?;
-        say!(call, "{pool}: {} trimmed", human_bytes(bytes));
+        outln!(call, "{pool}: {} trimmed", human_bytes(bytes));
     }
     Ok(0)
 }

@@ -3,10 +3,10 @@
 use super::create::{comment, stored};
 use super::opened::{OpenedPools, words};
 use crate::args::Spec;
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::pools::search;
-use crate::written::{Wish, Written};
+use crate::writable::{WritablePool, WriteIntent};
 use crate::zdb::stamp;
 use std::ffi::OsString;
 use weir_dmu::zap::{self, NewZap};
@@ -25,7 +25,7 @@ const HISTORY: Spec =
 
 /// What is to be set.
 #[derive(Clone)]
-enum Wanted {
+enum PropertyChange {
     Comment(String),
     Feature(String),
     Stored(String, u64),
@@ -40,9 +40,10 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let (property, value) =
         pair.split_once('=').ok_or_else(|| SET.misused("missing value in property=value argument"))?;
     let wanted = wanted(property, value).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-    let wish = Wish { search: search(call, args.values('d'))?, pool, ..Wish::default() };
-    let (command, uid) = (call.line(), call.caller.ids.0);
-    Written::of_call(call, &wish)?.with(async |engine| {
+    let intent = WriteIntent { search: search(call, args.values('d'))?, pool, ..WriteIntent::default() };
+    let command = call.line();
+    let uid = call.caller.ids.0;
+    WritablePool::of_call(call, &intent)?.with(async |engine| {
         let done = engine.sync_task(move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 apply(syncing, wanted).await?;
@@ -55,32 +56,32 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     Ok(0)
 }
 
-async fn apply(syncing: &mut TxgSync<'_>, wanted: Wanted) -> Result<(), PoolError> {
+async fn apply(syncing: &mut TxgSync<'_>, wanted: PropertyChange) -> Result<(), PoolError> {
     match wanted {
-        Wanted::Comment(text) => {
+        PropertyChange::Comment(text) => {
             syncing.core.config.comment = Some(text).filter(|text| !text.is_empty());
             syncing.core.config_dirty = true;
         }
-        Wanted::Feature(name) => syncing.change.enable_feature(&name).await?,
-        Wanted::Stored(name, number) => store(&syncing.change, &name, number).await?,
+        PropertyChange::Feature(name) => syncing.change.enable_feature(&name).await?,
+        PropertyChange::Stored(name, number) => store(&syncing.change, &name, number).await?,
     }
     Ok(())
 }
 
-fn wanted(property: &str, value: &str) -> Result<Wanted, String> {
+fn wanted(property: &str, value: &str) -> Result<PropertyChange, String> {
     if let Some(feature) = property.strip_prefix("feature@") {
         if features::by_name(feature).is_none() {
             return Err(format!("invalid feature '{feature}'"));
         }
         return match value {
-            "enabled" => Ok(Wanted::Feature(feature.to_owned())),
+            "enabled" => Ok(PropertyChange::Feature(feature.to_owned())),
             _ => Err(format!("property '{property}' can only be set to 'enabled'")),
         };
     }
     match property {
-        "comment" => Ok(Wanted::Comment(comment(value)?)),
+        "comment" => Ok(PropertyChange::Comment(comment(value)?)),
         _ => match stored(property, value)? {
-            (name, PoolValue::Number(number)) => Ok(Wanted::Stored(name, number)),
+            (name, PoolValue::Number(number)) => Ok(PropertyChange::Stored(name, number)),
             (name, PoolValue::Text(_)) => Err(format!("property '{name}' is readonly")),
         },
     }
@@ -107,14 +108,14 @@ pub fn history(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let machine = call.machine()?;
     let opened = OpenedPools::open(call, &args, &words(&args))?;
     for pool in &opened.pools {
-        say!(call, "History for '{}':", pool.name());
+        outln!(call, "History for '{}':", pool.name());
         let records = machine.block_on(pool.dsl.history(&Request::internal("history"))).map_err(PoolError::from)?;
         for record in &records {
             if let Some(text) = shown(record, args.has('i'), args.has('l')) {
-                say!(call, "{text}");
+                outln!(call, "{text}");
             }
         }
-        say!(call);
+        outln!(call);
     }
     Ok(opened.close(call))
 }

@@ -7,9 +7,9 @@
 use super::get::{header, numbers};
 use super::opened::{OpenedPools, words};
 use super::vdevs::{self, Style};
-use super::{tree, tree::Line};
+use super::{tree, tree::VdevRow};
 use crate::args::Spec;
-use crate::call::{Call, say};
+use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::json;
 use serde_json::{Map, Value};
@@ -57,9 +57,9 @@ pub fn run(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         answer.insert("pools".into(), Value::Object(found));
         json::print(call, answer);
     } else if !texts.is_empty() {
-        call.say(format_args!("{}", texts.join("\n")));
+        call.print(format_args!("{}", texts.join("\n")));
     } else if opened.failures.is_empty() {
-        say!(call, "{}", if args.has('x') { "all pools are healthy" } else { "no pools available" });
+        outln!(call, "{}", if args.has('x') { "all pools are healthy" } else { "no pools available" });
     }
     Ok(opened.close(call))
 }
@@ -274,7 +274,8 @@ impl Report {
             out.push_str(&format!("expand: {line}\n"));
         }
         if let Some(c) = self.checkpoint {
-            let (time, bytes) = (human_time(c.taken_s), human_size(c.bytes));
+            let time = human_time(c.taken_s);
+            let bytes = human_size(c.bytes);
             out.push_str(&format!("checkpoint: created {time}, consumes {bytes}\n"));
         }
         out
@@ -282,18 +283,18 @@ impl Report {
 
     fn tree_text(&self, pool: &Pool) -> String {
         let mut lines = tree::lines(pool.name(), pool.state, &pool.tree, &pool.states, &pool.dtls());
-        let line = |v: &VdevConfig, state: &str| Line { guid: v.guid, ..Line::aux(v.name(), state) };
+        let line = |v: &VdevConfig, state: &str| VdevRow { guid: v.guid, ..VdevRow::aux(v.name(), state) };
         if !self.caches.is_empty() {
-            lines.push(Line::heading("cache"));
+            lines.push(VdevRow::heading("cache"));
         }
         lines.extend(self.caches.iter().map(|c| {
             let there = pool.aux.contains_key(&c.guid);
             line(c, if there { "ONLINE" } else { "UNAVAIL" })
         }));
         if !self.spares.is_empty() {
-            lines.push(Line::heading("spares"));
+            lines.push(VdevRow::heading("spares"));
         }
-        lines.extend(self.spares.iter().map(|s| Line::aux(s.name(), vdevs::spare_state(pool, s))));
+        lines.extend(self.spares.iter().map(|s| VdevRow::aux(s.name(), vdevs::spare_state(pool, s))));
         let health = vdevs::counts(pool);
         tree::text(&lines, &["READ", "WRITE", "CKSUM"], |guid| match guid {
             0 => Vec::new(),
@@ -388,7 +389,8 @@ fn trouble(pool: &Pool, errors: &Errors) -> Option<Trouble> {
 /// How far a scrub is that this program runs: by what it did so far, in the time that it took.
 fn running_text(s: &Scan) -> String {
     let part = crate::units::percent(s.examined, s.to_examine).min(100.0);
-    let (examined, all) = (human_size(s.examined), human_size(s.to_examine));
+    let examined = human_size(s.examined);
+    let all = human_size(s.to_examine);
     let left = s.to_examine.saturating_sub(s.examined);
     let known = s.active_s > 0 && s.examined > 0;
     let left_s = (u128::from(left) * u128::from(s.active_s)).checked_div(u128::from(s.examined)).unwrap_or(0) as u64;

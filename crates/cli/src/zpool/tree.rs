@@ -5,7 +5,7 @@ use weir_pool::status::{States, VdevState};
 use weir_pool::{Class, VdevConfig, VdevKind};
 
 /// A line of the tree.
-pub struct Line {
+pub struct VdevRow {
     /// Blanks before the name.
     pub indent: usize,
     /// Name.
@@ -18,22 +18,22 @@ pub struct Line {
     pub note: String,
 }
 
-impl Line {
+impl VdevRow {
     /// A heading.
     pub fn heading(name: &str) -> Self {
-        Line { indent: 0, name: name.into(), state: None, guid: 0, note: String::new() }
+        VdevRow { indent: 0, name: name.into(), state: None, guid: 0, note: String::new() }
     }
 
     /// A spare or cache.
     pub fn aux(name: String, state: &str) -> Self {
-        Line { indent: 2, name, state: Some(state.into()), guid: 0, note: String::new() }
+        VdevRow { indent: 2, name, state: Some(state.into()), guid: 0, note: String::new() }
     }
 }
 
 /// The lines for a pool: its vdevs, then each class of its own under a heading.
-pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States, dtls: &Dtls) -> Vec<Line> {
+pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States, dtls: &Dtls) -> Vec<VdevRow> {
     let facts = &Facts { states, dtls };
-    let mut out = vec![Line {
+    let mut out = vec![VdevRow {
         indent: 0,
         name: pool.into(),
         state: Some(state.to_string()),
@@ -43,7 +43,7 @@ pub fn lines(pool: &str, state: VdevState, root: &VdevConfig, states: &States, d
     below(root, Class::Normal, facts, &mut out);
     for (class, heading) in [(Class::Dedup, "dedup"), (Class::Special, "special"), (Class::Log, "logs")] {
         if root.children.iter().any(|v| shown(v, class)) {
-            out.push(Line::heading(heading));
+            out.push(VdevRow::heading(heading));
             below(root, class, facts, &mut out);
         }
     }
@@ -60,13 +60,13 @@ struct Facts<'a> {
     dtls: &'a Dtls,
 }
 
-fn below(root: &VdevConfig, class: Class, facts: &Facts<'_>, out: &mut Vec<Line>) {
+fn below(root: &VdevConfig, class: Class, facts: &Facts<'_>, out: &mut Vec<VdevRow>) {
     for vdev in root.children.iter().filter(|v| shown(v, class)) {
         push(vdev, 2, facts, out);
     }
 }
 
-fn push(vdev: &VdevConfig, indent: usize, facts: &Facts<'_>, out: &mut Vec<Line>) {
+fn push(vdev: &VdevConfig, indent: usize, facts: &Facts<'_>, out: &mut Vec<VdevRow>) {
     let state = facts.states.get(&vdev.guid).copied().unwrap_or(VdevState::Unavail);
     let mut notes = Vec::new();
     let mut name = vdev.name();
@@ -75,14 +75,14 @@ fn push(vdev: &VdevConfig, indent: usize, facts: &Facts<'_>, out: &mut Vec<Line>
         notes.extend(vdev.path.as_ref().map(|p| format!("was {p}")));
     }
     notes.extend(facts.dtls.get(&vdev.guid).map(|dtl| format!("misses {dtl}")));
-    out.push(Line { indent, name, state: Some(state.to_string()), guid: vdev.guid, note: notes.join(", ") });
+    out.push(VdevRow { indent, name, state: Some(state.to_string()), guid: vdev.guid, note: notes.join(", ") });
     for child in &vdev.children {
         push(child, indent + 2, facts, out);
     }
 }
 
 /// The tree as text below a tab: name and state, and what `cells` adds for a vdev.
-pub fn text(lines: &[Line], headings: &[&str], cells: impl Fn(u64) -> Vec<String>) -> String {
+pub fn text(lines: &[VdevRow], headings: &[&str], cells: impl Fn(u64) -> Vec<String>) -> String {
     let width = lines.iter().map(|l| l.indent + l.name.chars().count()).max().unwrap_or(0).max(4);
     let mut out = format!("\t{:<width$}  {:<8}", "NAME", "STATE");
     for h in headings {

@@ -30,7 +30,8 @@ impl Style {
 
 /// The root with its ordinary vdevs.
 pub fn root(pool: &Pool, style: Style) -> Map<String, Value> {
-    let (mut total, mut deflated) = (0u64, 0u64);
+    let mut total = 0u64;
+    let mut deflated = 0u64;
     for (top, space) in pool.tree.children.iter().zip(&pool.space.vdevs) {
         if top.is_concrete() && top.class != Class::Log {
             total = total.saturating_add(space.space_bytes());

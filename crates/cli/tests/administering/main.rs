@@ -308,7 +308,8 @@ fn what_happens_to_a_pool_is_told() {
     assert!(lab.ok("zpool scrub -w p").contains("0 errors"));
     let text = lab.ok("zpool events -H p");
     let found = classes(&text);
-    let (first, last) = (found.first().unwrap(), found.last().unwrap());
+    let first = found.first().unwrap();
+    let last = found.last().unwrap();
     assert_eq!((*first, *last), ("sysevent.fs.zfs.scrub_start", "sysevent.fs.zfs.scrub_finish"));
     assert!(found.len() > 2 && found[1..found.len() - 1].iter().all(|class| *class == "ereport.fs.zfs.checksum"));
     let long = lab.ok("zpool events -v p");

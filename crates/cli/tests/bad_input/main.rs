@@ -45,7 +45,8 @@ fn fails(words: &[&str]) -> String {
 
 /// All three commands on an image that is alone in its folder.
 fn all_fail(folder: &Path, image: &Path) {
-    let (dir, image) = (folder.to_str().unwrap(), image.to_str().unwrap());
+    let dir = folder.to_str().unwrap();
+    let image = image.to_str().unwrap();
     let said = fails(&["zdb", "-l", image]);
     assert!(said.contains(image), "the file is named: {said}");
     fails(&["zpool", "import", "-d", dir]);
@@ -180,7 +181,8 @@ fn labels_that_lie() {
     for (index, list) in hostile_labels().iter().enumerate() {
         let folder = folder();
         let image = image(folder.path(), &labelled(list));
-        let (dir, device) = (folder.path().to_str().unwrap(), image.to_str().unwrap());
+        let dir = folder.path().to_str().unwrap();
+        let device = image.to_str().unwrap();
         // The label itself is sound, and may be shown; nothing behind it can be opened.
         for words in [&["zdb", "-l", device][..], &["zdb", "-l", "-u", device], &["zpool", "import", "-d", dir]] {
             let out = weir(words);

@@ -211,7 +211,8 @@ fn told(program: &str, words: &[&str], at: &Path) -> Option<(bool, String)> {
 
 #[test]
 fn projects_are_set_through_a_mount() {
-    let (dir, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let at = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
     let disk = format!("{folder}/d");
     std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
@@ -224,7 +225,9 @@ fn projects_are_set_through_a_mount() {
     std::fs::create_dir_all(top.join("in")).unwrap();
     std::fs::write(top.join("in/old"), [7; 5000]).unwrap();
     let name = |path: &str| top.join(path).to_str().unwrap().to_owned();
-    let (whole, inner, old) = (top.to_str().unwrap().to_owned(), name("in"), name("in/old"));
+    let whole = top.to_str().unwrap().to_owned();
+    let inner = name("in");
+    let old = name("in/old");
     assert_eq!(ok(&["zfs", "project", &whole]), format!("    0 - {whole}\n    0 - {inner}\n"));
     ok(&["zfs", "project", "-p", "42", "-s", &whole]);
     let found = ok(&["zfs", "project", "-cr", &whole]);

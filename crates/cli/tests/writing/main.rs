@@ -353,9 +353,11 @@ fn a_disk_that_was_away_has_a_dtl_until_a_scrub() {
         let names = (0..disks).map(|i| format!("D{i}")).collect::<Vec<_>>().join(" ");
         lab.ok(&format!("zpool create p {layout} {names}"));
         lab.ok("zfs create -s -V 64M p/v");
-        let (d0, d1) = (lab.dir.path().join("d0"), lab.dir.path().join("d1"));
+        let d0 = lab.dir.path().join("d0");
+        let d1 = lab.dir.path().join("d1");
         let away = tempfile::tempdir_in(lab.dir.path()).unwrap();
-        let (gone0, gone1) = (away.path().join("d0"), away.path().join("d1"));
+        let gone0 = away.path().join("d0");
+        let gone1 = away.path().join("d1");
         std::fs::rename(&d1, &gone1).unwrap();
         fill(&lab, "p", "p/v");
         std::fs::rename(&gone1, &d1).unwrap();

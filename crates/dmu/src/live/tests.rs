@@ -131,7 +131,7 @@ fn on_disk(world: &SimWorld) -> OnDisk {
     let tree = Tree::new(vec![top]).unwrap();
     tree.set_writable(true);
     let blocks = Arc::new(Blocks::new(&machine, tree, weir_codec::Salt::none()));
-    let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 22, metaslab_count: 8, closed: false };
+    let grid = VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 22, metaslab_count: 8, non_allocating: false };
     blocks.add_vdev(&grid).unwrap();
     for i in 0..8 {
         blocks.set_space(0, i, std::slice::from_ref(&(i << 22..(i + 1) << 22))).unwrap();

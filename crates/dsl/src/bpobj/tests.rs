@@ -1,4 +1,4 @@
-//! Lists of block pointers and dead lists against models.
+//! Lists of block pointers and deadlists against models.
 
 use crate::bpobj::{self, EmptyList, Sums, Walk};
 use crate::deadlist;
@@ -24,7 +24,8 @@ fn on_scratch<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(World) 
     let world = SimWorld::new(1);
     let machine = world.machine();
     let run = world.run(async move {
-        let (rq, mos) = (Request::default(), scratch(&machine, ObjsetKind::Meta));
+        let rq = Request::default();
+        let mos = scratch(&machine, ObjsetKind::Meta);
         let tx = mos.begin(&rq, 0, SpaceReserve::Normal).await.unwrap();
         let directory = NewZap::new(ObjectType::OBJECT_DIRECTORY);
         zap::claim(&rq, &mos, &tx, ObjectId(pool::DIRECTORY_OBJECT), &directory).await.unwrap();
@@ -33,7 +34,7 @@ fn on_scratch<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(World) 
     run.unwrap();
 }
 
-/// The `n`th pointer, born in `birth`.
+/// The pointer with number `n`, born in `birth`.
 fn pointer(n: u64, birth: u64) -> BlockPointer {
     let mut words = [0; 16];
     (words[0], words[1]) = (8, n * 8 + 1);
@@ -59,7 +60,8 @@ fn sums(count: usize) -> Sums {
 
 impl World {
     async fn contents(&self, list: ObjectId) -> Vec<u64> {
-        let (mut walk, mut out) = (Walk::new(list), Vec::new());
+        let mut walk = Walk::new(list);
+        let mut out = Vec::new();
         while let Some(pointers) = walk.next(&self.rq, &self.mos).await.unwrap() {
             assert!(pointers.iter().all(|p| p.checksum() == [0; 4] && p.fill() == 0));
             out.extend(pointers.iter().map(number));
@@ -75,7 +77,8 @@ impl World {
     }
 
     async fn objects(&self) -> Vec<ObjectId> {
-        let (mut out, mut from) = (Vec::new(), ObjectId(0));
+        let mut out = Vec::new();
+        let mut from = ObjectId(0);
         while let Some(id) = self.mos.next_object(&self.rq, from).await.unwrap() {
             out.push(id);
             from = ObjectId(id.0 + 1);
@@ -85,7 +88,7 @@ impl World {
 }
 
 #[test]
-fn lists_of_lists_are_taken_apart_to_the_last_pointer() {
+fn nested_lists_are_taken_to_the_last_pointer() {
     on_scratch(|w| async move {
         let World { rq, mos, tx } = &w;
         let before = w.objects().await;
@@ -93,7 +96,7 @@ fn lists_of_lists_are_taken_apart_to_the_last_pointer() {
         let top = bpobj::create(rq, mos, tx, false).await.unwrap();
         assert!(bpobj::is_empty(rq, mos, top).await.unwrap());
         w.push(top, 0..10).await;
-        // Short ones are copied, long ones stay: a block holds 1024 pointers.
+        // Short lists are copied, long ones become sub-lists: a block holds 1024 pointers.
         let mut all = 10;
         for (direct, below) in [(5, 0), (2000, 0), (3, 1500), (1100, 1200), (0, 0), (0, 1030)] {
             let list = bpobj::create(rq, mos, tx, false).await.unwrap();
@@ -149,7 +152,7 @@ fn embedded_pointers_keep_their_size_and_frees_count_negative() {
     });
 }
 
-/// What is done to a dead list whose snapshots are in txgs 10, 20, 30 …
+/// Operation on a deadlist whose snapshots are in txgs 10, 20, 30 …
 #[derive(Clone, Debug)]
 enum Step {
     Die(Vec<u64>),
@@ -270,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn a_dead_list_keeps_blocks_under_their_births(steps in proptest::collection::vec(step(), 1..25), enabled: bool) {
+    fn a_deadlist_keeps_blocks_under_their_births(steps in proptest::collection::vec(step(), 1..25), enabled: bool) {
         on_scratch(move |w| async move {
             let before = w.objects().await.len();
             let World { rq, mos, tx } = &w;
@@ -284,7 +287,7 @@ proptest! {
                 dead.apply(step).await;
                 dead.check().await;
             }
-            // Nothing is left behind.
+            // No object is left.
             let World { rq, mos, tx } = &dead.w;
             deadlist::destroy(rq, mos, tx, dead.list, &mut dead.empty).await.unwrap();
             while !bpobj::take(rq, mos, tx, dead.target, 100, &dsize).await.unwrap().is_empty() {}

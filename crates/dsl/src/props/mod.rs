@@ -1,16 +1,16 @@
-//! Properties of datasets: what is stored where, who inherits from whom, and how a value is shown. Pure.
+//! Properties of datasets: where values are stored, which dataset a value is inherited from, and how it is shown. Pure.
 //!
-//! A dataset's own settings stand in a ZAP of its DSL directory. An entry `name` is a local value, `name$recvd` one
-//! that a stream brought, `name$inherit` says that a received value is overridden by inheritance. A value is looked for
-//! from the dataset upwards; snapshots have a ZAP of their own and go on in their head dataset's.
+//! A dataset's own settings are in a ZAP of its DSL directory. An entry `name` is a local value, `name$recvd` a
+//! received one, and `name$inherit` marks that inheritance overrides the received value. The lookup starts at the
+//! dataset and continues with its ancestors; snapshots have a ZAP of their own, then follow their head.
 //!
 //! ```text
 //!   pool/a/b   local? → received (unless $inherit)? → pool/a: local? → received? → pool: … → the default
 //! ```
 //!
-//! Everything computed (`used`, `guid`, …) is given by the caller; this room only decides which of both counts and what
-//! source it has. Facts: OpenZFS `module/zfs/dsl_prop.c` (`dsl_prop_get_dd`), `lib/libzfs/libzfs_dataset.c`
-//! (`zfs_prop_get`).
+//! The caller passes all computed values (`used`, `guid`, …); this module only decides whether the stored or the
+//! computed value counts, and its source. Facts: OpenZFS `module/zfs/dsl_prop.c` (`dsl_prop_get_dd`),
+//! `lib/libzfs/libzfs_dataset.c` (`zfs_prop_get`).
 
 mod render;
 pub mod table;
@@ -22,7 +22,7 @@ pub use table::{Native, Rule, Shape, column_title, native_named};
 
 use std::collections::BTreeMap;
 
-/// What kind of dataset has a property.
+/// Kind of dataset, which decides which properties it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DatasetKind {
     /// A file system.
@@ -36,7 +36,7 @@ pub enum DatasetKind {
 }
 
 impl DatasetKind {
-    /// The word that `type` shows.
+    /// The value of the property `type`.
     pub fn name(self) -> &'static str {
         match self {
             DatasetKind::Filesystem => "filesystem",
@@ -64,13 +64,13 @@ pub type Stored = BTreeMap<String, Value>;
 pub enum Source {
     /// Computed, or fixed at creation: `-`.
     None,
-    /// Nobody set it.
+    /// Not set anywhere.
     Default,
     /// Set here.
     Local,
     /// Set on the dataset named.
     Inherited(String),
-    /// Brought by a stream.
+    /// Received in a stream.
     Received,
 }
 
@@ -110,13 +110,13 @@ pub struct Property {
 }
 
 impl Property {
-    /// The value as text: exact numbers with `parsable`, else as people read them.
+    /// The value as text: exact numbers with `parsable`, else the rounded form.
     pub fn text(&self, parsable: bool) -> String {
         text_of(&self.name, &self.value, parsable)
     }
 }
 
-/// What [`resolve`] needs to know of a dataset.
+/// Input of [`resolve`] about a dataset.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// Kind.
@@ -129,13 +129,13 @@ pub struct Facts<'a> {
     pub snapshot: Option<&'a Stored>,
     /// Property ZAPs with the names of their datasets, from the dataset itself (a snapshot's head) up to the root one.
     pub chain: &'a [(String, std::sync::Arc<Stored>)],
-    /// Computed values by name; they win over stored ones, which then give the source alone.
+    /// Computed values by name; they take precedence over stored ones, which then only decide the source.
     pub computed: &'a BTreeMap<&'static str, Value>,
-    /// Put in front of mount points (`altroot`).
+    /// Prefix of mount points (`altroot`).
     pub altroot: &'a str,
 }
 
-/// All properties of a dataset: the native ones in their order, then the user's by name.
+/// All properties of a dataset: the native ones in their order, then user properties by name.
 pub fn resolve(facts: &Facts<'_>) -> Vec<Property> {
     let mut all: Vec<Property> = table::NATIVES.iter().filter_map(|native| resolve_native(facts, native)).collect();
     if facts.kind != DatasetKind::Bookmark {
@@ -147,7 +147,7 @@ pub fn resolve(facts: &Facts<'_>) -> Vec<Property> {
     all
 }
 
-/// One property by name; `None` if the dataset has none such.
+/// One property by name; `None` if the dataset does not have it.
 pub fn resolve_one(facts: &Facts<'_>, name: &str) -> Option<Property> {
     if let Some(native) = native_named(name) {
         return resolve_native(facts, native);
@@ -168,7 +168,7 @@ fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
     let computed = facts.computed.get(native.name).cloned();
     let found = match native.rule {
         Rule::ReadOnly => None,
-        // What was fixed at creation is not looked up in the ZAPs.
+        // Properties fixed at creation are not looked up in the ZAPs.
         Rule::OneTime => computed.clone().map(|v| (v, Source::None)),
         Rule::Inherit => find(facts, native.name, true),
         Rule::Own => find(facts, native.name, false),
@@ -192,7 +192,7 @@ fn resolve_native(facts: &Facts<'_>, native: &Native) -> Option<Property> {
     Some(Property { name: native.name.to_owned(), value, source })
 }
 
-/// Properties that are kept elsewhere than in the ZAP and yet count as set.
+/// Properties that are stored outside the ZAP and yet count as set.
 const KEPT_IN_PLACE: [&str; 3] = ["volsize", "filesystem_count", "snapshot_count"];
 
 /// Properties that only snapshots have.
@@ -213,11 +213,11 @@ fn user_names(facts: &Facts<'_>) -> Vec<String> {
     names
 }
 
-/// What a property ZAP says of a property, and whether a stream brought it: the local value, else the received one, unless
-/// that is overridden by inheritance.
+/// The value of a property in a property ZAP, and whether it was received: the local value, else the received one,
+/// unless inheritance overrides that.
 pub fn stored_value<'a>(zap: &'a Stored, name: &str) -> Option<(&'a Value, bool)> {
     if let Some(value) = zap.get(name) {
-        // An index that older software does not know stands beside one that it does.
+        // An index that older software does not know is stored beside one that it does.
         return Some((zap.get(&format!("{name}$iuv")).unwrap_or(value), false));
     }
     if zap.contains_key(&format!("{name}$inherit")) {
@@ -226,7 +226,7 @@ pub fn stored_value<'a>(zap: &'a Stored, name: &str) -> Option<(&'a Value, bool)
     zap.get(&format!("{name}$recvd")).map(|value| (value, true))
 }
 
-/// The value that counts, and its source.
+/// The effective value, and its source.
 fn find(facts: &Facts<'_>, name: &str, inheritable: bool) -> Option<(Value, Source)> {
     let in_zap = |zap: &Stored| stored_value(zap, name).map(|(value, received)| (value.clone(), received));
     let own_source = |received: bool| if received { Source::Received } else { Source::Local };
@@ -247,7 +247,7 @@ fn find(facts: &Facts<'_>, name: &str, inheritable: bool) -> Option<(Value, Sour
     None
 }
 
-/// A mount point set above counts with the names in between.
+/// Appends the names between the dataset that set the mount point and this one.
 fn mount_point(facts: &Facts<'_>, value: Value, source: &Source) -> Value {
     let Value::Text(path) = &value else { return value };
     if path == "none" || path == "legacy" {

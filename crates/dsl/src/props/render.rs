@@ -1,4 +1,4 @@
-//! Values as text.
+//! Text form of property values.
 
 use super::Value;
 use super::table::{Shape, native_named};
@@ -34,7 +34,7 @@ pub fn human_size(bytes: u64) -> String {
         return format!("{whole}{letter}");
     }
     let exact = bytes as f64 / (1u64 << (10 * unit)) as f64;
-    // As many places as leave the text at five characters.
+    // As many decimals as keep the text within five characters.
     (0..=2)
         .rev()
         .map(|places| format!("{exact:.places$}{letter}"))
@@ -62,7 +62,8 @@ pub fn human_time(seconds: u64) -> String {
 /// Year, month and day of a day counted from 1970-01-01 (the proleptic Gregorian calendar, years from March on).
 fn civil(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;

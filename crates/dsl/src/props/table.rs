@@ -27,7 +27,7 @@ pub enum Shape {
     Text,
 }
 
-/// What a property is where nobody set it.
+/// Value of a property that is not set anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
     /// A number.
@@ -38,14 +38,14 @@ pub enum Default {
     Absent,
 }
 
-/// Who may set a property, and for whom it counts.
+/// Whether a property can be set, and which datasets the value applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Set on a dataset, counts for those below as well.
+    /// Set on a dataset, applies to its descendants as well.
     Inherit,
-    /// Set on a dataset, counts for it alone.
+    /// Set on a dataset, applies to it alone.
     Own,
-    /// Given at creation; has a default source.
+    /// Set at creation; has a default source.
     OneTime,
     /// Computed.
     ReadOnly,
@@ -104,7 +104,7 @@ const DEDUP: &[(&str, u64)] = &[
     ("blake3", 14),
     ("blake3,verify", 14 | VERIFY),
 ];
-/// A zstd level stands above the seven bits of the function's number.
+/// A zstd level is stored above the seven bits of the compression function's number.
 const fn zstd(level: u64) -> u64 {
     16 | level << 7
 }
@@ -176,7 +176,7 @@ const ENCRYPTION: &[(&str, u64)] = &[
     ("aes-128-gcm", 6),
     ("aes-192-gcm", 7),
     ("aes-256-gcm", 8),
-    // A dataset without a key has no suite stored.
+    // A dataset without a key stores no suite.
     ("off", 0),
 ];
 const ACLMODE: &[(&str, u64)] = &[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)];

@@ -1,8 +1,8 @@
-//! Bookmarks (OpenZFS `module/zfs/dsl_bookmark.c`): what is left of a snapshot's identity when the snapshot goes, and, with
-//! `feature@bookmark_written`, how much of what it referred to was freed since.
+//! Bookmarks (OpenZFS `module/zfs/dsl_bookmark.c`): the GUID and txgs of a snapshot, which outlive it, and, with
+//! `feature@bookmark_written`, how much of the snapshot's data was freed since.
 //!
-//! A bookmark that counts needs its birth told apart in the dead lists of the heads that descend from it: the key of its
-//! snapshot stays there as long as the bookmark does.
+//! A bookmark that counts freed bytes needs a key at its creation txg in the deadlists of the heads that descend from
+//! it: the key of its snapshot stays as long as the bookmark.
 
 use super::names::{Found, check_name, split_name};
 use super::{DslError, DslSyncContext, ZAP_METADATA};
@@ -17,7 +17,7 @@ use weir_format::zap::NormFlags;
 use weir_format::{DslDataset, ObjectId, Txg};
 
 impl DslSyncContext<'_> {
-    /// The bookmarks in a ZAP, from the oldest to the newest; those at one txg by name.
+    /// The bookmarks in a ZAP, from the oldest to the newest; those of one txg by name.
     pub(super) async fn bookmarks_in(&self, zap: ObjectId) -> Result<Vec<(String, Bookmark)>, DslError> {
         let entries = self.entries(zap).await?;
         let decoded = |(name, value): (String, Value)| Some((name, Bookmark::from_words(&value.words)?));
@@ -26,7 +26,7 @@ impl DslSyncContext<'_> {
         Ok(out)
     }
 
-    /// Puts a bookmark, in the shortest form that holds it.
+    /// Stores a bookmark, in the shortest form that holds it.
     pub(super) async fn put_bookmark(&self, zap: ObjectId, name: &str, bookmark: &Bookmark) -> Result<(), DslError> {
         let mut words = bookmark.to_words().to_vec();
         if !needs_newer_form(bookmark) {
@@ -36,13 +36,13 @@ impl DslSyncContext<'_> {
     }
 }
 
-/// Whether a bookmark has something to say that the oldest form does not hold.
+/// Whether a bookmark has fields that the oldest form cannot hold.
 pub(super) fn needs_newer_form(bookmark: &Bookmark) -> bool {
     bookmark.ivset_guid != 0 || bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 || bookmark.redaction_list.0 != 0
 }
 
 impl DslSyncContext<'_> {
-    /// What a bookmark of a snapshot says (`dsl_bookmark_set_phys`).
+    /// The bookmark of a snapshot (`dsl_bookmark_set_phys`).
     async fn bookmark_of(&mut self, id: ObjectId, phys: &DslDataset) -> Result<Bookmark, DslError> {
         let mut bookmark = Bookmark {
             guid: phys.guid,
@@ -87,7 +87,7 @@ impl DslSyncContext<'_> {
         self.put_bookmark(zap, name, bookmark).await
     }
 
-    /// The snapshot after `origin` changed: bookmarks at it count anew what was freed before the next one
+    /// Counts anew in the bookmarks at `origin` the bytes freed before the next snapshot, which changed
     /// (`dsl_bookmark_next_changed`).
     pub(super) async fn bookmarks_recounted(&mut self, head: ObjectId, origin: ObjectId) -> Result<(), DslError> {
         let Some(zap) = self.bookmarks_zap(head).await? else { return Ok(()) };
@@ -101,7 +101,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A redaction list goes with its bookmark.
+    /// Removes the redaction list of a bookmark that is destroyed.
     pub(super) async fn drop_redaction_list(&mut self, bookmark: &Bookmark) -> Result<(), DslError> {
         if bookmark.redaction_list.0 == 0 {
             return Ok(());
@@ -114,9 +114,11 @@ impl DslSyncContext<'_> {
         self.count_feature("redaction_bookmarks", -1).await
     }
 
-    /// Whether a snapshot comes before a head's present in its history: one of its own, or up to its origin.
+    /// Whether a snapshot is in a head's history: one of its own, or one up to its origin.
     async fn is_before(&self, snapshot: &Found, head: &Found) -> Result<bool, DslError> {
-        let (mut at, mut until, mut trail) = (head.at.dir.clone(), Txg(u64::MAX), CycleGuard::default());
+        let mut at = head.at.dir.clone();
+        let mut until = Txg(u64::MAX);
+        let mut trail = CycleGuard::default();
         loop {
             trail.step(&self.mos, at.head_dataset)?;
             if self.dataset(at.head_dataset).await?.dir == snapshot.at.id {
@@ -162,7 +164,7 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// The bookmark of a head that has this name after the `#`, with its name as it stands.
+    /// The bookmark of a head that has this name after the `#`, with its stored name.
     pub(super) async fn bookmark_named(
         &self,
         head: &Found,
@@ -172,14 +174,14 @@ impl DslSyncContext<'_> {
         let mut all = self.bookmarks_in(zap).await?;
         let mut at = all.iter().position(|(name, _)| name == short);
         if at.is_none() && matching(&head.phys) == Match::Normalized {
-            // As such ZAPs compare names.
+            // The comparison of names in ZAPs that ignore case.
             let folded = |name: &str| normalize(name.as_bytes(), NormFlags(NormFlags::TO_UPPER)).map(Cow::into_owned);
             at = all.iter().position(|(name, _)| folded(name) == folded(short));
         }
         Ok(at.map(|at| all.swap_remove(at)))
     }
 
-    /// A bookmark by its full name: its head, its name as it stands, what it says.
+    /// A bookmark by its full name: its head, its stored name, its contents.
     async fn find_bookmark(&mut self, name: &str) -> Result<(Found, String, Bookmark), DslError> {
         let (of, short) = name.split_once('#').unwrap_or((name, ""));
         let head = self.find_head(of).await?;
@@ -187,7 +189,7 @@ impl DslSyncContext<'_> {
         Ok((head, short, bookmark))
     }
 
-    /// Makes bookmarks, `(name, source)` each, all or none.
+    /// Creates bookmarks, `(name, source)` each, all or none.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_bookmark`], before anything was changed.
@@ -206,7 +208,7 @@ impl DslSyncContext<'_> {
                 let snapshot = self.find_snapshot(source).await?;
                 self.bookmark_of(snapshot.id, &snapshot.phys).await?
             } else {
-                // A copy has no redaction list: the list goes with its bookmark.
+                // A copy has no redaction list: the list belongs to the original.
                 Bookmark { redaction_list: ObjectId(0), ..self.find_bookmark(source).await?.2 }
             };
             if bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
@@ -219,7 +221,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Destroys bookmarks (full names); those that are not there are no error.
+    /// Destroys bookmarks (full names); a missing bookmark is no error.
     pub async fn destroy_bookmarks(&mut self, names: &[String]) -> Result<(), DslError> {
         for name in names {
             let (head, short, bookmark) = match self.find_bookmark(name).await {

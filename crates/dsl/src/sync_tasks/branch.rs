@@ -1,4 +1,4 @@
-//! Clones (OpenZFS `dmu_objset_clone`): a new file system or volume that begins with what a snapshot has.
+//! Clones (OpenZFS `dmu_objset_clone`): a new file system or volume with the contents of a snapshot.
 
 use super::{Created, DslError, DslSyncContext};
 use crate::props;
@@ -6,27 +6,27 @@ use weir_format::dsl::{crypto_key, dir_field};
 use weir_format::{DslDataset, ObjectId};
 
 impl DslSyncContext<'_> {
-    /// Checks that a clone may be made.
+    /// Checks that a clone may be created.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::check_create`]; [`DslError::Missing`] for the snapshot; [`DslError::Busy`] for one that is
-    /// to be destroyed.
+    /// Those of [`DslSyncContext::check_create`]; [`DslError::Missing`] for the snapshot; [`DslError::Busy`] for one
+    /// that is marked for deferred destruction.
     pub async fn check_clone(&mut self, origin: &str, name: &str) -> Result<(), DslError> {
         let snapshot = self.find_snapshot(origin).await?;
         let parent = self.check_place(name).await?;
         self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, 1, ObjectId(0)).await?;
         if snapshot.phys.creation_txg >= self.txg() {
-            return Err(DslError::busy(origin, "it was made in this very group"));
+            return Err(DslError::busy(origin, "it was created in this txg"));
         }
         self.check_lists(snapshot.at.dir.head_dataset).await?;
         if snapshot.phys.flags & DslDataset::DEFER_DESTROY != 0 {
-            return Err(DslError::busy(origin, "it is to be destroyed"));
+            return Err(DslError::busy(origin, "its destroy is deferred"));
         }
         Ok(())
     }
 
-    /// Makes a clone. Its set begins with the snapshot's header: the caller opens it live and clears the intent log in it,
-    /// which is the origin's, in this same group.
+    /// Creates a clone. Its set begins with the snapshot's header: the caller opens it for writing and clears the
+    /// intent log in it, which is the origin's, in this txg.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_clone`], before anything was changed.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   create_dir    DSL directory: props ZAP, children ZAP, its name in the parent
-//!   create_head   DSL dataset: snapshot names, dead list, what it begins with (its origin's contents, or $ORIGIN's: none)
-//!   the caller    opens the set live and lets FileSystemSpec or VolumeSpec make the first objects, in the same group
+//!   create_head   DSL dataset: snapshot names, deadlist, contents (its origin's, or the empty $ORIGIN's)
+//!   the caller    opens the set for writing; FileSystemSpec or VolumeSpec makes the first objects in the same txg
 //! ```
 
 use super::names::{check_name, split_name};
@@ -14,15 +14,15 @@ use weir_dmu::object_set::{ObjectSet, Opening};
 use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, DslDir, ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
 
-/// The first txg of a pool: what is made in it says that it was made in txg 1 (`TXG_INITIAL`).
+/// First txg of a pool; datasets created in it have creation txg 1 (`TXG_INITIAL`).
 const FIRST_TXG: u64 = 4;
-/// `casesensitivity=insensitive`: names of its snapshots are compared without case, too. Where it is `mixed` they are not
+/// `casesensitivity=insensitive`: snapshot names ignore case as well. With `mixed` they do not
 /// (`zfs_fill_zplprops_impl`).
 const INSENSITIVE: u64 = 1;
-/// Flag of a directory: its breakdown of used space counts.
+/// Flag of a directory: its breakdown of used space is valid.
 const USED_BREAKDOWN: u64 = 1;
 
-/// What a new dataset is.
+/// Kind of a new dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file system.
@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of its object set.
+    /// Kind of the dataset's object set.
     pub fn objset(&self) -> ObjsetKind {
         match self {
             Kind::FileSystem(_) => ObjsetKind::Zfs,
@@ -41,28 +41,28 @@ impl Kind {
     }
 }
 
-/// A dataset to be made.
+/// Specification of a new dataset.
 #[derive(Clone, Debug)]
 pub struct NewDataset {
     /// Full name.
     pub name: String,
-    /// What it is.
+    /// Kind of dataset.
     pub kind: Kind,
-    /// Properties to set on it, values as they are stored: see [`DslSyncContext::set_property`].
+    /// Properties to set, with values as stored: see [`DslSyncContext::set_property`].
     pub properties: Vec<(String, props::Value)>,
 }
 
-/// What was made.
+/// Objects of a new dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
-    /// Its directory.
+    /// DSL directory.
     pub dir: ObjectId,
-    /// Its dataset: the number of its object set, which has no objects yet.
+    /// DSL dataset; also the number of its object set, which has no objects yet.
     pub dataset: ObjectId,
 }
 
 impl DslSyncContext<'_> {
-    /// Makes a directory below `parent`, or the root directory.
+    /// Creates a directory below `parent`, or the root directory.
     pub(super) async fn create_dir(&mut self, parent: Option<ObjectId>, name: &str) -> Result<ObjectId, DslError> {
         let dir = DslDir {
             creation_time_s: self.now_s,
@@ -87,8 +87,8 @@ impl DslSyncContext<'_> {
         Ok(id)
     }
 
-    /// Counts file systems or snapshots from a directory upwards, as far as the directories keep counts
-    /// (`dsl_fs_ss_count_adjust`).
+    /// Adds to the counts of file systems or snapshots of a directory and its ancestors, where the directories have
+    /// counts (`dsl_fs_ss_count_adjust`).
     pub(super) async fn count_datasets(&mut self, dir: ObjectId, field: &str, by: i64) -> Result<(), DslError> {
         for (at, _) in self.upwards(dir).await?.into_iter().filter(|_| by != 0) {
             let Some(count) = self.dir_word(at, field).await? else { break };
@@ -105,7 +105,7 @@ impl DslSyncContext<'_> {
         self.word(dir, field).await
     }
 
-    /// Makes the dataset of a directory, with what `origin` has (`dsl_dataset_create_sync_dd`).
+    /// Creates the dataset of a directory, with the contents of `origin` (`dsl_dataset_create_sync_dd`).
     pub(super) async fn create_dataset(
         &mut self,
         dir: ObjectId,
@@ -135,7 +135,7 @@ impl DslSyncContext<'_> {
         Ok(id)
     }
 
-    /// A dataset begins with what a snapshot has.
+    /// Gives a new dataset the contents of a snapshot.
     async fn begin_from(&mut self, phys: &mut DslDataset, id: ObjectId, origin: ObjectId) -> Result<(), DslError> {
         let mut from = self.dataset(origin).await?;
         phys.prev_snapshot = origin;
@@ -163,7 +163,7 @@ impl DslSyncContext<'_> {
         self.set_insert(of.clones, id.0).await
     }
 
-    /// The empty snapshot that all datasets begin with; `None` in pools older than it.
+    /// The empty snapshot that is the origin of all datasets; `None` in pools older than it.
     pub(super) async fn empty_origin(&mut self) -> Result<Option<ObjectId>, DslError> {
         let Some(dir) = self.special_dir(super::pool::ORIGIN).await? else { return Ok(None) };
         let head = self.dir(dir).await?.head_dataset;
@@ -174,7 +174,7 @@ impl DslSyncContext<'_> {
         Ok(Some(snapshot).filter(|id| id.0 != 0))
     }
 
-    /// Makes a directory and its dataset below `parent`. `origin`: the snapshot to begin with; `None` for an empty one.
+    /// Creates a directory and its dataset below `parent`, with the contents of the snapshot `origin`; empty if `None`.
     pub(super) async fn create_head(
         &mut self,
         parent: ObjectId,
@@ -196,8 +196,8 @@ impl DslSyncContext<'_> {
         Ok(Created { dir, dataset })
     }
 
-    /// What a new file system's dataset says that it uses, as far as the pool allows it: counts of objects by user, and
-    /// of all by project.
+    /// Activates the accounting features of a new file system, as far as the pool has them enabled: object counts by
+    /// user, and all counts by project.
     pub(super) async fn use_accounting(&mut self, dataset: ObjectId) -> Result<(), DslError> {
         for name in ["userobj_accounting", "project_quota"] {
             if self.is_enabled(name).await? {
@@ -207,10 +207,10 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Checks that a dataset may be made: its name, what stands above it, its sizes.
+    /// Checks that a dataset may be created: its name, its parent, its sizes.
     ///
     /// # Errors
-    /// Any [`DslError`] that says why not.
+    /// The [`DslError`] of the first check that fails.
     pub async fn check_create(&mut self, new: &NewDataset) -> Result<(), DslError> {
         let parent = self.check_place(&new.name).await?;
         self.check_count_limit(parent, dir_field::FILESYSTEM_COUNT, 1, ObjectId(0)).await?;
@@ -228,8 +228,8 @@ impl DslSyncContext<'_> {
         self.check_new_properties(&new.name, parent, &new.properties, 0).await
     }
 
-    /// Checks the properties that a new dataset is to have, which refers to so many bytes: the pool has the features for
-    /// them, and there is room for what it reserves.
+    /// Checks the properties of a new dataset that refers to the given number of bytes: the pool has the features for
+    /// them, and there is space for the reservations.
     pub(super) async fn check_new_properties(
         &mut self,
         name: &str,
@@ -245,7 +245,8 @@ impl DslSyncContext<'_> {
             found.map_or(0, |(_, value)| if let props::Value::Number(n) = value { *n } else { 0 })
         };
         let most = |limit: &str| Some(number(limit)).filter(|n| *n != 0).unwrap_or(u64::MAX);
-        let (reserved, own) = (number("reservation"), number("refreservation"));
+        let reserved = number("reservation");
+        let own = number("refreservation");
         let left = self.available_in(parent).await?.min(most("quota"));
         if reserved.max(own) > left || own > most("refquota") {
             return Err(DslError::space(name, "out of space: size is greater than available space"));
@@ -256,7 +257,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Checks that a file system or volume of that name may be made, and gives the directory above.
+    /// Checks that a file system or volume of that name may be created, and returns its parent directory.
     pub(super) async fn check_place(&mut self, name: &str) -> Result<ObjectId, DslError> {
         check_name(name)?;
         if split_name(name).1.is_some() {
@@ -277,15 +278,15 @@ impl DslSyncContext<'_> {
         Ok(parent.at.id)
     }
 
-    /// What kind of object set a dataset has.
+    /// Kind of a dataset's object set.
     pub(super) async fn kind_of(&self, phys: &DslDataset, id: ObjectId) -> Result<ObjsetKind, DslError> {
         let opening = Opening { id: ObjsetId(id.0), ..Opening::default() };
         let set = ObjectSet::open(self.rq, self.mos.cache().clone(), phys.pointer, opening).await?;
         Ok(set.kind())
     }
 
-    /// Checks `filesystem_limit` or `snapshot_limit` from a directory upwards (`dsl_fs_ss_limit_check`), as far as `until`,
-    /// which has them already (object 0: up to the root).
+    /// Checks `filesystem_limit` or `snapshot_limit` from a directory upwards (`dsl_fs_ss_limit_check`), up to but not
+    /// including `until`, which counts the datasets already (object 0: up to the root).
     pub(super) async fn check_count_limit(
         &mut self,
         dir: ObjectId,
@@ -296,7 +297,8 @@ impl DslSyncContext<'_> {
         self.take_count(dir, field, more, until, &mut BTreeMap::new()).await
     }
 
-    /// The same beside what others are to add, by directory; then it is to be added, too.
+    /// Checks the limit together with the counts in `taken`, by directory, that others will add; then adds these as
+    /// well.
     pub(super) async fn take_count(
         &mut self,
         dir: ObjectId,
@@ -323,8 +325,8 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Makes a file system or volume. The caller then opens its set ([`Created::dataset`]) live and makes the first
-    /// objects in this same group.
+    /// Creates a file system or volume. The caller then opens its set ([`Created::dataset`]) for writing and creates
+    /// the first objects in this txg.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_create`], before anything was changed.

@@ -1,15 +1,15 @@
-//! Snapshots are destroyed (OpenZFS `dsl_destroy_snapshot_sync_impl`).
+//! Destruction of snapshots (OpenZFS `dsl_destroy_snapshot_sync_impl`).
 //!
 //! ```text
-//!   before   prev ◄── S(dead list A) ◄── next(dead list B)
-//!   after    prev ◄──────────────────── next(A + what of B was born up to prev)
-//!                     what of B was born after prev is nobody's any more: onto the pool's free list
+//!   before   prev ◄── S(deadlist A) ◄── next(deadlist B)
+//!   after    prev ◄──────────────────── next(A + the blocks of B born up to prev)
+//!                     the blocks of B born after prev have no reference left: onto the pool's free list
 //! ```
 //!
-//! Nothing is read but the keys of the dead lists; their block pointers move as whole lists. What becomes unique to the
-//! neighbours stands in those lists too:
-//! - *prev* gets what next's list has from between prev's own predecessor and prev;
-//! - *next*, a snapshot, gets what the list after it has from between prev and S.
+//! Only the keys of the deadlists are read; their block pointers move as whole lists. The bytes that become unique to
+//! the neighbours follow from those lists too:
+//! - *prev* gains the blocks in next's list born between prev's predecessor and prev;
+//! - *next*, if it is a snapshot, gains the blocks in the list after it born between prev and S.
 
 use super::space::{Delta, Use, changed};
 use super::{DslError, DslSyncContext};
@@ -20,7 +20,7 @@ use weir_format::dsl::{Bookmark, dataset_field, dir_field, pool};
 use weir_format::{DslDataset, ObjectId, Txg};
 
 impl DslSyncContext<'_> {
-    /// Checks that a snapshot may be destroyed; `defer`: or marked to be, once nothing needs it any more. Gives its object.
+    /// Checks that a snapshot may be destroyed; with `defer`, or marked for deferred destruction. Returns its object.
     ///
     /// # Errors
     /// [`DslError::Missing`], [`DslError::Busy`] (held), [`DslError::HasDependents`] (clones).
@@ -44,7 +44,7 @@ impl DslSyncContext<'_> {
         Ok(found.id)
     }
 
-    /// How many holds a snapshot has.
+    /// Number of holds on a snapshot.
     pub(super) async fn holds_on(&self, phys: &DslDataset) -> Result<usize, DslError> {
         Ok(self.entries(phys.user_refs).await?.len())
     }
@@ -62,19 +62,20 @@ impl DslSyncContext<'_> {
         Ok(out)
     }
 
-    /// Destroys snapshots, all or none. Those with holds or clones are marked instead, if `defer`.
+    /// Destroys snapshots, all or none. With `defer`, those with holds or clones are marked instead.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_destroy_snapshot`], before anything was changed.
     pub async fn destroy_snapshots(&mut self, names: &[String], defer: bool) -> Result<(), DslError> {
-        let (mut doomed, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
+        let mut to_destroy = Vec::with_capacity(names.len());
+        let mut seen = BTreeSet::new();
         for name in names {
             let found = self.check_destroy_snapshot(name, defer).await?;
             if seen.insert(found) {
-                doomed.push(name);
+                to_destroy.push(name);
             }
         }
-        for name in doomed {
+        for name in to_destroy {
             let found = self.find_snapshot(name).await?;
             let needed = found.phys.children > 1 || self.holds_on(&found.phys).await? > 0;
             if needed {
@@ -89,7 +90,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Destroys a snapshot that nothing needs.
+    /// Destroys a snapshot without holds and clones.
     pub(super) async fn destroy_snapshot(&mut self, id: ObjectId) -> Result<(), DslError> {
         let phys = self.dataset(id).await?;
         let dir = self.dir(phys.dir).await?;
@@ -120,7 +121,7 @@ impl DslSyncContext<'_> {
         self.forget_snapshot(id, &phys, head_id).await
     }
 
-    /// The snapshot before, if there is one, is now followed by the one after; a clone's branch point is told so.
+    /// Links the previous snapshot to the next one; updates its list of clones if it is a clone's branch point.
     async fn unlink_from_previous(&mut self, id: ObjectId, phys: &DslDataset) -> Result<(), DslError> {
         if phys.prev_snapshot.0 == 0 {
             return Ok(());
@@ -137,14 +138,14 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Moves the dead lists: see the picture on top.
+    /// Moves the deadlists: see the diagram at the top.
     async fn move_lists(&mut self, id: ObjectId, phys: &DslDataset, next_id: ObjectId) -> Result<(), DslError> {
         let mut next = self.dataset(next_id).await?;
         (next.prev_snapshot, next.prev_snapshot_txg) = (phys.prev_snapshot, phys.prev_snapshot_txg);
         self.put_dataset(next_id, &next).await?;
         if phys.prev_snapshot.0 != 0 {
             let mut previous = self.dataset(phys.prev_snapshot).await?;
-            // After unlinking, a snapshot before that is followed by `next` is no branch point.
+            // After unlinking, a previous snapshot that is followed by `next` is no branch point.
             if previous.next_snapshot == next_id {
                 let range = (previous.prev_snapshot_txg, phys.prev_snapshot_txg);
                 let gained = self.deadlist_range(next.deadlist, range.0, range.1).await?;
@@ -164,7 +165,7 @@ impl DslSyncContext<'_> {
         self.put_dataset(id, &phys).await
     }
 
-    /// The same for the lists of blocks that a removed vdev's mapping still holds for snapshots.
+    /// Moves the remap deadlists in the same way.
     async fn move_remapped(&mut self, id: ObjectId, phys: &DslDataset, next: ObjectId) -> Result<(), DslError> {
         let of_next = self.dataset_word(next, dataset_field::REMAP_DEADLIST).await?.map(ObjectId);
         let own = self.dataset_word(id, dataset_field::REMAP_DEADLIST).await?.map(ObjectId);
@@ -187,7 +188,7 @@ impl DslSyncContext<'_> {
                 self.deadlist_destroy(own).await?;
                 self.count_feature("obsolete_counts", -1).await
             }
-            // The next dataset has none: this one serves it as it is.
+            // The next dataset has none: it takes over this one.
             None => {
                 self.zapify(next).await?;
                 self.insert_word(next, dataset_field::REMAP_DEADLIST, own.0).await
@@ -195,9 +196,10 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Heads of clones that branched off after `key` do not tell births around it apart any more.
+    /// Removes the key from the deadlists of clones' heads that branched off after `key`.
     pub(super) async fn remove_clones_key(&mut self, dir: ObjectId, key: Txg) -> Result<(), DslError> {
-        let (mut to_visit, mut trail) = (vec![dir], CycleGuard::default());
+        let mut to_visit = vec![dir];
+        let mut trail = CycleGuard::default();
         while let Some(dir) = to_visit.pop() {
             trail.step(&self.mos, dir)?;
             let clones = self.dir(dir).await?.clones;
@@ -217,8 +219,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// The head comes right after the destroyed snapshot: what is its own is counted anew, and its refreservation gives
-    /// way to it.
+    /// Recounts the unique bytes of the head that follows the destroyed snapshot, and charges its refreservation anew.
     async fn recount_head(&mut self, head_id: ObjectId, old_unique: u64) -> Result<(), DslError> {
         let mut head = self.dataset(head_id).await?;
         self.recount_unique(&mut head).await?;
@@ -231,7 +232,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// What a head refers to less what its last snapshot refers to and the head still does
+    /// Recounts the unique bytes of a head: referenced bytes less those shared with its last snapshot
     /// (`dsl_dataset_recalc_head_uniq`).
     pub(super) async fn recount_unique(&mut self, head: &mut DslDataset) -> Result<(), DslError> {
         let shared = match head.prev_snapshot {
@@ -244,7 +245,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// The snapshot after the destroyed one alone has what only the two of them had.
+    /// Adds to the next snapshot's unique bytes the blocks that only it and the destroyed one referred to.
     async fn next_gains(&mut self, phys: &DslDataset, next_id: ObjectId) -> Result<(), DslError> {
         let mut next = self.dataset(next_id).await?;
         let after = self.dataset(next.next_snapshot).await?;
@@ -253,7 +254,7 @@ impl DslSyncContext<'_> {
         self.put_dataset(next_id, &next).await
     }
 
-    /// Takes a snapshot's name and objects away.
+    /// Removes a snapshot's name and objects.
     async fn forget_snapshot(&mut self, id: ObjectId, phys: &DslDataset, head_id: ObjectId) -> Result<(), DslError> {
         let head = self.dataset(head_id).await?;
         let names = self.snapshots_of(&head).await?;
@@ -271,7 +272,7 @@ impl DslSyncContext<'_> {
         self.remove_zapified(id).await
     }
 
-    /// The pool's property `bootfs` does not name a dataset that is gone.
+    /// Clears the pool's property `bootfs` if it names a destroyed dataset.
     pub(super) async fn clear_bootfs(&mut self, id: ObjectId) -> Result<(), DslError> {
         let Some(props) = self.pool_object(pool::PROPS).await? else { return Ok(()) };
         if self.word(props, "bootfs").await? == Some(id.0) {
@@ -280,8 +281,9 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Bookmarks around a snapshot that goes: those before it see more freed before their next snapshot; those at it say
-    /// that it is gone. Whether one of these counts, so that the dead lists must go on telling its birth apart.
+    /// Updates the bookmarks around a destroyed snapshot: for those before it more is freed before their next snapshot;
+    /// those at it record that it is gone. Returns whether one of the latter counts freed bytes, so that the deadlists
+    /// must keep the key.
     async fn bookmarks_of_destroyed(&mut self, head: ObjectId, phys: &DslDataset) -> Result<bool, DslError> {
         let Some(zap) = self.bookmarks_zap(head).await? else { return Ok(false) };
         let next = self.dataset(phys.next_snapshot).await?.deadlist;

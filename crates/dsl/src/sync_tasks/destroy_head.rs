@@ -1,7 +1,7 @@
-//! File systems and volumes are destroyed (OpenZFS `dsl_destroy_head_sync_impl`, `dsl_dir_destroy_sync`).
+//! Destruction of file systems and volumes (OpenZFS `dsl_destroy_head_sync_impl`, `dsl_dir_destroy_sync`).
 //!
-//! The names and objects go at once; the blocks, of which there may be many, in later groups: the root pointer of the
-//! dataset joins the pool's list of trees to be freed ([`super::trees`]), the space moves from the dataset to `$FREE`.
+//! The names and objects are removed in this txg; the blocks, which may be numerous, in later ones: the root pointer of
+//! the dataset is added to the pool's bptree ([`super::trees`]), the space moves from the dataset to `$FREE`.
 
 use super::names::Found;
 use super::space::{Delta, Use};
@@ -17,7 +17,7 @@ impl DslSyncContext<'_> {
     pub async fn check_destroy(&mut self, name: &str) -> Result<(), DslError> {
         let found = self.find_head(name).await?;
         if found.at.dir.parent.0 == 0 {
-            return Err(DslError::kind(name, "the root dataset goes with its pool alone"));
+            return Err(DslError::kind(name, "the root dataset is destroyed with its pool only"));
         }
         let children: Vec<String> =
             self.children_of(&found.at.dir).await?.into_iter().map(|(n, _)| format!("{name}/{n}")).collect();
@@ -32,7 +32,7 @@ impl DslSyncContext<'_> {
         self.check_freeing(&found.phys).await
     }
 
-    /// Destroys a file system or volume. Its live set is closed before, its intent log with it.
+    /// Destroys a file system or volume. The caller closes its open set before, with the intent log.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_destroy`], before anything was changed.
@@ -44,7 +44,8 @@ impl DslSyncContext<'_> {
     }
 
     pub(super) async fn destroy_head(&mut self, found: Found) -> Result<(), DslError> {
-        let (id, dir_id) = (found.id, found.at.id);
+        let id = found.id;
+        let dir_id = found.at.id;
         let reserved = self.ref_reservation(dir_id).await?;
         self.charge_ref_reservation(&found, reserved, 0).await?;
         let origin_goes = self.origin_goes_too(&found.phys, &found.at.dir).await?;
@@ -70,7 +71,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Whether a clone's origin waits for this clone alone to go.
+    /// Whether a clone's origin is marked for deferred destruction and has no other user.
     async fn origin_goes_too(&self, phys: &DslDataset, dir: &weir_format::DslDir) -> Result<bool, DslError> {
         if dir.origin.0 == 0 || phys.prev_snapshot.0 == 0 {
             return Ok(false);
@@ -80,7 +81,7 @@ impl DslSyncContext<'_> {
         Ok(waits && self.holds_on(&origin).await? == 0 && !(self.reading)(phys.prev_snapshot))
     }
 
-    /// The snapshot that a dataset began with forgets it.
+    /// Removes a dataset from its origin's list of clones.
     async fn leave_origin(&mut self, id: ObjectId, phys: &DslDataset) -> Result<(), DslError> {
         if phys.prev_snapshot.0 == 0 {
             return Ok(());
@@ -107,7 +108,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A clone's list of its own blocks goes: from now on its tree tells (`dsl_dir_remove_livelist`).
+    /// Removes a clone's livelist: from now on its tree is walked instead (`dsl_dir_remove_livelist`).
     pub async fn drop_livelist(&mut self, dir: ObjectId) -> Result<(), DslError> {
         if let Some(list) = self.dir_word(dir, dir_field::LIVELIST).await? {
             self.deadlist_destroy(ObjectId(list)).await?;
@@ -117,7 +118,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Hands the dataset's tree over to be freed, and its space to `$FREE`.
+    /// Adds the dataset's tree to the bptree, and its space to `$FREE`.
     async fn free_tree(&mut self, found: &Found) -> Result<(), DslError> {
         let dir = self.dir(found.at.id).await?;
         let size = Delta::new(dir.used_bytes, dir.compressed_bytes, dir.uncompressed_bytes);
@@ -125,7 +126,7 @@ impl DslSyncContext<'_> {
         self.add_tree(&found.phys.pointer, found.phys.prev_snapshot_txg, size).await
     }
 
-    /// The bookmarks of a head that goes.
+    /// Removes the bookmarks of a destroyed head.
     async fn drop_bookmarks(&mut self, head: ObjectId) -> Result<(), DslError> {
         let Some(zap) = self.bookmarks_zap(head).await? else { return Ok(()) };
         for (_, bookmark) in self.bookmarks_in(zap).await? {
@@ -141,7 +142,7 @@ impl DslSyncContext<'_> {
         self.count_feature("bookmarks", -1).await
     }
 
-    /// Takes a directory away whose dataset is gone.
+    /// Removes a directory whose dataset is destroyed.
     async fn destroy_dir(&mut self, id: ObjectId) -> Result<(), DslError> {
         let dir = self.dir(id).await?;
         self.touched.insert(id);
@@ -164,7 +165,7 @@ impl DslSyncContext<'_> {
         self.remove_zapified(id).await
     }
 
-    /// A directory gives up its wrapped key; the object goes when nobody else uses it.
+    /// Releases a directory's wrapped key; removes the object when no other directory uses it.
     async fn drop_key(&mut self, dir: ObjectId) -> Result<(), DslError> {
         use weir_format::dsl::crypto_key::REFCOUNT;
         let Some(key) = self.dir_word(dir, dir_field::CRYPTO_KEY_OBJ).await?.map(ObjectId) else { return Ok(()) };

@@ -1,9 +1,10 @@
-//! Why a change of a dataset was refused. Each variant is one answer of `zfs(8)`; the doors word it for their users.
+//! Reasons for which a change of a dataset is refused. Each variant is one answer of `zfs(8)`; the front ends word it
+//! for their users.
 
 use thiserror::Error;
 use weir_dmu::error::ObjectError;
 
-/// Why a change was refused, or did not go through.
+/// Error of a change of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DslError {
     /// Reading or changing an object of the pool failed.
@@ -21,18 +22,18 @@ pub enum DslError {
         /// The name.
         name: String,
     },
-    /// The dataset above does not exist.
+    /// The parent dataset does not exist.
     #[error("{name}: parent does not exist")]
     NoParent {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// The name is no name.
+    /// The name is malformed.
     #[error("{name}: invalid name: {why}")]
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Reason.
         why: &'static str,
     },
     /// The dataset is not of the kind that the operation needs.
@@ -40,7 +41,7 @@ pub enum DslError {
     Kind {
         /// The name.
         name: String,
-        /// What is wrong.
+        /// Reason.
         why: &'static str,
     },
     /// Something else still needs the dataset.
@@ -48,10 +49,10 @@ pub enum DslError {
     Busy {
         /// The name.
         name: String,
-        /// What needs it.
+        /// The user of the dataset.
         why: &'static str,
     },
-    /// File systems, volumes or snapshots stand below.
+    /// File systems, volumes or snapshots depend on the dataset.
     #[error("{name}: {what} exist")]
     HasDependents {
         /// The name.
@@ -61,22 +62,22 @@ pub enum DslError {
         /// Some of their names.
         dependents: Vec<String>,
     },
-    /// A limit of space forbids it.
+    /// The change exceeds a limit of space.
     #[error("{name}: {why}")]
     Space {
         /// The name.
         name: String,
-        /// Which limit.
+        /// The limit.
         why: &'static str,
     },
-    /// A property cannot be set so.
+    /// The property cannot have this value on this dataset.
     #[error("{name}: cannot set property {property:?}: {why}")]
     Property {
         /// The dataset.
         name: String,
         /// The property.
         property: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
     /// The pool lacks a feature.
@@ -87,18 +88,18 @@ pub enum DslError {
         /// The feature's short name.
         feature: &'static str,
     },
-    /// A key is missing or does not fit.
+    /// A key is missing or wrong.
     #[error("{name}: {why}")]
     Key {
         /// The dataset.
         name: String,
-        /// What is wrong.
+        /// Reason.
         why: &'static str,
     },
 }
 
 impl DslError {
-    /// There is no dataset of that name.
+    /// A [`DslError::Missing`] of a name.
     pub fn missing(name: &str) -> Self {
         DslError::Missing { name: name.to_owned() }
     }
@@ -107,7 +108,7 @@ impl DslError {
         DslError::Exists { name: name.to_owned() }
     }
 
-    /// Something still needs it.
+    /// A [`DslError::Busy`] of a name.
     pub fn busy(name: &str, why: &'static str) -> Self {
         DslError::Busy { name: name.to_owned(), why }
     }

@@ -1,8 +1,9 @@
-//! Features of the pool as counts in the MOS (OpenZFS `module/zfs/zfeature.c`): *enabled* when there is an entry, *active*
-//! when the count is not 0. What a reader must know stands in `features_for_read`, the rest in `features_for_write`.
+//! Pool features as counts in the MOS (OpenZFS `module/zfs/zfeature.c`): *enabled* if there is an entry, *active* if
+//! the count is not 0. Features that a read-only import must support are in `features_for_read`, the rest in
+//! `features_for_write`.
 //!
-//! A dataset that uses a feature says so in its own ZAP, and counts it up by one. A feature that the MOS itself needs
-//! stands in the labels too while it is active: [`DslSyncContext::label_features`] tells the pool.
+//! A dataset that uses a feature has an entry in its own ZAP, and increments the count. A feature that the MOS itself
+//! needs is also in the labels while it is active: [`DslSyncContext::label_features`] returns it to the pool.
 
 use super::{DslError, DslSyncContext, ZAP_METADATA};
 use weir_dmu::error::ObjectError;
@@ -14,7 +15,7 @@ use weir_format::features::{self, Feature};
 /// Features that are active as soon as they are enabled.
 const ACTIVATE_ON_ENABLE: [&str; 5] = ["lz4_compress", "hole_birth", "spacemap_v2", "embedded_data", "head_errlog"];
 
-/// What a feature needs besides, enabled before it.
+/// Features that a feature depends on, enabled before it.
 fn needs(name: &str) -> &'static [&'static str] {
     match name {
         "hole_birth" => &["enabled_txg"],
@@ -63,7 +64,7 @@ impl DslSyncContext<'_> {
         Ok(self.feature_count(name).await?.is_some_and(|n| n > 0))
     }
 
-    /// Counts a feature up or down.
+    /// Adds `by` to a feature's count.
     ///
     /// # Errors
     /// [`DslError::Feature`] if it is not enabled.
@@ -83,7 +84,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Makes the ZAPs of the features; part of the creation of a pool.
+    /// Creates the ZAPs of the features; part of the creation of a pool.
     pub async fn create_feature_objects(&mut self) -> Result<(), DslError> {
         for name in [pool::FEATURES_FOR_READ, pool::FEATURES_FOR_WRITE, pool::FEATURE_DESCRIPTIONS] {
             self.zap_linked(ZAP_METADATA, super::DIRECTORY, name).await?;
@@ -91,7 +92,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Enables a feature and those that it needs. Does nothing if it is enabled already.
+    /// Enables a feature and those that it depends on. Does nothing if it is enabled already.
     pub async fn enable_feature(&mut self, name: &str) -> Result<(), DslError> {
         let mut to_enable = vec![known(name)?];
         let mut at = 0;
@@ -151,7 +152,7 @@ impl DslSyncContext<'_> {
         self.remove(id).await
     }
 
-    /// Says that a dataset uses a feature; does nothing if it says so already.
+    /// Records that a dataset uses a feature; does nothing if that is recorded already.
     pub async fn activate(&mut self, dataset: ObjectId, name: &'static str) -> Result<(), DslError> {
         let feature = known(name)?;
         self.zapify(dataset).await?;
@@ -162,7 +163,7 @@ impl DslSyncContext<'_> {
         self.put_word(dataset, feature.guid, 0).await
     }
 
-    /// Says that a dataset uses a feature, with a value.
+    /// Records that a dataset uses a feature, with a value.
     pub(super) async fn activate_with(
         &mut self,
         dataset: ObjectId,
@@ -187,7 +188,7 @@ impl DslSyncContext<'_> {
         Ok(entries.into_iter().filter_map(named).collect())
     }
 
-    /// What one dataset uses, another one now uses too: a snapshot what its head does, a clone what its origin does.
+    /// Activates a dataset's features for another: those of a head for its snapshot, those of an origin for its clone.
     pub(super) async fn copy_features(&mut self, from: ObjectId, to: ObjectId) -> Result<(), DslError> {
         for (name, value) in self.features_of(from).await? {
             self.activate_with(to, name, value).await?;
@@ -195,7 +196,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A dataset that goes uses no feature any more.
+    /// Deactivates the features of a dataset that is destroyed.
     pub(super) async fn drop_features(&mut self, dataset: ObjectId) -> Result<(), DslError> {
         for (name, _) in self.features_of(dataset).await? {
             self.count_feature(name, -1).await?;

@@ -22,42 +22,42 @@ use weir_machine::Request;
 
 /// The ZPL's newest version: attributes are system attributes.
 pub const ZPL_VERSION: u64 = 5;
-/// The layout of the first row; 0 and 1 stand for old znodes and for nothing.
+/// The layout of the first row; 0 and 1 are reserved for old znodes and for no layout.
 const FIRST_LAYOUT: u16 = 2;
-/// How many of the known attributes are registered: all that every OpenZFS from 2.2 on knows.
+/// Number of registered attributes: those that every OpenZFS from 2.2 on knows.
 const REGISTERED: usize = 22;
 /// The root directory's mode.
 const ROOT_MODE: u64 = 0o40755;
 
-/// What is fixed when a file system is made.
+/// Properties fixed at the creation of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystemSpec {
     /// Unicode normalization of names, as the property's number.
     pub normalization: u64,
-    /// Names must be UTF-8.
+    /// Whether names must be UTF-8.
     pub utf8only: bool,
-    /// 0 sensitive, 1 insensitive, 2 mixed.
+    /// Value of `casesensitivity`: 0 sensitive, 1 insensitive, 2 mixed.
     pub casesensitivity: u64,
-    /// Files carry a project id: the pool has `feature@project_quota`.
+    /// Whether files carry a project id: the pool has `feature@project_quota`.
     pub projects: bool,
     /// Owner of the root directory.
     pub uid: u32,
     /// Group of the root directory.
     pub gid: u32,
-    /// When it is made.
+    /// Time of creation.
     pub now: Timestamp,
-    /// 512-byte slots of the root directory's dnode, as `dnodesize` says; 0 stands for 1.
+    /// 512-byte slots of the root directory's dnode, from `dnodesize`; 0 means 1.
     pub slots: u8,
 }
 
 impl FileSystemSpec {
-    /// How names in directories are compared.
+    /// How lookups in directories compare names.
     pub fn norm(&self) -> NormFlags {
         let folds = if self.casesensitivity == 0 { 0 } else { NormFlags::TO_UPPER };
         NormFlags(self.normalization | folds)
     }
 
-    /// Makes the first objects of a file system in an empty set. Returns the root directory.
+    /// Creates the first objects of a file system in an empty set. Returns the root directory.
     pub async fn create(&self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<ObjectId, DslError> {
         let master = ObjectId(master::OBJECT);
         zap::claim(rq, set, tx, master, &NewZap::new(ObjectType::MASTER_NODE)).await?;
@@ -118,7 +118,7 @@ impl FileSystemSpec {
         Ok(id)
     }
 
-    /// The bonus area of the root directory `id`, made in `txg`.
+    /// The bonus area of the root directory `id`, created in `txg`.
     fn bonus(&self, id: ObjectId, txg: u64) -> Vec<u8> {
         let aces = self.acl().len() as u16;
         let header = SaHeader { layout: FIRST_LAYOUT, header_bytes: 8, lengths: vec![aces] };
@@ -159,7 +159,7 @@ impl FileSystemSpec {
         row
     }
 
-    /// The access control list that says what mode 0755 says: owner, group, everyone, allowed.
+    /// The access control list equivalent to mode 0755: entries that allow owner, group, everyone.
     fn acl(&self) -> Vec<u8> {
         /// Read the list, attributes and named attributes; synchronize.
         const LOOK: u32 = 0x12_0088;
@@ -167,7 +167,7 @@ impl FileSystemSpec {
         const OWN: u32 = 0xc_0110;
         const READ: u32 = 0x1;
         const EXECUTE: u32 = 0x20;
-        /// Add files and directories, delete what is in it.
+        /// Add files and directories, delete children.
         const CHANGE: u32 = 0x46;
         let of = |flags, mask| Ace { kind: Ace::ALLOW, flags, mask, who: 0, object: None };
         let mut e = Encoder::new(Endian::Little);

@@ -1,8 +1,8 @@
-//! The pool's history (OpenZFS `module/zfs/spa_history.c`): a ring of packed nvlists in an object of the MOS, into which
-//! each operation writes what it did.
+//! Pool history (OpenZFS `module/zfs/spa_history.c`): a ring of packed nvlists in an object of the MOS, to which each
+//! operation appends a record.
 //!
 //! ```text
-//!   0 ─ the pool's creation, for ever ─┬─ ring ─────────────────────────────┐
+//!   0 ─ the pool's creation, permanent ┬─ ring ─────────────────────────────┐
 //!                                      └ begin … end: logical offsets, which only grow
 //! ```
 
@@ -15,7 +15,7 @@ use weir_format::{Encoder, Endian, NvList, ObjectId, ObjectType};
 
 /// Bytes of a block of the history object.
 const BLOCK_BYTES: u32 = 128 << 10;
-/// Bytes of a record's length.
+/// Bytes of a record's length field.
 const LENGTH_BYTES: u64 = 8;
 
 fn encode(header: &HistoryHeader) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn encode(header: &HistoryHeader) -> Vec<u8> {
 }
 
 impl DslSyncContext<'_> {
-    /// Makes the history object; part of the creation of a pool. The ring has a thousandth of the pool's size.
+    /// Creates the history object; part of the creation of a pool. The ring has a thousandth of the pool's size.
     pub async fn create_history(&mut self, pool_bytes: u64) -> Result<ObjectId, DslError> {
         let size_bytes = (pool_bytes / 1000).clamp(128 << 10, 1 << 30);
         let bonus = encode(&HistoryHeader { size_bytes, ..HistoryHeader::default() });
@@ -35,15 +35,16 @@ impl DslSyncContext<'_> {
         Ok(id)
     }
 
-    /// Appends a record. The host's name is added; the oldest records give way. Does nothing in a pool without history, or
-    /// with one that is broken: what was done stays done, though it cannot be told (`spa_history_log_sync`).
+    /// Appends a record with the host's name; it overwrites the oldest records if necessary. Does nothing in a pool
+    /// without history. If the history is corrupt, the record is lost and a warning is logged, because the operation is
+    /// complete (`spa_history_log_sync`).
     ///
     /// # Errors
-    /// None that the history itself gives.
+    /// Errors other than of the history's own contents.
     pub async fn append_history(&mut self, record: NvList) -> Result<(), DslError> {
         match self.enter_history(record).await {
             Err(DslError::Object(error)) => {
-                tracing::warn!(pool = self.pool.name.as_str(), %error, "the history takes no record");
+                tracing::warn!(pool = self.pool.name.as_str(), %error, "cannot append to the pool's history");
                 Ok(())
             }
             other => other,
@@ -101,7 +102,7 @@ impl DslSyncContext<'_> {
     }
 
     async fn write_history(&self, id: ObjectId, header: &HistoryHeader, bytes: &[u8]) -> Result<(), DslError> {
-        let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "the history has no room" };
+        let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "the history has no space" };
         let at = header.physical(header.end).ok_or(wrong)?;
         let until_wrap = usize::try_from(header.size_bytes - at).unwrap_or(usize::MAX).min(bytes.len());
         let (first, rest) = bytes.split_at(until_wrap);
@@ -112,7 +113,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// What an operation did to a dataset. `text` follows OpenZFS's form: a space if there is nothing to say.
+    /// Records an operation on a dataset. `text` has OpenZFS's form; an empty one is stored as a space.
     pub(super) async fn log(
         &mut self,
         dataset: &str,
@@ -130,7 +131,7 @@ impl DslSyncContext<'_> {
         self.append_history(record).await
     }
 
-    /// A command that a user gave, for `zpool history`.
+    /// Records a user's command, for `zpool history`.
     pub async fn log_command(&mut self, command: &str, uid: u32) -> Result<(), DslError> {
         let mut record = NvList::new();
         record.set("history command", command);

@@ -1,5 +1,5 @@
-//! Holds on snapshots (OpenZFS `module/zfs/dsl_userhold.c`): a snapshot with a hold cannot be destroyed. Temporary ones
-//! stand in a ZAP of the pool too, and go when the pool is next opened.
+//! Holds on snapshots (OpenZFS `module/zfs/dsl_userhold.c`): a snapshot with a hold cannot be destroyed. Temporary
+//! holds are also in a ZAP of the pool, and are released at the next import.
 
 use super::{DslError, DslSyncContext};
 use std::collections::BTreeSet;
@@ -7,22 +7,22 @@ use weir_dmu::zap::Zap;
 use weir_format::dsl::pool;
 use weir_format::{DslDataset, ObjectId, ObjectType};
 
-/// Longest tag in bytes (`MAXNAMELEN` less the NUL).
+/// Maximum length of a tag in bytes (`MAXNAMELEN` less the NUL).
 const MAX_TAG_LEN: usize = 255;
 
-/// Most temporary holds that are dropped at once.
-const MOST: usize = 1 << 20;
+/// Maximum accepted number of temporary holds.
+const MAX_TEMPORARY_HOLDS: usize = 1 << 20;
 
-/// What a temporary hold is called in the pool's ZAP: the snapshot and the tag.
+/// Name of a temporary hold in the pool's ZAP: the snapshot and the tag.
 fn temporary_name(id: ObjectId, tag: &str) -> String {
     format!("{:x}-{tag}", id.0)
 }
 
 impl DslSyncContext<'_> {
-    /// Checks that holds may be put: `(snapshot, tag)`.
+    /// Checks that holds `(snapshot, tag)` may be added.
     ///
     /// # Errors
-    /// [`DslError::Missing`], [`DslError::Exists`] (the tag is on it already), [`DslError::Name`].
+    /// [`DslError::Missing`], [`DslError::Exists`] (the snapshot has the tag already), [`DslError::Name`].
     pub async fn check_holds(&mut self, holds: &[(String, String)]) -> Result<(), DslError> {
         let mut seen = BTreeSet::new();
         for (name, tag) in holds {
@@ -38,7 +38,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Puts holds, all or none. `temporary` ones are dropped when the pool is opened next.
+    /// Adds holds, all or none. `temporary` ones are released at the next import of the pool.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_holds`], before anything was changed.
@@ -67,7 +67,7 @@ impl DslSyncContext<'_> {
     /// Checks that holds may be released.
     ///
     /// # Errors
-    /// [`DslError::Missing`]: no such snapshot, or no such tag on it (any more: it is named twice).
+    /// [`DslError::Missing`]: the snapshot or its tag does not exist, or is named twice.
     pub async fn check_releases(&mut self, holds: &[(String, String)]) -> Result<(), DslError> {
         let mut seen = BTreeSet::new();
         for (name, tag) in holds {
@@ -83,7 +83,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Releases holds, all or none. A snapshot that only waited for its last hold to go is destroyed.
+    /// Releases holds, all or none. Destroys a snapshot that is marked for deferred destruction and has no hold left.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_releases`], before anything was changed.
@@ -96,13 +96,13 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Releases what was held only until the pool is opened next. To be called once, when it is opened.
+    /// Releases the temporary holds. The import calls this once.
     ///
     /// # Errors
-    /// What reading and writing the MOS meets.
+    /// Errors of reading and writing the MOS.
     pub async fn drop_temporary_holds(&mut self) -> Result<(), DslError> {
         let Some(zap) = self.pool_object(pool::TMP_USERREFS).await? else { return Ok(()) };
-        let entries = Zap::open(self.rq, &self.mos, zap).await?.all(self.rq, MOST).await?;
+        let entries = Zap::open(self.rq, &self.mos, zap).await?.all(self.rq, MAX_TEMPORARY_HOLDS).await?;
         for entry in entries {
             let name = entry.key.text();
             let held = name.split_once('-').and_then(|(id, tag)| Some((u64::from_str_radix(id, 16).ok()?, tag)));
@@ -112,7 +112,7 @@ impl DslSyncContext<'_> {
                 Ok(phys) if phys.user_refs.0 != 0 && self.word(phys.user_refs, tag).await?.is_some() => {
                     self.release_one(&format!("snapshot {id}"), id, tag).await?;
                 }
-                // Of a snapshot that is gone, or of which the hold is.
+                // The snapshot or the hold is gone already.
                 _ => drop(self.zap_remove(zap, &name).await?),
             }
         }

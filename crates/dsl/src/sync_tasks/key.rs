@@ -1,12 +1,12 @@
-//! Keys of encrypted datasets are made and changed (OpenZFS `module/zfs/dsl_crypt.c`).
+//! Creation and change of the keys of encrypted datasets (OpenZFS `module/zfs/dsl_crypt.c`).
 //!
 //! ```text
 //!   a new root       its own wrapping key ── wraps ──► its master key
-//!   a new child      the wrapping key of its root ── wraps ──► a master key of its own; the root is named beside it
+//!   a new child      the wrapping key of its root ── wraps ──► a master key of its own; its key object names the root
 //!   another key      all master keys that a root wraps are wrapped anew; blocks stay as they are
 //! ```
 //!
-//! Wrapping keys come from whoever holds them in memory; nothing here keeps one.
+//! The caller holds the wrapping keys in memory and passes them; this module keeps none.
 
 use super::names::FoundDir;
 use super::{Created, DslError, DslSyncContext, ZAP_METADATA, number, text};
@@ -19,7 +19,7 @@ use weir_dmu::zap::Value;
 use weir_format::ObjectId;
 use weir_format::dsl::{crypto_key, dir_field};
 
-/// How a wrapping key comes about: what stands beside the keys that it wraps.
+/// Origin of a wrapping key, stored beside the keys that it wraps.
 #[derive(Clone, Debug)]
 pub struct KeySource {
     /// How the user gives it.
@@ -28,7 +28,7 @@ pub struct KeySource {
     pub salt: u64,
     /// Iterations over a passphrase; 0 otherwise.
     pub iterations: u64,
-    /// `keylocation`: `prompt`, or where it is read from.
+    /// `keylocation`: `prompt`, or the location that it is read from.
     pub location: String,
 }
 
@@ -43,12 +43,12 @@ impl KeyFormat {
     }
 }
 
-/// Whose key wraps that of a new dataset.
+/// Selects the wrapping key of a new dataset's key.
 #[derive(Clone, Debug)]
 pub enum NewKey {
-    /// Its own: it becomes an encryption root.
+    /// A wrapping key of its own: the dataset becomes an encryption root.
     Root(KeySource),
-    /// That of the dataset above.
+    /// The wrapping key of the parent's encryption root.
     Inherited,
 }
 
@@ -57,10 +57,10 @@ impl DslSyncContext<'_> {
         DslError::Key { name: name.to_owned(), why }
     }
 
-    /// Checks that a dataset of that name may be encrypted so.
+    /// Checks that a dataset of that name may have this key.
     ///
     /// # Errors
-    /// [`DslError::Feature`]; [`DslError::Key`] if there is no key above to inherit.
+    /// [`DslError::Feature`]; [`DslError::Key`] if the parent has no key to inherit.
     pub async fn check_new_key(&mut self, name: &str, key: &NewKey) -> Result<(), DslError> {
         if !self.is_enabled("encryption").await? {
             return Err(DslError::Feature { name: name.to_owned(), feature: "encryption" });
@@ -69,22 +69,22 @@ impl DslSyncContext<'_> {
             let above = name.rsplit_once('/').map_or(name, |(above, _)| above);
             let parent = self.find_dir(above).await?;
             if self.key_of(parent.id).await?.is_none() {
-                return Err(Self::key_error(name, "the dataset above is not encrypted"));
+                return Err(Self::key_error(name, "the parent dataset is not encrypted"));
             }
         }
         Ok(())
     }
 
-    /// Whether a directory's dataset began as a clone and still is one.
+    /// Whether a directory's dataset is a clone.
     ///
     /// # Errors
-    /// What reading the MOS meets.
+    /// Errors of reading the MOS.
     pub async fn is_clone(&mut self, dir: ObjectId) -> Result<bool, DslError> {
         let origin = self.dir(dir).await?.origin;
         Ok(origin.0 != 0 && Some(origin) != self.empty_origin().await?)
     }
 
-    /// What stands in the key object of a directory; `None` if it is not encrypted.
+    /// The key object of a directory, decoded; `None` if the directory is not encrypted.
     pub(super) async fn key_of(&self, dir: ObjectId) -> Result<Option<(ObjectId, KeySpec)>, DslError> {
         let Some(id) = self.dir_word(dir, dir_field::CRYPTO_KEY_OBJ).await?.map(ObjectId) else { return Ok(None) };
         let fields: BTreeMap<String, Value> = self.entries(id).await?.into_iter().collect();
@@ -92,11 +92,12 @@ impl DslSyncContext<'_> {
         Ok(Some((id, spec.map_err(|e| ObjectError::decode(self.mos.place(id, 0, 0), e))?)))
     }
 
-    /// Encrypts a dataset that was just made and has no objects yet. Gives its key object, the directory of its encryption
-    /// root, and the key that its set is opened with.
+    /// Encrypts a new dataset that has no objects yet. Returns its key object, the directory of its encryption root,
+    /// and its unwrapped key.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::check_new_key`]; [`DslError::Object`] if the wrapping key is not that of the root above.
+    /// Those of [`DslSyncContext::check_new_key`]; [`DslError::Object`] if the wrapping key is not that of the parent's
+    /// root.
     pub async fn encrypt_new(
         &mut self,
         created: Created,
@@ -126,7 +127,7 @@ impl DslSyncContext<'_> {
         Ok((id, root, Arc::new(opened)))
     }
 
-    /// The root of the dataset above, and how its key comes about; the wrapping key must be that root's.
+    /// The parent's encryption root, and the origin of its wrapping key; checks the wrapping key against that root.
     async fn inherited(
         &mut self,
         dir: ObjectId,
@@ -134,7 +135,7 @@ impl DslSyncContext<'_> {
         wrapping: &WrappingKey,
     ) -> Result<(ObjectId, KeySource), DslError> {
         let parent = self.dir(dir).await?.parent;
-        let none = || Self::key_error(name, "the dataset above is not encrypted");
+        let none = || Self::key_error(name, "the parent dataset is not encrypted");
         let (_, spec) = self.key_of(parent).await?.ok_or_else(none)?;
         let proof = DatasetKey::unwrap(wrapping, &spec.wrapped);
         proof.map_err(|error| ObjectError::Key { dataset: name.to_owned(), error })?;
@@ -143,9 +144,11 @@ impl DslSyncContext<'_> {
         Ok((spec.root, source))
     }
 
-    /// Draws a dataset's keys and wraps them.
+    /// Generates a dataset's keys and wraps them.
     fn new_wrapped(&self, name: &str, suite: Suite, wrapping: &WrappingKey) -> Result<WrappedKey, DslError> {
-        let (mut master, mut hmac, mut iv) = ([0; 32], [0; 64], [0; 12]);
+        let mut master = [0; 32];
+        let mut hmac = [0; 64];
+        let mut iv = [0; 12];
         let chance = &self.pool.entropy;
         chance.fill(&mut master[..suite.key_bytes()]);
         chance.fill(&mut hmac);
@@ -193,8 +196,8 @@ impl DslSyncContext<'_> {
         self.put(props, "keylocation", text(location)).await
     }
 
-    /// Gives an encryption root another wrapping key, or makes a dataset a root (`zfs change-key`): everything that is
-    /// wrapped with it follows. `old` is the wrapping key of its root now.
+    /// Gives an encryption root another wrapping key, or makes a dataset a root (`zfs change-key`): every key wrapped
+    /// with the old one is wrapped anew. `old` is the present wrapping key of its root.
     ///
     /// # Errors
     /// [`DslError::Key`] if it is not encrypted; [`DslError::Object`] if `old` is wrong.
@@ -211,7 +214,7 @@ impl DslSyncContext<'_> {
         self.log(name, dir.dir.head_dataset, "change key", "").await
     }
 
-    /// Makes an encryption root use the key of the dataset above (`zfs change-key -i`).
+    /// Makes an encryption root inherit the parent's key (`zfs change-key -i`).
     ///
     /// # Errors
     /// [`DslError::Key`] if one of them is not encrypted; [`DslError::Object`] if a key is wrong.
@@ -228,10 +231,11 @@ impl DslSyncContext<'_> {
         Ok(self.key_of(dir).await?.map(|(_, spec)| spec.root))
     }
 
-    /// The directories that may use a root's key if `dir` does: those below it, and clones, which share their origin's key
-    /// object, with those below them, wherever they stand.
+    /// The directories that may use a root's key if `dir` does: its descendants, and clones anywhere, which share their
+    /// origin's key object, with their descendants.
     pub(super) async fn key_users(&self, dir: ObjectId) -> Result<BTreeSet<ObjectId>, DslError> {
-        let (mut to_visit, mut seen) = (vec![dir], BTreeSet::new());
+        let mut to_visit = vec![dir];
+        let mut seen = BTreeSet::new();
         while let Some(id) = to_visit.pop() {
             if !seen.insert(id) {
                 continue;
@@ -245,7 +249,8 @@ impl DslSyncContext<'_> {
         Ok(seen)
     }
 
-    /// Wraps anew what the root of `dir` wraps, at `dir` and below it; all is opened before anything is written.
+    /// Wraps anew the keys that the root of `dir` wraps, at `dir` and below it; unwraps all of them before it writes
+    /// any.
     async fn rewrap(
         &mut self,
         dir: &FoundDir,

@@ -1,14 +1,14 @@
-//! What may still be written (OpenZFS `dsl_dir_space_available`, `dsl_dir_tempreserve_space`,
-//! `dsl_dataset_check_quota`): the arithmetic for operations here, and for the gate that lets transactions begin.
+//! Space limits (OpenZFS `dsl_dir_space_available`, `dsl_dir_tempreserve_space`, `dsl_dataset_check_quota`): the
+//! arithmetic for operations here, and for the admission of transactions.
 //!
-//! The gate must answer at once, without reading the MOS: it keeps [`Limits`], a copy of the directories' numbers. The
-//! syncer reads them all once ([`DslSyncContext::limits`]), and after each group those that it changed ([`DslSyncContext::refresh`]).
-//! What waits in memory is booked on top, by group: [`Limits::book`] when a transaction begins, [`Limits::synced`] when its
-//! group is on the disks.
+//! Transaction admission must decide without reading the MOS: it keeps [`Limits`], a copy of the directories' numbers.
+//! The syncer reads them all once ([`DslSyncContext::limits`]), and after each txg those that it changed
+//! ([`DslSyncContext::refresh`]). Dirty data in memory is added per txg: [`Limits::book`] when a transaction begins,
+//! [`Limits::synced`] when its txg is on the disks.
 //!
 //! ```text
 //!   set ─ refquota: referenced + waiting          head's directory ─ quota: used + waiting, less what the
-//!         refreservation: covers the first bytes         │           refreservation holds unused for this very head
+//!         refreservation: covers the first bytes         │           refreservation holds unused for this head
 //!                                                        ▼ charge: what its reservation does not cover
 //!                                                   directory above ─ quota … ─ root: the pool's size less the slop
 //! ```
@@ -22,16 +22,16 @@ use weir_format::dsl::dir_field;
 use weir_format::{DslDir, ObjectId, ObjectType, ObjsetId, Txg};
 
 impl DslSyncContext<'_> {
-    /// Bytes that may still be written below a directory.
+    /// Bytes that can still be written below a directory.
     pub(super) async fn available_in(&mut self, dir: ObjectId) -> Result<u64, DslError> {
         let way = self.upwards(dir).await?;
         let levels: Vec<_> = way.iter().rev().map(|(_, phys)| level_of(phys)).collect();
         Ok(available(&levels, self.pool.capacity_bytes))
     }
 
-    /// Whether `bytes` may still be written below a directory, beside what others are to take, by directory; then it is to
-    /// take them, too.
-    pub(super) async fn take_room(
+    /// Whether `bytes` more fit below a directory, together with those in `taken`, by directory, that others will take;
+    /// then adds these as well.
+    pub(super) async fn take_space(
         &mut self,
         dir: ObjectId,
         bytes: u64,
@@ -54,18 +54,19 @@ impl DslSyncContext<'_> {
         Ok(true)
     }
 
-    /// Whether what stands below one directory may move below another: those above that did not have it need room for it,
-    /// when the first that is above both is rid of it (`dsl_dir_transfer_possible`).
+    /// Checks that a subtree may move below another directory: the new ancestors need space for it, where the first
+    /// common ancestor is relieved of the old charge (`dsl_dir_transfer_possible`).
     ///
     /// # Errors
-    /// [`DslError::Space`] if a limit of datasets or snapshots forbids it.
+    /// [`DslError::Space`] if a limit of datasets or snapshots is exceeded.
     pub(super) async fn check_transfer(
         &mut self,
         from: ObjectId,
         to: ObjectId,
         moved: &Moved,
     ) -> Result<bool, DslError> {
-        let (old, new) = (self.upwards(from).await?, self.upwards(to).await?);
+        let old = self.upwards(from).await?;
+        let new = self.upwards(to).await?;
         let has = |way: &[(ObjectId, DslDir)], id: ObjectId| way.iter().any(|(at, _)| *at == id);
         let shared = new.iter().map(|(id, _)| *id).find(|id| has(&old, *id)).unwrap_or_default();
         let mut leaves = -i64::try_from(moved.bytes).unwrap_or(i64::MAX);
@@ -82,10 +83,11 @@ impl DslSyncContext<'_> {
         Ok(true)
     }
 
-    /// The numbers of all directories and heads, for the gate.
+    /// The numbers of all directories and heads, for transaction admission.
     pub async fn limits(&mut self) -> Result<Limits, DslError> {
         let mut limits = Limits { capacity_bytes: self.pool.capacity_bytes, ..Limits::default() };
-        let (mut to_read, mut trail) = (vec![self.root_dir().await?], CycleGuard::default());
+        let mut to_read = vec![self.root_dir().await?];
+        let mut trail = CycleGuard::default();
         while let Some(id) = to_read.pop() {
             trail.step(&self.mos, id)?;
             let dir = self.dir(id).await?;
@@ -96,7 +98,7 @@ impl DslSyncContext<'_> {
         Ok(limits)
     }
 
-    /// Reads again what this group has changed.
+    /// Reads again the numbers that this txg changed.
     pub async fn refresh(&mut self, limits: &mut Limits) -> Result<(), DslError> {
         limits.capacity_bytes = self.pool.capacity_bytes;
         for id in std::mem::take(&mut self.touched) {
@@ -135,10 +137,10 @@ impl DslSyncContext<'_> {
     }
 }
 
-/// What is to move from one directory to another.
+/// Charge and counts of a subtree that moves from one directory to another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moved {
-    /// What the one is charged for it and the other will be.
+    /// Bytes charged to the old parent, and to the new one.
     pub bytes: u64,
     /// File systems and volumes.
     pub datasets: u64,
@@ -146,7 +148,7 @@ pub(super) struct Moved {
     pub snapshots: u64,
 }
 
-/// What limits a directory: quota, bytes used, bytes reserved.
+/// The limits of a directory: quota, bytes used, bytes reserved.
 pub(super) fn level_of(phys: &DslDir) -> (u64, u64, u64) {
     (phys.quota_bytes, phys.used_bytes, phys.reserved_bytes)
 }
@@ -168,18 +170,18 @@ struct SetLimits {
     ref_reservation_bytes: u64,
 }
 
-/// Why a transaction may not begin.
+/// Reason for which a transaction cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitRefusal {
     /// A quota or refquota is used up (`EDQUOT`).
     Quota,
     /// The pool is full (`ENOSPC`).
     Full,
-    /// It would be too much together with what waits in memory, which is an upper bound: once that is synced it may fit.
+    /// Too much together with the upper bound of the dirty data in memory: it may fit once that is synced.
     Wait,
 }
 
-/// The numbers that limit writing, as of the last synced group, and what waits in memory.
+/// The numbers that limit writing, as of the last synced txg, and the dirty data in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// The pool's size less its slop.
@@ -196,11 +198,12 @@ impl Limits {
         self.sets.retain(|_, set| set.dir != dir);
     }
 
-    /// What a set refers to, and what may still be written to it, in bytes: what waits in memory counted as written.
+    /// Referenced and available bytes of a set, where dirty data in memory counts as written.
     pub fn usage(&self, set: ObjsetId) -> Option<(u64, u64)> {
         let of = self.sets.get(&set)?;
         let waiting = self.waiting_of(set);
-        let (mut path, mut at) = (Vec::new(), of.dir);
+        let mut path = Vec::new();
+        let mut at = of.dir;
         while let Some(dir) = self.dirs.get(&at).filter(|_| path.len() <= self.dirs.len()) {
             let in_flight = self.waiting_in.get(&at).copied().unwrap_or(0);
             path.push((dir.quota_bytes, dir.used_bytes.saturating_add(in_flight), dir.reserved_bytes));
@@ -216,18 +219,18 @@ impl Limits {
         Some((referenced, left))
     }
 
-    /// Books bytes that a transaction of group `txg` will change at most.
+    /// Adds the upper bound of the bytes that a transaction of `txg` changes.
     pub fn book(&mut self, set: ObjsetId, txg: Txg, bytes: u64) {
         *self.waiting.entry(txg).or_default().entry(set).or_default() += bytes;
         self.climb(set, |waiting| *waiting = waiting.saturating_add(bytes));
     }
 
-    /// Whether some transaction is not in the numbers yet: it may have freed something.
+    /// Whether some transaction is not in the numbers yet: it may have freed space.
     pub fn anything_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Takes over the numbers that the syncer has read, and keeps what waits in memory.
+    /// Replaces the numbers by those that the syncer has read, and keeps the dirty data in memory.
     pub fn take_numbers(&mut self, read: &Limits) {
         self.capacity_bytes = read.capacity_bytes;
         self.dirs.clone_from(&read.dirs);
@@ -235,14 +238,14 @@ impl Limits {
         self.add_up();
     }
 
-    /// The group `txg`, and all before it, are synced: what waited in them is in the numbers now.
+    /// Subtracts the dirty data of `txg` and all txgs before it, which are synced: the numbers include it now.
     pub fn synced(&mut self, txg: Txg) {
         let later = self.waiting.split_off(&Txg(txg.0 + 1));
         self.waiting = later;
         self.add_up();
     }
 
-    /// Adds up anew what waits in each directory.
+    /// Recomputes the dirty data of each directory.
     fn add_up(&mut self) {
         self.waiting_in.clear();
         let sets: Vec<(ObjsetId, u64)> = self.waiting.values().flatten().map(|(set, bytes)| (*set, *bytes)).collect();
@@ -253,7 +256,7 @@ impl Limits {
 
     fn climb(&mut self, set: ObjsetId, change: impl Fn(&mut u64)) {
         let mut at = self.sets.get(&set).map(|of| of.dir);
-        // Parents come from the disk: no more steps than there are directories.
+        // Parents come from the disk: take no more steps than there are directories.
         for _ in 0..self.dirs.len() {
             let Some(dir) = at.filter(|id| id.0 != 0) else { break };
             change(self.waiting_in.entry(dir).or_default());
@@ -265,11 +268,11 @@ impl Limits {
         self.waiting.values().filter_map(|sets| sets.get(&set)).sum()
     }
 
-    /// Whether a transaction may change `bytes` more of `set`. One that frees passes quotas; `slop_bytes` is the part of
-    /// the slop that its purpose opens to it.
+    /// Whether a transaction may change `bytes` more of `set`. One that frees passes quotas; `slop_bytes` is the part
+    /// of the slop that its reserve gives access to.
     ///
     /// # Errors
-    /// A [`LimitRefusal`]. Sets that are not known (the MOS) are not refused.
+    /// A [`LimitRefusal`]. Unknown sets (the MOS) are not refused.
     pub fn admit(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve, slop_bytes: u64) -> Result<(), LimitRefusal> {
         let Some(of) = self.sets.get(&set) else { return Ok(()) };
         let freeing = purpose == SpaceReserve::NetFree;
@@ -278,10 +281,11 @@ impl Limits {
             let full = waiting == 0 && of.referenced_bytes >= of.ref_quota_bytes;
             return Err(if full { LimitRefusal::Quota } else { LimitRefusal::Wait });
         }
-        // What the refreservation holds for this very head does not count against it.
+        // The unused refreservation of this head does not count against it.
         let held = of.ref_reservation_bytes.saturating_sub(of.unique_bytes);
         let mut more = bytes - bytes.min(held.saturating_sub(waiting));
-        let (mut at, mut less) = (of.dir, held);
+        let mut at = of.dir;
+        let mut less = held;
         for _ in 0..self.dirs.len() {
             let Some(dir) = self.dirs.get(&at) else { break };
             let used = dir.used_bytes.saturating_sub(less);
@@ -298,7 +302,7 @@ impl Limits {
     }
 }
 
-/// One level: nobody is refused before the limit is reached, and what waits may pass it by a thirty-second part.
+/// Checks one directory: admits until the limit is reached; dirty data may exceed it by a thirty-second part.
 fn check_dir(dir: &DirLimits, used: u64, in_flight: u64, pool: Option<u64>, freeing: bool) -> Result<(), LimitRefusal> {
     let mut quota = if freeing || dir.quota_bytes == 0 { u64::MAX } else { dir.quota_bytes };
     let mut refusal = LimitRefusal::Quota;
@@ -332,16 +336,12 @@ mod tests {
     }
 
     #[test]
-    fn quotas_stop_writing_and_let_freeing_pass() {
+    fn quotas_refuse_writes_and_admit_frees() {
         let full = limits(300, 300, SetLimits::default());
         assert_eq!(full.admit(SET, 10, SpaceReserve::Normal, 0), Err(LimitRefusal::Quota));
         assert_eq!(full.admit(SET, 10, SpaceReserve::NetFree, 0), Ok(()));
         let mut nearly = limits(300, 290, SetLimits::default());
-        assert_eq!(
-            nearly.admit(SET, 50, SpaceReserve::Normal, 0),
-            Ok(()),
-            "nobody is refused before the limit is reached"
-        );
+        assert_eq!(nearly.admit(SET, 50, SpaceReserve::Normal, 0), Ok(()), "no refusal before the limit is reached");
         nearly.book(SET, TXG, 50);
         assert_eq!(nearly.admit(SET, 10, SpaceReserve::Normal, 0), Err(LimitRefusal::Wait));
         nearly.synced(TXG);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_counts_what_waits() {
+    fn usage_counts_dirty_data() {
         let of = SetLimits { referenced_bytes: 50, ..SetLimits::default() };
         let mut limits = limits(300, 200, of);
         assert_eq!(limits.usage(SET), Some((50, 100)));
@@ -370,7 +370,7 @@ mod tests {
     fn limits_of_the_head_alone() {
         let of = SetLimits { referenced_bytes: 50, ref_quota_bytes: 50, ..SetLimits::default() };
         assert_eq!(limits(0, 50, of).admit(SET, 1, SpaceReserve::Normal, 0), Err(LimitRefusal::Quota));
-        // 900 used, 400 of them held by the refreservation for this very head.
+        // 900 used, 400 of them held by the refreservation for this head.
         let of = SetLimits { unique_bytes: 500, ref_reservation_bytes: 900, ..SetLimits::default() };
         assert_eq!(limits(0, 900, of).admit(SET, 100, SpaceReserve::Normal, 0), Ok(()));
     }

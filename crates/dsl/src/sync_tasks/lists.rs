@@ -1,5 +1,5 @@
-//! Dead lists as the operations here use them ([`crate::deadlist`], [`crate::bpobj`]): each call settles the count of the
-//! shared empty list with its feature.
+//! Deadlists for the operations here ([`crate::deadlist`], [`crate::bpobj`]): each call updates the reference count of
+//! the shared empty list's feature.
 
 use super::space::Delta;
 use super::{DslError, DslSyncContext};
@@ -38,35 +38,36 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Refuses a dataset whose dead list is of the kind that pools before version 26 had: blocks can be put into it, but
-    /// the snapshots before it cannot come or go.
+    /// Refuses a dataset whose deadlist has the plain form of pools before version 26: blocks can be inserted, but
+    /// snapshots before it can be neither created nor destroyed.
     pub(super) async fn check_lists(&self, dataset: ObjectId) -> Result<(), DslError> {
         let list = self.dataset(dataset).await?.deadlist;
         match self.object_type(list).await? {
             ObjectType::BPOBJ => {
-                Err(ObjectError::Unsupported { what: "this with a dead list older than pool version 26" }.into())
+                Err(ObjectError::Unsupported { what: "this with a deadlist older than pool version 26" }.into())
             }
             _ => Ok(()),
         }
     }
 
-    /// A new list of block pointers of its own.
+    /// A new, unshared list of block pointers.
     pub(super) async fn list(&mut self) -> Result<ObjectId, DslError> {
         let counts_frees = self.is_active("livelist").await?;
         Ok(bpobj::create(self.rq, &self.mos, self.tx, counts_frees).await?)
     }
 
-    /// Puts blocks on a dead list.
+    /// Inserts blocks into a deadlist.
     pub(super) async fn deadlist_insert(&mut self, list: ObjectId, pointers: &[BlockPointer]) -> Result<(), DslError> {
         if pointers.is_empty() {
             return Ok(());
         }
-        let (mut empty, sizes) = (self.empty_list().await?, self.pool.sizes.clone());
+        let mut empty = self.empty_list().await?;
+        let sizes = self.pool.sizes.clone();
         deadlist::insert(self.rq, &self.mos, self.tx, list, pointers, &*sizes, &mut empty).await?;
         self.settle(empty).await
     }
 
-    /// A new dead list with another one's keys below `until`, all empty.
+    /// A new deadlist with another one's keys below `until`, all empty.
     pub(super) async fn deadlist_until(&mut self, list: ObjectId, until: Txg) -> Result<ObjectId, DslError> {
         let mut empty = self.empty_list().await?;
         let id = deadlist::clone_until(self.rq, &self.mos, self.tx, list, until, &mut empty).await?;
@@ -74,14 +75,14 @@ impl DslSyncContext<'_> {
         Ok(id)
     }
 
-    /// Adds a key that is greater than all there are.
+    /// Adds a key that is greater than all existing ones.
     pub(super) async fn deadlist_add_key(&mut self, list: ObjectId, key: Txg) -> Result<(), DslError> {
         let mut empty = self.empty_list().await?;
         deadlist::add_key(self.rq, &self.mos, self.tx, list, key, &mut empty).await?;
         self.settle(empty).await
     }
 
-    /// Takes a key away: what stood under it stands under the one before.
+    /// Removes a key; its blocks move to the key before it.
     pub(super) async fn deadlist_remove_key(&mut self, list: ObjectId, key: Txg) -> Result<(), DslError> {
         let mut empty = self.empty_list().await?;
         deadlist::remove_key(self.rq, &self.mos, self.tx, list, key, &mut empty).await?;
@@ -90,32 +91,35 @@ impl DslSyncContext<'_> {
 
     /// Moves all of `from` into `into`.
     pub(super) async fn deadlist_merge(&mut self, into: ObjectId, from: ObjectId) -> Result<(), DslError> {
-        let (mut empty, sizes) = (self.empty_list().await?, self.pool.sizes.clone());
+        let mut empty = self.empty_list().await?;
+        let sizes = self.pool.sizes.clone();
         deadlist::merge(self.rq, &self.mos, self.tx, into, from, &*sizes, &mut empty).await?;
         self.settle(empty).await
     }
 
-    /// Moves what was born after `after` to a list of block pointers.
+    /// Moves the blocks born after `after` to a list of block pointers.
     pub(super) async fn deadlist_move(&mut self, list: ObjectId, to: ObjectId, after: Txg) -> Result<(), DslError> {
         let mut empty = self.empty_list().await?;
         deadlist::move_bpobj(self.rq, &self.mos, self.tx, list, to, after, &mut empty).await?;
         self.settle(empty).await
     }
 
-    /// Takes a dead list away; its blocks stay.
+    /// Removes a deadlist; its blocks stay.
     pub(super) async fn deadlist_destroy(&mut self, list: ObjectId) -> Result<(), DslError> {
         let mut empty = self.empty_list().await?;
         deadlist::destroy(self.rq, &self.mos, self.tx, list, &mut empty).await?;
         self.settle(empty).await
     }
 
-    /// Puts what the next part of a destroyed clone's live list leaves allocated on the pool's list `free`: its space stands
-    /// on `$FREE` already. False if there is no such clone.
+    /// Adds the allocated blocks of the next part of a destroyed clone's livelist to the pool's list `free`; their
+    /// space is accounted to `$FREE` already. False if there is no such clone.
     pub(super) async fn list_deleted_clone(&mut self, free: ObjectId) -> Result<bool, DslError> {
         let Some(clones) = self.word(super::DIRECTORY, pool::DELETED_CLONES).await?.map(ObjectId) else {
             return Ok(false);
         };
-        let (rq, tx, mos) = (self.rq, self.tx, self.mos.clone());
+        let rq = self.rq;
+        let tx = self.tx;
+        let mos = self.mos.clone();
         let Some(list) = livelist::of_deleted_clones(rq, &mos).await?.first().copied() else {
             self.zap_remove(super::DIRECTORY, pool::DELETED_CLONES).await?;
             self.remove(clones).await?;
@@ -127,7 +131,8 @@ impl DslSyncContext<'_> {
             self.count_feature("livelist", -1).await?;
             return Ok(true);
         };
-        let (pointers, sizes) = (livelist::allocated(rq, &mos, part).await?, self.pool.sizes.clone());
+        let pointers = livelist::allocated(rq, &mos, part).await?;
+        let sizes = self.pool.sizes.clone();
         bpobj::push(rq, &mos, tx, free, &pointers, false, &*sizes).await?;
         let mut empty = self.empty_list().await?;
         deadlist::drop_key(rq, &mos, tx, list, (key, part), &mut empty).await?;
@@ -135,12 +140,12 @@ impl DslSyncContext<'_> {
         Ok(true)
     }
 
-    /// The sizes of all in a dead list.
+    /// The sums of a deadlist.
     pub(super) async fn deadlist_space(&self, list: ObjectId) -> Result<Delta, DslError> {
         Ok(deadlist::space(self.rq, &self.mos, list).await?.into())
     }
 
-    /// The sizes of what was born after `after` and not after `until`.
+    /// The sums of the blocks born after `after` and not after `until`.
     pub(super) async fn deadlist_range(&self, list: ObjectId, after: Txg, until: Txg) -> Result<Delta, DslError> {
         let sizes = self.pool.sizes.clone();
         Ok(deadlist::space_range(self.rq, &self.mos, list, after, until, &*sizes).await?.into())

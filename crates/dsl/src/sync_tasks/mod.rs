@@ -1,25 +1,25 @@
-//! Datasets that change (OpenZFS `module/zfs/dsl_dir.c`, `dsl_dataset.c`, `dsl_destroy.c`, `dsl_prop.c`,
-//! `dsl_bookmark.c`, `dsl_userhold.c`, `dsl_pool.c`): creation, snapshots, clones, destruction, properties, and the
-//! accounting of every block that is born or dies.
+//! Changes of datasets in syncing context (OpenZFS `module/zfs/dsl_dir.c`, `dsl_dataset.c`, `dsl_destroy.c`,
+//! `dsl_prop.c`, `dsl_bookmark.c`, `dsl_userhold.c`, `dsl_pool.c`): creation, snapshots, clones, destruction,
+//! properties, and the accounting of every block that is born or killed.
 //!
 //! ```text
-//!   1  object sets sync          each gives its new root pointer, the blocks born and those killed
-//!   2  Change::apply_synced      books them: dataset, directories up to the root, dead list, snapshot before
+//!   1  object sets sync          each returns its new root pointer, the blocks born and those killed
+//!   2  apply_synced              accounts them: dataset, directories up to the root, deadlist, previous snapshot
 //!   3  operations                create, snapshot, destroy …: check everything, then change the MOS
-//!   4  sets made in 3 sync       and are booked as in 2
-//!   5  the MOS itself            Change::book_mos, then its blocks are written
+//!   4  sets created in 3 sync    and are accounted as in 2
+//!   5  the MOS itself            book_mos, then its blocks are written
 //! ```
 //!
-//! All of this happens in syncing context: one task, the MOS changed under the syncing group's [`Tx`] alone. Nothing is
-//! kept in memory between operations: directories and datasets are read from the MOS's overlay and written back, so what
-//! a reader sees is always what is there.
+//! All of this happens in syncing context: one task, which changes the MOS under the syncing txg's [`Tx`] alone. No
+//! state is kept in memory between operations: directories and datasets are read from the MOS's dirty data and written
+//! back, so a reader always sees the current state.
 //!
-//! Invariants, held by every function here:
-//! - an operation either fails in its checks and has changed nothing, or goes through (an error after that is a device's);
+//! Invariants, which hold after every function here:
+//! - an operation either fails in its checks and has changed nothing, or completes (a later error is a device error);
 //! - for each directory `used` is the sum of its breakdown, and a parent is charged max(used, reservation) of a child;
-//! - a block is in exactly one place: referenced by a head, in a dead list, or handed out by [`DslSyncContext::take_frees`].
+//! - a block is in exactly one place: referenced by a head, in a deadlist, or handed out by [`DslSyncContext::take_frees`].
 //!
-//! What was rejected: a cache of directories with deltas. The overlay of the MOS is one already.
+//! Rejected: a cache of directories with deltas. The dirty data of the MOS is one already.
 
 mod bookmark;
 mod branch;
@@ -77,57 +77,58 @@ use weir_machine::{Entropy, Request};
 
 /// The ZAP type that describes itself as metadata (`DMU_OTN_ZAP_METADATA`).
 pub const ZAP_METADATA: ObjectType = ObjectType(0xc4);
-/// The MOS's directory.
+/// Object directory of the MOS (object 1).
 const DIRECTORY: ObjectId = ObjectId(pool_name::DIRECTORY_OBJECT);
-/// Entries of one ZAP that are believed.
-const MOST: usize = 1 << 24;
+/// Maximum accepted number of entries of one ZAP.
+const MAX_ENTRIES: usize = 1 << 24;
 
 /// A value that is one number.
 fn number(n: u64) -> Value {
     Value { int_size: 8, words: vec![n] }
 }
 
-/// A value that is a text: its bytes and a NUL.
+/// A text value: its bytes and a NUL.
 fn text(text: &str) -> Value {
     Value { int_size: 1, words: text.bytes().chain([0]).map(u64::from).collect() }
 }
 
-/// Tells the bytes that a block takes on its devices (`bp_get_dsize`).
+/// Returns the bytes that a block takes on its devices (`bp_get_dsize`).
 pub type BlockSizes = Arc<dyn Fn(&BlockPointer) -> u64 + Send + Sync>;
 
-/// What a change needs to know of the pool.
+/// Facts about the pool that the operations depend on.
 #[derive(Clone)]
 pub struct PoolContext {
     /// The pool's name.
     pub name: String,
-    /// Its version; 5000 for pools with features.
+    /// On-disk version; 5000 for pools with features.
     pub version: u64,
-    /// Its size less the slop, in bytes: what the root directory's quota is at most.
+    /// Pool size less the slop, in bytes: the upper bound of the root directory's quota.
     pub capacity_bytes: u64,
-    /// Bytes of a block on its devices.
+    /// Returns the bytes that a block takes on its devices.
     pub sizes: BlockSizes,
-    /// Chance.
+    /// Source of random bytes.
     pub entropy: Entropy,
-    /// The name in history records' `history hostname`.
+    /// Host name for the field `history hostname` of history records.
     pub host: String,
 }
 
-/// Asked before a snapshot is destroyed: whether it is being read. If so, it stays; if not, nobody begins to.
+/// Decides before the destruction of a snapshot whether readers hold it. If so, it is not destroyed; if not, it refuses
+/// new readers.
 pub type IsHeld = Arc<dyn Fn(ObjectId) -> bool + Send + Sync>;
 
 /// The syncing context of one transaction group, for changes of datasets.
 pub struct DslSyncContext<'a> {
-    /// On whose behalf.
+    /// The request that the work is attributed to.
     pub rq: &'a Request,
     /// The meta object set.
     pub mos: Arc<ObjectSet>,
-    /// The hold on the syncing group.
+    /// The assigned transaction of the syncing txg.
     pub tx: &'a Tx,
     /// The pool.
     pub pool: PoolContext,
     /// Seconds since 1970.
     pub now_s: u64,
-    /// Which snapshots are being read.
+    /// Tells which snapshots readers hold.
     pub reading: IsHeld,
     frees: Vec<BlockPointer>,
     label_features: BTreeMap<&'static str, bool>,
@@ -138,35 +139,45 @@ pub struct DslSyncContext<'a> {
 }
 
 impl<'a> DslSyncContext<'a> {
-    /// A context for the group of `tx`.
+    /// A context for the txg of `tx`.
     pub fn new(rq: &'a Request, mos: Arc<ObjectSet>, tx: &'a Tx, pool: PoolContext, now_s: u64) -> Self {
-        let (frees, label_features, pool_objects, touched) = Default::default();
-        let (reading, records): (IsHeld, _) = (Arc::new(|_| false), Vec::new());
-        DslSyncContext { rq, mos, tx, pool, now_s, reading, frees, label_features, pool_objects, touched, records }
+        DslSyncContext {
+            rq,
+            mos,
+            tx,
+            pool,
+            now_s,
+            reading: Arc::new(|_| false),
+            frees: Vec::new(),
+            label_features: BTreeMap::new(),
+            pool_objects: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            records: Vec::new(),
+        }
     }
 
-    /// The syncing group.
+    /// The syncing txg.
     pub fn txg(&self) -> Txg {
         self.tx.txg()
     }
 
-    /// Blocks that nobody needs any more, to be freed in this group. Called again, it gives what came since.
+    /// Returns the blocks without references, to be freed in this txg, that were added since the last call.
     pub fn take_frees(&mut self) -> Vec<BlockPointer> {
         std::mem::take(&mut self.frees)
     }
 
-    /// What tells whether anything was changed in between: changes of the MOS so far, and blocks that wait to be taken.
+    /// Counters that reveal a change between two calls: changes of the MOS so far, and blocks waiting to be freed.
     pub fn marks(&self) -> (u64, usize) {
         (self.mos.edits(), self.frees.len())
     }
 
-    /// What went into the pool's history in this group. Called again, it gives what came since.
+    /// Returns the records that were added to the pool's history since the last call.
     pub fn take_records(&mut self) -> Vec<NvList> {
         std::mem::take(&mut self.records)
     }
 
-    /// Features that the MOS needs and that became active (`true`) or idle since the last call, by name on disk: the
-    /// labels' `features_for_read` follow.
+    /// Features that the MOS needs and that became active (`true`) or inactive since the last call, by name on disk, so
+    /// that the pool updates the labels' `features_for_read`.
     pub fn label_features(&mut self) -> BTreeMap<&'static str, bool> {
         std::mem::take(&mut self.label_features)
     }
@@ -177,22 +188,22 @@ impl<'a> DslSyncContext<'a> {
         }
     }
 
-    /// A block of an intent log, which is in no dataset's account, is needed no more.
+    /// Frees a block of an intent log, which no dataset accounts for.
     pub fn free_log_block(&mut self, pointer: BlockPointer) {
         self.free(pointer);
     }
 
-    /// An identity that no other has: 64 bits of chance, never 0.
+    /// A random GUID: 64 bits, never 0.
     fn guid(&self) -> u64 {
         self.pool.entropy.u64().max(1)
     }
 
-    /// An identity of 56 bits, for NFS.
+    /// A random identifier of a file system for NFS: 56 bits.
     fn fsid(&self) -> u64 {
         (self.pool.entropy.u64() >> 8).max(1)
     }
 
-    /// An object that the MOS's directory names; `None` if it does not.
+    /// The object of an entry of the MOS's directory; `None` if there is no entry.
     async fn pool_object(&mut self, name: &'static str) -> Result<Option<ObjectId>, DslError> {
         if let Some(id) = self.pool_objects.get(name) {
             return Ok(Some(*id));
@@ -204,7 +215,7 @@ impl<'a> DslSyncContext<'a> {
         Ok(found)
     }
 
-    /// Makes an object of the MOS without data.
+    /// Creates an object of the MOS without data.
     async fn object(&self, kind: ObjectType, bonus_type: ObjectType, bonus: Vec<u8>) -> Result<ObjectId, DslError> {
         let new = NewObject::new(kind, 512).bonus(bonus_type, bonus);
         Ok(self.mos.create(self.rq, self.tx, &new).await?)
@@ -214,11 +225,11 @@ impl<'a> DslSyncContext<'a> {
         Ok(self.mos.remove(self.rq, self.tx, id).await?)
     }
 
-    /// Takes an object of the MOS away that nobody asks for any more. If its blocks cannot be found, it stays behind: that
-    /// would stop the pool, for nothing.
+    /// Removes an object of the MOS that is no longer used. If its blocks cannot be found, the object is left in place,
+    /// because the failure would otherwise suspend the pool.
     ///
     /// # Errors
-    /// What finding them meets; then nothing was changed.
+    /// Errors of finding the blocks; then nothing was changed.
     pub async fn discard(&self, id: ObjectId) -> Result<(), DslError> {
         let object = self.mos.object(self.rq, id).await?;
         let mut blocks = DataBlocks::of(&self.mos, &object);
@@ -239,13 +250,13 @@ impl<'a> DslSyncContext<'a> {
         Ok(zap::create(self.rq, &self.mos, self.tx, &NewZap::new(kind)).await?)
     }
 
-    /// A new ZAP whose names are compared without case where asked so.
+    /// A new ZAP whose lookups may ignore case.
     async fn zap_folding(&self, kind: ObjectType) -> Result<ObjectId, DslError> {
         let new = NewZap { norm: NormFlags(NormFlags::TO_UPPER), ..NewZap::new(kind) };
         Ok(zap::create(self.rq, &self.mos, self.tx, &new).await?)
     }
 
-    /// A new ZAP that an entry of another leads to.
+    /// A new ZAP, with an entry `name` in the ZAP `from` that refers to it.
     async fn zap_linked(&mut self, kind: ObjectType, from: ObjectId, name: &str) -> Result<ObjectId, DslError> {
         let id = self.zap(kind).await?;
         self.insert_word(from, name, id.0).await?;
@@ -262,7 +273,7 @@ impl<'a> DslSyncContext<'a> {
         Ok(self.mos.set_kind(self.rq, self.tx, id, ZAP_METADATA).await?)
     }
 
-    /// The word that a name leads to.
+    /// The integer under a name.
     async fn word(&self, zap: ObjectId, name: &str) -> Result<Option<u64>, DslError> {
         Ok(zap::lookup_word(self.rq, &self.mos, zap, name).await?)
     }
@@ -272,7 +283,7 @@ impl<'a> DslSyncContext<'a> {
         if zap.0 == 0 {
             return Ok(Vec::new());
         }
-        let all = Zap::open(self.rq, &self.mos, zap).await?.all(self.rq, MOST).await?;
+        let all = Zap::open(self.rq, &self.mos, zap).await?.all(self.rq, MAX_ENTRIES).await?;
         Ok(all.into_iter().map(|e| (e.key.text(), e.value)).collect())
     }
 
@@ -296,7 +307,7 @@ impl<'a> DslSyncContext<'a> {
         Ok(zap::remove(self.rq, &self.mos, self.tx, zap, &key).await?)
     }
 
-    /// Adds a number to a ZAP that is a set of numbers: each stands under its hexadecimal text.
+    /// Adds a number to a ZAP that is a set of numbers: the name of each entry is the number in hexadecimal.
     async fn set_insert(&self, zap: ObjectId, number: u64) -> Result<(), DslError> {
         self.insert_word(zap, &format!("{number:x}"), number).await
     }

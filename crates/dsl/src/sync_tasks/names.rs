@@ -1,5 +1,5 @@
 //! Names of datasets, snapshots and bookmarks: `pool/a/b`, `pool/a@s`, `pool/a#b` (OpenZFS
-//! `module/zcommon/zfs_namecheck.c`), and how they lead to objects.
+//! `module/zcommon/zfs_namecheck.c`), and their lookup.
 
 use super::{DslError, DslSyncContext};
 use crate::matching;
@@ -9,15 +9,15 @@ use weir_dmu::zap::{Value, Zap};
 use weir_format::dsl::{dataset_field, pool};
 use weir_format::{DslDataset, DslDir, ObjectId};
 
-/// Bytes of a full name, at most (`ZFS_MAX_DATASET_NAME_LEN` less the NUL).
+/// Maximum length of a full name in bytes (`ZFS_MAX_DATASET_NAME_LEN` less the NUL).
 const MAX_NAME_LEN: usize = 255;
-/// Deepest nesting of directories (`zfs_max_dataset_nesting`).
+/// Maximum nesting of directories (`zfs_max_dataset_nesting`).
 const MAX_DEPTH: usize = 50;
 
-/// Checks one part of a name: what stands between two slashes, or after `@` or `#`.
+/// Checks one component of a name: the text between two slashes, or after `@` or `#`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason for which it is invalid.
 pub fn check_component(part: &str) -> Result<(), &'static str> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ');
     match part {
@@ -30,7 +30,7 @@ pub fn check_component(part: &str) -> Result<(), &'static str> {
     }
 }
 
-/// The two parts of a snapshot's or bookmark's name, with what separates them; a dataset's name comes alone.
+/// The two parts of a snapshot's or bookmark's name, with the separator; `None` for a dataset's name.
 pub fn split_name(name: &str) -> (&str, Option<(char, &str)>) {
     match name.find(['@', '#']) {
         Some(at) => {
@@ -64,7 +64,7 @@ pub fn check_name(name: &str) -> Result<(), DslError> {
     Ok(())
 }
 
-/// A directory that a name led to.
+/// Result of a directory lookup.
 #[derive(Clone, Debug)]
 pub(super) struct FoundDir {
     pub id: ObjectId,
@@ -72,10 +72,10 @@ pub(super) struct FoundDir {
     pub name: String,
 }
 
-/// A head or snapshot that a name led to.
+/// Result of a dataset lookup: a head or snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// Its directory.
+    /// DSL directory of the dataset.
     pub at: FoundDir,
     pub id: ObjectId,
     pub phys: DslDataset,
@@ -89,7 +89,7 @@ impl DslSyncContext<'_> {
         Ok(self.pool_object(pool::ROOT_DATASET).await?.ok_or_else(missing)?)
     }
 
-    /// One of ZFS's own directories: `$MOS`, `$FREE`, `$ORIGIN`; `None` in pools older than it.
+    /// An internal directory: `$MOS`, `$FREE`, `$ORIGIN`; `None` in pools older than it.
     pub(super) async fn special_dir(&mut self, name: &'static str) -> Result<Option<ObjectId>, DslError> {
         if let Some(id) = self.pool_objects.get(name) {
             return Ok(Some(*id));
@@ -119,7 +119,7 @@ impl DslSyncContext<'_> {
         Ok(FoundDir { id, dir, name: name.to_owned() })
     }
 
-    /// The live dataset of that name.
+    /// The head dataset of that name.
     pub(super) async fn find_head(&mut self, name: &str) -> Result<Found, DslError> {
         let at = self.find_dir(name).await?;
         let id = at.dir.head_dataset;
@@ -148,14 +148,16 @@ impl DslSyncContext<'_> {
         Ok(found.and_then(|value| value.first()).map(ObjectId))
     }
 
-    /// A head or snapshot.
+    /// A head or snapshot of that full name.
     pub(super) async fn find(&mut self, name: &str) -> Result<Found, DslError> {
         if name.contains('@') { self.find_snapshot(name).await } else { self.find_head(name).await }
     }
 
-    /// A directory and those above it, up to the root.
+    /// A directory and its ancestors, up to the root.
     pub(super) async fn upwards(&self, dir: ObjectId) -> Result<Vec<(ObjectId, DslDir)>, DslError> {
-        let (mut out, mut trail, mut at) = (Vec::new(), CycleGuard::default(), dir);
+        let mut out = Vec::new();
+        let mut trail = CycleGuard::default();
+        let mut at = dir;
         while at.0 != 0 {
             trail.step(&self.mos, at)?;
             let phys = self.dir(at).await?;
@@ -166,7 +168,7 @@ impl DslSyncContext<'_> {
         Ok(out)
     }
 
-    /// The names of the directories below, sorted; ZFS's own left out.
+    /// The names of the child directories, sorted, without internal ones.
     pub(super) async fn children_of(&self, dir: &DslDir) -> Result<Vec<(String, ObjectId)>, DslError> {
         let entries = self.entries(dir.children).await?;
         let child = |(name, value): (String, Value)| Some((name, ObjectId(value.first()?)));
@@ -183,9 +185,10 @@ impl DslSyncContext<'_> {
         Ok(out)
     }
 
-    /// The full name of a directory, found from below.
+    /// The full name of a directory, found through its parents.
     pub(super) async fn dir_name(&mut self, id: ObjectId) -> Result<String, DslError> {
-        let (way, mut parts) = (self.upwards(id).await?, Vec::new());
+        let way = self.upwards(id).await?;
+        let mut parts = Vec::new();
         for ((at, _), (_, above)) in way.iter().zip(way.iter().skip(1)) {
             let entries = self.entries(above.children).await?;
             let name = entries.into_iter().find(|(_, v)| v.first() == Some(at.0)).map(|(name, _)| name);
@@ -212,7 +215,7 @@ impl DslSyncContext<'_> {
     }
 }
 
-/// A missing dataset reported under the name that was asked for.
+/// Replaces the name in a missing-dataset error by the requested one.
 fn renamed(error: DslError, name: &str) -> DslError {
     match error {
         DslError::Missing { .. } => DslError::missing(name),

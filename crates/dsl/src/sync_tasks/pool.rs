@@ -1,9 +1,9 @@
-//! What every pool has before anybody uses it (OpenZFS `dsl_pool_create`, `dsl_pool_create_origin`).
+//! Contents of every new pool (OpenZFS `dsl_pool_create`, `dsl_pool_create_origin`).
 //!
 //! ```text
-//!   root directory ─┬ $MOS      how much the meta object set takes
-//!                   ├ $FREE     what waits to be freed; the list stands in the MOS's directory as free_bpobj
-//!                   ├ $ORIGIN   an empty dataset; its snapshot $ORIGIN@$ORIGIN is what all datasets begin with
+//!   root directory ─┬ $MOS      space of the meta object set
+//!                   ├ $FREE     space that waits to be freed; the MOS's directory names the list free_bpobj
+//!                   ├ $ORIGIN   an empty dataset; its snapshot $ORIGIN@$ORIGIN is the origin of all datasets
 //!                   └ head      the root file system
 //! ```
 
@@ -12,14 +12,14 @@ use super::{Created, DslError, DslSyncContext};
 use weir_format::ObjectId;
 use weir_format::dsl::pool;
 
-/// The directory that the MOS's space is booked on.
+/// The directory that accounts the MOS's space.
 pub const MOS: &str = "$MOS";
-/// The directory that space to be freed is booked on.
+/// The directory that accounts space waiting to be freed.
 pub const FREE: &str = "$FREE";
-/// The directory, and the snapshot in it, that datasets begin with.
+/// The directory, and the snapshot in it, that is the origin of datasets.
 pub const ORIGIN: &str = "$ORIGIN";
 
-/// What [`DslSyncContext::create_pool_dirs`] made.
+/// Objects that [`DslSyncContext::create_pool_dirs`] creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolDirs {
     /// The root directory.
@@ -29,9 +29,9 @@ pub struct PoolDirs {
 }
 
 impl DslSyncContext<'_> {
-    /// Makes the directories of an empty pool, whose MOS has its own directory (object 1) and nothing else. The ZAPs of
-    /// the features come next ([`DslSyncContext::create_feature_objects`]), then the features, then
-    /// [`DslSyncContext::create_root_dataset`].
+    /// Creates the directories of an empty pool, whose MOS has its own directory (object 1) and nothing else. The
+    /// caller then creates the features' ZAPs ([`DslSyncContext::create_feature_objects`]), enables the features, and
+    /// calls [`DslSyncContext::create_root_dataset`].
     pub async fn create_pool_dirs(&mut self) -> Result<PoolDirs, DslError> {
         let root = self.create_dir(None, "").await?;
         self.create_dir(Some(root), MOS).await?;
@@ -43,7 +43,8 @@ impl DslSyncContext<'_> {
         Ok(PoolDirs { root, free_bpobj })
     }
 
-    /// Makes the dataset of the root file system. As with [`DslSyncContext::create`], its first objects are the caller's to make.
+    /// Creates the dataset of the root file system. As with [`DslSyncContext::create`], the caller creates its first
+    /// objects.
     pub async fn create_root_dataset(&mut self) -> Result<Created, DslError> {
         let dir = self.root_dir().await?;
         let origin = self.empty_origin().await?;
@@ -52,7 +53,7 @@ impl DslSyncContext<'_> {
         Ok(Created { dir, dataset })
     }
 
-    /// Books what the MOS grew by.
+    /// Accounts the growth of the MOS.
     pub async fn book_mos(&mut self, delta: Delta) -> Result<(), DslError> {
         match self.special_dir(MOS).await? {
             Some(dir) if !delta.is_zero() => self.book(dir, Use::Head, delta).await,
@@ -60,7 +61,7 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Books what waits to be freed, or (negative) was freed.
+    /// Accounts space that waits to be freed, or (negative) was freed.
     pub async fn book_free(&mut self, delta: Delta) -> Result<(), DslError> {
         match self.special_dir(FREE).await? {
             Some(dir) if !delta.is_zero() => self.book(dir, Use::Head, delta).await,

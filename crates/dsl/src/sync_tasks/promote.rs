@@ -1,13 +1,13 @@
-//! Promotion (OpenZFS `dsl_dataset_promote_sync`): a clone and the dataset that it was cloned from change places.
+//! Promotion (OpenZFS `dsl_dataset_promote_sync`): a clone and its origin's dataset exchange their roles.
 //!
 //! ```text
 //!   before   a1 ── a2 ── a3 ── head a               after   a3 ── head a  (a clone of a2 now)
 //!                   └─ b1 ── head b                          a1 ── a2 ── b1 ── head b
 //! ```
 //!
-//! The snapshots up to the branch point go to the clone's directory with their names, bookmarks and space. What space
-//! that is follows from sizes and dead lists alone: snapshot N refers to what N-1 did, and what was born, less what died;
-//! so all that was born up to the branch point is what it refers to plus all dead lists up to it.
+//! The snapshots up to the branch point move to the clone's directory with their names, bookmarks and space. Sizes and
+//! deadlists determine that space: snapshot N refers to the blocks of N-1, plus those born, less those killed in
+//! between; so the blocks born up to the branch point are those that it refers to plus those of all deadlists up to it.
 
 use super::limits::Moved;
 use super::names::Found;
@@ -17,7 +17,7 @@ use weir_dmu::cycle_guard::CycleGuard;
 use weir_format::dsl::{Bookmark, dir_field};
 use weir_format::{DslDataset, ObjectId, ObjectType, Txg};
 
-/// What a promotion is about.
+/// Objects that a promotion changes.
 struct Plan {
     clone: Found,
     /// Snapshots that move, from the branch point back: object, name, fields.
@@ -26,10 +26,10 @@ struct Plan {
     of_clone: Vec<(ObjectId, DslDataset)>,
     /// The origin's head and snapshots after the branch point, from the head back.
     of_origin: Vec<(ObjectId, DslDataset)>,
-    /// The directory that gives them away, and its head.
+    /// The origin's directory, and its head.
     origin_dir: ObjectId,
     origin_head: ObjectId,
-    /// What that directory is a clone of; 0 if of nothing.
+    /// The snapshot that the origin's directory is a clone of; 0 if it is no clone.
     origin_origin: ObjectId,
     moved: Delta,
 }
@@ -41,9 +41,11 @@ impl Plan {
 }
 
 impl DslSyncContext<'_> {
-    /// A chain of snapshots from `from` back to, without it, `until`.
+    /// The chain of snapshots from `from` back to `until`, exclusive.
     async fn chain(&self, from: ObjectId, until: ObjectId) -> Result<Vec<(ObjectId, DslDataset)>, DslError> {
-        let (mut out, mut trail, mut at) = (Vec::new(), CycleGuard::default(), from);
+        let mut out = Vec::new();
+        let mut trail = CycleGuard::default();
+        let mut at = from;
         while at.0 != 0 && at != until {
             trail.step(&self.mos, at)?;
             let phys = self.dataset(at).await?;
@@ -91,7 +93,7 @@ impl DslSyncContext<'_> {
         Ok(plan)
     }
 
-    /// All that was born up to the branch point, since the origin's own origin.
+    /// Sums of the blocks born up to the branch point, since the origin's own origin.
     async fn moved_space(&self, plan: &Plan) -> Result<Delta, DslError> {
         let refers = |d: &DslDataset| Delta::new(d.referenced_bytes, d.compressed_bytes, d.uncompressed_bytes);
         let mut moved = plan.branch().map(|(_, _, phys)| refers(phys)).unwrap_or_default();
@@ -108,7 +110,7 @@ impl DslSyncContext<'_> {
     ///
     /// # Errors
     /// [`DslError::Kind`] (no clone), [`DslError::HasDependents`] (snapshots or bookmarks of the same names),
-    /// [`DslError::Space`], [`DslError::Key`] (the key is another dataset's to give).
+    /// [`DslError::Space`], [`DslError::Key`] (the clone does not inherit from the key's root).
     pub async fn check_promote(&mut self, name: &str) -> Result<(), DslError> {
         let plan = self.plan_promotion(name).await?;
         self.check_plan(&plan).await
@@ -138,7 +140,7 @@ impl DslSyncContext<'_> {
         self.check_promotion_key(plan).await
     }
 
-    /// What moves must fit under the clone's limits, and those of what is above it.
+    /// Checks that the moved blocks fit under the limits of the clone and its ancestors.
     async fn check_promotion_space(&mut self, plan: &Plan) -> Result<(), DslError> {
         let moved = Moved { bytes: plan.moved.used.max(0) as u64, datasets: 0, snapshots: plan.shared.len() as u64 };
         match self.check_transfer(plan.origin_dir, plan.clone.at.id, &moved).await? {
@@ -147,18 +149,19 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Both must stay wrapped by the same key (`dsl_dataset_promote_crypt_check`).
+    /// Checks that the same key keeps wrapping both keys (`dsl_dataset_promote_crypt_check`).
     async fn check_promotion_key(&mut self, plan: &Plan) -> Result<(), DslError> {
         let origin = plan.origin_dir;
         let Some(root) = self.key_root(origin).await? else { return Ok(()) };
-        // If the origin is its own root, the clone becomes it; if it is a clone itself, the root is that of its own origin.
+        // If the origin is its own root, the clone becomes the root; if the origin is a clone, its own origin is the
+        // root.
         if root == origin || self.is_clone(origin).await? {
             return Ok(());
         }
         if self.key_root(plan.clone.at.dir.parent).await? == Some(root) {
             return Ok(());
         }
-        Err(DslError::Key { name: plan.clone.name.clone(), why: "the clone does not stand below the key's root" })
+        Err(DslError::Key { name: plan.clone.name.clone(), why: "the clone is not below the key's root" })
     }
 
     async fn bookmarks_to_move(&mut self, plan: &Plan) -> Result<Vec<(String, Bookmark)>, DslError> {
@@ -191,7 +194,7 @@ impl DslSyncContext<'_> {
         self.log(name, plan.clone.id, "promote", "").await
     }
 
-    /// The space that snapshots alone will have: in the clone's directory, in the origin's.
+    /// The `SNAP` use after the promotion: in the clone's directory, in the origin's.
     async fn snapshot_uses(&self, plan: &Plan) -> Result<(i64, i64), DslError> {
         let end = Txg(u64::MAX);
         let origin = self.origin_txg(plan.origin_dir).await?;
@@ -208,14 +211,16 @@ impl DslSyncContext<'_> {
         Ok((of_clone, of_origin))
     }
 
-    /// What will be unique to the branch point: what the clone's first snapshot (or head) gave up of it.
+    /// Unique bytes of the branch point afterwards: those that the clone's first snapshot (or head) no longer refers
+    /// to.
     async fn unique_of_branch(&self, plan: &Plan) -> Result<u64, DslError> {
         let (Some((_, first)), Some((_, _, branch))) = (plan.of_clone.last(), plan.branch()) else { return Ok(0) };
         let alone = self.deadlist_range(first.deadlist, branch.prev_snapshot_txg, Txg(u64::MAX)).await?;
         Ok(alone.used.max(0) as u64)
     }
 
-    /// The branch point is now followed by the clone's first; what followed it before becomes its clone. Gives that.
+    /// Makes the clone's first snapshot follow the branch point; the dataset that followed it becomes its clone.
+    /// Returns that one.
     async fn turn_branch(&mut self, plan: &Plan, unique: u64) -> Result<ObjectId, DslError> {
         let (Some((id, _, _)), Some((first, _))) = (plan.branch(), plan.of_clone.last()) else {
             return Ok(ObjectId(0));
@@ -232,11 +237,12 @@ impl DslSyncContext<'_> {
         Ok(old_next)
     }
 
-    /// The clone's directory has the origin's origin; the origin's directory has the branch point.
+    /// Gives the clone's directory the origin's origin, and the origin's directory the branch point as origin.
     async fn turn_origins(&mut self, plan: &Plan) -> Result<(), DslError> {
         let Some((branch, _, _)) = plan.branch() else { return Ok(()) };
         let clone_dir = plan.clone.at.id;
-        let (mut dir, mut of) = (self.dir(clone_dir).await?, self.dir(plan.origin_dir).await?);
+        let mut dir = self.dir(clone_dir).await?;
+        let mut of = self.dir(plan.origin_dir).await?;
         dir.origin = of.origin;
         of.origin = *branch;
         if of.clones.0 != 0 {
@@ -277,7 +283,7 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Moves one snapshot to the clone's directory, and the clones of it from one directory's list to the other's.
+    /// Moves one snapshot to the clone's directory, and its clones from one directory's list to the other's.
     async fn move_snapshot(
         &mut self,
         plan: &Plan,
@@ -294,7 +300,8 @@ impl DslSyncContext<'_> {
         let mut phys = self.dataset(id).await?;
         phys.dir = plan.clone.at.id;
         self.put_dataset(id, &phys).await?;
-        let (old, new) = (self.dir(plan.origin_dir).await?.clones, self.dir(plan.clone.at.id).await?.clones);
+        let old = self.dir(plan.origin_dir).await?.clones;
+        let new = self.dir(plan.clone.at.id).await?.clones;
         for (_, value) in self.entries(phys.next_clones).await? {
             let Some(next) = value.first().filter(|next| *next != old_next.0) else { continue };
             let of = self.dataset(ObjectId(next)).await?.dir;
@@ -318,7 +325,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A clone that is promoted becomes the root of its key, if the origin was.
+    /// Makes a promoted clone the root of its key, if the origin was.
     async fn promote_key(&mut self, plan: &Plan) -> Result<(), DslError> {
         use weir_format::dsl::crypto_key::ROOT_DDOBJ;
         let Some(key) = self.dir_word(plan.clone.at.id, dir_field::CRYPTO_KEY_OBJ).await?.map(ObjectId) else {
@@ -338,9 +345,10 @@ impl DslSyncContext<'_> {
         self.move_key_properties(plan.origin_dir, plan.clone.at.id).await
     }
 
-    /// Where the key is and how it is given is said at its root.
+    /// Moves the key's location and format properties, which are set at its root.
     async fn move_key_properties(&mut self, from: ObjectId, to: ObjectId) -> Result<(), DslError> {
-        let (from, to) = (self.dir(from).await?.props, self.dir(to).await?.props);
+        let from = self.dir(from).await?.props;
+        let to = self.dir(to).await?.props;
         let location = self.entries(from).await?.into_iter().find(|(name, _)| name == "keylocation");
         if let Some((name, value)) = location {
             self.zap_remove(from, &name).await?;

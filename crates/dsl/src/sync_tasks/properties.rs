@@ -1,19 +1,19 @@
-//! Properties are set, inherited and received (OpenZFS `dsl_prop_set_sync_impl`, `zfs_prop_set_special`).
+//! Setting, inheriting and receiving properties (OpenZFS `dsl_prop_set_sync_impl`, `zfs_prop_set_special`).
 //!
 //! ```text
-//!   Set        name = v                       $inherit goes
-//!   Inherit    name goes                      $inherit stays behind where there are received values
-//!   Revert     name and $inherit go           a received value counts again
+//!   Set        name = v                       removes $inherit
+//!   Inherit    removes name                   adds $inherit if there is a received value
+//!   Revert     removes name and $inherit      a received value counts again
 //!   Received   name$recvd = v
-//!   Clear      name$recvd goes                (and all that is local, with `ClearAll`)
+//!   Clear      removes name$recvd             (and local values, with `ClearAll`)
 //! ```
 //!
-//! Some properties are more than an entry: quota and reservation stand in the directory as well, a refreservation is
+//! Some properties have effects besides the entry: quota and reservation are also in the directory, a refreservation is
 //! charged to it, and the first limit of file systems or snapshots starts their counting.
 
 use super::names::Found;
 use super::space::{Delta, Use, difference};
-use super::synced::{OLD_LONGEST_BLOCK, feature_of_checksum};
+use super::synced::{OLD_MAX_BLOCK_BYTES, feature_of_checksum};
 use super::{Created, DslError, DslSyncContext, number};
 use crate::props::{self, Rule};
 use weir_dmu::cycle_guard::CycleGuard;
@@ -21,30 +21,30 @@ use weir_dmu::zap::Value;
 use weir_format::dsl::dir_field;
 use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType};
 
-/// Longest value of a property in bytes (`ZAP_MAXVALUELEN` less the NUL).
+/// Maximum length of a property's value in bytes (`ZAP_MAXVALUELEN` less the NUL).
 const MAX_VALUE_LEN: usize = 8191;
-/// Longest name of a user property in bytes.
+/// Maximum length of a user property's name in bytes.
 const MAX_NAME_LEN: usize = 255;
 
-/// What happens to a property.
+/// Operation on a property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// It is set here.
+    /// Sets a local value.
     Set(props::Value),
-    /// It is inherited; a received value does not count.
+    /// Inherits the value; a received value does not count.
     Inherit,
-    /// The received value counts again, or the inherited one if there is none (`zfs inherit -S`).
+    /// Makes the received value count again, or the inherited one if there is none (`zfs inherit -S`).
     Revert,
-    /// A stream brought this value.
+    /// Stores a received value.
     Received(props::Value),
-    /// The received value goes.
+    /// Removes the received value.
     Clear,
-    /// Received and local values go.
+    /// Removes received and local values.
     ClearAll,
 }
 
 impl Setting {
-    /// The value that counts afterwards, given the local and received ones now; `None`: inherited or default.
+    /// The effective value afterwards, from the present local and received ones; `None`: inherited or default.
     fn predict(&self, local: Option<u64>, received: Option<u64>) -> Option<u64> {
         let of = |value: &props::Value| match value {
             props::Value::Number(n) => Some(*n),
@@ -60,12 +60,12 @@ impl Setting {
     }
 }
 
-/// The feature without which a property may not have that value: blocks and dnodes would be written that the pool may not
-/// have (`zfs_check_settable`).
+/// The feature that a property's value requires, because blocks or dnodes would be written that need it
+/// (`zfs_check_settable`).
 pub fn needed_feature(property: &str, value: &props::Value) -> Option<&'static str> {
     let props::Value::Number(n) = value else { return None };
     match property {
-        "recordsize" | "volblocksize" if *n > OLD_LONGEST_BLOCK => Some("large_blocks"),
+        "recordsize" | "volblocksize" if *n > OLD_MAX_BLOCK_BYTES => Some("large_blocks"),
         "compression" if n & 0x7f == u64::from(CompressionKind::Zstd.to_u8()) => Some("zstd_compress"),
         "checksum" | "dedup" => feature_of_checksum(ChecksumKind::from_u8((n & 0xff) as u8)?),
         "dnodesize" if *n != 0 => Some("large_dnode"),
@@ -82,7 +82,7 @@ fn stored(value: &props::Value) -> Value {
 }
 
 impl DslSyncContext<'_> {
-    /// A numeric property that is not inherited: local, else received; 0 if there is none.
+    /// A numeric property that is not inherited: the local value, else the received one, else 0.
     pub(super) async fn own_number(&mut self, dir: ObjectId, name: &str) -> Result<u64, DslError> {
         let zap = self.dir(dir).await?.props;
         Ok(self.own_values(zap, name).await?.unwrap_or(0))
@@ -98,9 +98,10 @@ impl DslSyncContext<'_> {
         self.word(zap, &format!("{name}$recvd")).await
     }
 
-    /// Puts what `setting` says into a ZAP of properties.
+    /// Applies `setting` to a ZAP of properties.
     async fn store(&mut self, zap: ObjectId, name: &str, setting: &Setting) -> Result<(), DslError> {
-        let (inherit, received) = (format!("{name}$inherit"), format!("{name}$recvd"));
+        let inherit = format!("{name}$inherit");
+        let received = format!("{name}$recvd");
         match setting {
             Setting::Set(value) => {
                 self.zap_remove(zap, &inherit).await?;
@@ -132,7 +133,8 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A local value. Values that older software does not know stand under `$iuv`, with the default in their place.
+    /// Stores a local value. A value that older software does not know is stored under `$iuv`, with the default in its
+    /// place.
     async fn store_local(&mut self, zap: ObjectId, name: &str, value: &props::Value) -> Result<(), DslError> {
         let newer = match (name, value) {
             ("redundant_metadata", props::Value::Number(n)) => matches!(n, 2 | 3),
@@ -150,11 +152,11 @@ impl DslSyncContext<'_> {
         self.put(zap, name, stored(value)).await
     }
 
-    /// Checks that a property may be set so on a dataset.
+    /// Checks that a dataset's property may have this setting.
     ///
     /// # Errors
-    /// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Space`] (a quota below
-    /// what is used, a reservation beyond what is left).
+    /// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Space`] (a quota below the
+    /// used bytes, a reservation above the available bytes).
     pub async fn check_property(&mut self, name: &str, property: &str, setting: &Setting) -> Result<(), DslError> {
         let found = self.find(name).await?;
         check_form(name, property, setting, found.phys.is_snapshot())?;
@@ -177,7 +179,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Checks that the pool has the feature that a value needs.
+    /// Checks that the pool has the feature that a value requires.
     pub(super) async fn check_feature(
         &mut self,
         name: &str,
@@ -201,7 +203,8 @@ impl DslSyncContext<'_> {
     async fn check_limit(&mut self, found: &Found, property: &str, setting: &Setting) -> Result<(), DslError> {
         let dir = &found.at.dir;
         let new = self.predicted(dir.props, property, setting).await?;
-        let (phys, name) = (&found.phys, &found.name);
+        let phys = &found.phys;
+        let name = &found.name;
         let refuse = |why| Err(DslError::space(name, why));
         let grows = |from: u64, used: u64| new.max(used).saturating_sub(from.max(used));
         match property {
@@ -264,7 +267,7 @@ impl DslSyncContext<'_> {
         self.log(name, found.id, operation, &format!("{property}={value}")).await
     }
 
-    /// Several properties at once: all are checked before the first is set.
+    /// Sets several properties; checks all of them before it sets the first.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_property`], before anything was changed.
@@ -279,14 +282,15 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Limits that are set at once must fit each other as well.
+    /// Checks that limits which are set together fit each other.
     async fn check_together(&mut self, name: &str, settings: &[(String, Setting)]) -> Result<(), DslError> {
         const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
         if settings.iter().filter(|(property, _)| LIMITS.contains(&property.as_str())).count() < 2 {
             return Ok(());
         }
         let found = self.find(name).await?;
-        let (dir, phys) = (&found.at.dir, &found.phys);
+        let dir = &found.at.dir;
+        let phys = &found.phys;
         let mut after = [0; LIMITS.len()];
         for (value, limit) in after.iter_mut().zip(LIMITS) {
             *value = match settings.iter().rev().find(|(property, _)| property == limit) {
@@ -312,7 +316,8 @@ impl DslSyncContext<'_> {
     }
 
     async fn set_on_dir(&mut self, found: &Found, property: &str, setting: &Setting) -> Result<(), DslError> {
-        let (id, zap) = (found.at.id, found.at.dir.props);
+        let id = found.at.id;
+        let zap = found.at.dir.props;
         self.touched.insert(id);
         let old = self.own_values(zap, property).await?.unwrap_or(0);
         if matches!(property, "filesystem_limit" | "snapshot_limit") {
@@ -332,7 +337,7 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Sets a directory's reservation and charges those above (`dsl_dir_set_reservation_sync_impl`).
+    /// Sets a directory's reservation and charges its ancestors (`dsl_dir_set_reservation_sync_impl`).
     pub(super) async fn reserve(&mut self, id: ObjectId, new: u64) -> Result<(), DslError> {
         let mut dir = self.dir(id).await?;
         let more = difference(dir.used_bytes.max(new), dir.used_bytes.max(dir.reserved_bytes));
@@ -366,21 +371,22 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A property of a dataset that was just made. Checked by the caller before it was.
+    /// Stores a property of a new dataset. The caller checked it before the creation.
     pub(super) async fn store_at_creation(
         &mut self,
         created: Created,
         property: &str,
         value: &props::Value,
     ) -> Result<(), DslError> {
-        let (dir, phys) = (self.dir(created.dir).await?, self.dataset(created.dataset).await?);
+        let dir = self.dir(created.dir).await?;
+        let phys = self.dataset(created.dataset).await?;
         let name = String::new();
         let at = super::names::FoundDir { id: created.dir, dir, name: name.clone() };
         let found = Found { at, id: created.dataset, phys, name };
         self.set_on_dir(&found, property, &Setting::Set(value.clone())).await
     }
 
-    /// A property of a snapshot that was just made.
+    /// Stores a property of a new snapshot.
     pub(super) async fn store_on_snapshot(
         &mut self,
         id: ObjectId,
@@ -390,13 +396,15 @@ impl DslSyncContext<'_> {
         self.set_on_snapshot(id, property, &Setting::Set(value.clone())).await
     }
 
-    /// From now on file systems and snapshots below a directory are counted.
+    /// Starts the counts of file systems and snapshots below a directory.
     pub(super) async fn start_counting(&mut self, dir: ObjectId) -> Result<(), DslError> {
         if !self.is_active("filesystem_limits").await? {
             self.count_feature("filesystem_limits", 1).await?;
         }
-        // Directories below first: each adds up what those below it have.
-        let (mut order, mut at, mut trail) = (vec![dir], 0, CycleGuard::default());
+        // Descendants first: each directory adds up the counts of its children.
+        let mut order = vec![dir];
+        let mut at = 0;
+        let mut trail = CycleGuard::default();
         while let Some(id) = order.get(at).copied() {
             at += 1;
             trail.step(&self.mos, id)?;
@@ -416,12 +424,13 @@ impl DslSyncContext<'_> {
     async fn count_below(&mut self, id: ObjectId) -> Result<(), DslError> {
         let dir = self.dir(id).await?;
         let head = self.dataset(dir.head_dataset).await?;
-        let (mut datasets, mut snapshots) = (0, 0);
+        let mut datasets = 0;
+        let mut snapshots = 0;
         for (_, child) in self.children_of(&dir).await? {
             datasets += 1 + self.dir_word(child, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0);
             snapshots += self.dir_word(child, dir_field::SNAPSHOT_COUNT).await?.unwrap_or(0);
         }
-        // Names that begin with % are of snapshots that exist for the moment of one operation.
+        // Names that begin with % are of temporary snapshots, which exist during one operation.
         let own = self.snapshots_of(&head).await?;
         snapshots += own.iter().filter(|(name, _)| !name.starts_with('%')).count() as u64;
         self.zapify(id).await?;
@@ -430,7 +439,7 @@ impl DslSyncContext<'_> {
     }
 }
 
-/// Checks name and value of a property without looking at the pool.
+/// Checks name and value of a property without reading the pool.
 fn check_form(name: &str, property: &str, setting: &Setting, snapshot: bool) -> Result<(), DslError> {
     let refuse = |why: &str| Err(DslError::property(name, property, why));
     let text = match setting {
@@ -452,7 +461,7 @@ fn check_form(name: &str, property: &str, setting: &Setting, snapshot: bool) -> 
     let Some(native) = props::native_named(property) else { return refuse("no such property") };
     let reading = matches!(native.rule, Rule::ReadOnly);
     match () {
-        // A volume's size stands in its own object set.
+        // A volume's size is stored in its own object set.
         () if reading => refuse("property is read-only"),
         () if snapshot && !matches!(property, "nbmand" | "devices" | "exec" | "setuid" | "xattr" | "mlslabel") => {
             refuse("property cannot be modified for snapshots")

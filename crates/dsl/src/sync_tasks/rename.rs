@@ -12,18 +12,18 @@ use weir_format::dsl::dir_field;
 use weir_format::{DslDataset, ObjectId};
 
 impl DslSyncContext<'_> {
-    /// Checks that a file system or volume may be called `to`, with all below it.
+    /// Checks that a file system or volume with its descendants may be renamed to `to`.
     ///
     /// # Errors
     /// [`DslError::Missing`], [`DslError::Exists`], [`DslError::NoParent`], [`DslError::Name`],
-    /// [`DslError::Kind`] (the root; below itself), [`DslError::Space`] (no room below the new parent).
+    /// [`DslError::Kind`] (the root; below itself), [`DslError::Space`] (no space below the new parent).
     pub async fn check_rename(&mut self, from: &str, to: &str) -> Result<(), DslError> {
         let found = self.find_head(from).await?.at;
         if found.dir.parent.0 == 0 {
-            return Err(DslError::kind(from, "the root dataset bears its pool's name"));
+            return Err(DslError::kind(from, "the root dataset has its pool's name"));
         }
         if to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
-            return Err(DslError::kind(to, "a dataset cannot stand below itself"));
+            return Err(DslError::kind(to, "a dataset cannot be below itself"));
         }
         let parent = self.check_place(to).await?;
         self.check_longest(&found, from, to).await?;
@@ -33,10 +33,11 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// The names below, and those of snapshots, become longer as well.
+    /// Checks the names of descendants and snapshots, which become longer too.
     async fn check_longest(&mut self, found: &FoundDir, from: &str, to: &str) -> Result<(), DslError> {
         let more = to.len().saturating_sub(from.len());
-        let (mut to_visit, mut trail) = (vec![(found.id, from.len())], CycleGuard::default());
+        let mut to_visit = vec![(found.id, from.len())];
+        let mut trail = CycleGuard::default();
         while let Some((id, len)) = to_visit.pop() {
             trail.step(&self.mos, id)?;
             let dir = self.dir(id).await?;
@@ -53,7 +54,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// The new parent and those above it need room for all that moves, and their limits too.
+    /// Checks the space and count limits of the new parent and its ancestors for the moved subtree.
     async fn check_move(&mut self, found: &FoundDir, parent: ObjectId, to: &str) -> Result<(), DslError> {
         let dir = &found.dir;
         let moved = Moved {
@@ -64,7 +65,7 @@ impl DslSyncContext<'_> {
         if !self.check_transfer(dir.parent, parent, &moved).await? {
             return Err(DslError::space(to, "out of space below the new parent"));
         }
-        // Who changes a key goes down through those that inherit it and no further: what it wraps stays among them.
+        // A change of a key visits the descendants that inherit it and no others: they must stay below their root.
         match self.key_root(found.id).await? {
             Some(root) if root != found.id && self.key_root(parent).await? != Some(root) => {
                 Err(DslError::Key { name: found.name.clone(), why: "cannot leave its encryption root" })
@@ -73,20 +74,21 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Renames a file system or volume, with all below it.
+    /// Renames a file system or volume with its descendants.
     ///
     /// # Errors
-    /// Those of [`DslSyncContext::check_rename`], before anything was changed but counts that were not kept yet.
+    /// Those of [`DslSyncContext::check_rename`], before any change except counts that are started.
     pub async fn rename(&mut self, from: &str, to: &str) -> Result<(), DslError> {
         let found = self.find_head(from).await?;
         if self.is_active("filesystem_limits").await? {
-            // Where it comes to may count; and who counts, counts all that is below.
+            // The target may have counts, which then must include the moved subtree.
             self.start_counting(found.at.id).await?;
         }
         self.check_rename(from, to).await?;
         self.log(from, found.id, "rename", &format!("-> {to}")).await?;
         let parent = self.check_place(to).await?;
-        let (dir_id, old_parent) = (found.at.id, found.at.dir.parent);
+        let dir_id = found.at.id;
+        let old_parent = found.at.dir.parent;
         let last = |name: &str| name.rsplit_once('/').map_or(name.to_owned(), |(_, last)| last.to_owned());
         if parent != old_parent {
             self.move_space(dir_id, old_parent, parent).await?;
@@ -98,7 +100,7 @@ impl DslSyncContext<'_> {
         self.put_dir(dir_id, &dir).await
     }
 
-    /// What a directory takes leaves one parent and comes to another.
+    /// Moves a directory's charge from one parent to another.
     async fn move_space(&mut self, id: ObjectId, from: ObjectId, to: ObjectId) -> Result<(), DslError> {
         let dir = self.dir(id).await?;
         let datasets = 1 + self.dir_word(id, dir_field::FILESYSTEM_COUNT).await?.unwrap_or(0) as i64;
@@ -115,7 +117,7 @@ impl DslSyncContext<'_> {
         self.book(to, Use::ChildReservations, Delta::used(unused)).await
     }
 
-    /// Checks that a snapshot may get another name after the `@`.
+    /// Checks that a snapshot may have another name after the `@`.
     async fn check_rename_snapshot(&mut self, from: &str, to: &str) -> Result<(Found, DslDataset), DslError> {
         check_component(to).map_err(|why| DslError::Name { name: to.to_owned(), why })?;
         let found = self.find_snapshot(from).await?;
@@ -130,17 +132,18 @@ impl DslSyncContext<'_> {
         Ok((found, head))
     }
 
-    /// Renames snapshots (full names) to other names after the `@`, all or none; one of each dataset.
+    /// Renames snapshots (full names) to other names after the `@`, all or none; at most one per dataset.
     ///
     /// # Errors
     /// [`DslError::Missing`], [`DslError::Exists`], [`DslError::Name`], [`DslError::Busy`] (two of one dataset),
     /// before anything was changed.
     pub async fn rename_snapshots(&mut self, names: &[(String, String)]) -> Result<(), DslError> {
-        let (mut plan, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
+        let mut plan = Vec::with_capacity(names.len());
+        let mut seen = BTreeSet::new();
         for (from, to) in names {
             let (found, head) = self.check_rename_snapshot(from, to).await?;
             if !seen.insert(found.at.id) {
-                return Err(DslError::busy(from, "two snapshots of one dataset at once"));
+                return Err(DslError::busy(from, "two snapshots of one dataset"));
             }
             plan.push((found, head, to));
         }

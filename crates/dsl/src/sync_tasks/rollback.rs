@@ -1,7 +1,8 @@
-//! Going back to the last snapshot (OpenZFS `dsl_dataset_rollback_sync`, `dsl_dataset_clone_swap_sync_impl`).
+//! Rollback to the last snapshot (OpenZFS `dsl_dataset_rollback_sync`, `dsl_dataset_clone_swap_sync_impl`).
 //!
-//! A clone of the snapshot is made for the moment, head and clone change contents, and the clone goes with what the head
-//! had: so all that is new in the head is freed as a destroyed clone's tree is, in the background.
+//! A temporary clone of the snapshot is created, head and clone exchange their contents, and the clone is destroyed
+//! with the head's former contents: so the head's new blocks are freed as a destroyed clone's tree is, in the
+//! background.
 
 use super::names::{Found, FoundDir};
 use super::space::{Delta, Use, difference};
@@ -9,13 +10,14 @@ use super::{DslError, DslSyncContext};
 use weir_format::dsl::dataset_field;
 use weir_format::{DslDataset, ObjectId, Txg};
 
-/// The clone that exists for the moment.
-const MOMENT: &str = "%rollback";
+/// Name of the temporary clone.
+const TEMPORARY_CLONE: &str = "%rollback";
 /// The first txg in which a pool has snapshots of its own (`TXG_INITIAL`).
 const FIRST_TXG: Txg = Txg(4);
 
 impl DslSyncContext<'_> {
-    /// Checks that a dataset may go back to its last snapshot; `to`: which that is thought to be (full name).
+    /// Checks that a dataset may be rolled back to its last snapshot; `to`: the full name that the caller expects it to
+    /// have.
     ///
     /// # Errors
     /// [`DslError::Missing`] (no snapshot), [`DslError::HasDependents`] (newer snapshots or bookmarks),
@@ -27,7 +29,7 @@ impl DslSyncContext<'_> {
             return Err(DslError::missing(to.unwrap_or("the last snapshot")));
         }
         if phys.prev_snapshot_txg >= self.txg() {
-            return Err(DslError::busy(name, "the snapshot was made in this very group"));
+            return Err(DslError::busy(name, "the snapshot was created in this txg"));
         }
         self.check_lists(head.id).await?;
         if let Some(to) = to {
@@ -78,33 +80,34 @@ impl DslSyncContext<'_> {
         Ok(DslError::HasDependents { name: target.name.clone(), what: "more recent snapshots", dependents: newer })
     }
 
-    /// Takes a dataset back to its last snapshot. Its live set is closed before, and opened anew after, the intent log in
-    /// its header cleared in this same group.
+    /// Rolls a dataset back to its last snapshot. The caller closes its open set before, opens it again after, and
+    /// clears the intent log in its header in this txg.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_rollback`], before anything was changed.
     pub async fn rollback(&mut self, name: &str, to: Option<&str>) -> Result<(), DslError> {
         self.check_rollback(name, to).await?;
         let head = self.find_head(name).await?;
-        let clone = self.create_head(head.at.id, MOMENT, Some(head.phys.prev_snapshot)).await?;
+        let clone = self.create_head(head.at.id, TEMPORARY_CLONE, Some(head.phys.prev_snapshot)).await?;
         self.swap(clone.dataset, head.id).await?;
         let dir = self.dir(clone.dir).await?;
         let phys = self.dataset(clone.dataset).await?;
-        let name_of_clone = format!("{name}/{MOMENT}");
+        let name_of_clone = format!("{name}/{TEMPORARY_CLONE}");
         let at = FoundDir { id: clone.dir, dir, name: name_of_clone.clone() };
         self.destroy_head(Found { at, id: clone.dataset, phys, name: name_of_clone }).await?;
         self.log(name, head.id, "rollback", "").await
     }
 
-    /// A clone of a head's last snapshot and the head change contents.
+    /// Exchanges the contents of a head and a clone of its last snapshot.
     async fn swap(&mut self, clone_id: ObjectId, head_id: ObjectId) -> Result<(), DslError> {
-        let (mut clone, mut head) = (self.dataset(clone_id).await?, self.dataset(head_id).await?);
+        let mut clone = self.dataset(clone_id).await?;
+        let mut head = self.dataset(head_id).await?;
         self.swap_features(clone_id, head_id).await?;
         let reserved = self.ref_reservation(head.dir).await?;
         let charge = difference(reserved.min(head.unique_bytes), reserved.min(clone.unique_bytes));
         let mut origin = self.dataset(clone.prev_snapshot).await?;
         if origin.next_snapshot == head_id {
-            // What is unique to a clone's origin is between it and what follows it in its own directory.
+            // Unique bytes of a clone's origin depend on its successor in its own directory.
             let alone = self.deadlist_range(clone.deadlist, origin.prev_snapshot_txg, Txg(u64::MAX)).await?;
             origin.unique_bytes = alone.used.max(0) as u64;
             self.put_dataset(clone.prev_snapshot, &origin).await?;
@@ -126,10 +129,10 @@ impl DslSyncContext<'_> {
         self.drop_livelist(head.dir).await
     }
 
-    /// The space of the two directories follows.
+    /// Updates the space of the two directories.
     async fn swap_space(&mut self, clone: &DslDataset, head: &DslDataset) -> Result<(), DslError> {
-        let (of_clone, of_head) =
-            (self.deadlist_space(clone.deadlist).await?, self.deadlist_space(head.deadlist).await?);
+        let of_clone = self.deadlist_space(clone.deadlist).await?;
+        let of_head = self.deadlist_space(head.deadlist).await?;
         let refers = |d: &DslDataset| Delta::new(d.referenced_bytes, d.compressed_bytes, d.uncompressed_bytes);
         let mut delta = refers(clone);
         delta += of_clone;
@@ -145,7 +148,8 @@ impl DslSyncContext<'_> {
     }
 
     async fn swap_features(&mut self, a: ObjectId, b: ObjectId) -> Result<(), DslError> {
-        let (of_a, of_b) = (self.features_of(a).await?, self.features_of(b).await?);
+        let of_a = self.features_of(a).await?;
+        let of_b = self.features_of(b).await?;
         self.drop_features(a).await?;
         self.drop_features(b).await?;
         for (to, features) in [(b, of_a), (a, of_b)] {

@@ -1,24 +1,24 @@
-//! A scrub that is under way follows the datasets (OpenZFS `dsl_scan_ds_snapshotted`, `dsl_scan_ds_destroyed`,
-//! `dsl_scan_ds_clone_swapped`): its bookmark and its queue name them by object, and whoever goes on with it must find
-//! them. The error logs of a dataset go with it (`spa_delete_dataset_errlog`).
+//! Updates a running scrub when datasets change (OpenZFS `dsl_scan_ds_snapshotted`, `dsl_scan_ds_destroyed`,
+//! `dsl_scan_ds_clone_swapped`): its bookmark and its queue name datasets by object, and must remain valid for the
+//! implementation that resumes it. Destroying a dataset also removes its error logs (`spa_delete_dataset_errlog`).
 
 use super::{DslError, DslSyncContext};
 use weir_dmu::zap::{self, Value};
 use weir_format::ObjectId;
 use weir_format::dsl::{ScanPhys, pool};
 
-/// State of a scan: it is under way.
+/// State of a scan: running (`DSS_SCANNING`).
 const SCANNING: u64 = 1;
-/// Flag of a scan: the dataset is to be visited again, from its start (`DSF_VISIT_DS_AGAIN`).
+/// Flag of a scan: visit the dataset again, from its start (`DSF_VISIT_DS_AGAIN`).
 const VISIT_AGAIN: u64 = 1;
-/// The object set of a bookmark whose dataset is gone (`ZB_DESTROYED_OBJSET`).
+/// The object set of a bookmark whose dataset was destroyed (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: u64 = u64::MAX;
-/// Words of the scan's entry: the flags, the first word of the bookmark.
+/// Indices of integers in the scan's entry: the flags, the first integer of the bookmark.
 const FLAGS: usize = 23;
 const BOOKMARK: usize = 19;
 
 impl DslSyncContext<'_> {
-    /// The entry of a scan that is under way: its words, and the ZAP of datasets that it will visit.
+    /// The entry of a running scan: its integers, and the ZAP of datasets that it will visit.
     async fn running_scan(&self) -> Result<Option<(Vec<u64>, ObjectId)>, DslError> {
         let Some(value) = zap::lookup(self.rq, &self.mos, super::DIRECTORY, pool::SCAN).await? else { return Ok(None) };
         let scan = ScanPhys::from_words(&value.words).filter(|scan| scan.state == SCANNING);
@@ -29,7 +29,7 @@ impl DslSyncContext<'_> {
         self.put(super::DIRECTORY, pool::SCAN, Value { int_size: 8, words }).await
     }
 
-    /// Takes a dataset out of the queue; gives from which txg on it was to be visited.
+    /// Removes a dataset from the queue; returns the txg from which on the scan was to visit it.
     async fn unqueue(&self, queue: ObjectId, id: ObjectId) -> Result<Option<u64>, DslError> {
         if queue.0 == 0 {
             return Ok(None);
@@ -48,7 +48,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A dataset goes; if it is a snapshot, `next` has what it had.
+    /// Replaces a destroyed dataset in the scan; if it is a snapshot, by `next`, which takes over its blocks.
     pub(super) async fn scan_destroyed(&mut self, id: ObjectId, next: Option<ObjectId>) -> Result<(), DslError> {
         let Some((mut words, queue)) = self.running_scan().await? else { return Ok(()) };
         if words.get(BOOKMARK) == Some(&id.0) {
@@ -68,7 +68,7 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// A head's contents are the snapshot's now.
+    /// Replaces a head by its new snapshot, which has its contents.
     pub(super) async fn scan_snapshotted(&mut self, head: ObjectId, snapshot: ObjectId) -> Result<(), DslError> {
         let Some((mut words, queue)) = self.running_scan().await? else { return Ok(()) };
         if words.get(BOOKMARK) == Some(&head.0) {
@@ -79,20 +79,21 @@ impl DslSyncContext<'_> {
         self.enqueue(queue, snapshot, from).await
     }
 
-    /// Two datasets changed contents.
+    /// Exchanges two datasets that exchanged their contents.
     pub(super) async fn scan_swapped(&mut self, a: ObjectId, b: ObjectId) -> Result<(), DslError> {
         let Some((mut words, queue)) = self.running_scan().await? else { return Ok(()) };
         if let Some(at) = words.get_mut(BOOKMARK).filter(|at| **at == a.0 || **at == b.0) {
             *at = if *at == a.0 { b.0 } else { a.0 };
             self.put_scan(words).await?;
         }
-        let (of_a, of_b) = (self.unqueue(queue, a).await?, self.unqueue(queue, b).await?);
+        let of_a = self.unqueue(queue, a).await?;
+        let of_b = self.unqueue(queue, b).await?;
         self.enqueue(queue, a, of_b).await?;
         self.enqueue(queue, b, of_a).await
     }
 
-    /// The error logs of a head that goes. One that cannot be read keeps what it says of it: no reason to keep the head
-    /// (`delete_dataset_errlog`).
+    /// Removes the error log of a destroyed head. A log that cannot be read keeps its entries, because this is no
+    /// reason to keep the head (`delete_dataset_errlog`).
     pub(super) async fn drop_error_logs(&mut self, head: ObjectId) -> Result<(), DslError> {
         if !self.is_enabled("head_errlog").await? {
             return Ok(());
@@ -101,7 +102,7 @@ impl DslSyncContext<'_> {
             let Some(log) = self.word(super::DIRECTORY, name).await?.filter(|log| *log != 0) else { continue };
             match self.drop_errors_of(ObjectId(log), head).await {
                 Err(DslError::Object(error)) => {
-                    tracing::warn!(pool = self.pool.name.as_str(), %error, "a log of errors does not forget {head}");
+                    tracing::warn!(pool = self.pool.name.as_str(), %error, "cannot remove the error log of dataset {head}");
                 }
                 other => other?,
             }

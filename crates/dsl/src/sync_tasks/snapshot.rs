@@ -1,12 +1,12 @@
-//! Snapshots are made (OpenZFS `dsl_dataset_snapshot_sync_impl`).
+//! Creation of snapshots (OpenZFS `dsl_dataset_snapshot_sync_impl`).
 //!
 //! ```text
-//!   before   … ── prev ◄── head(dead list D)           D: what prev has and head gave up
-//!   after    … ── prev ◄── snapshot(D) ◄── head(D')    D': empty, keyed by the births that snapshots tell apart
+//!   before   … ── prev ◄── head(deadlist D)           D: blocks of prev that head killed
+//!   after    … ── prev ◄── snapshot(D) ◄── head(D')    D': empty, with a key per earlier snapshot
 //! ```
 //!
-//! The snapshot takes over the head's contents, its dead list and its place; nothing is copied but numbers. The head's
-//! unique space goes to 0, so a refreservation is charged anew.
+//! The snapshot takes over the head's contents, its deadlist and its place in the chain; no data is copied. The head's
+//! unique space becomes 0, so a refreservation is charged anew.
 
 use super::names::{Found, check_component, check_name, split_name};
 use super::space::{Delta, Use};
@@ -17,29 +17,31 @@ use weir_format::dsl::{Bookmark, dataset_field, dir_field};
 use weir_format::{DslDataset, ObjectId, ObjectType, Txg};
 
 impl DslSyncContext<'_> {
-    /// Checks that all these snapshots (full names) may be made at once.
+    /// Checks that all these snapshots (full names) may be created in one txg.
     ///
     /// # Errors
     /// [`DslError::Name`], [`DslError::Missing`] (no such dataset), [`DslError::Exists`], [`DslError::Busy`]
-    /// (a dataset that is being received or destroyed; a second snapshot in one group), [`DslError::Space`] (a
-    /// refreservation that has no room beside the snapshot; a limit).
+    /// (a dataset that is being received or destroyed; a second snapshot in one txg), [`DslError::Space`] (a
+    /// refreservation without space beside the snapshot; a limit).
     pub async fn check_snapshots(&mut self, names: &[String]) -> Result<(), DslError> {
-        let (mut seen, mut taken, mut counted) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        let mut seen = BTreeSet::new();
+        let mut taken = BTreeMap::new();
+        let mut counted = BTreeMap::new();
         for name in names {
             check_name(name)?;
             let (of, Some(('@', snapshot))) = split_name(name) else {
                 return Err(DslError::kind(name, "not the name of a snapshot"));
             };
             if !seen.insert(of) {
-                return Err(DslError::busy(name, "two snapshots of one dataset at once"));
+                return Err(DslError::busy(name, "two snapshots of one dataset"));
             }
             let head = self.find_head(of).await?;
             self.check_snapshot(&head, name, snapshot).await?;
             self.take_count(head.at.id, dir_field::SNAPSHOT_COUNT, 1, ObjectId(0), &mut counted).await?;
-            // What is unique to it now is charged once more: the refreservation is to hold beside the snapshot.
+            // The refreservation charges the head's unique bytes once more, beside the snapshot.
             let needed = head.phys.unique_bytes.min(self.ref_reservation(head.at.id).await?);
-            if needed > 0 && !self.take_room(head.at.id, needed, &mut taken).await? {
-                let why = "out of space: the refreservation has no room beside a snapshot";
+            if needed > 0 && !self.take_space(head.at.id, needed, &mut taken).await? {
+                let why = "out of space: the refreservation does not fit beside a snapshot";
                 return Err(DslError::space(name, why));
             }
         }
@@ -52,7 +54,7 @@ impl DslSyncContext<'_> {
             return Err(DslError::exists(name));
         }
         if head.phys.prev_snapshot_txg >= self.txg() {
-            return Err(DslError::busy(name, "a snapshot was made in this very group"));
+            return Err(DslError::busy(name, "a snapshot was created in this txg"));
         }
         if head.phys.flags & DslDataset::INCONSISTENT != 0 {
             return Err(DslError::busy(name, "it is being received or destroyed"));
@@ -60,7 +62,7 @@ impl DslSyncContext<'_> {
         self.check_lists(head.id).await
     }
 
-    /// Makes snapshots of several datasets, all of the same moment, with user properties.
+    /// Creates snapshots of several datasets, all in one txg, with user properties.
     ///
     /// # Errors
     /// Those of [`DslSyncContext::check_snapshots`], before anything was changed.
@@ -84,11 +86,11 @@ impl DslSyncContext<'_> {
         Ok(made)
     }
 
-    /// Makes the snapshot `name` of a head.
+    /// Creates the snapshot `name` of a head.
     pub(super) async fn snapshot_head(&mut self, head_id: ObjectId, name: &str) -> Result<ObjectId, DslError> {
         let mut head = self.dataset(head_id).await?;
         self.count_datasets(head.dir, dir_field::SNAPSHOT_COUNT, 1).await?;
-        // The origin of all datasets has to be older than any of them.
+        // The origin of all datasets must be older than any of them.
         let txg = if name == super::pool::ORIGIN { Txg(1) } else { self.txg() };
         let snapshot = DslDataset {
             next_snapshot: head_id,
@@ -126,7 +128,7 @@ impl DslSyncContext<'_> {
         Ok(id)
     }
 
-    /// The snapshot takes the head's place behind the snapshot before.
+    /// Puts the snapshot in the head's place after the previous snapshot.
     async fn link_before(&mut self, head: &DslDataset, head_id: ObjectId, id: ObjectId) -> Result<(), DslError> {
         if head.prev_snapshot.0 == 0 {
             return Ok(());
@@ -142,7 +144,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Births that bookmarks since `after` need told apart in the head's dead list (`dsl_bookmark_snapshotted`).
+    /// Births since `after` for which bookmarks need keys in the head's deadlist (`dsl_bookmark_snapshotted`).
     async fn bookmark_keys(&mut self, head: ObjectId, after: Txg) -> Result<Vec<Txg>, DslError> {
         let Some(zap) = self.bookmarks_zap(head).await? else { return Ok(Vec::new()) };
         let counts = |b: &Bookmark| b.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 && b.creation_txg > after;
@@ -154,7 +156,7 @@ impl DslSyncContext<'_> {
         Ok(keys)
     }
 
-    /// The list of remapped blocks goes to the snapshot; a snapshot of an encrypted dataset gets an identity of its IVs.
+    /// Moves the remap deadlist to the snapshot; a snapshot of an encrypted dataset gets an IV set GUID.
     async fn hand_over_fields(&mut self, head: &DslDataset, head_id: ObjectId, id: ObjectId) -> Result<(), DslError> {
         if let Some(list) = self.dataset_word(head_id, dataset_field::REMAP_DEADLIST).await? {
             self.zap_remove(head_id, dataset_field::REMAP_DEADLIST).await?;
@@ -169,7 +171,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Notes when a directory's snapshots last changed.
+    /// Records when a directory's snapshots last changed.
     pub(super) async fn note_snapshots_changed(&mut self, dir: ObjectId) -> Result<(), DslError> {
         if !self.is_enabled("extensible_dataset").await? {
             return Ok(());

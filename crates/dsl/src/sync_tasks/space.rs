@@ -1,4 +1,4 @@
-//! The arithmetic of used space, without any disk (OpenZFS `module/zfs/dsl_dir.c`, `dsl_dataset.c`).
+//! Arithmetic of used space, pure (OpenZFS `module/zfs/dsl_dir.c`, `dsl_dataset.c`).
 //!
 //! ```text
 //!   Dir pool          used = HEAD + SNAP + CHILD + CHILD_RSRV + REFRSRV
@@ -7,23 +7,24 @@
 //!     └─── Dir b      REFRSRV: the part of the head's refreservation that its own (unique) blocks do not fill
 //! ```
 //!
-//! A change starts at one directory and climbs: each level turns what its child was charged into its own change, until
-//! a reservation swallows it. All is linear in differences of maxima, so many blocks may be added up and applied at once.
+//! A change starts at one directory and propagates to the root: each level converts the change of its child's charge
+//! into its own change, until a reservation absorbs it. All is linear in differences of maxima, so the sum of several
+//! blocks can be applied in one step.
 
 use weir_format::DslDir;
 
-/// What a directory's space is used for: the index into `used_breakdown`.
+/// Use of a directory's space: the index into `used_breakdown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// The live dataset.
     Head = 0,
-    /// Blocks that only snapshots have.
+    /// Blocks that only snapshots refer to.
     Snapshots = 1,
-    /// The directories below.
+    /// The child directories.
     Children = 2,
-    /// Reservations below that are not used up.
+    /// Unused reservations of children.
     ChildReservations = 3,
-    /// The head's refreservation, as far as it is not used up.
+    /// The unused part of the head's refreservation.
     RefReservation = 4,
 }
 
@@ -39,7 +40,7 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// A change of three sizes.
+    /// A growth by three sizes.
     pub fn new(used: u64, compressed: u64, uncompressed: u64) -> Self {
         Delta { used: used as i64, compressed: compressed as i64, uncompressed: uncompressed as i64 }
     }
@@ -71,7 +72,7 @@ impl std::ops::AddAssign for Delta {
     }
 }
 
-/// `base` changed by `by`; stops at the ends of the range: what is on disk may be wrong.
+/// `base` changed by `by`; saturates, because values on disk may be wrong.
 pub fn changed(base: u64, by: i64) -> u64 {
     base.saturating_add_signed(by)
 }
@@ -81,7 +82,7 @@ pub fn difference(to: u64, from: u64) -> i64 {
     to.wrapping_sub(from) as i64
 }
 
-/// By how much more somebody is charged who is charged at least `reserved`, when `used` changes by `delta`.
+/// Change of the charge max(`used`, `reserved`), when `used` changes by `delta`.
 pub fn charged(used: u64, delta: i64, reserved: u64) -> i64 {
     difference(changed(used, delta).max(reserved), used.max(reserved))
 }
@@ -92,8 +93,8 @@ fn add_use(dir: &mut DslDir, what: Use, by: i64) {
     }
 }
 
-/// Applies `delta` to one directory, `new_use` of it (and the difference taken from `old`) booked as `new`. Returns what
-/// the directory above is to be charged.
+/// Applies `delta` to one directory, `new_use` of it (and the difference taken from `old`) accounted as `new`. Returns
+/// the change of the parent's charge.
 pub fn book(dir: &mut DslDir, delta: Delta, new_use: i64, old: Use, new: Use) -> i64 {
     let above = charged(dir.used_bytes, delta.used, dir.reserved_bytes);
     dir.used_bytes = changed(dir.used_bytes, delta.used);
@@ -110,13 +111,14 @@ pub fn transfer(dir: &mut DslDir, bytes: i64, from: Use, to: Use) {
     add_use(dir, to, bytes);
 }
 
-/// What is left below a directory, level by level from the root: `(quota, used, reserved)` of each; `pool_bytes` is the
-/// pool's size less its slop (OpenZFS `dsl_dir_space_available`).
+/// Bytes available below a directory, from the levels from the root on: `(quota, used, reserved)` of each; `pool_bytes`
+/// is the pool's size less its slop (OpenZFS `dsl_dir_space_available`).
 pub fn available(path: &[(u64, u64, u64)], pool_bytes: u64) -> u64 {
     available_without(path, pool_bytes, usize::MAX, 0)
 }
 
-/// The same when the directory at depth `at` is charged `by` (not more than 0) for something that is going to leave it.
+/// Bytes available as in [`available`], when the directory at depth `at` is charged `by` (not positive) for a subtree
+/// that will leave it.
 pub fn available_without(path: &[(u64, u64, u64)], pool_bytes: u64, at: usize, by: i64) -> u64 {
     let mut above = u64::MAX;
     for (depth, (quota, used, reserved)) in path.iter().enumerate() {
@@ -141,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_reservation_swallows_what_it_covers() {
+    fn a_reservation_absorbs_changes_that_it_covers() {
         assert_eq!(charged(10, 5, 0), 5);
         assert_eq!(charged(10, 5, 100), 0);
         assert_eq!(charged(95, 10, 100), 5);
@@ -149,21 +151,21 @@ mod tests {
     }
 
     #[test]
-    fn available_is_the_least_on_the_way() {
+    fn available_is_the_minimum_up_to_the_root() {
         assert_eq!(available(&[(0, 100, 0)], 1000), 900);
         assert_eq!(available(&[(0, 100, 0), (300, 50, 0)], 1000), 250);
         // 500 of the 900 used are an unused reservation of the child's.
         assert_eq!(available(&[(0, 900, 0), (0, 0, 500)], 1000), 600);
         assert_eq!(available(&[(0, 100, 0), (50, 60, 0)], 1000), 0);
-        // 200 leave the directory below the root, and may come back below it though its quota is used up.
+        // 200 leave the directory below the root, and may return below it though its quota is used up.
         assert_eq!(available(&[(0, 300, 0), (300, 300, 0)], 1000), 0);
         assert_eq!(available_without(&[(0, 300, 0), (300, 300, 0)], 1000, 1, -200), 200);
     }
 
     proptest! {
-        /// Adding up first and applying once gives what block after block gives, and the parts sum up to the whole.
+        /// Applying a sum once equals applying block after block, and the parts sum up to the whole.
         #[test]
-        fn adding_up_is_exact(
+        fn applying_a_sum_is_exact(
             reserved in 0u64..2000,
             start in 0u64..1000,
             steps in proptest::collection::vec(0i64..200, 1..20),
@@ -175,7 +177,8 @@ mod tests {
                 used_breakdown: [start, 0, 0, 0, 0],
                 ..DslDir::default()
             };
-            let (mut one, mut many) = (dir.clone(), dir);
+            let mut one = dir.clone();
+            let mut many = dir;
             let mut above = 0;
             for step in &steps {
                 above += book(&mut many, Delta::used(*step), *step, Use::RefReservation, Use::Head);

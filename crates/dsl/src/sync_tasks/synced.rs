@@ -1,14 +1,14 @@
-//! What a synced object set means for its dataset and the directories above (OpenZFS `dsl_dataset_block_born`,
+//! Accounting of a synced object set in its dataset and the directories above (OpenZFS `dsl_dataset_block_born`,
 //! `dsl_dataset_block_kill`, `dsl_dataset_sync_done`).
 //!
 //! ```text
 //!   born    referenced and unique grow
-//!   killed  born after the last snapshot?  yes: nobody else has it: freed now, unique shrinks
-//!                                          no: the snapshot has it: onto the dead list; if it was born after the
+//!   killed  born after the last snapshot?  yes: no other reference: freed now, unique shrinks
+//!                                          no: the snapshot refers to it: onto the deadlist; if it was born after the
 //!                                              snapshot before that one, it is now unique to the last snapshot
 //! ```
 //!
-//! A refreservation keeps the head's charge at max(unique, refreservation): what unique takes, REFRSRV gives.
+//! A refreservation keeps the head's charge at max(unique, refreservation): growth of unique reduces REFRSRV.
 
 use super::space::{Delta, Use, changed, charged};
 use super::{DslError, DslSyncContext};
@@ -16,8 +16,8 @@ use crate::bpobj::Sums;
 use weir_format::dsl::Bookmark;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, DslDataset, ObjectId, Txg};
 
-/// The longest block that needs no feature (`SPA_OLD_MAXBLOCKSIZE`).
-pub(super) const OLD_LONGEST_BLOCK: u64 = 128 << 10;
+/// Maximum size in bytes of a block without `feature@large_blocks` (`SPA_OLD_MAXBLOCKSIZE`).
+pub(super) const OLD_MAX_BLOCK_BYTES: u64 = 128 << 10;
 
 /// A block with its three sizes.
 #[derive(Clone, Debug)]
@@ -26,33 +26,33 @@ pub(super) struct Sized {
     pub size: Delta,
 }
 
-/// What syncing a dataset's object set did.
+/// Result of syncing a dataset's object set.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncedSet<'a> {
     /// The pointer to its new header.
     pub root: BlockPointer,
     /// Blocks written, the header's included.
     pub born: &'a [BlockPointer],
-    /// Blocks that the set does not refer to any more.
+    /// Blocks that the set no longer refers to.
     pub killed: &'a [BlockPointer],
 }
 
-/// What the blocks of one sync add up to.
+/// Sums over the blocks of one sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Booked {
     /// All blocks born.
     pub born: Delta,
-    /// Blocks killed that nobody else has.
+    /// Killed blocks without another reference.
     pub freed: Delta,
-    /// Blocks killed that snapshots have.
+    /// Killed blocks that snapshots refer to.
     pub dead: Delta,
-    /// Of these the bytes born after the clone's origin: they go from the head's use to the snapshots'.
+    /// Of these, the bytes born after the clone's origin: they move from the head's use to the snapshots'.
     pub to_snapshots: i64,
-    /// Of these the bytes that are now unique to the last snapshot.
+    /// Of these, the bytes that are now unique to the last snapshot.
     pub unique_to_previous: i64,
 }
 
-/// Where in time a dataset stands.
+/// Snapshot txgs that decide how a killed block of a dataset is accounted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct When {
     /// The last snapshot.
@@ -68,7 +68,7 @@ impl Booked {
         self.born += size;
     }
 
-    /// Books a killed block; whether it is to be freed now.
+    /// Accounts a killed block; returns whether it is freed now.
     pub(super) fn add_killed(&mut self, birth: Txg, size: Delta, when: &When) -> bool {
         if birth > when.previous {
             self.freed += size;
@@ -98,14 +98,14 @@ pub(super) fn feature_of_checksum(kind: ChecksumKind) -> Option<&'static str> {
 
 /// The per-dataset features that a block needs, if any.
 pub(super) fn feature_of(pointer: &BlockPointer) -> [Option<&'static str>; 3] {
-    let large = pointer.lsize_bytes() > OLD_LONGEST_BLOCK;
+    let large = pointer.lsize_bytes() > OLD_MAX_BLOCK_BYTES;
     let checksum = pointer.checksum_kind().and_then(feature_of_checksum);
     let zstd = pointer.compression() == Some(CompressionKind::Zstd);
     [large.then_some("large_blocks"), checksum, zstd.then_some("zstd_compress")]
 }
 
 impl DslSyncContext<'_> {
-    /// The three sizes of a block; `None` if it takes none.
+    /// A block with its three sizes; `None` if it takes none.
     pub(super) fn sized(&self, pointer: &BlockPointer) -> Option<Sized> {
         if pointer.is_hole() || pointer.is_redacted() {
             return None;
@@ -114,8 +114,8 @@ impl DslSyncContext<'_> {
         Some(Sized { pointer: *pointer, size })
     }
 
-    /// Climbs from a directory to the root: `delta` there, `new_use` bytes of it booked as `new`, the difference taken
-    /// from `old`; above, what the child is charged.
+    /// Applies `delta` to a directory, accounts `new_use` bytes of it as `new` and takes the difference from `old`;
+    /// then applies the change of the charge to each directory up to the root.
     pub(super) async fn book_moved(
         &mut self,
         dir: ObjectId,
@@ -124,7 +124,10 @@ impl DslSyncContext<'_> {
         old: Use,
         new: Use,
     ) -> Result<(), DslError> {
-        let (mut delta, mut new_use, mut old, mut new) = (delta, new_use, old, new);
+        let mut delta = delta;
+        let mut new_use = new_use;
+        let mut old = old;
+        let mut new = new;
         for (at, mut phys) in self.upwards(dir).await? {
             let above = super::space::book(&mut phys, delta, new_use, old, new);
             self.put_dir(at, &phys).await?;
@@ -134,7 +137,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Books a change of one use of a directory, and climbs.
+    /// Accounts a change of one use of a directory, and of the charges up to the root.
     pub(super) async fn book(&mut self, dir: ObjectId, what: Use, delta: Delta) -> Result<(), DslError> {
         if delta.is_zero() {
             return Ok(());
@@ -147,7 +150,7 @@ impl DslSyncContext<'_> {
         self.own_number(dir, "refreservation").await
     }
 
-    /// Where a head stands in time.
+    /// The snapshot txgs of a head.
     async fn when(&self, id: ObjectId, phys: &DslDataset) -> Result<When, DslError> {
         let mut when = When { previous: phys.prev_snapshot_txg, ..When::default() };
         if phys.prev_snapshot.0 != 0 {
@@ -158,7 +161,7 @@ impl DslSyncContext<'_> {
         Ok(when)
     }
 
-    /// The txg of the snapshot that a directory is a clone of; 0 if it is none.
+    /// The txg of the snapshot that a directory is a clone of; 0 if it is no clone.
     pub(super) async fn origin_txg(&self, dir: ObjectId) -> Result<Txg, DslError> {
         match self.dir(dir).await?.origin {
             ObjectId(0) => Ok(Txg(0)),
@@ -166,14 +169,16 @@ impl DslSyncContext<'_> {
         }
     }
 
-    /// Books what syncing a dataset's object set did: the new root pointer, blocks born and killed, space up to the root
-    /// directory, the dead list, bookmarks, features. Blocks that nobody needs any more join [`DslSyncContext::take_frees`].
+    /// Accounts the result of syncing a dataset's object set: the new root pointer, blocks born and killed, space up to
+    /// the root directory, deadlist, bookmarks, features. Blocks without references are added to
+    /// [`DslSyncContext::take_frees`].
     pub async fn apply_synced(&mut self, id: ObjectId, synced: &SyncedSet<'_>) -> Result<Booked, DslError> {
         let mut phys = self.dataset(id).await?;
-        // A clone's list of its own blocks, which other software keeps to destroy it faster, would miss these.
+        // A clone's livelist, which other software maintains for a faster destroy, would not contain these blocks.
         self.drop_livelist(phys.dir).await?;
         let when = self.when(id, &phys).await?;
-        let (mut booked, mut dead) = (Booked::default(), Vec::new());
+        let mut booked = Booked::default();
+        let mut dead = Vec::new();
         let mut features = std::collections::BTreeSet::new();
         for pointer in synced.born {
             if let Some(born) = self.sized(pointer) {
@@ -235,7 +240,7 @@ impl DslSyncContext<'_> {
         self.put_dir(dir, &phys).await
     }
 
-    /// Blocks that a head gave up count as freed before the next snapshot, for the bookmarks since its last snapshot
+    /// Counts blocks that a head killed as freed before the next snapshot, in the bookmarks since its last snapshot
     /// that could still see them (`dsl_bookmark_block_killed`).
     async fn bookmarks_killed(
         &mut self,

@@ -1,4 +1,4 @@
-//! Operations on a scratch MOS, against a model that counts blocks by hand.
+//! Operations on a scratch MOS, against a model that counts blocks itself.
 
 mod golden;
 mod keys;
@@ -14,7 +14,7 @@ use weir_dmu::txg::TxgTracker;
 use weir_format::{ObjectId, ObjsetKind};
 use weir_sim::SimWorld;
 
-/// Features of the pool that the tests make.
+/// Features of the pool that the tests create.
 const FEATURES: [&str; 10] = [
     "async_destroy",
     "empty_bpobj",
@@ -71,7 +71,7 @@ impl Lab {
         Tx::of_syncing(Txg(self.txg))
     }
 
-    /// The transaction of the next group.
+    /// The transaction of the next txg.
     pub fn next_tx(&mut self) -> Tx {
         self.txg += 1;
         self.tx()
@@ -172,7 +172,7 @@ fn objects_come_and_go_in_pairs() {
         assert!(matches!(change.destroy_snapshots(&["tank/a@1".into()], false).await, Err(DslError::Busy { .. })));
         change.hold(&[("tank/a@1".into(), "until-import".into())], true).await.unwrap();
         change.destroy_snapshots(&["tank/a@1".into()], true).await.unwrap();
-        // The last one keeps it.
+        // The last hold keeps it.
         change.drop_temporary_holds().await.unwrap();
         let gone = change.release(&[("tank/a@1".into(), "until-import".into())]).await;
         assert!(matches!(gone, Err(DslError::Missing { .. })));
@@ -180,7 +180,7 @@ fn objects_come_and_go_in_pairs() {
         change.release(&[("tank/a@1".into(), "keep".into())]).await.unwrap();
         assert!(matches!(change.find("tank/a@1").await, Err(DslError::Missing { .. })));
         let early = change.clone_snapshot("tank@1", "tank/c", &[]).await;
-        assert!(matches!(early, Err(DslError::Busy { .. })), "what it writes now would count as the snapshot's");
+        assert!(matches!(early, Err(DslError::Busy { .. })), "later writes of this txg would count as the snapshot's");
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.clone_snapshot("tank@1", "tank/c", &[]).await.unwrap();
@@ -193,18 +193,18 @@ fn objects_come_and_go_in_pairs() {
         change.free_in_background(1000).await.unwrap();
         change.free_in_background(1000).await.unwrap();
         assert_eq!(change.feature_count("async_destroy").await.unwrap(), Some(0));
-        // The root directory was made a ZAP to note when its snapshots changed, and has a list of clones.
+        // The root directory became a ZAP, to record when its snapshots changed, and has a list of clones.
         let mut wanted = before;
         *wanted.get_mut("DSL directory").unwrap() -= 1;
         *wanted.entry("zap").or_default() += 1;
         *wanted.entry("DSL dir clones").or_default() += 1;
-        // The list of temporary holds stays, empty.
+        // The ZAP of temporary holds stays, empty.
         *wanted.entry("snapshot refcount tags").or_default() += 1;
         assert_eq!(objects(&lab).await, wanted);
     });
 }
 
-/// How many objects of each kind there are.
+/// Number of objects of each kind.
 async fn objects(lab: &Lab) -> BTreeMap<&'static str, usize> {
     let mut out = BTreeMap::new();
     for id in 1..300 {
@@ -216,7 +216,7 @@ async fn objects(lab: &Lab) -> BTreeMap<&'static str, usize> {
 }
 
 #[test]
-fn a_file_system_begins_as_openzfs_makes_it() {
+fn a_new_file_system_equals_that_of_openzfs() {
     run(4, |machine| async move {
         let rq = Request::internal("test");
         let set = live::scratch(&machine, ObjsetKind::Zfs);
@@ -254,7 +254,7 @@ fn history_is_a_ring() {
         assert_eq!(all.first().unwrap(), "zpool create tank");
         assert!(all.last().unwrap().starts_with("command 2999"));
         assert!(all.len() > 100 && all.len() < 3000);
-        // One that is broken stops nobody.
+        // A corrupt history fails no operation.
         let id = change.pool_object(pool_name::HISTORY).await.unwrap().unwrap();
         let mut bonus = Encoder::new(Endian::Little);
         bonus.words(&[40, 1 << 20, 40, u64::MAX - 3, 0]);
@@ -267,7 +267,7 @@ fn history_is_a_ring() {
 }
 
 #[test]
-fn a_scrub_under_way_follows_its_datasets() {
+fn a_running_scrub_follows_its_datasets() {
     run(7, |machine| async move {
         let lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -279,7 +279,8 @@ fn a_scrub_under_way_follows_its_datasets() {
         (words[0], words[1], words[2], words[19]) = (1, 1, queue.0, head.0);
         change.put(DIRECTORY, pool_name::SCAN, Value { int_size: 8, words }).await.unwrap();
         let stands = || {
-            let (rq, mos) = (&lab.rq, &lab.mos);
+            let rq = &lab.rq;
+            let mos = &lab.mos;
             async move {
                 let scan = zap::lookup(rq, mos, DIRECTORY, pool_name::SCAN).await.unwrap().unwrap();
                 let queued = Zap::open(rq, mos, queue).await.unwrap().all(rq, 9).await.unwrap();
@@ -299,8 +300,8 @@ fn a_scrub_under_way_follows_its_datasets() {
 }
 
 #[test]
-fn groups_are_one_at_a_time() {
-    // The scratch set's groups are its own; the syncer's transactions count in none.
+fn txgs_sync_one_at_a_time() {
+    // The scratch set has txgs of its own; the syncer's transactions count in none.
     let txgs = TxgTracker::new(Txg(3));
     assert_eq!(txgs.open(), Txg(4));
     drop(Tx::of_syncing(Txg(4)));

@@ -1,20 +1,21 @@
-//! Freeing in the background (OpenZFS `module/zfs/bptree.c`, `dsl_process_async_destroys` in `dsl_scan.c`): what destroyed
-//! snapshots left in the pool's list, what live lists of destroyed clones name ([`crate::livelist`]), and the trees of
-//! destroyed datasets. Each group frees a part.
+//! Freeing in the background (OpenZFS `module/zfs/bptree.c`, `dsl_process_async_destroys` in `dsl_scan.c`): the pool's
+//! list of blocks that destroyed snapshots left, the livelists of destroyed clones ([`crate::livelist`]), and the trees
+//! of destroyed datasets. Each txg frees a part.
 //!
 //! ```text
-//!   bptree object   entries: root pointer · only what was born after this txg · how far it is freed
+//!   bptree object   entries: root pointer · only blocks born after this txg · resume bookmark
 //!                   header (bonus): first and last entry, sizes still to be freed
 //! ```
 //!
-//! A tree is walked in post-order: a block is freed after all below it, so that what is not freed yet can still be found
-//! after a crash. When the group has freed enough, the place of the first block not freed is written into the entry;
-//! everything before it in the order of the walk is gone. The walk stops at blocks of level 0 alone, as OpenZFS's does,
-//! so that each can go on where the other stopped.
+//! A tree is walked in post-order: a block is freed after all blocks below it, so that the blocks that are not freed
+//! yet can still be found after a crash. When the txg has freed its share, the bookmark of the first block not freed is
+//! written into the entry; every block before it in post-order is freed. The walk pauses only at blocks of level 0, as
+//! OpenZFS's does, so that each implementation can resume the other's.
 //!
-//! *What cannot be read* ends the walk through its tree, not the group: the place of the first block below it that has not
-//! been seen goes into the entry, the next tree is freed, and each group tries again ([`Freed::stuck`]). Entries behind a tree
-//! that is stuck stay when they are done, as ones of which nothing is to be freed: the header knows no gaps.
+//! *A block that cannot be read* ends the walk through its tree, not the txg: the bookmark of the first block below it
+//! that was not visited goes into the entry, the next tree is freed, and each txg tries again ([`Freed::stuck`]).
+//! Entries behind a stuck tree stay when they are complete, as entries without blocks to free, because the header
+//! cannot represent gaps.
 
 use super::space::Delta;
 use super::{DslError, DslSyncContext};
@@ -35,14 +36,14 @@ use weir_format::{
 };
 use weir_machine::Request;
 
-/// An array of words that describes itself as metadata (`DMU_OTN_UINT64_METADATA`).
+/// An array of 64-bit integers that describes itself as metadata (`DMU_OTN_UINT64_METADATA`).
 const WORDS_METADATA: ObjectType = ObjectType(0xc3);
 /// Bytes of a block of the object.
 const BLOCK_BYTES: u32 = 128 << 10;
-/// Most trees that are believed to wait.
-const TREES_MAX: u64 = 1 << 20;
-/// Most entries that are believed ever to have been made.
-const ENTRIES_MAX: u64 = 1 << 40;
+/// Maximum accepted number of waiting trees.
+const MAX_TREES: u64 = 1 << 20;
+/// Maximum accepted number of entries ever created.
+const MAX_ENTRIES: u64 = 1 << 40;
 /// Bytes of an entry.
 const ENTRY_BYTES: u64 = 168;
 /// The object set of bookmarks in destroyed trees (`ZB_DESTROYED_OBJSET`).
@@ -68,7 +69,7 @@ impl Header {
         let place = mos.place(object.id, 0, 0);
         let header = Self::decode(object.dnode.bonus(), object.dnode.endian);
         let header = header.map_err(|e| ObjectError::decode(place, e))?;
-        match header.end.saturating_sub(header.begin) > TREES_MAX || header.end > ENTRIES_MAX {
+        match header.end.saturating_sub(header.begin) > MAX_TREES || header.end > MAX_ENTRIES {
             true => Err(ObjectError::Corrupt { place, why: "more trees to be freed than a pool has datasets" }),
             false => Ok(header),
         }
@@ -87,10 +88,10 @@ impl Header {
     }
 }
 
-/// The trees that wait to be freed, for those who only look.
+/// The trees that wait to be freed, for readers that change nothing.
 ///
 /// # Errors
-/// What reading them meets.
+/// Errors of reading them.
 pub async fn waiting_trees(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<BptreeEntry>, ObjectError> {
     let found = zap::lookup_word(rq, mos, super::DIRECTORY, pool::BPTREE_OBJ).await?;
     let Some(id) = found.filter(|id| *id != 0).map(ObjectId) else { return Ok(Vec::new()) };
@@ -101,12 +102,12 @@ pub async fn waiting_trees(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<Bpt
     for number in header.begin..header.end {
         let first = number.saturating_mul(ENTRY_BYTES / 8);
         let words = mos.read_words(rq, &object, first, ENTRY_BYTES / 8).await?;
-        trees.push(BptreeEntry::of_words(&words).ok_or(wrong("an entry that is no tree"))?);
+        trees.push(BptreeEntry::of_words(&words).ok_or(wrong("a malformed entry"))?);
     }
     Ok(trees)
 }
 
-/// A place in a walk: object, level, block.
+/// Position in a walk: object, level, block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ResumeBookmark {
     object: u64,
@@ -114,7 +115,7 @@ struct ResumeBookmark {
     block: u64,
 }
 
-/// One tree (`bptree_entry_phys_t`): a destroyed dataset, or what is left of it.
+/// Entry of the bptree (`bptree_entry_phys_t`): a destroyed dataset, or the rest of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BptreeEntry {
     root: BlockPointer,
@@ -123,10 +124,10 @@ pub struct BptreeEntry {
 }
 
 impl BptreeEntry {
-    /// Up to `most` (and a few more) of the blocks that are to be freed, in the order of freeing, and the rest of the tree.
+    /// Up to about `most` blocks to free, in the order of freeing, and the rest of the tree.
     ///
     /// # Errors
-    /// What reading the tree meets; then nothing is given.
+    /// Errors of reading the tree; then no block is returned.
     pub async fn look(
         self,
         rq: &Request,
@@ -143,7 +144,7 @@ impl BptreeEntry {
         }
     }
 
-    /// Nothing of it is to be freed (any more).
+    /// Whether the tree has no blocks left to free.
     fn is_done(&self) -> bool {
         self.root.is_hole() || self.root.birth() <= self.after
     }
@@ -168,41 +169,41 @@ impl BptreeEntry {
     }
 }
 
-/// What a group freed in the background.
+/// Result of one txg's freeing in the background.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
     /// Blocks.
     pub blocks: u64,
-    /// Whether there is more to be freed.
+    /// Whether more blocks wait to be freed.
     pub more: bool,
-    /// What could not be read of a tree: the rest of it waits until it can.
+    /// First read error of a tree: the rest of the tree waits until it can be read.
     pub stuck: Option<ObjectError>,
 }
 
-/// What of a tree was freed.
+/// Result of freeing a part of a tree.
 #[derive(Default)]
 struct PendingFree {
     blocks: u64,
-    /// What is left of the tree, if anything.
+    /// The rest of the tree, if any.
     rest: Option<BptreeEntry>,
     stuck: Option<ObjectError>,
 }
 
-/// A walk that frees.
+/// Post-order walk that frees.
 struct AsyncDestroyer {
     set: Arc<ObjectSet>,
     after: Txg,
-    /// Everything before this place is gone.
+    /// Everything before this bookmark is freed.
     resume: Option<ResumeBookmark>,
-    /// Blocks that may still be freed in this group.
+    /// Number of blocks that may still be freed in this txg.
     left: u64,
-    /// Where it stopped: the first place that is not gone.
+    /// Where the walk paused: the first bookmark that is not freed.
     paused: Option<ResumeBookmark>,
-    /// What could not be read there.
+    /// The read error there.
     stuck: Option<ObjectError>,
     freed: Vec<BlockPointer>,
-    /// Blocks of pointers that were gone into, by their addresses. One is met once in a sound tree; in a
-    /// forged one, levels of blocks full of the same pointer would make the walk as long as the product of their widths.
+    /// Addresses of the indirect blocks that were entered. A valid tree contains each once; in malformed input, levels
+    /// full of the same pointer would make the walk as long as the product of their widths.
     entered: BTreeSet<(u32, u64)>,
 }
 
@@ -216,11 +217,11 @@ impl DslSyncContext<'_> {
         Ok(self.mos.set_bonus(self.rq, self.tx, id, WORDS_METADATA, &header.encode()).await?)
     }
 
-    /// Checks that a dataset can be freed. Pools that do not know trees have it freed at once, so all of it must be found;
-    /// in others what cannot be read waits.
+    /// Checks that a dataset can be freed. A pool without `async_destroy` frees it in this txg, so all of it must be
+    /// readable; in other pools an unreadable part waits.
     ///
     /// # Errors
-    /// What reading it meets.
+    /// Errors of reading it.
     pub(super) async fn check_freeing(&mut self, phys: &DslDataset) -> Result<(), DslError> {
         if !self.is_enabled(FEATURE).await? {
             let tree = BptreeEntry { root: phys.pointer, after: phys.prev_snapshot_txg, mark: None };
@@ -229,11 +230,11 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// A tree of which all that was born after `after` is to be freed; its space is booked on `$FREE` until it is.
+    /// Adds a tree whose blocks born after `after` are to free; their space is accounted to `$FREE` until then.
     pub(super) async fn add_tree(&mut self, root: &BlockPointer, after: Txg, size: Delta) -> Result<(), DslError> {
         let tree = BptreeEntry { root: *root, after, mark: None };
         if !self.is_enabled(FEATURE).await? {
-            // Pools that do not know trees have it freed at once.
+            // A pool without `async_destroy` frees the tree in this txg.
             let mut header = Header::default();
             let part = self.free_some(&mut header, tree, u64::MAX, false).await?;
             return part.stuck.map_or(Ok(()), |error| Err(error.into()));
@@ -256,8 +257,8 @@ impl DslSyncContext<'_> {
         self.book_free(size).await
     }
 
-    /// Frees up to `most` blocks of what waits to be freed. To be called once in each group; blocks come with
-    /// [`DslSyncContext::take_frees`].
+    /// Frees up to `most` of the waiting blocks. The syncer calls this once per txg; [`DslSyncContext::take_frees`]
+    /// returns the blocks.
     pub async fn free_in_background(&mut self, most: u64) -> Result<Freed, DslError> {
         let mut freed = Freed::default();
         if let Some(list) = self.pool_object(pool::FREE_BPOBJ).await? {
@@ -281,7 +282,7 @@ impl DslSyncContext<'_> {
         Ok(freed)
     }
 
-    /// Frees what is listed, and leaves trees alone: for tests whose trees are on no disk.
+    /// Frees the listed blocks but no trees: for tests whose trees are on no disk.
     #[cfg(test)]
     pub(super) async fn free_listed_for_test(&mut self) {
         let list = self.pool_object(pool::FREE_BPOBJ).await.unwrap().unwrap();
@@ -307,7 +308,7 @@ impl DslSyncContext<'_> {
         Ok(())
     }
 
-    /// Frees what waits in trees, up to `most` blocks in all, and the object once there are no more.
+    /// Frees up to `most` blocks of waiting trees in all, and removes the object when no tree is left.
     async fn free_trees(&mut self, id: ObjectId, most: u64, freed: &mut Freed) -> Result<(), DslError> {
         let mut header = self.trees_header(id).await?;
         let mut number = header.begin;
@@ -315,7 +316,7 @@ impl DslSyncContext<'_> {
             let object = self.mos.object(self.rq, id).await?;
             let at = number * ENTRY_BYTES;
             let words = self.mos.read_words(self.rq, &object, at / 8, ENTRY_BYTES / 8).await?;
-            let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "an entry that is no tree" };
+            let wrong = ObjectError::Corrupt { place: self.mos.place(id, 0, 0), why: "a malformed entry" };
             let tree = BptreeEntry::of_words(&words).ok_or(wrong)?;
             let part = self.free_some(&mut header, tree.clone(), most - freed.blocks, true).await?;
             freed.blocks += part.blocks;
@@ -324,7 +325,7 @@ impl DslSyncContext<'_> {
             match part.rest {
                 Some(rest) if rest == tree => {}
                 Some(rest) => self.mos.write(self.rq, self.tx, id, at, &rest.bytes()).await?,
-                // Behind one that is stuck.
+                // Behind a stuck tree.
                 None if number > header.begin && tree.is_done() => {}
                 None if number > header.begin => {
                     let done = BptreeEntry { after: Txg(u64::MAX), mark: None, ..tree };
@@ -344,7 +345,7 @@ impl DslSyncContext<'_> {
             number += 1;
         }
         if header.begin >= header.end {
-            // An object may not be left over: its sizes are all booked off.
+            // The object must be removed: its sizes are all subtracted.
             self.zap_remove(super::DIRECTORY, pool::BPTREE_OBJ).await?;
             self.remove(id).await?;
             self.count_feature(FEATURE, -1).await?;
@@ -367,7 +368,8 @@ impl DslSyncContext<'_> {
             Ok(freer) => freer.run(self.rq, &tree.root).await,
             Err(error) => return Ok(PendingFree { rest: Some(tree), stuck: Some(error), ..PendingFree::default() }),
         };
-        let (mut sum, sizes) = (Delta::default(), self.pool.sizes.clone());
+        let mut sum = Delta::default();
+        let sizes = self.pool.sizes.clone();
         for pointer in &freer.freed {
             sum += Sums::of(pointer, &*sizes).into();
         }
@@ -390,7 +392,6 @@ impl AsyncDestroyer {
     async fn open(rq: &Request, cache: &Arc<Cache>, tree: &BptreeEntry, most: u64) -> Result<Self, ObjectError> {
         let opening = Opening { id: ObjsetId(DESTROYED), ..Opening::default() };
         let set = ObjectSet::open(rq, cache.clone(), tree.root, opening).await?;
-        let (freed, entered) = Default::default();
         Ok(AsyncDestroyer {
             set,
             after: tree.after,
@@ -398,12 +399,12 @@ impl AsyncDestroyer {
             left: most,
             paused: None,
             stuck: None,
-            freed,
-            entered,
+            freed: Vec::new(),
+            entered: BTreeSet::new(),
         })
     }
 
-    /// Walks the whole set: its objects, the accounting, then its header.
+    /// Walks the whole object set: its objects, the accounting objects, then its header.
     async fn run(mut self, rq: &Request, root: &BlockPointer) -> Self {
         let header = self.set.root().header.clone();
         let dnodes = [
@@ -423,14 +424,14 @@ impl AsyncDestroyer {
         self
     }
 
-    /// The walk ends here: what is to be read next cannot be.
+    /// Ends the walk, because the next block cannot be read.
     fn get_stuck(&mut self, at: ResumeBookmark, error: ObjectError) {
-        // The place where it went on is below, if it was not found yet.
+        // If the resume bookmark was not reached yet, it is below this block.
         self.paused = Some(self.resume.unwrap_or(at));
         self.stuck = Some(error);
     }
 
-    /// The first place at or below a block; below the meta dnode it is one of an object.
+    /// The first bookmark at or below a block; below the meta dnode it is one of an object.
     fn first_below(object: &Object, level: u8, block: u64) -> ResumeBookmark {
         let number = object.id.0;
         let block = block.checked_shl(object.fan_out_shift().saturating_mul(level.into())).unwrap_or(0);
@@ -440,12 +441,12 @@ impl AsyncDestroyer {
         }
     }
 
-    /// How a block and what is below it lie to the place where the walk goes on: all before it, around it, all behind it.
-    fn lies(object: &Object, level: u8, block: u64, mark: &ResumeBookmark) -> Ordering {
+    /// Position of a block and its subtree relative to the resume bookmark: before, around, or behind it.
+    fn compare_to_resume(object: &Object, level: u8, block: u64, mark: &ResumeBookmark) -> Ordering {
         let number = object.id.0;
         let (mark_level, mark_block) = match (number, mark.object) {
             (own, of) if own == of => (mark.level, mark.block),
-            // Below the meta dnode: the block of dnodes that the object stands in.
+            // Below the meta dnode: the block of dnodes that contains the object.
             (0, of) if of < Objset::PROJECTUSED_OBJECT => (0, of / slots_of(object)),
             (own, of) => return own.cmp(&of),
         };
@@ -458,14 +459,15 @@ impl AsyncDestroyer {
         if level >= mark_level {
             return block.cmp(&up(mark_block));
         }
-        // All below the place is gone.
+        // Everything below the bookmark is freed.
         up(block).cmp(&mark_block).then(Ordering::Less)
     }
 
     fn dnode<'a>(&'a mut self, rq: &'a Request, number: u64, dnode: Dnode) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let top = dnode.levels.saturating_sub(1);
-            let (pointers, spill) = (dnode.block_pointers.clone(), dnode.spill);
+            let pointers = dnode.block_pointers.clone();
+            let spill = dnode.spill;
             let object = Arc::new(Object::new(ObjectId(number), dnode));
             for (block, pointer) in (0u64..).zip(pointers) {
                 self.block(rq, &object, top, block, pointer).await;
@@ -476,7 +478,7 @@ impl AsyncDestroyer {
         })
     }
 
-    /// Frees what is below a block, then the block.
+    /// Frees the blocks below a block, then the block.
     fn block<'a>(
         &'a mut self,
         rq: &'a Request,
@@ -490,19 +492,19 @@ impl AsyncDestroyer {
             if self.paused.is_some() || shared {
                 return;
             }
-            match self.resume.as_ref().map(|mark| Self::lies(object, level, block, mark)) {
+            match self.resume.as_ref().map(|mark| Self::compare_to_resume(object, level, block, mark)) {
                 Some(Ordering::Less) => return,
-                // There was nothing at the place itself.
+                // There was no block at the bookmark itself.
                 Some(Ordering::Greater) => self.resume = None,
                 Some(Ordering::Equal) | None => {}
             }
             let mark = ResumeBookmark { object: object.id.0, level: level.into(), block };
             if self.resume == Some(mark) {
-                // All below it is gone.
+                // Everything below it is freed.
                 self.resume = None;
             } else if (level > 0 || object.id.0 == 0) && !self.enter(&pointer) {
                 let place = self.set.place(object.id, level, block);
-                let error = ObjectError::Corrupt { place, why: "a block of pointers that stands in the tree twice" };
+                let error = ObjectError::Corrupt { place, why: "a block of pointers that is in the tree twice" };
                 self.get_stuck(Self::first_below(object, level, block), error);
             } else if level > 0 {
                 self.below(rq, object, level, block, &pointer).await;
@@ -521,10 +523,10 @@ impl AsyncDestroyer {
         })
     }
 
-    /// Notes a block of pointers or dnodes; false if it was met before.
+    /// Records an indirect block or block of dnodes; false if it was recorded before.
     fn enter(&mut self, pointer: &BlockPointer) -> bool {
         let entered = &mut self.entered;
-        // Every copy: one that is not there could hide one that is. None of them stands in its pointer.
+        // Check every copy, because a missing one could hide a present one. Embedded pointers do not get here.
         let known = pointer.dvas().filter(|dva| !entered.insert((dva.vdev, dva.offset_bytes))).count();
         !pointer.is_embedded() && known == 0
     }
@@ -576,14 +578,14 @@ impl AsyncDestroyer {
         }
     }
 
-    /// Frees an object's blocks, unless it lies before the resumed place: then it is gone.
+    /// Frees an object's blocks, unless the object is before the resume bookmark and so freed already.
     async fn object(&mut self, rq: &Request, number: u64, dnode: Dnode) {
         if number == 0 || self.resume.is_some_and(|mark| number < mark.object) {
             return;
         }
         self.resume = self.resume.filter(|mark| mark.object == number);
         self.dnode(rq, number, dnode).await;
-        // Whether or not the place was found in it: what comes now is ahead.
+        // Whether or not the bookmark was found in this object, the next objects are behind it.
         self.resume = None;
     }
 }

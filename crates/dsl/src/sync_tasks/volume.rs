@@ -17,17 +17,17 @@ const PROPERTIES: ObjectId = ObjectId(2);
 /// The entry with the size in bytes.
 const SIZE: &str = "size";
 
-/// What a volume is.
+/// Sizes of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
-    /// Bytes of the volume, a multiple of its blocks.
+    /// Bytes of the volume, a multiple of the block size.
     pub size_bytes: u64,
-    /// Bytes of a block: a power of two from 512 on.
+    /// Bytes of a block: a power of two, at least 512.
     pub block_bytes: u32,
 }
 
 impl VolumeSpec {
-    /// The size of blocks where none is asked for (`volblocksize`).
+    /// Default block size in bytes (`volblocksize`).
     pub const DEFAULT_BLOCK_BYTES: u32 = 16 << 10;
 
     /// Checks the two sizes (`zvol_check_volsize`, `zvol_check_volblocksize`).
@@ -42,7 +42,7 @@ impl VolumeSpec {
         check_size(name, self.size_bytes, self.block_bytes.into())
     }
 
-    /// Makes the objects of a volume in an empty set.
+    /// Creates the objects of a volume in an empty set.
     pub async fn create(&self, rq: &Request, set: &Arc<ObjectSet>, tx: &Tx) -> Result<(), DslError> {
         set.claim(rq, tx, DATA, &NewObject::new(ObjectType::ZVOL, self.block_bytes)).await?;
         zap::claim(rq, set, tx, PROPERTIES, &NewZap::new(ObjectType::ZVOL_PROP)).await?;
@@ -60,7 +60,7 @@ fn check_size(name: &str, size_bytes: u64, block_bytes: u64) -> Result<(), DslEr
     Ok(())
 }
 
-/// Checks a new size of an existing volume against its blocks.
+/// Checks a new size of an existing volume against its block size.
 ///
 /// # Errors
 /// [`DslError::Property`].
@@ -73,7 +73,7 @@ pub async fn check_volume_size(
     check_size(name, size_bytes, set.object(rq, DATA).await?.block_bytes())
 }
 
-/// Says a volume's new size in its set; what lies beyond is the caller's to free.
+/// Stores a volume's new size in its set; the caller frees the blocks beyond it.
 pub async fn set_volume_size(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, size_bytes: u64) -> Result<(), DslError> {
     Ok(zap::put_word(rq, set, tx, PROPERTIES, SIZE, size_bytes).await?)
 }

@@ -1,4 +1,4 @@
-//! What stands in the MOS of a new pool.
+//! Contents of the MOS of a new pool.
 //!
 //! ```text
 //!   1 directory ─┬ root_dataset, free_bpobj        directories $MOS $FREE $ORIGIN, the root file system
@@ -30,13 +30,16 @@ use weir_pool::config::{Class, VdevConfig};
 use weir_pool::error::PoolError;
 
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
-/// Names of ZAPs in a vdev's configuration, and of what stands in them.
+/// Configuration name of the root vdev's ZAP.
 const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
+/// Configuration name of a top-level vdev's ZAP.
 const TOP_ZAP: &str = "com.delphix:vdev_zap_top";
+/// Configuration name of a leaf's ZAP.
 const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
+/// Name of the allocation class in a top-level vdev's ZAP.
 const BIAS: &str = "org.zfsonlinux:allocation_bias";
 
-/// What is to be made.
+/// Input for creating the contents of the MOS.
 pub(super) struct Contents {
     pub options: CreateOptions,
     pub salt: [u8; Salt::BYTES],
@@ -44,7 +47,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Makes all objects of the MOS and the root file system, in syncing context.
+    /// Creates all objects of the MOS and the root file system, in syncing context.
     pub async fn make(self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let DslSyncContext { rq, mos, tx, .. } = &syncing.change;
         zap::claim(rq, mos, tx, DIRECTORY, &NewZap::new(ObjectType::OBJECT_DIRECTORY)).await?;
@@ -77,7 +80,7 @@ impl Contents {
         let set = ObjectSet::make_with(engine.cache.clone(), opening, ObjsetKind::Zfs, gate, policy);
         let projects = syncing.change.is_enabled("project_quota").await?;
         let now = match self.options.root.now {
-            said if said != Timestamp::default() => said,
+            given if given != Timestamp::default() => given,
             _ => Timestamp { sec: syncing.change.now_s.cast_signed(), nsec: 0 },
         };
         let spec = FileSystemSpec { projects, now, ..self.options.root };
@@ -125,7 +128,7 @@ impl Contents {
         Ok(())
     }
 
-    /// A ZAP for each vdev, and the ZAP that lists them.
+    /// Creates a ZAP for each vdev, and the ZAP that lists them.
     async fn vdev_zaps(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
         let all = new_zap(&syncing.change).await?;
         put_word(&syncing.change, DIRECTORY, names::VDEV_ZAP_MAP, all.0).await?;
@@ -181,7 +184,7 @@ impl Contents {
     }
 }
 
-/// Makes the ZAPs of a top-level vdev and its leaves, and has its configuration name them.
+/// Creates the ZAPs of a top-level vdev and its leaves, and adds them to the vdev's configuration.
 pub(crate) async fn zaps_of_top(
     syncing: &mut TxgSync<'_>,
     top: &mut NvList,
@@ -214,7 +217,7 @@ pub(crate) async fn zaps_of_top(
     Ok(())
 }
 
-/// The children of a vdev stand behind its facts.
+/// Moves the children of a vdev behind its other values.
 fn move_before_children(vdev: &mut NvList) {
     if let Some(children) = vdev.remove("children") {
         vdev.set("children", children);
@@ -227,7 +230,7 @@ async fn list_object(change: &DslSyncContext<'_>) -> Result<ObjectId, PoolError>
     Ok(change.mos.create(change.rq, change.tx, &new).await?)
 }
 
-/// Makes the object of a list that an entry of a ZAP leads to.
+/// Creates an object for a packed nvlist, and a ZAP entry that refers to it.
 pub(crate) async fn new_list(change: &DslSyncContext<'_>, zap: ObjectId, name: &str) -> Result<ObjectId, PoolError> {
     let id = list_object(change).await?;
     put_word(change, zap, name, id.0).await?;
@@ -238,7 +241,7 @@ async fn new_zap(change: &DslSyncContext<'_>) -> Result<ObjectId, PoolError> {
     Ok(zap::create(change.rq, &change.mos, change.tx, &NewZap::new(ZAP_METADATA)).await?)
 }
 
-/// A ZAP whose number stands in `all`, under its hexadecimal text.
+/// Creates a ZAP and lists it in `all` under its hexadecimal object number.
 async fn linked_zap(change: &DslSyncContext<'_>, all: ObjectId) -> Result<ObjectId, PoolError> {
     let id = new_zap(change).await?;
     put_word(change, all, &format!("{:x}", id.0), id.0).await?;
@@ -259,7 +262,7 @@ fn bytes_value(bytes: &[u8]) -> Value {
     Value { int_size: 1, words: bytes.iter().map(|b| u64::from(*b)).collect() }
 }
 
-/// Text as it is stored: with a NUL behind.
+/// A NUL-terminated string as a ZAP value.
 fn text_value(text: &str) -> Value {
     let mut value = bytes_value(text.as_bytes());
     value.words.push(0);

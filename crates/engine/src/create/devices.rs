@@ -1,4 +1,4 @@
-//! The devices of a new pool: opened for writing, and checked for contents that would be lost.
+//! Opening of a new pool's devices, with checks for contents that creation would destroy.
 
 use super::layout::Size;
 use super::{CreateOptions, NewLeaf, foreign};
@@ -20,13 +20,13 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Its sizes.
+    /// The device's size and sector size.
     pub fn size(&self) -> Size {
         let geometry = self.disk.geometry();
         Size { device_bytes: geometry.size_bytes, sector_bytes: geometry.sector_bytes }
     }
 
-    /// The device as one whose labels are written.
+    /// The device as a leaf whose labels the engine writes.
     pub fn leaf(&self, guid: u64, top: usize, ashift: u64, is_log: bool) -> Leaf {
         Leaf { guid, top, ashift, is_log, path: self.path.clone(), disk: self.disk.clone() }
     }
@@ -35,8 +35,8 @@ impl Opened {
 /// Opens all devices of a new pool, in the order of [`CreateOptions`]; nothing is written.
 ///
 /// # Errors
-/// [`PoolError::Disk`]; [`PoolError::InUse`] for what carries labels of a pool, a partition table, or what [`foreign`]
-/// knows, unless forced.
+/// [`PoolError::Disk`]; unless forced, [`PoolError::InUse`] for devices with pool labels, a partition table, or contents
+/// that [`foreign`] detects.
 pub(super) async fn open_all(machine: &Machine, options: &CreateOptions) -> Result<Vec<Opened>, PoolError> {
     open_leaves(machine, options.leaves(), options.force).await
 }
@@ -44,7 +44,7 @@ pub(super) async fn open_all(machine: &Machine, options: &CreateOptions) -> Resu
 /// Opens devices for writing; nothing is written.
 ///
 /// # Errors
-/// As for a new pool.
+/// [`PoolError::Disk`]; [`PoolError::InUse`] unless `force`.
 pub(crate) async fn open_leaves<'a>(
     machine: &Machine,
     leaves: impl Iterator<Item = &'a NewLeaf>,
@@ -67,7 +67,7 @@ async fn open(machine: &Machine, leaf: &NewLeaf, force: bool) -> Result<Opened, 
     Ok(Opened { path, disk })
 }
 
-/// What a device holds that a new pool would overwrite, in words; `None` if that is nothing.
+/// Describes contents of a device that a new pool would overwrite; `None` if there are none.
 ///
 /// # Errors
 /// [`PoolError::Disk`] if the device cannot be read.
@@ -106,7 +106,7 @@ pub async fn owner(disk: &Arc<dyn Disk>, leaf: &NewLeaf) -> Result<Option<String
     Ok(None)
 }
 
-/// Whether a byte where the four labels go is not zero.
+/// Whether any byte in the areas of the four labels is not zero.
 async fn has_data(disk: &Arc<dyn Disk>) -> Result<bool, DiskError> {
     let size_bytes = disk.geometry().size_bytes;
     for label in 0..LABELS {
@@ -119,7 +119,7 @@ async fn has_data(disk: &Arc<dyn Disk>) -> Result<bool, DiskError> {
     Ok(false)
 }
 
-/// The device in the shape that the tree of vdevs is built from.
+/// The device without labels, as input for building the vdev tree.
 pub(crate) fn blank(leaf: &Leaf) -> Device {
     let none = || Err(LabelFault::TooSmall);
     let labels = Labels { configs: [none(), none(), none(), none()], ring: Vec::new() };

@@ -1,16 +1,16 @@
-//! Other contents of a device: file systems, volume managers, partition tables and files, known by their magic bytes.
+//! Detection of foreign contents by magic bytes: file systems, volume managers, partition tables and files.
 //!
-//! An administrator may name the wrong device, so one that holds any of these is taken only with `-f`. A regular file is
-//! refused for any byte that is not zero where the labels go, because files have no partition tables and a file with
-//! contents was made for something else; after `zpool labelclear` these bytes are zero, and the label of a destroyed pool
-//! counts as nothing. A disk may carry random bytes from its earlier use, so there only known contents count.
+//! An administrator may name the wrong device, so a device with such contents requires `-f`. A regular file is refused
+//! if any byte in the label areas is not zero, because a file with contents was created for another purpose. After
+//! `zpool labelclear` these bytes are zero, and labels of a destroyed pool are ignored. A disk may contain random bytes
+//! from earlier use, so on disks only known contents count.
 //!
-//! Source: what `blkid` tells `zpool create` on Linux; each magic from its format's own description.
+//! Source: the formats that `blkid` reports to `zpool create` on Linux; each magic from its format's own description.
 
-/// Bytes from the start of a device that [`what`] looks at.
+/// Number of bytes from the start of a device that [`what`] examines.
 pub const FRONT_BYTES: usize = 128 << 10;
 
-/// Where magic bytes stand, in bytes from the start, and what has them. The first that fits counts.
+/// Offset in bytes, magic and description of known contents; the first match wins.
 const MAGICS: [(usize, &[u8], &str); 37] = [
     (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
     (512, b"LABELONE", "a physical volume of LVM"),
@@ -51,7 +51,7 @@ const MAGICS: [(usize, &[u8], &str); 37] = [
     (510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
-/// What the front of a device holds, if it is known.
+/// Describes the contents of a device from its first bytes; `None` if they are unknown.
 pub fn what(front: &[u8]) -> Option<&'static str> {
     let has = |at: usize, magic: &[u8]| front.get(at..).is_some_and(|bytes| bytes.starts_with(magic));
     MAGICS.iter().find(|(at, magic, _)| has(*at, magic)).map(|(.., what)| *what)
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_named() {
+    fn each_magic_is_detected() {
         assert_eq!(what(&[0; FRONT_BYTES]), None);
         for (at, magic, name) in MAGICS {
             let mut front = vec![0; FRONT_BYTES];

@@ -1,7 +1,7 @@
-//! The vdevs of a new pool: their checks, their sizes, and the tree that the configuration starts with.
+//! Vdevs of a new pool: checks, sizes, and the initial vdev tree.
 //!
 //! ```text
-//!   device     whole labels only; less 4 MiB in front and 512 KiB behind
+//!   device     rounded down to whole labels; less 4 MiB at the start and 512 KiB at the end
 //!   mirror     the smallest child          RAID-Z     the smallest child, times their number
 //!   metaslab   a power of two: about 16 of them below 8 GiB, 512 MiB to 100 GiB, then about 200, at most 16 GiB each
 //! ```
@@ -14,50 +14,50 @@ use weir_machine::Entropy;
 use weir_pool::config::Class;
 use weir_pool::error::PoolError;
 
-/// Most children of a vdev.
+/// Maximum children of a vdev.
 const MAX_CHILDREN: usize = 255;
-/// The sector sizes that a vdev can have, as log2.
+/// Range of a vdev's ashift (log2 of the sector size).
 const ASHIFTS: std::ops::RangeInclusive<u64> = 9..=16;
 /// The txg in which a pool is created (`TXG_INITIAL`).
 pub const INITIAL_TXG: u64 = 4;
 
-/// How the devices of a top-level vdev work together.
+/// Redundancy layout of a top-level vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// One device.
     Single,
-    /// Every device holds the same.
+    /// A mirror of all devices.
     Mirror,
-    /// RAID-Z with that many parities, 1 to 3.
+    /// RAID-Z with this number of parity devices, 1 to 3.
     Raidz(u8),
 }
 
 /// A device of a new vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewLeaf {
-    /// Where it is; written into the labels, so it should be absolute.
+    /// Path of the device; it is written to the labels and should be absolute.
     pub path: PathBuf,
-    /// A regular file, not a block device.
+    /// Whether it is a regular file, not a block device.
     pub is_file: bool,
 }
 
-/// A top-level vdev to be made.
+/// A top-level vdev to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTopLevelVdev {
-    /// What it is for.
+    /// Allocation class.
     pub class: Class,
-    /// How its devices work together.
+    /// Redundancy layout.
     pub layout: Layout,
-    /// Its devices.
+    /// The vdev's devices.
     pub leaves: Vec<NewLeaf>,
 }
 
-/// What a device gives: its size and its own sector.
+/// Size and sector size of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes of the whole device.
+    /// Size of the whole device, in bytes.
     pub device_bytes: u64,
-    /// Its smallest unit of transfer.
+    /// Size of a sector, in bytes.
     pub sector_bytes: u32,
 }
 
@@ -65,7 +65,7 @@ impl NewTopLevelVdev {
     /// Checks the number of devices against the layout and the class.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] with what is wrong.
+    /// [`PoolError::Refused`] with the reason.
     pub fn check(&self) -> Result<(), PoolError> {
         let count = self.leaves.len();
         let least = match self.layout {
@@ -95,15 +95,16 @@ impl NewTopLevelVdev {
         }
     }
 
-    /// The vdev's part of the configuration. `sizes` are those of its leaves; `ashift` the least sector size, as log2.
+    /// The vdev's configuration. `sizes` are those of its leaves; `ashift` is the minimum log2 of the sector size.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if a device is too small or its sectors too large.
-    pub fn list(&self, id: u64, sizes: &[Size], ashift: u64, txg: u64, chance: &Entropy) -> Result<NvList, PoolError> {
+    pub fn list(&self, id: u64, sizes: &[Size], ashift: u64, txg: u64, entropy: &Entropy) -> Result<NvList, PoolError> {
         let ashift = ashift_of(sizes, ashift)?;
         for (leaf, size) in self.leaves.iter().zip(sizes) {
             if size.device_bytes < label::MIN_DEVICE_BYTES {
-                let (path, least) = (leaf.path.display(), label::MIN_DEVICE_BYTES >> 20);
+                let path = leaf.path.display();
+                let least = label::MIN_DEVICE_BYTES >> 20;
                 return Err(refused(format!("{path} is smaller than {least} MiB")));
             }
         }
@@ -111,10 +112,10 @@ impl NewTopLevelVdev {
         let leaves = self.leaves.iter().enumerate();
         let mut top = match self.layout {
             Layout::Single => NvList::new(),
-            Layout::Mirror => inner("mirror", None, id, chance),
-            Layout::Raidz(parity) => inner("raidz", Some(parity), id, chance),
+            Layout::Mirror => inner("mirror", None, id, entropy),
+            Layout::Raidz(parity) => inner("raidz", Some(parity), id, entropy),
         };
-        let mut leaves: Vec<NvList> = leaves.map(|(i, leaf)| leaf.list(i as u64, txg, chance)).collect();
+        let mut leaves: Vec<NvList> = leaves.map(|(i, leaf)| leaf.list(i as u64, txg, entropy)).collect();
         if self.layout == Layout::Single {
             top = leaves.pop().unwrap_or_default();
             top.set("id", id);
@@ -143,11 +144,11 @@ impl NewTopLevelVdev {
 }
 
 impl NewLeaf {
-    fn list(&self, id: u64, txg: u64, chance: &Entropy) -> NvList {
+    fn list(&self, id: u64, txg: u64, entropy: &Entropy) -> NvList {
         let mut list = NvList::new();
         list.set("type", if self.is_file { "file" } else { "disk" });
         list.set("id", id);
-        list.set("guid", guid(chance));
+        list.set("guid", guid(entropy));
         list.set("path", self.path.to_string_lossy().as_ref());
         if !self.is_file {
             list.set("whole_disk", 0u64);
@@ -157,8 +158,8 @@ impl NewLeaf {
     }
 
     /// The nvlist of a hot spare or a cache device.
-    pub fn aux_list(&self, size: Size, ashift: Option<u64>, chance: &Entropy) -> Result<NvList, PoolError> {
-        let mut list = self.list(0, INITIAL_TXG, chance);
+    pub fn aux_list(&self, size: Size, ashift: Option<u64>, entropy: &Entropy) -> Result<NvList, PoolError> {
+        let mut list = self.list(0, INITIAL_TXG, entropy);
         list.remove("id");
         if let Some(ashift) = ashift {
             list.set("ashift", ashift_of(&[size], ashift)?);
@@ -171,23 +172,23 @@ fn refused(what: String) -> PoolError {
     PoolError::Refused { what }
 }
 
-fn inner(kind: &str, parity: Option<u8>, id: u64, chance: &Entropy) -> NvList {
+fn inner(kind: &str, parity: Option<u8>, id: u64, entropy: &Entropy) -> NvList {
     let mut list = NvList::new();
     list.set("type", kind);
     list.set("id", id);
-    list.set("guid", guid(chance));
+    list.set("guid", guid(entropy));
     if let Some(parity) = parity {
         list.set("nparity", u64::from(parity));
     }
     list
 }
 
-/// A GUID: any number but 0, which stands for none.
-pub fn guid(chance: &Entropy) -> u64 {
-    chance.u64().max(1)
+/// A random GUID other than 0, which means none.
+pub fn guid(entropy: &Entropy) -> u64 {
+    entropy.u64().max(1)
 }
 
-/// log2 of the sector size of a vdev: at least what was asked for and what each device needs.
+/// log2 of the sector size of a vdev: at least `least` and the sector size of each device.
 fn ashift_of(sizes: &[Size], least: u64) -> Result<u64, PoolError> {
     let needed = sizes.iter().map(|s| u64::from(s.sector_bytes.max(1).next_power_of_two().trailing_zeros())).max();
     let ashift = least.max(needed.unwrap_or(0));
@@ -197,7 +198,7 @@ fn ashift_of(sizes: &[Size], least: u64) -> Result<u64, PoolError> {
     Err(refused(format!("sectors of 2^{ashift} bytes: a vdev's are of 2^9 to 2^16")))
 }
 
-/// Allocatable bytes of a device: without labels and boot area, counted in whole labels.
+/// Allocatable bytes of a device: its size in whole labels less labels and boot area.
 pub fn leaf_asize_bytes(device_bytes: u64) -> u64 {
     label::usable_device_bytes(device_bytes).saturating_sub(label::FRONT_BYTES + label::BACK_BYTES)
 }
@@ -207,22 +208,22 @@ pub fn metaslab_shift(asize: u64) -> u64 {
     const MIN_COUNT: u64 = 16;
     const DEFAULT_COUNT: u64 = 200;
     const MAX_COUNT: u64 = 1 << 17;
-    const USUAL: u64 = 29;
-    const SMALLEST: u64 = 24;
-    const LARGEST: u64 = 34;
+    const DEFAULT_SHIFT: u64 = 29;
+    const MIN_SHIFT: u64 = 24;
+    const MAX_SHIFT: u64 = 34;
     let bits = |n: u64| u64::from(u64::BITS - n.leading_zeros());
-    let count = asize >> USUAL;
+    let count = asize >> DEFAULT_SHIFT;
     let shift = if count < MIN_COUNT {
         bits(asize / MIN_COUNT)
     } else if count > DEFAULT_COUNT {
         bits(asize / DEFAULT_COUNT)
     } else {
-        USUAL
+        DEFAULT_SHIFT
     };
     match shift {
-        s if s < SMALLEST => SMALLEST,
-        s if s > LARGEST && asize >> LARGEST > MAX_COUNT => bits(asize / MAX_COUNT),
-        s => s.min(LARGEST),
+        s if s < MIN_SHIFT => MIN_SHIFT,
+        s if s > MAX_SHIFT && asize >> MAX_SHIFT > MAX_COUNT => bits(asize / MAX_COUNT),
+        s => s.min(MAX_SHIFT),
     }
 }
 
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metaslabs_as_openzfs_makes_them() {
+    fn metaslab_sizes_equal_those_of_openzfs() {
         // A file of 64 MiB: 59.5 MiB in three metaslabs of 16 MiB.
         assert_eq!(leaf_asize_bytes(64 << 20), 62_390_272);
         assert_eq!(metaslab_shift(62_390_272), 24);

@@ -85,7 +85,7 @@ fn a_fault_says_where_it_is() {
 }
 
 #[test]
-fn devices_errors_keep_their_numbers() {
+fn device_errors_keep_their_errno() {
     let (events, _) = events();
     let error = DiskError::Os { op: weir_machine::Op::Write, offset: 5, len: 6, errno: 28 };
     events.label_not_written(3, Counts::default(), &error);
@@ -98,17 +98,17 @@ fn devices_errors_keep_their_numbers() {
     };
     assert_eq!(classes(&events), ["ereport.fs.zfs.io", "ereport.fs.zfs.data"]);
     assert_eq!((number(0, "zio_err"), number(0, "zio_type")), (Some(NvValue::Int32(28)), Some(NvValue::Uint32(2))));
-    // Of no place on the device.
+    // The fault has no location on the device.
     assert_eq!(number(0, "zio_offset"), None);
     assert_eq!((number(1, "zio_err"), number(1, "vdev_guid")), (Some(NvValue::Int32(6)), None));
 }
 
 #[test]
-fn a_bad_disk_does_not_drown_the_others() {
+fn faults_of_a_bad_disk_are_deduplicated_and_rate_limited() {
     let (events, hand) = events();
     wrong(&events, 0);
     wrong(&events, 0);
-    assert_eq!(classes(&events).len(), 1, "the same is told once");
+    assert_eq!(classes(&events).len(), 1, "an equal fault is reported once");
     (1..100).for_each(|n| wrong(&events, n << 12));
     assert_eq!(classes(&events).len(), PER_SECOND as usize);
     events.post("scrub_finish", |_| {});
@@ -116,18 +116,22 @@ fn a_bad_disk_does_not_drown_the_others() {
     hand.0.fetch_add(1_000_000_000, Ordering::SeqCst);
     wrong(&events, 0);
     wrong(&events, 100 << 12);
-    assert_eq!(classes(&events).len(), PER_SECOND as usize + 2, "another second, another place");
+    assert_eq!(
+        classes(&events).len(),
+        PER_SECOND as usize + 2,
+        "one fault in the next second and one at another offset"
+    );
     hand.0.fetch_add(DEDUP_WINDOW.as_nanos() as u64 + 1, Ordering::SeqCst);
     wrong(&events, 0);
-    assert_eq!(classes(&events).len(), PER_SECOND as usize + 3, "the same after a while");
+    assert_eq!(classes(&events).len(), PER_SECOND as usize + 3, "an equal fault after the window");
 }
 
 #[test]
-fn faults_are_remembered_up_to_a_bound() {
+fn recent_faults_are_bounded() {
     let mut recent = Recent::default();
     let fault = |n: u64| ("io", EIO, 3, n, 512, 0, None);
     assert!((0..2 * MAX_DEDUP_ENTRIES as u64).all(|n| recent.is_new(fault(n), Nanos(0))));
-    assert_eq!((recent.told.len(), recent.order.len()), (MAX_DEDUP_ENTRIES, MAX_DEDUP_ENTRIES));
+    assert_eq!((recent.sequence_of.len(), recent.order.len()), (MAX_DEDUP_ENTRIES, MAX_DEDUP_ENTRIES));
     assert!(!recent.is_new(fault(2 * MAX_DEDUP_ENTRIES as u64 - 1), Nanos(1)));
     assert!(recent.is_new(fault(0), Nanos(1)));
 }
@@ -135,13 +139,13 @@ fn faults_are_remembered_up_to_a_bound() {
 #[test]
 fn the_ring_keeps_the_newest() {
     let (events, _) = events();
-    (0..MOST + 10).for_each(|_| events.post("config_sync", |_| {}));
+    (0..MAX_EVENTS + 10).for_each(|_| events.post("config_sync", |_| {}));
     let news = events.after(0);
-    assert_eq!((news.events.len(), news.events[0].eid, news.missed), (MOST, 11, 0));
+    assert_eq!((news.events.len(), news.events[0].eid, news.missed), (MAX_EVENTS, 11, 0));
     assert_eq!(events.after(5).missed, 5);
-    let last = MOST as u64 + 10;
+    let last = MAX_EVENTS as u64 + 10;
     assert!(events.after(last).events.is_empty() && events.after(last).missed == 0);
-    assert_eq!(events.clear(), MOST);
+    assert_eq!(events.clear(), MAX_EVENTS);
     events.post("pool_export", |_| {});
     assert_eq!(events.after(0).events[0].eid, last + 1);
     assert!(events.after(u64::MAX).events.is_empty() && !events.is_ended());
@@ -150,7 +154,7 @@ fn the_ring_keeps_the_newest() {
 }
 
 #[test]
-fn history_is_told_as_openzfs_names_it() {
+fn history_events_use_openzfs_names() {
     let (events, _) = events();
     let mut record = NvList::new();
     record.set("history command", "zfs snapshot tank@a");
@@ -160,9 +164,9 @@ fn history_is_told_as_openzfs_names_it() {
     let list = &events.after(0).events[0].list;
     assert_eq!(list.get_str("history_command"), Some("zfs snapshot tank@a"));
     assert_eq!((list.get_u64("history_who"), list.contains("unknown")), (Some(0), false));
-    record.set("history command", "x".repeat(MOST_BYTES).as_str());
+    record.set("history command", "x".repeat(MAX_EVENT_BYTES).as_str());
     events.post_history(&record);
-    assert_eq!(classes(&events).len(), 1, "what is too long is left out");
+    assert_eq!(classes(&events).len(), 1, "an oversized event is dropped");
     events.post_vdev("trim_start", 3);
     let last = events.after(1).events[0].clone();
     assert_eq!((last.dropped, last.list.get_str("vdev_path")), (1, Some("/disks/3")));

@@ -1,9 +1,9 @@
-//! A client that makes, snapshots, holds, bookmarks, clones, renames, promotes, limits and destroys file systems. Each call
-//! promises what it did.
+//! Client that creates, snapshots, holds, bookmarks, clones, renames, promotes and destroys file systems and sets quotas.
+//! Each call is stable when it returns.
 
+use crate::op_counters::Counter;
 use crate::states::{Moments, Shared, States, When};
-use crate::tally::Counter;
-use crate::world::{make_files, patiently};
+use crate::world::{make_files, retry_while_busy};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_dsl::props::Value;
@@ -15,8 +15,8 @@ use weir_sim::Rng;
 
 pub const HOME: &str = "tank/many";
 
-/// What is there: file systems, their snapshots (`…@`, the number of the change that took it), those snapshots' holds (`…!`,
-/// the tag), their bookmarks (`…#`, the number of the snapshot, and their own), and their quotas (`…=`, bytes).
+/// Names of file systems, snapshots (`…@`, the number of the change that took it), holds of snapshots (`…!`, the tag),
+/// bookmarks (`…#`, the numbers of the snapshot and of the bookmark), and quotas (`…=`, bytes).
 pub type Names = BTreeSet<String>;
 
 const MARKS: [char; 4] = ['@', '#', '=', '!'];
@@ -29,19 +29,19 @@ fn is_snapshot(name: &str) -> bool {
     name.contains('@') && !name.contains('!')
 }
 
-/// The name as it is when `dataset`, to which it may belong, is called `to`.
+/// New name after the rename of `dataset` to `to`, if the name belongs to that dataset.
 fn renamed(name: &str, dataset: &str, to: &str) -> Option<String> {
     let rest = name.strip_prefix(dataset).filter(|rest| rest.is_empty() || rest.starts_with(MARKS))?;
     Some(format!("{to}{rest}"))
 }
 
-/// The number of the snapshot that a name of a snapshot or bookmark is about.
+/// Number of the snapshot in the name of a snapshot or bookmark.
 fn snapshot_of(name: &str) -> Option<u64> {
     let (_, rest) = name.split_once(['@', '#'])?;
     rest.split(['-', '!']).next()?.parse().ok()
 }
 
-/// File systems, snapshots, bookmarks and quotas that are there.
+/// Acknowledged state of the file systems, snapshots, bookmarks and quotas.
 pub struct Known {
     names: Option<States<Names>>,
     pub promises: u64,
@@ -67,13 +67,13 @@ impl Client {
         self.known.lock().unwrap().names.as_ref().unwrap().last().clone()
     }
 
-    /// What is done now leads to these names.
+    /// Records that a change to these names begins.
     fn begin(&self, names: Names) {
         let began = self.moments.now();
         self.known.lock().unwrap().names.as_mut().unwrap().push(began, names);
     }
 
-    /// What was begun is stable, and was of this kind.
+    /// Counts an operation of this kind and records that the last change is stable.
     fn did(&self, kind: &'static str) {
         self.counter.did(kind);
         self.done();
@@ -150,7 +150,7 @@ impl Client {
         self.did("clone");
     }
 
-    /// Refused if a clone needs it or it is held: then nothing has changed.
+    /// Destroys a snapshot. If it is held or has a clone, the call is refused and nothing changes.
     async fn destroy_snapshot(&mut self, names: Names, name: String) {
         let mut less = names.clone();
         less.remove(&name);
@@ -162,7 +162,8 @@ impl Client {
         self.did("snapshot-destroy");
     }
 
-    /// With all its snapshots, one after the other; refused while there are clones of one or it is held.
+    /// Destroys the snapshots of a dataset one after the other, then the dataset. Stops at a snapshot that is held or has
+    /// clones.
     async fn destroy(&mut self, mut names: Names, name: String) {
         let own: Vec<String> =
             names.iter().filter(|s| is_snapshot(s) && s.starts_with(&format!("{name}@"))).cloned().collect();
@@ -176,10 +177,10 @@ impl Client {
             }
             self.done();
         }
-        // Bookmarks and a quota go with it.
+        // Bookmarks and the quota are destroyed with the dataset.
         names.retain(|other| renamed(other, &name, "").is_none());
         self.begin(names);
-        patiently(&self.clock, || self.engine.destroy_dataset(name.clone())).await;
+        retry_while_busy(&self.clock, || self.engine.destroy_dataset(name.clone())).await;
         self.did("dataset-destroy");
     }
 
@@ -190,20 +191,21 @@ impl Client {
         self.did("dataset-rename");
     }
 
-    /// A clone gets the snapshots up to its origin, and their bookmarks; if there is none, one of `snapshot` is made.
+    /// Promotes a clone, which gets the snapshots up to its origin and their bookmarks. Without any clone, clones `snapshot`.
     async fn promote(&mut self, names: Names, snapshot: String, n: u64) {
         let rq = Request::internal("client");
         let dsl = self.engine.dsl(&rq).await.unwrap();
         let mut clones = Vec::new();
         for dir in dsl.dirs().into_iter().filter(|dir| names.contains(&dir.name) && dir.phys.origin.0 != 0) {
-            // The origin of what is no clone has no name among these.
+            // The origin of a dataset that is not a clone is not in `names`.
             let origin = dsl.snapshot_name(&rq, dir.phys.origin).await.unwrap();
             clones.extend(origin.filter(|origin| names.contains(origin)).map(|origin| (dir.name.clone(), origin)));
         }
         drop(dsl);
         let at = self.rng.below(clones.len() as u64) as usize;
         let Some((clone, origin)) = clones.into_iter().nth(at) else { return self.clone_it(names, snapshot, n).await };
-        let (from, last) = (origin.split('@').next().unwrap().to_owned(), snapshot_of(&origin).unwrap());
+        let from = origin.split('@').next().unwrap().to_owned();
+        let last = snapshot_of(&origin).unwrap();
         let promoted = |old: String| match snapshot_of(&old).filter(|number| *number <= last) {
             Some(_) => renamed(&old, &from, &clone).unwrap_or(old),
             None => old,
@@ -255,7 +257,7 @@ impl Client {
     }
 }
 
-/// Which of all names that ever were are there.
+/// Returns the names that exist, of all names that ever existed.
 pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Names, String> {
     let dsl = engine.dsl(&Request::internal("judge")).await.map_err(|e| e.to_string())?;
     let possible: BTreeSet<&String> = known.names.iter().flat_map(|names| names.all()).flatten().collect();
@@ -284,12 +286,12 @@ async fn is_there(engine: &Engine, dsl: &DslReadGuard, name: &str) -> bool {
     quota.is_ok_and(|quota| quota.is_some_and(|quota| bytes.parse().is_ok_and(|n| quota.value == Value::Number(n))))
 }
 
-/// Holds what was found after a cut at `cut` against what is known.
+/// Compares the names after a cut at `cut` with the acknowledged state.
 pub fn judge(found: &Names, known: &Known, cut: When) -> Result<(), String> {
     let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
     if names.allowed(cut).any(|state| state == found) {
         return Ok(());
     }
     let newest: Vec<_> = names.allowed(cut).next().map(|names| names.iter().collect()).unwrap_or_default();
-    Err(format!("{HOME}: {found:?} is no state that was allowed, such as {newest:?}"))
+    Err(format!("{HOME}: {found:?} matches no allowed state, such as {newest:?}"))
 }

@@ -1,10 +1,10 @@
-//! Histories, recorded, cut and judged.
+//! Driver of the test: records histories, cuts them and judges the disks that remain.
 
 use crate::judge::{Way, judge};
-use crate::ledger::Ledger;
 use crate::memo::Memo;
+use crate::op_counters::{Counter, DISCARDS, OpCounters, REWOUND, SHARED};
+use crate::progress::Progress;
 use crate::states::{Moments, Shared, When};
-use crate::tally::{Counter, DISCARDS, REWOUND, SHARED, Tally};
 use crate::world::{Home, Shape, create, make_home, scatter, world};
 use crate::zdb::Zdb;
 use crate::{datasets, files, volume};
@@ -16,14 +16,14 @@ use weir_machine::Machine;
 use weir_sim::{Cut, Moment, Recording, Replay, Rng};
 
 const FILE_CLIENTS: usize = 2;
-/// Changes of each client in a history; in one that is cut at every moment.
+/// Changes of each client in a history, and in a history that is cut at every moment.
 const CHANGES: u64 = 40;
 const FEW_CHANGES: u64 = 12;
-/// Bytes at each end of a device that hold labels, in which uberblocks lie.
+/// Bytes at each end of a device that hold labels with their uberblocks.
 const LABELS: u64 = 512 << 10;
 const DEVICE: u64 = 64 << 20;
 
-/// What the clients of one history know.
+/// Acknowledged state of all clients of a history.
 struct Known {
     files: Vec<Shared<files::Known>>,
     volume: Shared<volume::Known>,
@@ -48,13 +48,13 @@ impl Known {
     }
 }
 
-/// The same, once the history is over.
+/// Acknowledged state of all clients after the end of the history.
 pub struct Judged {
     pub shape: Shape,
     pub files: Vec<files::Known>,
     pub volume: volume::Known,
     pub datasets: datasets::Known,
-    /// The number of the volume's key that the last pool had: the first to be tried with the next.
+    /// Number of the volume's key in the last pool, which is tried first on the next pool.
     pub key_hint: AtomicU8,
 }
 
@@ -72,7 +72,7 @@ impl Known {
 }
 
 impl Judged {
-    /// The data sets that have a key.
+    /// Datasets that have a key.
     pub fn encrypted(&self) -> Vec<&str> {
         let files = self.files.iter().map(|known| known.dataset.as_str());
         let all = files.chain([volume::NAME, datasets::HOME]);
@@ -80,14 +80,14 @@ impl Judged {
     }
 }
 
-/// A history, run once.
+/// A recorded history.
 struct History {
     seed: u64,
     known: Judged,
     recording: Recording,
     promises: u64,
-    tally: Tally,
-    /// When the pool and what the clients work on was there.
+    counters: OpCounters,
+    /// Moment at which the pool and the clients' datasets existed.
     made: When,
 }
 
@@ -98,15 +98,20 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
         let name = known.lock().unwrap().dataset.clone();
         make_home(&engine, &machine, &name, Home::Files { record_bytes }, shape.suite_of(&name)).await;
     }
-    let (of_volume, of_sets) = (shape.suite_of(volume::NAME), shape.suite_of(datasets::HOME));
+    let of_volume = shape.suite_of(volume::NAME);
+    let of_sets = shape.suite_of(datasets::HOME);
     make_home(&engine, &machine, volume::NAME, Home::Volume { size_bytes: volume::BYTES }, of_volume).await;
     make_home(&engine, &machine, datasets::HOME, Home::Files { record_bytes: records[0] }, of_sets).await;
     let gaps = shape.scattered.then(|| scatter(&engine, shape));
     let made = moments.now();
-    let (mut rng, clock, counter) = (Rng::new(seed), machine.clock.clone(), known.counter.clone());
+    let mut rng = Rng::new(seed);
+    let clock = machine.clock.clone();
+    let counter = known.counter.clone();
     let mut tasks = Vec::new();
     for known in &known.files {
-        let (engine, clock, moments) = (engine.clone(), clock.clone(), moments.clone());
+        let engine = engine.clone();
+        let clock = clock.clone();
+        let moments = moments.clone();
         let client = files::Client::new(engine, clock, moments, known.clone(), rng.fork(), counter.clone());
         tasks.push(machine.tasks.spawn(client.run(changes)));
     }
@@ -120,7 +125,8 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
         suite: of_volume,
     };
     tasks.push(machine.tasks.spawn(client.run(changes)));
-    let (of, known) = (engine.clone(), known.datasets.clone());
+    let of = engine.clone();
+    let known = known.datasets.clone();
     let client = datasets::Client { engine: of, clock, moments, known, rng: rng.fork(), counter };
     tasks.push(machine.tasks.spawn(client.run(changes * 2 / 3)));
     for task in tasks {
@@ -133,29 +139,31 @@ async fn clients(machine: Machine, moments: Moments, seed: u64, shape: Shape, kn
 
 fn record(seed: u64, changes: u64) -> History {
     let shape = Shape::of(seed);
-    let (world, known) = (world(seed, shape), Known::new());
+    let world = world(seed, shape);
+    let known = Known::new();
     let start = world.record();
     let run = world.run(clients(world.machine(), Moments(world.clone()), seed, shape, &known, changes));
     let made = run.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    let (promises, mut tally) = (known.promises(), known.counter.0.lock().unwrap().clone());
-    tally.add(DISCARDS, world.disks().iter().map(|disk| disk.stats().discards).sum());
-    History { seed, known: known.close(shape), recording: world.recording(start), promises, tally, made }
+    let promises = known.promises();
+    let mut counters = known.counter.0.lock().unwrap().clone();
+    counters.add(DISCARDS, world.disks().iter().map(|disk| disk.stats().discards).sum());
+    History { seed, known: known.close(shape), recording: world.recording(start), promises, counters, made }
 }
 
-/// Cuts at moments of a history, in pieces that any processor may take.
+/// Cuts at moments of a history, divided into pieces for the worker threads.
 struct Cutter<'a> {
     history: &'a History,
-    /// The walk, and how many of the moments it has passed.
+    /// Replay of the recording, and the number of moments that it has passed.
     walk: Mutex<(Replay<'a>, usize)>,
     cuts: &'a [When],
     zdb: Option<&'a Zdb>,
     failures: Mutex<Vec<(When, String)>>,
-    /// Different states: cuts that left the same bytes are one.
+    /// Distinct states: cuts that left the same bytes count once.
     states: AtomicU64,
     memo: Memo,
 }
 
-/// Cuts of one piece: neighbours, of which some leave the same bytes.
+/// Cuts of one piece. They are adjacent, so some of them leave the same bytes.
 const PIECE: usize = 16;
 
 impl<'a> Cutter<'a> {
@@ -172,7 +180,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// The next piece: disks as cuts leave them, each with its moments; none when all are done.
+    /// Returns the next piece: disk states after cuts, each with its moments. Empty after the last piece.
     fn piece(&self) -> Vec<(Cut, Vec<When>)> {
         let (replay, done) = &mut *self.walk.lock().unwrap();
         let mut states: BTreeMap<Vec<u64>, (Cut, Vec<When>)> = BTreeMap::new();
@@ -185,7 +193,7 @@ impl<'a> Cutter<'a> {
         states.into_values().collect()
     }
 
-    /// Judges pieces until there are no more, or one failed.
+    /// Judges pieces until none is left or one has failed.
     fn work(&self) {
         while self.failures.lock().unwrap().is_empty() {
             let piece = self.piece();
@@ -206,7 +214,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Judges all cuts on all processors, while `beside` runs, too.
+    /// Judges all cuts with one thread per processor while `beside` runs on another thread.
     fn run<T: Send>(&self, beside: impl FnOnce() -> T + Send) -> T {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
@@ -221,10 +229,10 @@ impl<'a> Cutter<'a> {
 }
 
 pub fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|said| said.parse().ok()).unwrap_or(otherwise)
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// One history of seven; over time of every shape.
+/// One history of seven; a long run reaches every shape.
 fn is_cut_everywhere(seed: u64) -> bool {
     seed % 7 == 4
 }
@@ -233,58 +241,62 @@ fn changes_of(seed: u64) -> u64 {
     if is_cut_everywhere(seed) { FEW_CHANGES } else { CHANGES }
 }
 
-/// Cuts of a history, at most, in a run of `all` cuts. To long histories a part of them is given, so that there are many;
-/// where the run is long, that part is more than they have moments.
-fn most_cuts(seed: u64, all: u64) -> u64 {
+/// Maximum cuts of a history in a run of `all` cuts. A long history gets only a part of them, so that a run covers many
+/// histories. In a long run that part exceeds the number of moments.
+fn max_cuts(seed: u64, all: u64) -> u64 {
     let part = if is_cut_everywhere(seed) { 4 } else { 25 };
     all.div_ceil(part).max(12)
 }
 
-/// Some of the moments since the pool was made, or all.
+/// Selects up to `most` moments since the creation of the pool, evenly spaced.
 fn moments(history: &History, most: u64) -> Vec<When> {
-    let (first, last) = (history.made, history.recording.len());
+    let first = history.made;
+    let last = history.recording.len();
     let all = last - first;
     let count = most.min(all);
     (0..count).map(|n| first + 1 + n * all / count).collect()
 }
 
-/// The first failure says how to see it again.
-fn demand_none(history: &History, cutter: &Cutter<'_>) {
+/// Panics on the first failure, with the variables that reproduce it.
+fn fail_on_first(history: &History, cutter: &Cutter<'_>) {
     let failures = cutter.failures.lock().unwrap();
     let Some((moment, why)) = failures.first() else { return };
-    let (seed, shape) = (history.seed, history.known.shape);
+    let seed = history.seed;
+    let shape = history.known.shape;
     panic!("WEIR_SIM_SEED={seed} WEIR_SIM_AT={moment} ({shape:?}): {why}");
 }
 
 #[test]
-fn any_cut_keeps_what_was_promised() {
-    let (mut ledger, all) = (Ledger::open(), number("WEIR_SIM_CUTS", 48));
+fn every_cut_keeps_acknowledged_state() {
+    let mut progress = Progress::open();
+    let all = number("WEIR_SIM_CUTS", 48);
     let zdb = number("WEIR_SIM_ZDB", 0);
     let zdb = if zdb == 0 { None } else { Zdb::find(zdb) };
-    let at: Option<When> = std::env::var("WEIR_SIM_AT").ok().and_then(|said| said.parse().ok());
-    let mut next = (ledger.cuts < all).then(|| record(ledger.next_seed(), changes_of(ledger.next_seed())));
+    let at: Option<When> = std::env::var("WEIR_SIM_AT").ok().and_then(|text| text.parse().ok());
+    let mut next = (progress.cuts < all).then(|| record(progress.next_seed(), changes_of(progress.next_seed())));
     while let Some(history) = next.take() {
-        let most = most_cuts(history.seed, all).min(all - ledger.cuts);
+        let most = max_cuts(history.seed, all).min(all - progress.cuts);
         let cuts = at.map_or_else(|| moments(&history, most), |at| vec![at]);
         let cutter = Cutter::new(&history, &cuts, zdb.as_ref());
-        let more = at.is_none() && ledger.cuts + (cuts.len() as u64) < all;
-        let (begun, seed) = (Instant::now(), history.seed + 1);
+        let more = at.is_none() && progress.cuts + (cuts.len() as u64) < all;
+        let begun = Instant::now();
+        let seed = history.seed + 1;
         next = cutter.run(|| more.then(|| record(seed, changes_of(seed))));
-        demand_none(&history, &cutter);
-        ledger.cuts += cuts.len() as u64;
-        ledger.states += cutter.states.load(Ordering::Relaxed);
-        ledger.opened += cutter.memo.opened();
-        ledger.tally.add_all(&history.tally);
-        ledger.tally.add(SHARED, cutter.memo.sharing());
-        ledger.tally.add(REWOUND, cutter.memo.rewound());
-        ledger.promises += history.promises;
-        ledger.histories += 1;
-        ledger.zdb += zdb.as_ref().map_or(0, Zdb::take_count);
-        ledger.busy += begun.elapsed();
-        ledger.save_and_tell(all);
+        fail_on_first(&history, &cutter);
+        progress.cuts += cuts.len() as u64;
+        progress.states += cutter.states.load(Ordering::Relaxed);
+        progress.opened += cutter.memo.opened();
+        progress.counters.add_all(&history.counters);
+        progress.counters.add(SHARED, cutter.memo.sharing());
+        progress.counters.add(REWOUND, cutter.memo.rewound());
+        progress.promises += history.promises;
+        progress.histories += 1;
+        progress.zdb += zdb.as_ref().map_or(0, Zdb::take_count);
+        progress.busy += begun.elapsed();
+        progress.save_and_print(all);
     }
-    assert!(ledger.promises > 0);
-    ledger.tally.demand_all(if at.is_some() { 0 } else { ledger.cuts });
+    assert!(progress.promises > 0);
+    progress.counters.assert_all_occurred(if at.is_some() { 0 } else { progress.cuts });
 }
 
 #[test]
@@ -293,9 +305,10 @@ fn one_seed_is_one_history() {
     assert_eq!(kinds(3), kinds(3));
 }
 
-/// The flushes between the last write of contents and an uberblock.
+/// Flushes between the last write of data and the write of an uberblock.
 fn flushes_before_uberblocks(recording: &Recording) -> Vec<usize> {
-    let (mut since, mut out) = (Vec::new(), Vec::new());
+    let mut since = Vec::new();
+    let mut out = Vec::new();
     for (n, moment) in recording.moments().enumerate() {
         match moment {
             Moment::Flush { .. } => since.push(n),
@@ -308,7 +321,7 @@ fn flushes_before_uberblocks(recording: &Recording) -> Vec<usize> {
 }
 
 #[test]
-fn a_flush_left_out_before_the_uberblock_is_caught() {
+fn a_missing_flush_before_the_uberblock_is_detected() {
     let mut history = record(10, 12);
     let flushes = flushes_before_uberblocks(&history.recording);
     assert!(!flushes.is_empty());
@@ -317,10 +330,7 @@ fn a_flush_left_out_before_the_uberblock_is_caught() {
     let cutter = Cutter::new(&history, &cuts, None);
     cutter.run(|| ());
     let caught = cutter.failures.lock().unwrap();
-    assert!(
-        !caught.is_empty(),
-        "pools written without a flush before the uberblock pass: nothing here proves anything"
-    );
+    assert!(!caught.is_empty(), "pools written without a flush before the uberblock pass: the test detects nothing");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! A client of a file system of its own: names and contents, what it committed, snapshots, roll-backs.
+//! Client of a file system that changes names, contents and attributes, commits, and takes, destroys and rolls back to
+//! snapshots.
 //!
-//! Names and what belongs to each file (contents, attributes) are judged apart: a commit of one file promises that file
-//! and all names; what was written to others may be missing. A file may have several names: then they lead to one object.
+//! Names and the contents and attributes of each file are judged separately: a commit of one file promises that file and
+//! all names; writes to other files may be missing. All names of a file must refer to one object.
 
 mod found;
 mod versions;
@@ -9,9 +10,9 @@ mod versions;
 pub use found::{Found, judge, look};
 
 use self::versions::{Contents, Version};
+use crate::op_counters::Counter;
 use crate::states::{Moments, Shared, States, When};
-use crate::tally::Counter;
-use crate::world::patiently;
+use crate::world::retry_while_busy;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +23,20 @@ use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
 use weir_sim::Rng;
 
-/// What the names lead to: numbers of files as the client counts them; directories have none.
+/// Directory entries: for each name the client's number of the file; none for directories.
 #[derive(Clone, Debug, Default)]
 struct Names {
     entries: BTreeMap<String, Option<usize>>,
-    /// The quota of the user [`LIMITED`], in bytes; 0: none.
+    /// Quota of the user [`LIMITED`] in bytes; 0: none.
     quota_bytes: u64,
 }
 
 /// The user with a quota.
 const LIMITED: u64 = 3;
-/// Ranges that are shared between files begin and end at multiples of this, if chance wants it so.
+/// Alignment in bytes of some of the copied ranges, so that blocks can be cloned.
 const BLOCK: u64 = 16 << 10;
 
-/// A snapshot: what it holds, and when it was taken and taken away.
+/// A snapshot, its contents, and the moments at which it was taken and destroyed.
 struct Snapshot {
     name: String,
     began: When,
@@ -70,7 +71,7 @@ impl Known {
         self.names.as_mut().unwrap().push(when, names);
     }
 
-    /// The last states: what a promise asked for now is about.
+    /// The last states, which a commit that begins now makes stable.
     fn due(&self) -> (usize, Vec<usize>) {
         (self.names.as_ref().map_or(0, States::number), self.files.iter().map(States::number).collect())
     }
@@ -116,7 +117,7 @@ impl Client {
         self.engine.file_system(rq, &dataset).await.unwrap()
     }
 
-    /// One change after the other, in a file system that is there already.
+    /// Makes `changes` changes, one after the other, in an existing file system.
     pub async fn run(mut self, changes: u64) {
         let rq = Request::internal("client");
         let mut files = self.open(&rq).await;
@@ -152,7 +153,7 @@ impl Client {
 
     async fn commit(&mut self, rq: &Request, files: &FileSystem, file: Option<usize>) {
         let due = self.know(|k| k.due());
-        // A file without a name is nobody's promise.
+        // A commit of an unlinked file promises nothing.
         if file.is_some_and(|n| !self.know(|k| k.now().entries.values().any(|of| *of == Some(n)))) {
             return;
         }
@@ -163,13 +164,17 @@ impl Client {
     }
 
     async fn snapshot(&mut self) {
-        let (began, due) = (self.moments.now(), self.know(|k| k.due()));
+        let began = self.moments.now();
+        let due = self.know(|k| k.due());
         let name = format!("s{}", self.snapshots);
         self.snapshots += 1;
         let full = self.know(|k| {
             let contents = k.files.iter().map(|f| f.last().contents.clone()).collect();
-            let (names, name) = (k.now(), name.clone());
-            let (done, destroy_began, destroy_done) = (None, None, None);
+            let names = k.now();
+            let name = name.clone();
+            let done = None;
+            let destroy_began = None;
+            let destroy_done = None;
             k.snapshots.push(Snapshot { name, began, done, destroy_began, destroy_done, names, contents });
             format!("{}@{}", k.dataset, k.snapshots[k.snapshots.len() - 1].name)
         });
@@ -183,7 +188,8 @@ impl Client {
     }
 
     async fn limit(&mut self, n: u64) {
-        let (began, quota_bytes) = (self.moments.now(), (1 << 30) + n);
+        let began = self.moments.now();
+        let quota_bytes = (1 << 30) + n;
         let dataset = self.know(|k| {
             k.rename(began, |names| names.quota_bytes = quota_bytes);
             k.dataset.clone()
@@ -198,13 +204,13 @@ impl Client {
         self.know(|k| k.promise(now, due, None));
     }
 
-    /// One that is there; the newest, or any.
+    /// Picks an existing snapshot: the newest, or any.
     fn pick_snapshot(&mut self, newest: bool) -> Option<usize> {
-        let there: Vec<usize> = self.know(|k| {
+        let existing: Vec<usize> = self.know(|k| {
             k.snapshots.iter().enumerate().filter(|(_, s)| s.destroy_began.is_none()).map(|(n, _)| n).collect()
         });
-        let at = if newest { there.len().checked_sub(1)? as u64 } else { self.rng.below(there.len() as u64) };
-        there.get(at as usize).copied()
+        let at = if newest { existing.len().checked_sub(1)? as u64 } else { self.rng.below(existing.len() as u64) };
+        existing.get(at as usize).copied()
     }
 
     async fn destroy_snapshot(&mut self) {
@@ -224,7 +230,8 @@ impl Client {
         let Some(n) = self.pick_snapshot(true) else { return };
         let began = self.moments.now();
         let dataset = self.know(|k| {
-            let (names, contents) = (k.snapshots[n].names.clone(), k.snapshots[n].contents.clone());
+            let names = k.snapshots[n].names.clone();
+            let contents = k.snapshots[n].contents.clone();
             k.names.as_mut().unwrap().push(began, names);
             for (file, contents) in k.files.iter_mut().zip(contents) {
                 file.push(began, Version::of(contents));
@@ -232,7 +239,7 @@ impl Client {
             k.dataset.clone()
         });
         let due = self.know(|k| k.due());
-        patiently(&self.clock, || self.engine.rollback(dataset.clone(), None)).await;
+        retry_while_busy(&self.clock, || self.engine.rollback(dataset.clone(), None)).await;
         self.counter.did("rollback");
         let now = self.moments.now();
         self.know(|k| k.promise(now, due, None));
@@ -246,7 +253,9 @@ impl Client {
     }
 
     async fn change(&mut self, rq: &Request, files: &FileSystem, n: u64) {
-        let (root, dir, began) = (Cred::root(), files.root(), self.moments.now());
+        let root = Cred::root();
+        let dir = files.root();
+        let began = self.moments.now();
         let name = format!("name-{n}");
         match (self.rng.below(28), self.pick()) {
             (0..4, _) | (_, None) => {
@@ -284,9 +293,11 @@ impl Client {
         }
     }
 
-    /// Another name, in some cases that of another file, which loses it or gets the old one for it.
+    /// Renames a file, in some cases to the name of another file, which is replaced or exchanged.
     async fn rename(&mut self, rq: &Request, files: &FileSystem, (old, file): (String, usize), fresh: String) {
-        let (root, dir, began) = (Cred::root(), files.root(), self.moments.now());
+        let root = Cred::root();
+        let dir = files.root();
+        let began = self.moments.now();
         let other = self.pick().filter(|(name, of)| *name != old && *of != file);
         let exchanges = self.rng.chance(1, 2);
         let (target, replaced) = other.map_or((fresh, None), |(name, of)| (name, Some(of)));
@@ -300,7 +311,8 @@ impl Client {
                 }
             });
         });
-        let (from, to) = ((dir, old.as_bytes()), (dir, target.as_bytes()));
+        let from = (dir, old.as_bytes());
+        let to = (dir, target.as_bytes());
         files.rename(rq, &root, from, to, mode).await.unwrap();
         self.counter.did(if mode == RenameMode::Exchange { "exchange" } else { "rename" });
     }
@@ -323,10 +335,12 @@ impl Client {
     }
 
     async fn set_xattr(&mut self, rq: &Request, files: &FileSystem, file: usize) {
-        let (root, began, object) = (Cred::root(), self.moments.now(), self.objects[file]);
+        let root = Cred::root();
+        let began = self.moments.now();
+        let object = self.objects[file];
         let name = format!("user.{}", self.rng.below(2)).into_bytes();
-        let there = self.know(|k| k.files[file].last().contents.xattrs.contains_key(&name));
-        if there && self.rng.chance(1, 2) {
+        let exists = self.know(|k| k.files[file].last().contents.xattrs.contains_key(&name));
+        if exists && self.rng.chance(1, 2) {
             self.contents(began, file, |file| _ = file.xattrs.remove(&name));
             files.remove_xattr(rq, &root, object, &name).await.unwrap();
             return self.counter.did("xattr-remove");
@@ -338,12 +352,14 @@ impl Client {
         self.counter.did("xattr-set");
     }
 
-    /// Zeros in a file, or a hole.
+    /// Zeroes a range of a file or punches a hole.
     async fn zero(&mut self, rq: &Request, files: &FileSystem, file: usize) {
-        let (at, len) = (self.rng.below(60_000), 1 + self.rng.below(40_000));
+        let at = self.rng.below(60_000);
+        let len = 1 + self.rng.below(40_000);
         let space = if self.rng.chance(1, 2) { Space::Punch } else { Space::Zero { keep_size: false } };
         self.contents(self.moments.now(), file, |file| {
-            let (bytes, end) = (&mut file.bytes, (at + len) as usize);
+            let bytes = &mut file.bytes;
+            let end = (at + len) as usize;
             if space != Space::Punch {
                 bytes.resize(bytes.len().max(end), 0);
             }
@@ -354,30 +370,39 @@ impl Client {
         self.counter.did(if space == Space::Punch { "punch" } else { "zero" });
     }
 
-    /// From one file to another: all, or a range. Blocks that are stable are shared where the range allows it.
+    /// Copies a file or a range of it to another file. Synced blocks in an aligned range are cloned.
     async fn copy(&mut self, rq: &Request, files: &FileSystem, from: usize) {
         let Some((_, to)) = self.pick().filter(|(_, to)| *to != from) else { return };
         let source = self.know(|k| k.files[from].last().contents.bytes.clone());
-        let (mut at, mut target_at, mut left) = (0, 0, source.len() as u64);
+        let mut at = 0;
+        let mut target_at = 0;
+        let mut left = source.len() as u64;
         if self.rng.chance(1, 2) {
-            (at, target_at) = (self.rng.below(4) * BLOCK, self.rng.below(4) * BLOCK);
+            at = self.rng.below(4) * BLOCK;
+            target_at = self.rng.below(4) * BLOCK;
             left = left.saturating_sub(at).min((1 + self.rng.below(4)) * BLOCK);
         }
         if left == 0 {
             return;
         }
         self.written(to, target_at as usize, &source[at as usize..(at + left) as usize]);
-        let (root, of) = (Cred::root(), (self.objects[from], self.objects[to]));
+        let root = Cred::root();
+        let source_object = self.objects[from];
+        let target_object = self.objects[to];
         while left > 0 {
-            let done = files.copy_range(rq, &root, (files, of.0, at), (of.1, target_at), left).await.unwrap();
+            let target = (target_object, target_at);
+            let done = files.copy_range(rq, &root, (files, source_object, at), target, left).await.unwrap();
             assert!(done > 0 && done <= left);
-            (at, target_at, left) = (at + done, target_at + done, left - done);
+            at += done;
+            target_at += done;
+            left -= done;
         }
         self.counter.did("copy");
     }
 
     async fn write(&mut self, rq: &Request, files: &FileSystem, file: usize) {
-        let (at, len) = (self.rng.below(40_000) as usize, 1 + self.rng.below(40_000) as usize);
+        let at = self.rng.below(40_000) as usize;
+        let len = 1 + self.rng.below(40_000) as usize;
         let mut data = vec![0; len];
         self.rng.fill(&mut data);
         self.written(file, at, &data);
@@ -394,7 +419,7 @@ impl Client {
         });
     }
 
-    /// Data comes into a file from `at` on.
+    /// Records a write of `data` at offset `at`.
     fn written(&self, file: usize, at: usize, data: &[u8]) {
         let began = self.moments.now();
         self.know(|k| {

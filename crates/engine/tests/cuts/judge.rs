@@ -1,8 +1,8 @@
-//! What is found after a cut, and whether it may be.
+//! Contents of pools after a cut, and their comparison with the acknowledged state.
 
 use crate::drive::Judged;
 use crate::states::When;
-use crate::world::{import, is_wrong_key, whole, whole_before};
+use crate::world::{import, is_wrong_key, verify_oldest_rewind, verify_pool};
 use crate::{datasets, files, volume};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,54 +11,55 @@ use weir_machine::{Machine, Request};
 use weir_pool::PoolError;
 use weir_sim::SimWorld;
 
-/// When a pool is walked, and how it is opened.
+/// Variant of the check: when the pool is verified, and how it is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Walked as the cut has left it.
+    /// The pool is verified before the import.
     BeforeImport,
-    /// The same, and so is the oldest group that it can be rewound to.
+    /// The pool and the oldest txg to which it can be rewound are verified before the import.
     Rewound,
-    /// Walked after what was in its logs has been written, and after an export.
+    /// The pool is verified after the replay of its logs and an export.
     Exported,
-    /// First opened without keys: what is encrypted has to stay shut, its logs untouched, while the rest goes on.
+    /// The pool is first imported without keys: encrypted datasets must stay locked, with their logs unchanged, while the
+    /// other datasets are usable.
     Locked,
 }
 
 impl Way {
-    /// One of them, by the moment of the cut.
+    /// Variant for a moment of the cut.
     pub fn of(known: &Judged, cut: When) -> Self {
         match cut % 8 {
             5 if known.shape.suite.is_some() => Way::Locked,
             1 | 3 | 5 | 7 => Way::Exported,
-            // Neighbours alike: what one has shown, the next need not show again.
+            // Adjacent cuts use the same variant, so that the memo can skip equivalent ones.
             _ if cut / 64 % 4 == 1 => Way::Rewound,
             _ => Way::BeforeImport,
         }
     }
 }
 
-/// What a pool holds after a cut.
+/// Contents of a pool after a cut.
 #[derive(PartialEq)]
 pub struct Found {
-    /// While no key was there: what needs none.
+    /// File systems that could be opened without keys.
     open: Vec<Option<files::Found>>,
     files: Vec<files::Found>,
     volume: volume::Found,
     datasets: datasets::Names,
-    /// Pointers that share their block with another.
+    /// Pointers to cloned blocks.
     shared: u64,
-    /// An older group was walked as well.
+    /// An older txg was verified as well.
     pub before: bool,
 }
 
 impl Found {
-    /// Whether blocks have several owners.
+    /// Whether the pool has cloned blocks.
     pub fn shares(&self) -> bool {
         self.shared > 0
     }
 }
 
-/// Opens the pool with all its keys, and gives the number of the volume's: any that it ever had.
+/// Imports the pool with all keys. Returns the number of the volume's key, which is any that the volume ever had.
 async fn import_with_keys(machine: &Machine, known: &Judged) -> Result<(Arc<Engine>, u8), PoolError> {
     let hint = known.key_hint.load(Ordering::Relaxed);
     let others = (0..=known.volume.last_key()).filter(|key| *key != hint);
@@ -77,18 +78,19 @@ async fn import_with_keys(machine: &Machine, known: &Judged) -> Result<(Arc<Engi
     Err(last.expect("one key was tried at least"))
 }
 
-/// Opens a pool, walks it, and looks at all that is in it. What is found depends on nothing but the disks: not on the moment
-/// of the cut.
+/// Imports and verifies a pool, and reads its contents. The result depends only on the disks, not on the moment of the
+/// cut.
 pub fn look(known: &Judged, world: &SimWorld, way: Way) -> Result<Found, String> {
     let machine = world.machine();
     let found = world.run(async {
-        let (mut shared, mut before) = (0, false);
+        let mut shared = 0;
+        let mut before = false;
         let as_it_was = matches!(way, Way::BeforeImport | Way::Rewound);
         if way == Way::Rewound {
-            before = whole_before(&machine).await?;
+            before = verify_oldest_rewind(&machine).await?;
         }
         if as_it_was {
-            shared = whole(&machine).await.map_err(|e| format!("before import: {e}"))?;
+            shared = verify_pool(&machine).await.map_err(|e| format!("before import: {e}"))?;
         }
         let open = match way {
             Way::Locked => look_locked(&machine, known).await.map_err(|e| format!("without keys: {e}"))?,
@@ -103,18 +105,19 @@ pub fn look(known: &Judged, world: &SimWorld, way: Way) -> Result<Found, String>
         let datasets = datasets::look(&engine, &known.datasets).await?;
         if !as_it_was {
             engine.export().await.map_err(|e| format!("export: {e}"))?;
-            shared = whole(&machine).await.map_err(|e| format!("after replay: {e}"))?;
+            shared = verify_pool(&machine).await.map_err(|e| format!("after replay: {e}"))?;
         }
         Ok(Found { open, files, volume, datasets, shared, before })
     });
-    // What still runs holds the world that it runs in.
+    // Tasks that still run hold references to the world.
     world.power_failure();
     found.unwrap_or_else(|e| Err(e.to_string()))
 }
 
-/// Opens the pool without keys, and closes it again.
+/// Imports the pool without keys, reads the unencrypted file systems and exports the pool.
 async fn look_locked(machine: &Machine, known: &Judged) -> Result<Vec<Option<files::Found>>, String> {
-    let (rq, encrypted) = (&Request::internal("judge"), known.encrypted());
+    let rq = &Request::internal("judge");
+    let encrypted = known.encrypted();
     let engine = import(machine, known.shape, &[]).await.map_err(|e| format!("import: {e}"))?;
     let mut open = Vec::new();
     for known in &known.files {
@@ -127,11 +130,11 @@ async fn look_locked(machine: &Machine, known: &Judged) -> Result<Vec<Option<fil
         }
     }
     engine.export().await.map_err(|e| format!("export: {e}"))?;
-    whole(machine).await?;
+    verify_pool(machine).await?;
     Ok(open)
 }
 
-/// Holds what was found against what was known at each of these moments.
+/// Compares the contents with the acknowledged state at each of these moments.
 pub fn judge(found: &Found, known: &Judged, cuts: &[When]) -> Result<(), String> {
     for cut in cuts {
         for (found, known) in found.open.iter().zip(&known.files) {

@@ -1,12 +1,12 @@
-//! What earlier cuts of a history have shown: not to be shown again.
+//! Cache of the results of earlier cuts of a history.
 //!
-//! Most cuts differ from others only where nobody looks: in blocks of a group that no uberblock leads to, and in places
-//! that an import writes before it reads them. What is done to a pool after a cut depends on nothing but the bytes that it
-//! reads (and on chance, which picks who runs first), so a cut that left the same bytes *there* as an earlier one needs no
-//! world of its own: what the earlier one held is held against what was known at its moment.
+//! Most cuts differ from others only in bytes that an import does not read: in blocks of a txg that no uberblock points to,
+//! and in ranges that the import writes before it reads them. The operations on a pool after a cut depend only on the
+//! bytes that they read (and on the random order of tasks). Therefore a cut that left the same bytes in the read set as an
+//! earlier cut is not opened: the contents found after the earlier cut are judged for the later moment.
 //!
-//! One of [`PROBES`] of these is opened all the same, and has to hold just that: the proof that this is sound is repeated in
-//! every run.
+//! One of [`PROBE_INTERVAL`] equivalent cuts is opened nevertheless, and must have the same contents. This checks the
+//! assumption in every run.
 
 use crate::drive::{Judged, number};
 use crate::judge::{Found, Way, look};
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use weir_sim::{Cut, ReadSet};
 
-/// Cuts that are remembered: the latest, for as a history goes on its cuts leave other bytes.
-const KEPT: usize = 48;
-/// Of so many cuts that are like one before, one is opened, if `WEIR_SIM_PROBES` does not say otherwise.
-const PROBES: u64 = 32;
+/// Maximum cuts in the cache: the latest, because later cuts of a history leave other bytes.
+const MAX_REMEMBERED_CUTS: usize = 48;
+/// Equivalent cuts per cut that is opened nevertheless, unless `WEIR_SIM_PROBES` is set.
+const PROBE_INTERVAL: u64 = 32;
 
 struct Seen {
     cut: Cut,
@@ -27,40 +27,42 @@ struct Seen {
     found: Arc<Found>,
 }
 
-/// Cuts of one history.
+/// Cache of the cuts of one history, with counts.
 #[derive(Default)]
 pub struct Memo {
     seen: Mutex<VecDeque<Arc<Seen>>>,
     /// Pools that were opened.
     opened: AtomicU64,
-    /// Those of them in which blocks have several owners.
+    /// Opened pools with cloned blocks.
     sharing: AtomicU64,
-    /// Those of them that were rewound.
+    /// Opened pools that were rewound.
     rewound: AtomicU64,
 }
 
 impl Memo {
-    /// Those of them that were rewound to an older group.
+    /// Number of opened pools that were rewound to an older txg.
     pub fn rewound(&self) -> u64 {
         self.rewound.load(Ordering::Relaxed)
     }
 
-    /// Pools that were opened.
+    /// Number of opened pools.
     pub fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// Those of them in which copies share blocks.
+    /// Number of opened pools with cloned blocks.
     pub fn sharing(&self) -> u64 {
         self.sharing.load(Ordering::Relaxed)
     }
 
-    /// What the pool holds that a cut has left.
+    /// Returns the contents of the pool that a cut left, from the cache if possible.
     pub fn look(&self, known: &Judged, cut: Cut, way: Way) -> Result<Arc<Found>, String> {
         let seen: Vec<Arc<Seen>> = self.seen.lock().unwrap().iter().cloned().collect();
         let like = seen.iter().find(|seen| seen.way == way && seen.cut.is_equivalent(&cut, &seen.read_set));
-        let is_probe =
-            cut.fingerprint().first().is_some_and(|print| print % number("WEIR_SIM_PROBES", PROBES).max(1) == 0);
+        let is_probe = cut
+            .fingerprint()
+            .first()
+            .is_some_and(|print| print % number("WEIR_SIM_PROBES", PROBE_INTERVAL).max(1) == 0);
         if let Some(seen) = like.filter(|_| !is_probe) {
             return Ok(seen.found.clone());
         }
@@ -72,12 +74,15 @@ impl Memo {
         self.rewound.fetch_add(found.before.into(), Ordering::Relaxed);
         if let Some(seen) = like {
             let same = *seen.found == *found;
-            return same.then_some(found).ok_or_else(|| "two pools that read alike are not alike".to_owned());
+            return same
+                .then_some(found)
+                .ok_or_else(|| "two pools with equal read sets have different contents".to_owned());
         }
-        let (new, mut seen) = (Seen { cut, way, read_set: world.take_read_set(), found }, self.seen.lock().unwrap());
+        let new = Seen { cut, way, read_set: world.take_read_set(), found };
+        let mut seen = self.seen.lock().unwrap();
         let found = new.found.clone();
         seen.push_front(Arc::new(new));
-        seen.truncate(KEPT);
+        seen.truncate(MAX_REMEMBERED_CUTS);
         Ok(found)
     }
 }

@@ -1,4 +1,4 @@
-//! What a client knows of one thing: its states, when each began, and from when on one was promised.
+//! Acknowledged state of one item: its states, when each began, and when one was promised.
 
 use std::sync::{Arc, Mutex};
 use weir_sim::SimWorld;
@@ -6,12 +6,12 @@ use weir_sim::SimWorld;
 /// A moment of the recording.
 pub type When = u64;
 
-/// The states that one thing went through.
+/// States of one item in order.
 #[derive(Clone, Debug)]
 pub struct States<T> {
-    /// Each with the moment at which its change began.
+    /// States with the moment at which the change began.
     states: Vec<(When, T)>,
-    /// States that were promised to be there, or later ones, with the moment of the promise.
+    /// Promises: from this moment on, the item has the state with this number or a later one.
     promised: Vec<(When, usize)>,
 }
 
@@ -24,22 +24,22 @@ impl<T> States<T> {
         &self.states[self.states.len() - 1].1
     }
 
-    /// The number of the last state: what a promise that is asked for now is about.
+    /// Number of the last state, which a commit that begins now makes stable.
     pub fn number(&self) -> usize {
         self.states.len() - 1
     }
 
-    /// A change that began at `when` leads to this state.
+    /// Records a change to `state` that began at `when`.
     pub fn push(&mut self, when: When, state: T) {
         self.states.push((when, state));
     }
 
-    /// At `when`, state `number` was said to be stable.
+    /// Records that state `number` was acknowledged as stable at `when`.
     pub fn promise(&mut self, when: When, number: usize) {
         self.promised.push((when, number));
     }
 
-    /// The states of which one must be there after a cut at `cut`, youngest first; none if the thing had not begun.
+    /// States of which one must be found after a cut at `cut`, youngest first; none if the item did not exist.
     pub fn allowed(&self, cut: When) -> impl Iterator<Item = &T> {
         let first = self.promised.iter().filter(|(when, _)| *when <= cut).map(|(_, n)| *n).max().unwrap_or(0);
         self.states[first..].iter().filter(move |(began, _)| *began <= cut).rev().map(|(_, state)| state)
@@ -50,16 +50,16 @@ impl<T> States<T> {
         self.states.iter().map(|(_, state)| state)
     }
 
-    /// Whether anything was promised by then.
+    /// Whether a state was promised before the cut.
     pub fn is_promised(&self, cut: When) -> bool {
         self.promised.iter().any(|(when, _)| *when <= cut)
     }
 }
 
-/// Knowledge that a client shares with its judge.
+/// Acknowledged state, shared by a client and the judge.
 pub type Shared<T> = Arc<Mutex<T>>;
 
-/// The recorded world's clock of moments.
+/// Clock that counts the moments of the recorded world.
 #[derive(Clone)]
 pub struct Moments(pub SimWorld);
 

@@ -1,8 +1,8 @@
-//! A client of a volume: writes, zeroes, flushes, resizes, gives it another key. What was not flushed may be missing in any
-//! order, block by block.
+//! Client of a volume that writes, zeroes, flushes, resizes and changes the key. Any subset of the blocks that were not
+//! flushed may be missing.
 
+use crate::op_counters::Counter;
 use crate::states::{Moments, Shared, States, When};
-use crate::tally::Counter;
 use crate::world::root;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use weir_volumes::Volume;
 
 pub const NAME: &str = "tank/volume";
 pub const BYTES: u64 = 512 << 10;
-/// What is written at once, and judged as one.
+/// Bytes of a unit, which is written with one value and judged as a whole.
 const UNIT: u64 = 4 << 10;
 
-/// Bytes that stay together: the intent log splits long writes between its blocks at multiples of so many, as OpenZFS's
+/// Bytes that a cut does not split: the intent log splits long writes between its blocks at multiples of this, as OpenZFS
 /// does (`zil_lwb_assign`), and the power may fail between two blocks.
-const TOGETHER: usize = 8;
+const ATOMIC_BYTES: usize = 8;
 
-/// Each unit is full of one byte; those beyond its end count as zeros.
+/// Acknowledged state of the volume. Each unit repeats one byte; units beyond the end count as zeros.
 pub struct Known {
     units: Vec<States<u8>>,
     size_bytes: Option<States<u64>>,
-    /// Numbers of its keys.
+    /// Numbers of the volume's keys.
     keys: Option<States<u8>>,
     pub promises: u64,
 }
@@ -35,12 +35,12 @@ impl Known {
         Known { units: Vec::new(), size_bytes: None, keys: None, promises: 0 }
     }
 
-    /// The number of its last key.
+    /// Number of the last key.
     pub fn last_key(&self) -> u8 {
         self.keys.as_ref().map_or(0, |keys| *keys.last())
     }
 
-    /// The last states: what a promise asked for now is about.
+    /// The last states, which a flush that begins now makes stable.
     fn due(&self) -> Vec<usize> {
         self.units.iter().map(States::number).collect()
     }
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    /// What is cut off reads as zeros when it grows again.
+    /// Changes the size of the volume. The part that is cut off reads as zeros when the volume grows again.
     async fn resize(&mut self) {
         let began = self.moments.now();
         let size_bytes = BYTES / 4 * (1 + self.rng.below(4));
@@ -157,14 +157,14 @@ impl Client {
     }
 }
 
-/// What a volume holds, and the number of the key that opens it.
+/// Contents of a volume, and the number of the key that opened it.
 #[derive(PartialEq, Eq)]
 pub struct Found {
     bytes: Bytes,
     key: u8,
 }
 
-/// What the volume holds, which this key has opened.
+/// Reads the volume that this key has opened.
 pub async fn look(engine: &Arc<Engine>, key: u8) -> Result<Found, String> {
     let rq = Request::internal("judge");
     let volume = engine.volume(&rq, NAME).await.map_err(|e| e.to_string())?;
@@ -172,12 +172,13 @@ pub async fn look(engine: &Arc<Engine>, key: u8) -> Result<Found, String> {
     Ok(Found { bytes, key })
 }
 
-/// Holds what was found after a cut at `cut` against what is known.
+/// Compares the contents after a cut at `cut` with the acknowledged state.
 pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
     if known.units.first().is_none_or(|unit| !unit.is_promised(cut)) {
         return Ok(());
     }
-    let (size_bytes, key) = (found.bytes.len() as u64, found.key);
+    let size_bytes = found.bytes.len() as u64;
+    let key = found.key;
     if !known.size_bytes.iter().any(|sizes| sizes.allowed(cut).any(|size| *size == size_bytes)) {
         return Err(format!("{NAME} has {size_bytes} bytes"));
     }
@@ -190,9 +191,9 @@ pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
         if full_of(found) {
             continue;
         }
-        // A write that no flush had promised may be there in part.
-        if let Some(at) = found.chunks(TOGETHER).position(|word| !full_of(word)) {
-            return Err(format!("{NAME}: word {at} of unit {n} is {}…, allowed {allowed:?}", found[at * TOGETHER]));
+        // A write without a completed flush may be there in part.
+        if let Some(at) = found.chunks(ATOMIC_BYTES).position(|word| !full_of(word)) {
+            return Err(format!("{NAME}: word {at} of unit {n} is {}…, allowed {allowed:?}", found[at * ATOMIC_BYTES]));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Pools in the simulator and their judgement.
+//! Pools in the simulator and their verification.
 
 use futures_util::FutureExt;
 use std::pin::Pin;
@@ -24,21 +24,21 @@ use weir_sim::{SimWorld, Timing};
 pub const SEARCH: &str = "/sim";
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// Devices of a pool: data, and a log of its own or not.
+/// Devices and properties of a pool, with or without a log device.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub layout: Layout,
     pub devices: usize,
     pub log: bool,
-    /// Equal blocks are kept once.
+    /// The pool deduplicates.
     pub dedup: bool,
-    /// Some data sets are encrypted, with this cipher.
+    /// Cipher of the encrypted datasets; none: no dataset is encrypted.
     pub suite: Option<Suite>,
-    /// What was freed is trimmed in the background.
+    /// Freed space is trimmed in the background (`autotrim`).
     pub autotrim: bool,
-    /// Blocks that a group frees: few, so that some files and all data sets take several groups.
+    /// Maximum blocks that a txg frees. It is small, so that freeing some files and every dataset takes several txgs.
     pub freed_blocks: u64,
-    /// Free space is in small pieces: what was given back is used again as soon as it may be.
+    /// Free space is fragmented, so the allocator reuses freed space as soon as it is allowed to.
     pub scattered: bool,
 }
 
@@ -47,13 +47,16 @@ const SUITES: [Suite; 6] =
     [Suite::Aes256Gcm, Suite::Aes128Ccm, Suite::Aes192Gcm, Suite::Aes256Ccm, Suite::Aes128Gcm, Suite::Aes192Ccm];
 
 impl Shape {
-    /// One of some, by the seed.
+    /// Shape of the history with this seed.
     pub fn of(seed: u64) -> Self {
         let suite = seed.is_multiple_of(2).then_some(SUITES[(seed / 2 % 6) as usize]);
         let autotrim = seed % 3 == 1;
         let freed_blocks = [100_000, 24, 3][(seed / 3 % 3) as usize];
         let scattered = seed / 5 % 2 == 1;
-        let (layout, devices, log, dedup) = (Layout::Single, 1, false, false);
+        let layout = Layout::Single;
+        let devices = 1;
+        let log = false;
+        let dedup = false;
         let shape = Shape { layout, devices, log, dedup, suite, autotrim, freed_blocks, scattered };
         match seed % 5 {
             0 => shape,
@@ -66,13 +69,13 @@ impl Shape {
 }
 
 impl Shape {
-    /// How a client's data set is encrypted: all but one are.
+    /// Cipher of a client's dataset; every dataset but [`PLAIN`] is encrypted.
     pub fn suite_of(&self, name: &str) -> Option<Suite> {
         self.suite.filter(|_| name != PLAIN)
     }
 }
 
-/// The data set that is never encrypted.
+/// Dataset that is never encrypted.
 const PLAIN: &str = "tank/f0";
 
 pub fn world(seed: u64, shape: Shape) -> SimWorld {
@@ -100,7 +103,7 @@ fn options(shape: Shape) -> CreateOptions {
     options.dirty.freed_blocks = shape.freed_blocks;
     options.properties = vec![("autotrim".into(), PoolValue::Number(shape.autotrim.into()))];
     if shape.dedup {
-        // What the clients write would else be so short that it stands in the pointers.
+        // Compressed data of the clients would fit into the block pointers, which are not deduplicated.
         let number = |name: &str, n| (name.to_owned(), Value::Number(n));
         options.root_properties = vec![number("dedup", 1), number("compression", 2)];
     }
@@ -111,16 +114,17 @@ pub async fn create(machine: &Machine, shape: Shape) -> Result<Arc<Engine>, Pool
     Engine::create(machine, &options(shape)).await
 }
 
-/// Pieces of free space in a pool where it is scattered: too short for the allocator to go on from where it took the last
-/// one, so that it takes the smallest that fits, and that is what was given back last.
+/// Size of free segments in a pool with fragmented space. It is too small for the allocator's cursor, so the allocator
+/// takes the smallest segment that fits, which is the one freed last.
 const PIECE_BYTES: u64 = 112 << 10;
-/// What lies between them, and is out of use.
+/// Size of the unusable gaps between free segments.
 const GAP_BYTES: u64 = 32 << 10;
 
-/// Space that is out of use as long as this lives.
+/// Pending trims. Their ranges cannot be allocated until the value is dropped.
 pub type Gaps = Vec<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// Scatters the free space: begins to trim parts of it, which are out of use until that ends, and does not let it end.
+/// Fragments the free space: starts trims of parts of it, which cannot be allocated until the trim ends, and never polls
+/// the trims again.
 pub fn scatter(engine: &Engine, shape: Shape) -> Gaps {
     let blocks = engine.cache.blocks();
     let gaps = (0..=u32::from(shape.log)).flat_map(|vdev| {
@@ -131,15 +135,15 @@ pub fn scatter(engine: &Engine, shape: Shape) -> Gaps {
         let blocks = blocks.clone();
         let mut trim: Pin<Box<dyn Future<Output = ()> + Send>> =
             Box::pin(async move { assert!(blocks.trim(&[gap]).await.is_ok()) });
-        // Where something lies already, nothing is trimmed.
+        // A range with allocated blocks is not trimmed.
         trim.as_mut().now_or_never().is_none().then_some(trim)
     };
     let gaps: Gaps = gaps.filter_map(begun).collect();
-    assert!(gaps.len() > 100, "nothing is out of use");
+    assert!(gaps.len() > 100, "too few gaps");
     gaps
 }
 
-/// A key of its own for a data set: its first has the number 0.
+/// Encryption root for a dataset with its key of this number; the first key has number 0.
 pub async fn root(machine: &Machine, name: &str, number: u8) -> NewRoot {
     NewRoot::new(machine, name, KeyFormat::Raw, "prompt", None, secret(number)).await.unwrap()
 }
@@ -148,13 +152,13 @@ fn secret(number: u8) -> Vec<u8> {
     vec![7 + number; 32]
 }
 
-/// A file system, encrypted as the one above it.
+/// Creates a file system that inherits the encryption of its parent.
 pub async fn make_files(engine: &Engine, name: &str) {
     let kind = Kind::FileSystem(FileSystemSpec::default());
     engine.create_dataset(NewDataset { name: name.into(), kind, properties: Vec::new() }).await.unwrap();
 }
 
-/// What a client works on, with a key of its own if there is a cipher.
+/// Creates the dataset that a client works on, as an encryption root if there is a cipher.
 pub async fn make_home(engine: &Engine, machine: &Machine, name: &str, home: Home, suite: Option<Suite>) {
     let (kind, properties) = match home {
         Home::Files { record_bytes } => {
@@ -170,7 +174,7 @@ pub async fn make_home(engine: &Engine, machine: &Machine, name: &str, home: Hom
     engine.create_encrypted(NewDataset { name: name.into(), kind, properties }, encryption).await.unwrap();
 }
 
-/// What a client works on.
+/// Kind of dataset that a client works on.
 pub enum Home {
     Files { record_bytes: u64 },
     Volume { size_bytes: u64 },
@@ -182,7 +186,7 @@ fn opening() -> OpenOptions {
     open
 }
 
-/// Opens the pool, with keys of these data sets: each a name and the number of the key.
+/// Imports the pool with keys for these datasets: pairs of name and key number.
 pub async fn import(machine: &Machine, shape: Shape, keys: &[(&str, u8)]) -> Result<Arc<Engine>, PoolError> {
     let mut open = opening();
     open.keys = keys.iter().map(|(name, number)| ((*name).to_owned(), secret(*number))).collect();
@@ -191,31 +195,31 @@ pub async fn import(machine: &Machine, shape: Shape, keys: &[(&str, u8)]) -> Res
     Engine::import(machine, &options).await
 }
 
-/// Whether a key was none of the data set's.
+/// Whether the import failed because of a wrong key.
 pub fn is_wrong_key(error: &PoolError) -> bool {
     matches!(error, PoolError::Object(ObjectError::Key { error: CodecError::WrongKey, .. }))
 }
 
-/// Asks again while somebody looks at the data set: a syncer or an administrator may, for a moment.
-pub async fn patiently<F: Future<Output = Result<(), PoolError>>>(clock: &Clock, ask: impl Fn() -> F) {
+/// Repeats `ask` while the dataset is busy, because the syncer or an administrator may hold it for a short time.
+pub async fn retry_while_busy<F: Future<Output = Result<(), PoolError>>>(clock: &Clock, ask: impl Fn() -> F) {
     for _ in 0..1000 {
         match ask().await {
             Err(PoolError::Dsl(DslError::Busy { .. })) => clock.sleep(Duration::from_millis(1)).await,
             done => return done.unwrap(),
         }
     }
-    panic!("a data set that nobody uses stays busy");
+    panic!("an unused dataset stays busy");
 }
 
-/// Weir's own judgement: all readable, all accounted for. Gives how many pointers share their block with another, as copies do.
-pub async fn whole(machine: &Machine) -> Result<u64, String> {
+/// Verifies that all blocks are readable and accounted for. Returns the number of pointers to cloned blocks.
+pub async fn verify_pool(machine: &Machine) -> Result<u64, String> {
     let pool = Pool::open(machine, &opening()).await.map_err(|e| e.to_string())?;
-    all_there(&pool).await
+    verify_open_pool(&pool).await
 }
 
-/// The same of the oldest group that a pool can always be rewound to: what it needs may not be used again that soon
-/// (`TXG_DEFER_SIZE`). Gives whether there is one.
-pub async fn whole_before(machine: &Machine) -> Result<bool, String> {
+/// Verifies the oldest txg to which a pool can always be rewound, because the frees since then are deferred
+/// (`TXG_DEFER_SIZE`). Returns whether such a txg exists.
+pub async fn verify_oldest_rewind(machine: &Machine) -> Result<bool, String> {
     let found = scan(machine, &[SEARCH.into()]).await.map_err(|e| e.to_string())?;
     let pools = assemble(found).pools;
     let ranked = pools.values().next().map(|found| ranked(found, None)).unwrap_or_default();
@@ -228,11 +232,11 @@ pub async fn whole_before(machine: &Machine) -> Result<bool, String> {
     if pool.uberblock.txg != oldest {
         return Err(format!("cannot be rewound to txg {oldest}, only to {}", pool.uberblock.txg));
     }
-    all_there(&pool).await.map_err(|e| format!("rewound: {e}"))?;
+    verify_open_pool(&pool).await.map_err(|e| format!("rewound: {e}"))?;
     Ok(true)
 }
 
-async fn all_there(pool: &Pool) -> Result<u64, String> {
+async fn verify_open_pool(pool: &Pool) -> Result<u64, String> {
     let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;
     if report.is_clean() {
         let invariants = pool.check_invariants(&Request::internal("test")).await.map_err(|e| e.to_string())?;
@@ -244,7 +248,8 @@ async fn all_there(pool: &Pool) -> Result<u64, String> {
     }
     let leaks: Vec<_> = report.leaks().take(5).collect();
     let faults = report.space.as_ref().map(|s| format!("{:?}", s.faults));
-    let (unreadable, clashes) = (report.unreadable.first(), report.clashes.first());
+    let unreadable = report.unreadable.first();
+    let clashes = report.clashes.first();
     Err(format!(
         "txg {}: unreadable {unreadable:?}, clashes {clashes:?}, leaks {leaks:x?}, {faults:?}",
         pool.uberblock.txg

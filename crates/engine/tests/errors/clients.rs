@@ -1,6 +1,6 @@
-//! Clients of a pool whose devices fail: they go on after every error, and note what they were promised.
+//! Clients of a pool whose devices fail. They continue after every error and record the promises that they get.
 
-use crate::known::{Due, Known, Shared, Slot, UNIT, bytes_of};
+use crate::acknowledged_state::{Due, Known, Shared, Slot, UNIT, bytes_of};
 use crate::world::make_file;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use weir_machine::{Clock, Request};
 use weir_sim::Rng;
 use weir_volumes::Volume;
 
-/// Units of a file at most.
+/// Maximum units of a file.
 const FILE_UNITS: u64 = 24;
 
-/// What all clients have.
+/// State that all clients have.
 #[derive(Clone)]
 pub struct Client {
     pub clock: Clock,
     pub known: Shared,
     pub rng: Rng,
-    /// Tells its names and versions from those of others.
+    /// Number that makes the names and versions of this client unique.
     pub number: u64,
 }
 
@@ -35,7 +35,7 @@ impl Client {
         self.know(|k| k.due())
     }
 
-    /// Notes an answer: what it promises, or that it was an error.
+    /// Records the result of an operation: its promise, or that it was an error.
     fn answered<T, E>(&self, answer: Result<T, E>, good: impl FnOnce(&mut Known)) -> Option<T> {
         self.know(|k| match answer {
             Ok(value) => {
@@ -66,7 +66,7 @@ struct Mine {
     object: ObjectId,
 }
 
-/// A client of files.
+/// Client of files.
 pub struct Files {
     pub client: Client,
     pub files: Arc<FileSystem>,
@@ -98,7 +98,7 @@ impl Files {
         }
     }
 
-    /// The files that were there before.
+    /// Looks up the files that existed before the history.
     async fn find(&self, mine: &mut Vec<Mine>) {
         let rq = Request::internal("client");
         for (n, name) in ["old-0", "old-1", "logged"].into_iter().enumerate() {
@@ -147,7 +147,7 @@ impl Files {
         });
         match done {
             Some(_) => mine[at].name = new,
-            // Which name it has is not known any more.
+            // The name of the file is unknown from here on.
             None => drop(mine.remove(at)),
         }
     }
@@ -203,7 +203,7 @@ impl Files {
     }
 }
 
-/// A client of a volume.
+/// Client of a volume.
 pub struct Blocks {
     pub client: Client,
     pub volume: Arc<Volume>,
@@ -241,7 +241,7 @@ impl Blocks {
     }
 }
 
-/// An administrator.
+/// Client that syncs the pool, takes snapshots and creates datasets.
 pub struct Admin {
     pub client: Client,
     pub engine: Arc<Engine>,

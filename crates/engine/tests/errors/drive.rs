@@ -1,4 +1,4 @@
-//! All histories of a run, on all processors.
+//! Driver of the test: runs all histories, with one thread per processor.
 
 use crate::history::{Ending, History, Prepared};
 use crate::world::SHAPES;
@@ -7,15 +7,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_sim::{ErrorCounts, ErrorPlan, Rng};
 
-/// Changes of each client in a history of which each operation fails once; in one with errors at random.
+/// Changes of each client in a history of which each operation fails once, and in a history with random errors.
 const FEW_CHANGES: u64 = 6;
 const MANY_CHANGES: u64 = 40;
 
 pub fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|said| said.parse().ok()).unwrap_or(otherwise)
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// What the histories of a run came to.
+/// Sums over the histories of a run.
 #[derive(Default)]
 struct Sums {
     histories: u64,
@@ -25,7 +25,7 @@ struct Sums {
     failures: Vec<String>,
 }
 
-/// Histories of one pool, one after the other on each processor.
+/// Runs the histories of one pool with one thread per processor.
 fn run_all(prepared: &Prepared, histories: &[History], sums: &Mutex<Sums>) {
     let next = AtomicUsize::new(0);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -49,41 +49,42 @@ fn run_all(prepared: &Prepared, histories: &[History], sums: &Mutex<Sums>) {
 
 const ENDINGS: [Ending; 3] = [Ending::Cut, Ending::Stop, Ending::Export];
 
-/// The history of `seed` once for each of its operations, or for every `stride`th: that operation fails, and in some rounds
-/// those that follow on the same disk.
+/// Histories of `seed`, one for each of its operations, or at most `most`: that operation fails, and for some seeds the
+/// following operations of the same disk, too.
 pub fn each_operation(prepared: &Prepared, seed: u64, most: u64) -> Vec<History> {
-    let base = History { seed, errors: None, changes: FEW_CHANGES, ending: Ending::Cut, borne: false, canary: false };
+    let base =
+        History { seed, errors: None, changes: FEW_CHANGES, ending: Ending::Cut, tolerated: false, canary: false };
     let operations = base.run(prepared).operations;
     assert!(operations > 50, "only {operations} operations");
     let stride = operations.div_ceil(most.max(1)).max(1);
-    let at_once = seed % 2 == 1;
+    let without_delay = seed % 2 == 1;
     let count = [1, 3, u64::MAX][(seed / 2 % 3) as usize];
     let fails = |nth| History {
-        errors: Some(ErrorPlan::Nth { nth, count, at_once }),
+        errors: Some(ErrorPlan::Nth { nth, count, at_once: without_delay }),
         ending: if nth % 4 < 2 { Ending::Cut } else { ENDINGS[nth as usize % 4 - 1] },
         ..base.clone()
     };
     (seed % stride..operations).step_by(stride as usize).map(fails).collect()
 }
 
-/// Longer histories with errors at random, of all disks or of those whose errors redundancy makes good for.
+/// Longer histories with random errors of all disks, or of disks whose errors redundancy tolerates.
 fn at_random(prepared: &Prepared, seed: u64, count: u64) -> Vec<History> {
     let one = |n: u64| {
         let seed = seed * 1_000 + n;
         let mut rng = Rng::new(seed);
-        let borne = !prepared.shape.borne().is_empty() && rng.chance(1, 2);
-        let disks = if borne { prepared.shape.borne() } else { prepared.shape.all() };
+        let tolerated = !prepared.shape.tolerated().is_empty() && rng.chance(1, 2);
+        let disks = if tolerated { prepared.shape.tolerated() } else { prepared.shape.all() };
         // Beyond redundancy most errors end the history, so they must be rare.
-        let rate = if borne { [5, 50, 400] } else { [2, 8, 30] }[rng.below(3) as usize];
+        let rate = if tolerated { [5, 50, 400] } else { [2, 8, 30] }[rng.below(3) as usize];
         let mut of = |share| if rng.chance(share, 3) { rate } else { 0 };
         let errors = Some(ErrorPlan::Random { disks, reads: of(1), writes: of(2), flushes: of(2) });
         let ending = ENDINGS[rng.below(3) as usize];
-        History { seed, errors, changes: MANY_CHANGES, ending, borne, canary: false }
+        History { seed, errors, changes: MANY_CHANGES, ending, tolerated, canary: false }
     };
     (0..count).map(one).collect()
 }
 
-fn demand_none(failures: &[String]) {
+fn fail_on_first(failures: &[String]) {
     let Some(first) = failures.first() else { return };
     let kinds: BTreeMap<&str, usize> = failures.iter().fold(BTreeMap::new(), |mut kinds, failure| {
         *kinds.entry(failure.rsplit("ending ").next().unwrap_or(failure)).or_default() += 1;
@@ -96,14 +97,14 @@ fn demand_none(failures: &[String]) {
 }
 
 #[test]
-fn errors_of_devices_break_no_promise() {
+fn device_errors_break_no_promise() {
     let all = number("WEIR_SIM_ERRORS", 64);
     let first = number("WEIR_SIM_SEED", 1);
     let prepared: Vec<Prepared> = SHAPES.into_iter().map(Prepared::new).collect();
     let sums = Mutex::new(Sums::default());
-    // Half of the errors at most are of single operations: long runs have each of them.
+    // At most half of the errors are of single operations. Long runs fail each operation.
     let most = (all / 2).div_ceil(prepared.len() as u64);
-    // Each seed goes over all pools: a disk that fails for good gives hundreds of errors in one history.
+    // Each seed runs on all pools, because a disk that fails permanently gives hundreds of errors in one history.
     for seed in first.. {
         for prepared in &prepared {
             run_all(prepared, &each_operation(prepared, seed, most), &sums);
@@ -119,7 +120,7 @@ fn errors_of_devices_break_no_promise() {
         }
     }
     let Sums { histories, errors, promises, refusals, failures } = sums.into_inner().unwrap();
-    demand_none(&failures);
+    fail_on_first(&failures);
     assert!(promises > 0);
     println!(
         "{} errors ({errors}) in {histories} histories: {promises} promises kept, {refusals} answers were errors",
@@ -138,21 +139,21 @@ fn one_seed_is_one_history() {
     }
 }
 
-/// The planted bug: commits return although their block could not be written.
+/// The test detects a planted bug: commits return although their log block could not be written.
 #[test]
-fn the_canary_is_caught() {
+fn the_canary_is_detected() {
     let prepared = Prepared::new(SHAPES[0]);
-    // In these the disk fails for good, and answers at once. The last operations are those of clients.
+    // With these seeds the disk fails permanently and without delay. The last operations are those of clients.
     for seed in [5, 11, 17] {
         for history in each_operation(&prepared, seed, u64::MAX).into_iter().rev() {
             let planted = History { canary: true, ending: Ending::Cut, ..history };
             if let Err(why) = planted.run(&prepared).judged {
-                println!("the canary is caught: {} pool, {planted}: {why}", prepared.shape.name);
+                println!("the canary is detected: {} pool, {planted}: {why}", prepared.shape.name);
                 let right = History { canary: false, ..planted };
                 assert_eq!(right.run(&prepared).judged, Ok(()), "without the planted bug: {right}");
                 return;
             }
         }
     }
-    panic!("a log that reports lost records as stable passes: this test proves nothing");
+    panic!("a log that reports lost records as stable passes: the test detects nothing");
 }

@@ -1,8 +1,8 @@
-//! One history: a pool's life with errors, and its judgement without.
+//! One history: use of a pool with device errors, and its check after the errors are removed.
 
+use crate::acknowledged_state::{Known, Shared};
 use crate::clients::{Admin, Blocks, Client, Files};
 use crate::judge::judge;
-use crate::known::{Known, Shared};
 use crate::world::{FILES, Shape, VOLUME, import, prepare};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,12 +12,12 @@ use weir_engine::Engine;
 use weir_machine::{Machine, Request};
 use weir_sim::{ErrorCounts, ErrorPlan, Rng, SimError, SimWorld, Start};
 
-/// Steps of a history after which it counts as one that does not end.
-const STEPS: u64 = 3_000_000;
+/// Maximum scheduler steps of a history; a longer one counts as endless.
+const MAX_STEPS: u64 = 3_000_000;
 /// Attempts to import the pool, and to open what is in it.
 const ATTEMPTS: u32 = 3;
 
-/// A pool to begin histories with.
+/// Pool with which histories begin.
 pub struct Prepared {
     pub shape: Shape,
     start: Start,
@@ -30,7 +30,7 @@ impl Prepared {
         Prepared { shape, start: world.record(), known }
     }
 
-    /// A world of its own with these disks, and what is in the pool.
+    /// New world with copies of the disks, and the acknowledged state of the pool.
     pub fn world(&self, seed: u64) -> (SimWorld, Known) {
         (self.start.world(seed), self.known.clone())
     }
@@ -41,13 +41,13 @@ impl Prepared {
 pub enum Ending {
     /// The power fails.
     Cut,
-    /// The pool is closed.
+    /// The pool is stopped.
     Stop,
-    /// It is exported.
+    /// The pool is exported.
     Export,
 }
 
-/// A history to be run.
+/// Parameters of a history.
 #[derive(Clone, Debug)]
 pub struct History {
     pub seed: u64,
@@ -55,8 +55,8 @@ pub struct History {
     /// Changes of each client.
     pub changes: u64,
     pub ending: Ending,
-    /// Redundancy makes good for all errors: no client may see one.
-    pub borne: bool,
+    /// Redundancy tolerates all errors, so no client may get one.
+    pub tolerated: bool,
     /// The intent logs have the planted bug.
     pub canary: bool,
 }
@@ -68,7 +68,7 @@ impl fmt::Display for History {
     }
 }
 
-/// What became of a history.
+/// Result of a history.
 #[derive(Debug)]
 pub struct Outcome {
     pub judged: Result<(), String>,
@@ -80,7 +80,7 @@ pub struct Outcome {
 }
 
 impl History {
-    /// Runs and judges it.
+    /// Runs and judges the history.
     pub fn run(&self, prepared: &Prepared) -> Outcome {
         let (world, known) = prepared.world(self.seed);
         let known: Shared = Arc::new(Mutex::new(known));
@@ -89,38 +89,38 @@ impl History {
         let errors = world.lift_errors();
         let known = known.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let judged = match ran {
-            Err(panic) => Err(format!("panic: {}", text_of(&*panic))),
+            Err(panic) => Err(format!("panic: {}", panic_text(&*panic))),
             Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(())) if self.borne && known.refusals > 0 => {
-                Err(format!("{} errors were seen by clients, of {errors} at one device", known.refusals))
+            Ok(Ok(())) if self.tolerated && known.refusals > 0 => {
+                Err(format!("clients got {} errors, of {errors} at one device", known.refusals))
             }
             Ok(Ok(())) => {
                 let judged = catch_unwind(AssertUnwindSafe(|| world.run(judge(&world.machine(), &known))));
                 match judged {
-                    Err(panic) => Err(format!("panic of the judge: {}", text_of(&*panic))),
+                    Err(panic) => Err(format!("panic in the judge: {}", panic_text(&*panic))),
                     Ok(Err(error)) => Err(format!("the judge: {error}")),
                     Ok(Ok(judged)) => judged,
                 }
             }
         };
-        // What still runs holds the world that it runs in.
+        // Tasks that still run hold references to the world.
         world.power_failure();
         Outcome { judged, errors, operations, promises: known.promises, refusals: known.refusals }
     }
 
-    /// Up to the end of all that happens at the devices.
+    /// Runs the history until no device has an operation in progress.
     fn run_in(&self, world: &SimWorld, known: &Shared) -> Result<(), SimError> {
-        world.limit_steps(STEPS);
-        // Without a plan, operations are counted all the same.
+        world.limit_steps(MAX_STEPS);
+        // A plan without errors counts the operations.
         let none = ErrorPlan::Random { disks: Vec::new(), reads: 0, writes: 0, flushes: 0 };
         world.inject_errors(self.errors.clone().unwrap_or(none));
-        world.run(self.live(world.machine(), known.clone()))?;
+        world.run(self.run_lifecycle(world.machine(), known.clone()))?;
         world.power_failure();
-        world.limit_steps(world.steps() + STEPS);
+        world.limit_steps(world.steps() + MAX_STEPS);
         Ok(())
     }
 
-    async fn live(&self, machine: Machine, known: Shared) {
+    async fn run_lifecycle(&self, machine: Machine, known: Shared) {
         let Some(engine) = self.import(&machine, &known).await else { return };
         self.work(&machine, &engine, &known).await;
         let due = known.lock().unwrap().due();
@@ -183,13 +183,13 @@ impl History {
         let admin = Admin { client: client(3), engine: engine.clone() };
         tasks.push(machine.tasks.spawn(admin.run(self.changes / 3)));
         for task in tasks {
-            // A client that panicked took the whole history with it.
+            // The panic of a client has ended the whole history.
             let _ended = task.await;
         }
     }
 }
 
-fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("of another kind")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("with a value that is no string")
 }

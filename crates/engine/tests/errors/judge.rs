@@ -1,6 +1,6 @@
-//! Whether a pool holds what was promised, and nothing that never was.
+//! Checks that a pool holds all promised state, and nothing that was never written.
 
-use crate::known::{Known, Slot, TOGETHER, UNIT, Units, bytes_of};
+use crate::acknowledged_state::{ATOMIC_BYTES, Known, Slot, UNIT, Units, bytes_of};
 use crate::world::{FILES, VOLUME, import, verify};
 use std::sync::Arc;
 use weir_engine::Engine;
@@ -8,7 +8,7 @@ use weir_files::FileSystem;
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 
-/// Imports the pool, looks at all that is in it, exports and verifies it.
+/// Imports the pool, compares its contents with the acknowledged state, exports and verifies it.
 pub async fn judge(machine: &Machine, known: &Known) -> Result<(), String> {
     let rq = Request::internal("judge");
     let engine = import(machine).await.map_err(|e| format!("import: {e}"))?;
@@ -32,7 +32,7 @@ async fn judge_names(files: &FileSystem, known: &Known) -> Result<(), String> {
         found.insert(String::from_utf8_lossy(&entry.name).into_owned(), entry.object);
     }
     if let Some(name) = found.keys().find(|name| !known.names.contains_key(*name)) {
-        return Err(format!("{name} was never made"));
+        return Err(format!("{name} was never created"));
     }
     for (name, slot) in &known.names {
         match found.get(name) {
@@ -44,7 +44,7 @@ async fn judge_names(files: &FileSystem, known: &Known) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether one of the files that the name may lead to explains what it leads to.
+/// Checks whether one of the files that the name may refer to explains the contents.
 async fn judge_file(
     files: &FileSystem,
     object: ObjectId,
@@ -52,7 +52,7 @@ async fn judge_file(
     known: &Known,
 ) -> Result<(), String> {
     let bytes = files.read(&Request::internal("judge"), object, 0, 1 << 20).await.map_err(|e| e.to_string())?;
-    let mut why = "it is there".to_owned();
+    let mut why = "the name should not exist".to_owned();
     for file in slot.allowed().iter().flatten() {
         match explain(&bytes, &known.files[*file]) {
             Ok(()) => return Ok(()),
@@ -62,7 +62,7 @@ async fn judge_file(
     Err(why)
 }
 
-/// Whether each unit has a version that it may have. What lies behind the end counts as zeros.
+/// Checks that each unit has an allowed version. Bytes beyond the end count as zeros.
 fn explain(bytes: &[u8], units: &Units) -> Result<(), String> {
     if bytes.len() > units.len() * UNIT {
         return Err(format!("{} bytes, of {} units", bytes.len(), units.len()));
@@ -74,8 +74,9 @@ fn explain(bytes: &[u8], units: &Units) -> Result<(), String> {
         if allowed.iter().any(|version| version == found) {
             continue;
         }
-        let words = found.chunks(TOGETHER).enumerate();
-        let is_right = |(at, word): (usize, &[u8])| allowed.iter().any(|v| &v[at * TOGETHER..][..TOGETHER] == word);
+        let words = found.chunks(ATOMIC_BYTES).enumerate();
+        let is_right =
+            |(at, word): (usize, &[u8])| allowed.iter().any(|v| &v[at * ATOMIC_BYTES..][..ATOMIC_BYTES] == word);
         if let Some(at) = words.into_iter().position(|word| !is_right(word)) {
             let versions = slot.allowed();
             return Err(format!(
@@ -93,7 +94,7 @@ async fn judge_datasets(engine: &Arc<Engine>, known: &Known) -> Result<(), Strin
     for (name, slot) in &known.datasets {
         let is_there = dsl.find(&rq, name).await.is_ok();
         if !slot.allowed().contains(&is_there) {
-            return Err(format!("{name} is {}", if is_there { "there" } else { "lost" }));
+            return Err(format!("{name} is {}", if is_there { "unexpected" } else { "lost" }));
         }
     }
     Ok(())

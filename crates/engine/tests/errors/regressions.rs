@@ -1,8 +1,8 @@
-//! Errors that once broke a promise, each by itself.
+//! Regression tests: single errors that must not break a promise.
 
+use crate::acknowledged_state::{Known, Slot, UNIT, bytes_of};
 use crate::history::Prepared;
 use crate::judge::judge;
-use crate::known::{Known, Slot, UNIT, bytes_of};
 use crate::world::{FILES, SHAPES, Shape, import, make_file};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn open(world: &SimWorld) -> (Arc<Engine>, Arc<FileSystem>) {
     (engine, files)
 }
 
-/// Makes a file of so many units, and makes it stable.
+/// Creates a file of `units` units and commits it.
 async fn make_stable(files: &FileSystem, known: &mut Known, name: &str, units: usize) {
     let rq = Request::internal("test");
     let version = 50 + known.files.len() as u64;
@@ -36,11 +36,11 @@ async fn make_stable(files: &FileSystem, known: &mut Known, name: &str, units: u
     known.files.push(vec![Slot::new(version); units]);
 }
 
-/// One side of a mirror refused what a log holds, and the other gives errors when the log is claimed: the import is refused,
-/// and the log is whole when that side can be read again.
+/// One side of a mirror failed the writes of the log, and the other side fails reads when the log is claimed. The import
+/// is refused, and the log is complete when that side can be read again.
 #[test]
-fn a_log_is_not_ended_by_an_error_of_the_one_side_that_has_it() {
-    // Short writes are in the log; long ones in their place, and the log leads there.
+fn a_log_is_not_cut_short_by_read_errors_of_its_only_good_copy() {
+    // The log holds the data of short writes, and block pointers to the data of long writes.
     for units in [1, 12] {
         let (world, mut known) = Prepared::new(shape("mirror")).world(units as u64);
         let run = world.run(async {
@@ -62,10 +62,10 @@ fn a_log_is_not_ended_by_an_error_of_the_one_side_that_has_it() {
     }
 }
 
-/// A disk that refused one copy of a block has a DTL from then on. It gets new blocks all the same: no other disk stands
-/// in for it.
+/// A disk that failed the write of one copy of a block has a DTL. New blocks are allocated on it nevertheless, because it
+/// is a top-level vdev without redundancy.
 #[test]
-fn a_top_level_disk_with_a_dtl_is_given_space_after_an_import() {
+fn space_is_allocated_on_a_top_level_disk_with_a_dtl_after_an_import() {
     let (world, mut known) = Prepared::new(shape("stripe")).world(1);
     let machine = world.machine();
     let run = world.run(async {
@@ -74,7 +74,7 @@ fn a_top_level_disk_with_a_dtl_is_given_space_after_an_import() {
         // A txg of the MOS alone, whose blocks have copies on both disks.
         world.disks()[1].lay(Fault::FailNth { nth: 0, errno: 5 });
         engine.snapshot(vec![format!("{FILES}@before")], Vec::new()).await.unwrap();
-        assert_eq!(engine.cache.blocks().tree().dtls().len(), 1, "the disk refused a copy");
+        assert_eq!(engine.cache.blocks().tree().dtls().len(), 1, "the write of a copy failed");
         engine.export().await.unwrap();
         let (engine, files) = open(&world).await;
         let allocated = |vdev| engine.cache.blocks().vdev_space(vdev).allocated_bytes;

@@ -1,6 +1,6 @@
-//! The pools of the histories.
+//! Pools of the histories.
 
-use crate::known::{Known, Slot, UNIT, bytes_of};
+use crate::acknowledged_state::{Known, Slot, UNIT, bytes_of};
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_dsl::props::Value;
@@ -23,12 +23,12 @@ const DEVICE_BYTES: u64 = 64 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub name: &'static str,
-    /// Normal top-level vdevs, all alike.
+    /// Number of normal top-level vdevs, which have equal layouts.
     pub tops: usize,
     pub layout: Layout,
-    /// Devices of each.
+    /// Devices of each normal top-level vdev.
     pub devices: usize,
-    /// Devices of a log of its own, mirrored if there are two.
+    /// Log devices, mirrored if there are two.
     pub logs: usize,
 }
 
@@ -42,8 +42,8 @@ impl Shape {
         (0..self.disks() as u64).collect()
     }
 
-    /// Disks whose errors the others make good for: one of each top-level vdev with redundancy.
-    pub fn borne(&self) -> Vec<u64> {
+    /// Disks whose errors redundancy tolerates: one of each redundant top-level vdev.
+    pub fn tolerated(&self) -> Vec<u64> {
         let normal = (0..self.tops).map(|top| top * self.devices).filter(|_| self.devices > 1);
         let log = (self.logs > 1).then_some(self.tops * self.devices);
         normal.chain(log).map(|disk| disk as u64).collect()
@@ -95,14 +95,14 @@ pub async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
     Engine::import(machine, &ImportOptions::new(opening())).await
 }
 
-/// Makes a name for a new file.
+/// Creates a file in the root directory.
 pub async fn make_file(files: &FileSystem, name: &str) -> Result<weir_format::ObjectId, weir_files::FileError> {
     let rq = Request::internal("client");
     let new = New::of(NewKind::Regular, 0o644);
     Ok(files.create(&rq, &Cred::root(), files.root(), name.as_bytes(), &new).await?.object)
 }
 
-/// Disks with a pool that was in use until the power failed, and what is in it.
+/// Creates a pool that was in use until the power failed. Returns its disks and its acknowledged state.
 pub fn prepare(shape: Shape) -> (SimWorld, Known) {
     let world = SimWorld::new(shape.disks() as u64);
     for i in 0..shape.disks() {
@@ -130,7 +130,7 @@ pub fn prepare(shape: Shape) -> (SimWorld, Known) {
         known.volume = vec![Slot::new(0); VOLUME_UNITS];
         engine.volume(&rq, VOLUME).await.unwrap();
         engine.sync().await.unwrap();
-        // A log that an import has to claim and to replay.
+        // A log that the import must claim and replay.
         let file = make_file(&files, "logged").await.unwrap();
         let data: Vec<u8> = (0..4).flat_map(|unit| bytes_of(3, unit)).collect();
         files.write(&rq, &Cred::root(), file, WriteAt::Offset(0), Bytes::from(data)).await.unwrap();
@@ -143,7 +143,7 @@ pub fn prepare(shape: Shape) -> (SimWorld, Known) {
     (world, known)
 }
 
-/// Weir's own judgement: all is readable and accounted for.
+/// Verifies that all blocks are readable and accounted for.
 pub async fn verify(machine: &Machine) -> Result<(), String> {
     let pool = Pool::open(machine, &opening()).await.map_err(|e| e.to_string())?;
     let report = pool.verify(&Request::internal("test")).await.map_err(|e| e.to_string())?;

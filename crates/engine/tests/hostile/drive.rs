@@ -1,6 +1,6 @@
-//! Everything that can be asked of a pool, asked once. Errors are answers; only their text is kept, in part.
+//! Runs every query on a pool once. Errors are valid results; they are only counted.
 
-use crate::forge::Marks;
+use crate::corruption::Marks;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use weir_pool::walk::{Prove, Walk};
 use weir_pool::{OpenOptions, Pool, VdevKind, indirect, roots};
 use weir_zil::LogWalk;
 
-/// Objects looked at in one file system, datasets in one pool, pages of a list.
+/// Maximum objects of a file system, datasets of a pool and pages of a list that are queried.
 const OBJECTS: usize = 100;
 const DATASETS: usize = 30;
 const PAGES: usize = 40;
 
-/// What came of it.
+/// Counts of results and errors.
 #[derive(Default, Debug)]
-pub struct Tally {
+pub struct AnswerCounters {
     pub opened: bool,
     pub answers: u64,
     pub errors: u64,
 }
 
-impl Tally {
+impl AnswerCounters {
     fn note<T, E: std::fmt::Display>(&mut self, answer: Result<T, E>) -> Option<T> {
         match answer {
             Ok(value) => {
@@ -37,7 +37,7 @@ impl Tally {
                 Some(value)
             }
             Err(error) => {
-                assert!(!error.to_string().is_empty(), "an error says something");
+                assert!(!error.to_string().is_empty(), "an error has a message");
                 self.errors += 1;
                 None
             }
@@ -45,128 +45,130 @@ impl Tally {
     }
 }
 
-/// Opens the pool and asks everything. With `open_first` the forging begins after the opening.
-pub async fn drive(machine: &Machine, options: &OpenOptions, marks: &Marks, open_first: bool) -> Tally {
-    let mut tally = Tally::default();
+/// Opens the pool and runs every query. With `open_first` the corruption begins after the opening.
+pub async fn drive(machine: &Machine, options: &OpenOptions, marks: &Marks, open_first: bool) -> AnswerCounters {
+    let mut counters = AnswerCounters::default();
     marks.armed.store(!open_first, Ordering::Relaxed);
     let opened = Pool::open(machine, options).await;
     marks.armed.store(true, Ordering::Relaxed);
-    let Some(pool) = tally.note(opened) else { return tally };
-    tally.opened = true;
+    let Some(pool) = counters.note(opened) else { return counters };
+    counters.opened = true;
     let rq = Request::internal("hostile");
-    let proof = prove(machine, &pool, &rq).await;
-    tally.note(proof);
-    tally.note(pool.dsl.history(&rq).await);
+    let report = verify_blocks(machine, &pool, &rq).await;
+    counters.note(report);
+    counters.note(pool.dsl.history(&rq).await);
     let clones = ddt_brt_reader::clone_tables(&rq, &pool.mos.set, pool.tree.children.len() as u64).await;
-    for table in tally.note(clones).unwrap_or_default() {
-        tally.note(ddt_brt_reader::clone_entries(&rq, &pool.mos.set, &table).await);
+    for table in counters.note(clones).unwrap_or_default() {
+        counters.note(ddt_brt_reader::clone_entries(&rq, &pool.mos.set, &table).await);
     }
-    for table in tally.note(ddt_brt_reader::dedup_tables(&rq, &pool.mos.set).await).unwrap_or_default() {
+    for table in counters.note(ddt_brt_reader::dedup_tables(&rq, &pool.mos.set).await).unwrap_or_default() {
         let mut cookie = 0;
         for _ in 0..PAGES {
             let page = ddt_brt_reader::dedup_entries(&rq, &pool.mos.set, &table, cookie).await;
-            let Some((page, next)) = tally.note(page) else { break };
+            let Some((page, next)) = counters.note(page) else { break };
             if page.is_empty() {
                 break;
             }
             cookie = next;
         }
     }
-    let datasets = tally.note(pool.datasets(&rq, true).await).unwrap_or_default();
+    let datasets = counters.note(pool.datasets(&rq, true).await).unwrap_or_default();
     for info in datasets.iter().take(DATASETS) {
-        dataset(&pool, &rq, &info.name, info.kind, &mut tally).await;
+        dataset(&pool, &rq, &info.name, info.kind, &mut counters).await;
     }
-    tally
+    counters
 }
 
-/// What `zdb -bcc` does.
-async fn prove(machine: &Machine, pool: &Pool, rq: &Request) -> Result<Report, weir_dmu::ObjectError> {
+/// Traverses and verifies all blocks, like `zdb -bcc`.
+async fn verify_blocks(machine: &Machine, pool: &Pool, rq: &Request) -> Result<Report, weir_dmu::ObjectError> {
     let mut moved = std::collections::BTreeMap::new();
     for vdev in pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.indirect_object != 0) {
         moved.insert(vdev.id as u32, indirect::mapping(rq, &pool.mos, ObjectId(vdev.indirect_object)).await?.1);
     }
     let log_before = Txg(pool.uberblock.txg.0.saturating_add(1));
-    let (machine, blocks) = (machine.clone(), pool.blocks.clone());
+    let machine = machine.clone();
+    let blocks = pool.blocks.clone();
     let walk = Walk { machine, blocks, prove: Prove::Everything, log_before };
     let plan = Plan { walk, mos: &pool.mos, tops: &pool.tree.children, moved, space: true };
     let (roots, _) = roots::roots(rq, &pool.mos).await?;
     verify(rq, &plan, roots, &mut |_| ()).await
 }
 
-async fn dataset(pool: &Pool, rq: &Request, name: &str, kind: DatasetKind, tally: &mut Tally) {
-    if let Some(found) = tally.note(pool.dataset(rq, name).await) {
-        tally.note(pool.dsl.properties(rq, &found, &pool.facts()).await);
-        tally.note(pool.dsl.written(rq, &found).await);
-        tally.note(pool.dsl.bookmarks(rq, &found).await);
-        tally.note(pool.dsl.holds(rq, &found).await);
-        tally.note(pool.dsl.clones(rq, &found).await);
+async fn dataset(pool: &Pool, rq: &Request, name: &str, kind: DatasetKind, counters: &mut AnswerCounters) {
+    if let Some(found) = counters.note(pool.dataset(rq, name).await) {
+        counters.note(pool.dsl.properties(rq, &found, &pool.facts()).await);
+        counters.note(pool.dsl.written(rq, &found).await);
+        counters.note(pool.dsl.bookmarks(rq, &found).await);
+        counters.note(pool.dsl.holds(rq, &found).await);
+        counters.note(pool.dsl.clones(rq, &found).await);
     }
-    if let Some(set) = tally.note(pool.object_set(rq, name).await) {
-        objects(rq, &set, tally).await;
+    if let Some(set) = counters.note(pool.object_set(rq, name).await) {
+        objects(rq, &set, counters).await;
     }
     if kind != DatasetKind::Volume
-        && let Some(files) = tally.note(pool.file_system(rq, name).await)
+        && let Some(files) = counters.note(pool.file_system(rq, name).await)
     {
-        tree(rq, &files, tally).await;
+        tree(rq, &files, counters).await;
     }
 }
 
-/// The intent log, the accounting and the objects themselves.
-async fn objects(rq: &Request, set: &Arc<ObjectSet>, tally: &mut Tally) {
+/// Queries the intent log, the space accounting and the objects of a dataset.
+async fn objects(rq: &Request, set: &Arc<ObjectSet>, counters: &mut AnswerCounters) {
     let mut log = LogWalk::new(set);
     for _ in 0..PAGES {
-        let Some(Some(block)) = tally.note(log.next(rq).await) else { break };
-        for record in tally.note(block.records()).unwrap_or_default() {
-            tally.note(record.body());
+        let Some(Some(block)) = counters.note(log.next(rq).await) else { break };
+        for record in counters.note(block.records()).unwrap_or_default() {
+            counters.note(record.body());
         }
     }
-    for who in [QuotaPrincipal::User, QuotaPrincipal::Group, QuotaPrincipal::Project] {
-        tally.note(set.accounts(rq, who).await);
+    for principal in [QuotaPrincipal::User, QuotaPrincipal::Group, QuotaPrincipal::Project] {
+        counters.note(set.accounts(rq, principal).await);
     }
-    tally.note(set.domains(rq).await);
+    counters.note(set.domains(rq).await);
     let mut next = ObjectId(1);
     for _ in 0..OBJECTS {
-        let Some(Some(id)) = tally.note(set.next_object(rq, next).await) else { break };
-        assert!(id >= next, "objects are listed forwards");
-        if let Some(object) = tally.note(set.object(rq, id).await) {
-            tally.note(set.read(rq, &object, 0, 1 << 16, u64::MAX).await);
-            tally.note(set.read_spill(rq, &object).await);
+        let Some(Some(id)) = counters.note(set.next_object(rq, next).await) else { break };
+        assert!(id >= next, "objects are listed in ascending order");
+        if let Some(object) = counters.note(set.object(rq, id).await) {
+            counters.note(set.read(rq, &object, 0, 1 << 16, u64::MAX).await);
+            counters.note(set.read_spill(rq, &object).await);
         }
         next = ObjectId(id.0.saturating_add(1));
     }
 }
 
-async fn tree(rq: &Request, files: &Arc<FileSystem>, tally: &mut Tally) {
-    tally.note(files.usage(rq, files.root()).await);
+async fn tree(rq: &Request, files: &Arc<FileSystem>, counters: &mut AnswerCounters) {
+    counters.note(files.usage(rq, files.root()).await);
     let mut seen = BTreeSet::new();
     let mut stack = vec![files.root()];
     while let Some(id) = stack.pop() {
         if !seen.insert(id) || seen.len() > OBJECTS {
             continue;
         }
-        let kind = tally.note(files.attributes(rq, id).await).map(|a| (a.kind, a.size_bytes));
-        for name in tally.note(files.xattr_names(rq, id).await).unwrap_or_default() {
-            tally.note(files.xattr(rq, id, &name).await);
+        let kind = counters.note(files.attributes(rq, id).await).map(|a| (a.kind, a.size_bytes));
+        for name in counters.note(files.xattr_names(rq, id).await).unwrap_or_default() {
+            counters.note(files.xattr(rq, id, &name).await);
         }
-        tally.note(files.acl(rq, id).await);
-        tally.note(files.parent(rq, id).await);
+        counters.note(files.acl(rq, id).await);
+        counters.note(files.parent(rq, id).await);
         match kind {
-            Some((FileKind::Directory, _)) => stack.extend(listing(rq, files, id, tally).await),
-            Some((FileKind::Symlink, _)) => drop(tally.note(files.read_link(rq, id).await)),
-            Some((FileKind::Regular, size)) => contents(rq, files, id, size, tally).await,
+            Some((FileKind::Directory, _)) => stack.extend(listing(rq, files, id, counters).await),
+            Some((FileKind::Symlink, _)) => drop(counters.note(files.read_link(rq, id).await)),
+            Some((FileKind::Regular, size)) => contents(rq, files, id, size, counters).await,
             _ => {}
         }
     }
 }
 
-async fn listing(rq: &Request, files: &Arc<FileSystem>, dir: ObjectId, tally: &mut Tally) -> Vec<ObjectId> {
-    let (mut out, mut cookie) = (Vec::new(), 0);
+async fn listing(rq: &Request, files: &Arc<FileSystem>, dir: ObjectId, counters: &mut AnswerCounters) -> Vec<ObjectId> {
+    let mut out = Vec::new();
+    let mut cookie = 0;
     for _ in 0..PAGES {
-        let Some(page) = tally.note(files.read_dir(rq, dir, cookie, 100).await) else { break };
+        let Some(page) = counters.note(files.read_dir(rq, dir, cookie, 100).await) else { break };
         for (index, entry) in page.iter().enumerate() {
             cookie = entry.cookie;
             if index < 10 {
-                tally.note(files.lookup(rq, dir, &entry.name).await);
+                counters.note(files.lookup(rq, dir, &entry.name).await);
             }
             out.push(entry.object);
         }
@@ -177,14 +179,14 @@ async fn listing(rq: &Request, files: &Arc<FileSystem>, dir: ObjectId, tally: &m
     out
 }
 
-async fn contents(rq: &Request, files: &Arc<FileSystem>, id: ObjectId, size: u64, tally: &mut Tally) {
+async fn contents(rq: &Request, files: &Arc<FileSystem>, id: ObjectId, size: u64, counters: &mut AnswerCounters) {
     for offset in [0, size / 2, size.saturating_sub(5000), u64::MAX - 5] {
-        if let Some(bytes) = tally.note(files.read(rq, id, offset, 1 << 17).await) {
-            assert!(bytes.len() <= 1 << 17, "no more than asked for");
+        if let Some(bytes) = counters.note(files.read(rq, id, offset, 1 << 17).await) {
+            assert!(bytes.len() <= 1 << 17, "no more than requested");
         }
     }
-    for (offset, what) in [(0, Seek::Data), (0, Seek::Hole), (size / 2, Seek::Data), (size / 2, Seek::Hole)] {
-        tally.note(files.seek(rq, id, offset, what).await);
+    for (offset, target) in [(0, Seek::Data), (0, Seek::Hole), (size / 2, Seek::Data), (size / 2, Seek::Hole)] {
+        counters.note(files.seek(rq, id, offset, target).await);
     }
 }
 
@@ -192,7 +194,7 @@ async fn contents(rq: &Request, files: &Arc<FileSystem>, id: ObjectId, size: u64
 pub fn options(folder: &Path, pool: &str, keys: &[(String, Vec<u8>)]) -> OpenOptions {
     let mut options = OpenOptions::new(vec![folder.into()], pool);
     options.keys = keys.to_vec();
-    // What is read again is to be forged again.
+    // A small ARC, so that blocks are read and corrupted again.
     options.arc_bytes = 256 << 10;
     options
 }

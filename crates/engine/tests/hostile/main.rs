@@ -1,23 +1,23 @@
-//! Hostile pools: no bytes on a disk make Weir panic, hang or eat memory.
+//! Malformed pools: no bytes on a disk make Weir panic, hang or exhaust memory.
 //!
 //! ```text
-//!   golden images on simulated disks ─► blocks without proof, each forged by the seed ─► everything is asked once
+//!   golden images on simulated disks ─► blocks read without checksums, corrupted by the seed ─► every query runs once
 //!                                       (see weir_blocks::fault_injection)
 //! ```
 //!
-//! Checksums keep chance damage from the decoders, but who forges a pool forges its checksums too. So here blocks are
-//! not proven, and metadata are changed on their way up: before decompression in a quarter of the seeds, after it in
-//! the others. Answers may be wrong and may be errors. What must not be is a panic, more steps or more time than any
-//! healthy pool needs by far, or memory beyond [`MEMORY_BYTES`].
+//! Checksums keep random damage from the decoders, but an attacker who crafts a pool computes its checksums, too.
+//! Therefore checksums are not verified here, and metadata are corrupted after they are read: before decompression in a
+//! quarter of the seeds, after it in the others. Results may be wrong and may be errors. The test fails on a panic, on many
+//! times the steps or time that any healthy pool needs, and on memory use beyond [`MEMORY_BYTES`].
 //!
-//! `WEIR_HOSTILE_SEEDS` (2 if unset) says how many seeds each pool gets, `WEIR_HOSTILE_FIRST` where they begin,
-//! `WEIR_HOSTILE_POOLS` which pools.
+//! `WEIR_HOSTILE_SEEDS` is the number of seeds per pool (2 if unset), `WEIR_HOSTILE_FIRST` the first seed,
+//! `WEIR_HOSTILE_POOLS` the names of the pools.
 
-#![allow(clippy::disallowed_methods, reason = "the guard against a hang measures real time, on a thread of its own")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::disallowed_methods, reason = "the watchdog measures real time on its own thread")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 
+mod corruption;
 mod drive;
-mod forge;
 mod wide;
 
 use std::cell::RefCell;
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_sim::{SimWorld, Timing};
 
-/// Small pools that between them have every structure.
+/// Small pools that together have every structure.
 const POOLS: [&str; 14] = [
     "single-a9",
     "mirror2-a12",
@@ -45,15 +45,15 @@ const POOLS: [&str; 14] = [
     "dedup-fast",
     "special",
 ];
-/// Polls and events of one seed.
-const STEPS: u64 = 20_000_000;
-/// Time of one seed, in a debug build on a busy machine.
-const TIME: Duration = Duration::from_secs(60);
-/// Address space that the whole test may add while it runs, whatever is forged.
+/// Maximum polls and events of one seed.
+const MAX_STEPS: u64 = 20_000_000;
+/// Maximum time of one seed, in a debug build on a loaded machine.
+const MAX_SEED_TIME: Duration = Duration::from_secs(60);
+/// Maximum growth of the address space during the whole test.
 const MEMORY_BYTES: u64 = 1 << 30;
 
 thread_local! {
-    /// Where this thread's last panic was.
+    /// Message and backtrace of this thread's last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -93,48 +93,48 @@ impl Golden {
     }
 }
 
-/// What all seeds came to.
+/// Sums over all seeds.
 #[derive(Default)]
 struct Sum {
     seeds: AtomicU64,
     opened: AtomicU64,
-    forged: AtomicU64,
+    corrupted: AtomicU64,
     answers: AtomicU64,
     errors: AtomicU64,
 }
 
-/// One seed against one pool; what is wrong with it.
+/// Runs one seed on one pool. Returns the panic or the exceeded limit as an error.
 fn run(golden: &Golden, seed: u64, sum: &Sum) -> Result<(), String> {
     let world = SimWorld::new(seed);
-    world.limit_steps(STEPS);
+    world.limit_steps(MAX_STEPS);
     for device in &golden.devices {
         let image = golden.folder.path().join(device);
         world.add_image(Path::new("/sim").join(device), &image, Timing::Nvme).unwrap();
     }
-    let marks = forge::Marks::default();
+    let marks = corruption::Marks::default();
     let mut options = drive::options(Path::new("/sim"), &golden.pool, &golden.keys);
-    options.forger = Some(forge::forger(seed, marks.clone()));
+    options.forger = Some(corruption::corrupter(seed, marks.clone()));
     let machine = world.machine();
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        // Most pools that are forged from the start do not open.
-        let tally = world.run(drive::drive(&machine, &options, &marks, !seed.is_multiple_of(2)));
+        // Most pools that are corrupted from the start do not open.
+        let counters = world.run(drive::drive(&machine, &options, &marks, !seed.is_multiple_of(2)));
         world.power_failure();
-        tally
+        counters
     }));
     sum.seeds.fetch_add(1, Ordering::Relaxed);
-    sum.forged.fetch_add(marks.blocks.load(Ordering::Relaxed), Ordering::Relaxed);
-    let tally = match ran {
-        Ok(Ok(tally)) => tally,
+    sum.corrupted.fetch_add(marks.blocks.load(Ordering::Relaxed), Ordering::Relaxed);
+    let counters = match ran {
+        Ok(Ok(counters)) => counters,
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err(PANIC.take()),
     };
-    sum.opened.fetch_add(tally.opened.into(), Ordering::Relaxed);
-    sum.answers.fetch_add(tally.answers, Ordering::Relaxed);
-    sum.errors.fetch_add(tally.errors, Ordering::Relaxed);
+    sum.opened.fetch_add(counters.opened.into(), Ordering::Relaxed);
+    sum.answers.fetch_add(counters.answers, Ordering::Relaxed);
+    sum.errors.fetch_add(counters.errors, Ordering::Relaxed);
     Ok(())
 }
 
-/// Most address space that this process ever had.
+/// Peak address space of this process in bytes.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmPeak:"));
@@ -145,13 +145,14 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|s| s.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Runs `work` and ends the process, naming `what`, if that takes too long: a loop without end cannot be unwound.
-fn watched<T>(what: &str, work: impl FnOnce() -> T) -> T {
+/// Runs `work`. If it exceeds [`MAX_SEED_TIME`], prints `what` and aborts the process, because an endless loop cannot be
+/// unwound.
+fn with_watchdog<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (done, over) = std::sync::mpsc::channel::<()>();
     let name = what.to_owned();
     let guard = std::thread::spawn(move || {
-        if over.recv_timeout(TIME) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("{name}: not done within {TIME:?}");
+        if over.recv_timeout(MAX_SEED_TIME) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{name}: not finished within {MAX_SEED_TIME:?}");
             std::process::abort();
         }
     });
@@ -162,7 +163,7 @@ fn watched<T>(what: &str, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn no_forged_block_makes_it_panic_hang_or_eat_memory() {
+fn corrupted_blocks_cause_no_panic_hang_or_memory_exhaustion() {
     let note = |info: &std::panic::PanicHookInfo<'_>| {
         let trace = std::backtrace::Backtrace::capture();
         PANIC.set(format!("{info}\n{trace}"));
@@ -171,22 +172,27 @@ fn no_forged_block_makes_it_panic_hang_or_eat_memory() {
     let wanted = std::env::var("WEIR_HOSTILE_POOLS").ok();
     let names = wanted.as_deref().map_or(POOLS.to_vec(), |w| w.split(',').collect());
     let goldens: Vec<Golden> = names.into_iter().filter_map(Golden::unpack).collect();
-    let (first, seeds) = (number("WEIR_HOSTILE_FIRST", 0), number("WEIR_HOSTILE_SEEDS", 2));
-    let (sum, next, findings) = (Sum::default(), AtomicU64::new(0), std::sync::Mutex::new(Vec::new()));
-    let (start, before) = (Instant::now(), peak_bytes());
+    let first = number("WEIR_HOSTILE_FIRST", 0);
+    let seeds = number("WEIR_HOSTILE_SEEDS", 2);
+    let sum = Sum::default();
+    let next = AtomicU64::new(0);
+    let findings = std::sync::Mutex::new(Vec::new());
+    let start = Instant::now();
+    let before = peak_bytes();
     let memory = AtomicU64::new(before + MEMORY_BYTES);
     let worker = || {
         loop {
-            let turn = next.fetch_add(1, Ordering::Relaxed);
-            let (seed, pool) = (first + turn / goldens.len() as u64, turn % goldens.len() as u64);
+            let run_number = next.fetch_add(1, Ordering::Relaxed);
+            let seed = first + run_number / goldens.len() as u64;
+            let pool = run_number % goldens.len() as u64;
             if seed >= first + seeds {
                 return;
             }
             let golden = &goldens[pool as usize];
             let what = format!("{}, seed {seed}", golden.name);
             let began = Instant::now();
-            let found = watched(&what, || run(golden, seed, &sum));
-            if began.elapsed() > TIME / 10 {
+            let found = with_watchdog(&what, || run(golden, seed, &sum));
+            if began.elapsed() > MAX_SEED_TIME / 10 {
                 eprintln!("{what}: slow, {:?}", began.elapsed());
             }
             let peak = peak_bytes();
@@ -204,9 +210,9 @@ fn no_forged_block_makes_it_panic_hang_or_eat_memory() {
     let _ = std::panic::take_hook();
     let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
     eprintln!(
-        "{} seeds, {} blocks forged, {} opened, {} answers, {} errors, {} MiB more, {:?}",
+        "{} seeds, {} blocks corrupted, {} pools opened, {} results, {} errors, {} MiB more, {:?}",
         of(&sum.seeds),
-        of(&sum.forged),
+        of(&sum.corrupted),
         of(&sum.opened),
         of(&sum.answers),
         of(&sum.errors),
@@ -215,5 +221,8 @@ fn no_forged_block_makes_it_panic_hang_or_eat_memory() {
     );
     let findings = findings.into_inner().unwrap();
     assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
-    assert!(goldens.is_empty() || of(&sum.forged) > 0 && of(&sum.errors) > 0 && of(&sum.opened) > 0, "it was felt");
+    assert!(
+        goldens.is_empty() || of(&sum.corrupted) > 0 && of(&sum.errors) > 0 && of(&sum.opened) > 0,
+        "no seed had an effect"
+    );
 }

@@ -1,9 +1,9 @@
-//! The check of invariants: pools that OpenZFS made pass it, and each class of faults is found in a pool that is forged to
-//! have it. Each forging changes a few bytes of decoded blocks; checksums are not tested then.
+//! The check of invariants: pools that OpenZFS wrote pass it, and each class of faults is found in a pool that was
+//! corrupted to have it. Each corruption changes a few bytes of decoded blocks, after their checksums are verified.
 #![allow(clippy::disallowed_methods, reason = "tests make files and run tar")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 
-mod forgings;
+mod corruptions;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use weir_machine::{Machine, Request};
 use weir_pool::invariants::Report;
 use weir_pool::{OpenOptions, Pool, PoolError};
 
-/// Opens the pool in `dir`, with a forger if there is one, and checks it.
+/// Opens the pool in `dir`, with a corrupter if there is one, and checks its invariants.
 async fn check(machine: &Machine, dir: &Path, forger: Option<PointerForger>) -> Result<Report, PoolError> {
     let options = OpenOptions { forger, ..OpenOptions::new(vec![dir.to_owned()], "") };
     let pool = Pool::open(machine, &options).await?;
@@ -40,7 +40,8 @@ fn goldens() -> Vec<(String, PathBuf)> {
 #[test]
 fn pools_of_openzfs_hold_all_invariants() {
     let machine = weir_linux::machine().unwrap();
-    let (mut wrong, mut checked) = (Vec::new(), 0);
+    let mut wrong = Vec::new();
+    let mut checked = 0;
     for (name, archive) in goldens() {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let unpack = "zstd -dc \"$0\" | tar -xSf - -C \"$1\"";
@@ -54,7 +55,7 @@ fn pools_of_openzfs_hold_all_invariants() {
                     wrong.push(format!("{name}: {} findings\n  {}", report.count, lines.join("\n  ")));
                 }
             }
-            Err(error) => eprintln!("{name} is left out: {error}"),
+            Err(error) => eprintln!("{name} is skipped: {error}"),
         }
     }
     println!("{checked} pools were checked");

@@ -1,5 +1,5 @@
-//! A client in a directory of its own, and what it knows: every state that its names and its files had, and which of them
-//! was said to be stable.
+//! A client in its own directory, and its acknowledged state: every state of its names and files, and which of them was
+//! acknowledged as stable.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -10,24 +10,24 @@ use weir_format::ObjectId;
 use weir_machine::{Clock, Request};
 use weir_sim::Rng;
 
-/// What the names of a directory lead to: numbers of files as the client counts them; directories have none.
+/// Directory entries: for each name the client's number of the file; none for directories.
 type Names = BTreeMap<String, Option<usize>>;
 
-/// One file: its contents after each change.
+/// Contents of one file after each change.
 #[derive(Default)]
 struct Contents {
     states: Vec<Vec<u8>>,
     stable: usize,
 }
 
-/// All that a client knows.
+/// Acknowledged state of one client.
 #[derive(Default)]
 pub struct Known {
     names: Vec<Names>,
-    /// The state of the names that was said to be stable.
+    /// Index of the last state of the names that was acknowledged as stable.
     stable: usize,
     files: Vec<Contents>,
-    /// The directory itself is there.
+    /// The directory exists on stable storage.
     begun: bool,
     pub commits: u64,
 }
@@ -43,7 +43,7 @@ impl Known {
         self.names.push(names);
     }
 
-    /// The last of the states: what is due when a commit that begins now returns.
+    /// The last states, which a commit that begins now makes stable.
     fn due(&self) -> (usize, Vec<usize>) {
         (self.names.len() - 1, self.files.iter().map(|f| f.states.len() - 1).collect())
     }
@@ -68,9 +68,10 @@ impl Client {
         with(&mut self.known.lock().unwrap())
     }
 
-    /// Makes its directory, and then one change after the other.
+    /// Creates the client's directory, and then makes one change after the other.
     pub async fn run(mut self, changes: u64) {
-        let (rq, root) = (Request::internal("client"), Cred::root());
+        let rq = Request::internal("client");
+        let root = Cred::root();
         let name = directory(self.number);
         let new = New::of(NewKind::Directory, 0o755);
         let dir = self.files.create(&rq, &root, self.files.root(), name.as_bytes(), &new).await.unwrap().object;
@@ -94,7 +95,7 @@ impl Client {
 
     async fn commit(&mut self, rq: &Request, file: Option<usize>, objects: &[ObjectId]) {
         let (names, states) = self.know(|k| k.due());
-        // A file without a name is nobody's promise.
+        // A commit of an unlinked file promises nothing.
         let named = |k: &Known, n: usize| k.now().values().any(|of| *of == Some(n));
         if file.is_some_and(|n| !self.know(|k| named(k, n))) {
             return;
@@ -142,9 +143,10 @@ impl Client {
                 self.know(|k| k.named(|names| _ = names.remove(&old)));
             }
             (5, Some((old, file))) => {
-                // Every other renaming replaces a file.
+                // Some renames replace a file.
                 let target = self.pick().filter(|(target, _)| *target != old).map_or(name, |(target, _)| target);
-                let (from, to) = ((dir, old.as_bytes()), (dir, target.as_bytes()));
+                let from = (dir, old.as_bytes());
+                let to = (dir, target.as_bytes());
                 self.files.rename(rq, &root, from, to, RenameMode::Replace).await.unwrap();
                 self.know(|k| {
                     k.named(|names| {
@@ -160,7 +162,8 @@ impl Client {
                 self.contents(file, |bytes| bytes.resize(size as usize, 0));
             }
             (_, Some((_, file))) => {
-                let (at, len) = (self.rng.below(60_000) as usize, 1 + self.rng.below(60_000) as usize);
+                let at = self.rng.below(60_000) as usize;
+                let len = 1 + self.rng.below(60_000) as usize;
                 let mut data = vec![0; len];
                 self.rng.fill(&mut data);
                 let data = Bytes::from(data);
@@ -180,14 +183,16 @@ impl Client {
         let source = self.know(|k| k.files[file].states.last().unwrap().clone());
         let whole = self.rng.below(3) > 0;
         if whole {
-            // Only what has synced can be shared.
+            // Only synced blocks can be cloned.
             let txgs = self.files.objects().txgs().unwrap();
             txgs.wait_synced(txgs.open()).await.unwrap();
         }
         let from = if whole { 0 } else { self.rng.below(source.len() as u64 + 1) };
         let at = if whole { 0 } else { self.rng.below(60_000) };
-        let (lender, files) = (objects[file], &self.files);
-        let copied = files.copy_range(rq, &Cred::root(), (files, lender, from), (objects[target], at), 60_000).await;
+        let source_object = objects[file];
+        let files = &self.files;
+        let copied =
+            files.copy_range(rq, &Cred::root(), (files, source_object, from), (objects[target], at), 60_000).await;
         let data = &source[from as usize..][..copied.unwrap() as usize];
         if !data.is_empty() {
             self.contents(target, |bytes| {
@@ -206,8 +211,8 @@ impl Client {
     }
 }
 
-/// The directory and each file in it are as they were at some moment since what was said to be stable. A change that
-/// was being made when the power failed may be there or not: `known` has states only of those that were made.
+/// Checks that the directory and each file in it have a state at or after the acknowledged one. A change in progress at
+/// the power failure may be there or not: `known` has states only of completed changes.
 pub async fn judge(files: &FileSystem, number: u64, known: &Known, place: &str) {
     let rq = Request::internal("judge");
     let dir = match files.lookup(&rq, files.root(), directory(number).as_bytes()).await {
@@ -222,9 +227,9 @@ pub async fn judge(files: &FileSystem, number: u64, known: &Known, place: &str) 
         return;
     }
     let names: Vec<&String> = found.keys().collect();
-    let alike = |state: &&Names| state.keys().collect::<Vec<_>>() == names;
+    let has_names = |state: &&Names| state.keys().collect::<Vec<_>>() == names;
     let since = &known.names[known.stable..];
-    let last_change_was_cut = since.iter().find(alike).is_none();
+    let last_change_was_cut = since.iter().find(has_names).is_none();
     assert!(
         !last_change_was_cut || differs_by_one(known.names.last().unwrap(), &found),
         "{place}, client {number}: names {names:?}, stable was {:?}",
@@ -234,7 +239,7 @@ pub async fn judge(files: &FileSystem, number: u64, known: &Known, place: &str) 
         let leads_to = since.iter().rev().find_map(|state| state.get(name).copied().flatten());
         let Some(file) = leads_to else { continue };
         let bytes = files.read(&rq, *object, 0, 1 << 20).await.unwrap();
-        // A name that was given to another file leads to any of them.
+        // A name that was reused may refer to any of its files.
         let mut of: Vec<usize> = since.iter().filter_map(|state| state.get(name).copied().flatten()).collect();
         if last_change_was_cut {
             of.extend(0..known.files.len());
@@ -249,18 +254,18 @@ pub async fn judge(files: &FileSystem, number: u64, known: &Known, place: &str) 
     }
 }
 
-/// One change of names more than the last that was made.
+/// Whether the names differ from the last state by one more change.
 fn differs_by_one(last: &Names, found: &BTreeMap<String, ObjectId>) -> bool {
     let gone = last.keys().filter(|name| !found.contains_key(*name)).count();
     let new = found.keys().filter(|name| !last.contains_key(*name)).count();
     gone <= 1 && new <= 1
 }
 
-/// One write or cut more than the last that was made: what differs is one range.
+/// Whether the contents differ from the last state by one more write or truncation, which is one range.
 fn was_being_written(last: &[u8], found: &[u8]) -> bool {
     let common = last.len().min(found.len());
     let first = last.iter().zip(found).position(|(a, b)| a != b).unwrap_or(common);
     let differs = (first..common).rev().find(|at| last[*at] != found[*at]).map_or(0, |end| end + 1 - first);
-    // Writes of this test are no longer than this; a cut leaves the front as it was.
+    // Maximum length of this test's writes; a truncation does not change the front.
     differs <= 60_000 && (found.len() <= 120_000) && (found.len() >= last.len() || differs == 0)
 }

@@ -1,7 +1,7 @@
-//! The power fails at changes all over a history; the pool is imported, its log replayed, and judged.
+//! Power failures at random changes of a history; then the pool is imported, its log is replayed and its files are judged.
 
 use crate::client::{Client, Shared, judge};
-use crate::world::{HOME, Shape, create, demand_whole, import, open, world};
+use crate::world::{HOME, Shape, assert_pool_clean, create, import, open, world};
 use weir_engine::Layout;
 use weir_machine::{Machine, Request};
 use weir_pool::PoolError;
@@ -18,7 +18,9 @@ async fn history(machine: &Machine, seed: u64, shape: Shape, known: &[Shared]) -
         .iter()
         .zip(0..)
         .map(|(known, number)| {
-            let (files, clock, known) = (files.clone(), machine.clock.clone(), known.clone());
+            let files = files.clone();
+            let clock = machine.clock.clone();
+            let known = known.clone();
             machine.tasks.spawn(Client { files, clock, known, number, rng: rng.fork() }.run(CHANGES))
         })
         .collect();
@@ -28,7 +30,7 @@ async fn history(machine: &Machine, seed: u64, shape: Shape, known: &[Shared]) -
     engine.stop().await
 }
 
-/// Records of the file system's log that are not part of the last synced group.
+/// Counts records of the file system's log that are newer than the last synced txg.
 async fn records(machine: &Machine) -> u64 {
     let rq = Request::internal("test");
     let pool = open(machine).await;
@@ -41,7 +43,7 @@ async fn records(machine: &Machine) -> u64 {
     count
 }
 
-/// Imports the pool and replays its log, and has the power fail on the way: before, in or after the replay.
+/// Imports the pool and replays its log; the power fails before, during or after the replay.
 fn fail_again(world: &SimWorld, at: u64, place: &str) {
     world.cut_after(at);
     let machine = world.machine();
@@ -57,11 +59,11 @@ fn fail_again(world: &SimWorld, at: u64, place: &str) {
         Err(other) => panic!("{place}: {other}"),
     }
     let machine = world.machine();
-    let whole = world.run(async { demand_whole(&machine, &format!("{place}, failed again after {at}")).await });
+    let whole = world.run(async { assert_pool_clean(&machine, &format!("{place}, failed again after {at}")).await });
     whole.unwrap_or_else(|e| panic!("{place}: {e}"));
 }
 
-/// The commits that were made, and the records that were to be replayed.
+/// Cuts a history at change `at` and judges the pool. Returns the number of commits and of records to replay.
 fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
     let place = format!("seed {seed}, {shape:?}, cut {at}");
     let world = world(seed, shape);
@@ -76,12 +78,12 @@ fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
     world.cancel_cut();
     let commits = known.iter().map(|k| k.lock().unwrap().commits).sum();
     if commits == 0 {
-        // Before the pool and its directories were there, nothing was promised.
+        // No commit was made before the pool and its directories existed.
         return (0, 0);
     }
     let machine = world.machine();
     let records = world.run(async {
-        demand_whole(&machine, &format!("{place}, before import")).await;
+        assert_pool_clean(&machine, &format!("{place}, before import")).await;
         records(&machine).await
     });
     let records = records.unwrap_or_else(|e| panic!("{place}: {e}"));
@@ -99,13 +101,13 @@ fn cut(seed: u64, shape: Shape, at: u64) -> (u64, u64) {
             judge(&files, number, &known, &place).await;
         }
         engine.export().await.unwrap();
-        demand_whole(&machine, &format!("{place}, after replay")).await;
+        assert_pool_clean(&machine, &format!("{place}, after replay")).await;
     });
     judged.unwrap_or_else(|e| panic!("{place}: {e}"));
     (commits, records)
 }
 
-/// How many changes the disks see before and in all of the history.
+/// Number of changes of the disks before the history begins, and in total.
 fn changes(seed: u64, shape: Shape) -> (u64, u64) {
     let world = world(seed, shape);
     let machine = world.machine();
@@ -119,13 +121,14 @@ fn changes(seed: u64, shape: Shape) -> (u64, u64) {
     (before, world.changes())
 }
 
-/// `WEIR_LOG_CUTS` cuts, spread over the history.
+/// Cuts a history at `WEIR_LOG_CUTS` random changes, or at `cuts`.
 fn cut_all_over(seed: u64, shape: Shape, cuts: u64) {
-    let said = std::env::var("WEIR_LOG_CUTS").ok().and_then(|s| s.parse().ok());
-    let cuts = said.unwrap_or(cuts);
+    let wanted = std::env::var("WEIR_LOG_CUTS").ok().and_then(|s| s.parse().ok());
+    let cuts = wanted.unwrap_or(cuts);
     let (before, all) = changes(seed, shape);
     let mut rng = Rng::new(seed);
-    let (mut commits, mut replayed) = (0, 0);
+    let mut commits = 0;
+    let mut replayed = 0;
     for _ in 0..cuts {
         let (done, records) = cut(seed, shape, before + 1 + rng.below(all - before));
         commits += done;
@@ -136,18 +139,18 @@ fn cut_all_over(seed: u64, shape: Shape, cuts: u64) {
 }
 
 #[test]
-fn what_was_stable_is_replayed_from_a_mirror() {
+fn acknowledged_changes_are_replayed_from_a_mirror() {
     cut_all_over(3, Shape { layout: Layout::Mirror, devices: 2, log: false }, 12);
     cut_all_over(4, Shape { layout: Layout::Mirror, devices: 2, log: false }, 12);
 }
 
 #[test]
-fn what_was_stable_is_replayed_from_a_raidz() {
+fn acknowledged_changes_are_replayed_from_a_raidz() {
     cut_all_over(5, Shape { layout: Layout::Raidz(1), devices: 3, log: false }, 12);
 }
 
 #[test]
-fn what_was_stable_is_replayed_from_a_log_device() {
+fn acknowledged_changes_are_replayed_from_a_log_device() {
     cut_all_over(6, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
     cut_all_over(7, Shape { layout: Layout::Single, devices: 1, log: true }, 12);
 }

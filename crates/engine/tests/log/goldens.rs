@@ -1,5 +1,5 @@
-//! Logs that OpenZFS wrote, replayed into the overlay of unsynced changes (nothing is written): the pool is opened as it was
-//! some groups before its end, and after the replay its files are those that OpenZFS shows at the end.
+//! Logs that OpenZFS wrote, replayed into dirty data that is never written. The pool is opened some txgs before its last
+//! one, and after the replay its files equal those that OpenZFS shows in the last txg.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -38,7 +38,7 @@ fn unpack(folder: &Path, name: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Replay logs nothing, so it writes nothing.
+/// Log store of the replay, which writes no log.
 struct Nowhere;
 
 impl LogStore for Nowhere {
@@ -53,7 +53,7 @@ impl LogStore for Nowhere {
     }
 }
 
-/// The file system itself, but that a cloned range is copied: what it refers to stays where it is.
+/// Replayer of the file system that copies cloned ranges instead of cloning them.
 struct Copying {
     files: Arc<FileSystem>,
     kinds: std::sync::Mutex<BTreeMap<&'static str, u64>>,
@@ -86,7 +86,7 @@ impl Replayer for Copying {
     }
 }
 
-/// Groups that count as synced at once: all changes stay in the overlay.
+/// Marks txgs as synced without writing them: all changes stay in dirty data.
 async fn pretend(txgs: Arc<TxgTracker>, zil: Arc<Zil>) {
     loop {
         txgs.wanted().await;
@@ -131,7 +131,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Compares what can be reached with what OpenZFS saw after its replay.
+/// Compares all reachable files with those that OpenZFS found after its replay.
 async fn compare(files: &FileSystem, expected: &[serde_json::Value], place: &str) -> usize {
     let rq = Request::internal("test");
     let mut found: BTreeMap<String, ObjectId> = BTreeMap::from([("/".to_owned(), files.root())]);
@@ -147,13 +147,14 @@ async fn compare(files: &FileSystem, expected: &[serde_json::Value], place: &str
         }
     }
     let mut wrong = Vec::new();
-    let (mut contents, mut not_text) = (0, 0);
+    let mut contents = 0;
+    let mut not_text = 0;
     for file in expected {
         let Some(path) = file["path"].as_str() else {
             not_text += 1;
             continue;
         };
-        // Of directories with many files only the number is looked at.
+        // Only the number of files is compared in directories with many files.
         if let Some(count) = file["mass"]["count"].as_u64() {
             let inside = |of: &str| of.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
             let before = found.len();
@@ -180,20 +181,20 @@ async fn compare(files: &FileSystem, expected: &[serde_json::Value], place: &str
             contents += 1;
         }
     }
-    // A file that gets its first name is not logged by OpenZFS, which waits for its group instead.
+    // OpenZFS does not log the first link of an unnamed file; it waits for the txg instead.
     wrong.retain(|what| !what.starts_with("/z-tmpfile is missing") && !what.starts_with("/: object 34, 15 bytes"));
     let before = found.len();
     found.retain(|path, _| !path.contains('\u{fffd}'));
     if before - found.len() != not_text {
-        wrong.push(format!("{} names that are no text instead of {not_text}", before - found.len()));
+        wrong.push(format!("{} names that are not UTF-8 instead of {not_text}", before - found.len()));
     }
     wrong.extend(found.into_keys().map(|path| format!("{path} should not be there")));
     assert!(wrong.is_empty(), "{place}: {wrong:#?}");
     contents
 }
 
-/// Goes back to an earlier group of a pool, and replays the log as it was then to its end: the file system is then what
-/// it is in the last group. At least so many records.
+/// Opens a pool at an earlier txg and replays the log of that txg to its end, at least `at_least` records. The file system
+/// must then equal the one of the last txg.
 fn replay(name: &str, dataset_name: &str, txg: u64, at_least: u64) {
     let Some(folder) = folder() else { return };
     let dir = unpack(&folder, name);
@@ -212,7 +213,8 @@ fn replay(name: &str, dataset_name: &str, txg: u64, at_least: u64) {
         let txgs = TxgTracker::new(pool.uberblock.txg);
         let gate = Arc::new(UnlimitedTxAdmission(txgs.clone()));
         let opening = Opening { id: old.id(), ..Opening::default() };
-        let (cache, pointer) = (old.cache().clone(), old.pointer());
+        let cache = old.cache().clone();
+        let pointer = old.pointer();
         let set = ObjectSet::open_live(&rq, cache, pointer, opening, gate, Policy::usual()).await.unwrap();
         let zil = log_of(&pool, &machine, &set, &txgs).await;
         let opening = FilesOpening { machine: machine.clone(), zil: Some(zil.clone()), settings: settings() };

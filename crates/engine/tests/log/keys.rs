@@ -1,6 +1,6 @@
-//! Logs of encrypted data sets: claimed without their key, replayed with it, given up when it is unloaded.
+//! Logs of encrypted datasets: claimed without the key, replayed with it, closed when it is unloaded.
 
-use crate::world::{SEARCH, Shape, demand_whole, options, world};
+use crate::world::{SEARCH, Shape, assert_pool_clean, options, world};
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_codec::crypt::Suite;
@@ -46,9 +46,10 @@ pub async fn import(machine: &Machine, key: bool) -> Arc<Engine> {
     Engine::import(machine, &ImportOptions::new(open)).await.unwrap()
 }
 
-/// Makes a file and makes it stable.
+/// Creates a file and commits it.
 async fn make(engine: &Engine, set: &str, name: &str) {
-    let (rq, root) = (Request::internal("test"), Cred::root());
+    let rq = Request::internal("test");
+    let root = Cred::root();
     let files = engine.file_system(&rq, set).await.unwrap();
     let new = New::of(NewKind::Regular, 0o600);
     let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
@@ -56,7 +57,7 @@ async fn make(engine: &Engine, set: &str, name: &str) {
     files.sync(&rq, Some(made)).await.unwrap();
 }
 
-async fn demand(files: &Arc<FileSystem>, name: &str) {
+async fn assert_file(files: &Arc<FileSystem>, name: &str) {
     let rq = Request::internal("test");
     let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(files.read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(9000), "{name}");
@@ -68,14 +69,14 @@ async fn write_volume(engine: &Engine, n: u8) {
     volume.write(&rq, u64::from(n) * 300_000, Bytes::from(vec![n; 20_000]), true).await.unwrap();
 }
 
-async fn demand_volume(engine: &Engine, n: u8) {
+async fn assert_volume(engine: &Engine, n: u8) {
     let rq = Request::internal("test");
     let volume = engine.volume(&rq, VOLUME).await.unwrap();
     let found = volume.read(&rq, u64::from(n) * 300_000, 20_000).await.unwrap();
     assert!(found == vec![n; 20_000], "write {n}: {:?} …", found.get(..4));
 }
 
-async fn demand_locked(engine: &Engine) {
+async fn assert_locked(engine: &Engine) {
     let rq = Request::internal("test");
     let refused = engine.file_system(&rq, HOME).await.err().unwrap();
     let PoolError::File { source, .. } = refused else { panic!("{refused}") };
@@ -83,7 +84,7 @@ async fn demand_locked(engine: &Engine) {
     assert!(engine.volume(&rq, VOLUME).await.is_err());
 }
 
-/// A pool that lost its power with something in the logs of its encrypted data sets.
+/// Pool whose power failed with records in the logs of its encrypted datasets.
 fn cut() -> weir_sim::SimWorld {
     let world = world(11, SHAPE);
     let machine = world.machine();
@@ -108,13 +109,13 @@ fn a_log_is_claimed_without_its_key_and_replayed_with_it() {
         let machine = world.machine();
         let locked = world.run(async {
             let engine = import(&machine, false).await;
-            demand_locked(&engine).await;
+            assert_locked(&engine).await;
             let rq = &Request::internal("test");
-            demand(&engine.file_system(rq, OTHER).await.unwrap(), "plain").await;
+            assert_file(&engine.file_system(rq, OTHER).await.unwrap(), "plain").await;
             engine.snapshot(vec![format!("{HOME}@now")], Vec::new()).await.unwrap();
             engine.destroy_snapshots(vec![format!("{HOME}@now")], false).await.unwrap();
             engine.export().await.unwrap();
-            demand_whole(&machine, "claimed").await;
+            assert_pool_clean(&machine, "claimed").await;
         });
         locked.unwrap();
         world.power_failure();
@@ -123,7 +124,7 @@ fn a_log_is_claimed_without_its_key_and_replayed_with_it() {
     let last = world.run(async {
         let rq = &Request::internal("test");
         let engine = import(&machine, false).await;
-        demand_locked(&engine).await;
+        assert_locked(&engine).await;
         let wrong = engine.load_key(rq, HOME, vec![8; 32]).await.unwrap_err();
         assert!(matches!(wrong, PoolError::Key(KeyError::Wrong { .. })), "{wrong}");
         let short = engine.check_key(rq, HOME, vec![7; 31]).await.unwrap_err();
@@ -133,39 +134,39 @@ fn a_log_is_claimed_without_its_key_and_replayed_with_it() {
         let plain = engine.load_key(rq, OTHER, secret()).await.unwrap_err();
         assert!(matches!(plain, PoolError::Key(KeyError::NotEncrypted { .. })), "{plain}");
         engine.check_key(rq, HOME, secret()).await.unwrap();
-        demand_locked(&engine).await;
+        assert_locked(&engine).await;
         engine.load_key(rq, HOME, secret()).await.unwrap();
         let again = engine.load_key(rq, HOME, secret()).await.unwrap_err();
         assert!(matches!(again, PoolError::Key(KeyError::Loaded { .. })), "{again}");
         let files = engine.file_system(rq, HOME).await.unwrap();
-        demand(&files, "early").await;
-        demand(&files, "late").await;
-        demand_volume(&engine, 1).await;
-        demand_volume(&engine, 2).await;
+        assert_file(&files, "early").await;
+        assert_file(&files, "late").await;
+        assert_volume(&engine, 1).await;
+        assert_volume(&engine, 2).await;
         assert!(!needs_replay(&files.objects().root().header.zil));
         engine.export().await.unwrap();
-        demand_whole(&machine, "replayed").await;
+        assert_pool_clean(&machine, "replayed").await;
     });
     last.unwrap();
 }
 
 #[test]
-fn a_key_given_at_import_replays_at_once() {
+fn the_import_replays_logs_with_the_key_it_was_given() {
     let world = cut();
     let machine = world.machine();
     let last = world.run(async {
         let engine = import(&machine, true).await;
         let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
-        demand(&files, "late").await;
-        demand_volume(&engine, 2).await;
+        assert_file(&files, "late").await;
+        assert_volume(&engine, 2).await;
         engine.export().await.unwrap();
-        demand_whole(&machine, "replayed").await;
+        assert_pool_clean(&machine, "replayed").await;
     });
     last.unwrap();
 }
 
 #[test]
-fn locked_data_sets_with_logs_are_destroyed() {
+fn locked_datasets_with_logs_are_destroyed() {
     let world = cut();
     let machine = world.machine();
     let last = world.run(async {
@@ -174,7 +175,7 @@ fn locked_data_sets_with_logs_are_destroyed() {
             engine.destroy_dataset(name.into()).await.unwrap();
         }
         engine.export().await.unwrap();
-        demand_whole(&machine, "destroyed").await;
+        assert_pool_clean(&machine, "destroyed").await;
     });
     last.unwrap();
 }
@@ -203,14 +204,14 @@ fn keys_are_unloaded_and_loaded_again() {
             let snapshot = format!("{HOME}@{n}");
             engine.snapshot(vec![snapshot.clone()], Vec::new()).await.unwrap();
             let old = engine.file_system(rq, &snapshot).await.unwrap();
-            demand(&old, &format!("busy-{n}")).await;
+            assert_file(&old, &format!("busy-{n}")).await;
             engine.unload_key(rq, HOME).await.unwrap();
             let again = engine.unload_key(rq, HOME).await.unwrap_err();
             assert!(matches!(again, PoolError::Key(KeyError::Unloaded { .. })), "{again}");
-            demand_locked(&engine).await;
+            assert_locked(&engine).await;
             for files in [&files, &old] {
                 assert!(files.is_closed());
-                assert!(files.read_dir(rq, files.root(), 0, 10).await.is_err(), "a key that is unloaded opens nothing");
+                assert!(files.read_dir(rq, files.root(), 0, 10).await.is_err(), "the key is unloaded");
             }
             let rootless = engine.create_dataset(new("tank/e/x", Kind::FileSystem(FileSystemSpec::default()))).await;
             assert!(matches!(rootless, Err(PoolError::Key(KeyError::RootNotLoaded))), "{rootless:?}");
@@ -218,9 +219,9 @@ fn keys_are_unloaded_and_loaded_again() {
             engine.load_key(rq, HOME, secret()).await.unwrap();
             let files = engine.file_system(rq, HOME).await.unwrap();
             for name in &made {
-                demand(&files, name).await;
+                assert_file(&files, name).await;
             }
-            demand_volume(&engine, n).await;
+            assert_volume(&engine, n).await;
         }
         made
     });
@@ -228,26 +229,27 @@ fn keys_are_unloaded_and_loaded_again() {
     world.power_failure();
     let machine = world.machine();
     let second = world.run(async {
-        demand_whole(&machine, "cut").await;
+        assert_pool_clean(&machine, "cut").await;
         let engine = import(&machine, true).await;
         let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
         for name in &made {
-            demand(&files, name).await;
+            assert_file(&files, name).await;
         }
         engine.export().await.unwrap();
-        demand_whole(&machine, "exported").await;
+        assert_pool_clean(&machine, "exported").await;
     });
     second.unwrap();
 }
 
-/// A copy that shares encrypted blocks is made again from the log: its blocks are kept while there is no key.
+/// A clone of encrypted blocks is replayed from the log; its blocks stay allocated until the key is loaded.
 #[test]
-fn copies_wait_for_the_key() {
+fn clones_wait_for_the_key() {
     let world = world(23, SHAPE);
     let machine = world.machine();
     let name = "much ".repeat(4);
     let first = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let engine = create(&machine).await;
         make(&engine, HOME, &name).await;
         engine.sync().await.unwrap();
@@ -258,29 +260,29 @@ fn copies_wait_for_the_key() {
         let copy = files.create(&rq, &root, files.root(), b"copy", &new).await.unwrap().object;
         let len = (name.len() * 9000) as u64;
         assert_eq!(files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), len).await.unwrap(), len);
-        // The source goes: the log alone keeps the blocks.
+        // After the removal of the source only the log refers to the blocks.
         files.remove(&rq, &root, files.root(), name.as_bytes()).await.unwrap();
         files.sync(&rq, None).await.unwrap();
-        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
     });
     first.unwrap();
     world.power_failure();
     let machine = world.machine();
     let second = world.run(async {
         let rq = Request::internal("test");
-        demand_whole(&machine, "with a log").await;
+        assert_pool_clean(&machine, "with a log").await;
         let engine = import(&machine, false).await;
         make(&engine, OTHER, "meanwhile").await;
-        demand_locked(&engine).await;
+        assert_locked(&engine).await;
         engine.export().await.unwrap();
-        demand_whole(&machine, "claimed").await;
+        assert_pool_clean(&machine, "claimed").await;
         let engine = import(&machine, true).await;
         let files = engine.file_system(&rq, HOME).await.unwrap();
         let copy = files.lookup(&rq, files.root(), b"copy").await.unwrap();
         assert!(files.read(&rq, copy, 0, 1 << 20).await.unwrap() == name.repeat(9000));
         assert!(files.lookup(&rq, files.root(), name.as_bytes()).await.is_err());
         engine.export().await.unwrap();
-        demand_whole(&machine, "replayed").await;
+        assert_pool_clean(&machine, "replayed").await;
     });
     second.unwrap();
 }

@@ -1,14 +1,14 @@
 //! The intent log end to end: clients change files of a simulated pool, the power fails, the pool is imported again and
-//! its logs are replayed. What was said to be stable is there, in a state that the files really had.
+//! its logs are replayed. All changes acknowledged as stable are found, in a state that the files really had.
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 
-mod away;
 mod client;
 mod cuts;
 mod goldens;
 mod keys;
-mod lives;
+mod lifecycle;
+mod missing_device;
 mod projects;
 mod promises;
 mod unreadable;

@@ -1,6 +1,6 @@
-//! What is stable when a commit returns: no less than what was changed, and nothing that a replay would stumble over.
+//! Completeness of commits: all changes are stable when a commit returns, and a replay fails on no record.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, noise, world};
+use crate::world::{HOME, Shape, assert_pool_clean, create, import, noise, world};
 use std::sync::Arc;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::Setting;
@@ -12,52 +12,54 @@ use weir_zil::{Policy, SyncMode};
 
 const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
 
-/// The first life of a pool, with a log whose chain has begun; then the power fails.
-fn first_life(seed: u64, life: impl AsyncFnOnce(&Arc<Engine>, &Arc<FileSystem>)) -> SimWorld {
+/// Runs `life` on a pool whose log chain has begun; then the power fails.
+fn before_failure(seed: u64, life: impl AsyncFnOnce(&Arc<Engine>, &Arc<FileSystem>)) -> SimWorld {
     let world = world(seed, SHAPE);
     let machine = world.machine();
     let run = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         files.create(&rq, &root, files.root(), b"begun", &New::of(NewKind::Regular, 0)).await.unwrap();
         files.sync(&rq, None).await.unwrap();
         engine.sync().await.unwrap();
         let synced = engine.txgs().last_synced();
         life(&engine, &files).await;
-        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
     });
     run.unwrap();
     world.power_failure();
     world
 }
 
-/// The next life: the log is replayed.
-fn second_life(world: &SimWorld, life: impl AsyncFnOnce(&Arc<FileSystem>)) {
+/// Imports the pool, replays the log and runs `life`.
+fn after_replay(world: &SimWorld, life: impl AsyncFnOnce(&Arc<FileSystem>)) {
     let machine = world.machine();
     let run = world.run(async {
-        demand_whole(&machine, "with a log").await;
+        assert_pool_clean(&machine, "with a log").await;
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
         life(&files).await;
         engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
+        assert_pool_clean(&machine, "after replay").await;
     });
     run.unwrap();
 }
 
-/// A new name is stable with all that its file was made with: who made it commits its directory.
+/// The commit of a directory makes a new file stable with the owner, times and mode of its creation.
 #[test]
-fn a_file_is_stable_with_what_it_was_made_with() {
+fn a_new_file_is_stable_with_its_initial_attributes() {
     let times = (Some(SetTime::At(7_000_000_000)), Some(SetTime::At(9_000_000_000)));
-    let asked =
+    let attributes =
         SetAttributes { uid: Some(7), gid: Some(8), atime: times.0, mtime: times.1, ..SetAttributes::default() };
-    let world = first_life(20, async |_, files| {
-        let (rq, root) = (Request::internal("test"), Cred::root());
-        let new = New { set: asked, ..New::of(NewKind::Regular, 0o640) };
+    let world = before_failure(20, async |_, files| {
+        let rq = Request::internal("test");
+        let root = Cred::root();
+        let new = New { set: attributes, ..New::of(NewKind::Regular, 0o640) };
         files.create(&rq, &root, files.root(), b"made", &new).await.unwrap();
         files.sync(&rq, Some(files.root())).await.unwrap();
     });
-    second_life(&world, async |files| {
+    after_replay(&world, async |files| {
         let rq = Request::internal("test");
         let file = files.lookup(&rq, files.root(), b"made").await.unwrap();
         let found = files.attributes(&rq, file).await.unwrap();
@@ -66,17 +68,18 @@ fn a_file_is_stable_with_what_it_was_made_with() {
     });
 }
 
-/// An attribute that has a file of its own is stable when the file is that it belongs to.
+/// The commit of a file makes its attributes in an attribute directory stable.
 #[test]
-fn attributes_with_files_are_stable_with_theirs() {
+fn attribute_files_are_stable_with_their_file() {
     let value = noise(40_000, 3);
-    let world = first_life(21, async |_, files| {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+    let world = before_failure(21, async |_, files| {
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         files.set_xattr(&rq, &root, file, b"user.large", &value, XattrMode::Any).await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
     });
-    second_life(&world, async |files| {
+    after_replay(&world, async |files| {
         let rq = Request::internal("test");
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         let found = files.xattr(&rq, file, b"user.large").await.unwrap().unwrap();
@@ -84,29 +87,31 @@ fn attributes_with_files_are_stable_with_theirs() {
     });
 }
 
-/// Blocks in many pieces can be written to their final place and be found by the log.
+/// Gang blocks can be written to their final place, and the log points to them.
 #[test]
 fn gangs_in_their_final_place_are_replayed() {
     let data = noise(300_000, 4);
-    let world = first_life(22, async |engine, files| {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+    let world = before_failure(22, async |engine, files| {
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         engine.cache.blocks().force_gangs_above(Some(16 << 10)).unwrap();
         files.write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
     });
-    second_life(&world, async |files| {
+    after_replay(&world, async |files| {
         let rq = Request::internal("test");
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         assert!(files.read(&rq, file, 0, 1 << 20).await.unwrap() == data);
     });
 }
 
-/// What was promised is kept also where nothing may be changed any more.
+/// A log is replayed into a dataset that was set `readonly` after the power failure.
 #[test]
-fn a_log_is_replayed_into_what_is_read_only_now() {
-    let world = first_life(24, async |_, files| {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+fn a_log_is_replayed_into_a_dataset_that_became_read_only() {
+    let world = before_failure(24, async |_, files| {
+        let rq = Request::internal("test");
+        let root = Cred::root();
         files.create(&rq, &root, files.root(), b"late", &New::of(NewKind::Regular, 0o600)).await.unwrap();
         files.sync(&rq, None).await.unwrap();
     });
@@ -119,8 +124,9 @@ fn a_log_is_replayed_into_what_is_read_only_now() {
     });
     run.unwrap();
     world.power_failure();
-    second_life(&world, async |files| {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+    after_replay(&world, async |files| {
+        let rq = Request::internal("test");
+        let root = Cred::root();
         files.lookup(&rq, files.root(), b"late").await.unwrap();
         let new = New::of(NewKind::Regular, 0o600);
         let refused = files.create(&rq, &root, files.root(), b"later", &new).await;
@@ -128,12 +134,13 @@ fn a_log_is_replayed_into_what_is_read_only_now() {
     });
 }
 
-/// What was promised is kept also if it is more than what may be written now.
+/// A log is replayed although the data exceed a quota that was set after the power failure.
 #[test]
 fn a_log_is_replayed_past_a_quota() {
     let data = noise(4 << 20, 6);
-    let world = first_life(25, async |_, files| {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+    let world = before_failure(25, async |_, files| {
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         files.write(&rq, &root, file, WriteAt::Offset(0), data.clone()).await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
@@ -149,8 +156,9 @@ fn a_log_is_replayed_past_a_quota() {
     });
     run.unwrap();
     world.power_failure();
-    second_life(&world, async |files| {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+    after_replay(&world, async |files| {
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
         assert!(files.read(&rq, file, 0, 8 << 20).await.unwrap() == data);
         let refused = files.write(&rq, &root, file, WriteAt::End, data.slice(..512)).await;
@@ -158,15 +166,16 @@ fn a_log_is_replayed_past_a_quota() {
     });
 }
 
-/// What was changed while nothing was promised is not in the log: nothing that needs it comes into the log before it is
-/// stable.
+/// Changes with `sync=disabled` are not logged. Records that depend on them are written only after the txg of those changes
+/// has synced.
 #[test]
-fn records_wait_for_what_was_not_logged() {
+fn records_wait_for_unlogged_changes() {
     for cut_us in (0..40).map(|n| n * 100) {
         let world = world(23, SHAPE);
         let machine = world.machine();
         let made = world.run(async {
-            let (rq, root) = (Request::internal("test"), Cred::root());
+            let rq = Request::internal("test");
+            let root = Cred::root();
             let (engine, files) = create(&machine, SHAPE).await.unwrap();
             let new = |kind| New::of(kind, 0o755);
             files.create(&rq, &root, files.root(), b"begun", &new(NewKind::Regular)).await.unwrap();
@@ -186,7 +195,7 @@ fn records_wait_for_what_was_not_logged() {
         });
         let stable = made.unwrap();
         world.power_failure();
-        second_life(&world, async |files| {
+        after_replay(&world, async |files| {
             let rq = Request::internal("test");
             files.lookup(&rq, files.root(), b"begun").await.unwrap();
             let dir = files.lookup(&rq, files.root(), b"dir").await;

@@ -1,4 +1,4 @@
-//! Logs that cannot be replayed to their end: a block of a file, of a volume or of the log itself cannot be read.
+//! Logs that cannot be replayed completely because a block of a file, of a volume or of the log is unreadable.
 
 use crate::world::{HOME, SEARCH, Shape, create, import, make, noise, open, opening, world};
 use crate::{keys, volumes};
@@ -17,14 +17,14 @@ use weir_zil::{LogWalk, needs_replay};
 
 const ALONE: Shape = Shape { layout: Layout::Single, devices: 1, log: false };
 const MIRROR: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
-/// Bytes of a file that is one block, of which a small write reads the rest.
+/// Size of a file of one block, of which a small write must read the rest.
 const FILE_BYTES: usize = 100_000;
 
 fn rq() -> Request {
     Request::internal("test")
 }
 
-/// The copies of a block on a device, as offsets and lengths; the same on all sides of a mirror.
+/// Copies of a block on a device as offsets and lengths in bytes, equal on all sides of a mirror.
 fn copies(pointer: &BlockPointer) -> Vec<(u64, u64)> {
     assert!(!pointer.is_embedded() && !pointer.is_hole());
     pointer.dvas().map(|dva| (FRONT_BYTES + dva.offset_bytes, pointer.psize_bytes())).collect()
@@ -45,8 +45,8 @@ fn damage(disk: &SimDisk, places: &[(u64, u64)], rot: bool) {
     }
 }
 
-/// A file with its one block on disk.
-async fn settled_file(engine: &Engine, files: &Arc<FileSystem>) -> ObjectId {
+/// Creates a file with one synced block.
+async fn synced_file(engine: &Engine, files: &Arc<FileSystem>) -> ObjectId {
     let new = New::of(NewKind::Regular, 0o600);
     let file = files.create(&rq(), &Cred::root(), files.root(), b"f", &new).await.unwrap().object;
     let data = noise(FILE_BYTES, 1);
@@ -55,21 +55,21 @@ async fn settled_file(engine: &Engine, files: &Arc<FileSystem>) -> ObjectId {
     file
 }
 
-/// A write to a part of that block, and another file behind it; both are in the log alone.
+/// Writes to a part of that block and then creates another file; both changes are only in the log.
 async fn log_changes(files: &Arc<FileSystem>, file: ObjectId) {
     files.write(&rq(), &Cred::root(), file, WriteAt::Offset(7), Bytes::from_static(b"changed")).await.unwrap();
     files.sync(&rq(), Some(file)).await.unwrap();
     make(files, "behind").await;
 }
 
-/// A pool that lost its power with a log. Gives where the file's block is.
+/// Creates a pool whose power failed with a log. Returns the copies of the file's block.
 fn cut(seed: u64, shape: Shape) -> (SimWorld, Vec<(u64, u64)>) {
     let world = world(seed, shape);
     let machine = world.machine();
     let places = world.run(async {
         let (engine, files) = create(&machine, shape).await.unwrap();
         make(&files, "early").await;
-        let file = settled_file(&engine, &files).await;
+        let file = synced_file(&engine, &files).await;
         log_changes(&files, file).await;
         first_block(files.objects(), file).await
     });
@@ -88,26 +88,26 @@ async fn has(files: &Arc<FileSystem>, name: &str) -> bool {
     }
 }
 
-/// The reports of logs that could not be replayed.
+/// Events of logs that could not be replayed.
 fn reports(engine: &Engine) -> Vec<Arc<Event>> {
     let events = engine.events.after(0).events;
     events.into_iter().filter(|event| event.class == "ereport.fs.zfs.log_replay").collect()
 }
 
-/// What `zpool status -v` lists.
+/// Damaged files as `zpool status -v` lists them.
 async fn listed(machine: &Machine) -> Vec<String> {
     let pool = open(machine).await;
     let errors = pool.errors(&rq()).await.unwrap();
     pool.error_lines(&rq(), &errors).await
 }
 
-async fn demand_no_leaks(machine: &Machine) {
+async fn assert_no_leaks(machine: &Machine) {
     let report = open(machine).await.verify(&rq()).await.unwrap();
     assert!(report.clashes.is_empty() && report.leaks().count() == 0, "{:x?}", report.leaks().collect::<Vec<_>>());
 }
 
 #[test]
-fn an_unreadable_block_costs_the_log_behind_it_and_not_the_file_system() {
+fn an_unreadable_block_loses_the_rest_of_the_log_but_not_the_file_system() {
     for rot in [false, true] {
         let (world, places) = cut(31, ALONE);
         damage(&disk(&world, "d0"), &places, rot);
@@ -125,19 +125,19 @@ fn an_unreadable_block_costs_the_log_behind_it_and_not_the_file_system() {
             engine.stop().await.unwrap();
             let listed = listed(&machine).await;
             assert!(listed.contains(&"tank/home:/f".to_owned()), "{listed:?}");
-            // The log is gone, and with it the trouble.
+            // The log was discarded, so the next import has no error.
             let engine = import(&machine).await.unwrap();
             let files = engine.file_system(&rq(), HOME).await.unwrap();
             assert!(has(&files, "new").await && reports(&engine).is_empty());
             engine.export().await.unwrap();
-            demand_no_leaks(&machine).await;
+            assert_no_leaks(&machine).await;
         });
         run.unwrap();
     }
 }
 
 #[test]
-fn an_unreadable_block_costs_the_log_behind_it_and_not_the_volume() {
+fn an_unreadable_block_loses_the_rest_of_the_log_but_not_the_volume() {
     let world = world(32, volumes::SHAPE);
     let machine = world.machine();
     let places = world.run(async {
@@ -161,20 +161,20 @@ fn an_unreadable_block_costs_the_log_behind_it_and_not_the_volume() {
         assert_eq!(reports(&engine).len(), 1);
         engine.export().await.unwrap();
         assert_eq!(listed(&machine).await, ["tank/vol:<0x1>"]);
-        demand_no_leaks(&machine).await;
+        assert_no_leaks(&machine).await;
     });
     run.unwrap();
 }
 
 #[test]
-fn an_unreadable_block_costs_the_log_behind_it_and_not_the_encrypted_file_system() {
+fn an_unreadable_block_loses_the_rest_of_the_log_but_not_the_encrypted_file_system() {
     let world = world(33, keys::SHAPE);
     let machine = world.machine();
     let places = world.run(async {
         let engine = keys::create(&machine).await;
         let files = engine.file_system(&rq(), keys::HOME).await.unwrap();
         make(&files, "early").await;
-        let file = settled_file(&engine, &files).await;
+        let file = synced_file(&engine, &files).await;
         log_changes(&files, file).await;
         first_block(files.objects(), file).await
     });
@@ -183,7 +183,7 @@ fn an_unreadable_block_costs_the_log_behind_it_and_not_the_encrypted_file_system
     world.disks().iter().for_each(|disk| damage(disk, &places, true));
     let machine = world.machine();
     let run = world.run(async {
-        // Nothing is given up without the key.
+        // No log is discarded without the key.
         let engine = keys::import(&machine, false).await;
         assert!(engine.file_system(&rq(), keys::HOME).await.is_err());
         engine.stop().await.unwrap();
@@ -192,12 +192,12 @@ fn an_unreadable_block_costs_the_log_behind_it_and_not_the_encrypted_file_system
         assert!(!has(&files, "behind").await);
         assert_eq!(reports(&engine).len(), 1);
         engine.export().await.unwrap();
-        demand_no_leaks(&machine).await;
+        assert_no_leaks(&machine).await;
     });
     run.unwrap();
 }
 
-/// A pool with one side of its mirror away and the file's block damaged on the other.
+/// Pool with one side of its mirror missing and the file's block damaged on the other.
 fn degraded(seed: u64) -> SimWorld {
     let (world, places) = cut(seed, MIRROR);
     damage(&disk(&world, "d0"), &places, true);
@@ -239,7 +239,7 @@ async fn import_without_logs(machine: &Machine) -> Arc<Engine> {
 }
 
 #[test]
-fn a_log_that_waits_for_a_device_is_given_up_on_demand() {
+fn a_log_that_waits_for_a_device_is_discarded_on_request() {
     let world = degraded(35);
     let machine = world.machine();
     let run = world.run(async {
@@ -253,7 +253,7 @@ fn a_log_that_waits_for_a_device_is_given_up_on_demand() {
     run.unwrap();
 }
 
-/// Where the blocks of the file system's log are.
+/// Copies of each block of the file system's log.
 async fn log_places(machine: &Machine) -> Vec<Vec<(u64, u64)>> {
     let pool = open(machine).await;
     let set = pool.object_set(&rq(), HOME).await.unwrap();
@@ -266,7 +266,7 @@ async fn log_places(machine: &Machine) -> Vec<Vec<(u64, u64)>> {
 }
 
 #[test]
-fn a_claimed_log_that_is_damaged_since_is_reported() {
+fn damage_of_a_claimed_log_is_reported() {
     for rot in [false, true] {
         let (world, _) = cut(36, ALONE);
         let machine = world.machine();
@@ -290,7 +290,7 @@ fn a_claimed_log_that_is_damaged_since_is_reported() {
 }
 
 #[test]
-fn a_log_on_a_failing_device_is_given_up_on_demand_alone() {
+fn a_log_on_a_failing_device_is_discarded_only_on_request() {
     let (world, _) = cut(37, ALONE);
     let machine = world.machine();
     let run = world.run(async {
@@ -312,7 +312,7 @@ fn a_log_on_a_failing_device_is_given_up_on_demand_alone() {
 }
 
 #[test]
-fn a_delete_queue_that_cannot_be_read_is_left_alone() {
+fn an_unreadable_delete_queue_is_not_changed() {
     let world = world(38, ALONE);
     let machine = world.machine();
     let places = world.run(async {

@@ -1,6 +1,6 @@
-//! Volumes through several lives, and what properties do to one in use.
+//! Volumes over several imports, and property changes of a volume in use.
 
-use crate::world::{Shape, create, demand_whole, import, world};
+use crate::world::{Shape, assert_pool_clean, create, import, world};
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_dsl::props::Value;
@@ -21,7 +21,7 @@ pub async fn create_with_volume(machine: &Machine) -> (Arc<Engine>, Arc<Volume>)
     (engine, volume)
 }
 
-/// `readonly` counts at once, also for those who have a volume in use.
+/// Setting `readonly` applies immediately to open volumes.
 #[test]
 fn an_open_volume_becomes_read_only() {
     let world = world(27, SHAPE);
@@ -42,7 +42,7 @@ fn an_open_volume_becomes_read_only() {
     run.unwrap();
 }
 
-/// What a volume was asked to flush is there.
+/// Flushed writes are replayed.
 #[test]
 fn a_flushed_volume_is_replayed() {
     let world = world(3, SHAPE);
@@ -69,7 +69,7 @@ fn a_flushed_volume_is_replayed() {
             assert_eq!(volume.read(&rq, n * 300_000, 20_000).await.unwrap(), data(n), "write {n}");
         }
         engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
+        assert_pool_clean(&machine, "after replay").await;
     });
     second.unwrap();
 }

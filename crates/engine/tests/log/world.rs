@@ -1,4 +1,4 @@
-//! Pools in the simulator and their judgement.
+//! Pools in the simulator and their verification.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub const SEARCH: &str = "/sim";
 pub const HOME: &str = "tank/home";
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// Devices of a pool: data, and a log of its own or not.
+/// Devices of a pool, with or without a log device.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub layout: Layout,
@@ -47,16 +47,17 @@ pub fn options(shape: Shape) -> CreateOptions {
     options
 }
 
-/// Bytes that no compression makes fewer.
+/// Incompressible data of `len` bytes.
 pub fn noise(len: usize, seed: u64) -> Bytes {
     let mut data = vec![0; len];
     weir_sim::Rng::new(seed).fill(&mut data);
     Bytes::from(data)
 }
 
-/// Makes a file of its name, many times over, and makes it stable.
+/// Creates a file that repeats its name 1000 times, and commits it.
 pub async fn make(files: &Arc<FileSystem>, name: &str) {
-    let (rq, root) = (Request::internal("test"), Cred::root());
+    let rq = Request::internal("test");
+    let root = Cred::root();
     let new = New::of(NewKind::Regular, 0o600);
     let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
     let data = Bytes::from(name.repeat(1000));
@@ -64,7 +65,7 @@ pub async fn make(files: &Arc<FileSystem>, name: &str) {
     files.sync(&rq, Some(made)).await.unwrap();
 }
 
-/// Makes the pool with its one file system.
+/// Creates the pool with one file system.
 pub async fn create(machine: &Machine, shape: Shape) -> Result<(Arc<Engine>, Arc<FileSystem>), PoolError> {
     let engine = Engine::create(machine, &options(shape)).await?;
     let kind = Kind::FileSystem(FileSystemSpec::default());
@@ -73,7 +74,7 @@ pub async fn create(machine: &Machine, shape: Shape) -> Result<(Arc<Engine>, Arc
     Ok((engine, files))
 }
 
-/// Which pool, and where.
+/// Options of opening the pool.
 pub fn opening() -> OpenOptions {
     let mut open = OpenOptions::new(vec![SEARCH.into()], "tank");
     open.arc_bytes = 16 << 20;
@@ -84,13 +85,13 @@ pub async fn import(machine: &Machine) -> Result<Arc<Engine>, PoolError> {
     Engine::import(machine, &ImportOptions::new(opening())).await
 }
 
-/// The pool, for reading.
+/// Opens the pool read-only.
 pub async fn open(machine: &Machine) -> Pool {
     Pool::open(machine, &opening()).await.unwrap()
 }
 
-/// Weir's own judgement: all readable, all accounted for.
-pub async fn demand_whole(machine: &Machine, when: &str) {
+/// Verifies that all blocks are readable and accounted for, and that all invariants hold.
+pub async fn assert_pool_clean(machine: &Machine, when: &str) {
     let pool = open(machine).await;
     let report = pool.verify(&Request::internal("test")).await.unwrap();
     let leaks: Vec<_> = report.leaks().take(5).collect();

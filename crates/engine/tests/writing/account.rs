@@ -107,7 +107,8 @@ impl Counted<'_> {
             let found = contents(pool, &dataset).await;
             line.push((dataset, found));
         }
-        let (mut origin, mut first) = (Txg(0), Blocks::new());
+        let mut origin = Txg(0);
+        let mut first = Blocks::new();
         if dir.phys.origin.0 != 0 {
             let dataset = pool.dsl.dataset(rq, dir.phys.origin, "origin".into()).await.unwrap();
             origin = dataset.phys.creation_txg;
@@ -141,10 +142,11 @@ impl Counted<'_> {
     }
 
     /// The numbers that the pool keeps.
-    fn demand_kept(&self) {
+    fn assert_unchanged(&self) {
         for (n, (dataset, blocks)) in self.line.iter().enumerate() {
             let phys = &dataset.phys;
-            let (used, compressed) = (phys.referenced_bytes, phys.compressed_bytes);
+            let used = phys.referenced_bytes;
+            let compressed = phys.compressed_bytes;
             let said = Size { used, compressed, uncompressed: phys.uncompressed_bytes };
             assert_eq!(said, sum(blocks, |_| true), "{} refers to", dataset.name);
             assert_eq!(phys.unique_bytes, self.unique(n), "{} has alone", dataset.name);
@@ -198,13 +200,13 @@ fn available(pool: &Pool, totals: &BTreeMap<ObjectId, Total>, dir: &Dir, facts: 
     quota.saturating_sub(used).min(parent.saturating_add(dir.phys.reserved_bytes.saturating_sub(used)))
 }
 
-async fn demand_property(pool: &Pool, rq: &Request, dataset: &Dataset, name: &str, expected: u64) {
+async fn assert_property(pool: &Pool, rq: &Request, dataset: &Dataset, name: &str, expected: u64) {
     let shown = pool.dsl.property(rq, dataset, &pool.facts(), name).await.unwrap().map(|p| p.value);
     assert_eq!(shown, Some(Value::Number(expected)), "{name} of {}", dataset.name);
 }
 
 /// What the properties of a directory's data sets show.
-async fn demand_shown(pool: &Pool, rq: &Request, counted: &Counted<'_>, totals: &BTreeMap<ObjectId, Total>) {
+async fn assert_properties(pool: &Pool, rq: &Request, counted: &Counted<'_>, totals: &BTreeMap<ObjectId, Total>) {
     let last = counted.line.len() - 1;
     for (n, (dataset, blocks)) in counted.line.iter().enumerate() {
         let all = sum(blocks, |_| true);
@@ -218,10 +220,11 @@ async fn demand_shown(pool: &Pool, rq: &Request, counted: &Counted<'_>, totals: 
             expected.extend([("used", counted.unique(n)), ("compressratio", all.ratio())]);
         }
         for (name, value) in expected {
-            demand_property(pool, rq, dataset, name, value).await;
+            assert_property(pool, rq, dataset, name, value).await;
         }
     }
-    let (dir, total) = (counted.dir, &totals[&counted.dir.id]);
+    let dir = counted.dir;
+    let total = &totals[&counted.dir.id];
     let (head, snapshots) = counted.own();
     let (dataset, blocks) = &counted.line[last];
     let refquota = match stored(pool, rq, dir, "refquota").await {
@@ -240,17 +243,17 @@ async fn demand_shown(pool: &Pool, rq: &Request, counted: &Counted<'_>, totals: 
         ("available", room),
     ];
     for (name, value) in expected {
-        demand_property(pool, rq, dataset, name, value).await;
+        assert_property(pool, rq, dataset, name, value).await;
     }
     for (since, old) in &counted.line[..last] {
         let name = format!("written@{}", since.name.split('@').nth(1).unwrap());
         let value = sum(blocks, |block| !old.contains_key(block)).used;
-        demand_property(pool, rq, dataset, &name, value).await;
+        assert_property(pool, rq, dataset, &name, value).await;
     }
 }
 
 /// Demands that all data sets of the pool in `dir` say what they use, and show it.
-pub async fn demand_exact(machine: &Machine, dir: &Path, name: &str) {
+pub async fn assert_exact(machine: &Machine, dir: &Path, name: &str) {
     let rq = &Request::internal("test");
     let pool = Pool::open(machine, &OpenOptions::new(vec![dir.to_owned()], name)).await.unwrap();
     let mut totals: BTreeMap<ObjectId, Total> = BTreeMap::new();
@@ -271,7 +274,7 @@ pub async fn demand_exact(machine: &Machine, dir: &Path, name: &str) {
             continue;
         }
         let counted = Counted::count(&pool, rq, of).await;
-        counted.demand_kept();
+        counted.assert_unchanged();
         let (head, snapshots) = counted.own();
         total.refreservation =
             stored(&pool, rq, of, "refreservation").await.saturating_sub(counted.unique(counted.line.len() - 1));
@@ -284,13 +287,13 @@ pub async fn demand_exact(machine: &Machine, dir: &Path, name: &str) {
     // Older pools keep no such sums.
     if pool.config.version >= 5000 {
         for counted in &all {
-            demand_shown(&pool, rq, counted, &totals).await;
+            assert_properties(&pool, rq, counted, &totals).await;
         }
     }
 }
 
 /// Demands that zdb reads the numbers that the properties show.
-pub async fn demand_as_zdb(machine: &Machine, dir: &Path, name: &str) {
+pub async fn assert_as_zdb(machine: &Machine, dir: &Path, name: &str) {
     let Some(tools) = zdb::tools() else { return };
     let (code, text) = zdb::zdb(&tools, dir, &["-Pdddd", name]);
     assert_eq!(code, 0, "zdb -Pdddd {name}");
@@ -306,8 +309,8 @@ pub async fn demand_as_zdb(machine: &Machine, dir: &Path, name: &str) {
             *theirs.get(&(id.0, name.to_owned())).unwrap_or_else(|| panic!("zdb tells no {name} of object {id}"))
         };
         for dataset in line.iter().chain([&head]) {
-            demand_property(&pool, rq, dataset, "referenced", zdb(dataset.id, "used_bytes")).await;
-            demand_property(&pool, rq, dataset, "logicalreferenced", zdb(dataset.id, "uncompressed_bytes")).await;
+            assert_property(&pool, rq, dataset, "referenced", zdb(dataset.id, "used_bytes")).await;
+            assert_property(&pool, rq, dataset, "logicalreferenced", zdb(dataset.id, "uncompressed_bytes")).await;
             assert_eq!(dataset.phys.unique_bytes, zdb(dataset.id, "unique"), "{}", dataset.name);
         }
         let part = |name: &str| zdb(of.id, &format!("used_breakdown[{name}]"));
@@ -320,14 +323,16 @@ pub async fn demand_as_zdb(machine: &Machine, dir: &Path, name: &str) {
             ("usedbyrefreservation", part("REFRSRV")),
         ];
         for (name, value) in expected {
-            demand_property(&pool, rq, &head, name, value).await;
+            assert_property(&pool, rq, &head, name, value).await;
         }
     }
 }
 
 /// The numbers in zdb's listing of the MOS, by object and name.
 fn numbers(text: &str) -> BTreeMap<(u64, String), u64> {
-    let (mut out, mut object, mut header) = (BTreeMap::new(), 0, false);
+    let mut out = BTreeMap::new();
+    let mut object = 0;
+    let mut header = false;
     for line in text.lines() {
         if line.starts_with("Dataset ") && !line.starts_with("Dataset mos ") {
             break;

@@ -31,7 +31,8 @@ fn one_disk(world: &SimWorld) -> (Arc<SimDisk>, CreateOptions) {
     let leaf = NewLeaf { path: disk.path().to_owned(), is_file: true };
     let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
     let mut options = CreateOptions::new("tank", vec![top]);
-    (options.arc_bytes, options.force) = (16 << 20, true);
+    options.arc_bytes = 16 << 20;
+    options.force = true;
     (disk, options)
 }
 
@@ -92,7 +93,8 @@ fn nothing_is_trimmed_that_may_be_somebody_elses() {
                 work::write_object(&engine, "tank", 2, n).await.unwrap();
                 engine.sync().await.unwrap();
             }
-            let (clock, watched) = (machine.clock.clone(), disk.clone());
+            let clock = machine.clock.clone();
+            let watched = disk.clone();
             let watch = machine.tasks.spawn(async move {
                 while !is_free(&watched) {
                     clock.sleep(Duration::from_micros(1)).await;
@@ -120,7 +122,8 @@ fn a_pool_that_cannot_be_opened_is_let_go() {
         work::history(&engine, &|_| ()).await.unwrap();
         engine.export().await.unwrap();
         drop(engine);
-        let (holders, mut late) = (Arc::strong_count(&disk), 0);
+        let holders = Arc::strong_count(&disk);
+        let mut late = 0;
         let operations = || disk.stats().reads + disk.stats().changes();
         let before = operations();
         let engine = Engine::import(&machine, &how).await.unwrap();
@@ -144,7 +147,7 @@ fn a_pool_that_cannot_be_opened_is_let_go() {
                 }
             }
         }
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
         late
     });
     assert!(run.unwrap() > 0, "some failed in the first group");
@@ -217,9 +220,9 @@ fn what_cannot_be_freed_at_once_stays() {
         let engine = import(&machine, &dir).await.unwrap();
         engine.destroy_dataset("tank/first".into()).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -242,7 +245,8 @@ fn a_tree_that_is_none_is_not_written() {
             Box::pin(async move {
                 let change = &syncing.change;
                 let phys = DslDir { parent: ids[1], ..change.dir(ids[0]).await? };
-                let (kind, bonus) = (ObjectType::DSL_DIR, phys.encode(Endian::Little));
+                let kind = ObjectType::DSL_DIR;
+                let bonus = phys.encode(Endian::Little);
                 Ok(change.mos.set_bonus(change.rq, change.tx, ids[0], kind, &bonus).await?)
             })
         });

@@ -80,12 +80,12 @@ fn cut(seed: u64, layout: Layout, devices: usize, cut: u64) -> u64 {
                 assert!(pool.uberblock.txg.0 >= told, "seed {seed} cut {cut}: txg {told} was said to be stable");
             }
         }
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
         let engine = import(&machine).await.unwrap_or_else(|e| panic!("seed {seed} cut {cut}: {e}"));
         work::write_object(&engine, "tank", 5, seed).await.unwrap();
         engine.sync().await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
     });
     judged.unwrap_or_else(|e| panic!("seed {seed} cut {cut}: {e}"));
     world.trace_hash()

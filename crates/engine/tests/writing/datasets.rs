@@ -224,12 +224,14 @@ impl History {
     }
 
     async fn destroy(&mut self) {
-        let (mut heads, snapshots) = (self.heads().await, self.snapshots().await);
+        let mut heads = self.heads().await;
+        let snapshots = self.snapshots().await;
         if self.dice.roll(4) > 0 {
             // One that may be destroyed: nothing stands below it.
             let all = heads.clone();
             let bare = |name: &String| {
-                let (children, own) = (format!("{name}/"), format!("{name}@"));
+                let children = format!("{name}/");
+                let own = format!("{name}@");
                 !all.iter().any(|n| n.starts_with(&children)) && !snapshots.iter().any(|s| s.starts_with(&own))
             };
             heads.retain(bare);
@@ -254,7 +256,8 @@ impl History {
 
     async fn rename(&mut self) {
         let heads = self.heads().await;
-        let (from, under) = (self.dice.pick(&heads).unwrap(), self.dice.pick(&heads).unwrap());
+        let from = self.dice.pick(&heads).unwrap();
+        let under = self.dice.pick(&heads).unwrap();
         let to = format!("{under}/{}", self.name("r"));
         let result = task!(self, |syncing| syncing.change.rename(&from, &to).await?);
         if self.settled("rename", result) {
@@ -321,13 +324,13 @@ fn history_with(
             history.group().await;
         }
         history.engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
-        account::demand_exact(&machine, &dir, "tank").await;
-        account::demand_as_zdb(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        account::assert_exact(&machine, &dir, "tank").await;
+        account::assert_as_zdb(&machine, &dir, "tank").await;
         history.done
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
     done
 }
@@ -374,7 +377,7 @@ fn on_golden(from: &std::path::Path, name: &str, seed: u64, txgs: u64) {
     let dir = goldens::unpack(from, name);
     let machine = weir_linux::machine().unwrap();
     let pool = machine.block_on(async {
-        account::demand_exact(&machine, &dir, "").await;
+        account::assert_exact(&machine, &dir, "").await;
         let mut options = ImportOptions::new(OpenOptions::new(vec![dir.clone()], ""));
         options.force = true;
         let engine = Engine::import(&machine, &options).await.unwrap();
@@ -384,8 +387,8 @@ fn on_golden(from: &std::path::Path, name: &str, seed: u64, txgs: u64) {
             history.group().await;
         }
         history.engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, &pool).await;
-        account::demand_exact(&machine, &dir, &pool).await;
+        work::assert_pool_clean(&machine, &dir, &pool).await;
+        account::assert_exact(&machine, &dir, &pool).await;
         eprintln!("{name}: {:?}", history.done);
         pool
     });

@@ -79,26 +79,26 @@ fn judge(name: &str, feature: Option<&str>) {
         }
         remove(&engine, second).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         let (entries, shared) = told(&machine, &dir).await;
         let bytes = (BLOCKS / 2) << 14;
         assert_eq!((entries as u64, shared.dedup, shared.dedup_referenced), (BLOCKS / 2, bytes, 2 * bytes));
         assert_eq!(shared.dedup_ratio(), 200);
         (first, third)
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     machine.block_on(async {
         let engine = real::import(&machine, &dir).await.unwrap();
         remove(&engine, first).await;
         remove(&engine, third).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         let (entries, shared) = told(&machine, &dir).await;
         assert_eq!((entries, shared.dedup, shared.tables), (0, 0, 0), "a table without entries goes");
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -138,8 +138,8 @@ fn what_the_table_cannot_give_is_written() {
         assert!(!is_dedup(pointers(&engine, copied).await));
         assert!(!is_dedup(pointers(&engine, scattered).await));
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -31,7 +31,7 @@ fn file_systems_of_others_are_taken_by_force_alone() {
         import(&machine, &dir).await.unwrap().destroy().await.unwrap();
         options.force = false;
         Engine::create(&machine, &options).await.unwrap().export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
     fs::remove_dir_all(&dir).unwrap();
 }
@@ -52,7 +52,8 @@ fn partition_table() -> Vec<u8> {
 /// A pool on a whole disk is what is found there, not what a partition of the disk once held.
 #[test]
 fn partitions_end_where_a_whole_disk_is_taken() {
-    let (dir, aside) = (folder("whole"), folder("whole-aside"));
+    let dir = folder("whole");
+    let aside = folder("whole-aside");
     let machine = weir_linux::machine().unwrap();
     let mut old = pool_of(&aside, Layout::Single, 1);
     File::options().write(true).open(aside.join("a0")).unwrap().set_len(64 * MIB).unwrap();
@@ -68,9 +69,9 @@ fn partitions_end_where_a_whole_disk_is_taken() {
         assert!(matches!(Engine::create(&machine, &new).await.unwrap_err(), PoolError::InUse { .. }));
         new.force = true;
         Engine::create(&machine, &new).await.unwrap().export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     fs::remove_dir_all(&dir).unwrap();
     fs::remove_dir_all(&aside).unwrap();
 }
@@ -89,14 +90,14 @@ fn devices_that_became_smaller_are_left_alone() {
         // Behind the last whole metaslab is nothing.
         cut("a1", 95);
         import(&machine, &dir).await.unwrap().export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         cut("a1", 60);
         let before = ["a0", "a1", "a2"].map(|name| fs::read(dir.join(name)).unwrap());
         let error = import(&machine, &dir).await.unwrap_err();
         assert!(error.to_string().contains("a1 is smaller than it was"), "{error}");
         assert!(["a0", "a1", "a2"].map(|name| fs::read(dir.join(name)).unwrap()) == before, "something was written");
         // Reading goes on, and so does writing without it.
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         fs::remove_file(dir.join("a1")).unwrap();
         import(&machine, &dir).await.unwrap().export().await.unwrap();
     });

@@ -68,7 +68,8 @@ fn agree(what: &str, told: &[Difference], a: &Listed, b: &Listed) {
         let said: Vec<String> = lines.get(number).into_iter().flatten().map(|d| line(d)).collect();
         let single =
             |of: &Listed| of.get(number).is_none_or(|(paths, _)| paths.len() == 1 && !paths[0].starts_with('{'));
-        let (from, to) = (a.get(number), b.get(number));
+        let from = a.get(number);
+        let to = b.get(number);
         let wanted = match (from, to) {
             _ if !(single(a) && single(b)) => {
                 assert_eq!(said.is_empty(), from == to, "{what}: {number} {from:?} {to:?} {said:?}");
@@ -104,7 +105,8 @@ fn golden(name: &str) -> Option<(usize, usize)> {
     let counts = machine.block_on(async {
         let rq = &Request::internal("test");
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "")).await.unwrap();
-        let (mut pairs, mut lines) = (0, 0);
+        let mut pairs = 0;
+        let mut lines = 0;
         for (older, newer) in sets.iter().flat_map(|a| sets.iter().map(move |b| (a, b))) {
             let [a, b] = [older, newer].map(|set| set["name"].as_str().unwrap());
             let Ok(pair) = Pair::find(rq, &pool.dsl, &pool.facts(), a, b).await else { continue };
@@ -117,7 +119,8 @@ fn golden(name: &str) -> Option<(usize, usize)> {
             let mut diff = Diff::new(rq, older_files, newer_files, pair.after).await.unwrap();
             let told = all(rq, &mut diff).await;
             agree(&format!("{a} {b}"), &told, &before, &after);
-            (pairs, lines) = (pairs + 1, lines + told.len());
+            pairs += 1;
+            lines += told.len();
         }
         (pairs, lines)
     });
@@ -174,7 +177,8 @@ fn compare(told: &[Difference], a: &BTreeMap<u64, Found>, b: &BTreeMap<u64, Foun
     told.iter().for_each(|d| lines.entry(d.object.0).or_default().push(d));
     for number in a.keys().chain(b.keys()).chain(lines.keys()).collect::<BTreeSet<_>>() {
         let said: Vec<String> = lines.get(number).into_iter().flatten().map(|d| line(d)).collect();
-        let (from, to) = (a.get(number), b.get(number));
+        let from = a.get(number);
+        let to = b.get(number);
         let told = format!("{number}: {from:?} {to:?} {said:?}");
         let first = |found: &Found| found.paths.first().unwrap().clone();
         let has_more = |found: Option<&Found>| found.is_some_and(|f| f.kind != FileKind::Directory && f.links > 1);
@@ -303,7 +307,8 @@ fn random_histories() {
     machine.block_on(async {
         let rq = &Request::internal("test");
         let (engine, files) = pool(&machine, &dir).await;
-        let (mut dice, mut linked) = (Dice(4), BTreeSet::new());
+        let mut dice = Dice(4);
+        let mut linked = BTreeSet::new();
         let mut states = Vec::new();
         for round in 0..6 {
             // First many files come; in the fourth round, nearly all go.
@@ -350,15 +355,17 @@ fn random_histories() {
         assert_eq!(list.snapshots.len(), 6);
         drop(dsl);
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
         let pair = Pair::find(rq, &pool.dsl, &pool.facts(), "tank/home@1", "tank/home").await.unwrap();
-        let (a, b) = ("tank/home@1", "tank/home");
-        let (a, b) = (pool.file_system(rq, a).await.unwrap(), pool.file_system(rq, b).await.unwrap());
+        let a = "tank/home@1";
+        let b = "tank/home";
+        let a = pool.file_system(rq, a).await.unwrap();
+        let b = pool.file_system(rq, b).await.unwrap();
         let told = all(rq, &mut Diff::new(rq, a, b, pair.after).await.unwrap()).await;
         compare(&told, &states[1].1, &states[6].1, &linked);
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -408,8 +415,8 @@ fn snapshots_that_are_compared_stay() {
         }
         files.release(rq, open).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -23,7 +23,7 @@ async fn look(machine: &Machine, dir: &Path) -> Pool {
 }
 
 /// Demands that the pool and this leaf are degraded, the leaf for `dtl`, and all other leaves online.
-fn demand_degraded(pool: &Pool, leaf: &str, dtl: &Dtl) {
+fn assert_degraded(pool: &Pool, leaf: &str, dtl: &Dtl) {
     assert_eq!(pool.state, VdevState::Degraded);
     for vdev in pool.tree.leaves() {
         let state = if vdev.name().ends_with(leaf) { VdevState::Degraded } else { VdevState::Online };
@@ -34,7 +34,7 @@ fn demand_degraded(pool: &Pool, leaf: &str, dtl: &Dtl) {
 }
 
 /// Scrubs the pool, which ends all DTLs; then the other device alone may go.
-async fn demand_scrubbed(machine: &Machine, dir: &Path, gone: &Path) {
+async fn assert_scrubbed(machine: &Machine, dir: &Path, gone: &Path) {
     let engine = import(machine, dir).await.unwrap();
     engine.scrub_start().await.unwrap();
     let done = engine.scrub_on(&ScanLimits::default(), &mut |_| true).await.unwrap().unwrap();
@@ -46,10 +46,10 @@ async fn demand_scrubbed(machine: &Machine, dir: &Path, gone: &Path) {
     let pool = look(machine, dir).await;
     assert_eq!((pool.state, pool.dtls()), (VdevState::Online, Dtls::new()));
     drop(pool);
-    zdb::demand_clean(dir, "tank");
-    zdb::demand_counted(dir, "tank");
+    zdb::assert_clean(dir, "tank");
+    zdb::assert_counted(dir, "tank");
     std::fs::remove_file(gone).unwrap();
-    work::demand_whole(machine, dir, "tank").await;
+    work::assert_pool_clean(machine, dir, "tank").await;
 }
 
 /// Writes in several txgs, and leaves the pool as one that is in use.
@@ -69,8 +69,10 @@ fn a_dtl_of_a_device_that_was_away_lasts_until_a_scrub() {
     for (name, layout, count) in LAYOUTS {
         let dir = folder(&format!("dtl-{name}"));
         let machine = weir_linux::machine().unwrap();
-        let (there, away) = (dir.join("a1"), dir.with_extension("away"));
-        let (other, hidden) = (dir.join("a0"), dir.with_extension("hidden"));
+        let there = dir.join("a1");
+        let away = dir.with_extension("away");
+        let other = dir.join("a0");
+        let hidden = dir.with_extension("hidden");
         machine.block_on(async {
             let engine = Engine::create(&machine, &pool_of(&dir, layout, count)).await.unwrap();
             work::history(&engine, &|_| ()).await.unwrap();
@@ -84,27 +86,27 @@ fn a_dtl_of_a_device_that_was_away_lasts_until_a_scrub() {
                 pool.uberblock.txg
             };
             std::fs::rename(&away, &there).unwrap();
-            zdb::demand_clean(&dir, "tank");
-            zdb::demand_counted(&dir, "tank");
+            zdb::assert_clean(&dir, "tank");
+            zdb::assert_counted(&dir, "tank");
             let dtl = look(&machine, &dir).await.dtls().into_values().next().unwrap();
             assert!(dtl.ranges().len() == 1 && dtl.max() == Some(last) && dtl.ranges()[0].0 > before, "{dtl} {last}");
             assert!(dtl.ranges()[0].0.0 <= before.0 + 2, "{dtl} after {before}");
-            demand_degraded(&look(&machine, &dir).await, "a1", &dtl);
+            assert_degraded(&look(&machine, &dir).await, "a1", &dtl);
             // A restart writes all labels anew: the DTL is not forgotten with the old ones.
             let engine = import(&machine, &dir).await.unwrap();
             let view = engine.view(&OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
-            demand_degraded(&view, "a1", &dtl);
+            assert_degraded(&view, "a1", &dtl);
             drop(view);
             engine.stop().await.unwrap();
-            demand_degraded(&look(&machine, &dir).await, "a1", &dtl);
-            zdb::demand_clean(&dir, "tank");
+            assert_degraded(&look(&machine, &dir).await, "a1", &dtl);
+            zdb::assert_clean(&dir, "tank");
 
             std::fs::rename(&other, &hidden).unwrap();
             match Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await {
                 Ok(pool) if layout == Layout::Raidz(2) => {
                     assert_eq!((pool.state, pool.lost()), (VdevState::Degraded, Vec::new()));
                     drop(pool);
-                    work::demand_whole(&machine, &dir, "tank").await;
+                    work::assert_pool_clean(&machine, &dir, "tank").await;
                 }
                 Ok(pool) => {
                     assert_eq!(pool.state, VdevState::Degraded);
@@ -116,7 +118,7 @@ fn a_dtl_of_a_device_that_was_away_lasts_until_a_scrub() {
                 Err(error) => assert!(layout != Layout::Raidz(2), "{error}"),
             }
             std::fs::rename(&hidden, &other).unwrap();
-            demand_scrubbed(&machine, &dir, &other).await;
+            assert_scrubbed(&machine, &dir, &other).await;
         });
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -129,7 +131,8 @@ fn a_dtl_is_made_from_old_labels_where_the_mos_has_none() {
     for (name, layout, count) in LAYOUTS {
         let dir = folder(&format!("dtl-labels-{name}"));
         let machine = weir_linux::machine().unwrap();
-        let (there, old) = (dir.join("a1"), dir.with_extension("old"));
+        let there = dir.join("a1");
+        let old = dir.with_extension("old");
         machine.block_on(async {
             let engine = Engine::create(&machine, &pool_of(&dir, layout, count)).await.unwrap();
             work::history(&engine, &|_| ()).await.unwrap();
@@ -141,16 +144,16 @@ fn a_dtl_is_made_from_old_labels_where_the_mos_has_none() {
             let pool = look(&machine, &dir).await;
             assert!(pool.tree.leaves().iter().all(|leaf| leaf.dtl_object == 0), "the MOS knows of no DTL");
             let dtl: Dtl = vec![(Txg(before.0 + 1), pool.uberblock.txg)].into();
-            demand_degraded(&pool, "a1", &dtl);
+            assert_degraded(&pool, "a1", &dtl);
             drop(pool);
             import(&machine, &dir).await.unwrap().stop().await.unwrap();
             let pool = look(&machine, &dir).await;
-            demand_degraded(&pool, "a1", &dtl);
+            assert_degraded(&pool, "a1", &dtl);
             assert_eq!(pool.tree.leaves().iter().filter(|leaf| leaf.dtl_object != 0).count(), 1);
             drop(pool);
-            zdb::demand_clean(&dir, "tank");
-            zdb::demand_counted(&dir, "tank");
-            demand_scrubbed(&machine, &dir, &dir.join("a0")).await;
+            zdb::assert_clean(&dir, "tank");
+            zdb::assert_counted(&dir, "tank");
+            assert_scrubbed(&machine, &dir, &dir.join("a0")).await;
         });
         std::fs::remove_dir_all(&dir).unwrap();
     }
@@ -165,7 +168,8 @@ fn a_dtl_of_a_side_that_refused_writes_is_kept_over_a_restart() {
     let leaves = disks.iter().map(|disk| NewLeaf { path: disk.path().to_owned(), is_file: true }).collect();
     let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Mirror, leaves };
     let mut options = CreateOptions::new("tank", vec![top]);
-    (options.arc_bytes, options.force) = (16 << 20, true);
+    options.arc_bytes = 16 << 20;
+    options.force = true;
     let open = OpenOptions::new(vec![SEARCH.into()], "tank");
     let machine = world.machine();
     let run = world.run(async {
@@ -179,7 +183,7 @@ fn a_dtl_of_a_side_that_refused_writes_is_kept_over_a_restart() {
         engine.sync().await.unwrap();
         let view = engine.view(&open).await.unwrap();
         let dtl = view.dtls().into_values().next().unwrap();
-        demand_degraded(&view, "a1", &dtl);
+        assert_degraded(&view, "a1", &dtl);
         drop(view);
         engine.stop().await.unwrap();
         let pool = Pool::open(&machine, &open).await.unwrap();

@@ -61,7 +61,7 @@ async fn write(engine: &Engine, name: &str, key: SetKey, seed: u64) -> u64 {
 }
 
 /// Demands that `object` of a data set can be read with the key.
-async fn demand_readable(machine: &Machine, dir: &Path, name: &str, (root, n): (&str, u8), object: u64, seed: u64) {
+async fn assert_readable(machine: &Machine, dir: &Path, name: &str, (root, n): (&str, u8), object: u64, seed: u64) {
     let rq = &Request::internal("test");
     let mut options = OpenOptions::new(vec![dir.to_owned()], "tank");
     options.keys = vec![(root.to_owned(), secret(n))];
@@ -101,11 +101,11 @@ fn encrypted_data_sets() {
             .await
             .unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         objects
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     machine.block_on(async {
         for (name, object, seed) in [
             ("tank/e", objects[0], 5),
@@ -113,7 +113,7 @@ fn encrypted_data_sets() {
             ("tank/e/k", objects[0], 5),
             ("tank/e/c", objects[1], 6),
         ] {
-            demand_readable(&machine, &dir, name, ("tank/e", 2), object, seed).await;
+            assert_readable(&machine, &dir, name, ("tank/e", 2), object, seed).await;
         }
         let import = ImportOptions::new(OpenOptions::new(vec![dir.clone()], "tank"));
         let engine = Engine::import(&machine, &import).await.unwrap();
@@ -129,9 +129,9 @@ fn encrypted_data_sets() {
             .await
             .unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

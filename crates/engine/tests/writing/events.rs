@@ -49,7 +49,8 @@ fn a_wrong_block_is_told_with_its_place() {
             let event = &all.iter().find(|event| event.class == "ereport.fs.zfs.checksum").unwrap().list;
             assert_eq!(event.get_str("vdev_path"), path.to_str(), "{name}");
             let number = |word: &str| event.get_u64(word).unwrap();
-            let (offset, size) = (number("zio_offset"), number("zio_size"));
+            let offset = number("zio_offset");
+            let size = number("zio_size");
             assert!(offset <= at && at < offset + size, "{name}: {at} in {offset}+{size}");
             let dataset = engine.dsl(&Request::internal("test")).await.unwrap();
             let root = dataset.find(&Request::internal("test"), "tank").await.unwrap();

@@ -78,9 +78,9 @@ fn judge(name: &str, layout: Layout, count: usize) {
         fill(&clone, rq, 4).await;
         clone.release(rq, clone.root()).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     machine.block_on(async {
         let engine = import(&machine, &dir).await;
         let files = engine.file_system(rq, "tank/home").await.unwrap();
@@ -98,9 +98,9 @@ fn judge(name: &str, layout: Layout, count: usize) {
         engine.destroy_snapshots(vec!["tank/home@one".into()], false).await.unwrap();
         check(&files, rq, 2).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     machine.block_on(async {
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
         let files = pool.file_system(rq, "tank/home").await.unwrap();
@@ -126,7 +126,8 @@ fn noise(len: usize, seed: u64) -> Bytes {
 }
 
 async fn make(files: &FileSystem, name: &str, data: Bytes) -> ObjectId {
-    let (rq, root) = (Request::internal("test"), Cred::root());
+    let rq = Request::internal("test");
+    let root = Cred::root();
     let new = New::of(NewKind::Regular, 0o644);
     let made = files.create(&rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
     files.write(&rq, &root, made, WriteAt::Offset(0), data).await.unwrap();
@@ -142,9 +143,11 @@ async fn demand(files: &FileSystem, name: &str, wanted: &[u8]) {
 
 /// Copies share blocks: within a file system, to another, from a snapshot; in part, over something, and with holes.
 async fn copies(engine: &Engine, data: &Bytes) -> Vec<u8> {
-    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let rq = &Request::internal("test");
+    let root = Cred::root();
     engine.create_dataset(NewDataset { name: "tank/b".into(), ..home() }).await.unwrap();
-    let (a, b) = (engine.file_system(rq, "tank").await.unwrap(), engine.file_system(rq, "tank/b").await.unwrap());
+    let a = engine.file_system(rq, "tank").await.unwrap();
+    let b = engine.file_system(rq, "tank/b").await.unwrap();
     let source = make(&a, "source", data.clone()).await;
     a.allocate(rq, &root, source, 1 << 20..2 << 20, Space::Punch).await.unwrap();
     let mut holed = data.to_vec();
@@ -209,13 +212,14 @@ fn copies_share_blocks() {
         let engine = Engine::create(&machine, &options).await.unwrap();
         let wanted = copies(&engine, &data).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         wanted
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     machine.block_on(async {
         let engine = import(&machine, &dir).await;
-        let (a, b) = (engine.file_system(rq, "tank").await.unwrap(), engine.file_system(rq, "tank/b").await.unwrap());
+        let a = engine.file_system(rq, "tank").await.unwrap();
+        let b = engine.file_system(rq, "tank/b").await.unwrap();
         let mut copy = data.to_vec();
         copy[1 << 20..2 << 20].fill(0);
         copy[9..13].copy_from_slice(b"mine");
@@ -233,16 +237,17 @@ fn copies_share_blocks() {
         demand(&a, "same", &copy).await;
         assert_eq!(engine.gate.space().saved_bytes, 0, "one holder is left");
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Copies of any range, writes, truncations and groups in any order, on three files with small blocks, against arrays. Half
 /// of the places are blocks' starts: elsewhere nothing is shared.
 async fn random_copies(engine: &Engine, seed: u64) {
-    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let rq = &Request::internal("test");
+    let root = Cred::root();
     let files = engine.file_system(rq, "tank/home").await.unwrap();
     let mut state = seed;
     let mut below = |limit: usize| {
@@ -250,14 +255,17 @@ async fn random_copies(engine: &Engine, seed: u64) {
         (state >> 33) as usize % limit
     };
     let names: Vec<String> = (0..3).map(|n| format!("copies-{seed}-{n}")).collect();
-    let (mut ids, mut models) = (Vec::new(), vec![Vec::<u8>::new(); 3]);
+    let mut ids = Vec::new();
+    let mut models = vec![Vec::<u8>::new(); 3];
     for name in &names {
         ids.push(make(&files, name, Bytes::new()).await);
     }
     for step in 0..400 {
-        let (to, from) = (below(3), below(3));
+        let to = below(3);
+        let from = below(3);
         let mut place = || if below(2) == 0 { below(60_000) } else { below(15) << 12 };
-        let (target, source) = (place(), place());
+        let target = place();
+        let source = place();
         let len = 1 + below(30_000);
         match below(10) {
             0 => engine.sync().await.unwrap(),
@@ -277,7 +285,8 @@ async fn random_copies(engine: &Engine, seed: u64) {
                 if len == 0 || to == from && source.abs_diff(target) < len {
                     continue;
                 }
-                let (at, into) = ((&*files, ids[from], source as u64), (ids[to], target as u64));
+                let at = (&*files, ids[from], source as u64);
+                let into = (ids[to], target as u64);
                 let copied = files.copy_range(rq, &root, at, into, len as u64).await.unwrap();
                 assert_eq!(copied, len as u64, "seed {seed}, step {step}");
                 let data = models[from][source..source + len].to_vec();
@@ -307,9 +316,9 @@ fn copies_of_any_range() {
         }
         assert!(engine.gate.space().saved_bytes > 0, "nothing is shared");
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -334,7 +343,7 @@ fn long_names_are_a_feature_in_use() {
             assert_eq!(features.count("org.zfsonlinux:longname"), Some(count), "a name of {len} bytes");
         }
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
     std::fs::remove_dir_all(&dir).unwrap();
 }

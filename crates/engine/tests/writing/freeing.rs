@@ -36,7 +36,9 @@ async fn create(machine: &Machine) -> Arc<Engine> {
     let leaf = NewLeaf { path: format!("{SEARCH}/d").into(), is_file: true };
     let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
     let mut options = CreateOptions::new("tank", vec![top]);
-    (options.ashift, options.arc_bytes, options.dirty.freed_blocks) = (Some(9), 16 << 20, LIMIT);
+    options.ashift = Some(9);
+    options.arc_bytes = 16 << 20;
+    options.dirty.freed_blocks = LIMIT;
     let engine = Engine::create(machine, &options).await.unwrap();
     engine.create_dataset(small_blocks()).await.unwrap();
     engine
@@ -48,13 +50,15 @@ fn small_blocks() -> NewDataset {
 
 async fn import(machine: &Machine, dir: &Path) -> Arc<Engine> {
     let mut options = ImportOptions::new(OpenOptions::new(vec![dir.to_owned()], "tank"));
-    (options.open.arc_bytes, options.dirty.freed_blocks) = (16 << 20, LIMIT);
+    options.open.arc_bytes = 16 << 20;
+    options.dirty.freed_blocks = LIMIT;
     Engine::import(machine, &options).await.unwrap()
 }
 
 /// Makes a file of many blocks, each in a place of its own, with a hole in its midst.
 async fn make(engine: &Engine, name: &str) -> (Arc<FileSystem>, ObjectId) {
-    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let rq = &Request::internal("test");
+    let root = Cred::root();
     let files = engine.file_system(rq, "tank/home").await.unwrap();
     let new = New::of(NewKind::Regular, 0o644);
     let file = files.create(rq, &root, files.root(), name.as_bytes(), &new).await.unwrap().object;
@@ -77,14 +81,17 @@ async fn stored(files: &FileSystem, file: ObjectId) -> u64 {
 }
 
 /// Looks at the file while `change` goes on, and demands that no group frees more than it may. Gives how many groups freed.
-async fn demand_bounded(
+async fn assert_bounded_frees(
     engine: &Arc<Engine>,
     (files, file): (&Arc<FileSystem>, ObjectId),
     change: impl Future<Output = ()> + Send + 'static,
 ) -> u64 {
-    let (clock, tasks) = (engine.machine.clock.clone(), engine.machine.tasks.clone());
+    let clock = engine.machine.clock.clone();
+    let tasks = engine.machine.tasks.clone();
     let changing = tasks.spawn(change);
-    let (mut txgs, mut txg, mut blocks) = (0, engine.txgs().last_synced(), stored(files, file).await);
+    let mut txgs = 0;
+    let mut txg = engine.txgs().last_synced();
+    let mut blocks = stored(files, file).await;
     assert!(blocks > 0);
     let mut idle = 0;
     while idle < 200 {
@@ -95,7 +102,9 @@ async fn demand_bounded(
             // A group's blocks are gone a moment before it counts as synced.
             let most = (passed + 1) * (LIMIT + PIECE);
             assert!(blocks - now <= most, "{} blocks went in {passed} groups", blocks - now);
-            (txgs, blocks, idle) = (txgs + 1, now, 0);
+            txgs += 1;
+            blocks = now;
+            idle = 0;
             txg = engine.txgs().last_synced();
         } else {
             idle += 1;
@@ -116,17 +125,19 @@ fn a_large_file_goes_over_many_groups() {
         let engine = create(&machine).await;
         let (files, file) = make(&engine, "large").await;
         assert_eq!(stored(&files, file).await, BLOCKS);
-        let (on, root, at) = (files.clone(), Cred::root(), engine.txgs().clone());
+        let on = files.clone();
+        let root = Cred::root();
+        let at = engine.txgs().clone();
         let unlink = async move {
             let before = at.open();
             on.remove(&Request::internal("test"), &root, on.root(), b"large").await.unwrap();
             assert_eq!(at.open(), before, "nobody waits for its blocks");
         };
-        let txgs = demand_bounded(&engine, (&files, file), unlink).await;
+        let txgs = assert_bounded_frees(&engine, (&files, file), unlink).await;
         assert!(txgs >= BLOCKS / (LIMIT + PIECE) - 1, "{txgs} groups");
         assert_eq!(stored(&files, file).await, 0);
         engine.export().await.unwrap();
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
     });
     run.unwrap();
 }
@@ -144,7 +155,7 @@ fn cutting_and_punching_spread_as_well() {
             let range = BLOCK_BYTES * 100 + 9..half - 9;
             on.allocate(&Request::internal("test"), &Cred::root(), file, range, Space::Punch).await.unwrap();
         };
-        assert!(demand_bounded(&engine, (&files, file), punch).await > 5);
+        assert!(assert_bounded_frees(&engine, (&files, file), punch).await > 5);
         engine.sync().await.unwrap();
         // The blocks at both edges are there, as far as the range leaves them something.
         assert_eq!(stored(&files, file).await, BLOCKS / 2 + 102);
@@ -153,7 +164,7 @@ fn cutting_and_punching_spread_as_well() {
             let set = SetAttributes { size_bytes: Some(BLOCK_BYTES * 10 + 1), ..SetAttributes::default() };
             on.set_attributes(&Request::internal("test"), &Cred::root(), file, &set).await.unwrap();
         };
-        assert!(demand_bounded(&engine, (&files, file), cut).await > 5);
+        assert!(assert_bounded_frees(&engine, (&files, file), cut).await > 5);
         engine.sync().await.unwrap();
         let rq = &Request::internal("test");
         assert_eq!(files.attributes(rq, file).await.unwrap().size_bytes, BLOCK_BYTES * 10 + 1);
@@ -161,7 +172,7 @@ fn cutting_and_punching_spread_as_well() {
         let found = files.read(rq, file, 0, 1 << 20).await.unwrap();
         assert!(found[..5120] == work::contents(7, 0)[..5120] && found.len() == 5121);
         engine.export().await.unwrap();
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
     });
     run.unwrap();
 }
@@ -175,7 +186,8 @@ fn a_crash_in_between_leaves_the_rest_for_later() {
         let run = world.run(async move {
             let engine = create(&machine).await;
             let (files, file) = make(&engine, "large").await;
-            let (on, clock) = (files.clone(), machine.clock.clone());
+            let on = files.clone();
+            let clock = machine.clock.clone();
             machine
                 .tasks
                 .spawn(async move { on.remove(&Request::internal("test"), &Cred::root(), on.root(), b"large").await });
@@ -191,7 +203,7 @@ fn a_crash_in_between_leaves_the_rest_for_later() {
         let machine = world.machine();
         let judged = world.run(async move {
             let dir = Path::new(SEARCH);
-            work::demand_whole(&machine, dir, "tank").await;
+            work::assert_pool_clean(&machine, dir, "tank").await;
             let engine = import(&machine, dir).await;
             let files = engine.file_system(&Request::internal("test"), "tank/home").await.unwrap();
             let rq = &Request::internal("test");
@@ -203,7 +215,7 @@ fn a_crash_in_between_leaves_the_rest_for_later() {
             }
             engine.sync().await.unwrap();
             engine.export().await.unwrap();
-            work::demand_whole(&machine, dir, "tank").await;
+            work::assert_pool_clean(&machine, dir, "tank").await;
         });
         judged.unwrap();
     }
@@ -217,9 +229,12 @@ fn a_group_frees_no_longer_than_it_may() {
     /// After so many the time is looked at.
     const AT_ONCE: u64 = 4096;
     let world = world(3);
-    let (machine, slow) = (world.machine(), world.clone());
+    let machine = world.machine();
+    let slow = world.clone();
     let run = world.run(async move {
-        let (rq, root, dir) = (&Request::internal("test"), Cred::root(), Path::new(SEARCH));
+        let rq = &Request::internal("test");
+        let root = Cred::root();
+        let dir = Path::new(SEARCH);
         let engine = create(&machine).await;
         let files = engine.file_system(rq, "tank/home").await.unwrap();
         let file = files.create(rq, &root, files.root(), b"file", &New::of(NewKind::Regular, 0o644)).await.unwrap();
@@ -241,7 +256,8 @@ fn a_group_frees_no_longer_than_it_may() {
         let slowness = slow.disks()[0].lay(Fault::Slow { factor: 2000 });
         free_per_group(&engine, 100_000).await;
         let alone = at_first - used();
-        let (waiting, before) = (engine.clone(), used());
+        let waiting = engine.clone();
+        let before = used();
         let waiting = machine.tasks.spawn(async move { waiting.sync().await.unwrap() });
         engine.wait_synced(Txg(engine.txgs().last_synced().0 + 1)).await.unwrap();
         let waited_for = before - used();
@@ -253,7 +269,7 @@ fn a_group_frees_no_longer_than_it_may() {
             engine.sync().await.unwrap();
         }
         engine.export().await.unwrap();
-        work::demand_whole(&machine, dir, "tank").await;
+        work::assert_pool_clean(&machine, dir, "tank").await;
     });
     run.unwrap();
 }
@@ -281,13 +297,13 @@ fn what_is_half_freed_is_clean_for_zdb() {
         going.await.unwrap().unwrap();
         let left = stored(&files, file).await;
         assert!(left > 0 && left < BLOCKS, "{left} blocks are left");
-        work::demand_whole(&machine, &dir, "tank").await;
-        zdb::demand_clean(&dir, "tank");
+        work::assert_pool_clean(&machine, &dir, "tank").await;
+        zdb::assert_clean(&dir, "tank");
         let engine = import(&machine, &dir).await;
         engine.file_system(&Request::internal("test"), "tank/home").await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -67,7 +67,7 @@ async fn scenario(machine: &Machine, options: &CreateOptions) {
     let second = fill(&engine).await;
     assert!(second.len() * 10 >= first.len() * 8, "{} MiB, then {} MiB", first.len(), second.len());
     engine.export().await.unwrap();
-    work::demand_whole(machine, Path::new(SEARCH), "tank").await;
+    work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
 }
 
 /// A world with so many disks of that size.
@@ -80,14 +80,14 @@ fn world(seed: u64, devices: usize, mib: u64) -> SimWorld {
 }
 
 /// Lets zdb, if it is there, read every block of the exported pool, and count its objects.
-fn demand_clean(world: &SimWorld, name: &str) {
+fn assert_clean(world: &SimWorld, name: &str) {
     if zdb::tools().is_none() {
         return;
     }
     let dir = real::folder(&format!("full-{name}"));
     world.save(&dir).unwrap();
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -95,7 +95,7 @@ fn run(name: &str, layout: Layout, devices: usize, ashift: u64) {
     let world = world(11, devices, 80);
     let machine = world.machine();
     world.run(scenario(&machine, &options(layout, devices, ashift))).unwrap();
-    demand_clean(&world, name);
+    assert_clean(&world, name);
 }
 
 #[test]
@@ -133,7 +133,7 @@ async fn shares(machine: &Machine) {
     let reserved = fill_set(&engine, "tank/r").await;
     assert!(reserved.len() >= 12, "{} MiB in a reservation of 8, {} beside it", reserved.len(), others.len());
     engine.export().await.unwrap();
-    work::demand_whole(machine, Path::new(SEARCH), "tank").await;
+    work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn quotas_and_reservations() {
     let world = world(12, 1, 120);
     let machine = world.machine();
     world.run(shares(&machine)).unwrap();
-    demand_clean(&world, "shares");
+    assert_clean(&world, "shares");
 }
 
 /// Three copies of small blocks: each byte takes many times its size.
@@ -154,7 +154,7 @@ async fn copies(machine: &Machine) {
         empty(&engine, &ids).await;
     }
     engine.export().await.unwrap();
-    work::demand_whole(machine, Path::new(SEARCH), "tank").await;
+    work::assert_pool_clean(machine, Path::new(SEARCH), "tank").await;
 }
 
 #[test]
@@ -162,5 +162,5 @@ fn many_copies_of_small_blocks() {
     let world = world(13, 4, 80);
     let machine = world.machine();
     world.run(copies(&machine)).unwrap();
-    demand_clean(&world, "copies");
+    assert_clean(&world, "copies");
 }

@@ -26,10 +26,10 @@ fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<New
         work::history(&engine, &|_| ()).await.unwrap();
         let freed = work::write_object(&engine, "tank", 40, 9).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         freed
     });
-    let ganged = demand_gangs(&dir);
+    let ganged = assert_gangs(&dir);
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
         engine.cache.blocks().force_gangs_above(Some(most)).unwrap();
@@ -40,18 +40,18 @@ fn judge(name: &str, ashift: u64, most: u64, tops: impl FnOnce(&Path) -> Vec<New
         }
         engine.sync().await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    if let (Some(before), Some(after)) = (ganged, demand_gangs(&dir)) {
+    if let (Some(before), Some(after)) = (ganged, assert_gangs(&dir)) {
         assert!(before > 40 && after + 20 <= before, "{before} gangs, then {after}");
     }
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// How many gangs zdb finds in a pool that is clean; `None` without zdb.
-fn demand_gangs(dir: &Path) -> Option<u64> {
+fn assert_gangs(dir: &Path) -> Option<u64> {
     let tools = zdb::tools()?;
-    zdb::demand_clean(dir, "tank");
+    zdb::assert_clean(dir, "tank");
     let (_, text) = zdb::zdb(&tools, dir, &["-bcc", "tank"]);
     let count = text.lines().find_map(|l| l.trim().strip_prefix("ganged count:").map(str::trim));
     Some(count.map_or(0, |c| c.parse().unwrap()))
@@ -94,7 +94,8 @@ fn noise_on_one_device_is_put_right_by_reading_everything() {
             let engine = import(&machine, &dir).await.unwrap();
             let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
             let (roots, bad) = weir_pool::roots::roots(&Request::internal("test"), &pool.mos).await.unwrap();
-            let (machine, blocks) = (machine.clone(), engine.cache.blocks().clone());
+            let machine = machine.clone();
+            let blocks = engine.cache.blocks().clone();
             let mut seen = Seen { unreadable: bad };
             Walk { machine, blocks, prove: Prove::Everything, log_before: Txg(u64::MAX) }.run(roots, &mut seen).await;
             assert_eq!(seen.unreadable, 0, "{name}");
@@ -103,9 +104,9 @@ fn noise_on_one_device_is_put_right_by_reading_everything() {
             health.iter().map(|h| h.counts.repaired_bytes).collect::<Vec<_>>()
         });
         assert!(repaired[1] > 100_000 && repaired[0] == 0, "{name}: {repaired:?}");
-        zdb::demand_clean(&dir, "tank");
+        zdb::assert_clean(&dir, "tank");
         std::fs::rename(dir.join("a0"), dir.with_extension("gone")).unwrap();
-        machine.block_on(work::demand_whole(&machine, &dir, "tank"));
+        machine.block_on(work::assert_pool_clean(&machine, &dir, "tank"));
         std::fs::remove_dir_all(&dir).unwrap();
         std::fs::remove_file(dir.with_extension("gone")).unwrap();
     }
@@ -132,7 +133,8 @@ impl Visit for Seen {
 pub fn spoil(path: &Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
-    let (mut block, noise) = (vec![0; 64 << 10], vec![0xe7; 64 << 10]);
+    let mut block = vec![0; 64 << 10];
+    let noise = vec![0xe7; 64 << 10];
     for at in ((4u64 << 20)..(90 << 20)).step_by(64 << 10) {
         file.read_exact_at(&mut block, at).unwrap();
         if block.iter().any(|&b| b != 0) {

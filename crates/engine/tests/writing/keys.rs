@@ -92,7 +92,7 @@ async fn make(machine: &Machine, engine: &Engine, suite: Suite) {
 }
 
 /// Demands that all is there that [`make`] wrote.
-async fn demand_all(engine: &Engine) {
+async fn assert_all(engine: &Engine) {
     let rq = &Request::internal("test");
     for (name, generation) in [
         ("tank/e", 1),
@@ -122,14 +122,14 @@ fn judge(suite: Suite, layout: Layout, count: usize, lives: bool) {
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
         make(&machine, &engine, suite).await;
-        demand_all(&engine).await;
+        assert_all(&engine).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     for dataset in ["tank/e", "tank/e/v", "tank/k"] {
-        zdb::demand_opened(&dir, OLD.1, dataset);
+        zdb::assert_opened(&dir, OLD.1, dataset);
     }
     if let Some(copied) = zdb::file_with_key(&dir, OLD.1, "tank/e", "dir/file-3-5") {
         assert!(copied == body(8), "zdb finds other bytes in the file");
@@ -145,20 +145,20 @@ fn judge(suite: Suite, layout: Layout, count: usize, lives: bool) {
 fn change_keys(machine: &Machine, dir: &Path) {
     machine.block_on(async {
         let engine = import(machine, dir, &[("tank/e", OLD)]).await;
-        demand_all(&engine).await;
+        assert_all(&engine).await;
         let change = KeyChange::New(NEW.root(machine, "tank/e").await);
         engine.change_key("tank/e".into(), change).await.unwrap();
         let own = KeyChange::New(OLD.root(machine, "tank/e/c").await);
         engine.change_key("tank/e/c".into(), own).await.unwrap();
         let of_clone = KeyChange::New(OLD.root(machine, "tank/k").await);
         assert_eq!(key_error(engine.change_key("tank/k".into(), of_clone).await), KeyError::Clone);
-        demand_all(&engine).await;
+        assert_all(&engine).await;
         engine.export().await.unwrap();
-        work::demand_whole(machine, dir, "tank").await;
+        work::assert_pool_clean(machine, dir, "tank").await;
     });
-    zdb::demand_clean(dir, "tank");
-    zdb::demand_opened(dir, NEW.1, "tank/e");
-    zdb::demand_opened(dir, OLD.1, "tank/e/c");
+    zdb::assert_clean(dir, "tank");
+    zdb::assert_opened(dir, NEW.1, "tank/e");
+    zdb::assert_opened(dir, OLD.1, "tank/e/c");
 }
 
 /// The child inherits again; the promoted clone becomes the encryption root.
@@ -168,7 +168,7 @@ fn move_root(machine: &Machine, dir: &Path) {
         let engine = import(machine, dir, &[("tank/e", NEW)]).await;
         assert_eq!(key_error(engine.change_key("tank/e/c".into(), KeyChange::Inherit).await), KeyError::NotLoaded);
         engine.load_key(rq, "tank/e/c", OLD.secret()).await.unwrap();
-        demand_all(&engine).await;
+        assert_all(&engine).await;
         engine.change_key("tank/e/c".into(), KeyChange::Inherit).await.unwrap();
         let twice = engine.change_key("tank/e/c".into(), KeyChange::Inherit).await;
         assert_eq!(key_error(twice), KeyError::InheritsAlready);
@@ -177,9 +177,9 @@ fn move_root(machine: &Machine, dir: &Path) {
         assert_eq!(key_error(engine.load_key(rq, "tank/k", NEW.secret()).await), known);
         engine.create_dataset(files_of("tank/e/late")).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(machine, dir, "tank").await;
+        work::assert_pool_clean(machine, dir, "tank").await;
     });
-    zdb::demand_clean(dir, "tank");
+    zdb::assert_clean(dir, "tank");
     machine.block_on(async {
         let engine = import(machine, dir, &[("tank/k", NEW)]).await;
         check(&engine.file_system(rq, "tank/e/c").await.unwrap(), rq, 1).await;
@@ -187,7 +187,7 @@ fn move_root(machine: &Machine, dir: &Path) {
         engine.file_system(rq, "tank/e/late").await.unwrap();
         engine.export().await.unwrap();
     });
-    zdb::demand_clean(dir, "tank");
+    zdb::assert_clean(dir, "tank");
 }
 
 #[test]
@@ -213,7 +213,8 @@ fn copies_of_encrypted_files_share_blocks() {
     let dir = real::folder("keys-copies");
     let machine = weir_linux::machine().unwrap();
     let options = CreateOptions::new("tank", vec![real::top(&dir, "a", Class::Normal, Layout::Mirror, 2)]);
-    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let rq = &Request::internal("test");
+    let root = Cred::root();
     let data = Bytes::from_iter((0..64).flat_map(|n| work::contents(3, n * 2)).take(1_000_000));
     let data = &data;
     machine.block_on(async {
@@ -249,9 +250,9 @@ fn copies_of_encrypted_files_share_blocks() {
             assert_eq!(engine.gate.space().saved_bytes - saved > 900_000, shares, "{name}");
         }
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     for (set, file) in [("tank/e", "copy"), ("tank/e", "of-snapshot"), ("tank/k", "copy"), ("tank/f", "copy")] {
         let found = zdb::file_with_key(&dir, OLD.1, set, file);
         assert!(found.is_none_or(|found| found == data[..]), "{set} {file}");
@@ -269,8 +270,8 @@ fn copies_of_encrypted_files_share_blocks() {
         let copy = e.lookup(rq, e.root(), b"copy").await.unwrap();
         assert!(e.read(rq, copy, 0, 1 << 20).await.unwrap() == data[..]);
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -48,16 +48,16 @@ fn judge(name: &str, ashift: u64, tops: impl FnOnce(&Path) -> Vec<NewTopLevelVde
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
         work::history(&engine, &|_| ()).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -126,13 +126,13 @@ fn caches_and_spares() {
     machine.block_on(async {
         let engine = Engine::create(&machine, &options).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         let again = Engine::create(&machine, &options).await.unwrap_err();
         assert!(matches!(again, PoolError::InUse { .. }), "{again}");
         options.force = true;
         Engine::create(&machine, &options).await.unwrap().export().await.unwrap();
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
 }
 
 /// Space so scattered that every block of more than 1 KiB is a gang.
@@ -146,13 +146,13 @@ fn judge_gangs(name: &str, ashift: u64, layout: Layout, count: usize) {
         engine.cache.blocks().force_gangs_above(Some(1024 << (ashift - 9))).unwrap();
         work::history(&engine, &|_| ()).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         let engine = import(&machine, &dir).await.unwrap();
         work::write_object(&engine, "tank", 9, 4).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -183,7 +183,8 @@ fn vdevs_are_added() {
         let engine = Engine::add(&machine, &import, &more).await.unwrap();
         work::write_object(&engine, "tank", 500, 9).await.unwrap();
         // While it is in use.
-        let (before, file) = (engine.gate.space().size_bytes, work::write_object(&engine, "tank", 50, 10));
+        let before = engine.gate.space().size_bytes;
+        let file = work::write_object(&engine, "tank", 50, 10);
         let tops =
             vec![top(&dir, "c", Class::Normal, Layout::Mirror, 2), top(&dir, "m", Class::Log, Layout::Mirror, 2)];
         let more = VdevAddRequest { tops, spares: vec![device(&dir, "spare", 64 * MIB)], ..VdevAddRequest::default() };
@@ -198,9 +199,9 @@ fn vdevs_are_added() {
         let again = engine.add_vdevs(&more).await.unwrap_err();
         assert!(matches!(again, weir_pool::PoolError::InUse { .. }), "{again}");
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -253,16 +254,16 @@ fn files_share_blocks() {
         let engine = Engine::create(&machine, &options).await.unwrap();
         share(&engine).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     machine.block_on(async {
         let engine = import(&machine, &dir).await.unwrap();
         work::destroy_all(&engine).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -287,8 +288,8 @@ fn what_a_rewind_gives_up_does_not_come_back() {
         let last = engine.txgs().last_synced();
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
         assert_eq!(pool.uberblock.txg, last);
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -37,10 +37,13 @@ async fn copy_a_part(syncing: &mut TxgSync<'_>, pieces: usize) -> Result<ObjectI
             at += len;
         }
     }
-    let (end, bytes) = (entries.last().map_or(0, MappingEntry::source_end_bytes), entries.len() as u64 * 24);
+    let end = entries.last().map_or(0, MappingEntry::source_end_bytes);
+    let bytes = entries.len() as u64 * 24;
     let mapped: u64 = entries.iter().map(|entry| entry.target.asize_bytes).sum();
     let header: Vec<u8> = [end, mapped, entries.len() as u64].iter().flat_map(|word| word.to_le_bytes()).collect();
-    let (rq, mos, tx) = (syncing.change.rq, &syncing.change.mos, syncing.change.tx);
+    let rq = syncing.change.rq;
+    let mos = &syncing.change.mos;
+    let tx = syncing.change.tx;
     let new = NewObject::new(UINT64_METADATA, 128 << 10).bonus(UINT64_METADATA, header);
     let id = mos.create(rq, tx, &new).await?;
     let mut e = Encoder::new(Endian::Little);
@@ -75,7 +78,7 @@ fn copies_of_a_removal_that_is_under_way_are_no_leak() {
         let engine = Engine::create(&machine, &CreateOptions::new("tank", tops.into())).await.unwrap();
         crate::work::write_object(&engine, "tank", 64, 1).await.unwrap();
         engine.sync().await.unwrap();
-        engine.cache.blocks().set_closed(0, true).unwrap();
+        engine.cache.blocks().set_non_allocating(0, true).unwrap();
         // What each of these groups changes in the MOS leaves vdev 0, so that the last of them frees nothing there.
         let mut mapping = ObjectId(0);
         for pieces in [0, 0, 0, 9] {

@@ -51,9 +51,9 @@ fn a_state_whose_space_maps_cannot_be_read_is_left_for_an_older_one() {
         let engine = Engine::import(&machine, &ImportOptions::new(options(&dir, Rewind::Auto))).await.unwrap();
         work::write_object(&engine, "tank", 20, 9).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -52,9 +52,9 @@ fn a_scrub_puts_a_whole_device_right() {
             assert!(again.is_finished() && again.scan.processed_bytes == 0, "{name}: {again:?}");
             engine.export().await.unwrap();
         });
-        zdb::demand_clean(&dir, "tank");
+        zdb::assert_clean(&dir, "tank");
         std::fs::remove_file(dir.join("a0")).unwrap();
-        machine.block_on(work::demand_whole(&machine, &dir, "tank"));
+        machine.block_on(work::assert_pool_clean(&machine, &dir, "tank"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
@@ -63,7 +63,8 @@ fn a_scrub_puts_a_whole_device_right() {
 #[test]
 fn a_scrub_excises_the_dtl_of_a_device_that_was_away() {
     let (dir, machine) = pool("dtl", Layout::Mirror, 2);
-    let (there, away) = (dir.join("a1"), dir.with_extension("away"));
+    let there = dir.join("a1");
+    let away = dir.with_extension("away");
     std::fs::rename(&there, &away).unwrap();
     let dtls = async || read_only(&machine, &dir).await.dtls().len();
     machine.block_on(async {
@@ -79,9 +80,9 @@ fn a_scrub_excises_the_dtl_of_a_device_that_was_away() {
         engine.export().await.unwrap();
         assert_eq!(dtls().await, 0);
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_file(dir.join("a0")).unwrap();
-    machine.block_on(work::demand_whole(&machine, &dir, "tank"));
+    machine.block_on(work::assert_pool_clean(&machine, &dir, "tank"));
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -90,7 +91,8 @@ fn a_scrub_excises_the_dtl_of_a_device_that_was_away() {
 #[test]
 fn a_dtl_is_kept_where_blocks_may_have_passed_a_scrub_by() {
     let (dir, machine) = pool("passed", Layout::Mirror, 2);
-    let (there, away) = (dir.join("a1"), dir.with_extension("away"));
+    let there = dir.join("a1");
+    let away = dir.with_extension("away");
     std::fs::rename(&there, &away).unwrap();
     let dtls = async || read_only(&machine, &dir).await.dtls().len();
     machine.block_on(async {
@@ -113,7 +115,7 @@ fn a_dtl_is_kept_where_blocks_may_have_passed_a_scrub_by() {
             assert_eq!(dtls().await, left, "destroys {destroys}");
         }
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -152,7 +154,7 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
                 let halted = engine.scrub_on(&small(), &mut |_| true).await.unwrap().unwrap();
                 assert!(halted.is_paused() && halted.place == part.place);
                 engine.export().await.unwrap();
-                zdb::demand_clean(&dir, "tank");
+                zdb::assert_clean(&dir, "tank");
                 let scan = read_only(&machine, &dir).await.last_scan(rq).await.unwrap().unwrap();
                 assert!(scan.stage == Stage::Running && scan.paused);
                 let engine = import(&machine, &dir).await.unwrap();
@@ -168,10 +170,11 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
             places.push(part.place);
         };
         assert!(parts >= 3 && places.windows(2).all(|w| w[0] < w[1]), "{places:?}");
-        let (one, many) = (whole.scan.examined_bytes, last.scan.examined_bytes);
+        let one = whole.scan.examined_bytes;
+        let many = last.scan.examined_bytes;
         assert!(many >= one && many < one * 4, "{one} bytes in one, {many} in {parts} parts");
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -209,7 +212,7 @@ fn snapshots_of_meanwhile_are_scrubbed_in_stretches() {
         assert!(done.scan.examined_bytes > 2 * 400 * (16 << 10), "{done:?}");
         engine.export().await.unwrap();
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -227,7 +230,7 @@ fn a_scrub_that_is_stopped_is_over() {
         let scan = read_only(&machine, &dir).await.last_scan(rq).await.unwrap().unwrap();
         assert_eq!(scan.stage, Stage::Canceled);
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -269,7 +272,7 @@ fn what_is_lost_is_told_until_it_is_gone() {
         engine.export().await.unwrap();
         assert_eq!(read_only(&machine, &dir).await.errors(rq).await.unwrap().count, 0);
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -33,7 +33,8 @@ async fn touch(engine: &Engine, ids: &[u64], group: u64) {
     let tx = set.begin(rq, 1 << 20, SpaceReserve::Normal).await.unwrap();
     for n in 0..8 {
         let at = (group * 8 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let (id, block) = (ids[(at % ids.len() as u64) as usize], at / 64 % 64);
+        let id = ids[(at % ids.len() as u64) as usize];
+        let block = at / 64 % 64;
         set.write(rq, &tx, ObjectId(id), block << 14, &work::contents(group, block * 2)).await.unwrap();
     }
 }
@@ -79,14 +80,14 @@ fn run(with_log: bool) -> u64 {
     world
         .run(async {
             engine.stop().await.unwrap();
-            work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+            work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
             let left = logs(&machine).await;
             assert_eq!(with_log, (10..=66).contains(&left), "{left} logs after {GROUPS} groups");
             let open = OpenOptions::new(vec![SEARCH.into()], "tank");
             let engine = Engine::import(&machine, &ImportOptions::new(open)).await.unwrap();
             touch(&engine, &ids, 0).await;
             engine.export().await.unwrap();
-            work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+            work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
             assert_eq!(logs(&machine).await, usize::from(with_log), "the last group's own");
         })
         .unwrap();
@@ -95,7 +96,8 @@ fn run(with_log: bool) -> u64 {
 
 #[test]
 fn a_log_is_short_and_saves_writes() {
-    let (with, without) = (run(true), run(false));
+    let with = run(true);
+    let without = run(false);
     println!("{GROUPS} small groups: {with} writes with logs of space maps, {without} without");
     assert!(with * 20 < without * 19, "{with} writes with logs, {without} without");
 }
@@ -118,25 +120,25 @@ fn logs_of_a_pool_that_was_left() {
             engine.sync().await.unwrap();
         }
         engine.stop().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     machine.block_on(async {
         let engine = real::import(&machine, &dir).await.unwrap();
         touch(&engine, &ids, 50).await;
         engine.sync().await.unwrap();
         engine.stop().await.unwrap();
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     machine.block_on(async {
         let engine = real::import(&machine, &dir).await.unwrap();
         touch(&engine, &ids, 51).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
     });
-    zdb::demand_clean(&dir, "tank");
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -160,7 +162,7 @@ fn histograms_hold_after_each_group(with_log: bool) {
                 touch(&engine, &ids, group).await;
                 work::write_object(&engine, "tank", 600, group).await.unwrap();
                 engine.sync().await.unwrap();
-                work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+                work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
             }
             engine.stop().await.unwrap();
         })
@@ -188,11 +190,11 @@ fn without_the_feature_space_maps_have_no_histogram() {
         let engine = Engine::create(&machine, &options).await.unwrap();
         work::write_object(&engine, "tank", 64, 1).await.unwrap();
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         let pool = Pool::open(&machine, &OpenOptions::new(vec![dir.clone()], "tank")).await.unwrap();
         let metaslabs = pool.space.vdevs.iter().flat_map(|v| &v.metaslabs).filter(|m| m.space_map != 0);
         assert!(metaslabs.clone().count() > 0 && metaslabs.clone().all(|m| m.histogram.is_none()));
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

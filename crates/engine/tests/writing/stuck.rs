@@ -36,14 +36,16 @@ pub enum Bad {
 }
 
 pub async fn make(engine: &Engine, name: &str) -> (Arc<FileSystem>, ObjectId) {
-    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let rq = &Request::internal("test");
+    let root = Cred::root();
     let properties = vec![("recordsize".to_owned(), Value::Number(BLOCK_BYTES))];
     let kind = Kind::FileSystem(FileSystemSpec::default());
     engine.create_dataset(NewDataset { name: name.into(), kind, properties }).await.unwrap();
     let files = engine.file_system(rq, name).await.unwrap();
     let mut last = ObjectId(0);
     for n in 0..90 {
-        let (file, new) = (format!("f{n}"), New::of(NewKind::Regular, 0o644));
+        let file = format!("f{n}");
+        let new = New::of(NewKind::Regular, 0o644);
         last = files.create(rq, &root, files.root(), file.as_bytes(), &new).await.unwrap().object;
     }
     for (at, len) in [(0, HOLE.start), (HOLE.end, BLOCKS - HOLE.end)] {
@@ -96,7 +98,8 @@ pub async fn pointer_of(files: &FileSystem, file: ObjectId, bad: Bad) -> BlockPo
 pub fn spoil(dir: &Path, pointer: &BlockPointer) {
     let disk = std::fs::File::options().read(true).write(true).open(dir.join("a0")).unwrap();
     for dva in pointer.dvas() {
-        let (at, mut bytes) = (FRONT_BYTES + dva.offset_bytes, [0; 64]);
+        let at = FRONT_BYTES + dva.offset_bytes;
+        let mut bytes = [0; 64];
         disk.read_exact_at(&mut bytes, at).unwrap();
         bytes.iter_mut().for_each(|byte| *byte = !*byte);
         disk.write_all_at(&bytes, at).unwrap();
@@ -150,8 +153,8 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
 
     // The device gives the block after all.
     spoil(dir, &pointer);
-    work::demand_whole(machine, dir, "tank").await;
-    zdb::demand_clean(dir, "tank");
+    work::assert_pool_clean(machine, dir, "tank").await;
+    zdb::assert_clean(dir, "tank");
     let engine = import(machine, dir).await.unwrap();
     for _ in 0..12 {
         engine.sync().await.unwrap();
@@ -160,8 +163,8 @@ async fn live(machine: &Machine, dir: &Path, bad: Bad) {
     engine.sync().await.unwrap();
     engine.export().await.unwrap();
     assert_eq!(freeing(machine, dir).await, 0, "{bad:?}");
-    work::demand_whole(machine, dir, "tank").await;
-    zdb::demand_clean(dir, "tank");
+    work::assert_pool_clean(machine, dir, "tank").await;
+    zdb::assert_clean(dir, "tank");
 }
 
 /// What happens to a pool of one disk.
@@ -186,7 +189,8 @@ fn what_cannot_be_read_waits_and_the_pool_goes_on() {
 
 /// Who changes a file of which pointers cannot be read has the error, and nobody else; removed, the file waits.
 async fn damaged(machine: &Machine, dir: &Path) {
-    let (rq, root) = (&Request::internal("test"), Cred::root());
+    let rq = &Request::internal("test");
+    let root = Cred::root();
     let engine = import(machine, dir).await.unwrap();
     let (files, file) = make(&engine, "tank/first").await;
     let pointer = pointer_of(&files, file, Bad::Pointers).await;
@@ -214,14 +218,14 @@ async fn damaged(machine: &Machine, dir: &Path) {
 
     // The device gives the block after all.
     spoil(dir, &pointer);
-    work::demand_whole(machine, dir, "tank").await;
+    work::assert_pool_clean(machine, dir, "tank").await;
     let engine = import(machine, dir).await.unwrap();
     let files = engine.file_system(rq, "tank/first").await.unwrap();
     engine.sync().await.unwrap();
     assert!(files.attributes(rq, file).await.is_err(), "it is gone now");
     engine.export().await.unwrap();
-    work::demand_whole(machine, dir, "tank").await;
-    zdb::demand_clean(dir, "tank");
+    work::assert_pool_clean(machine, dir, "tank").await;
+    zdb::assert_clean(dir, "tank");
 }
 
 #[test]
@@ -251,7 +255,7 @@ async fn rootless(machine: &Machine, dir: &Path) {
     let files = engine.file_system(rq, "tank/first").await.unwrap();
     assert!(files.attributes(rq, file).await.is_ok());
     engine.export().await.unwrap();
-    work::demand_whole(machine, dir, "tank").await;
+    work::assert_pool_clean(machine, dir, "tank").await;
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn a_snapshot_has_what_its_group_made() {
         engine.export().await.unwrap();
         let [of, at] = [find(&machine, "tank/home").await, find(&machine, "tank/home@s").await];
         assert_eq!(of.unwrap().phys.creation_txg, at.unwrap().phys.creation_txg, "both are of one group");
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
     });
 }
 
@@ -98,7 +98,7 @@ fn half_a_task_is_none() {
         engine.export().await.unwrap();
         assert!(find(&machine, "tank/home@before").await.is_ok());
         assert!(find(&machine, "tank/home@half").await.is_err());
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
     });
 }
 

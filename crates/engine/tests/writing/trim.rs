@@ -47,7 +47,7 @@ fn discards(autotrim: bool) -> (u64, u64) {
                 engine.sync().await.unwrap();
             }
             engine.export().await.unwrap();
-            work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+            work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
             (soon, seen())
         })
         .unwrap()
@@ -89,7 +89,7 @@ fn groups_go_on_while_all_is_trimmed() {
         disk.lift_all();
         assert!(trim.await.unwrap() > before / 2);
         engine.export().await.unwrap();
-        work::demand_whole(&machine, Path::new(SEARCH), "tank").await;
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
     });
     run.unwrap();
 }

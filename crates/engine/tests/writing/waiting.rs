@@ -44,8 +44,8 @@ async fn judged(machine: &Machine, dir: &Path) -> u64 {
     let freeing = properties.iter().find(|p| p.name == "freeing").unwrap().value.text(true);
     assert_eq!(freeing != "0", waiting > 0, "{waiting} blocks wait, {freeing} bytes are said to");
     drop(pool);
-    work::demand_whole(machine, dir, "tank").await;
-    zdb::demand_clean(dir, "tank");
+    work::assert_pool_clean(machine, dir, "tank").await;
+    zdb::assert_clean(dir, "tank");
     waiting
 }
 
@@ -81,7 +81,9 @@ fn what_waits_to_be_freed_is_no_leak() {
 /// What waits in the pool's list of blocks to be freed becomes a live list of a destroyed clone, as OpenZFS would have left
 /// it: in two parts, with blocks that came and went between. Gives how many blocks it leaves.
 async fn leave_as_live_list(syncing: &mut TxgSync<'_>) -> Result<usize, PoolError> {
-    let (rq, tx, mos) = (syncing.change.rq, syncing.change.tx, syncing.change.mos.clone());
+    let rq = syncing.change.rq;
+    let tx = syncing.change.tx;
+    let mos = syncing.change.mos.clone();
     let sizes = syncing.change.pool.sizes.clone();
     let directory = ObjectId(names::DIRECTORY_OBJECT);
     let free = ObjectId(zap::lookup_word(rq, &mos, directory, names::FREE_BPOBJ).await?.unwrap());
@@ -152,6 +154,6 @@ fn live_lists_of_destroyed_clones_are_no_leak() {
         import(&machine, &dir).await.export().await.unwrap();
         assert_eq!(judged(&machine, &dir).await, 0);
     });
-    zdb::demand_counted(&dir, "tank");
+    zdb::assert_counted(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }

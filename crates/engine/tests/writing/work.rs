@@ -97,7 +97,8 @@ pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
         engine.dsl(rq).await?.dirs().into_iter().filter(is_plain).map(|dir| dir.name.clone()).collect();
     for name in names {
         let set = engine.open_set(rq, &name, None).await?;
-        let (mut at, mut odd) = (8, false);
+        let mut at = 8;
+        let mut odd = false;
         while let Some(id) = set.next_object(rq, weir_format::ObjectId(at)).await? {
             at = id.0 + 1;
             odd = !odd;
@@ -111,7 +112,7 @@ pub async fn destroy_all(engine: &Engine) -> Result<(), PoolError> {
 }
 
 /// Weir's own judgement of the pool in `search`: all readable, all accounted for.
-pub async fn demand_whole(machine: &Machine, search: &std::path::Path, name: &str) {
+pub async fn assert_pool_clean(machine: &Machine, search: &std::path::Path, name: &str) {
     let rq = &Request::internal("test");
     let pool = Pool::open(machine, &OpenOptions::new(vec![search.to_owned()], name)).await.unwrap();
     let report = pool.verify(rq).await.unwrap();

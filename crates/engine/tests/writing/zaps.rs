@@ -135,10 +135,10 @@ fn zdb_reads_each_zap() {
         let engine = Engine::create(&machine, &options).await.unwrap();
         let all = fill(&engine).await;
         engine.export().await.unwrap();
-        work::demand_whole(&machine, &dir, "tank").await;
+        work::assert_pool_clean(&machine, &dir, "tank").await;
         all
     });
-    zdb::demand_clean(&dir, "tank");
+    zdb::assert_clean(&dir, "tank");
     if let Some(tools) = zdb::tools() {
         all.iter().for_each(|held| held.judge(&dir, &tools));
     }

@@ -30,7 +30,7 @@ pub fn zdb(tools: &Path, dir: &Path, args: &[&str]) -> (i32, String) {
 }
 
 /// Demands that zdb reads all of the pool and finds each block allocated exactly once.
-pub fn demand_clean(dir: &Path, pool: &str) {
+pub fn assert_clean(dir: &Path, pool: &str) {
     let Some(tools) = tools() else { return };
     let (code, text) = zdb(&tools, dir, &["-bcc", pool]);
     assert!(code == 0 && text.contains("No leaks"), "zdb -bcc {pool} in {}: exit {code}\n{text}", dir.display());
@@ -47,7 +47,7 @@ pub fn demand_clean(dir: &Path, pool: &str) {
 }
 
 /// Demands that zdb, with the key as it was given by the user, finds nothing wrong in an encrypted data set.
-pub fn demand_opened(dir: &Path, key: &str, dataset: &str) {
+pub fn assert_opened(dir: &Path, key: &str, dataset: &str) {
     let Some(tools) = tools() else { return };
     let (code, text) = zdb(&tools, dir, &["-K", key, "-dddd", dataset]);
     let wrong = ["error", "couldn't", "failed"].iter().any(|word| text.contains(word));
@@ -77,7 +77,7 @@ pub fn is_clean(dir: &Path, pool: &str) -> bool {
 const WRONG: [&str; 3] = ["leaked", "mismatch", "incorrect"];
 
 /// Demands that every object of the MOS is referred to, and that features are counted as they are used.
-pub fn demand_counted(dir: &Path, pool: &str) {
+pub fn assert_counted(dir: &Path, pool: &str) {
     let Some(tools) = tools() else { return };
     let (code, text) = zdb(&tools, dir, &["-d", pool]);
     let wrong = WRONG.iter().any(|word| text.contains(word));

@@ -1,11 +1,12 @@
-//! The intent log on a simulated disk: whatever a commit promised is there after a power cut at any moment.
+//! Power cuts on a simulated disk with an intent log: after a cut at any moment, every change of a commit that returned
+//! is recoverable.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 mod model;
 mod replaying;
 
-use model::{DISK, Found, Known, Moods, Op, PATH, Pool, recover};
+use model::{DISK, Faults, Found, Known, Op, PATH, Pool, recover};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_format::Txg;
@@ -17,7 +18,7 @@ use weir_zil::Zil;
 const CLIENTS: u64 = 5;
 const OPS: u64 = 12;
 
-/// One client: names and writes, small and large, and a commit now and then.
+/// One client: names, small and large writes, and occasional commits.
 async fn client(pool: Arc<Pool>, zil: Arc<Zil>, number: u64, mut rng: Rng) {
     let rq = Request::internal("client");
     for _ in 0..OPS {
@@ -37,9 +38,9 @@ async fn client(pool: Arc<Pool>, zil: Arc<Zil>, number: u64, mut rng: Rng) {
         }
         if rng.chance(1, 2) {
             let object = rng.chance(2, 3).then_some(object);
-            let due = pool.due(object);
+            let due = pool.committed_by(object);
             zil.commit(&rq, object.map(weir_format::ObjectId)).await.unwrap();
-            pool.promise(due);
+            pool.acknowledge(due);
         }
     }
 }
@@ -51,10 +52,10 @@ fn world(seed: u64) -> SimWorld {
     world
 }
 
-/// Runs the clients to their end or to the cut; gives what is known of their changes and what was found.
-fn run(seed: u64, cut: Option<u64>, moods: Moods) -> (SimWorld, Arc<Pool>, Found, u64) {
+/// Runs the clients to their end or to the cut; returns the changes they made and the state found on the disk.
+fn run(seed: u64, cut: Option<u64>, faults: Faults) -> (SimWorld, Arc<Pool>, Found, u64) {
     let world = world(seed);
-    let pool = Pool::new(&world.machine(), seed, moods);
+    let pool = Pool::new(&world.machine(), seed, faults);
     if let Some(cut) = cut {
         world.cut_after(cut);
     }
@@ -82,10 +83,10 @@ fn run(seed: u64, cut: Option<u64>, moods: Moods) -> (SimWorld, Arc<Pool>, Found
     (world, pool, found, changes)
 }
 
-/// Whatever was promised has synced or is in the log.
-fn nothing_promised_is_lost(known: &Known, found: &Found, place: &str) {
+/// Each acknowledged change has synced or is in the log.
+fn nothing_acknowledged_is_lost(known: &Known, found: &Found, place: &str) {
     for (n, change) in known.changes.iter().enumerate() {
-        if !change.promised || change.txg <= found.txg {
+        if !change.acknowledged || change.txg <= found.txg {
             continue;
         }
         match change.op {
@@ -97,7 +98,7 @@ fn nothing_promised_is_lost(known: &Known, found: &Found, place: &str) {
     }
 }
 
-/// A client's names are made again in the order in which it made them, none left out between.
+/// The log holds each client's names in the order in which it made them, without gaps.
 fn names_are_in_order(known: &Known, found: &Found, place: &str) {
     for client in 0..CLIENTS {
         let of_client = |n: &&usize| known.changes[**n].client == client && known.changes[**n].txg > found.txg;
@@ -108,7 +109,8 @@ fn names_are_in_order(known: &Known, found: &Found, place: &str) {
     }
 }
 
-/// Every block that the space maps of the last synced group know is led to, and no other is but those to be claimed.
+/// The chain contains every block that is allocated in the space maps of the last synced txg, and no other blocks but
+/// those to be claimed.
 fn nothing_is_leaked(known: &Known, found: &Found, place: &str) {
     for (block, allocated) in &known.allocated {
         let in_use = *allocated <= found.txg && known.freed.get(block).is_none_or(|freed| *freed > found.txg);
@@ -119,9 +121,9 @@ fn nothing_is_leaked(known: &Known, found: &Found, place: &str) {
     }
 }
 
-fn judge(pool: &Pool, found: &Found, place: &str) {
+fn check(pool: &Pool, found: &Found, place: &str) {
     let known = pool.known();
-    nothing_promised_is_lost(&known, found, place);
+    nothing_acknowledged_is_lost(&known, found, place);
     names_are_in_order(&known, found, place);
     if !known.broken {
         nothing_is_leaked(&known, found, place);
@@ -138,16 +140,17 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn promises_hold_after_a_cut_at_any_moment() {
-    let (mut cuts, mut replayed) = (0, 0);
+fn commits_survive_a_cut_at_any_moment() {
+    let mut cuts = 0;
+    let mut replayed = 0;
     for seed in 0..seeds() {
-        let (_, pool, found, changes) = run(seed, None, Moods::default());
-        judge(&pool, &found, &format!("seed {seed}"));
+        let (_, pool, found, changes) = run(seed, None, Faults::default());
+        check(&pool, &found, &format!("seed {seed}"));
         let mut rng = Rng::new(seed);
         for _ in 0..12 {
             let cut = 1 + rng.below(changes);
-            let (_, pool, found, _) = run(seed, Some(cut), Moods::default());
-            judge(&pool, &found, &format!("seed {seed}, cut {cut}"));
+            let (_, pool, found, _) = run(seed, Some(cut), Faults::default());
+            check(&pool, &found, &format!("seed {seed}, cut {cut}"));
             cuts += 1;
             replayed += found.created.len() + found.written.len();
         }
@@ -156,43 +159,43 @@ fn promises_hold_after_a_cut_at_any_moment() {
     assert!(replayed > cuts, "the logs were empty");
 }
 
-/// A chain's beginning: nothing is promised before something stable leads to it.
+/// A chain's beginning: nothing is acknowledged before something stable leads to it.
 #[test]
-fn the_first_promises_hold() {
+fn the_first_commits_survive_a_cut() {
     for seed in 0..8 {
         for cut in 1..40 {
-            let (_, pool, found, _) = run(seed, Some(cut), Moods::default());
-            judge(&pool, &found, &format!("seed {seed}, cut {cut}"));
+            let (_, pool, found, _) = run(seed, Some(cut), Faults::default());
+            check(&pool, &found, &format!("seed {seed}, cut {cut}"));
         }
     }
 }
 
 #[test]
-fn promises_hold_when_the_log_fails() {
-    let moods = [
-        Moods { failed_writes: 10, ..Moods::default() },
-        Moods { failed_flushes: 20, ..Moods::default() },
-        Moods { no_room: 20, ..Moods::default() },
-        Moods { failed_writes: 5, failed_flushes: 5, no_room: 5 },
+fn commits_survive_a_cut_when_the_log_fails() {
+    let cases = [
+        Faults { failed_writes: 10, ..Faults::default() },
+        Faults { failed_flushes: 20, ..Faults::default() },
+        Faults { failed_allocations: 20, ..Faults::default() },
+        Faults { failed_writes: 5, failed_flushes: 5, failed_allocations: 5 },
     ];
     for seed in 1000..1000 + seeds() / 3 {
-        for mood in moods {
-            let (_, pool, found, changes) = run(seed, None, mood);
-            judge(&pool, &found, &format!("seed {seed}, {mood:?}"));
+        for faults in cases {
+            let (_, pool, found, changes) = run(seed, None, faults);
+            check(&pool, &found, &format!("seed {seed}, {faults:?}"));
             let mut rng = Rng::new(seed);
             for _ in 0..4 {
                 let cut = 1 + rng.below(changes);
-                let (_, pool, found, _) = run(seed, Some(cut), mood);
-                judge(&pool, &found, &format!("seed {seed}, {mood:?}, cut {cut}"));
+                let (_, pool, found, _) = run(seed, Some(cut), faults);
+                check(&pool, &found, &format!("seed {seed}, {faults:?}, cut {cut}"));
             }
         }
     }
 }
 
-/// Runs clients until one of them has been told `commits` times that its changes are stable; then the power fails.
-fn run_to_commit(seed: u64, moods: Moods, commits: u64) -> (Arc<Pool>, Found) {
+/// Runs clients until `commits` commits of one of them have returned; then the power fails.
+fn run_to_commit(seed: u64, faults: Faults, commits: u64) -> (Arc<Pool>, Found) {
     let world = world(seed);
-    let pool = Pool::new(&world.machine(), seed, moods);
+    let pool = Pool::new(&world.machine(), seed, faults);
     let inner = pool.clone();
     let done = world.run(async move {
         let zil = inner.log(ZilHeader::default());
@@ -206,9 +209,9 @@ fn run_to_commit(seed: u64, moods: Moods, commits: u64) -> (Arc<Pool>, Found) {
                 let tx = inner.txgs.hold().unwrap();
                 inner.change(&zil, &tx, 0, Op::Write { object, bytes: 1 + rng.below(400_000) });
             }
-            let due = inner.due(Some(object));
+            let due = inner.committed_by(Some(object));
             zil.commit(&Request::internal("client"), Some(weir_format::ObjectId(object))).await.unwrap();
-            inner.promise(due);
+            inner.acknowledge(due);
         }
     });
     done.unwrap();
@@ -221,28 +224,28 @@ fn run_to_commit(seed: u64, moods: Moods, commits: u64) -> (Arc<Pool>, Found) {
 /// A block or a flush may fail before the commits of its batch wait for it.
 #[test]
 fn commits_of_a_batch_that_failed_wait_for_their_txg() {
-    let moods = [
-        Moods { failed_writes: 50, ..Moods::default() },
-        Moods { failed_writes: 10, ..Moods::default() },
-        Moods { failed_flushes: 50, ..Moods::default() },
-        Moods { failed_writes: 10, failed_flushes: 20, no_room: 5 },
+    let cases = [
+        Faults { failed_writes: 50, ..Faults::default() },
+        Faults { failed_writes: 10, ..Faults::default() },
+        Faults { failed_flushes: 50, ..Faults::default() },
+        Faults { failed_writes: 10, failed_flushes: 20, failed_allocations: 5 },
     ];
-    for mood in moods {
+    for faults in cases {
         for seed in 0..seeds() {
             for commits in 1..6 {
-                let (pool, found) = run_to_commit(seed, mood, commits);
-                judge(&pool, &found, &format!("seed {seed}, {mood:?}, after commit {commits}"));
+                let (pool, found) = run_to_commit(seed, faults, commits);
+                check(&pool, &found, &format!("seed {seed}, {faults:?}, after commit {commits}"));
             }
         }
     }
 }
 
 #[test]
-fn the_same_seed_goes_the_same_way() {
+fn equal_seeds_have_equal_traces() {
     for seed in 0..4 {
         weir_sim::run_twice(seed, |world| {
             world.add_disk(PATH, DISK, 4096, Timing::Chaos);
-            let pool = Pool::new(&world.machine(), seed, Moods::default());
+            let pool = Pool::new(&world.machine(), seed, Faults::default());
             let run = world.run(async move {
                 let zil = pool.log(ZilHeader::default());
                 pool.machine.tasks.spawn(pool.clone().syncer(zil.clone()));
@@ -254,12 +257,12 @@ fn the_same_seed_goes_the_same_way() {
     }
 }
 
-/// Commits that come together share blocks and flushes.
+/// Concurrent commits share blocks and flushes.
 #[test]
 fn committers_share_a_flush() {
     let world = SimWorld::new(5);
     world.add_disk(PATH, DISK, 4096, Timing::SataSsd);
-    let pool = Pool::new(&world.machine(), 5, Moods::default());
+    let pool = Pool::new(&world.machine(), 5, Faults::default());
     let inner = pool.clone();
     let run = world.run(async move {
         let zil = inner.log(ZilHeader::default());
@@ -270,10 +273,11 @@ fn committers_share_a_flush() {
             inner.change(&zil, &tx, 0, Op::Create);
         }
         zil.commit(&rq, None).await.unwrap();
-        let before = inner.done();
+        let before = inner.counts();
         let together: Vec<_> = (0..64)
             .map(|n| {
-                let (pool, zil) = (inner.clone(), zil.clone());
+                let pool = inner.clone();
+                let zil = zil.clone();
                 inner.machine.tasks.spawn(async move {
                     let rq = Request::internal("client");
                     for _ in 0..4 {
@@ -290,7 +294,7 @@ fn committers_share_a_flush() {
             one.await.unwrap();
         }
         drop(syncer);
-        let (writes, flushes) = inner.done();
+        let (writes, flushes) = inner.counts();
         (writes - before.0, flushes - before.1)
     });
     let (writes, flushes) = run.unwrap();
@@ -298,15 +302,15 @@ fn committers_share_a_flush() {
     assert!((4..=40).contains(&flushes) && writes <= 60, "{writes} blocks, {flushes} flushes");
 }
 
-/// One client that commits each write waits for little more than a write and a flush of the device; many together get
-/// much more done. In virtual time.
+/// A single client that commits each write waits little longer than a write and a flush of the device take; many
+/// concurrent clients have a much higher throughput. In virtual time.
 #[test]
 fn commits_are_as_fast_as_the_device() {
     const WRITES: u64 = 200;
     let run = |writers: u64| {
         let world = SimWorld::new(8);
         world.add_disk(PATH, DISK, 4096, Timing::SataSsd);
-        let pool = Pool::new(&world.machine(), 8, Moods::default());
+        let pool = Pool::new(&world.machine(), 8, Faults::default());
         let run = world.run(async move {
             let zil = pool.log(ZilHeader::default());
             let clock = pool.machine.clock.clone();
@@ -334,13 +338,14 @@ fn commits_are_as_fast_as_the_device() {
         });
         run.unwrap()
     };
-    let ((alone, raw), (together, _)) = (run(1), run(32));
-    println!("a commit alone {alone} ns, of 32 writers {together} ns; a raw write and flush {raw} ns");
+    let (alone, raw) = run(1);
+    let (together, _) = run(32);
+    println!("a commit of one writer {alone} ns, of 32 writers {together} ns; a raw write and flush {raw} ns");
     assert!(alone * 7 < raw * 10, "alone {alone} ns, raw {raw} ns");
     assert!(together * 6 < alone, "together {together} ns, alone {alone} ns");
 }
 
-/// Syncs a group when somebody asks.
+/// Syncs a txg only on request.
 async fn lazy_syncer(pool: Arc<Pool>, zil: Arc<Zil>) {
     loop {
         pool.txgs.wanted().await;
@@ -348,12 +353,12 @@ async fn lazy_syncer(pool: Arc<Pool>, zil: Arc<Zil>) {
     }
 }
 
-/// What has synced needs no block; what a log no longer needs is given back; a quiet log keeps one block.
+/// Records that have synced need no block, and the log frees its unneeded blocks: an idle log keeps one block.
 #[test]
-fn a_quiet_log_keeps_one_block() {
+fn an_idle_log_keeps_one_block() {
     let world = SimWorld::new(6);
     world.add_disk(PATH, DISK, 4096, Timing::Nvme);
-    let pool = Pool::new(&world.machine(), 6, Moods::default());
+    let pool = Pool::new(&world.machine(), 6, Faults::default());
     let run = world.run(async move {
         let zil = pool.log(ZilHeader::default());
         let rq = Request::internal("client");
@@ -374,21 +379,21 @@ fn a_quiet_log_keeps_one_block() {
             assert_eq!(known.freed.len() + 1, known.allocated.len());
         }
         assert!(!zil.header().log.is_hole());
-        // Nothing was logged since: nothing to write, nothing to flush.
-        let before = pool.done();
+        // Nothing was logged since, so nothing is written and nothing is flushed.
+        let before = pool.counts();
         zil.commit(&rq, None).await.unwrap();
-        assert_eq!(pool.done(), before);
+        assert_eq!(pool.counts(), before);
     });
     run.unwrap();
 }
 
-/// `sync=disabled` promises nothing at once; `sync=always` is the caller's to heed.
+/// With `sync=disabled` a commit returns immediately; with `sync=always` the caller must commit each change.
 #[test]
-fn policies() {
+fn sync_property_decides_when_commits_wait() {
     use weir_zil::{Policy, SyncMode};
     let world = SimWorld::new(7);
     world.add_disk(PATH, DISK, 4096, Timing::Nvme);
-    let pool = Pool::new(&world.machine(), 7, Moods::default());
+    let pool = Pool::new(&world.machine(), 7, Faults::default());
     let run = world.run(async move {
         let zil = pool.log(ZilHeader::default());
         let rq = Request::internal("client");
@@ -401,7 +406,7 @@ fn policies() {
         assert_eq!((pool.known().writes, pool.txgs.last_synced()), (0, Txg(9)));
         zil.set_policy(Policy { sync: SyncMode::Always, ..Policy::default() });
         assert!(zil.commits_each());
-        // The change is in no record: now that something is promised, its group must sync.
+        // The change has no record: after the policy change, a commit waits for its txg.
         pool.machine.tasks.spawn(pool.clone().syncer(zil.clone()));
         zil.commit(&rq, None).await.unwrap();
         assert!(pool.txgs.last_synced() >= Txg(10));

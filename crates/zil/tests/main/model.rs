@@ -1,4 +1,5 @@
-//! A pool of logs alone: a simulated disk with log blocks, a syncer that writes headers, and a list of what was changed.
+//! Model of a pool that contains only a log: a simulated disk with log blocks, a syncer that writes headers, and a list
+//! of the changes made.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -22,19 +23,19 @@ use weir_zil::{self, Claim, LogData, LogOpening, LogStore, LogWalk, Policy, Sync
 
 pub const PATH: &str = "/sim/log";
 pub const DISK: u64 = 128 << 20;
-const FRONT: u64 = 4 << 20;
+const BLOCKS_START: u64 = 4 << 20;
 const SECTOR: usize = 4096;
-/// Slots of the headers, each with the group that it is of.
-const SLOTS: u64 = 64;
+/// Number of header slots; each header is stored with its txg.
+const HEADER_SLOTS: u64 = 64;
 const MAGIC: u64 = 0x6d6f_6465_6c21;
 const OWNER: ObjsetId = ObjsetId(54);
 
-/// A change that a client made.
+/// Change that a client made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A name was made.
+    /// Creation of a name.
     Create,
-    /// So many bytes were written to an object at an offset of this change's own.
+    /// Write of `bytes` bytes to an object, at an offset that is unique to this change.
     Write { object: u64, bytes: u64 },
 }
 
@@ -43,31 +44,31 @@ pub struct Change {
     pub client: u64,
     pub op: Op,
     pub txg: Txg,
-    /// A commit after it returned.
-    pub promised: bool,
+    /// Whether a later commit returned.
+    pub acknowledged: bool,
 }
 
-/// What the test knows and the disk need not.
+/// Facts that only the test knows.
 #[derive(Default)]
 pub struct Known {
     pub changes: Vec<Change>,
-    /// Where each block was allocated, and in which group.
+    /// Txg in which each block was allocated, by the block's offset.
     pub allocated: BTreeMap<u64, Txg>,
-    /// The group that freed each block.
+    /// Txg that freed each block, by the block's offset.
     pub freed: BTreeMap<u64, Txg>,
-    /// Allocations ever; failures planted.
+    /// Number of allocations so far; `broken` is set when a planted fault has happened.
     pub allocations: u64,
     pub broken: bool,
     pub flushes: u64,
     pub writes: u64,
 }
 
-/// How the store misbehaves: in so many of a hundred cases.
+/// Probabilities of store faults, in percent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moods {
+pub struct Faults {
     pub failed_writes: u64,
     pub failed_flushes: u64,
-    pub no_room: u64,
+    pub failed_allocations: u64,
 }
 
 pub struct Pool {
@@ -76,27 +77,27 @@ pub struct Pool {
     pub txgs: Arc<TxgTracker>,
     pub known: Mutex<Known>,
     rng: Mutex<Rng>,
-    moods: Moods,
+    faults: Faults,
     next: AtomicU64,
 }
 
-/// The bytes of a change, so that any part of them can be told from any other.
+/// Bytes of a change: any part of them differs from any other.
 pub fn contents(change: usize, from: u64, bytes: u64) -> Bytes {
     (from..from + bytes).map(|at| (at ^ at >> 8 ^ (change as u64 * 37)) as u8).collect()
 }
 
-/// Each change writes to a place of its own.
+/// Offset of the range that is unique to the change.
 pub fn offset_of(change: usize) -> u64 {
     (change as u64) << 24
 }
 
 impl Pool {
-    pub fn new(machine: &Machine, seed: u64, moods: Moods) -> Arc<Self> {
-        Pool::of(machine, seed, moods, Txg(9))
+    pub fn new(machine: &Machine, seed: u64, faults: Faults) -> Arc<Self> {
+        Pool::of(machine, seed, faults, Txg(9))
     }
 
-    /// A pool whose last synced group is `synced`.
-    pub fn of(machine: &Machine, seed: u64, moods: Moods, synced: Txg) -> Arc<Self> {
+    /// Pool whose last synced txg is `synced`.
+    pub fn of(machine: &Machine, seed: u64, faults: Faults, synced: Txg) -> Arc<Self> {
         let disk = machine.disks.open(PATH.as_ref(), Access::ReadWrite).unwrap();
         Arc::new(Pool {
             machine: machine.clone(),
@@ -104,8 +105,8 @@ impl Pool {
             txgs: TxgTracker::new(synced),
             known: Mutex::default(),
             rng: Mutex::new(Rng::new(seed)),
-            moods,
-            next: AtomicU64::new(SLOTS * SECTOR as u64),
+            faults,
+            next: AtomicU64::new(HEADER_SLOTS * SECTOR as u64),
         })
     }
 
@@ -113,8 +114,8 @@ impl Pool {
         self.known.lock().unwrap()
     }
 
-    /// Blocks and flushes so far.
-    pub fn done(&self) -> (u64, u64) {
+    /// Number of block writes and of flushes so far.
+    pub fn counts(&self) -> (u64, u64) {
         let known = self.known();
         (known.writes, known.flushes)
     }
@@ -135,11 +136,11 @@ impl Pool {
         })
     }
 
-    /// Logs a change of a client's.
+    /// Logs a change of a client.
     pub fn change(&self, zil: &Zil, tx: &Tx, client: u64, op: Op) -> usize {
         let number = {
             let mut known = self.known();
-            known.changes.push(Change { client, op, txg: tx.txg(), promised: false });
+            known.changes.push(Change { client, op, txg: tx.txg(), acknowledged: false });
             known.changes.len() - 1
         };
         match op {
@@ -155,8 +156,8 @@ impl Pool {
         number
     }
 
-    /// What a commit that begins now promises when it returns.
-    pub fn due(&self, object: Option<u64>) -> Vec<usize> {
+    /// Changes that a commit starting now makes stable.
+    pub fn committed_by(&self, object: Option<u64>) -> Vec<usize> {
         let concerns = |change: &Change| match change.op {
             Op::Create => true,
             Op::Write { object: of, .. } => object.is_none_or(|object| object == of),
@@ -165,12 +166,12 @@ impl Pool {
         (0..known.changes.len()).filter(|n| concerns(&known.changes[*n])).collect()
     }
 
-    pub fn promise(&self, due: Vec<usize>) {
+    pub fn acknowledge(&self, due: Vec<usize>) {
         let mut known = self.known();
-        due.into_iter().for_each(|n| known.changes[n].promised = true);
+        due.into_iter().for_each(|n| known.changes[n].acknowledged = true);
     }
 
-    /// Syncs one group.
+    /// Syncs one txg.
     pub async fn sync(self: &Arc<Self>, zil: &Arc<Zil>) {
         let txg = self.txgs.quiesce().await;
         let sync = zil.sync(txg).await;
@@ -183,13 +184,16 @@ impl Pool {
         e.words(&[MAGIC, txg.0]);
         sync.header.encode(&mut e);
         e.pad_to(SECTOR);
-        self.disk.write(FRONT + txg.0 % SLOTS * SECTOR as u64, Buf::copy_from(&e.finish())).await.unwrap();
+        self.disk
+            .write(BLOCKS_START + txg.0 % HEADER_SLOTS * SECTOR as u64, Buf::copy_from(&e.finish()))
+            .await
+            .unwrap();
         self.disk.flush().await.unwrap();
         self.txgs.synced(txg);
         zil.synced(txg);
     }
 
-    /// Syncs groups for ever.
+    /// Syncs txgs indefinitely.
     pub async fn syncer(self: Arc<Self>, zil: Arc<Zil>) {
         loop {
             let wait = Duration::from_micros(self.rng.lock().unwrap().below(20_000));
@@ -204,7 +208,7 @@ impl Pool {
 /// The pool as the log's store and as its data.
 struct Store(Arc<Pool>);
 
-fn refused() -> ObjectError {
+fn no_space() -> ObjectError {
     ObjectError::NoSpace { bytes: 0 }
 }
 
@@ -216,12 +220,12 @@ impl LogStore for Store {
         checksum: [u64; 4],
     ) -> BoxFuture<'_, Result<BlockPointer, ObjectError>> {
         Box::pin(async move {
-            if self.0.chance(self.0.moods.no_room) {
-                return Err(refused());
+            if self.0.chance(self.0.faults.failed_allocations) {
+                return Err(no_space());
             }
             assert!(size_bytes >= MIN_BLOCK_BYTES && size_bytes.is_multiple_of(MIN_BLOCK_BYTES));
             let offset_bytes = self.0.next.fetch_add(size_bytes, Ordering::Relaxed);
-            assert!(FRONT + offset_bytes + size_bytes <= DISK, "the disk is too small for this test");
+            assert!(BLOCKS_START + offset_bytes + size_bytes <= DISK, "the disk is too small for this test");
             let mut known = self.0.known();
             known.allocations += 1;
             known.allocated.insert(offset_bytes, txg);
@@ -245,28 +249,25 @@ impl LogStore for Store {
     ) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
             self.0.known().writes += 1;
-            if self.0.chance(self.0.moods.failed_writes) {
+            if self.0.chance(self.0.faults.failed_writes) {
                 self.0.known().broken = true;
-                return Err(refused());
+                return Err(no_space());
             }
             assert!(bytes.len() as u64 <= pointer.lsize_bytes());
             let verifier = Verifier::Log { checksum: pointer.checksum(), with_mac: false };
             seal_embedded(ChecksumKind::Zilog2, Endian::Little, verifier, &mut bytes).unwrap();
-            self.0.disk.write(FRONT + pointer.dva(0).offset_bytes, Buf::copy_from(&bytes)).await.unwrap();
+            self.0.disk.write(BLOCKS_START + pointer.dva(0).offset_bytes, Buf::copy_from(&bytes)).await.unwrap();
             Ok(())
         })
     }
 
     fn flush<'a>(&'a self, _: &'a Request, vdevs: Option<&'a BTreeSet<u32>>) -> BoxFuture<'a, Result<(), ObjectError>> {
         Box::pin(async move {
-            assert!(
-                vdevs.is_none_or(|vdevs| vdevs.contains(&0)),
-                "a flush that leaves out where blocks were written to"
-            );
+            assert!(vdevs.is_none_or(|vdevs| vdevs.contains(&0)), "a flush omits a vdev to which blocks were written");
             self.0.known().flushes += 1;
-            if self.0.chance(self.0.moods.failed_flushes) {
+            if self.0.chance(self.0.faults.failed_flushes) {
                 self.0.known().broken = true;
-                return Err(refused());
+                return Err(no_space());
             }
             self.0.disk.flush().await.unwrap();
             Ok(())
@@ -291,26 +292,26 @@ impl LogData for Store {
     }
 }
 
-/// What is found after the power failed.
+/// State found on the disk after the power failed.
 pub struct Found {
-    /// The last group that synced.
+    /// Last synced txg.
     pub txg: Txg,
     pub header: ZilHeader,
     /// Names made, in the order of the log.
     pub created: Vec<usize>,
-    /// Bytes of each written change.
+    /// Number of logged bytes of each write.
     pub written: BTreeMap<usize, u64>,
-    /// Offsets of the blocks that the log leads to.
+    /// Offsets of the blocks that the log points to.
     pub blocks: BTreeSet<u64>,
     pub claim: Option<Claim>,
 }
 
 fn blocks_on(machine: &Machine, disk: Arc<dyn Disk>) -> Arc<Blocks> {
-    let leaf = VdevSpec::leaf(0, 1, "d", Some(disk)).top(12, DISK - FRONT - (1 << 20));
+    let leaf = VdevSpec::leaf(0, 1, "d", Some(disk)).top(12, DISK - BLOCKS_START - (1 << 20));
     Arc::new(Blocks::new(machine, Tree::new(vec![leaf]).unwrap(), Salt::none()))
 }
 
-/// The object set that the log is of: it has no objects.
+/// Object set that owns the log; it has no objects.
 pub async fn owner(machine: &Machine) -> Arc<ObjectSet> {
     let disk = machine.disks.open(PATH.as_ref(), Access::ReadOnly).unwrap();
     let cache = Cache::new(machine.clone(), blocks_on(machine, disk), 1 << 20);
@@ -318,12 +319,13 @@ pub async fn owner(machine: &Machine) -> Arc<ObjectSet> {
     ObjectSet::open(&Request::internal("test"), cache, BlockPointer::HOLE, opening).await.unwrap()
 }
 
-/// Looks at the disk with nothing in memory.
+/// Reads the state from the disk, with nothing in memory.
 pub async fn recover(machine: &Machine) -> Found {
     let disk = machine.disks.open(PATH.as_ref(), Access::ReadOnly).unwrap();
-    let (mut txg, mut header) = (Txg(9), ZilHeader::default());
-    for slot in 0..SLOTS {
-        let bytes = disk.read(FRONT + slot * SECTOR as u64, SECTOR).await.unwrap();
+    let mut txg = Txg(9);
+    let mut header = ZilHeader::default();
+    for slot in 0..HEADER_SLOTS {
+        let bytes = disk.read(BLOCKS_START + slot * SECTOR as u64, SECTOR).await.unwrap();
         let mut c = Cursor::new(bytes.as_ref(), Endian::Little, "header");
         let [magic, of] = c.words().unwrap();
         if magic == MAGIC && of > txg.0 {
@@ -331,7 +333,8 @@ pub async fn recover(machine: &Machine) -> Found {
         }
     }
     let blocks = blocks_on(machine, disk);
-    let (rq, options) = (Request::internal("test"), ReadOptions::default());
+    let rq = Request::internal("test");
+    let options = ReadOptions::default();
     let claim = weir_zil::claim(&rq, &blocks, &options, &header, Txg(txg.0 + 1)).await.unwrap();
     let mut found = Found { txg, header, created: vec![], written: BTreeMap::new(), blocks: BTreeSet::new(), claim };
     let mut walk = LogWalk::over(blocks, options, &found.header);
@@ -352,7 +355,7 @@ pub async fn recover(machine: &Machine) -> Found {
                     assert_eq!(data, contents(change, write.offset - offset_of(change), write.length));
                     *found.written.entry(change).or_default() += write.length;
                 }
-                other => panic!("{other:?} was logged by nobody"),
+                other => panic!("unexpected record {other:?}"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What OpenZFS makes, as `zdb` shows it of a golden pool's fresh file system.
+//! First objects of a file system that OpenZFS creates, from `zdb` output of a golden pool.
 
 use std::sync::Arc;
 use weir_dmu::object_set::ObjectSet;
@@ -6,7 +6,7 @@ use weir_dmu::zap::{Zap, lookup_word};
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// `SA_ATTRS`, `DELETE_QUEUE`, `ROOT` and what they lead to.
+/// Checks `SA_ATTRS`, `DELETE_QUEUE`, `ROOT` and the objects that they refer to.
 pub async fn same_first_objects(rq: &Request, set: &Arc<ObjectSet>) {
     let word = |id: u64, name: &'static str| async move { lookup_word(rq, set, ObjectId(id), name).await.unwrap() };
     assert_eq!(word(1, "VERSION").await, Some(5));
@@ -14,7 +14,8 @@ pub async fn same_first_objects(rq: &Request, set: &Arc<ObjectSet>) {
         assert_eq!(word(1, name).await, Some(0));
     }
     let attributes = word(1, "SA_ATTRS").await.unwrap();
-    let (registry, layouts) = (word(attributes, "REGISTRY").await.unwrap(), word(attributes, "LAYOUTS").await.unwrap());
+    let registry = word(attributes, "REGISTRY").await.unwrap();
+    let layouts = word(attributes, "LAYOUTS").await.unwrap();
     for (name, wanted) in [
         ("ZPL_SCANSTAMP", 0x2003_0012),
         ("ZPL_ATIME", 0x1000_0000),

@@ -31,7 +31,8 @@ fn keys_are_wrapped_by_their_root() {
         let plain = change.create(&file_system("tank/p")).await.unwrap();
         assert!(change.encrypt_new(plain, Suite::Aes256Gcm, &NewKey::Inherited, &first).await.is_err());
         let opens = |secret: [u8; 32]| {
-            let (lab, rq) = (&lab, &lab.rq);
+            let lab = &lab;
+            let rq = &lab.rq;
             async move {
                 let dsl = lab.dsl().await;
                 let dir = dsl.dir_named("tank/e").unwrap();
@@ -54,13 +55,13 @@ fn keys_are_wrapped_by_their_root() {
     });
 }
 
-/// How many datasets a root's key opens.
+/// Number of datasets that a root's key opens.
 async fn opened(lab: &Lab, root: &str) -> usize {
     let dsl = lab.dsl().await;
     dsl.load_keys(&lab.rq, dsl.dir_named(root).unwrap(), &SECRET).await.unwrap().len()
 }
 
-/// A file system with that key, of its own or inherited.
+/// Creates a file system with that key, its own or inherited.
 async fn encrypted(change: &mut DslSyncContext<'_>, name: &str, own: bool) {
     let key = if own { NewKey::Root(source()) } else { NewKey::Inherited };
     let made = change.create(&file_system(name)).await.unwrap();
@@ -68,8 +69,8 @@ async fn encrypted(change: &mut DslSyncContext<'_>, name: &str, own: bool) {
     change.encrypt_new(made, Suite::Aes256Gcm, &key, &wrapping).await.unwrap();
 }
 
-/// A clone elsewhere has the key of its origin, and what is made below it inherits that: all follow when another clone is
-/// promoted and becomes the root.
+/// A clone elsewhere has the key of its origin, and datasets created below it inherit that: all of them follow when
+/// another clone is promoted and becomes the root.
 #[test]
 fn all_that_a_root_wraps_follows_a_promotion() {
     run(8, |machine| async move {
@@ -91,10 +92,10 @@ fn all_that_a_root_wraps_follows_a_promotion() {
     });
 }
 
-/// What inherits a key stays among those that do: OpenZFS, which goes down through them alone when it changes a key, would
-/// leave it behind.
+/// A dataset that inherits a key stays below its root: OpenZFS, which visits only the descendants that inherit a key
+/// when it changes the key, would not rewrap the dataset elsewhere.
 #[test]
-fn what_inherits_a_key_stays_where_it_is_inherited() {
+fn a_dataset_cannot_leave_the_root_of_its_key() {
     run(9, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -114,7 +115,7 @@ fn what_inherits_a_key_stays_where_it_is_inherited() {
         change.rename("tank/e/own", "tank/own").await.unwrap();
         change.clone_snapshot("tank/e/f@s", "tank/own/clone", &[]).await.unwrap();
         assert!(matches!(change.promote("tank/own/clone").await, Err(DslError::Key { .. })));
-        // A clone of a clone: whoever is promoted, the key stays with the first origin.
+        // A clone of a clone: whichever is promoted, the key stays with the first origin.
         change.clone_snapshot("tank/e/f@s", "tank/e/clone", &[]).await.unwrap();
         change.promote("tank/e/clone").await.unwrap();
         assert_eq!(opened(&lab, "tank/e").await, 5);

@@ -1,4 +1,4 @@
-//! Limits that are checked before anything is made, and the counts that some of them go by.
+//! Limits that are checked before any change, and the counts that some of them use.
 
 use super::{Lab, file_system, run};
 use crate::bpobj;
@@ -14,14 +14,14 @@ async fn limit(change: &mut DslSyncContext<'_>, name: &str, property: &str, most
     change.set_property(name, property, &Setting::Set(crate::props::Value::Number(most))).await.unwrap();
 }
 
-/// File systems and snapshots that are counted at and below one.
+/// Counts of file systems and snapshots at and below a dataset.
 async fn counts(change: &mut DslSyncContext<'_>, name: &str) -> [Option<u64>; 2] {
     let dir = change.find_dir(name).await.unwrap().id;
     [change.dir_word(dir, FILESYSTEM_COUNT).await.unwrap(), change.dir_word(dir, SNAPSHOT_COUNT).await.unwrap()]
 }
 
 #[test]
-fn nothing_is_made_that_reserves_more_than_there_is() {
+fn reservations_beyond_the_pool_are_refused() {
     run(10, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -49,9 +49,9 @@ fn nothing_is_made_that_reserves_more_than_there_is() {
     });
 }
 
-/// Whatever was written so could not be booked, and the pool would stop.
+/// Blocks written with such a value could not be accounted, and the pool would suspend.
 #[test]
-fn nothing_is_set_that_the_pool_has_no_feature_for() {
+fn values_without_their_pool_feature_are_refused() {
     run(15, |machine| async move {
         let lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -89,7 +89,7 @@ fn nothing_is_set_that_the_pool_has_no_feature_for() {
 }
 
 #[test]
-fn counts_hold_after_going_back() {
+fn counts_hold_after_a_rollback() {
     run(11, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -107,7 +107,7 @@ fn counts_hold_after_going_back() {
 }
 
 #[test]
-fn snapshots_of_one_moment_need_room_together() {
+fn snapshots_of_one_txg_need_space_together() {
     run(16, |machine| async move {
         const BYTES: u64 = 64 << 20;
         let mut lab = Lab::new(&machine).await;
@@ -135,7 +135,7 @@ fn snapshots_of_one_moment_need_room_together() {
 
 /// OpenZFS stops when a count becomes negative.
 #[test]
-fn what_comes_to_a_place_that_counts_is_counted() {
+fn a_dataset_that_moves_into_a_counting_directory_is_counted() {
     run(12, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -159,7 +159,7 @@ fn what_comes_to_a_place_that_counts_is_counted() {
 }
 
 #[test]
-fn what_stays_below_a_limit_is_not_counted_twice() {
+fn a_move_below_one_limit_is_not_counted_twice() {
     run(13, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -179,17 +179,17 @@ fn what_stays_below_a_limit_is_not_counted_twice() {
         change.clone_snapshot("tank/x/p@s", "tank/x/c", &[]).await.unwrap();
         change.promote("tank/x/c").await.unwrap();
         assert_eq!(counts(&mut change, "tank/x").await, [Some(4), Some(1)]);
-        // Into another limit's reach, it counts.
+        // Below another limit, it counts.
         limit(&mut change, "tank/x/q", "filesystem_limit", 0).await;
         let refused = change.rename("tank/x/p/r", "tank/x/q/r").await;
         assert!(matches!(refused, Err(DslError::Space { .. })));
     });
 }
 
-/// Pools that were older than version 26 once have datasets whose dead lists are plain: what cannot be done with those is
-/// refused before anything is changed.
+/// Pools that were once older than version 26 have datasets with plain deadlists: an operation that is impossible with
+/// those is refused before any change.
 #[test]
-fn old_dead_lists_are_left_as_they_are() {
+fn old_deadlists_are_left_as_they_are() {
     run(14, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();

@@ -1,4 +1,4 @@
-//! Forged links that lead back to where they came from: each way along them ends, with an error.
+//! Corrupt links that form cycles: each walk along them ends, with an error.
 
 use super::{Lab, file_system, run};
 use crate::bpobj::{self, EmptyList};
@@ -23,7 +23,8 @@ fn directories_that_contain_each_other() {
         }
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
-        let (a, b) = (change.find_dir("tank/a").await.unwrap(), change.find_dir("tank/a/b").await.unwrap());
+        let a = change.find_dir("tank/a").await.unwrap();
+        let b = change.find_dir("tank/a/b").await.unwrap();
         change.put_dir(a.id, &weir_format::DslDir { parent: b.id, ..a.dir }).await.unwrap();
         is_corrupt(change.book(b.id, Use::Head, Delta::used(1)).await);
         is_corrupt(change.available_in(b.id).await);
@@ -40,12 +41,13 @@ fn directories_that_contain_each_other() {
 }
 
 #[test]
-fn a_name_ends_somewhere() {
+fn names_are_bounded() {
     run(21, |machine| async move {
         let lab = Lab::new(&machine).await;
         let tx = lab.tx();
         let mut change = lab.change(&tx);
-        let (name, mut at) = ("x".repeat(200), change.root_dir().await.unwrap());
+        let name = "x".repeat(200);
+        let mut at = change.root_dir().await.unwrap();
         for _ in 0..9 {
             at = change.create_dir(Some(at), &name).await.unwrap();
         }
@@ -55,7 +57,7 @@ fn a_name_ends_somewhere() {
 }
 
 #[test]
-fn snapshots_and_clones_that_come_from_themselves() {
+fn snapshots_and_clones_that_descend_from_themselves() {
     run(22, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -73,11 +75,13 @@ fn snapshots_and_clones_that_come_from_themselves() {
         let s = change.find("tank/a@s").await.unwrap();
         change.put_dataset(s.id, &DslDataset { prev_snapshot: s.id, ..s.phys.clone() }).await.unwrap();
         is_corrupt(change.promote("tank/c").await);
-        let (dsl, rq) = (lab.dsl().await, &lab.rq);
-        let (later, since) = (dsl.find(rq, "tank/a").await.unwrap(), dsl.find(rq, "tank/d@s").await.unwrap());
+        let dsl = lab.dsl().await;
+        let rq = &lab.rq;
+        let later = dsl.find(rq, "tank/a").await.unwrap();
+        let since = dsl.find(rq, "tank/d@s").await.unwrap();
         let written = dsl.written_since(rq, &later, &since).await;
         assert!(matches!(written, Err(ObjectError::Corrupt { .. })), "{written:?}");
-        // What tank/a is a clone of is its own.
+        // Makes tank/a a clone of its own snapshot.
         let a = change.find_dir("tank/a").await.unwrap();
         change.put_dir(a.id, &weir_format::DslDir { origin: s.id, ..a.dir }).await.unwrap();
         is_corrupt(change.bookmark(&[("tank/c#b".into(), "tank/d@s".into())]).await);
@@ -97,10 +101,12 @@ fn block(n: u64) -> BlockPointer {
 }
 
 #[test]
-fn lists_that_hold_themselves() {
+fn lists_that_contain_themselves() {
     run(23, |machine| async move {
         let lab = Lab::new(&machine).await;
-        let (rq, mos, tx) = (&lab.rq, &lab.mos, &lab.tx());
+        let rq = &lab.rq;
+        let mos = &lab.mos;
+        let tx = &lab.tx();
         let list = bpobj::create(rq, mos, tx, false).await.unwrap();
         let subs = mos.create(rq, tx, &NewObject::new(ObjectType::BPOBJ_SUBOBJ, 512)).await.unwrap();
         weir_dmu::write_words(rq, mos, tx, subs, 0, &[list.0, list.0]).await.unwrap();
@@ -114,12 +120,14 @@ fn lists_that_hold_themselves() {
     });
 }
 
-/// A list of very many holes, of which the last block alone is there.
+/// A sparse list of holes, of which only the last block exists.
 #[test]
-fn lists_without_end() {
+fn lists_of_extreme_length() {
     run(25, |machine| async move {
         let lab = Lab::new(&machine).await;
-        let (rq, mos, tx) = (&lab.rq, &lab.mos, &lab.tx());
+        let rq = &lab.rq;
+        let mos = &lab.mos;
+        let tx = &lab.tx();
         let list = bpobj::create(rq, mos, tx, false).await.unwrap();
         mos.write(rq, tx, list, 1 << 50, &[1; 128]).await.unwrap();
         put_list(&lab, tx, list, &Bpobj { pointers: 1 << 43, sizes: Some((0, 0)), ..Bpobj::default() }).await;
@@ -130,20 +138,22 @@ fn lists_without_end() {
     });
 }
 
-/// A plain list is merged into a dead list that leads to it: what is put in must not be taken out again.
+/// A plain list is merged into a deadlist that refers to it: inserted blocks must not be taken out again.
 #[test]
 fn a_list_that_is_merged_into_itself() {
     run(24, |machine| async move {
         let lab = Lab::new(&machine).await;
-        let (rq, mos, tx) = (&lab.rq, &lab.mos, &lab.tx());
-        let (dead, list) =
-            (deadlist::create(rq, mos, tx).await.unwrap(), bpobj::create(rq, mos, tx, false).await.unwrap());
+        let rq = &lab.rq;
+        let mos = &lab.mos;
+        let tx = &lab.tx();
+        let dead = deadlist::create(rq, mos, tx).await.unwrap();
+        let list = bpobj::create(rq, mos, tx, false).await.unwrap();
         zap::put_int(rq, mos, tx, dead, 0, list.0).await.unwrap();
         bpobj::push(rq, mos, tx, list, &[block(1), block(2)], false, &super::size).await.unwrap();
         let mut empty = EmptyList::default();
         deadlist::merge(rq, mos, tx, dead, list, &super::size, &mut empty).await.unwrap();
         assert_eq!(bpobj::Walk::new(list).next(rq, mos).await.unwrap().unwrap().len(), 2);
-        // Nor does a key in another spelling than its own.
+        // A key in another than the canonical spelling is refused as well.
         zap::put_word(rq, mos, tx, dead, "00A", list.0).await.unwrap();
         assert!(matches!(deadlist::lists(rq, mos, dead).await, Err(ObjectError::Corrupt { .. })));
     });

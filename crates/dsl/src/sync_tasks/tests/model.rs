@@ -1,8 +1,8 @@
-//! Random histories of datasets against a model that knows which block is in which dataset.
+//! Random histories of datasets against a model that knows which dataset refers to which block.
 //!
-//! Blocks are made up: a block is its birth, its number and its size. After each group the model counts by hand what each
-//! dataset refers to, what is its own, what its directory uses for what; and every block that nobody has any more was
-//! handed out to be freed, exactly once.
+//! Blocks are simulated: a block is its birth, its number and its size. After each txg the model computes what each
+//! dataset refers to, its unique bytes, and the uses of its directory; and checks that every block without references
+//! was handed out to be freed, exactly once.
 
 use super::{Lab, file_system, run};
 use crate::sync_tasks::*;
@@ -11,13 +11,13 @@ use weir_format::dsl::pool as names;
 
 type Block = u64;
 
-/// A made-up block pointer: the number stands where the offset does.
+/// A simulated block pointer, with the number as its offset.
 fn pointer(number: Block, birth: u64) -> BlockPointer {
     let sectors = 1 + number % 7;
     let mut words = [0; 16];
     words[0] = sectors;
     words[1] = number + 1;
-    // Little-endian, plain file, fletcher4, uncompressed, as long as it is large.
+    // Little-endian, plain file, fletcher4, uncompressed, lsize equal to psize.
     words[6] = 1 << 63 | 19 << 48 | 7 << 40 | 2 << 32 | (sectors - 1) << 16 | (sectors - 1);
     words[10] = birth;
     words[11] = 1;
@@ -48,7 +48,7 @@ struct Head {
     origin: Option<(String, String)>,
 }
 
-/// A small generator of numbers, so that a seed is a history.
+/// A small generator of numbers, so that a seed determines a history.
 struct Dice(u64);
 
 impl Dice {
@@ -63,7 +63,7 @@ impl Dice {
 }
 
 impl Model {
-    /// All blocks that somebody has.
+    /// All blocks with a reference.
     fn alive(&self) -> BTreeSet<Block> {
         let mut out = BTreeSet::new();
         for head in self.heads.values() {
@@ -104,13 +104,13 @@ struct World<'a> {
     next_block: Block,
     next_name: u64,
     freed: BTreeSet<Block>,
-    /// Blocks whose tree was handed over when their dataset was destroyed or rolled back.
+    /// Blocks whose tree was added to the bptree when their dataset was destroyed or rolled back.
     trees: BTreeSet<Block>,
 }
 
 impl World<'_> {
-    /// One group: some datasets are written to, then one operation.
-    async fn group(&mut self) {
+    /// One txg: some datasets are written to, then one operation.
+    async fn txg(&mut self) {
         let tx = self.lab.tx();
         let names: Vec<String> = self.model.heads.keys().cloned().collect();
         for name in names {
@@ -247,7 +247,7 @@ impl World<'_> {
         }
     }
 
-    /// Blocks of a head that is gone: what nobody else has waits in its tree.
+    /// Moves the blocks of a removed head that have no other reference to its tree.
     fn gone(&mut self, blocks: BTreeMap<Block, u64>) {
         let alive = self.model.alive();
         self.trees.extend(blocks.into_keys().filter(|b| !alive.contains(b)));
@@ -379,7 +379,8 @@ impl World<'_> {
         assert_eq!((own, snapshots), (of_head, of_snapshots), "{name} in {}", self.lab.txg);
         assert_eq!(ref_reservation, reserved.saturating_sub(unique), "{name}");
         assert_eq!(dir.used_breakdown.iter().sum::<u64>(), dir.used_bytes, "{name}");
-        let (mut below, mut unused) = (0, 0);
+        let mut below = 0;
+        let mut unused = 0;
         for (_, id) in change.entries(dir.children).await.unwrap() {
             let child = change.dir(ObjectId(id.first().unwrap())).await.unwrap();
             below += child.used_bytes;
@@ -410,7 +411,7 @@ impl World<'_> {
         assert_eq!(found.phys.unique_bytes, unique, "unique of {full} in {}", self.lab.txg);
     }
 
-    /// What waits to be freed is booked on `$FREE`, and stands in the trees' header.
+    /// Checks that the space waiting to be freed is accounted to `$FREE`, and is in the bptree's header.
     async fn check_freeing(&self, tx: &Tx) {
         let mut change = self.lab.change(tx);
         let free = change.special_dir("$FREE").await.unwrap().unwrap();
@@ -418,7 +419,7 @@ impl World<'_> {
         assert_eq!(change.dir(free).await.unwrap().used_bytes, waiting, "in {}", self.lab.txg);
         let trees = change.word(DIRECTORY, names::BPTREE_OBJ).await.unwrap();
         assert_eq!(trees.is_some(), change.is_active("async_destroy").await.unwrap());
-        // The shared empty list is there as long as somebody counts on it.
+        // The shared empty list exists while it has references.
         let empty = change.word(DIRECTORY, names::EMPTY_BPOBJ).await.unwrap();
         assert_eq!(empty.is_some(), change.is_active("empty_bpobj").await.unwrap());
     }
@@ -429,11 +430,18 @@ fn history(seed: u64, txgs: u64) {
         let mut lab = Lab::new(&machine).await;
         let mut model = Model::default();
         model.heads.insert("tank".into(), Head::default());
-        let (freed, trees) = Default::default();
         let dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut world = World { lab: &mut lab, model, dice, next_block: 0, next_name: 0, freed, trees };
+        let mut world = World {
+            lab: &mut lab,
+            model,
+            dice,
+            next_block: 0,
+            next_name: 0,
+            freed: BTreeSet::new(),
+            trees: BTreeSet::new(),
+        };
         for _ in 0..txgs {
-            world.group().await;
+            world.txg().await;
         }
     });
 }

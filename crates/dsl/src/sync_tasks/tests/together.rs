@@ -1,4 +1,4 @@
-//! What is asked for at once is done all or not at all, also where it names something twice.
+//! Operations on several names are all or nothing, also if a name occurs twice.
 
 use super::{Lab, file_system, run};
 use crate::sync_tasks::*;
@@ -27,7 +27,7 @@ async fn lab(machine: &weir_machine::Machine) -> Lab {
 }
 
 #[test]
-fn what_is_named_twice() {
+fn names_that_occur_twice() {
     run(30, |machine| async move {
         let lab = lab(&machine).await;
         let tx = lab.tx();
@@ -68,7 +68,7 @@ fn snapshots_are_renamed_all_or_none() {
 }
 
 #[test]
-fn a_limit_counts_all_snapshots_of_one_moment() {
+fn a_limit_counts_all_snapshots_of_one_txg() {
     run(32, |machine| async move {
         let mut lab = lab(&machine).await;
         let tx = lab.tx();
@@ -86,9 +86,9 @@ fn a_limit_counts_all_snapshots_of_one_moment() {
     });
 }
 
-/// A reservation between a clone and its origin takes no more than it has: what is promoted must fit as well.
+/// A reservation between a clone and its origin: promoted blocks must fit under it as well.
 #[test]
-fn what_is_promoted_needs_room() {
+fn a_promotion_needs_space() {
     run(33, |machine| async move {
         const BYTES: u64 = 64 << 20;
         let mut lab = Lab::new(&machine).await;
@@ -108,7 +108,7 @@ fn what_is_promoted_needs_room() {
         let tx = lab.next_tx();
         let mut change = lab.change(&tx);
         change.clone_snapshot("tank/from/a@s", "tank/to/c", &[]).await.unwrap();
-        // The pool is full but for what is reserved below tank/from, which stays reserved there.
+        // The pool is full except for the reservation below tank/from, which stays reserved there.
         let root = change.root_dir().await.unwrap();
         change.pool.capacity_bytes = change.dir(root).await.unwrap().used_bytes + BYTES / 2;
         let refused = change.promote("tank/to/c").await;
@@ -119,7 +119,7 @@ fn what_is_promoted_needs_room() {
 }
 
 #[test]
-fn names_without_case() {
+fn names_that_ignore_case() {
     run(34, |machine| async move {
         let mut lab = Lab::new(&machine).await;
         let tx = lab.tx();
@@ -155,9 +155,9 @@ fn names_without_case() {
     });
 }
 
-/// Each of them alone would do.
+/// Each of the limits alone would be valid.
 #[test]
-fn limits_that_do_not_fit_each_other() {
+fn limits_that_contradict_each_other() {
     run(35, |machine| async move {
         const MIB: u64 = 1 << 20;
         let lab = lab(&machine).await;
@@ -166,7 +166,8 @@ fn limits_that_do_not_fit_each_other() {
         let all = |limits: &[(&str, u64)]| -> Vec<_> {
             limits.iter().map(|(name, n)| ((*name).to_owned(), Setting::Set(crate::props::Value::Number(*n)))).collect()
         };
-        let (before, most) = (change.marks(), lab.pool.capacity_bytes / 3 * 2);
+        let before = change.marks();
+        let most = lab.pool.capacity_bytes / 3 * 2;
         for limits in [
             &[("quota", 4 * MIB), ("reservation", 8 * MIB)][..],
             &[("refquota", 4 * MIB), ("refreservation", 8 * MIB)],
@@ -178,7 +179,7 @@ fn limits_that_do_not_fit_each_other() {
             assert_eq!(change.marks(), before, "{limits:?}: nothing was changed");
         }
         change.set_properties("tank/a", &all(&[("quota", 8 * MIB), ("reservation", 8 * MIB)])).await.unwrap();
-        // A reservation covers what the head reserves of it.
+        // A reservation covers the part of it that the head reserves.
         change.set_properties("tank/b", &all(&[("refreservation", most), ("reservation", most)])).await.unwrap();
     });
 }

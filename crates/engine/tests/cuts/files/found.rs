@@ -1,4 +1,4 @@
-//! What a file system and its snapshots hold after a cut, and whether what is known explains it.
+//! Contents of a file system and its snapshots after a cut, and their comparison with the acknowledged state.
 
 use super::versions::{Contents, Version, is_explained};
 use super::{Known, LIMITED, Names, Snapshot};
@@ -11,7 +11,7 @@ use weir_files::{FileError, FileKind, FileSystem};
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// A file, as it was found.
+/// File found after a cut.
 #[derive(PartialEq, Eq)]
 struct FoundFile {
     object: ObjectId,
@@ -19,22 +19,22 @@ struct FoundFile {
     contents: Contents,
 }
 
-/// What a file system or snapshot holds; directories are none of the files.
+/// Contents of a file system or snapshot. Entries of directories have no file.
 #[derive(PartialEq, Eq)]
 struct Holds {
     entries: BTreeMap<String, Option<FoundFile>>,
     quota_bytes: u64,
 }
 
-/// What there is after a cut.
+/// Contents of a file system and its snapshots after a cut.
 #[derive(PartialEq, Eq)]
 pub struct Found {
     now: Holds,
-    /// As the client counts its snapshots; none, and why, if one is not there.
+    /// Snapshots in the order of the client, or the error of opening one.
     snapshots: Vec<Result<Holds, String>>,
 }
 
-/// Looks at the file system, and at all of its snapshots that there ever were.
+/// Reads the file system, and every snapshot of it that ever existed.
 pub async fn look(engine: &Arc<Engine>, known: &Known) -> Result<Found, String> {
     let rq = Request::internal("judge");
     let dataset = &known.dataset;
@@ -68,7 +68,9 @@ async fn holds(files: &FileSystem) -> Result<Holds, String> {
 
 async fn file(rq: &Request, files: &FileSystem, object: ObjectId) -> Result<FoundFile, FileError> {
     let attributes = files.attributes(rq, object).await?;
-    let (mode, uid, links) = (attributes.mode, attributes.uid, attributes.links);
+    let mode = attributes.mode;
+    let uid = attributes.uid;
+    let links = attributes.links;
     let bytes = files.read(rq, object, 0, 1 << 20).await?.to_vec();
     let mut xattrs = BTreeMap::new();
     for name in files.xattr_names(rq, object).await? {
@@ -79,9 +81,10 @@ async fn file(rq: &Request, files: &FileSystem, object: ObjectId) -> Result<Foun
     Ok(FoundFile { object, links, contents: Contents { bytes, mode, uid, xattrs } })
 }
 
-/// What the number of links of a file has to be, and whether its names are one object and no other file's.
+/// Checks the link count of each file, and that all names of a file refer to one object and no other file does.
 fn judge_links(found: &Holds, state: &Names) -> Result<(), String> {
-    let (mut names, mut objects) = (BTreeMap::new(), BTreeMap::new());
+    let mut names = BTreeMap::new();
+    let mut objects = BTreeMap::new();
     for file in state.entries.values().flatten() {
         *names.entry(*file).or_insert(0u64) += 1;
     }
@@ -90,16 +93,18 @@ fn judge_links(found: &Holds, state: &Names) -> Result<(), String> {
         if file.links != names[number] {
             return Err(format!("{name} has {} links, not {}", file.links, names[number]));
         }
-        let alone = objects.insert(file.object, *number).is_none_or(|before| before == *number);
-        if !alone || found.object_of(state, *number).any(|object| object != file.object) {
-            return Err(format!("{name} is another file's object, or another than its other names'"));
+        let unshared = objects.insert(file.object, *number).is_none_or(|before| before == *number);
+        if !unshared || found.object_of(state, *number).any(|object| object != file.object) {
+            return Err(format!(
+                "{name} refers to the object of another file, or to another object than the file's other names"
+            ));
         }
     }
     Ok(())
 }
 
 impl Holds {
-    /// The objects to which the names of a file lead.
+    /// Objects to which the names of a file refer.
     fn object_of(&self, state: &Names, number: usize) -> impl Iterator<Item = ObjectId> {
         let names = state.entries.iter().filter(move |(_, of)| **of == Some(number));
         names.filter_map(|(name, _)| Some(self.entries.get(name)?.as_ref()?.object))
@@ -110,19 +115,20 @@ impl Holds {
     }
 }
 
-/// Holds what was found after a cut at `cut` against what is known.
+/// Compares the contents after a cut at `cut` with the acknowledged state.
 pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
     let Some(names) = known.names.as_ref().filter(|names| names.is_promised(cut)) else { return Ok(()) };
     let states: Vec<&Names> = names.allowed(cut).filter(|state| found.now.is_named_as(state)).collect();
     if states.is_empty() {
         let newest: Vec<_> = names.allowed(cut).next().map(|n| n.entries.keys().collect()).unwrap_or_default();
-        let (names, quota) = (found.now.entries.keys(), found.now.quota_bytes);
+        let names = found.now.entries.keys();
+        let quota = found.now.quota_bytes;
         return Err(format!(
-            "{}: names {names:?}, quota {quota}, are none of those allowed, such as {newest:?}",
+            "{}: names {names:?}, quota {quota} match no allowed state, such as {newest:?}",
             known.dataset
         ));
     }
-    // Names that were exchanged leave several states alike: one of them must explain all files.
+    // After an exchange several states have equal names: one of them must explain all files.
     let mut wrong = String::new();
     let explained = states.into_iter().any(|state| match unexplained(&found.now, state, known, cut) {
         None => true,
@@ -137,7 +143,7 @@ pub fn judge(found: &Found, known: &Known, cut: When) -> Result<(), String> {
     known.snapshots.iter().zip(&found.snapshots).try_for_each(|(known, found)| judge_snapshot(found, known, cut))
 }
 
-/// What this state does not explain.
+/// Returns the first difference that this state does not explain.
 fn unexplained(found: &Holds, state: &Names, known: &Known, cut: When) -> Option<String> {
     let wrong = found.entries.iter().find(|(name, file)| match (state.entries.get(*name).copied().flatten(), file) {
         (None, None) => false,
@@ -152,18 +158,18 @@ fn unexplained(found: &Holds, state: &Names, known: &Known, cut: When) -> Option
         let contents = file.as_ref().map(|file| &file.contents);
         let bytes = contents.map(|contents| contents.bytes.len());
         let rest = contents.map(|contents| (contents.mode, contents.uid, contents.xattrs.keys().collect::<Vec<_>>()));
-        format!("{name} ({bytes:?} bytes, {rest:?}) is none of the states allowed")
+        format!("{name} ({bytes:?} bytes, {rest:?}) matches no allowed state")
     };
     wrong.map(named).or_else(|| judge_links(found, state).err())
 }
 
 fn judge_snapshot(found: &Result<Holds, String>, known: &Snapshot, cut: When) -> Result<(), String> {
     let reached = |when: Option<When>| when.is_some_and(|when| when <= cut);
-    let (must, may) =
-        (reached(known.done) && !reached(known.destroy_began), known.began <= cut && !reached(known.destroy_done));
+    let must = reached(known.done) && !reached(known.destroy_began);
+    let may = known.began <= cut && !reached(known.destroy_done);
     let name = &known.name;
     let found = match found {
-        Ok(_) if !may => return Err(format!("snapshot {name} is there")),
+        Ok(_) if !may => return Err(format!("destroyed snapshot {name} exists")),
         Err(e) if must => return Err(format!("snapshot {name}: {e}")),
         Err(_) => return Ok(()),
         Ok(found) => found,
@@ -177,7 +183,7 @@ fn judge_snapshot(found: &Result<Holds, String>, known: &Snapshot, cut: When) ->
         _ => false,
     };
     match known.names.entries.values().zip(found.entries.values()).position(|pair| !as_it_was(pair)) {
-        Some(nth) => Err(format!("snapshot {name}: the {nth}th name is not as it was")),
+        Some(nth) => Err(format!("snapshot {name}: the {nth}th name has other contents")),
         None => judge_links(found, &known.names).map_err(|why| format!("snapshot {name}: {why}")),
     }
 }

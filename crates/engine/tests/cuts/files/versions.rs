@@ -1,17 +1,16 @@
-//! What belonged to a file, one version after the other, and which mixtures of them a cut may leave.
+//! Versions of a file's contents and attributes, and the mixtures of versions that a cut may leave.
 //!
-//! A version that was promised is there, or a later one. What no promise covers may be there in part, in three ways and
-//! no other:
+//! The promised version or a later one must be found. Changes after it may be there in part, in exactly three ways:
 //!
-//! - A long write is split over blocks of the log, of which the last may be missing: it ends early.
-//! - A range that is freed in several groups begins as it was and ends in zeros already.
-//! - A log record holds what its range held when the record was packed, which a later write may have brought: that one's
-//!   bytes are then there where an earlier write went, and nowhere else.
+//! - A long write is split over blocks of the log. The last blocks may be missing, so only the front of the write is there.
+//! - A range that is freed over several txgs still has its old data at the front and zeros at the end.
+//! - A log record holds the data of its range at the time when the record was packed, which may include a later write.
+//!   Then bytes of the later write are found inside the range of the earlier write, and nowhere else.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What belongs to a file.
+/// Contents and attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
     pub bytes: Vec<u8>,
@@ -25,7 +24,7 @@ impl Contents {
         Contents { bytes: Vec::new(), mode: 0o644, uid: 0, xattrs: BTreeMap::new() }
     }
 
-    /// With data from `at` on.
+    /// Returns the version after a write of `data` at offset `at`.
     pub fn written(mut self, at: usize, data: &[u8]) -> Version {
         let range = at..at + data.len();
         self.bytes.resize(self.bytes.len().max(range.end), 0);
@@ -33,27 +32,27 @@ impl Contents {
         Version { contents: self, written: range }
     }
 
-    /// A byte; zero behind the end.
+    /// Byte at `at`; zero beyond the end.
     fn byte(&self, at: usize) -> u8 {
         self.bytes.get(at).copied().unwrap_or(0)
     }
 
-    /// Whether all but the bytes is the same.
+    /// Whether all attributes are equal.
     fn is_like(&self, other: &Contents) -> bool {
         (self.mode, self.uid, &self.xattrs) == (other.mode, other.uid, &other.xattrs)
     }
 }
 
-/// What belonged to a file after a change.
+/// Contents and attributes of a file after a change.
 #[derive(Clone, Debug)]
 pub struct Version {
     pub contents: Contents,
-    /// Where the change wrote data; empty if it did something else.
+    /// Range of the change's write; empty if the change was no write.
     written: Range<usize>,
 }
 
 impl Version {
-    /// After a change that wrote no data.
+    /// Version after a change that wrote no data.
     pub fn of(contents: Contents) -> Self {
         Version { contents, written: 0..0 }
     }
@@ -67,40 +66,43 @@ pub fn is_explained(versions: &[&Version], found: &Contents) -> bool {
     })
 }
 
-/// Whether it is the last version of the past, some of whose writes have brought what belongs to later ones.
+/// Whether `found` is the last past version, in which past writes may have brought bytes of later versions.
 fn is_version(past: &[&Version], later: &[&Version], found: &Contents) -> bool {
     let version = &past[past.len() - 1].contents;
     let is_right = |at| found.byte(at) == version.byte(at) || is_early(past, later, found, at);
     version.is_like(found) && version.bytes.len() == found.bytes.len() && (0..found.bytes.len()).all(is_right)
 }
 
-/// Whether a byte is a later version's, brought by a write of the past. The oldest version is there in any case.
+/// Whether a byte of a later version was brought by a past write. The oldest version was not brought by a log record.
 fn is_early(past: &[&Version], later: &[&Version], found: &Contents, at: usize) -> bool {
     let brings = past.iter().skip(1).any(|version| version.written.contains(&at));
     brings && later.iter().any(|version| version.contents.byte(at) == found.byte(at))
 }
 
-/// Whether it is the last version of the past with a part of the change that came next.
+/// Whether `found` is the last past version with a part of the next change.
 fn is_begun(past: &[&Version], later: &[&Version], found: &Contents) -> bool {
-    let (older, newer) = (&past[past.len() - 1].contents, &later[0].contents);
+    let older = &past[past.len() - 1].contents;
+    let newer = &later[0].contents;
     older.is_like(found)
         && (is_partly_freed(&older.bytes, &newer.bytes, &found.bytes)
             || (older.is_like(newer) && is_partly_written(past, later, found)))
 }
 
-/// Whether the range that the next change freed is zeros in its last part already; the size is the old one.
+/// Whether the end of the range that the next change frees is zero already; the size is the old one.
 fn is_partly_freed(older: &[u8], newer: &[u8], found: &[u8]) -> bool {
     let kept = older.iter().zip(found).take_while(|(a, b)| a == b).count();
     let new = |n: usize| newer.get(n).copied().unwrap_or(0);
     found.len() == older.len() && (kept..found.len()).all(|n| found[n] == new(n) && [older[n], 0].contains(&found[n]))
 }
 
-/// Whether the next change's write is there in its first part.
+/// Whether the front of the next change's write is there.
 fn is_partly_written(past: &[&Version], later: &[&Version], found: &Contents) -> bool {
-    let (older, written, len) = (&past[past.len() - 1].contents, &later[0].written, found.bytes.len());
+    let older = &past[past.len() - 1].contents;
+    let written = &later[0].written;
+    let len = found.bytes.len();
     let is_old = |at: usize| found.byte(at) == older.byte(at) || is_early(past, later, found, at);
     let is_new = |at: usize| later.iter().any(|version| version.contents.byte(at) == found.byte(at));
-    // The part ends behind the last byte that is not what it was, or where the file ends now.
+    // The part ends after the last byte that changed, or at the end of the file.
     let end = (0..len).rev().find(|at| !is_old(*at)).map_or(written.start, |at| at + 1);
     let end = if len > older.bytes.len() { len } else { end };
     (len == older.bytes.len() || len > older.bytes.len().max(written.start))
@@ -109,9 +111,9 @@ fn is_partly_written(past: &[&Version], later: &[&Version], found: &Contents) ->
         && (written.start..end).all(is_new)
 }
 
-/// The explanations are not so wide that anything passes.
+/// Mixtures that no cut can leave are rejected.
 #[test]
-fn explains_no_other_mixtures() {
+fn impossible_mixtures_are_rejected() {
     let old = Contents { bytes: vec![1; 40], ..Contents::new() };
     let first = old.clone().written(10, &[2; 20]);
     let second = first.contents.clone().written(25, &[3; 20]);
@@ -126,13 +128,13 @@ fn explains_no_other_mixtures() {
         (true, vec![(1, 40)]),
         (true, vec![(1, 10), (2, 20), (1, 10)]),
         (true, vec![(1, 10), (2, 15), (3, 20)]),
-        // In parts: the first, the second.
+        // Partial writes: the first, the second.
         (true, vec![(1, 10), (2, 7), (1, 23)]),
         (true, vec![(1, 10), (2, 15), (3, 10), (1, 5)]),
         (true, vec![(1, 10), (2, 15), (3, 18)]),
-        // The first with what the second brought to its place.
+        // The first write with bytes of the second write inside its range.
         (true, vec![(1, 10), (2, 15), (3, 5), (1, 10)]),
-        // The second without the first; where it never wrote; with a hole; too short; longer than any.
+        // The second write without the first; outside its range; with a gap; too short; too long.
         (false, vec![(1, 25), (3, 20)]),
         (false, vec![(1, 5), (2, 25), (1, 10)]),
         (false, vec![(1, 10), (2, 15), (3, 4), (1, 1), (3, 10)]),

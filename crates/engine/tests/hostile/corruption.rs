@@ -1,7 +1,7 @@
-//! The forger of a seed: which blocks it changes, and how.
+//! Corruption of blocks by a seed: the choice of blocks and the changes in them.
 //!
-//! What becomes of a block is a function of the seed, the block's pointer and the stage, so every read of a block tells
-//! the same lie, in whatever order blocks are read, and a seed can be run again.
+//! The changes in a block depend only on the seed, the block's pointer and the stage. Therefore every read of a block
+//! returns the same bytes in any order of reads, and a seed can be repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,24 +9,24 @@ use weir_blocks::fault_injection::{PointerForger, Stage};
 use weir_format::BlockPointer;
 use weir_sim::Rng;
 
-/// Numbers that decoders trip over.
+/// Numbers at limits of the on-disk format.
 const WORDS: [u64; 14] =
     [0, 1, 2, 7, 63, 511, 1 << 17, 1 << 24, 1 << 31, u32::MAX as u64, 1 << 40, 1 << 63, i64::MAX as u64, u64::MAX];
 
-/// What the test sees of its forger.
+/// Control and count of the corruption, shared with the test.
 #[derive(Clone, Default)]
 pub struct Marks {
-    /// Nothing is forged before this is set.
+    /// No block is corrupted before this is set.
     pub armed: Arc<AtomicBool>,
-    /// Blocks forged so far; a block read twice counts twice.
+    /// Number of corrupted reads; a block that is read twice counts twice.
     pub blocks: Arc<AtomicU64>,
 }
 
-/// The forger of `seed`.
-pub fn forger(seed: u64, marks: Marks) -> PointerForger {
+/// Returns the function that corrupts blocks by `seed`.
+pub fn corrupter(seed: u64, marks: Marks) -> PointerForger {
     let mut rng = Rng::new(seed);
     let one_in = [2, 4, 12, 40][rng.below(4) as usize];
-    // Types of objects spared altogether: what is damaged at the root hides all that is below.
+    // Object types that are not corrupted, because damage at the root hides everything below it.
     let spared_types = [0, 0, 2][rng.below(3) as usize];
     let physical = rng.below(4) == 0;
     let gentle = rng.below(2) == 0;
@@ -61,7 +61,7 @@ fn digest(pointer: &BlockPointer) -> u64 {
     pointer.words().iter().fold(0, |hash: u64, word| (hash.rotate_left(7) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95))
 }
 
-/// Where a change goes: headers stand at the front of blocks and of their 512-byte slots.
+/// Offset of a change. Headers are at the front of blocks and of their 512-byte slots.
 fn spot(rng: &mut Rng, len: usize) -> usize {
     let len = len as u64;
     let at = match rng.below(4) {
@@ -87,7 +87,7 @@ fn change(rng: &mut Rng, bytes: &mut [u8]) {
         4 => put(bytes, at & !3, &word[..4]),
         5 | 6 => put(bytes, at & !7, &word),
         7 => {
-            // A pointer, or whatever stands there, again: loops, and the same block twice.
+            // A copy of a block pointer or other 128 bytes: makes loops and duplicate references.
             let from = spot(rng, bytes.len()) & !127;
             let piece: Vec<u8> = bytes.iter().skip(from).take(128).copied().collect();
             put(bytes, at & !127, &piece);

@@ -6,7 +6,7 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::lock;
 use crate::pools::{names, search};
-use crate::written::{Wish, Written};
+use crate::writable::{WritablePool, WriteIntent};
 use std::ffi::OsString;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
@@ -23,9 +23,10 @@ const LABELCLEAR: Spec =
 const LABEL_BYTES: u64 = 256 << 10;
 
 /// Opens a pool for changes.
-fn open(call: &Call, args: &Args, pool: &str) -> Result<Written, Failure> {
-    let wish = Wish { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..Wish::default() };
-    Written::of_call(call, &wish)
+fn open(call: &Call, args: &Args, pool: &str) -> Result<WritablePool, Failure> {
+    let intent =
+        WriteIntent { search: search(call, args.values('d'))?, pool: pool.to_owned(), ..WriteIntent::default() };
+    WritablePool::of_call(call, &intent)
 }
 
 /// Runs `zpool export`.
@@ -41,8 +42,8 @@ pub fn export(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
         return Err(EXPORT.misused("missing pool argument"));
     }
     for pool in pools {
-        let written = open(call, &args, &pool)?;
-        let done = written.end(false, args.has('f'));
+        let writable = open(call, &args, &pool)?;
+        let done = writable.end(false, args.has('f'));
         done.map_err(|why| Failure::failed(format!("cannot export '{pool}': {why}")))?;
     }
     Ok(0)
@@ -52,8 +53,8 @@ pub fn export(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
 pub fn destroy(call: &Call, line: Vec<OsString>) -> Result<u8, Failure> {
     let args = DESTROY.parse(line)?;
     let [pool] = words(&args).try_into().map_err(|_| DESTROY.misused("missing pool argument"))?;
-    let written = open(call, &args, &pool)?;
-    let done = written.end(true, args.has('f'));
+    let writable = open(call, &args, &pool)?;
+    let done = writable.end(true, args.has('f'));
     done.map_err(|why| Failure::failed(format!("cannot destroy '{pool}': {why}")))?;
     Ok(0)
 }

@@ -1,4 +1,4 @@
-//! Forged pools: one change each, of which the check finds the class.
+//! Corrupted pools: the check reports the class of each single change.
 
 use crate::check;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use weir_pool::config::Class;
 use weir_pool::invariants::Part;
 
 const BLOCK_BYTES: u64 = 16 << 10;
-/// Bytes of a dnode's slot.
+/// Bytes of a dnode slot.
 const SLOT: usize = 512;
-/// The type of the files of the test: nothing else in the pool has it.
+/// Object type of the test's files; no other object of the pool has it.
 const FILE: ObjectType = ObjectType::PLAIN_FILE_CONTENTS;
 
-/// Entries that make a ZAP a fat one of several leaves.
+/// Number of entries that requires a fat ZAP with several leaves.
 const NAMES: u64 = 3000;
 
 async fn write(set: &std::sync::Arc<ObjectSet>, id: weir_format::ObjectId, blocks: std::ops::Range<u64>, byte: u8) {
@@ -30,9 +30,9 @@ async fn write(set: &std::sync::Arc<ObjectSet>, id: weir_format::ObjectId, block
     }
 }
 
-/// A pool with a file of two levels, a hole in it, a fat ZAP, a snapshot and what died since.
+/// Creates a pool with a two-level file with a hole, a fat ZAP, a snapshot and blocks freed since the snapshot.
 fn pool(machine: &Machine) -> PathBuf {
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("forgings");
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("corruptions");
     let _absent = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("d0");
@@ -82,8 +82,7 @@ fn indirect(change: fn(&mut [u8])) -> PointerForger {
     })
 }
 
-/// Changes the dnodes that are of a type, or have a bonus area of a type: `change` gets a dnode and where in it the bonus
-/// area begins.
+/// Changes dnodes with an object type or bonus type of `kind`. `change` gets the dnode and the offset of its bonus area.
 fn dnode(kind: ObjectType, change: fn(&mut [u8], usize)) -> PointerForger {
     PointerForger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
         if stage != Stage::Logical || pointer.level() != 0 || pointer.object_type() != ObjectType::DNODE {
@@ -102,8 +101,8 @@ fn dnode(kind: ObjectType, change: fn(&mut [u8], usize)) -> PointerForger {
 /// Changes blocks of ZAPs whose first word is `first`.
 fn zap_block(first: u64, change: fn(&mut [u8])) -> PointerForger {
     PointerForger::new(move |pointer: &BlockPointer, stage, bytes: &mut [u8]| {
-        let is_it = pointer.level() == 0 && pointer.object_type() == ObjectType::DIRECTORY_CONTENTS;
-        if stage == Stage::Logical && is_it && word(bytes, 0) == first {
+        let is_zap = pointer.level() == 0 && pointer.object_type() == ObjectType::DIRECTORY_CONTENTS;
+        if stage == Stage::Logical && is_zap && word(bytes, 0) == first {
             change(bytes);
         }
     })
@@ -112,8 +111,8 @@ fn zap_block(first: u64, change: fn(&mut [u8])) -> PointerForger {
 const LEAF: u64 = 1 << 63;
 const HEADER: u64 = (1 << 63) + 1;
 
-/// The name of each forging, the class of faults, words of the finding, and the forger.
-fn forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
+/// Returns for each corruption its name, the class of faults, a part of the finding's text, and the corrupter.
+fn corruptions() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
     let mut all = vec![
         ("level of a pointer", Part::Pointer, "pointer of level 2", indirect(|b| b[55] = b[55] & !31 | 2)),
         ("size of a pointer", Part::Pointer, "a pointer to", indirect(|b| b[48] ^= 1)),
@@ -159,12 +158,12 @@ fn forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
             dnode(ObjectType::DSL_DATASET, |d, bonus| add(d, bonus + 16, 1)),
         ),
     ];
-    all.extend(more_forgings());
+    all.extend(more_corruptions());
     all
 }
 
-/// Forgings of object sets, space maps and DSL objects.
-fn more_forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
+/// Corruptions of object sets, space maps and DSL objects.
+fn more_corruptions() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
     vec![
         (
             "referenced bytes",
@@ -174,7 +173,7 @@ fn more_forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
         ),
         ("unique bytes", Part::Dsl, "unique", dnode(ObjectType::DSL_DATASET, |d, bonus| add(d, bonus + 96, 512))),
         (
-            "sums of a dead list",
+            "sums of a deadlist",
             Part::Deadlist,
             "its lists have",
             dnode(ObjectType::DEADLIST_HDR, |d, bonus| add(d, bonus, 512)),
@@ -213,24 +212,24 @@ fn more_forgings() -> Vec<(&'static str, Part, &'static str, PointerForger)> {
 }
 
 #[test]
-fn each_forging_is_found() {
+fn each_corruption_is_found() {
     let machine = weir_linux::machine().unwrap();
     let dir = pool(&machine);
     let sound = machine.block_on(check(&machine, &dir, None)).unwrap();
-    assert!(sound.is_clean(), "before it is forged: {:#?}", sound.findings);
-    let mut missed = Vec::new();
-    for (name, part, words, forger) in forgings() {
+    assert!(sound.is_clean(), "before the corruption: {:#?}", sound.findings);
+    let mut not_found = Vec::new();
+    for (name, part, words, forger) in corruptions() {
         match machine.block_on(check(&machine, &dir, Some(forger))) {
             Ok(report) => {
                 let found = report.findings.iter().any(|f| f.part == part && f.to_string().contains(words));
                 if !found {
                     let all: Vec<String> = report.findings.iter().take(4).map(ToString::to_string).collect();
-                    missed.push(format!("{name}: not found; {} findings {all:#?}", report.count));
+                    not_found.push(format!("{name}: not found; {} findings {all:#?}", report.count));
                 }
             }
-            Err(error) => missed.push(format!("{name}: {error}")),
+            Err(error) => not_found.push(format!("{name}: {error}")),
         }
     }
-    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    assert!(not_found.is_empty(), "{}", not_found.join("\n"));
     std::fs::remove_dir_all(&dir).unwrap();
 }

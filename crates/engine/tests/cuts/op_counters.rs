@@ -1,10 +1,10 @@
-//! How often each kind of operation happened in the histories that were cut: a kind that no longer occurs is not tested.
+//! Counts of each kind of operation in the histories, because a kind that no longer occurs is not tested.
 
 use crate::states::Shared;
 use std::collections::BTreeMap;
 
-/// All kinds. The last are not done but met: discards at the disks; opened pools in which blocks have several owners; those
-/// that were rewound.
+/// All kinds. The last three are observations: discards by the disks, opened pools with cloned blocks, and pools that were
+/// rewound.
 const KINDS: [&str; 39] = [
     "create",
     "mkdir",
@@ -47,42 +47,42 @@ const KINDS: [&str; 39] = [
     REWOUND,
 ];
 
-/// Ranges that disks were told to forget.
+/// Ranges discarded by the disks.
 pub const DISCARDS: &str = "discards";
-/// Opened pools with blocks that copies share.
+/// Opened pools with cloned blocks.
 pub const SHARED: &str = "pools-sharing";
 
-/// Opened pools that were rewound to an older group.
+/// Opened pools that were rewound to an older txg.
 pub const REWOUND: &str = "rewound";
 
-/// In a run of this many cuts each kind occurs at least [`LEAST`] times.
+/// Cuts of a run in which each kind must occur at least [`MIN_TIMES`] times.
 const ENOUGH_CUTS: u64 = 20_000;
-const LEAST: u64 = 1;
+const MIN_TIMES: u64 = 1;
 
-/// How often each kind happened.
+/// Number of operations of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally(BTreeMap<&'static str, u64>);
+pub struct OpCounters(BTreeMap<&'static str, u64>);
 
-impl Tally {
-    /// It happened so many times.
+impl OpCounters {
+    /// Adds `times` operations of a kind.
     pub fn add(&mut self, kind: &'static str, times: u64) {
         debug_assert!(KINDS.contains(&kind), "{kind}");
         *self.0.entry(kind).or_default() += times;
     }
 
-    pub fn add_all(&mut self, other: &Tally) {
+    pub fn add_all(&mut self, other: &OpCounters) {
         other.0.iter().for_each(|(kind, times)| self.add(kind, *times));
     }
 
-    /// What [`Tally::words`] wrote; other words count for nothing.
+    /// Parses the text of [`OpCounters::words`]; other words are ignored.
     pub fn read(text: &str) -> Self {
-        let mut tally = Tally::default();
+        let mut counters = OpCounters::default();
         for (kind, times) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
             if let (Some(kind), Ok(times)) = (KINDS.iter().find(|known| **known == kind), times.parse()) {
-                tally.add(kind, times);
+                counters.add(kind, times);
             }
         }
-        tally
+        counters
     }
 
     pub fn words(&self) -> String {
@@ -94,18 +94,21 @@ impl Tally {
         self.0.get(kind).copied().unwrap_or(0)
     }
 
-    /// Prints all counts; after enough cuts no kind may be missing.
-    pub fn demand_all(&self, cuts: u64) {
+    /// Prints all counts.
+    ///
+    /// # Panics
+    /// If a kind is missing after enough cuts.
+    pub fn assert_all_occurred(&self, cuts: u64) {
         let counts: Vec<String> = KINDS.iter().map(|kind| format!("{kind} {}", self.of(kind))).collect();
         println!("operations: {}", counts.join(", "));
-        let rare: Vec<&&str> = KINDS.iter().filter(|kind| self.of(kind) < LEAST).collect();
-        assert!(cuts < ENOUGH_CUTS || rare.is_empty(), "fewer than {LEAST} of {rare:?} in {cuts} cuts");
+        let rare: Vec<&&str> = KINDS.iter().filter(|kind| self.of(kind) < MIN_TIMES).collect();
+        assert!(cuts < ENOUGH_CUTS || rare.is_empty(), "fewer than {MIN_TIMES} of {rare:?} in {cuts} cuts");
     }
 }
 
-/// A client's hand on the counts.
+/// Handle with which a client counts its operations.
 #[derive(Clone, Default)]
-pub struct Counter(pub Shared<Tally>);
+pub struct Counter(pub Shared<OpCounters>);
 
 impl Counter {
     pub fn did(&self, kind: &'static str) {
@@ -114,11 +117,11 @@ impl Counter {
 }
 
 #[test]
-fn what_was_counted_is_read_back() {
-    let mut tally = Tally::default();
-    tally.add("promote", 3);
-    tally.add("write", 70);
-    assert_eq!(Tally::read(&format!("1 2 3 {}", tally.words())).words(), tally.words());
-    tally.demand_all(100);
-    assert!(std::panic::catch_unwind(|| tally.demand_all(ENOUGH_CUTS)).is_err());
+fn counters_survive_the_text_format() {
+    let mut counters = OpCounters::default();
+    counters.add("promote", 3);
+    counters.add("write", 70);
+    assert_eq!(OpCounters::read(&format!("1 2 3 {}", counters.words())).words(), counters.words());
+    counters.assert_all_occurred(100);
+    assert!(std::panic::catch_unwind(|| counters.assert_all_occurred(ENOUGH_CUTS)).is_err());
 }

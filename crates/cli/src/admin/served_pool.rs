@@ -1,4 +1,4 @@
-//! A pool that this process has open, as commands from elsewhere use it.
+//! A pool that this process has open, as seen by commands that other processes send.
 
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks};
@@ -12,48 +12,49 @@ use weir_engine::scrub::ScanLimits;
 use weir_machine::{Machine, Request};
 use weir_pool::{FoundPool, VdevConfig};
 
-/// How a pool is to be closed, at somebody's wish.
-pub struct Ending {
-    /// Its labels say that it is no more.
+/// An administrator's request to close the pool, and how to close it.
+pub struct CloseMode {
+    /// True to destroy the pool: its labels then record the state "destroyed".
     pub destroyed: bool,
-    /// Tells who wished it when it is closed, and nobody has its devices any more; or why that failed.
-    pub tell: oneshot::Sender<Result<(), String>>,
+    /// Receives the result after the pool is closed and its devices are unlocked, or the reason why closing failed.
+    pub done: oneshot::Sender<Result<(), String>>,
 }
 
 /// A pool that this process has open.
-pub struct Held {
-    /// What it runs on.
+pub struct ServedPool {
+    /// Machine on which the engine runs.
     pub machine: Machine,
     /// The pool.
     pub engine: Arc<Engine>,
     devices: BTreeSet<Identity>,
-    /// Of devices that were added later; none once it is closed.
+    /// Locks of devices that were added later; empty after the pool is closed.
     added: Mutex<Vec<Locks>>,
     front: OnceLock<Arc<Exports>>,
-    ending: mpsc::Sender<Ending>,
+    close_requests: mpsc::Sender<CloseMode>,
     scrub: Mutex<Scrub>,
 }
 
-/// Whether a scrub is at work, and whether one was begun since it looked last.
+/// State of the scrub task: whether it runs, and whether a scrub was begun since the task last checked.
 #[derive(Default)]
 struct Scrub {
     works: bool,
     again: bool,
 }
 
-impl Held {
-    /// A pool that was opened, on these devices; who wishes it to end says so to `ending`.
+impl ServedPool {
+    /// Wraps an open pool on these devices. Requests to close it are sent to `close_requests`.
     pub fn new(
         machine: Machine,
         engine: Arc<Engine>,
         devices: BTreeSet<Identity>,
-        ending: mpsc::Sender<Ending>,
+        close_requests: mpsc::Sender<CloseMode>,
     ) -> Arc<Self> {
-        let (added, scrub) = Default::default();
-        Arc::new(Held { machine, engine, devices, added, front: OnceLock::new(), ending, scrub })
+        let added = Mutex::default();
+        let scrub = Mutex::default();
+        Arc::new(ServedPool { machine, engine, devices, added, front: OnceLock::new(), close_requests, scrub })
     }
 
-    /// Whether a pool that was found is this one.
+    /// Whether a pool found by a scan is this one: same GUID, and a device in common.
     pub fn has(&self, found: &FoundPool) -> bool {
         let added: BTreeSet<Identity> = self.added().iter().flat_map(Locks::identities).collect();
         let has = |identity| self.devices.contains(&identity) || added.contains(&identity);
@@ -65,17 +66,17 @@ impl Held {
         self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has these devices, too, until it is closed.
+    /// Keeps the locks of added devices until the pool is closed.
     pub fn also_has(&self, locks: Locks) {
         self.added().push(locks);
     }
 
-    /// It is closed: others may have the devices that were added.
+    /// Releases the locks of added devices. Call it after the pool is closed.
     pub fn let_go(&self) {
         self.added().clear();
     }
 
-    /// Where its devices are.
+    /// Paths of the pool's devices that exist.
     pub fn paths(&self) -> Vec<PathBuf> {
         let config = self.engine.shown().config;
         let tree = VdevConfig::parse(&config.root);
@@ -83,16 +84,16 @@ impl Held {
         leaves.map(PathBuf::from).filter(|path| path.exists()).collect()
     }
 
-    /// What its doors show is this.
+    /// Sets the exports that [`ServedPool::renew`] updates. Only the first call has an effect.
     pub fn set_front(&self, front: Arc<Exports>) {
-        // There is one, and it is set once.
+        // A second set is ignored: a process has one set of exports.
         let _ = self.front.set(front);
     }
 
-    /// Lets its doors show the data sets as they are now.
+    /// Updates the exports to the current datasets.
     ///
     /// # Errors
-    /// What reading the data sets meets.
+    /// Errors of reading the datasets.
     pub async fn renew(&self) -> Result<(), Failure> {
         match self.front.get() {
             Some(front) => Ok(front.renew(&Request::internal("renew")).await?),
@@ -100,24 +101,24 @@ impl Held {
         }
     }
 
-    /// Whether clients use any of its data sets.
+    /// Whether clients use any of the pool's datasets.
     pub fn is_used(&self) -> bool {
         let heads = self.engine.sets.all();
         heads.iter().filter_map(|open| open.door.as_ref()).any(|door| door.is_used()) || self.engine.reading.is_used()
     }
 
-    /// Has the process close the pool and end; returns when nobody has its devices any more.
+    /// Asks the process to close the pool and to exit. Returns after the devices are unlocked.
     ///
     /// # Errors
-    /// Why it could not be closed.
+    /// The reason why the pool could not be closed.
     pub async fn end(&self, destroyed: bool) -> Result<(), String> {
-        let (tell, told) = oneshot::channel();
+        let (done, closed) = oneshot::channel();
         let ends_already = || "the process that has it open is ending".to_owned();
-        self.ending.send(Ending { destroyed, tell }).await.map_err(|_| ends_already())?;
-        told.await.unwrap_or_else(|_| Err(ends_already()))
+        self.close_requests.send(CloseMode { destroyed, done }).await.map_err(|_| ends_already())?;
+        closed.await.unwrap_or_else(|_| Err(ends_already()))
     }
 
-    /// Sees to it that a scrub that is recorded as running goes on, beside everything else. It ends with the pool.
+    /// Continues a scrub that the pool records as running, in a task of its own. The task ends with the pool.
     pub fn go_on_scrubbing(self: &Arc<Self>) {
         {
             let mut scrub = self.scrub.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,12 +127,12 @@ impl Held {
                 return;
             }
         }
-        let held = self.clone();
-        // Nobody waits for it.
+        let served_pool = self.clone();
+        // The task is detached: the engine stops the scrub when the pool is closed.
         drop(self.machine.tasks.spawn(async move {
-            while held.wants_scrub() {
-                if let Err(error) = held.engine.scrub_on(&ScanLimits::default(), &mut |_| true).await {
-                    tracing::info!("the scrub of pool '{}' is left off: {error}", held.engine.name());
+            while served_pool.wants_scrub() {
+                if let Err(error) = served_pool.engine.scrub_on(&ScanLimits::default(), &mut |_| true).await {
+                    tracing::info!("the scrub of pool '{}' was interrupted: {error}", served_pool.engine.name());
                 }
             }
         }));

@@ -1,11 +1,11 @@
-//! Pools opened for changes: for one command, or for as long as they are served.
+//! Pools opened for writing, for one command or for as long as they are served.
 //!
-//! A command that finds its pool open in this process uses it as it is. Otherwise it locks the devices ([`crate::locks`]),
-//! opens the pool, does its work in transaction groups, and closes: a pool that was in use is left in use by this machine,
-//! so the next command needs no `-f`; one that was exported is exported again.
+//! A command whose pool is open in this process uses that engine. Otherwise it locks the devices ([`crate::locks`]),
+//! imports the pool, makes its changes in txgs, and closes it. A pool that was in use stays in use by this machine, so
+//! the next command needs no `-f`; a pool that was exported is exported again.
 
-use crate::admin::Held;
-use crate::call::{Call, Whose};
+use crate::admin::ServedPool;
+use crate::call::{Call, PoolOwner};
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::{Locks, lock};
@@ -17,45 +17,45 @@ use weir_machine::{Machine, Request};
 use weir_pool::assemble::state;
 use weir_pool::{FoundPool, OpenOptions, PoolError, assemble, scan};
 
-/// A pool opened for changes.
-pub struct Written {
-    /// What it runs on.
+/// A pool opened for writing.
+pub struct WritablePool {
+    /// Machine on which the engine runs.
     pub machine: Machine,
     /// The pool.
     pub engine: Arc<Engine>,
     hold: Hold,
 }
 
-/// Who has the pool.
+/// Owner of the open pool.
 enum Hold {
-    /// This command, for itself.
+    /// This command, which opened the pool and closes it.
     Own { exported_before: bool, locks: Locks },
-    /// The process, for long.
-    Process(Arc<Held>),
+    /// The process, which serves the pool.
+    Process(Arc<ServedPool>),
 }
 
-/// How a pool is to be opened.
+/// Which pool to open for writing, and how.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// Folders and devices to look at.
+pub struct WriteIntent {
+    /// Folders and devices to scan.
     pub search: Vec<PathBuf>,
-    /// Its name or GUID.
+    /// Name or GUID of the pool.
     pub pool: String,
     /// Keys of encrypted datasets.
     pub keys: Vec<(String, Vec<u8>)>,
-    /// Open it though another machine used it last, or it was destroyed.
+    /// Open the pool even if another machine used it last or it was destroyed.
     pub force: bool,
-    /// Take an older transaction group if the last cannot be read.
+    /// Rewind to an older txg if the last one cannot be read.
     pub rewind: bool,
-    /// Give up what intent logs on missing devices hold.
+    /// Discard the intent logs on missing log devices.
     pub without_logs: bool,
-    /// Its new name.
+    /// New name of the pool, if it is renamed.
     pub new_name: Option<String>,
-    /// The memory that it may take; `None` for a command that has it open for a moment.
+    /// Memory limits; `None` for the limits of a short command.
     pub limits: Option<Limits>,
 }
 
-/// The pool of that name or GUID among those found; one that was destroyed only if `destroyed`.
+/// Finds the pool with that name or GUID; only among destroyed pools if `destroyed`, else only among the others.
 pub fn find<'a>(
     pools: impl Iterator<Item = &'a FoundPool>,
     name: &str,
@@ -72,39 +72,41 @@ pub fn find<'a>(
     }
 }
 
-impl Written {
-    /// The pool as a command needs it: as this process has it open, or opened for the command.
+impl WritablePool {
+    /// Uses the pool that this process has open, or opens it for the command.
     ///
     /// # Errors
-    /// [`Failure::elsewhere`] if another process is to be asked.
-    pub fn of_call(call: &Call, wish: &Wish) -> Result<Self, Failure> {
+    /// [`Failure::remote`] if another process has the pool open and accepts commands.
+    pub fn of_call(call: &Call, intent: &WriteIntent) -> Result<Self, Failure> {
         let machine = call.machine()?;
-        let assembly = assemble(machine.block_on(scan(machine, &wish.search))?);
-        let whose = find(assembly.pools.values(), &wish.pool, false).map_or(Whose::Free, |found| call.whose(found));
+        let assembly = assemble(machine.block_on(scan(machine, &intent.search))?);
+        let owner =
+            find(assembly.pools.values(), &intent.pool, false).map_or(PoolOwner::Free, |found| call.owner_of(found));
         drop(assembly);
-        match whose {
-            Whose::Theirs(elsewhere) => Err(Failure::elsewhere(&wish.pool, elsewhere)),
-            Whose::Ours(held) => {
-                let (machine, engine) = (held.machine.clone(), held.engine.clone());
-                Ok(Written { machine, engine, hold: Hold::Process(held) })
+        match owner {
+            PoolOwner::Theirs(remote) => Err(Failure::remote(&intent.pool, remote)),
+            PoolOwner::Ours(served_pool) => {
+                let machine = served_pool.machine.clone();
+                let engine = served_pool.engine.clone();
+                Ok(WritablePool { machine, engine, hold: Hold::Process(served_pool) })
             }
-            Whose::Free => {
-                let written = Self::open(machine.clone(), wish)?;
+            PoolOwner::Free => {
+                let writable = Self::open(machine.clone(), intent)?;
                 call.begin();
-                Ok(written)
+                Ok(writable)
             }
         }
     }
 
-    /// The process that has it open for long, if this one does.
-    pub fn held(&self) -> Option<&Arc<Held>> {
+    /// The served pool, if this process serves it.
+    pub fn served_pool(&self) -> Option<&Arc<ServedPool>> {
         match &self.hold {
             Hold::Own { .. } => None,
-            Hold::Process(held) => Some(held),
+            Hold::Process(served_pool) => Some(served_pool),
         }
     }
 
-    /// What is locked for this command alone.
+    /// Locks that this command holds; `None` if the process serves the pool.
     pub fn locks(&self) -> Option<&Locks> {
         match &self.hold {
             Hold::Own { locks, .. } => Some(locks),
@@ -113,37 +115,37 @@ impl Written {
     }
 
     /// Locks the devices of a pool and opens it.
-    pub fn open(machine: Machine, wish: &Wish) -> Result<Self, Failure> {
-        let assembly = assemble(machine.block_on(scan(&machine, &wish.search))?);
-        let destroyed = wish.force && find(assembly.pools.values(), &wish.pool, false).is_err();
-        let found = find(assembly.pools.values(), &wish.pool, destroyed)?;
-        let locks = lock(&wish.pool, found.leaves().map(|device| device.path.clone()).collect())?;
+    pub fn open(machine: Machine, intent: &WriteIntent) -> Result<Self, Failure> {
+        let assembly = assemble(machine.block_on(scan(&machine, &intent.search))?);
+        let destroyed = intent.force && find(assembly.pools.values(), &intent.pool, false).is_err();
+        let found = find(assembly.pools.values(), &intent.pool, destroyed)?;
+        let locks = lock(&intent.pool, found.leaves().map(|device| device.path.clone()).collect())?;
         let exported_before = found.config.state == state::EXPORTED;
-        let mut open = OpenOptions::new(wish.search.clone(), found.config.guid.to_string());
-        open.keys = wish.keys.clone();
-        if wish.rewind {
+        let mut open = OpenOptions::new(intent.search.clone(), found.config.guid.to_string());
+        open.keys = intent.keys.clone();
+        if intent.rewind {
             open.rewind = weir_pool::Rewind::Auto;
         }
         drop(assembly);
-        let limits = wish.limits.clone().unwrap_or_else(Limits::of_command);
+        let limits = intent.limits.clone().unwrap_or_else(Limits::of_command);
         open.arc_bytes = limits.arc_bytes;
         let mut options = ImportOptions::new(open);
         options.dirty = DirtyLimits::new(limits.dirty_bytes);
         options.host = host();
-        options.force = wish.force;
-        options.without_logs = wish.without_logs;
-        options.new_name = wish.new_name.clone();
-        let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", wish.pool));
+        options.force = intent.force;
+        options.without_logs = intent.without_logs;
+        options.new_name = intent.new_name.clone();
+        let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", intent.pool));
         let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;
-        Ok(Written { machine, engine, hold: Hold::Own { exported_before, locks } })
+        Ok(WritablePool { machine, engine, hold: Hold::Own { exported_before, locks } })
     }
 
-    /// A pool that was just made, on devices that are locked.
+    /// Wraps a new pool on locked devices.
     pub fn made(machine: Machine, engine: Arc<Engine>, locks: Locks) -> Self {
-        Written { machine, engine, hold: Hold::Own { exported_before: false, locks } }
+        WritablePool { machine, engine, hold: Hold::Own { exported_before: false, locks } }
     }
 
-    /// Does something with it, then closes it. What went wrong first is told.
+    /// Runs `work` on the pool, then closes the pool. Returns the first error.
     pub fn with<T>(self, work: impl AsyncFnOnce(&Engine) -> Result<T, Failure>) -> Result<T, Failure> {
         let done = self.machine.block_on(work(&self.engine));
         let closed = self.close();
@@ -151,23 +153,23 @@ impl Written {
         closed.map(|()| value)
     }
 
-    /// Closes it, as it was before; one that the process has open shows what was done, and stays open.
+    /// Closes the pool, and exports it again if it was exported. A served pool stays open and updates its exports.
     pub fn close(self) -> Result<(), Failure> {
         let closed = match &self.hold {
-            Hold::Process(held) => return self.machine.block_on(held.renew()),
+            Hold::Process(served_pool) => return self.machine.block_on(served_pool.renew()),
             Hold::Own { exported_before: true, .. } => self.machine.block_on(self.engine.export()),
             Hold::Own { exported_before: false, .. } => self.machine.block_on(self.engine.stop()),
         };
         Ok(closed?)
     }
 
-    /// Exports it, or destroys it. If the process has it open, that ends.
+    /// Exports or destroys the pool. If this process serves the pool, the process exits.
     pub fn end(self, destroyed: bool, force: bool) -> Result<(), String> {
-        if let Hold::Process(held) = &self.hold {
-            if !force && held.is_used() {
+        if let Hold::Process(served_pool) = &self.hold {
+            if !force && served_pool.is_used() {
                 return Err("pool is busy: clients use it (-f ends that)".into());
             }
-            return self.machine.block_on(held.end(destroyed));
+            return self.machine.block_on(served_pool.end(destroyed));
         }
         let done = match destroyed {
             true => self.machine.block_on(self.engine.destroy()),
@@ -176,7 +178,7 @@ impl Written {
         done.map_err(|error| error.to_string())
     }
 
-    /// Leaves it in use when it is closed, also if it was exported before.
+    /// Leaves the pool in use by this machine when it is closed, even if it was exported before.
     pub fn stays(mut self) -> Self {
         if let Hold::Own { exported_before, .. } = &mut self.hold {
             *exported_before = false;
@@ -185,8 +187,8 @@ impl Written {
     }
 }
 
-/// This machine, as labels name it: the number that OpenZFS would use where it is set, else one made from the machine's
-/// own identity, so that it is the same tomorrow.
+/// Host name and host id of this machine for labels: OpenZFS's host id if it is set, else one derived from the persistent
+/// machine id.
 pub fn host() -> Host {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     Host { id: host_id(), name }
@@ -206,12 +208,12 @@ fn host_id() -> u64 {
     of_module.or_else(of_file).or_else(of_machine).unwrap_or(0)
 }
 
-/// The data sets. No group syncs while they are looked at: what changes them is asked for afterwards.
+/// Read guard of the datasets. No txg syncs while the guard is held: drop it before requesting changes.
 pub async fn dsl(engine: &Engine, rq: &Request) -> Result<DslReadGuard, Failure> {
     Ok(engine.dsl(rq).await?)
 }
 
-/// Words why a change did not happen: `cannot destroy 'p/x': dataset is busy`.
+/// Error message for a refused change: `cannot destroy 'p/x': dataset is busy`.
 pub fn refused(doing: &str, error: PoolError) -> Failure {
     let why = match &error {
         PoolError::Dsl(change) => reason(change),

@@ -1,6 +1,6 @@
-//! Several lives of a pool: what each import makes of the log that the last one left.
+//! Several imports of a pool, each of which continues with the log that the previous one left.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, make, noise, world};
+use crate::world::{HOME, Shape, assert_pool_clean, create, import, make, noise, world};
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_dsl::props::Value;
@@ -13,13 +13,13 @@ use weir_zil::needs_replay;
 
 const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: false };
 
-async fn demand(files: &Arc<FileSystem>, name: &str) {
+async fn assert_file(files: &Arc<FileSystem>, name: &str) {
     let rq = Request::internal("test");
     let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(files.read(&rq, file, 0, 1 << 20).await.unwrap(), name.repeat(1000), "{name}");
 }
 
-/// A log without records is taken over: its one block begins the next chain, and its first commit waits for no group.
+/// A log without records is reused: its one block begins the next chain, and the first commit waits for no txg.
 #[test]
 fn a_kept_block_begins_the_next_chain() {
     let world = world(1, SHAPE);
@@ -40,27 +40,27 @@ fn a_kept_block_begins_the_next_chain() {
         for n in 0..5 {
             make(&files, &format!("second-{n}")).await;
         }
-        assert_eq!(engine.txgs().last_synced(), synced, "commits wait for no group");
+        assert_eq!(engine.txgs().last_synced(), synced, "commits wait for no txg");
     });
     second.unwrap();
     world.power_failure();
     let machine = world.machine();
     let third = world.run(async {
-        demand_whole(&machine, "with a log").await;
+        assert_pool_clean(&machine, "with a log").await;
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
-        demand(&files, "first").await;
+        assert_file(&files, "first").await;
         for n in 0..5 {
-            demand(&files, &format!("second-{n}")).await;
+            assert_file(&files, &format!("second-{n}")).await;
         }
         assert!(!needs_replay(&files.objects().root().header.zil));
         engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
+        assert_pool_clean(&machine, "after replay").await;
     });
     third.unwrap();
 }
 
-/// A log that nobody asks for stays claimed over imports until its file system is opened.
+/// A log stays claimed over imports until its file system is opened.
 #[test]
 fn a_claimed_log_waits_for_its_file_system() {
     let world = world(2, SHAPE);
@@ -79,7 +79,7 @@ fn a_claimed_log_waits_for_its_file_system() {
             let engine = import(&machine).await.unwrap();
             engine.sync().await.unwrap();
             engine.export().await.unwrap();
-            demand_whole(&machine, "claimed").await;
+            assert_pool_clean(&machine, "claimed").await;
         });
         idle.unwrap();
         world.power_failure();
@@ -88,15 +88,15 @@ fn a_claimed_log_waits_for_its_file_system() {
     let last = world.run(async {
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
-        demand(&files, "early").await;
-        demand(&files, "late").await;
+        assert_file(&files, "early").await;
+        assert_file(&files, "late").await;
         engine.export().await.unwrap();
-        demand_whole(&machine, "replayed").await;
+        assert_pool_clean(&machine, "replayed").await;
     });
     last.unwrap();
 }
 
-/// A copy that shares blocks is stable when its log is; its blocks stay although their first owner is removed.
+/// A cloned file is stable when the log is written; its blocks stay allocated although the source file is removed.
 #[test]
 fn copies_are_replayed() {
     let world = world(5, SHAPE);
@@ -105,7 +105,8 @@ fn copies_are_replayed() {
     weir_sim::Rng::new(5).fill(&mut data);
     let wanted = data.clone();
     let first = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         make(&files, "begun").await;
         let new = New::of(NewKind::Regular, 0o600);
@@ -117,14 +118,14 @@ fn copies_are_replayed() {
         files.copy_range(&rq, &root, (&files, source, 0), (copy, 0), 1 << 30).await.unwrap();
         files.remove(&rq, &root, files.root(), b"source").await.unwrap();
         files.sync(&rq, Some(copy)).await.unwrap();
-        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
     });
     first.unwrap();
     world.power_failure();
     let machine = world.machine();
     let second = world.run(async {
         let rq = Request::internal("test");
-        demand_whole(&machine, "with a log").await;
+        assert_pool_clean(&machine, "with a log").await;
         let engine = import(&machine).await.unwrap();
         assert!(engine.gate.space().saved_bytes >= 3 * (128 << 10), "claimed");
         engine.sync().await.unwrap();
@@ -133,22 +134,23 @@ fn copies_are_replayed() {
         assert!(files.read(&rq, copy, 0, 1 << 20).await.unwrap() == wanted);
         assert!(files.lookup(&rq, files.root(), b"source").await.is_err());
         engine.sync().await.unwrap();
-        assert_eq!(engine.gate.space().saved_bytes, 0, "the copy alone has them");
+        assert_eq!(engine.gate.space().saved_bytes, 0, "only the copy refers to the blocks");
         engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
+        assert_pool_clean(&machine, "after replay").await;
     });
     second.unwrap();
 }
 
-/// Blocks that lie beyond the table of shared blocks, because the vdev has grown since it was made, are shared all the same.
+/// Blocks beyond the end of the BRT, because the vdev has grown since its creation, can be cloned.
 #[test]
-fn copies_lie_where_the_vdev_grew() {
+fn blocks_in_the_grown_part_of_a_vdev_are_cloned() {
     use weir_format::brt::{BrtVdev, table_name};
     let world = world(15, SHAPE);
     let machine = world.machine();
     let data = noise(1 << 20, 15);
     let run = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         let new = New::of(NewKind::Regular, 0o600);
         let make = async |files: &FileSystem, name: &str| {
@@ -162,7 +164,9 @@ fn copies_lie_where_the_vdev_grew() {
         engine.sync().await.unwrap();
         let shrunk = engine.sync_task(|syncing: &mut weir_engine::TxgSync<'_>| {
             Box::pin(async move {
-                let (mos, rq, tx) = (syncing.change.mos.clone(), syncing.change.rq, syncing.change.tx);
+                let mos = syncing.change.mos.clone();
+                let rq = syncing.change.rq;
+                let tx = syncing.change.tx;
                 let directory = weir_format::ObjectId(1);
                 let table = weir_dmu::zap::lookup_word(rq, &mos, directory, &table_name(0)).await?;
                 let table = weir_format::ObjectId(table.unwrap());
@@ -189,18 +193,18 @@ fn copies_lie_where_the_vdev_grew() {
         files.remove(&rq, &root, files.root(), b"large").await.unwrap();
         engine.sync().await.unwrap();
         engine.export().await.unwrap();
-        demand_whole(&machine, "shared").await;
+        assert_pool_clean(&machine, "shared").await;
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
         assert!(files.read(&rq, copy, 0, data.len()).await.unwrap() == data);
         files.remove(&rq, &root, files.root(), b"copy of large").await.unwrap();
         engine.export().await.unwrap();
-        demand_whole(&machine, "removed").await;
+        assert_pool_clean(&machine, "removed").await;
     });
     run.unwrap();
 }
 
-/// When files were read comes to the disks with the groups, and nothing hurries for it.
+/// Access times are written with the regular txgs, and start no txg of their own.
 #[test]
 fn access_times_last() {
     let world = world(8, SHAPE);
@@ -216,14 +220,14 @@ fn access_times_last() {
         make(&files, "two").await;
         machine.clock.sleep(std::time::Duration::from_secs(60)).await;
         let synced = engine.txgs().last_synced();
-        demand(&files, "one").await;
-        assert_eq!(engine.txgs().last_synced(), synced, "no group of its own");
+        assert_file(&files, "one").await;
+        assert_eq!(engine.txgs().last_synced(), synced, "no txg of its own");
         machine.clock.sleep(std::time::Duration::from_secs(20)).await;
-        assert!(!files.has_access_times(), "stored with the groups that there are");
-        demand(&files, "two").await;
+        assert!(!files.has_access_times(), "stored with the regular txgs");
+        assert_file(&files, "two").await;
         let read = (atime(&files, "one").await, atime(&files, "two").await);
         engine.export().await.unwrap();
-        demand_whole(&machine, "exported").await;
+        assert_pool_clean(&machine, "exported").await;
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
         assert_eq!((atime(&files, "one").await, atime(&files, "two").await), read);
@@ -232,45 +236,49 @@ fn access_times_last() {
     run.unwrap();
 }
 
-/// What users and groups use, counted file by file, must be what the sums say.
-async fn demand_counted(files: &Arc<FileSystem>) {
+/// Compares the accounting of users and groups with sums over all files.
+async fn assert_counted(files: &Arc<FileSystem>) {
     use std::collections::BTreeMap;
     use weir_format::znode::Fuid;
     let rq = Request::internal("test");
-    let (set, mut id) = (files.objects(), weir_format::ObjectId(0));
-    let (mut users, mut txgs) = (BTreeMap::<Fuid, (u64, u64)>::new(), BTreeMap::<Fuid, (u64, u64)>::new());
+    let set = files.objects();
+    let mut id = weir_format::ObjectId(0);
+    let mut users = BTreeMap::<Fuid, (u64, u64)>::new();
+    let mut groups = BTreeMap::<Fuid, (u64, u64)>::new();
     while let Some(next) = set.next_object(&rq, weir_format::ObjectId(id.0 + 1)).await.unwrap() {
         id = next;
         let Ok(found) = files.attributes(&rq, id).await else { continue };
         let bytes = set.object(&rq, id).await.unwrap().dnode.used_bytes() + 512;
-        for (counts, owner) in [(&mut users, found.uid), (&mut txgs, found.gid)] {
+        for (counts, owner) in [(&mut users, found.uid), (&mut groups, found.gid)] {
             let sum = counts.entry(Fuid(owner.into())).or_default();
             *sum = (sum.0 + bytes, sum.1 + 1);
         }
     }
-    for (who, counted) in [(QuotaPrincipal::User, users), (QuotaPrincipal::Group, txgs)] {
-        let said = set.accounts(&rq, who).await.unwrap().into_iter();
-        let said: BTreeMap<_, _> = said.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).collect();
-        let said: BTreeMap<_, _> = said.into_iter().filter(|(_, sums)| *sums != (0, 0)).collect();
-        assert_eq!(said, counted, "{who:?}");
+    for (principal, counted) in [(QuotaPrincipal::User, users), (QuotaPrincipal::Group, groups)] {
+        let accounts = set.accounts(&rq, principal).await.unwrap().into_iter();
+        let accounts: BTreeMap<_, _> = accounts.map(|(id, a)| (id, (a.used_bytes, a.used_objects))).collect();
+        let accounts: BTreeMap<_, _> = accounts.into_iter().filter(|(_, sums)| *sums != (0, 0)).collect();
+        assert_eq!(accounts, counted, "{principal:?}");
     }
 }
 
-/// Limits of users, groups and objects bind; what they are held against is right also after a replay.
+/// Byte and object quotas of users and groups are enforced, and the accounting is right after a replay.
 #[test]
-fn quotas_bind() {
+fn quotas_are_enforced() {
     let world = world(9, SHAPE);
     let machine = world.machine();
     let mut data = vec![0; 1 << 20];
     weir_sim::Rng::new(9).fill(&mut data);
     let data = Bytes::from(data);
     let first = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
-        let (alice, bob) = (Cred::new(1000, 100, &[]), Cred::new(1001, 100, &[]));
+        let alice = Cred::new(1000, 100, &[]);
+        let bob = Cred::new(1001, 100, &[]);
         files.set_attributes(&rq, &root, files.root(), &SetAttributes::mode(0o777)).await.unwrap();
-        let set = async |who, what, id, limit| {
-            engine.set_quota(HOME.into(), who, what, Some(id), limit).await.unwrap();
+        let set = async |principal, kind, id, limit| {
+            engine.set_quota(HOME.into(), principal, kind, Some(id), limit).await.unwrap();
         };
         set(QuotaPrincipal::User, QuotaKind::Bytes, 1000, 2 << 20).await;
         set(QuotaPrincipal::Group, QuotaKind::Objects, 100, 6).await;
@@ -299,7 +307,7 @@ fn quotas_bind() {
         files.create(&rq, &bob, files.root(), b"seventh", &new).await.unwrap();
         set(QuotaPrincipal::User, QuotaKind::Bytes, 1000, 3 << 20).await;
         files.write(&rq, &alice, file, WriteAt::End, data.clone()).await.unwrap();
-        demand_counted_after(&engine, &files).await;
+        assert_counted_after(&engine, &files).await;
         // For the replay: files of others grow, shrink, change hands and go.
         files.set_attributes(&rq, &root, other, &SetAttributes { uid: Some(7), gid: Some(8), ..give }).await.unwrap();
         files.write(&rq, &root, other, WriteAt::End, data.slice(..100_000)).await.unwrap();
@@ -315,29 +323,30 @@ fn quotas_bind() {
         let rq = Request::internal("test");
         let engine = import(&machine).await.unwrap();
         let files = engine.file_system(&rq, HOME).await.unwrap();
-        demand_counted_after(&engine, &files).await;
+        assert_counted_after(&engine, &files).await;
         let limits = files.objects().limits_of(&rq, QuotaPrincipal::User, QuotaKind::Bytes).await.unwrap();
         assert_eq!(limits.into_iter().collect::<Vec<_>>(), [(1000, 3 << 20)]);
         let owner = files.objects().accounts(&rq, QuotaPrincipal::User).await.unwrap();
         assert_eq!(owner[&weir_format::znode::Fuid(7)].used_objects, 1);
         engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
+        assert_pool_clean(&machine, "after replay").await;
     });
     second.unwrap();
 }
 
-async fn demand_counted_after(engine: &weir_engine::Engine, files: &Arc<FileSystem>) {
+async fn assert_counted_after(engine: &weir_engine::Engine, files: &Arc<FileSystem>) {
     engine.sync().await.unwrap();
-    demand_counted(files).await;
+    assert_counted(files).await;
 }
 
-/// Attributes that were made stable come back from the log's own records of them, without a group.
+/// Extended attributes are replayed from their own log records (`TX_SETSAXATTR`), without a txg sync.
 #[test]
 fn attributes_are_replayed() {
     let world = world(10, SHAPE);
     let machine = world.machine();
     let first = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         make(&files, "begun").await;
         let file = files.lookup(&rq, files.root(), b"begun").await.unwrap();
@@ -347,14 +356,14 @@ fn attributes_are_replayed() {
         files.set_xattr(&rq, &root, file, b"user.new", &[7; 300], XattrMode::Any).await.unwrap();
         files.remove_xattr(&rq, &root, file, b"user.old").await.unwrap();
         files.sync(&rq, Some(file)).await.unwrap();
-        assert_eq!(engine.txgs().last_synced(), synced, "the log says it");
+        assert_eq!(engine.txgs().last_synced(), synced, "the log alone makes it stable");
     });
     first.unwrap();
     world.power_failure();
     let machine = world.machine();
     let second = world.run(async {
         let rq = Request::internal("test");
-        demand_whole(&machine, "with a log").await;
+        assert_pool_clean(&machine, "with a log").await;
         let pool = crate::world::open(&machine).await;
         assert_eq!(pool.features.count("org.openzfs:zilsaxattr"), Some(1));
         let engine = import(&machine).await.unwrap();
@@ -363,18 +372,19 @@ fn attributes_are_replayed() {
         assert_eq!(files.xattr_names(&rq, file).await.unwrap(), [b"user.new".to_vec()]);
         assert_eq!(files.xattr(&rq, file, b"user.new").await.unwrap().unwrap(), vec![7; 300]);
         engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
+        assert_pool_clean(&machine, "after replay").await;
     });
     second.unwrap();
 }
 
-/// With large dnodes, attributes need no block of their own; the feature counts the file systems that have some.
+/// Large dnodes hold attributes without a spill block; the feature counts the file systems with large dnodes.
 #[test]
 fn attributes_fit_large_dnodes() {
     let world = world(11, SHAPE);
     let machine = world.machine();
     let run = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         for (size, slots) in [(0, 1), (1, 2), (4096, 8), (16384, 32)] {
             let value = Setting::Set(Value::Number(size));
@@ -403,25 +413,26 @@ fn attributes_fit_large_dnodes() {
         let files = engine.file_system(&rq, HOME).await.unwrap();
         for (size, n) in [(0, 1), (1, 2), (4096, 4), (16384, 19)] {
             let name = format!("file-{size}-{n}");
-            demand(&files, &name).await;
+            assert_file(&files, &name).await;
             let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
             assert_eq!(files.xattr(&rq, file, b"user.note").await.unwrap().unwrap(), vec![n; 300]);
         }
-        demand_counted_after(&engine, &files).await;
+        assert_counted_after(&engine, &files).await;
         engine.export().await.unwrap();
-        demand_whole(&machine, "after").await;
+        assert_pool_clean(&machine, "after").await;
         assert_eq!(crate::world::open(&machine).await.features.count("org.zfsonlinux:large_dnode"), Some(1));
     });
     second.unwrap();
 }
 
-/// The numbers of a large dnode come back, also if it was made and removed within one group.
+/// Object numbers of large dnodes are reused, also if the dnode was created and removed within one txg.
 #[test]
-fn numbers_of_large_dnodes_come_back() {
+fn object_numbers_of_large_dnodes_are_reused() {
     let world = world(16, SHAPE);
     let machine = world.machine();
     let run = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, SHAPE).await.unwrap();
         let value = Setting::Set(Value::Number(2048));
         engine.set_properties(HOME.into(), vec![("dnodesize".into(), value)]).await.unwrap();
@@ -429,7 +440,7 @@ fn numbers_of_large_dnodes_come_back() {
         let mut first = None;
         for n in 0..40 {
             let made = files.create(&rq, &root, files.root(), b"made", &new).await.unwrap().object;
-            assert_eq!(*first.get_or_insert(made), made, "turn {n}");
+            assert_eq!(*first.get_or_insert(made), made, "round {n}");
             if n % 4 == 0 {
                 engine.sync().await.unwrap();
             }
@@ -437,18 +448,19 @@ fn numbers_of_large_dnodes_come_back() {
             engine.sync().await.unwrap();
         }
         engine.export().await.unwrap();
-        demand_whole(&machine, "exported").await;
+        assert_pool_clean(&machine, "exported").await;
     });
     run.unwrap();
 }
 
-/// Records of writes in the log that lead to a block, and those that carry their data.
+/// Counts write records of the log that point to a block, and those that carry their data.
 async fn written_in_place(machine: &weir_machine::Machine) -> (usize, usize) {
     let rq = Request::internal("test");
     let pool = crate::world::open(machine).await;
     let files = pool.file_system(&rq, HOME).await.unwrap();
     let mut walk = weir_zil::LogWalk::new(files.objects());
-    let (mut placed, mut carried) = (0, 0);
+    let mut placed = 0;
+    let mut carried = 0;
     while let Some(block) = walk.next(&rq).await.unwrap() {
         for record in block.records().unwrap().iter().filter(|r| r.txg > pool.uberblock.txg) {
             if let weir_format::zil::LogBody::Write(write) = record.body().unwrap() {
@@ -459,15 +471,17 @@ async fn written_in_place(machine: &weir_machine::Machine) -> (usize, usize) {
     (placed, carried)
 }
 
-/// Large writes go to their final place: the log leads there, a sync writes them no more, and what is changed again in
-/// the same group gives its place back.
+/// Large writes go to their final place: the log points there, the sync does not write them again, and a block that is
+/// changed again in the same txg is freed.
 fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
     let world = world(seed, shape);
     let machine = world.machine();
     let long = noise((1 << 20) + 5000, seed);
-    let (wanted, small) = (long.clone(), noise(3000, 1));
+    let wanted = long.clone();
+    let small = noise(3000, 1);
     let first = world.run(async {
-        let (rq, root) = (Request::internal("test"), Cred::root());
+        let rq = Request::internal("test");
+        let root = Cred::root();
         let (engine, files) = create(&machine, shape).await.unwrap();
         if throughput {
             let value = Setting::Set(Value::Number(1));
@@ -484,7 +498,7 @@ fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
             files.write(&rq, &root, file, WriteAt::Offset(at), data.clone()).await.unwrap();
             files.sync(&rq, Some(file)).await.unwrap();
         };
-        // Over and over, whole and in part.
+        // Repeated writes of the whole file and of parts.
         write(made[0], 0, &noise(1 << 20, 77)).await;
         write(made[0], 0, &long).await;
         write(made[1], 0, &small).await;
@@ -499,14 +513,14 @@ fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
     let machine = world.machine();
     let second = world.run(async {
         let rq = Request::internal("test");
-        demand_whole(&machine, "with a log").await;
+        assert_pool_clean(&machine, "with a log").await;
         let counts = written_in_place(&machine).await;
-        for turn in ["replayed", "again"] {
+        for round in ["replayed", "again"] {
             let engine = import(&machine).await.unwrap();
             let files = engine.file_system(&rq, HOME).await.unwrap();
             for (name, data) in [("long", &wanted), ("small", &small), ("cut", &wanted.slice(..200_000))] {
                 let file = files.lookup(&rq, files.root(), name.as_bytes()).await.unwrap();
-                assert!(files.read(&rq, file, 0, 2 << 20).await.unwrap() == data, "{name} {turn}");
+                assert!(files.read(&rq, file, 0, 2 << 20).await.unwrap() == data, "{name} {round}");
             }
             // Placed, changed again, and synced.
             let file = files.lookup(&rq, files.root(), b"long").await.unwrap();
@@ -515,7 +529,7 @@ fn judge_in_place(seed: u64, shape: Shape, throughput: bool) -> (usize, usize) {
                 files.sync(&rq, Some(file)).await.unwrap();
             }
             engine.export().await.unwrap();
-            demand_whole(&machine, turn).await;
+            assert_pool_clean(&machine, round).await;
         }
         counts
     });

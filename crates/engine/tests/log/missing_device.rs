@@ -1,6 +1,6 @@
-//! Logs on devices that are not there.
+//! Logs on missing devices.
 
-use crate::world::{HOME, Shape, create, demand_whole, import, make, opening, world};
+use crate::world::{HOME, Shape, assert_pool_clean, create, import, make, opening, world};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_engine::{Engine, ImportOptions, Layout};
@@ -22,8 +22,8 @@ async fn has(files: &Arc<FileSystem>, name: &str) -> bool {
     }
 }
 
-/// A pool whose log device is away after the power failed; imports were tried. Gives that device.
-fn bereft(seed: u64) -> (SimWorld, Arc<SimDisk>) {
+/// Pool whose log device is missing after a power failure and failed imports. Returns the log device, too.
+fn without_log_device(seed: u64) -> (SimWorld, Arc<SimDisk>) {
     let world = world(seed, SHAPE);
     let machine = world.machine();
     let first = world.run(async {
@@ -42,7 +42,7 @@ fn bereft(seed: u64) -> (SimWorld, Arc<SimDisk>) {
         let machine = world.machine();
         let away = world.run(async {
             import(&machine).await.unwrap_err();
-            // Whatever was begun has time to end.
+            // Tasks of the failed import have time to end.
             machine.clock.sleep(Duration::from_secs(20)).await;
         });
         away.unwrap();
@@ -51,10 +51,10 @@ fn bereft(seed: u64) -> (SimWorld, Arc<SimDisk>) {
     (world, disk)
 }
 
-/// It is not given up, nor claimed in part: the pool cannot be written until the device is back.
+/// The log is neither discarded nor claimed in part: the pool is not imported until the device is back.
 #[test]
 fn a_log_waits_for_its_device() {
-    let (world, disk) = bereft(6);
+    let (world, disk) = without_log_device(6);
     disk.lift_all();
     let machine = world.machine();
     let back = world.run(async {
@@ -62,18 +62,18 @@ fn a_log_waits_for_its_device() {
         let files = engine.file_system(&Request::internal("test"), HOME).await.unwrap();
         assert!(has(&files, "early").await);
         for n in 0..LATE {
-            assert!(has(&files, &format!("late-{n}")).await, "late-{n} was said to be stable");
+            assert!(has(&files, &format!("late-{n}")).await, "late-{n} was acknowledged as stable");
         }
         engine.export().await.unwrap();
-        demand_whole(&machine, "after replay").await;
+        assert_pool_clean(&machine, "after replay").await;
     });
     back.unwrap();
 }
 
-/// Unless somebody says so: then the pool is as it was synced last.
+/// With `zpool import -m` the log is discarded, and the pool has the state of the last synced txg.
 #[test]
-fn a_log_is_given_up_on_demand() {
-    let (world, disk) = bereft(7);
+fn a_log_is_discarded_on_request() {
+    let (world, disk) = without_log_device(7);
     let machine = world.machine();
     let alone = world.run(async {
         let mut options = ImportOptions::new(opening());
@@ -83,7 +83,7 @@ fn a_log_is_given_up_on_demand() {
         assert!(has(&files, "early").await && !has(&files, "late-0").await);
         make(&files, "new").await;
         engine.stop().await.unwrap();
-        // From then on nobody has to say it again, and the device may come back.
+        // Later imports need no option, and the device may come back.
         let engine = import(&machine).await.unwrap();
         engine.stop().await.unwrap();
         disk.lift_all();

@@ -49,7 +49,8 @@ fn what_another_machine_writes_is_not_taken_by_force() {
         let pool = Pool::open(&machine, &OpenOptions::new(vec![SEARCH.into()], "tank")).await.unwrap();
         let vdev = pool.tree.children.first().unwrap();
         let disk = machine.disks.open(Path::new(DISK), Access::ReadWrite).unwrap();
-        let (guid, ashift) = (vdev.guid, vdev.ashift);
+        let guid = vdev.guid;
+        let ashift = vdev.ashift;
         let leaf = Leaf { guid, top: 0, ashift, is_log: false, path: DISK.into(), disk };
         let mut uberblock = pool.uberblock.clone();
         // Once a second; after ten times without success it would stop.

@@ -1,53 +1,53 @@
-//! What clients know of one thing: the values it was given, and since which of them it is promised.
+//! Acknowledged state of the items that clients change: the values of each, and which of them were promised.
 
 use std::sync::{Arc, Mutex};
 
-/// One thing that a client changes: the values it was given, in order.
+/// Values of one item that a client changes, in order.
 #[derive(Clone, Debug)]
 pub struct Slot<T> {
-    tried: Vec<T>,
-    /// The last value that was acknowledged.
+    values: Vec<T>,
+    /// Index of the last acknowledged value.
     acknowledged: usize,
-    /// The first value that may be found.
+    /// Index of the first value that may be found.
     promised: usize,
 }
 
 impl<T: Clone + PartialEq> Slot<T> {
-    /// A thing that has this value for certain.
+    /// Item that has this value for certain.
     pub fn new(first: T) -> Self {
-        Slot { tried: vec![first], acknowledged: 0, promised: 0 }
+        Slot { values: vec![first], acknowledged: 0, promised: 0 }
     }
 
-    /// A change to this value begins.
+    /// Records that a change to this value begins.
     pub fn begin(&mut self, value: T) {
-        self.tried.push(value);
+        self.values.push(value);
     }
 
-    /// The last change was answered without an error.
+    /// Records that the last change returned without an error.
     pub fn acknowledge(&mut self) {
-        self.acknowledged = self.tried.len() - 1;
+        self.acknowledged = self.values.len() - 1;
     }
 
-    /// What a promise asked for now is about.
+    /// Index of the value that a commit that begins now makes stable.
     pub fn due(&self) -> usize {
         self.acknowledged
     }
 
-    /// That promise was given.
+    /// Records that the commit of this value returned.
     pub fn promise(&mut self, due: usize) {
         self.promised = self.promised.max(due);
     }
 
     /// The values that may be found.
     pub fn allowed(&self) -> &[T] {
-        &self.tried[self.promised..]
+        &self.values[self.promised..]
     }
 }
 
-/// Bytes that are written at once, and judged as one.
+/// Bytes of a unit, which is written with one version and judged as a whole.
 pub const UNIT: usize = 4 << 10;
-/// Bytes that stay together when a write is split between blocks of the intent log.
-pub const TOGETHER: usize = 8;
+/// Bytes that are not split when a write is divided between blocks of the intent log.
+pub const ATOMIC_BYTES: usize = 8;
 
 /// A file or volume: each unit has a version; version 0 is zeros, or nothing.
 pub type Units = Vec<Slot<u64>>;
@@ -61,7 +61,7 @@ pub fn bytes_of(version: u64, unit: usize) -> Vec<u8> {
     bytes
 }
 
-/// What the clients of a history know.
+/// Acknowledged state of all clients of a history.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Contents of files.
@@ -72,15 +72,15 @@ pub struct Known {
     pub volume: Units,
     /// Snapshots and datasets, and whether each is there.
     pub datasets: std::collections::BTreeMap<String, Slot<bool>>,
-    /// Answers that promised something.
+    /// Promises that clients got.
     pub promises: u64,
-    /// Answers to clients that were errors.
+    /// Errors that clients got.
     pub refusals: u64,
-    /// Imports that were refused: a log's end cannot be told while one of the devices that hold it gives an error.
+    /// Refused imports: the end of a log cannot be determined while a device that holds it returns errors.
     pub imports_refused: u64,
 }
 
-/// What a promise asked for now is about.
+/// Values that a commit that begins now makes stable.
 pub struct Due {
     files: Vec<Vec<usize>>,
     names: Vec<(String, usize)>,
@@ -96,7 +96,7 @@ fn promise_of(units: &mut Units, due: &[usize]) {
 }
 
 impl Known {
-    /// All that was acknowledged so far.
+    /// Values that a commit that begins now makes stable.
     pub fn due(&self) -> Due {
         Due {
             files: self.files.iter().map(due_of).collect(),
@@ -105,7 +105,7 @@ impl Known {
         }
     }
 
-    /// All names, and the contents of one file or of all, are promised.
+    /// Records a promise of all names, and of the contents of one file or of all.
     pub fn promise_files(&mut self, due: &Due, file: Option<usize>) {
         self.promises += 1;
         for (name, due) in &due.names {
@@ -116,18 +116,18 @@ impl Known {
         }
     }
 
-    /// The volume's contents are promised.
+    /// Records a promise of the volume's contents.
     pub fn promise_volume(&mut self, due: &Due) {
         self.promises += 1;
         promise_of(&mut self.volume, &due.volume);
     }
 
-    /// Everything is promised: a txg has synced.
+    /// Records a promise of all state, because a txg has synced.
     pub fn promise_all(&mut self, due: &Due) {
         self.promise_files(due, None);
         self.promise_volume(due);
     }
 }
 
-/// Shared by the clients of a history.
+/// Acknowledged state, shared by the clients of a history.
 pub type Shared = Arc<Mutex<Known>>;
