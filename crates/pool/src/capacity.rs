@@ -13,8 +13,6 @@ use weir_format::dsl::Bpobj;
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
 
-/// A vdev of more metaslabs than this sets one of them aside for the intent log.
-const EMBEDDED_LOG_METASLABS: usize = 64;
 const SLOP_SHIFT: u32 = 5;
 const MIN_SLOP_BYTES: u64 = 128 << 20;
 const MAX_SLOP_BYTES: u64 = 128 << 30;
@@ -80,11 +78,7 @@ pub fn deflate(top: &VdevConfig, bytes: u64) -> u64 {
 
 /// Deflated bytes of the metaslab that a large vdev sets aside for the intent log.
 fn embedded_log(top: &VdevConfig, v: &VdevSpace) -> u64 {
-    let large = v.metaslabs.len() > EMBEDDED_LOG_METASLABS;
-    match v.class {
-        Class::Normal | Class::Special if large => deflate(top, 1u64.checked_shl(v.metaslab_shift).unwrap_or(0)),
-        _ => 0,
-    }
+    v.embedded_log().map_or(0, |_| deflate(top, 1u64.checked_shl(v.metaslab_shift).unwrap_or(0)))
 }
 
 /// What is kept back of `normal` bytes; what is set aside for the intent log is part of it.

@@ -33,6 +33,9 @@ pub struct Metaslab {
     pub histogram: Option<[u64; 32]>,
 }
 
+/// A vdev with more metaslabs than this reserves one for the intent log (`zfs_embedded_slog_min_ms`).
+const EMBEDDED_LOG_METASLABS: usize = 64;
+
 /// The space of one top-level vdev.
 #[derive(Clone, Debug, Default)]
 pub struct VdevSpace {
@@ -62,6 +65,14 @@ impl VdevSpace {
     pub fn allocated_bytes(&self) -> u64 {
         let maps = i64::try_from(self.map_bytes()).unwrap_or(i64::MAX);
         u64::try_from(maps.saturating_add(self.unflushed_bytes)).unwrap_or(0)
+    }
+
+    /// The metaslab that is reserved for the intent log: the emptiest one of a normal or special vdev with more than
+    /// [`EMBEDDED_LOG_METASLABS`] (`vdev_metaslab_init`).
+    pub fn embedded_log(&self) -> Option<&Metaslab> {
+        let may_have = matches!(self.class, Class::Normal | Class::Special);
+        let metaslabs = (may_have && self.metaslabs.len() > EMBEDDED_LOG_METASLABS).then_some(&self.metaslabs)?;
+        metaslabs.iter().min_by_key(|metaslab| metaslab.allocated_bytes)
     }
 
     /// Bytes that can be allocated.

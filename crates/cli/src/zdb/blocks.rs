@@ -208,11 +208,23 @@ fn summary(pool: &Pool, report: &Report) -> String {
         let removed = pool.tree.children.iter().filter(|v| v.kind == VdevKind::Indirect && v.class == class);
         let removed: u64 = removed.map(metaslab_bytes).sum();
         let size = vdevs.clone().map(|v| v.space_bytes()).sum::<u64>() + removed;
-        // As of the last flush of each metaslab: what their logs add is not in it, as zdb has it.
-        let used: u64 = vdevs.map(|v| v.map_bytes()).sum();
-        if size > 0 {
-            line(name, used, format!("     used: {:>5.2}%", percent(used, size)));
-        }
+        // As of the last flush of each metaslab, without the log space maps, as zdb counts it.
+        let used: u64 = vdevs.clone().map(|v| v.map_bytes()).sum();
+        // The metaslabs that are reserved for the intent log are a class of their own.
+        let embedded = || vdevs.clone().filter_map(|v| v.embedded_log());
+        let log_size: u64 = embedded().map(|metaslab| metaslab.size_bytes).sum();
+        let log_used: u64 = embedded().map(|metaslab| metaslab.allocated_bytes).sum();
+        let mut class_line = |name: &str, used: u64, size: u64| {
+            if size > 0 {
+                line(name, used, format!("     used: {:>5.2}%", percent(used, size)));
+            }
+        };
+        class_line(name, used - log_used, size - log_size);
+        class_line(
+            if class == Class::Normal { "Embedded log class" } else { "Special embedded log" },
+            log_used,
+            log_size,
+        );
     }
     if let Some(space) = report.space.as_ref().filter(|s| s.checkpoint_bytes > 0) {
         line("Checkpoint keeps:", space.checkpoint_bytes, String::new());
