@@ -12,6 +12,7 @@
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
+pub mod compare;
 pub mod mounted;
 pub mod read;
 pub mod read_child;

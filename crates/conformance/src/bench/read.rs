@@ -72,6 +72,12 @@ fn prepare(folder: &Path) -> Result<(), JudgeError> {
     Ok(())
 }
 
+/// Data on all images of a pool, in bytes; 0 for an unknown pool.
+pub(super) fn data_bytes(pool: &str) -> u64 {
+    let case = CASES.iter().find(|case| case.pool == pool);
+    case.map_or(0, |case| u64::from(case.per_image_mib * case.images) << 20)
+}
+
 /// A folder of links to the images that Weir may see.
 struct Images {
     seen: tempfile::TempDir,

@@ -88,7 +88,7 @@ const MIRROR: Disks = Disks {
     target: 0.45,
 };
 /// The file that is overwritten at random.
-const RANDOM_MIB: u64 = 512;
+pub(super) const RANDOM_MIB: u64 = 512;
 
 /// Runs the bench: `--rounds N`, `--only ROW`.
 ///
@@ -147,18 +147,7 @@ struct Ours {
 impl Bench<'_> {
     /// The files of these disks, written through.
     fn images(&self, disks: &Disks) -> Result<Vec<PathBuf>, JudgeError> {
-        let home = self.home.join(disks.name);
-        let io = |source| JudgeError::Io { what: home.display().to_string(), source };
-        std::fs::create_dir_all(&home).map_err(io)?;
-        let home = home.canonicalize().map_err(io)?;
-        let images: Vec<_> = (0..disks.images).map(|number| home.join(format!("d{number}.img"))).collect();
-        let there = |image: &PathBuf| image.metadata().is_ok_and(|found| found.len() == disks.image_mib << 20);
-        let made = home.join(".made");
-        if !images.iter().all(there) || !made.exists() {
-            fio("write", &images, ["--bs=1m", "--iodepth=4", &format!("--size={}m", disks.image_mib)])?;
-            std::fs::write(made, []).map_err(io)?;
-        }
-        Ok(images)
+        images(&self.home, disks)
     }
 
     fn ours(&self, what: &str, disks: &Disks, mib: u64) -> Result<(Measured, String), JudgeError> {
@@ -363,6 +352,32 @@ impl Bench<'_> {
         ));
         self.book(Some(met));
     }
+}
+
+/// The files of these disks in a folder below `home`, written through once.
+fn images(home: &Path, disks: &Disks) -> Result<Vec<PathBuf>, JudgeError> {
+    let home = home.join(disks.name);
+    let io = |source| JudgeError::Io { what: home.display().to_string(), source };
+    std::fs::create_dir_all(&home).map_err(io)?;
+    let home = home.canonicalize().map_err(io)?;
+    let images: Vec<_> = (0..disks.images).map(|number| home.join(format!("d{number}.img"))).collect();
+    let there = |image: &PathBuf| image.metadata().is_ok_and(|found| found.len() == disks.image_mib << 20);
+    let made = home.join(".made");
+    if !images.iter().all(there) || !made.exists() {
+        fio("write", &images, ["--bs=1m", "--iodepth=4", &format!("--size={}m", disks.image_mib)])?;
+        std::fs::write(made, []).map_err(io)?;
+    }
+    Ok(images)
+}
+
+/// Makes the files of all disks.
+pub(super) fn prepare(home: &Path) -> Result<(), JudgeError> {
+    [&SINGLE, &RAIDZ2, &MIRROR].into_iter().try_for_each(|disks| images(home, disks).map(drop))
+}
+
+/// Folder of the files of one kind of disks.
+pub(super) fn folder_of(disks: &str) -> PathBuf {
+    folder().join("write").join(disks)
 }
 
 fn path(path: &Path) -> Result<String, JudgeError> {

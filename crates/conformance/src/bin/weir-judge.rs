@@ -25,6 +25,9 @@ weir-judge JUDGE
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
+  compare-bench JUDGE [--rounds N] [--only TEXT]
+                                            this build beside another build of Weir, whose weir-judge is named: interleaved
+                                            rounds, 95 % intervals (use release builds)
 
 The golden pools are in WEIR_GOLDEN (else ../shared/golden beside the workspace), OpenZFS's tools in WEIR_ZFS_TOOLS
 (else target/judges/zfs), Weir's binary is WEIR_BIN (else beside this program).
@@ -47,6 +50,11 @@ fn main() -> ExitCode {
         && judge == "mounted-bench-child"
     {
         return bench::mounted::main(what, mib, folder);
+    }
+    if let [judge, what] = arguments.as_slice()
+        && judge == "mounted-weir-child"
+    {
+        return bench::compare::mounted_main(what);
     }
     if let [judge, folder, life] = arguments.as_slice()
         && judge == "kill-child"
@@ -98,6 +106,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "kill-serve" => kill_serve::run(rest, report)?,
         "read-bench" => bench::read::run(rest, report)?,
         "write-bench" => bench::write::run(rest, report)?,
+        "compare-bench" => bench::compare::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
