@@ -5,7 +5,7 @@
 //!   quotas   ZAPs that the master node names: userquota@, groupquota@, …: "3e8" → limit
 //! ```
 //!
-//! A FUID's upper half is the index of a domain (a Windows SID) in the file system's FUID table; 0 is POSIX.
+//! The upper half of a FUID is the index of a domain (a Windows SID) in the file system's FUID table; 0 is POSIX.
 
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
@@ -16,12 +16,12 @@ use weir_format::znode::{Fuid, decode_fuid_table, master};
 use weir_format::{ObjectId, Objset};
 use weir_machine::Request;
 
-/// Most identities of a file system that are believed.
-const MOST: usize = 1 << 24;
-/// Most bytes of a FUID table.
+/// Maximum number of identities of a file system.
+const MAX_IDENTITIES: usize = 1 << 24;
+/// Maximum size of a FUID table.
 const TABLE_BYTES: u64 = 16 << 20;
 
-/// By what is accounted.
+/// Kind of identity that space is accounted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuotaPrincipal {
     /// By owner.
@@ -33,7 +33,7 @@ pub enum QuotaPrincipal {
 }
 
 impl QuotaPrincipal {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [QuotaPrincipal; 3] = [QuotaPrincipal::User, QuotaPrincipal::Group, QuotaPrincipal::Project];
 
     fn object(self) -> u64 {
@@ -44,7 +44,7 @@ impl QuotaPrincipal {
         }
     }
 
-    /// The name in the master node of the ZAP of such limits.
+    /// Name of the ZAP with the limits of this kind, as an entry of the master node.
     pub fn quota_name(self, what: QuotaKind) -> &'static str {
         match what {
             QuotaKind::Bytes => self.quota_names().0,
@@ -52,7 +52,7 @@ impl QuotaPrincipal {
         }
     }
 
-    /// The name in the master node of the limit of those that have none of their own.
+    /// Name of the default limit in the master node; it applies to identities without a limit of their own.
     pub fn default_name(self, what: QuotaKind) -> &'static str {
         match (self, what) {
             (QuotaPrincipal::User, QuotaKind::Bytes) => "defaultuserquota",
@@ -73,21 +73,21 @@ impl QuotaPrincipal {
     }
 }
 
-/// What is counted.
+/// Accounted quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuotaKind {
     /// Space in bytes.
     Bytes,
-    /// Files, directories and all else that has an object.
+    /// Objects: files, directories and everything else with a dnode.
     Objects,
 }
 
 impl QuotaKind {
-    /// Both.
+    /// Both quantities.
     pub const ALL: [QuotaKind; 2] = [QuotaKind::Bytes, QuotaKind::Objects];
 }
 
-/// What one user, group or project uses, and may use (0: no limit).
+/// Usage and limits of one user, group or project; a limit of 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Bytes.
@@ -106,12 +106,12 @@ pub type Accounts = BTreeMap<Fuid, Account>;
 pub type Domains = BTreeMap<u64, String>;
 
 impl ObjectSet {
-    /// What each user, group or project of a file system uses, and the limit of its own.
+    /// Returns the usage and the own limits of each user, group or project of a file system.
     pub async fn accounts(self: &Arc<Self>, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
         let mut out = Accounts::new();
         match self.object(rq, ObjectId(who.object())).await {
             Ok(object) => {
-                for entry in Zap::of(rq, self, object).await?.all(rq, MOST).await? {
+                for entry in Zap::of(rq, self, object).await?.all(rq, MAX_IDENTITIES).await? {
                     let (key, value) = (entry.key.text(), entry.value.first().unwrap_or(0));
                     match key.strip_prefix("obj-") {
                         Some(key) => account(&mut out, key, |a| a.used_objects = value),
@@ -132,10 +132,11 @@ impl ObjectSet {
         Ok(out)
     }
 
-    /// The same, where who has no limit of its own has the usual one (`defaultuserquota` and so on): what binds it.
+    /// Returns usage and effective limits: identities without a limit of their own get the default (`defaultuserquota`
+    /// etc.).
     ///
     /// # Errors
-    /// What reading the accounts meets.
+    /// Errors of reading the accounts.
     pub async fn bound_accounts(self: &Arc<Self>, rq: &Request, who: QuotaPrincipal) -> Result<Accounts, ObjectError> {
         let mut out = self.accounts(rq, who).await?;
         for what in QuotaKind::ALL {
@@ -151,20 +152,20 @@ impl ObjectSet {
         Ok(out)
     }
 
-    /// Whether objects are counted besides bytes: not in file systems that older software made.
+    /// Whether objects are accounted; file systems that older software made account only bytes.
     pub fn counts_objects(&self) -> bool {
         self.root().header.flags & Objset::OBJECT_ACCOUNTING != 0
     }
 
-    /// Whether projects are counted: not in file systems that older software made.
+    /// Whether projects are accounted; file systems that older software made do not.
     pub fn counts_projects(&self) -> bool {
         self.root().header.flags & Objset::PROJECT_ACCOUNTING != 0
     }
 
-    /// What one user, group or project uses, as of the last group.
+    /// Returns the usage of one user, group or project, as of the last synced txg.
     ///
     /// # Errors
-    /// What reading the sums meets.
+    /// Errors of reading the accounting objects.
     pub async fn used_by(
         self: &Arc<Self>,
         rq: &Request,
@@ -183,10 +184,10 @@ impl ObjectSet {
         }
     }
 
-    /// The limits of a file system, by identity.
+    /// Returns the limits of a file system by identity.
     ///
     /// # Errors
-    /// What reading them meets.
+    /// Errors of reading the limits.
     pub async fn limits_of(
         self: &Arc<Self>,
         rq: &Request,
@@ -197,10 +198,10 @@ impl ObjectSet {
         Ok(all.into_iter().filter_map(|(id, limit)| Some((u64::from_str_radix(&id, 16).ok()?, limit))).collect())
     }
 
-    /// How much one user, group or project may use: its own limit, or the usual one; `None` without either.
+    /// Returns the effective limit of one user, group or project: its own or the default; `None` without either.
     ///
     /// # Errors
-    /// What reading the limits meets.
+    /// Errors of reading the limits.
     pub async fn limit_of(
         self: &Arc<Self>,
         rq: &Request,
@@ -222,7 +223,7 @@ impl ObjectSet {
 
     async fn quotas(self: &Arc<Self>, rq: &Request, name: &str) -> Result<Vec<(String, u64)>, ObjectError> {
         let Some(id) = zap::lookup_word(rq, self, ObjectId(master::OBJECT), name).await? else { return Ok(Vec::new()) };
-        let entries = Zap::open(rq, self, ObjectId(id)).await?.all(rq, MOST).await?;
+        let entries = Zap::open(rq, self, ObjectId(id)).await?.all(rq, MAX_IDENTITIES).await?;
         Ok(entries.into_iter().map(|e| (e.key.text(), e.value.first().unwrap_or(0))).collect())
     }
 
@@ -233,7 +234,7 @@ impl ObjectSet {
         let Some(id) = id.filter(|id| *id != 0) else { return Ok(Domains::new()) };
         let object = self.object(rq, ObjectId(id)).await?;
         let place = self.place(object.id, 0, 0);
-        // The table's packed length stands in the bonus area.
+        // The bonus buffer holds the table's packed length.
         let bonus = object.dnode.bonus();
         let len = weir_format::Cursor::new(bonus, object.dnode.endian, "FUID table").u64();
         let len = len.map_err(|e| ObjectError::decode(place, e))?;

@@ -1,8 +1,8 @@
 //! The pool's tables of shared blocks: deduplicated ones (by checksum) and cloned ones (by address).
 //!
-//! A dedup table is a ZAP per checksum and class; with fast dedup the ZAPs stand in a directory of their own, and what
-//! is newer than they are in two logs, of which an entry overrides the ZAP's (the log being flushed counts less than the
-//! one being written).
+//! A dedup table is a ZAP per checksum and class. With fast dedup the ZAPs are named in a directory object, and newer
+//! entries are in two logs. An entry of a log overrides that of the ZAP, and an entry of the active log overrides that
+//! of the log being flushed.
 
 use crate::error::ObjectError;
 use crate::object_set::ObjectSet;
@@ -18,7 +18,7 @@ use weir_machine::Request;
 
 /// Entries read at a time.
 const BATCH: usize = 4096;
-/// The flag of a table's directory: flat values.
+/// Flag of a table's directory: values have the flat form.
 pub(crate) const FLAT: u64 = 1;
 /// The checksums that dedup can use.
 pub(crate) const CHECKSUMS: [ChecksumKind; 6] = [
@@ -33,17 +33,17 @@ pub(crate) const CHECKSUMS: [ChecksumKind; 6] = [
 /// One dedup table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DedupTable {
-    /// The checksum that its keys are.
+    /// Checksum of the keys.
     pub checksum: ChecksumKind,
-    /// What its entries are.
+    /// Class of the entries: ditto, duplicate or unique.
     pub class: DdtClass,
-    /// The ZAP.
+    /// Object of the ZAP.
     pub object: ObjectId,
-    /// Its values are of the flat form (fast dedup).
+    /// Whether values have the flat form (fast dedup).
     pub flat: bool,
 }
 
-/// The dedup tables of the pool whose MOS this is.
+/// Returns the dedup tables of the pool with this MOS.
 pub async fn dedup_tables(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<DedupTable>, ObjectError> {
     let root = ObjectId(pool::DIRECTORY_OBJECT);
     let mut out = Vec::new();
@@ -63,7 +63,7 @@ pub async fn dedup_tables(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Vec<Dedu
     Ok(out)
 }
 
-/// Some entries of a dedup table after `cookie` (0: from the start), and the cookie to go on with; 0 at the end.
+/// Returns some entries of a dedup table after `cookie` (0: from the start), and the next cookie; 0 at the end.
 pub async fn dedup_entries(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -80,16 +80,16 @@ pub async fn dedup_entries(
         let (Some(key), Some(stored)) = (DdtKey::from_words(words), entry.value.bytes()) else { continue };
         out.push((
             key,
-            dedup_value(&stored, table.flat).ok_or(ObjectError::Corrupt { place, why: "a dedup entry lies" })?,
+            dedup_value(&stored, table.flat).ok_or(ObjectError::Corrupt { place, why: "malformed dedup entry" })?,
         ));
     }
     Ok((out, next))
 }
 
-/// Most bytes of a log that are read.
+/// Maximum number of bytes read from a log.
 const MAX_LOG_BYTES: u64 = 1 << 34;
 
-/// A dedup log of a fast table: its header, and the newest entry of each block that is not in the tables yet.
+/// Reads a dedup log of a fast table: its header, and the newest entry of each block that is not in the ZAPs yet.
 pub async fn dedup_log(
     rq: &Request,
     mos: &Arc<ObjectSet>,
@@ -112,7 +112,7 @@ pub async fn dedup_log(
     Ok((header, live))
 }
 
-/// The value of a dedup table's entry, from what is stored; `None` if it is none.
+/// Decodes the stored value of a dedup table's entry; `None` if it is malformed.
 pub fn dedup_value(stored: &[u8], flat: bool) -> Option<Vec<DdtPhys>> {
     let value = StoredValue::decode(stored).ok()?;
     let mut bytes = vec![0; if flat { DdtPhys::FLAT } else { DdtPhys::TRADITIONAL }];
@@ -120,7 +120,7 @@ pub fn dedup_value(stored: &[u8], flat: bool) -> Option<Vec<DdtPhys>> {
     DdtPhys::decode(&bytes, value.endian).ok()
 }
 
-/// What a vdev shares among clones of file ranges.
+/// Block reference table of one top-level vdev: the references that block cloning added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloneTable {
     /// Index of the top-level vdev.
@@ -129,7 +129,7 @@ pub struct CloneTable {
     pub header: BrtVdev,
 }
 
-/// The block reference tables of vdevs 0 to `vdevs` - 1.
+/// Returns the block reference tables of top-level vdevs 0 to `vdevs` - 1.
 pub async fn clone_tables(rq: &Request, mos: &Arc<ObjectSet>, vdevs: u64) -> Result<Vec<CloneTable>, ObjectError> {
     let mut out = Vec::new();
     for vdev in 0..vdevs {
@@ -143,7 +143,7 @@ pub async fn clone_tables(rq: &Request, mos: &Arc<ObjectSet>, vdevs: u64) -> Res
     Ok(out)
 }
 
-/// The entries of a block reference table: further references by byte offset on the vdev.
+/// Returns the entries of a block reference table: additional references by byte offset on the vdev.
 pub async fn clone_entries(
     rq: &Request,
     mos: &Arc<ObjectSet>,

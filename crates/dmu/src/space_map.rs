@@ -1,15 +1,16 @@
-//! Writing space maps: appending to the log of what was taken and given back, and writing it anew.
+//! Writes space maps: appends allocations and frees to the log, and condenses it.
 //!
 //! ```text
 //!   debug: allocations of txg 9, pass 1 · segment · segment · padding ┃ two-word segment · …
 //!                                                             block's end
 //! ```
 //!
-//! A segment takes one word if it can (offset below 2^47 and run up to 2^15 units, no vdev), else two if the pool has
-//! `feature@spacemap_v2`, else several of one word. An entry of two words does not straddle a block.
+//! A segment takes one word if possible (offset below 2^47, run up to 2^15 units, no vdev). Otherwise it takes two
+//! words if the pool has `feature@spacemap_v2`, or several entries of one word. An entry of two words does not cross a
+//! block boundary.
 //!
-//! Offsets are relative to what the map is about: a metaslab's start, or 0 in a log space map, whose entries name their
-//! vdev. Maps are changed by the syncer alone. Source: OpenZFS `module/zfs/space_map.c`.
+//! Offsets are relative to the start of the metaslab, or to 0 in a log space map, whose entries name their vdev. Only
+//! the syncer changes space maps. Source: OpenZFS `module/zfs/space_map.c`.
 
 #[cfg(test)]
 mod tests;
@@ -31,30 +32,30 @@ use weir_machine::Request;
 pub const BLOCK_BYTES_WITH_LOG: u32 = 128 << 10;
 /// Block size in bytes of a metaslab's space map in a pool without them (`zfs_metaslab_sm_blksz_no_log`).
 pub const BLOCK_BYTES_NO_LOG: u32 = 16 << 10;
-/// log2 of the indirect blocks' size.
+/// log2 of the size of indirect blocks.
 const INDIRECT_SHIFT: u8 = 14;
 
-/// Longest runs and first offset too large, in units, of entries of one and two words.
+/// Limits of run and offset, in units, of entries of one and two words.
 const RUN_MAX: u64 = 1 << 15;
 const RUN2_MAX: u64 = 1 << 36;
 const OFFSET_END: u64 = 1 << 47;
 
-/// How a space map is written.
+/// Encoding of a space map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// log2 of the unit in bytes: the vdev's ashift; 9 in log space maps; 0 in those of missing writes.
+    /// log2 of the unit in bytes: the vdev's ashift; 9 in log space maps; 0 in DTLs.
     pub shift: u32,
-    /// Entries of two words are allowed (`feature@spacemap_v2` is active).
+    /// Whether entries of two words are allowed (`feature@spacemap_v2` is active).
     pub two_words: bool,
-    /// The sync pass that debug entries tell.
+    /// Sync pass for debug entries.
     pub pass: u16,
 }
 
-/// Makes an empty space map. Its header has a histogram in pools with `feature@spacemap_histogram`, which counts it then;
-/// without the feature it has the length of the first version (`space_map_alloc`).
+/// Makes an empty space map. In pools with `feature@spacemap_histogram` its header has a histogram, and the feature's
+/// count grows by one; without the feature the header has the length of the first version (`space_map_alloc`).
 ///
 /// # Errors
-/// What creating an object meets.
+/// Errors of creating an object.
 pub async fn create(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -94,17 +95,17 @@ async fn store(
     set.set_bonus(rq, tx, object.id, ObjectType::SPACE_MAP_HEADER, &bonus).await
 }
 
-/// The header of a space map.
+/// Reads the header of a space map.
 pub async fn header(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId) -> Result<SpaceMapHeader, ObjectError> {
     Ok(load(rq, set, id).await?.1)
 }
 
-/// Appends segments: first all that were taken, then all that were given back, each in the order given; a
-/// [`SpaceSegment::words`] is chosen here. With `histogram` (see [`histogram()`]) that of the header is replaced; maps whose
+/// Appends segments: first the allocations, then the frees, each in the given order; chooses [`SpaceSegment::words`].
+/// `histogram` (see [`histogram()`]) replaces that of the header; headers of the older form have none.
 /// header is of an older form have none.
 ///
 /// # Errors
-/// [`ObjectError::Unsupported`] for a segment that is not of whole units, is empty, or cannot be written in this style.
+/// [`ObjectError::Unsupported`] for a segment that is empty, not of whole units, or cannot be encoded.
 pub async fn append(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -140,7 +141,7 @@ pub async fn append(
     store(rq, set, tx, &object, &header).await
 }
 
-/// Writes a space map anew with nothing but these segments: condensing.
+/// Condenses a space map: replaces its contents by these segments.
 pub async fn rewrite(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -158,10 +159,10 @@ pub async fn rewrite(
     append(rq, set, tx, id, style, segments, histogram).await
 }
 
-/// Words on their way to the end of a map's log.
+/// Words to append to a map.
 struct Log {
     words: Vec<u64>,
-    /// Number of the first of them.
+    /// Index of the first word.
     first: u64,
     per_block: u64,
     style: Style,
@@ -178,7 +179,8 @@ impl Log {
 
     fn segment(&mut self, segment: &SpaceSegment) -> Result<(), ObjectError> {
         let unit = 1u64 << self.style.shift.min(63);
-        let (mut offset, mut rest) = (segment.offset_bytes / unit, segment.length_bytes / unit);
+        let mut offset = segment.offset_bytes / unit;
+        let mut rest = segment.length_bytes / unit;
         let whole = segment.offset_bytes.is_multiple_of(unit) && segment.length_bytes.is_multiple_of(unit);
         if !whole || rest == 0 {
             return Err(ObjectError::Unsupported { what: "a segment that is not of whole units" });
@@ -193,7 +195,8 @@ impl Log {
             if words == 2 && (self.first + self.words.len() as u64 + 1).is_multiple_of(self.per_block) {
                 self.entry(&SpaceEntry::Padding);
             }
-            let (offset_bytes, length_bytes) = (offset * unit, run * unit);
+            let offset_bytes = offset * unit;
+            let length_bytes = run * unit;
             self.entry(&SpaceEntry::Segment(SpaceSegment { offset_bytes, length_bytes, words, ..*segment }));
             offset += run;
             rest -= run;
@@ -202,9 +205,9 @@ impl Log {
     }
 }
 
-/// The histogram of a header whose unit is `1 << shift` bytes: `by_size[n]` is the number of free segments of 2ⁿ to
-/// 2ⁿ⁺¹−1 bytes. A segment beyond the last bin counts there as many times as it contains that bin's size; one shorter
-/// than the unit does not count.
+/// Histogram of a header whose unit is `1 << shift` bytes: `by_size[n]` is the number of free segments of 2ⁿ to
+/// 2ⁿ⁺¹−1 bytes. A segment beyond the last bin is counted there as many times as it contains that bin's size; a segment
+/// shorter than the unit is not counted.
 pub fn histogram(by_size: &[u64; 64], shift: u32) -> [u64; 32] {
     const LAST: u32 = 31;
     let mut out = [0u64; 32];

@@ -1,20 +1,20 @@
-//! Transaction groups: which changes become true together.
+//! Transaction groups (txgs): changes that become stable together.
 //!
 //! ```text
 //!   open (n)  ──quiesce──►  quiescing (n-1) ──holds gone──►  syncing (n-1) ──uberblock──►  synced (n-1)
-//!     ▲ Tx: a hold            no new holds                     the syncer's alone
+//!     ▲ Tx: a hold            no new holds                     only the syncer
 //! ```
 //!
-//! A [`Tx`] is a hold on the open group: everything that is changed under one `Tx` reaches the disks in the same group,
-//! or not at all. Dropping it ends it. There is no abort: who begins has checked, and then changes.
+//! A [`Tx`] is a hold on the open txg: everything that is changed under one `Tx` becomes stable in the same txg, or is
+//! lost as a whole. Dropping it releases the hold. There is no abort: a caller checks first, and then changes.
 //!
-//! *Order.* While a `Tx` is held, its holder may wait for blocks to be read, but not for another transaction, for a group
-//! to sync or for the intent log: the group it waits for could be waiting for the hold.
+//! *Order.* The holder of a `Tx` may wait for blocks to be read, but not for another transaction, a sync of a txg, or
+//! the intent log, because these could be waiting for its hold.
 //!
-//! *Failure.* When a group cannot be synced ([`TxgTracker::fail`]), nothing later can be: all who wait are told, and no
-//! new transaction begins. What had been synced stays true.
+//! *Failure.* When a txg cannot be synced ([`TxgTracker::fail`]), no later one can be. All waiters get the error, and
+//! no new transaction begins. Txgs that were synced stay stable.
 //!
-//! Source of the idea: OpenZFS `module/zfs/txg.c`.
+//! Source: OpenZFS `module/zfs/txg.c`.
 
 use crate::error::ObjectError;
 use futures_channel::oneshot;
@@ -31,20 +31,20 @@ struct State {
     holds: BTreeMap<u64, u64>,
     dirty_bytes: BTreeMap<u64, u64>,
     freed_blocks: BTreeMap<u64, u64>,
-    /// Who waits for a group to open.
+    /// Waiters for a txg to open.
     opened: BTreeMap<u64, Waiters>,
     quiesced: BTreeMap<u64, Waiters>,
     stable: BTreeMap<u64, Waiters>,
-    /// The youngest group that somebody waits for, and who wants to know of it.
+    /// Youngest txg with a waiter, and the waiters that watch it.
     wanted: u64,
     on_wanted: Waiters,
     failed: Option<Arc<str>>,
 }
 
-/// The groups of one pool.
+/// Transaction groups of one pool.
 pub struct TxgTracker(Mutex<State>);
 
-/// A hold on a group.
+/// A hold on a txg.
 pub struct Tx {
     txg: Txg,
     txgs: Option<Arc<TxgTracker>>,
@@ -52,27 +52,27 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// The group.
+    /// Txg of the transaction.
     pub fn txg(&self) -> Txg {
         self.txg
     }
 
-    /// A transaction of the group that is being synced: for the syncer alone, which knows when it is done.
+    /// Transaction in the txg that is being synced: only for the syncer, which knows when it ends.
     pub fn of_syncing(txg: Txg) -> Tx {
         Tx { txg, txgs: None, logged: true }
     }
 
-    /// The intent log is not to tell of this transaction: what it changes nobody will find after a crash.
+    /// Excludes this transaction from the intent log, because its changes are unreachable after a crash.
     pub fn mark_unlogged(&mut self) {
         self.logged = false;
     }
 
-    /// Whether the intent log is to tell of it.
+    /// Whether the intent log records the transaction.
     pub fn is_logged(&self) -> bool {
         self.logged
     }
 
-    /// Whether it is the syncer's.
+    /// Whether this is a transaction of the syncer.
     pub(crate) fn is_syncing(&self) -> bool {
         self.txgs.is_none()
     }
@@ -88,13 +88,13 @@ impl Drop for Tx {
 
 fn wake(waiters: Waiters) {
     for waiter in waiters {
-        // One that went away needs no answer.
+        // A waiter that is gone needs no answer.
         let _ = waiter.send(());
     }
 }
 
 impl TxgTracker {
-    /// Groups of a pool of which `synced` is the last that was synced; the next one is open.
+    /// Transaction groups of a pool whose last synced txg is `synced`; the following one is open.
     pub fn new(synced: Txg) -> Arc<Self> {
         Arc::new(TxgTracker(Mutex::new(State { open: synced.0 + 1, synced: synced.0, ..State::default() })))
     }
@@ -103,20 +103,20 @@ impl TxgTracker {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open group.
+    /// Returns the open txg.
     pub fn open(&self) -> Txg {
         Txg(self.state().open)
     }
 
-    /// The last group that was synced.
+    /// Returns the last synced txg.
     pub fn last_synced(&self) -> Txg {
         Txg(self.state().synced)
     }
 
-    /// Holds the open group, whatever the pool's limits: [`crate::live::TxAdmission`] is who asks for them.
+    /// Holds the open txg regardless of the pool's limits, which [`crate::live::TxAdmission`] enforces.
     ///
     /// # Errors
-    /// [`ObjectError::Suspended`] once a group could not be synced.
+    /// [`ObjectError::Suspended`] once a txg could not be synced.
     pub fn hold(self: &Arc<Self>) -> Result<Tx, ObjectError> {
         let mut state = self.state();
         if let Some(why) = &state.failed {
@@ -143,8 +143,8 @@ impl TxgTracker {
         wake(waiters);
     }
 
-    /// Closes the open group, opens the next, waits until nobody holds the closed one, and gives it. For the syncer
-    /// alone, one at a time.
+    /// Closes the open txg, opens its successor, waits until the closed one has no holds, and returns it. Only the
+    /// syncer calls this, one call at a time.
     pub async fn quiesce(&self) -> Txg {
         let (txg, opened) = {
             let mut state = self.state();
@@ -168,7 +168,7 @@ impl TxgTracker {
         }
     }
 
-    /// The group is on stable storage.
+    /// Marks the txg as synced: it is on stable storage.
     pub fn synced(&self, txg: Txg) {
         let waiters = {
             let mut state = self.state();
@@ -181,7 +181,7 @@ impl TxgTracker {
         waiters.into_values().for_each(wake);
     }
 
-    /// The group could not be synced: nothing is from now on.
+    /// Marks the txg as failed: no txg is synced from now on.
     pub fn fail(&self, why: &str) {
         let waiters = {
             let mut state = self.state();
@@ -191,28 +191,28 @@ impl TxgTracker {
         waiters.into_iter().flat_map(BTreeMap::into_values).for_each(wake);
     }
 
-    /// Why the pool cannot write any more, if so.
+    /// The reason why the pool cannot be written any more, if so.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.state().failed.clone()
     }
 
-    /// Waits until `txg` is on stable storage, and lets the syncer know that somebody does.
+    /// Waits until `txg` is on stable storage, and tells the syncer that a waiter exists.
     ///
     /// # Errors
-    /// [`ObjectError::Suspended`] if it never will be.
+    /// [`ObjectError::Suspended`] if the pool is suspended first.
     pub async fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
         self.wait(txg.0, txg.0, |state| (state.synced, &mut state.stable)).await
     }
 
-    /// Waits until `txg`, or a later group, is open, and has the syncer close those before it.
+    /// Waits until `txg` or a later one is open, and makes the syncer close those before it.
     ///
     /// # Errors
-    /// [`ObjectError::Suspended`] if it never will be.
+    /// [`ObjectError::Suspended`] if the pool is suspended first.
     pub async fn wait_open(&self, txg: Txg) -> Result<(), ObjectError> {
         self.wait(txg.0, txg.0.saturating_sub(1), |state| (state.open, &mut state.opened)).await
     }
 
-    /// Waits until what `of` gives, with those who wait for it, has come to `group`, and has the syncer close the groups up
+    /// Waits until the state that `of` selects has reached `group`, and makes the syncer close all txgs up to `closed`.
     /// to `closed`.
     async fn wait(
         &self,
@@ -239,13 +239,13 @@ impl TxgTracker {
         }
     }
 
-    /// Whether somebody waits for the open group to sync.
+    /// Whether there is a waiter for the sync of the open txg.
     pub fn is_wanted(&self) -> bool {
         let state = self.state();
         state.wanted >= state.open
     }
 
-    /// Asks the syncer to sync the open group soon; nobody waits.
+    /// Makes the syncer sync the open txg soon, without waiting.
     pub fn push(&self) {
         let wanted = {
             let mut state = self.state();
@@ -255,7 +255,7 @@ impl TxgTracker {
         wake(wanted);
     }
 
-    /// Done when somebody wants a group synced that is still open. The syncer sleeps on this and on its timer.
+    /// Waits until there is a waiter for the sync of the open txg. The syncer sleeps on this and on its timer.
     pub async fn wanted(&self) {
         loop {
             let waiting = {
@@ -271,29 +271,29 @@ impl TxgTracker {
         }
     }
 
-    /// Books bytes that wait in memory for `txg` to sync.
+    /// Adds dirty bytes to `txg`.
     pub fn book_dirty(&self, txg: Txg, bytes: u64) {
         *self.state().dirty_bytes.entry(txg.0).or_default() += bytes;
     }
 
-    /// Bytes that wait in memory, over all groups.
+    /// Dirty bytes of all txgs.
     pub fn dirty_bytes(&self) -> u64 {
         self.state().dirty_bytes.values().sum()
     }
 
-    /// Books blocks that transactions of `txg` give back.
+    /// Adds blocks that transactions of `txg` free.
     pub fn book_freed(&self, txg: Txg, blocks: u64) {
         let mut state = self.state();
         let freed = state.freed_blocks.entry(txg.0).or_default();
         *freed = freed.saturating_add(blocks);
     }
 
-    /// Blocks that transactions of `txg` give back, if it is not synced.
+    /// Number of blocks that transactions of `txg` free; 0 if it is synced.
     pub fn freed_blocks_of(&self, txg: Txg) -> u64 {
         self.state().freed_blocks.get(&txg.0).copied().unwrap_or(0)
     }
 
-    /// Bytes that wait in memory for `txg`.
+    /// Dirty bytes of `txg`.
     pub fn dirty_bytes_of(&self, txg: Txg) -> u64 {
         self.state().dirty_bytes.get(&txg.0).copied().unwrap_or(0)
     }
@@ -312,7 +312,8 @@ mod tests {
             let txgs = TxgTracker::new(Txg(4));
             let tx = txgs.hold().unwrap();
             assert_eq!(tx.txg(), Txg(5));
-            let (syncer, waiter) = (txgs.clone(), txgs.clone());
+            let syncer = txgs.clone();
+            let waiter = txgs.clone();
             let sync = machine.tasks.spawn(async move {
                 syncer.wanted().await;
                 let txg = syncer.quiesce().await;

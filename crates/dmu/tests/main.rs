@@ -1,4 +1,4 @@
-//! Object sets on a simulated disk: written by hand, read back, then damaged at random.
+//! Object sets on a simulated disk: built by hand, read, then damaged at random.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -17,7 +17,7 @@ const FRONT: u64 = 4 << 20;
 const DISK: u64 = 16 << 20;
 const SPACE: u64 = 8 << 20;
 
-/// Blocks one behind the other, without checksums: whoever forges a pool can make those hold.
+/// Consecutive blocks without checksums, because an attacker could compute valid ones.
 #[derive(Clone, Default)]
 struct Image(Vec<u8>);
 
@@ -71,7 +71,9 @@ fn sample() -> (Image, BlockPointer) {
     let mut image = Image::default();
     let file = ObjectType::PLAIN_FILE_CONTENTS;
     let data = |image: &mut Image, byte: u8| image.put(&[byte; 512], file, 0, 1);
-    let (a, b, c) = (data(&mut image, 1), data(&mut image, 2), data(&mut image, 3));
+    let a = data(&mut image, 1);
+    let b = data(&mut image, 2);
+    let c = data(&mut image, 3);
     let l1 = [image.put(&indirect(&[(0, a)]), file, 1, 1), image.put(&indirect(&[(1, b)]), file, 1, 1)];
     let last = image.put(&indirect(&[(7, c)]), file, 1, 1);
     let l2 = image.put(&indirect(&[(0, l1[0]), (1, l1[1]), (7, last)]), file, 2, 3);
@@ -183,7 +185,8 @@ fn a_micro_zap_pages_by_cookie_and_folds_case() {
         let value = zap.lookup(&rq, b"NAME7", Match::Normalized).await.unwrap();
         assert_eq!(value.and_then(|v| v.first()), Some(7));
         assert_eq!(zap.lookup(&rq, b"NAME7", Match::Exact).await.unwrap(), None);
-        let (mut seen, mut cookie) = (Vec::new(), 0);
+        let mut seen = Vec::new();
+        let mut cookie = 0;
         loop {
             let page = zap.entries(&rq, cookie, 7).await.unwrap();
             let Some(last) = page.last() else { break };
@@ -202,7 +205,8 @@ fn free_numbers_are_no_objects_and_the_rest_is_found_in_order() {
             let object = set.object(&rq, ObjectId(id)).await.map(|_| ());
             assert!(matches!(&object, Err(e) if e.is_absent()), "{id}: {object:?}");
         }
-        let (mut all, mut next) = (Vec::new(), ObjectId(0));
+        let mut all = Vec::new();
+        let mut next = ObjectId(0);
         while let Some(id) = set.next_object(&rq, next).await.unwrap() {
             all.push(id.0);
             next = ObjectId(id.0 + 1);
@@ -211,7 +215,7 @@ fn free_numbers_are_no_objects_and_the_rest_is_found_in_order() {
     });
 }
 
-/// Everything that a reader can ask, for its errors' sake.
+/// Calls every reader; errors are accepted, panics are not.
 async fn read_everything(set: &Arc<ObjectSet>, rq: &Request) {
     for id in 0..5 {
         let Ok(object) = set.object(rq, ObjectId(id)).await else { continue };
@@ -243,7 +247,7 @@ fn whatever_the_bytes_are_nothing_panics_and_everything_ends() {
     for _ in 0..400 {
         let mut image = clean.clone();
         for _ in 0..1 + next() % 12 {
-            // Where pointers and headers are: mostly the fields that matter.
+            // Damages pointers and headers, mostly in fields that matter.
             let at = (next() % image.0.len() as u64) as usize;
             image.0[at] = if next() % 2 == 0 { next() as u8 } else { 1 << (next() % 8) };
         }

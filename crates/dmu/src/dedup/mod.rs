@@ -1,24 +1,24 @@
-//! Deduplication: blocks of the same contents lie on the devices once.
+//! Deduplication: blocks with the same contents are stored once.
 //!
 //! ```text
-//!   write    checksum known ─► entry? ─ no ──► stored, entry with one reference
-//!                                 └ yes ─► the entry's places, one reference more       nothing is written
-//!   free     entry with that place? ─ yes ─► one reference less       no: it was forgotten, and is freed as any block
-//!   sync     entries that changed ─► their table; those without references ─► their blocks are freed     [`table`]
+//!   write    checksum known ─► entry? ─ no ──► block written, entry with one reference
+//!                                 └ yes ─► pointer to the entry's DVAs, one more reference     nothing is written
+//!   free     entry with that DVA? ─ yes ─► one reference fewer      no: the block is freed as usual
+//!   sync     changed entries ─► their table; entries without references ─► their blocks are freed     [`table`]
 //! ```
 //!
-//! An entry is found by its key: checksum, sizes, compression. It has a block for each number of copies (the *legacy*
-//! form) or one for all (the *flat* form of fast tables). Tables of the fast form have logs too: these are played into
-//! the tables when a pool is opened, and left empty.
+//! The key of an entry consists of checksum, sizes and compression. An entry has a block for each number of copies (the
+//! *legacy* form) or one block for all (the *flat* form of fast tables). Tables of the fast form have logs, too. Weir
+//! replays them into the tables when it imports a pool, and leaves them empty.
 //!
-//! What one group changes is kept here and written at its end. Two writers of the same contents take turns, so the
-//! second finds what the first made.
+//! Entries that a txg changes are kept here and written when it syncs. A write of contents that another write is
+//! storing at the moment waits for it, and then finds its entry.
 //!
-//! *What is not deduplicated*, though it could be: a block that has fewer copies in the table than are asked for now, a
-//! gang, what is encrypted. It is written like any other, and its pointer says so.
+//! *Blocks that are not deduplicated*, although they could be: a block with fewer copies in the table than requested, a
+//! gang block, an encrypted block. Such a block is written as usual, and its pointer has no dedup bit.
 //!
-//! Invariants: an entry's references are the pointers with the dedup bit that lead to its places; a key has one entry, in
-//! one class; a block in the table is freed when its last reference goes, at the end of that group.
+//! Invariants: the references of an entry are the pointers with the dedup bit that lead to its DVAs; a key has one
+//! entry, in one class; a block in the table is freed when its last reference is released, when that txg syncs.
 //!
 //! Source: OpenZFS `module/zfs/ddt.c`, `module/zfs/zio.c` (`zio_ddt_write`, `zio_ddt_free`).
 
@@ -36,44 +36,45 @@ use weir_format::ddt::{DdtClass, DdtKey, DdtPhys};
 use weir_format::{BlockPointer, ChecksumKind};
 use weir_machine::Request;
 
-/// The dedup bit of a pointer.
+/// Dedup bit of a block pointer.
 const DEDUP: u64 = 1 << 62;
-/// Blocks of an entry of the legacy form: that of ditto blocks, which nobody makes any more, and one, two, three copies.
+/// Blocks of an entry of the legacy form: ditto blocks (no longer made), and one, two, three copies.
 const VARIANTS: usize = 4;
 
-/// How a data set's data are deduplicated: its property.
+/// Dedup property of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DedupPolicy {
-    /// The checksum that tells blocks apart; it is that of all the set's data.
+    /// Checksum that identifies blocks; all data of the dataset use it.
     pub checksum: ChecksumKind,
-    /// Blocks of the same checksum are compared before they are taken to be the same.
+    /// Whether blocks with the same checksum are compared byte by byte before they are shared.
     pub verify: bool,
 }
 
-/// A checksum's number and a key: what an entry is known by in the whole pool.
+/// Number of a checksum, and a key: identifies an entry in the pool.
 pub type EntryId = (u8, DdtKey);
 
-/// An entry, as this txg has it.
+/// State of an entry in the open txg.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The class of the table that it stands in.
+    /// Class of the table with this entry.
     pub class: Option<DdtClass>,
-    /// What that class's histogram counts for it.
+    /// Blocks of the entry that the class's histogram accounts for.
     pub counted: Option<Vec<DdtPhys>>,
-    /// The blocks: one, or [`VARIANTS`].
+    /// The blocks: one (flat form), or [`VARIANTS`] (legacy form).
     pub blocks: Vec<DdtPhys>,
 }
 
 impl Entry {
-    /// The block for so many copies.
+    /// Returns the block with this number of copies.
     fn slot(&mut self, copies: u8) -> Option<&mut DdtPhys> {
         let at = if self.blocks.len() == 1 { 0 } else { usize::from(copies) };
         self.blocks.get_mut(at)
     }
 
-    /// The block that a pointer leads to.
+    /// Returns the block that a pointer leads to.
     fn of_pointer(&mut self, pointer: &BlockPointer) -> Option<&mut DdtPhys> {
-        let (place, birth) = (pointer.dva(0).to_words(), pointer.physical_birth());
+        let place = pointer.dva(0).to_words();
+        let birth = pointer.physical_birth();
         self.blocks.iter_mut().find(|b| b.dva_words.starts_with(&place) && b.birth == birth && birth.0 != 0)
     }
 }
@@ -81,13 +82,13 @@ impl Entry {
 #[derive(Default)]
 struct State {
     tables: BTreeMap<u8, Table>,
-    /// Entries that this group changed.
+    /// Entries that the open txg changed.
     changed: BTreeMap<EntryId, Entry>,
-    /// Entries that somebody works on, and who waits for a turn.
+    /// Entries in use by a task, and the tasks that wait for them.
     busy: BTreeMap<EntryId, Vec<oneshot::Sender<()>>>,
 }
 
-/// The dedup tables of a pool that is open for changes.
+/// Dedup tables of a pool that is open for changes.
 pub struct Dedup {
     mos: Arc<ObjectSet>,
     state: Mutex<State>,
@@ -99,13 +100,13 @@ impl std::fmt::Debug for Dedup {
     }
 }
 
-/// A turn at an entry, until it is dropped.
-struct Turn<'a> {
+/// Exclusive use of an entry, until it is dropped.
+struct EntryLock<'a> {
     dedup: &'a Dedup,
     id: EntryId,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for EntryLock<'_> {
     fn drop(&mut self) {
         let waiters = self.dedup.state().busy.remove(&self.id);
         for waiter in waiters.into_iter().flatten() {
@@ -119,7 +120,7 @@ fn id_of(pointer: &BlockPointer) -> Option<EntryId> {
     Some((checksum as u8, DdtKey::of(pointer)))
 }
 
-/// The pointer to a block of the table, for one more owner.
+/// Returns the pointer to a block of the table, for one more owner.
 fn shared(ready: &BlockPointer, block: &DdtPhys) -> BlockPointer {
     let mut words = *ready.words();
     words[..6].copy_from_slice(&block.dva_words);
@@ -129,7 +130,7 @@ fn shared(ready: &BlockPointer, block: &DdtPhys) -> BlockPointer {
 }
 
 impl Dedup {
-    /// The tables of a new pool.
+    /// Returns the tables of a new pool.
     pub fn new(mos: Arc<ObjectSet>) -> Arc<Self> {
         Arc::new(Dedup { mos, state: Mutex::default() })
     }
@@ -142,8 +143,8 @@ impl Dedup {
         self.mos.cache().blocks()
     }
 
-    /// Waits until nobody else works on an entry.
-    async fn turn(&self, id: EntryId) -> Turn<'_> {
+    /// Waits until no other task uses an entry, and locks it.
+    async fn lock_entry(&self, id: EntryId) -> EntryLock<'_> {
         loop {
             let waiting = {
                 let mut state = self.state();
@@ -155,25 +156,25 @@ impl Dedup {
                     }
                     None => {
                         state.busy.insert(id, Vec::new());
-                        return Turn { dedup: self, id };
+                        return EntryLock { dedup: self, id };
                     }
                 }
             };
-            // Whether it was told or dropped, the turn is looked at again.
+            // The loop checks again, whether the lock was handed over or its owner was dropped.
             let _done = waiting.await;
         }
     }
 
-    /// Whether a block with these bytes is in the table's place.
+    /// Whether the stored block has these bytes.
     async fn is_same(&self, rq: &Request, pointer: &BlockPointer, bytes: &Bytes, read: &ReadOptions) -> bool {
-        // One that cannot be read is not shared.
+        // A block that cannot be read is not shared.
         self.mos.cache().read(rq, pointer, read).await.is_ok_and(|found| found == *bytes)
     }
 
-    /// Writes a block of data, or refers to one of the same contents that is there.
+    /// Writes a block of data, or refers to a stored block with the same contents.
     ///
     /// # Errors
-    /// What reading the tables and writing the block meets.
+    /// Errors of reading the tables and of writing the block.
     pub async fn write(
         &self,
         rq: &Request,
@@ -197,7 +198,7 @@ impl Dedup {
         let Some(id) = id_of(&pointer) else {
             return self.blocks().store(rq, ready, options).await.map_err(failed);
         };
-        let _turn = self.turn(id).await;
+        let _turn = self.lock_entry(id).await;
         let mut entry = self.load(rq, id).await?;
         let there = entry.blocks.iter().copied().find(|b| b.birth.0 != 0);
         let differs = match there {
@@ -227,14 +228,14 @@ impl Dedup {
         Ok(pointer)
     }
 
-    /// Books that a pointer with the dedup bit goes. False if the table does not know its block: then it is freed like
-    /// any other.
+    /// Releases the reference of a pointer with the dedup bit. Returns false if the table has no entry for its block;
+    /// the caller then frees the block as usual.
     ///
     /// # Errors
-    /// What reading the tables meets.
+    /// Errors of reading the tables.
     pub async fn release(&self, rq: &Request, pointer: &BlockPointer) -> Result<bool, ObjectError> {
         let Some(id) = id_of(pointer) else { return Ok(false) };
-        let _turn = self.turn(id).await;
+        let _turn = self.lock_entry(id).await;
         let mut entry = self.load(rq, id).await?;
         let Some(block) = entry.of_pointer(pointer) else { return Ok(false) };
         block.references = block.references.saturating_sub(1);
@@ -242,7 +243,7 @@ impl Dedup {
         Ok(true)
     }
 
-    /// An entry as it is now; an empty one if there is none.
+    /// Returns the present state of an entry; an empty entry if there is none.
     async fn load(&self, rq: &Request, id: EntryId) -> Result<Entry, ObjectError> {
         let table = {
             let state = self.state();
@@ -261,7 +262,7 @@ impl Dedup {
         table.find(rq, &self.mos, &id.1).await
     }
 
-    /// The bytes that sharing saves, parity left out, as of the last group.
+    /// Returns the bytes that sharing saves, without parity, as of the last synced txg.
     pub fn saved_bytes(&self) -> u64 {
         let one = |table: &Table| {
             let sums = table.histograms.iter().map(weir_format::ddt::DdtHistogram::bytes);

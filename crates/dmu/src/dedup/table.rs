@@ -1,13 +1,13 @@
-//! One dedup table on the devices: the entries of one checksum.
+//! A dedup table on disk: the entries of one checksum.
 //!
 //! ```text
-//!   MOS directory ─┬─ DDT-sha256-zap-duplicate, -unique       legacy: entries used more than once · once
+//!   MOS directory ─┬─ DDT-sha256-zap-duplicate, -unique       legacy: entries with more than one reference · with one
 //!                  ├─ DDT-sha256 ─► directory                 fast: version, flags, the same two, logs 0 and 1
 //!                  └─ DDT-statistics ─► a histogram under each class's name
 //! ```
 //!
-//! The class of an entry follows its references; when they change it moves to the other ZAP. A table without entries
-//! goes away, so that the next begins in the newest form that the pool knows.
+//! The class of an entry depends on its number of references; when that changes, the entry moves to the other ZAP. A
+//! table without entries is destroyed, so that the next one gets the newest form that the pool supports.
 //!
 //! Source: OpenZFS `module/zfs/ddt.c` (`ddt_sync_flush_entry`, `ddt_sync_update_stats`, `ddt_configure`),
 //! `ddt_zap.c`, `ddt_log.c`.
@@ -25,36 +25,36 @@ use weir_format::dsl::pool;
 use weir_format::{ChecksumKind, CompressionKind, ObjectId, features};
 use weir_machine::Request;
 
-/// The feature that counts fast tables.
+/// Feature whose reference count is the number of fast tables.
 pub const FEATURE: &str = "fast_dedup";
-/// What a fast table's directory says: the version, and flat values with a log.
+/// Version in a fast table's directory: flat values with a log.
 pub const VERSION: u64 = 1;
 /// Flags of a fast table's directory.
 pub const FLAGS: u64 = FLAT | 2;
-/// The byte in front of a stored value: little-endian, and how it is compressed.
+/// Flag in the first byte of a stored value: little-endian. The other bits are the compression.
 const LITTLE: u8 = 0x80;
 const DIRECTORY: ObjectId = ObjectId(pool::DIRECTORY_OBJECT);
 
-/// The table of one checksum.
+/// Dedup table of one checksum.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Entries have the flat form, and the table a directory of its own.
+    /// Whether entries have the flat form and the table has a directory.
     pub fast: bool,
-    /// Where its ZAPs are named; a fast table without entries has none.
+    /// Object that names the ZAPs; `None` in a fast table without entries.
     pub directory: Option<ObjectId>,
-    /// The ZAPs, by class.
+    /// ZAPs by class.
     pub objects: [Option<ObjectId>; 3],
-    /// The histogram of each class.
+    /// Histograms by class.
     pub histograms: [DdtHistogram; 3],
-    /// Logs whose entries were taken over, and are to be emptied.
+    /// Logs whose entries were read into the table and that the next sync empties.
     pub logs: Vec<(ObjectId, DdtLogHeader)>,
 }
 
 impl Table {
-    /// A table without entries, in the newest form that the pool knows.
+    /// Makes a table without entries, in the newest form that the pool supports.
     ///
     /// # Errors
-    /// What reading the MOS meets.
+    /// Errors of reading the MOS.
     pub async fn fresh(rq: &Request, mos: &Arc<ObjectSet>) -> Result<Self, ObjectError> {
         let counts = zap::lookup_word(rq, mos, DIRECTORY, pool::FEATURES_FOR_WRITE).await?;
         let fast = match (counts, features::by_name(FEATURE)) {
@@ -78,17 +78,17 @@ impl Table {
         if self.fast { 1 } else { VARIANTS }
     }
 
-    /// Looks an entry up; an entry without blocks if there is none.
+    /// Returns an entry; one without blocks if it does not exist.
     ///
     /// # Errors
-    /// What reading the ZAPs meets; `Corrupt` for a value that is no entry.
+    /// Errors of reading the ZAPs; `Corrupt` for a malformed value.
     pub async fn find(&self, rq: &Request, mos: &Arc<ObjectSet>, key: &DdtKey) -> Result<Entry, ObjectError> {
         let words = key.to_words();
         for (class, object) in DdtClass::ALL.into_iter().zip(self.objects) {
             let Some(object) = object else { continue };
             let Some(value) = Zap::open(rq, mos, object).await?.lookup_words(rq, &words).await? else { continue };
-            let lies = ObjectError::Corrupt { place: mos.place(object, 0, 0), why: "a dedup entry lies" };
-            let blocks = value.bytes().and_then(|bytes| dedup_value(&bytes, self.fast)).ok_or(lies)?;
+            let malformed = ObjectError::Corrupt { place: mos.place(object, 0, 0), why: "malformed dedup entry" };
+            let blocks = value.bytes().and_then(|bytes| dedup_value(&bytes, self.fast)).ok_or(malformed)?;
             return Ok(Entry { class: Some(class), counted: Some(blocks.clone()), blocks });
         }
         Ok(Entry { class: None, counted: None, blocks: vec![DdtPhys::default(); self.blocks_per_entry()] })
@@ -96,10 +96,10 @@ impl Table {
 }
 
 impl Dedup {
-    /// The tables of a pool that exists, with what is in their logs.
+    /// Reads the tables of an existing pool, including the entries of their logs.
     ///
     /// # Errors
-    /// What reading them meets.
+    /// Errors of reading the tables.
     pub async fn read(rq: &Request, mos: Arc<ObjectSet>) -> Result<Arc<Self>, ObjectError> {
         let mut state = State::default();
         let statistics = zap::lookup_word(rq, &mos, DIRECTORY, pool::DDT_STATS).await?.map(ObjectId);
@@ -129,9 +129,9 @@ impl Dedup {
         Ok(Arc::new(Dedup { mos, state: Mutex::new(state) }))
     }
 
-    /// Takes the entries that the open txg changed, and every table that they or a log to be emptied concern.
+    /// Takes the entries that the open txg changed, and each table that has such entries or a log to empty.
     ///
-    /// The caller writes them and gives each table back by [`Dedup::put_table`].
+    /// The caller writes them and returns each table with [`Dedup::put_table`].
     pub fn take_changes(&self) -> DedupChanges {
         let mut state = self.state();
         let entries = std::mem::take(&mut state.changed);
@@ -145,7 +145,7 @@ impl Dedup {
         DedupChanges { entries, tables }
     }
 
-    /// Gives a table back that [`Dedup::take_changes`] took.
+    /// Returns a table that [`Dedup::take_changes`] took.
     pub fn put_table(&self, checksum: u8, table: Table) {
         self.state().tables.insert(checksum, table);
     }
@@ -156,12 +156,12 @@ impl Dedup {
 pub struct DedupChanges {
     /// Changed entries, by checksum and key.
     pub entries: BTreeMap<EntryId, Entry>,
-    /// Tables to be written, by checksum.
+    /// Tables to write, by checksum.
     pub tables: BTreeMap<u8, Table>,
 }
 
 impl State {
-    /// Takes over what a fast table's logs say, the active one last.
+    /// Reads the entries of a fast table's logs, those of the active log last.
     async fn read_logs(
         &mut self,
         rq: &Request,
@@ -182,7 +182,7 @@ impl State {
         for (id, header, entries) in logs {
             for (key, logged) in entries {
                 let class = DdtClass::ALL.get(usize::from(logged.class)).copied().filter(|_| logged.storage == 0);
-                // The histograms of the tables do not count what is in a log.
+                // The histograms of the tables do not include the entries of a log.
                 let entry = Entry { class, counted: None, blocks: logged.value };
                 self.changed.insert((checksum as u8, key), entry);
             }
@@ -194,7 +194,7 @@ impl State {
     }
 }
 
-/// A value as it stands in the ZAP: compressed, if that makes it shorter.
+/// Encodes a value as the ZAP stores it: compressed, if that makes it shorter.
 ///
 /// # Errors
 /// `TooLong` if it does not compress into its own length.

@@ -1,4 +1,4 @@
-//! Changing objects: what files, volumes, ZAPs and the pool do to a live set, each within a [`Tx`].
+//! Changes of objects of a live object set by files, volumes, ZAPs and the pool, each within a [`Tx`].
 
 use super::node::{BlockLookup, Changes, Node, bonus_room, fresh};
 use super::{DirtyObjset, NewObject, Policy, SpaceReserve, State, TxAdmission};
@@ -13,7 +13,7 @@ use weir_cache::Cache;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 
-/// Sets `bytes` at `offset` of a block; copies it if somebody else reads it at the moment.
+/// Sets `bytes` at `offset` of a block; copies the block first if another task holds it.
 fn patched(block: Bytes, offset: usize, bytes: &[u8]) -> Bytes {
     let mut block = block.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
     if let Some(part) = block.get_mut(offset..offset + bytes.len()) {
@@ -22,7 +22,7 @@ fn patched(block: Bytes, offset: usize, bytes: &[u8]) -> Bytes {
     block.freeze()
 }
 
-/// The object has changed, and reaches to a block.
+/// Marks the object as changed, and extends it to a block.
 fn reach(node: &mut Node, txg: Txg, id: ObjectId, block: u64) {
     let grows = |o: &Arc<Object>| !o.dirty || o.dnode.max_block_id < block;
     if let Some(mut image) = node.current.as_ref().filter(|o| grows(o)).map(|o| o.dnode.clone()) {
@@ -32,7 +32,7 @@ fn reach(node: &mut Node, txg: Txg, id: ObjectId, block: u64) {
 }
 
 impl ObjectSet {
-    /// Opens the set that `pointer` leads to for changes.
+    /// Opens the object set of `pointer` for changes.
     pub async fn open_live(
         rq: &Request,
         cache: Arc<Cache>,
@@ -46,7 +46,7 @@ impl ObjectSet {
         Ok(Arc::new(set.alive(DirtyObjset::new(gate, policy, last))))
     }
 
-    /// A set that is nowhere yet: the first sync writes it.
+    /// Makes an object set that the first sync writes.
     pub fn make(
         cache: Arc<Cache>,
         id: ObjsetId,
@@ -57,7 +57,7 @@ impl ObjectSet {
         Self::make_with(cache, Opening { id, ..Opening::default() }, kind, gate, policy)
     }
 
-    /// The same with all that a set is opened with: its key, if it is to be encrypted.
+    /// Makes an object set with these options, such as the key of an encrypted dataset.
     pub fn make_with(
         cache: Arc<Cache>,
         opening: Opening,
@@ -70,7 +70,7 @@ impl ObjectSet {
         Arc::new(set.alive(DirtyObjset::new(gate, policy, 0)))
     }
 
-    /// Whether it can be changed.
+    /// Whether the object set can be changed.
     pub fn is_live(&self) -> bool {
         self.live().is_some()
     }
@@ -79,56 +79,56 @@ impl ObjectSet {
         self.live().ok_or(ObjectError::ReadOnly { objset: self.id() })
     }
 
-    /// Sets how blocks are written from now on.
+    /// Sets the policy for writing blocks from now on.
     pub fn set_policy(&self, policy: Policy) {
         if let Some(live) = self.live() {
             live.state().policy = policy;
         }
     }
 
-    /// How blocks are written; `None` if it cannot be changed.
+    /// Returns the policy for writing blocks; `None` if the object set is read-only.
     pub fn policy(&self) -> Option<Policy> {
         self.live().map(|live| live.state().policy)
     }
 
-    /// How often its objects were changed since it was opened: who finds the same number again knows that nothing was.
+    /// Returns the number of changes since the object set was opened. An unchanged number means unchanged objects.
     pub fn edits(&self) -> u64 {
         self.live().map_or(0, |live| live.state().edits)
     }
 
-    /// The pool's transaction groups; `None` if it cannot be changed.
+    /// Returns the pool's transaction groups; `None` if the object set is read-only.
     pub fn txgs(&self) -> Option<Arc<TxgTracker>> {
         self.live().map(|live| live.gate.txgs().clone())
     }
 
-    /// What it refers to, and what may still be written to it, in bytes, as of now; `None` if it cannot be changed.
+    /// Returns the referenced bytes and the bytes that dirty data may still add; `None` if the object set is read-only.
     pub fn usage(&self) -> Option<(u64, u64)> {
         self.live()?.gate.usage(self.id())
     }
 
-    /// A transaction that will change up to `bytes` bytes. Waits while too much waits in memory.
+    /// Begins a transaction that changes up to `bytes` bytes. Waits while the pool has too much dirty data.
     ///
     /// # Errors
     /// [`ObjectError::ReadOnly`], [`ObjectError::NoSpace`], [`ObjectError::Quota`], [`ObjectError::Suspended`];
     /// [`ObjectError::Closed`] after [`ObjectSet::close`].
     pub async fn begin(&self, rq: &Request, bytes: u64, purpose: SpaceReserve) -> Result<Tx, ObjectError> {
         let tx = self.must_be_live()?.gate.assign_tx(rq, self.id(), bytes, purpose).await?;
-        // Looked at with the transaction in hand: what was closed before it has none.
+        // Checked after the transaction has begun: no transaction of a closed object set begins after `close`.
         if self.is_closed() { Err(ObjectError::Closed { objset: self.id() }) } else { Ok(tx) }
     }
 
-    /// Lets no transaction begin from now on, or again. Those that have begun are in the group that is open now, or
-    /// older ones. A set that is read is closed when its blocks are about to be given to others.
+    /// Closes the object set for new transactions, or opens it again. Transactions that have begun are in the open txg
+    /// or an older one. A read-only object set is closed before its blocks are reallocated.
     pub fn close(&self, closed: bool) {
         self.closed.store(closed, Ordering::SeqCst);
     }
 
-    /// Whether it is closed, or the key that opens it was taken away.
+    /// Whether the object set is closed, or its key was unloaded.
     pub fn is_closed(&self) -> bool {
         self.options().keys.as_ref().is_some_and(|keys| keys.is_revoked()) || self.closed.load(Ordering::SeqCst)
     }
 
-    /// Changes the node of object `id`: under the lock, on the newest state.
+    /// Changes the node of object `id` in its newest state, under the lock.
     pub(super) async fn change<T>(
         self: &Arc<Self>,
         rq: &Request,
@@ -173,10 +173,10 @@ impl ObjectSet {
         .await
     }
 
-    /// Makes an object and gives its number.
+    /// Makes an object and returns its number.
     ///
     /// # Errors
-    /// What reading dnode blocks meets.
+    /// Errors of reading blocks of dnodes.
     pub async fn create(self: &Arc<Self>, rq: &Request, tx: &Tx, new: &NewObject) -> Result<ObjectId, ObjectError> {
         let live = self.must_be_live()?;
         let slots = u64::from(new.slots.max(1));
@@ -219,7 +219,7 @@ impl ObjectSet {
         Ok(used)
     }
 
-    /// Makes an object with this very number: what replay and well-known objects need.
+    /// Makes an object with a given number, for replay and well-known objects.
     ///
     /// # Errors
     /// [`ObjectError::Exists`] if the number is taken.
@@ -247,10 +247,10 @@ impl ObjectSet {
         }
     }
 
-    /// Writes `bytes` at `offset`. Blocks that are changed in part are read.
+    /// Writes `bytes` at `offset`. Reads the blocks that it changes in part.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; what reading meets.
+    /// [`ObjectError::NoObject`]; errors of reading.
     pub async fn write(
         self: &Arc<Self>,
         rq: &Request,
@@ -260,9 +260,11 @@ impl ObjectSet {
         bytes: &[u8],
     ) -> Result<(), ObjectError> {
         let block_bytes = self.object(rq, id).await?.block_bytes();
-        let (mut at, mut rest) = (offset, bytes);
+        let mut at = offset;
+        let mut rest = bytes;
         while !rest.is_empty() {
-            let (block, from) = (at / block_bytes, (at % block_bytes) as usize);
+            let block = at / block_bytes;
+            let from = (at % block_bytes) as usize;
             let (piece, after) = rest.split_at(rest.len().min(block_bytes as usize - from));
             if piece.len() as u64 == block_bytes {
                 self.write_block(rq, tx, id, block, Bytes::copy_from_slice(piece)).await?;
@@ -275,10 +277,10 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Writes one whole block: exactly as long as the object's blocks are.
+    /// Writes one whole block; `bytes` must have the object's block size.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for another length; what leads to the block cannot be read.
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for another length; errors of reading indirect blocks.
     pub async fn write_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -301,11 +303,12 @@ impl ObjectSet {
         .await
     }
 
-    /// Writes whole blocks, all at once for whoever reads. With `block_bytes` blocks are so long from now on, which takes
-    /// an object with no more than block 0, and block 0 among those written.
+    /// Writes whole blocks; readers see all of them or none. `block_bytes` changes the block size, which requires an
+    /// object with no block but block 0, and block 0 among those written.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for blocks of another length, or such an object.
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] for blocks of another length, or an object with more
+    /// blocks.
     pub async fn write_blocks(
         self: &Arc<Self>,
         rq: &Request,
@@ -339,7 +342,7 @@ impl ObjectSet {
         .await
     }
 
-    /// Lets one whole block be a block on the devices.
+    /// Makes one whole block refer to a block that is on disk already.
     pub(super) async fn put_shared(
         self: &Arc<Self>,
         rq: &Request,
@@ -364,7 +367,7 @@ impl ObjectSet {
         .await
     }
 
-    /// Puts a whole block; `booked`: its bytes are counted already.
+    /// Puts a whole block into the overlay; `booked`: its bytes are accounted already.
     fn put(&self, node: &mut Node, txg: Txg, id: ObjectId, block: u64, bytes: Bytes, booked: bool) {
         let len = bytes.len() as u64;
         let changes = node.changes(txg);
@@ -420,10 +423,10 @@ impl ObjectSet {
         }
     }
 
-    /// Sets what the bonus area holds.
+    /// Sets the contents of the bonus buffer.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if it has no room for so much.
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if they do not fit.
     pub async fn set_bonus(
         self: &Arc<Self>,
         rq: &Request,
@@ -447,10 +450,10 @@ impl ObjectSet {
         .await
     }
 
-    /// Writes the spill block, or takes it away.
+    /// Writes the spill block, or removes it.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the bonus area leaves no room for its pointer.
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the bonus buffer leaves no space for its pointer.
     pub async fn set_spill(
         self: &Arc<Self>,
         rq: &Request,
@@ -469,7 +472,7 @@ impl ObjectSet {
         .await
     }
 
-    /// Sets what an object holds: a directory of datasets becomes a ZAP as well.
+    /// Sets the type of an object: a DSL directory becomes a ZAP as well.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`].
@@ -487,7 +490,7 @@ impl ObjectSet {
         .await
     }
 
-    /// Changes the size of the object's blocks: only while it has no more than block 0.
+    /// Changes the block size of an object that has no block but block 0.
     ///
     /// # Errors
     /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if there are further blocks.
@@ -507,7 +510,7 @@ impl ObjectSet {
             let done = self
                 .change(rq, id, |node| {
                     let now = node.current.clone().ok_or(self.no_object(id))?;
-                    // The same pointers: what was read is still there.
+                    // If the pointers are the same, the blocks that were read are still current.
                     if now.dnode != object.dnode {
                         return Ok(false);
                     }
@@ -535,7 +538,7 @@ impl ObjectSet {
 }
 
 impl State {
-    /// Changes a node; one that is not there yet begins with `base`.
+    /// Changes a node; a new one begins with `base`.
     fn change<T>(
         &mut self,
         id: ObjectId,

@@ -1,17 +1,18 @@
-//! Blocks that several files share (`feature@block_cloning`).
+//! Block cloning: blocks that several files share (`feature@block_cloning`).
 //!
-//! An object *borrows* the pointer to a block of another and *shares* it: at the next sync its tree leads to the same
-//! place, and the pool counts one reference more ([`super::ObjsetSyncResult::cloned`]). Until then the overlay knows that the block
-//! is the one at that pointer: nothing is read, and nothing waits in memory.
+//! [`ObjectSet::borrow_block`] returns the pointer to a block of one object, [`ObjectSet::share_block`] puts it into
+//! another. At the next sync the second tree refers to the same block, and the pool adds one reference
+//! ([`super::ObjsetSyncResult::cloned`]). Until then the overlay holds the pointer: nothing is read or kept in memory.
 //!
 //! Invariants:
-//! - Who borrows and shares holds one [`Tx`] over both: what the lender gives up from that group on is freed after the
-//!   sharer's reference was counted.
-//! - An encrypted block is lent where the same key opens it: within a data set, to its clones and from its snapshots.
-//! - A block is lent only once the group that wrote it is on stable storage: a record of the intent log that leads to it
-//!   must not outlive it.
+//! - The caller holds one [`Tx`] over both calls, so a free of the source block in that txg or later is applied after
+//!   the new reference was added.
+//! - An encrypted block is shared only where the same key decrypts it: within a dataset, its clones and its snapshots.
+//! - A block is shared only after the txg that wrote it has synced, because a record of the intent log that refers to
+//!   it must not outlive it.
 //!
-//! Source: OpenZFS `module/zfs/dmu.c` (`dmu_read_l0_bps`, `dmu_brt_clone`), `module/zfs/zfs_vnops.c` (`zfs_clone_range`).
+//! Source: OpenZFS `module/zfs/dmu.c` (`dmu_read_l0_bps`, `dmu_brt_clone`), `module/zfs/zfs_vnops.c`
+//! (`zfs_clone_range`).
 
 use super::node::BlockLookup;
 use crate::error::ObjectError;
@@ -22,23 +23,23 @@ use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-/// A block that is asked for to be shared.
+/// Answer to a request to share a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloneRefusal {
-    /// It may be: a hole, bytes in the pointer itself, or a block on the devices.
+    /// Can be shared: a hole, data embedded in the pointer, or a block on disk.
     Block(BlockPointer),
-    /// Not before the present group has synced.
+    /// Not before the open txg has synced.
     NotYet,
-    /// Not at all: it is deduplicated, or encrypted with another key, or the pool has no such feature.
+    /// Never: it is deduplicated, or encrypted with another key, or the pool does not have the feature.
     Never,
 }
 
 impl ObjectSet {
-    /// A block of an object of `from`, which is this set or another of the same pool, to be shared by an object of this
-    /// set in this transaction.
+    /// Returns the pointer of a block of an object of `from`, so that an object of this object set shares it in this
+    /// transaction; `from` is this object set or another one of the same pool.
     ///
     /// # Errors
-    /// [`ObjectError::ReadOnly`] if this set cannot be changed; what reading meets.
+    /// [`ObjectError::ReadOnly`] if this object set cannot be changed; errors of reading.
     pub async fn borrow_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -48,8 +49,9 @@ impl ObjectSet {
         block: u64,
     ) -> Result<CloneRefusal, ObjectError> {
         let txgs = self.txgs().ok_or(ObjectError::ReadOnly { objset: self.id() })?;
-        // What one key has sealed, it opens wherever it lies: salt, initialization vector and MAC come with the pointer.
-        let (own, theirs) = (&self.options().keys, &from.options().keys);
+        // The same key decrypts a block in any place, because salt, initialization vector and MAC are in the pointer.
+        let own = &self.options().keys;
+        let theirs = &from.options().keys;
         let guid = |key: &Option<Arc<DatasetKey>>| key.as_ref().map(|key| key.guid());
         if guid(own) != guid(theirs) || !self.policy().is_some_and(|policy| policy.share_blocks) {
             return Ok(CloneRefusal::Never);
@@ -80,11 +82,12 @@ impl ObjectSet {
         Ok(if is_stable { CloneRefusal::Block(pointer) } else { CloneRefusal::NotYet })
     }
 
-    /// Lets a block be the one that was lent, or that a record of the intent log leads to.
+    /// Makes a block refer to the block of a pointer from [`ObjectSet::borrow_block`] or from a record of the intent
+    /// log.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the object's blocks have another size; what reading a
-    /// pointer that holds its block meets.
+    /// [`ObjectError::NoObject`]; [`ObjectError::Unsupported`] if the object has another block size; errors of reading
+    /// indirect blocks.
     pub async fn share_block(
         self: &Arc<Self>,
         rq: &Request,

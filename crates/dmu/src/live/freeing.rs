@@ -1,21 +1,21 @@
-//! Giving blocks back, and how much of that one group does.
+//! Frees blocks of objects, in bounded amounts per txg.
 //!
-//! The problem: a transaction that takes a file of terabytes away costs next to nothing while it is made, but its group
-//! has to visit each block of the file when it is synced; until then nobody's fsync of a later group, and no command, is
-//! done. So freeing is spread:
+//! The problem: a transaction that removes a file of terabytes costs next to nothing in open context, but the sync of
+//! its txg visits each block of the file. Until then every fsync of a later txg, and every command, waits. So freeing
+//! is spread: done. So freeing is spread:
 //!
 //! ```text
-//!   free_down:   … ────────────┬──────────┬──────────┐      pieces from the end on, each a transaction of its own;
-//!                 what is left │ piece 2  │ piece 1  │ end  a piece holds few blocks, however long its hole is
+//!   free_down:   … ────────────┬──────────┬──────────┐      pieces from the end on, each in a transaction of its own;
+//!                 the rest     │ piece 2  │ piece 1  │ end  a piece has few blocks, however long its holes are
 //!                              └──────────┴──────────┘
-//!   group:       blocks given back so far ≥ limit ─► the next transaction that frees waits for the next group to open
+//!   txg:         blocks freed so far ≥ limit ─► the next transaction that frees waits for a later open txg
 //! ```
 //!
-//! - What is left fits into one transaction: the caller's, which also changes names, sizes, logs.
-//! - Blocks are counted, not bytes: from the fill counts of the synced tree, so that only the indirect blocks along the
-//!   edge of a piece are read; and from the overlay.
-//! - A piece is not logged. After a crash in the midst, the last pieces of a range that was to be freed may be zeros
-//!   while its size is the old one; a file that is to go stands in the delete queue.
+//! - The rest fits into one transaction of the caller, which also changes names, sizes and logs.
+//! - Blocks are counted, not bytes. The numbers come from the fill counts of the synced tree, so that only the indirect
+//!   blocks at the edge of a piece are read, and from the overlay.
+//! - A piece is not logged. After a crash, the last pieces of a range that was being freed may be zeros while the size
+//!   is the old one; a file that is being removed is in the unlinked set (delete queue).
 //!
 //! Source of the ideas: OpenZFS `module/zfs/dmu.c` (`dmu_free_long_range`, `zfs_per_txg_dirty_frees_percent`).
 
@@ -32,24 +32,24 @@ use std::sync::Arc;
 use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
-/// A transaction frees this part of what a group may free.
+/// A txg frees at most this number of pieces of the greatest size.
 const CHUNKS_PER_TXG: u64 = 16;
-/// What a piece is said to write: its dnode.
+/// Bytes that a piece is assumed to write: its dnode.
 const PIECE_BYTES: u64 = 8 << 10;
 
-/// The end of a range of blocks.
+/// End of a range of blocks.
 struct Piece {
-    /// Blocks that may still join.
+    /// Blocks that may still be added.
     room: u64,
-    /// Stored blocks in it.
+    /// Stored blocks in the piece.
     blocks: u64,
-    /// Where it begins.
+    /// First block.
     from: u64,
-    /// The next stored block has no room any more.
+    /// Whether the next stored block did not fit.
     is_full: bool,
 }
 
-/// Stored blocks below a pointer of that level.
+/// Returns the number of stored blocks below a pointer of this level.
 fn stored(pointer: &BlockPointer, level: u8) -> u64 {
     match (pointer.is_hole(), level) {
         (true, _) => 0,
@@ -59,7 +59,7 @@ fn stored(pointer: &BlockPointer, level: u8) -> u64 {
 }
 
 impl Node {
-    /// Blocks that unsynced changes wrote in this range.
+    /// Returns the blocks that unsynced changes wrote in this range.
     fn unsynced(&self, range: &Range<u64>) -> impl Iterator<Item = u64> {
         let all = self.txgs.values().flat_map(|c| c.blocks.range(range.clone()).map(|(n, _)| *n));
         all.chain(self.txgs.values().flat_map(|c| c.shared.range(range.clone()).map(|(n, _)| *n)))
@@ -67,10 +67,10 @@ impl Node {
 }
 
 impl ObjectSet {
-    /// Takes an object away, with all its blocks.
+    /// Removes an object with all its blocks.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`] if there is none.
+    /// [`ObjectError::NoObject`] if it does not exist.
     pub async fn remove(self: &Arc<Self>, rq: &Request, tx: &Tx, id: ObjectId) -> Result<(), ObjectError> {
         self.count_freed(rq, tx, id, 0..u64::MAX).await?;
         self.change(rq, id, |node| {
@@ -83,11 +83,11 @@ impl ObjectSet {
         .await
     }
 
-    /// Makes `len` bytes from `offset` on zeros: whole blocks are freed, parts of blocks overwritten. To the end of the
-    /// object with `u64::MAX`.
+    /// Makes `len` bytes from `offset` on zeros: frees whole blocks, overwrites parts of blocks. `u64::MAX` means the
+    /// end of the object.
     ///
     /// # Errors
-    /// [`ObjectError::NoObject`]; what reading meets.
+    /// [`ObjectError::NoObject`]; errors of reading.
     pub async fn punch(
         self: &Arc<Self>,
         rq: &Request,
@@ -98,7 +98,8 @@ impl ObjectSet {
     ) -> Result<(), ObjectError> {
         let block_bytes = self.object(rq, id).await?.block_bytes();
         let end = offset.saturating_add(len);
-        let (first, last) = (offset.div_ceil(block_bytes), end / block_bytes);
+        let first = offset.div_ceil(block_bytes);
+        let last = end / block_bytes;
         if !offset.is_multiple_of(block_bytes) {
             let head_end = end.min((offset / block_bytes + 1) * block_bytes);
             self.zero(rq, tx, id, offset, head_end - offset, block_bytes).await?;
@@ -114,7 +115,7 @@ impl ObjectSet {
         self.free_blocks(rq, tx, id, first..last).await
     }
 
-    /// Counts what is about to be freed, if it can be; the syncer, whose group nobody waits to enter, is not counted.
+    /// Counts blocks that are about to be freed towards the txg's limit. The syncer's own frees are not counted.
     async fn count_freed(
         self: &Arc<Self>,
         rq: &Request,
@@ -175,12 +176,12 @@ impl ObjectSet {
         self.patch(rq, tx, id, block, (offset % block_bytes) as usize, &vec![0; len as usize]).await
     }
 
-    /// Most blocks that one transaction is to give back.
+    /// Maximum number of blocks that one transaction frees.
     fn most_per_piece(&self) -> u64 {
         self.live().map_or(u64::MAX, |live| (live.gate.freed_per_group() / CHUNKS_PER_TXG).max(1))
     }
 
-    /// Whether an object has so few blocks that one transaction may take all of it away. Without reading anything.
+    /// Whether one transaction may free all blocks of the object. Reads nothing.
     pub fn is_small(&self, object: &Object) -> bool {
         let top = object.dnode.levels.saturating_sub(1);
         let synced =
@@ -192,12 +193,12 @@ impl ObjectSet {
         synced.saturating_add(unsynced) <= self.most_per_piece()
     }
 
-    /// Gives back whole blocks of a range of bytes (to the end of the object with `u64::MAX`) from its end on, in as many
-    /// transactions and groups as it takes, until what is left of it is little enough for one transaction. The caller
-    /// holds none, and keeps others from changing the range.
+    /// Frees whole blocks of a range of bytes (`u64::MAX`: to the end of the object) from its end on, in several
+    /// transactions and txgs, until the rest is small enough for one transaction. The caller holds no transaction, and
+    /// keeps other tasks from changing the range.
     ///
     /// # Errors
-    /// As [`ObjectSet::begin`]; [`ObjectError::NoObject`]; what reading meets.
+    /// As [`ObjectSet::begin`]; [`ObjectError::NoObject`]; errors of reading.
     pub async fn free_down(self: &Arc<Self>, rq: &Request, id: ObjectId, range: Range<u64>) -> Result<(), ObjectError> {
         let object = self.object(rq, id).await?;
         let (block_bytes, blocks) = (object.block_bytes(), object.dnode.max_block_id.saturating_add(1));
@@ -223,7 +224,8 @@ impl ObjectSet {
         }
     }
 
-    /// The longest end of a range of blocks that has no more than `most` stored ones (and as many unsynced).
+    /// Returns the longest end of a range of blocks that has at most `most` stored blocks (and at most `most` unsynced
+    /// ones).
     async fn last_piece(
         self: &Arc<Self>,
         rq: &Request,
@@ -242,12 +244,12 @@ impl ObjectSet {
             Some(base) => base,
             None => Some(self.object(rq, id).await?),
         };
-        // The first that has no room any more ends the piece.
+        // The first block beyond the limit ends the piece.
         let over = usize::try_from(most).ok().and_then(|most| unsynced.get(most));
         let range = over.map_or(range.start, |n| n + 1)..range.end;
         let mut piece = Piece { room: most, blocks: 0, from: range.end, is_full: false };
         if let Some(base) = &base {
-            // To the last block is as far as there are any: then the edge needs no look.
+            // If the range ends at the last block, its edge need not be read.
             let to_end = range.end > base.dnode.max_block_id;
             let range = range.start..if to_end { u64::MAX } else { range.end };
             let top = base.dnode.levels.saturating_sub(1);
@@ -262,7 +264,7 @@ impl ObjectSet {
         Ok(piece)
     }
 
-    /// Lets what is below a pointer (its level and number with it) and in the range join the piece, from the end on.
+    /// Adds the blocks below a pointer (with its level and number) that are in the range to the piece, from the end on.
     fn reach_down<'a>(
         &'a self,
         rq: &'a Request,
@@ -289,7 +291,7 @@ impl ObjectSet {
                 return Ok(());
             }
             let bytes = self.read_indirect(rq, object, pointer, level, start).await?;
-            // Not those beyond the range: an indirect block of a long object has many.
+            // Pointers beyond the range are skipped, because an indirect block of a long object has many.
             let below = object.cover(level - 1);
             let children = (bytes.len() / BlockPointer::SIZE) as u64;
             let first = shift_left(number, object.fan_out_shift());

@@ -1,30 +1,30 @@
-//! Object sets that change.
+//! Object sets that can be changed.
 //!
-//! The problem: clients change objects all the time, the disks learn of it a transaction group later, and everybody must
-//! see the newest state at once. So a *live* object set has an overlay: what each unsynced txg does to each object
-//! ([`node`]). Reading looks there first and in the synced tree for the rest; so everything that reads an object set
-//! works on a live one unchanged.
+//! The problem: clients change objects all the time, the disks receive the changes a txg later, and all readers must
+//! see the newest state at once. So a *live* object set has an overlay with the changes of each unsynced txg to each
+//! object ([`node`]). A read looks into the overlay first, and into the synced tree for the rest. So all code that
+//! reads an object set also works on a live one.
 //!
 //! ```text
 //!   write, punch, create … ──► overlay of the open txg
-//!                                   │ quiesced: nothing in it changes any more
+//!                                   │ quiesced: the txg's changes are final
 //!   sync ──► trees of the changed objects, bottom up ──► dnodes ──► header ──► the set's new root
 //!                                   │
-//!            overlay of that txg is dropped in the same moment in which the new root counts
+//!            the overlay of that txg is dropped in the same step in which the new root becomes current
 //! ```
 //!
 //! Invariants:
-//! - What one reader sees of one block is one state: the overlay and the synced dnode are looked at under one lock.
-//! - A change is made under that lock alone, after whatever it needs was read; if the set was synced meanwhile, it reads
-//!   again (a counter tells).
+//! - A reader sees one state of a block: it looks at the overlay and the synced dnode under one lock.
+//! - A change is made under that lock, after all blocks that it needs were read. If the object set was synced meanwhile
+//!   (there is a counter), it reads again.
 //! - The lock is never held across an await.
-//! - A closed txg's changes are shared with the syncer and immutable.
-//! - Blocks are whole in the overlay. One that is changed in part is read first.
+//! - The changes of a closed txg are immutable and shared with the syncer.
+//! - The overlay has whole blocks. A block that is changed in part is read first.
 //!
-//! The order of conflicting changes to one object is the caller's business (a file's lock).
+//! The caller orders conflicting changes to one object (with a file's lock).
 //!
-//! What was rejected: *buffers with states of their own*, one per block and txg (OpenZFS's dbufs): the states and their
-//! locks are most of its code. An ordered map per txg does the same, and the syncer gets it whole.
+//! Rejected: *buffers with states of their own*, one per block and txg (OpenZFS's dbufs), because the states and their
+//! locks are most of its code. An ordered map per txg serves the same purpose, and the syncer receives it as a whole.
 
 mod change;
 mod clone_range;
@@ -33,7 +33,6 @@ pub(crate) mod node;
 mod object_allocator;
 mod place;
 mod preflight;
-mod room;
 mod seek;
 pub mod spans;
 pub(crate) mod sync;
@@ -59,20 +58,20 @@ use weir_format::zil::ZilHeader;
 use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId};
 use weir_machine::Request;
 
-/// What a transaction is for: how far into the pool's reserve it may go.
+/// Purpose of a transaction, which decides how much of the pool's reserved space (slop space) it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceReserve {
-    /// It takes space.
+    /// Takes space: none of the reserve.
     Normal,
-    /// It changes names and attributes: it may take half of the reserve.
+    /// Changes names and attributes: half of the reserve.
     Half,
-    /// It gives back more than it takes: a full pool can be emptied.
+    /// Frees more than it takes: so much of the reserve that a full pool can be emptied.
     NetFree,
 }
 
-/// Who lets transactions begin: the pool, which knows space, quotas and how much waits in memory.
+/// Admits transactions: the pool, which knows free space, quotas and the amount of dirty data.
 pub trait TxAdmission: Send + Sync {
-    /// A transaction that will change up to `bytes` of `set`. Waits while too much waits in memory.
+    /// Begins a transaction that changes up to `bytes` of `set`. Waits while the pool has too much dirty data.
     fn assign_tx<'a>(
         &'a self,
         rq: &'a Request,
@@ -81,26 +80,26 @@ pub trait TxAdmission: Send + Sync {
         purpose: SpaceReserve,
     ) -> BoxFuture<'a, Result<Tx, ObjectError>>;
 
-    /// The pool's groups.
+    /// The pool's transaction groups.
     fn txgs(&self) -> &Arc<TxgTracker>;
 
-    /// The pool's dedup tables; without them nothing is deduplicated.
+    /// The pool's dedup tables; `None`: nothing is deduplicated.
     fn dedup(&self) -> Option<&Arc<Dedup>> {
         None
     }
 
-    /// How many blocks the transactions of one group are to give back: those that free wait for the next group then.
+    /// Number of blocks that the transactions of one txg may free; further ones wait for a later txg.
     fn freed_per_group(&self) -> u64 {
         u64::MAX
     }
 
-    /// What a set refers to, and what may still be written to it, in bytes; `None` if that is not known.
+    /// Returns the referenced bytes of an object set and the bytes that may still be added; `None` if unknown.
     fn usage(&self, _set: ObjsetId) -> Option<(u64, u64)> {
         None
     }
 }
 
-/// Lets everything in: the syncer's own changes, and tests.
+/// Admits every transaction: for the syncer's own changes, and for tests.
 pub struct UnlimitedTxAdmission(pub Arc<TxgTracker>);
 
 impl TxAdmission for UnlimitedTxAdmission {
@@ -119,33 +118,34 @@ impl TxAdmission for UnlimitedTxAdmission {
     }
 }
 
-/// How a set's blocks are written: what its properties say.
+/// Policy for writing the blocks of an object set, from the dataset's properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// `compression`, resolved: never `On` or `Inherit`.
     pub compression: CompressionKind,
-    /// The level of zstd.
+    /// Level of zstd.
     pub zstd_level: ZstdLevel,
     /// `checksum`, resolved.
     pub checksum: ChecksumKind,
-    /// `dedup`; `None` for off.
+    /// `dedup`; `None` means off.
     pub dedup: Option<DedupPolicy>,
     /// `copies` of data.
     pub copies: u8,
-    /// Copies of metadata: one more, as `redundant_metadata=all` says; the MOS has three of everything.
+    /// Copies of metadata: one more than of data, as with `redundant_metadata=all`; the MOS has three copies of
+    /// everything.
     pub metadata_copies: u8,
-    /// `special_small_blocks` in bytes: data blocks up to so long go to the special class.
+    /// `special_small_blocks` in bytes: data blocks up to this size go to the special class.
     pub special_small_bytes: u32,
-    /// Blocks short enough may stand in their pointers (`feature@embedded_data`).
+    /// Whether small blocks are embedded in their pointers (`feature@embedded_data`).
     pub embed: bool,
-    /// Files may share blocks (`feature@block_cloning`).
+    /// Whether files may share blocks (`feature@block_cloning`).
     pub share_blocks: bool,
-    /// Who owns a file, for the accounting of users, groups and projects.
+    /// Finds the owner of a file, for the accounting of users, groups and projects.
     pub owner_of: Option<OwnerOf>,
 }
 
 impl Policy {
-    /// A file system's with nothing set: LZ4, fletcher4.
+    /// Policy of a file system with default properties: LZ4, fletcher4.
     pub fn usual() -> Self {
         Policy {
             compression: CompressionKind::Lz4,
@@ -161,7 +161,7 @@ impl Policy {
         }
     }
 
-    /// The checksum of metadata: the data's if that is good enough (`ZCHECKSUM_FLAG_METADATA`).
+    /// Checksum of metadata: that of data if it is strong enough (`ZCHECKSUM_FLAG_METADATA`).
     pub fn metadata_checksum(&self) -> ChecksumKind {
         use ChecksumKind::{Blake3, Edonr, Fletcher4, Sha256, Sha512, Skein};
         match self.checksum {
@@ -170,36 +170,36 @@ impl Policy {
         }
     }
 
-    /// The MOS's.
+    /// Policy of the MOS.
     pub fn of_mos() -> Self {
         Policy { copies: 3, metadata_copies: 3, ..Policy::usual() }
     }
 }
 
-/// An object to be made.
+/// Description of a new object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewObject {
-    /// What it holds.
+    /// Type of the contents.
     pub kind: ObjectType,
-    /// Size of its blocks in bytes, a multiple of 512.
+    /// Block size in bytes, a multiple of 512.
     pub block_bytes: u32,
-    /// log2 of an indirect block's size.
+    /// log2 of the size of an indirect block.
     pub indirect_shift: u8,
-    /// What the bonus area holds.
+    /// Type of the bonus buffer's contents.
     pub bonus_type: ObjectType,
-    /// The bonus area's contents.
+    /// Contents of the bonus buffer.
     pub bonus: Vec<u8>,
-    /// 512-byte slots of its dnode.
+    /// Size of the dnode in slots of 512 bytes.
     pub slots: u8,
 }
 
 impl NewObject {
-    /// An object without a bonus area, with indirect blocks of 128 KiB.
+    /// An object without a bonus buffer, with indirect blocks of 128 KiB.
     pub fn new(kind: ObjectType, block_bytes: u32) -> Self {
         NewObject { kind, block_bytes, indirect_shift: 17, bonus_type: ObjectType::NONE, bonus: Vec::new(), slots: 1 }
     }
 
-    /// With this bonus area.
+    /// With this bonus buffer.
     pub fn bonus(mut self, kind: ObjectType, bytes: Vec<u8>) -> Self {
         self.bonus_type = kind;
         self.bonus = bytes;
@@ -209,19 +209,19 @@ impl NewObject {
 
 pub(crate) struct State {
     pub nodes: BTreeMap<ObjectId, Node>,
-    /// Counts the syncs: who read something before must not build on it after.
+    /// Counts the syncs. A reader that finds another number must read again.
     pub version: u64,
-    /// Counts what changes the overlay.
+    /// Counts the changes of the overlay.
     pub edits: u64,
     pub numbers: ObjectAllocator,
     pub policy: Policy,
-    /// The intent log's header as the next sync is to write it.
+    /// Header of the intent log for the next sync.
     pub zil: Option<ZilHeader>,
-    /// A directory got a name that takes `feature@longname`.
+    /// Whether a directory got a name that needs `feature@longname`.
     pub long_names: bool,
 }
 
-/// What makes an object set live.
+/// State of an object set that can be changed.
 pub(crate) struct DirtyObjset {
     pub gate: Arc<dyn TxAdmission>,
     state: Mutex<State>,
@@ -230,18 +230,19 @@ pub(crate) struct DirtyObjset {
 impl DirtyObjset {
     pub fn new(gate: Arc<dyn TxAdmission>, policy: Policy, first_block: u64) -> Self {
         let numbers = ObjectAllocator::new(first_block);
-        let (nodes, zil) = Default::default();
+        let nodes = Default::default();
+        let zil = Default::default();
         let state = State { nodes, version: 0, edits: 0, numbers, policy, zil, long_names: false };
         DirtyObjset { gate, state: Mutex::new(state) }
     }
 
-    /// The overlay. Held for a look or a change, never across an await.
+    /// The overlay. Locked for a lookup or a change, never across an await.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A live object set of that kind on no disk at all: its changes stay in memory. For tests.
+/// Makes a live object set of this type without disks, for tests: its changes stay in memory.
 #[doc(hidden)]
 pub fn scratch(machine: &weir_machine::Machine, kind: weir_format::ObjsetKind) -> Arc<ObjectSet> {
     use weir_blocks::{Blocks, Tree};

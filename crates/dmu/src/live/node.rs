@@ -1,13 +1,13 @@
-//! One object that changes: what each unsynced txg does to it.
+//! One object with the changes of each unsynced txg.
 //!
 //! ```text
-//!   newest txg ─► blocks? freed? removed?      the first that knows a block answers for it
+//!   newest txg ─► blocks? freed? removed?      the newest txg that knows a block is decisive
 //!   older txg  ─► blocks? freed? removed?
-//!   base       ─► the synced tree              for what none of them touched
+//!   base       ─► the synced tree              for blocks that no txg changed
 //! ```
 //!
-//! A txg's [`Changes`] are whole blocks, spans of freed blocks, and an image of the dnode's own fields. They are final
-//! once the txg is closed; the open one alone changes.
+//! The [`Changes`] of a txg are whole blocks, spans of freed blocks, and an image of the dnode's own fields. They are
+//! final when the txg is closed.
 
 use super::spans::Spans;
 use crate::object::Object;
@@ -18,10 +18,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType, Txg};
 
-/// What one txg does to one object.
+/// Changes of one txg to one object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
-    /// What stood there before this txg is gone: the whole tree is to be freed first.
+    /// Whether the object that existed before this txg is gone, so that its whole tree is freed first.
     pub removed: bool,
     /// The object's own fields at the end of the txg; `None` if it does not exist then.
     pub image: Option<Box<Dnode>>,
@@ -29,54 +29,54 @@ pub(crate) struct Changes {
     pub freed: Spans,
     /// Blocks written, whole.
     pub blocks: BTreeMap<u64, Bytes>,
-    /// Blocks that are not written but shared: the blocks on the devices that they are. None of them is in `blocks`.
+    /// Blocks that refer to a block on disk instead of being written. None of them is in `blocks`.
     pub shared: BTreeMap<u64, BlockPointer>,
-    /// Blocks of `blocks` that are in their final place already: the intent log needed them.
+    /// Blocks of `blocks` that the intent log wrote to their final place.
     pub placed: BTreeMap<u64, BlockPointer>,
-    /// Blocks that were placed and changed again: their places are to be given back.
+    /// Blocks in their final place that were changed again; the sync frees them.
     pub orphans: Vec<BlockPointer>,
-    /// The spill block: written, or taken away.
+    /// Change of the spill block: written, or removed.
     pub spill: Option<Option<Bytes>>,
 }
 
 impl Changes {
-    /// Blocks of this range are others now, or none: what was placed of them counts no more.
+    /// Blocks of this range were replaced or freed: forgets their final places.
     pub fn displace(&mut self, range: Range<u64>) {
         let gone: Vec<u64> = self.placed.range(range).map(|(n, _)| *n).collect();
         self.orphans.extend(gone.iter().filter_map(|n| self.placed.remove(n)));
     }
 
-    /// Whether it has blocks that are not in the synced tree.
+    /// Whether the txg wrote blocks.
     pub fn writes(&self) -> bool {
         !self.blocks.is_empty() || !self.shared.is_empty()
     }
 }
 
-/// What the overlay knows of a block.
+/// Content of the overlay for a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BlockLookup {
-    /// Its bytes.
+    /// The block's bytes.
     Data(Bytes),
-    /// It is that block on the devices, which others have too.
+    /// A block on disk that other pointers refer to, too.
     Shared(BlockPointer),
-    /// It is a hole.
+    /// A hole.
     Hole,
-    /// What the synced tree says.
+    /// Nothing: the synced tree is decisive.
     Synced,
 }
 
 /// An object with unsynced changes.
 #[derive(Clone)]
 pub(crate) struct Node {
-    /// As the synced tree has it; `None` if it is not there.
+    /// State in the synced tree; `None` if it does not exist there.
     pub base: Option<Arc<Object>>,
-    /// As it is now; `None` if it was removed.
+    /// Newest state; `None` if it was removed.
     pub current: Option<Arc<Object>>,
-    /// What each unsynced txg does, oldest first. Shared with the syncer once the txg is closed.
+    /// Changes of each unsynced txg, oldest first. Shared with the syncer once the txg is closed.
     pub txgs: BTreeMap<u64, Arc<Changes>>,
-    /// Slots that it had when it was removed; 0 if it was not.
+    /// Slots of the dnode when it was removed; 0 if it was not.
     pub gone_slots: usize,
-    /// Counts the changes.
+    /// Number of changes.
     pub edits: u64,
 }
 
@@ -85,7 +85,7 @@ impl Node {
         Node { current: base.clone(), base, txgs: BTreeMap::new(), gone_slots: 0, edits: 0 }
     }
 
-    /// The changes of the open txg.
+    /// Returns the changes of the open txg.
     pub fn changes(&mut self, txg: Txg) -> &mut Changes {
         self.edits += 1;
         let changes = self.txgs.entry(txg.0).or_insert_with(|| {
@@ -95,12 +95,12 @@ impl Node {
         Arc::make_mut(changes)
     }
 
-    /// Takes block `n` out of the open txg's changes, to be changed and put back.
+    /// Takes block `n` out of the open txg's changes; the caller changes it and puts it back.
     pub fn take_open(&mut self, txg: Txg, n: u64) -> Option<Bytes> {
         Arc::make_mut(self.txgs.get_mut(&txg.0)?).blocks.remove(&n)
     }
 
-    /// What is known of data block `n`.
+    /// Looks up data block `n`.
     pub fn see(&self, n: u64) -> BlockLookup {
         for changes in self.txgs.values().rev() {
             if let Some(bytes) = changes.blocks.get(&n) {
@@ -119,7 +119,7 @@ impl Node {
         }
     }
 
-    /// The spill block as unsynced changes have it; `None` if none of them touched it.
+    /// Returns the spill block of the newest change; `None` if no unsynced txg changed it.
     pub fn see_spill(&self) -> Option<Option<Bytes>> {
         for changes in self.txgs.values().rev() {
             if let Some(spill) = &changes.spill {
@@ -137,7 +137,7 @@ impl Node {
         !self.txgs.values().any(|c| c.removed)
     }
 
-    /// Puts the dnode's fields as `image` has them; pointers are those of the synced tree.
+    /// Sets the dnode's fields to those of `image`; the pointers are those of the synced tree.
     pub fn set_image(&mut self, id: ObjectId, txg: Txg, mut image: Dnode) {
         let changes = self.changes(txg);
         changes.image = Some(Box::new(image.clone()));
@@ -149,7 +149,7 @@ impl Node {
         }));
     }
 
-    /// Gives `image` the tree that is synced.
+    /// Gives `image` the pointers of the synced tree.
     fn graft(&self, image: &mut Dnode) {
         match &self.base {
             Some(base) if self.rests_on_base() => {
@@ -157,7 +157,7 @@ impl Node {
                 image.used = base.dnode.used;
                 image.block_pointers = base.dnode.block_pointers.clone();
                 image.indirect_shift = base.dnode.indirect_shift;
-                // A spill block that was taken away takes no room any more, although the synced dnode still has it.
+                // A removed spill block takes no space in the dnode, although the synced dnode still has it.
                 let taken_away = self.see_spill() == Some(None);
                 set_spill_pointer(image, base.dnode.spill.filter(|_| !taken_away));
             }
@@ -170,7 +170,7 @@ impl Node {
         }
     }
 
-    /// The object is gone from `txg` on.
+    /// Marks the object as removed from `txg` on.
     pub fn remove(&mut self, txg: Txg) {
         let changes = self.changes(txg);
         changes.displace(0..u64::MAX);
@@ -179,7 +179,7 @@ impl Node {
         self.gone_slots = self.current.take().map_or(0, |current| current.dnode.slots());
     }
 
-    /// `txg` is synced: the tree is now `base`. Gives true when nothing unsynced is left.
+    /// `txg` is synced, and the tree is now `base`. Returns true if nothing unsynced is left.
     pub fn synced(&mut self, txg: Txg, base: Option<Arc<Object>>) -> bool {
         self.txgs.remove(&txg.0);
         self.base = base;
@@ -196,12 +196,12 @@ impl Node {
     }
 }
 
-/// The bonus area's room, in bytes, of a dnode of so many slots and pointers.
+/// Size of the bonus buffer, in bytes, of a dnode with this number of slots and pointers.
 pub(crate) fn bonus_room(slots: usize, pointers: usize, spill: bool) -> usize {
     (slots * Dnode::SLOT).saturating_sub(64 + (pointers + usize::from(spill)) * BlockPointer::SIZE)
 }
 
-/// Sets the spill pointer, and so the room of the bonus area.
+/// Sets the spill pointer, and so the size of the bonus buffer.
 pub(crate) fn set_spill_pointer(dnode: &mut Dnode, spill: Option<BlockPointer>) {
     use weir_format::dnode::DnodeFlags;
     dnode.spill = spill;
@@ -211,12 +211,12 @@ pub(crate) fn set_spill_pointer(dnode: &mut Dnode, spill: Option<BlockPointer>) 
     dnode.bonus.resize(room, 0);
 }
 
-/// A dnode of an object that has no blocks yet.
+/// Makes the dnode of an object that has no blocks yet.
 pub(crate) fn fresh(new: &super::NewObject) -> Dnode {
     use weir_format::Endian;
     use weir_format::dnode::DnodeFlags;
     let slots = usize::from(new.slots.max(1));
-    // `dnode_allocate`: attributes may grow, so their dnodes have one pointer; others have what room is left for.
+    // `dnode_allocate`: attributes may grow, so their dnodes have one pointer; others have as many as fit.
     let room = (slots * Dnode::SLOT - 64).saturating_sub(new.bonus.len()) / BlockPointer::SIZE;
     let pointers = if new.bonus_type == ObjectType::SA { 1 } else { room.clamp(1, 3) };
     let mut bonus: SmallVec<[u8; 320]> = SmallVec::from_slice(&new.bonus);

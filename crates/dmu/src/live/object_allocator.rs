@@ -1,13 +1,13 @@
-//! Which numbers new objects get.
+//! Allocates object numbers.
 //!
-//! Dnode blocks are looked into one after the other, from the last one of the set on; their free slots are handed out in
-//! order, so objects made together lie together. Numbers of removed objects come back once their removal is synced: a
-//! number never means two objects within one txg.
+//! The allocator reads one block of dnodes after the other, from the last one of the object set on, and hands out its
+//! free slots in order, so objects that are created together are adjacent. Numbers of removed objects are reused after
+//! their removal has synced: a number never means two objects within one txg.
 
 use std::collections::BTreeSet;
 use weir_format::ObjectId;
 
-/// Free numbers that are known, and where to look for more.
+/// Known free numbers, and the next block to read.
 #[derive(Debug)]
 pub(crate) struct ObjectAllocator {
     free: BTreeSet<u64>,
@@ -15,12 +15,12 @@ pub(crate) struct ObjectAllocator {
 }
 
 impl ObjectAllocator {
-    /// Numbers of a set whose last dnode block is `block`.
+    /// Allocator for an object set whose last block of dnodes is `block`.
     pub fn new(block: u64) -> Self {
         ObjectAllocator { free: BTreeSet::new(), next_block: block }
     }
 
-    /// A free number with `slots` free slots from it on, within one block of `per_block`.
+    /// Takes a number with `slots` free slots from it on, within one block of `per_block` slots.
     pub fn take(&mut self, slots: u64, per_block: u64) -> Option<ObjectId> {
         let fits =
             |n: &&u64| **n % per_block + slots <= per_block && (1..slots).all(|i| self.free.contains(&(**n + i)));
@@ -31,12 +31,12 @@ impl ObjectAllocator {
         Some(ObjectId(first))
     }
 
-    /// The block to look into next.
+    /// Next block to read.
     pub fn next_block(&self) -> u64 {
         self.next_block
     }
 
-    /// The free numbers of `block`, which was the next one to look into.
+    /// Adds the free numbers of `block`, the next one to read.
     pub fn refill(&mut self, block: u64, free: impl Iterator<Item = u64>) {
         if block == self.next_block {
             self.next_block += 1;
@@ -44,16 +44,16 @@ impl ObjectAllocator {
         }
     }
 
-    /// `slots` numbers from `id` on are in use.
+    /// Marks `slots` numbers from `id` on as in use.
     pub fn claim(&mut self, id: ObjectId, slots: u64) {
         for n in id.0..id.0.saturating_add(slots) {
             self.free.remove(&n);
         }
     }
 
-    /// `slots` numbers from `id` on are free again.
+    /// Marks `slots` numbers from `id` on as free.
     pub fn give_back(&mut self, id: ObjectId, slots: u64, per_block: u64) {
-        // Blocks not looked into yet will tell by themselves.
+        // Blocks that were not read yet are skipped; their free slots are found when they are read.
         if id.0 / per_block < self.next_block {
             self.free.extend(id.0..id.0 + slots);
         }

@@ -1,14 +1,14 @@
-//! Blocks that are written to their final place before their group syncs, because the intent log needs them there
+//! Writes blocks to their final place before their txg syncs, because the intent log refers to them there
 //! (OpenZFS `dmu_sync`): large synchronous writes are not written twice.
 //!
 //! ```text
-//!   overlay of the open txg: block n ──place──► devices      the log's record leads there
-//!   changed again in the txg        ──► the place is an orphan: given back with the group
-//!   sync of the txg                 ──► the tree leads to the place; nothing is written
+//!   overlay of the open txg: block n ──place──► disk         the log's record refers to it
+//!   changed again in the txg        ──► the written block is an orphan: the sync frees it
+//!   sync of the txg                 ──► the tree refers to the written block; nothing is written again
 //! ```
 //!
-//! Who places holds a [`Tx`] of the group: it cannot close meanwhile. A block that was changed while it was on its way is
-//! an orphan at once; it holds what was to be logged all the same.
+//! The caller holds a [`Tx`] of the txg, so it cannot close meanwhile. A block that was changed during its write is an
+//! orphan at once; it has the bytes that were to be logged nevertheless.
 
 use super::node::BlockLookup;
 use super::tree::Writer;
@@ -21,11 +21,11 @@ use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
 impl ObjectSet {
-    /// Writes a data block that was changed in `tx`'s group to its final place and gives the pointer to it; `None` if that
-    /// cannot be: the group did not change it, or it may be kept elsewhere (deduplicated), or it is encrypted.
+    /// Writes a data block that `tx`'s txg changed to its final place and returns its pointer; `None` if this is not
+    /// possible: the txg did not change it, or it may be deduplicated, or it is encrypted.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Errors of writing the block.
     pub async fn place_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -64,7 +64,7 @@ impl ObjectSet {
         let same = unchanged(&node.see(block));
         let changes = node.changes(tx.txg());
         if same && changes.blocks.contains_key(&block) {
-            // Two that were at it at the same time: the first one stays.
+            // If two calls wrote it at the same time, the first one's block is kept.
             if let Some(first) = changes.placed.insert(block, pointer) {
                 changes.orphans.push(first);
             }
@@ -76,7 +76,7 @@ impl ObjectSet {
         Ok(Some(pointer))
     }
 
-    /// A node with changes of a group that cannot close does not go.
+    /// A node with changes of a txg that cannot close must exist.
     fn lost<T>(&self, place: ErrorLocation) -> Result<T, ObjectError> {
         Err(ObjectError::Corrupt { place, why: "an object's changes went while one of its blocks was written" })
     }

@@ -1,8 +1,8 @@
-//! What the syncer will read for a change, read before the change is made.
+//! Reads in open context the blocks that the syncer will read for a change.
 //!
-//! To change a block, or to give it back, the syncer reads the blocks of pointers above it. If it could not, it could not
-//! sync the group, and the whole pool would stop for one bad block. So who makes a change reads them first, and has the
-//! error; mostly they are in the cache, and there the syncer finds them.
+//! To change or free a block, the syncer reads the indirect blocks above it. If it could not, it could not sync the
+//! txg, and one bad block would suspend the whole pool. So a change reads them first and fails with the error. They are
+//! mostly in the cache, and the syncer finds them there.
 //!
 //! Source: OpenZFS `module/zfs/dmu_tx.c` (`dmu_tx_check_ioerr`).
 
@@ -17,10 +17,10 @@ use weir_format::{BlockPointer, ObjectId};
 use weir_machine::Request;
 
 impl ObjectSet {
-    /// Reads all that leads to a range of an object's blocks.
+    /// Reads all indirect blocks that lead to a range of an object's blocks.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// Errors of reading them.
     pub async fn look_ahead(
         self: &Arc<Self>,
         rq: &Request,
@@ -51,7 +51,7 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Looks at what is below a pointer (its level and number with it) and above the blocks.
+    /// Reads the indirect blocks below a pointer (with its level and number) and above the blocks.
     fn look_below<'a>(
         &'a self,
         rq: &'a Request,

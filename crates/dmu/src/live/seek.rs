@@ -1,4 +1,4 @@
-//! Looking at a live set: the overlay and the synced tree as one.
+//! Reads a live object set: the overlay and the synced tree as one.
 
 use super::node::{BlockLookup, Node};
 use crate::error::ObjectError;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use weir_format::ObjectId;
 use weir_machine::Request;
 
-/// An object's newest state, and what the overlay knows of some of its blocks.
+/// Newest state of an object, and the overlay's content for some of its blocks.
 pub(crate) type View = (Arc<Object>, BTreeMap<u64, BlockLookup>);
 
 impl ObjectSet {
-    /// The object's node under the lock, or the object if it has none.
+    /// Returns the object's node under the lock, or the object if it has no node.
     async fn node_or_object<T>(
         self: &Arc<Self>,
         rq: &Request,
@@ -40,8 +40,8 @@ impl ObjectSet {
         }
     }
 
-    /// The newest state of `object`, and which of the blocks in the byte range the overlay answers for; `None` if the
-    /// set never changes.
+    /// Returns the newest state of `object`, and the blocks of the byte range that are in the overlay; `None` if the
+    /// object set is read-only.
     pub(crate) async fn view(
         self: &Arc<Self>,
         rq: &Request,
@@ -62,7 +62,8 @@ impl ObjectSet {
         Ok(found.map(|found| found.unwrap_or_else(|object| (object, BTreeMap::new()))))
     }
 
-    /// The newest state of `object`, and what is known of block `n`; `None` if the set never changes.
+    /// Returns the newest state of `object`, and the overlay's content for block `n`; `None` if the object set is
+    /// read-only.
     pub(crate) async fn view_block(
         self: &Arc<Self>,
         rq: &Request,
@@ -76,7 +77,8 @@ impl ObjectSet {
         Ok(found.map(|found| found.unwrap_or_else(|object| (object, BlockLookup::Synced))))
     }
 
-    /// The newest state of `object`, and its spill block if it is not the synced one; `None` if the set never changes.
+    /// Returns the newest state of `object`, and its spill block if that is unsynced; `None` if the object set is
+    /// read-only.
     pub(crate) async fn view_spill(
         self: &Arc<Self>,
         rq: &Request,
@@ -86,8 +88,8 @@ impl ObjectSet {
         Ok(found.map(|found| found.unwrap_or_else(|object| (object, None))))
     }
 
-    /// The first block from `from` on and before `end` that is data, or a hole. Goes from one change to the next, and
-    /// down the synced tree in between.
+    /// Returns the first block from `from` on and before `end` that is data, or a hole. Goes from one change to the
+    /// next, and descends the synced tree in between.
     pub(crate) async fn next_block_live(
         self: &Arc<Self>,
         rq: &Request,
@@ -98,7 +100,7 @@ impl ObjectSet {
     ) -> Result<Option<u64>, ObjectError> {
         let mut at = from;
         while at < end {
-            // What is known of `at`, and up to where nothing changes in that.
+            // The overlay's content for `at`, and the end of the run of blocks with the same content.
             let look = |node: &Node, current: Arc<Object>| (current, node.see(at), node.run_end(at));
             let found = self.node_or_object(rq, id, look).await?;
             let (object, seen, run_end) = match found {
@@ -123,7 +125,7 @@ impl ObjectSet {
 }
 
 impl Node {
-    /// The first block after `n` of which the overlay may know something else than of `n`.
+    /// Returns the first block after `n` for which the overlay may have another content than for `n`.
     pub(crate) fn run_end(&self, n: u64) -> u64 {
         let mut end = u64::MAX;
         for changes in self.txgs.values() {

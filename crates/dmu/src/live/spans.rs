@@ -1,14 +1,14 @@
-//! Sets of block numbers, as disjoint spans: what a txg freed.
+//! Sets of block numbers as disjoint spans: the blocks that a txg freed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of numbers; spans that touch are one.
+/// Set of numbers; adjacent spans are merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans(BTreeMap<u64, u64>);
 
 impl Spans {
-    /// Puts `span` in.
+    /// Adds `span`.
     pub fn add(&mut self, span: Range<u64>) {
         if span.is_empty() {
             return;
@@ -23,23 +23,23 @@ impl Spans {
         self.0.insert(start, end);
     }
 
-    /// Whether `n` is in.
+    /// Whether `n` is in the set.
     pub fn contains(&self, n: u64) -> bool {
         self.0.range(..=n).next_back().is_some_and(|(_, end)| *end > n)
     }
 
-    /// The span that contains `n`, or the first behind it.
+    /// Returns the span that contains `n`, or the first one after it.
     pub fn at_or_after(&self, n: u64) -> Option<Range<u64>> {
         let around = self.0.range(..=n).next_back().filter(|(_, end)| **end > n);
         around.or_else(|| self.0.range(n..).next()).map(|(start, end)| *start..*end)
     }
 
-    /// All spans, ascending.
+    /// Returns all spans, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().map(|(start, end)| *start..*end)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -53,7 +53,8 @@ mod tests {
     proptest! {
         #[test]
         fn like_a_set_of_numbers(spans in proptest::collection::vec((0u64..60, 0u64..12), 0..30)) {
-            let (mut set, mut model) = (Spans::default(), std::collections::BTreeSet::new());
+            let mut set = Spans::default();
+            let mut model = std::collections::BTreeSet::new();
             for (start, len) in spans {
                 set.add(start..start + len);
                 model.extend(start..start + len);

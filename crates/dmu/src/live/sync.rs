@@ -1,11 +1,11 @@
-//! Syncing a set: one closed txg's changes become its new root.
+//! Syncs an object set: the changes of one closed txg become its new root.
 //!
 //! ```text
 //!   trees of the changed objects ─► dnodes ─► accounting of owners ─► blocks of dnodes ─► header ─► root pointer
 //! ```
 //!
-//! Until the very end the overlay stays as it is and the old root counts; then both change in one step. An error on the
-//! way changes nothing in memory: the group, and so the pool, is what it was before on the disks.
+//! Until the end the overlay stays and the old root is current; then both change in one step. An error on the way
+//! changes nothing in memory, so the txg, and the pool on disk, are as before.
 
 use super::node::{Changes, fresh};
 use super::tree::Writer;
@@ -23,48 +23,48 @@ use weir_format::zil::ZilHeader;
 use weir_format::{BlockPointer, Dnode, Endian, ObjectId, ObjectType, Objset, ObjsetId, ObjsetKind, Txg};
 use weir_machine::Request;
 
-/// Objects of a set whose trees are being written at the same time: most have one block.
+/// Maximum number of objects whose trees are written at the same time; most objects have one block.
 const MAX_CONCURRENT_OBJECTS: usize = 64;
-/// Bytes of a block of dnodes (`DNODE_BLOCK_SHIFT`).
+/// Size of a block of dnodes in bytes (`DNODE_BLOCK_SHIFT`).
 const DNODE_BLOCK_BYTES: u32 = 16 << 10;
-/// Objects that a set can have (`DN_MAX_OBJECT`).
+/// Maximum number of objects of an object set (`DN_MAX_OBJECT`).
 const MAX_OBJECTS: u64 = 1 << 48;
-/// Where a dnode tells how many further slots it takes.
+/// Offset in a dnode of its number of additional slots.
 const EXTRA_SLOTS: usize = 12;
 
-/// A block that is not needed by the newest state any more.
+/// A block that the newest state does not need any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Killed {
-    /// The pointer that led to it.
+    /// Pointer to the block.
     pub pointer: BlockPointer,
-    /// Its object.
+    /// Object that the block belonged to.
     pub object: ObjectId,
     /// Level above the data.
     pub level: u8,
-    /// Its number on that level; [`crate::ErrorLocation::SPILL`] for a spill block.
+    /// Number of the block on that level; [`crate::ErrorLocation::SPILL`] for a spill block.
     pub block: u64,
 }
 
-/// What syncing a set did.
+/// Result of syncing an object set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjsetSyncResult {
-    /// The pointer to the set's new root.
+    /// Pointer to the new root.
     pub root: BlockPointer,
-    /// Blocks written, those in their pointers included.
+    /// Written blocks, including embedded ones.
     pub born: Vec<BlockPointer>,
-    /// Blocks given up.
+    /// Freed blocks.
     pub killed: Vec<Killed>,
-    /// Of those born, blocks that others have too: each counts as one more reference.
+    /// Those of `born` that other pointers refer to, too: each is one more reference.
     pub cloned: Vec<BlockPointer>,
-    /// Blocks that are in no tree, nor in any account: their places are to be given back.
+    /// Blocks that are in no tree and not accounted; the caller frees their space.
     pub orphans: Vec<BlockPointer>,
-    /// A dnode of more than one slot was written (`feature@large_dnode`).
+    /// Whether a dnode of more than one slot was written (`feature@large_dnode`).
     pub large_dnodes: bool,
-    /// A directory has a long name from now on (`feature@longname`).
+    /// Whether a directory got its first long name (`feature@longname`).
     pub long_names: bool,
 }
 
-/// Tells user, group and project of a file from its dnode and spill block; `None` for what belongs to nobody.
+/// Finds user, group and project of a file from its dnode and spill block; `None` for an object without an owner.
 pub type OwnerOf = fn(&Dnode, Option<&[u8]>) -> Option<[u64; 3]>;
 
 /// An object that a txg changed.
@@ -74,11 +74,11 @@ struct Dirty {
     changes: Arc<Changes>,
 }
 
-/// An object as it was written; `None` if it is gone.
+/// An object as it was written; `None` if it was removed.
 pub(crate) type Adopted = (ObjectId, Option<Arc<Object>>);
 
 impl ObjectSet {
-    /// Whether `txg` changed anything.
+    /// Whether `txg` changed the object set.
     pub fn is_dirty(&self, txg: Txg) -> bool {
         self.live().is_some_and(|live| {
             let state = live.state();
@@ -86,21 +86,21 @@ impl ObjectSet {
         })
     }
 
-    /// Sets the header of the intent log as the next sync writes it.
+    /// Sets the header of the intent log for the next sync.
     pub fn set_zil_header(&self, header: ZilHeader) {
         if let Some(live) = self.live() {
             live.state().zil = Some(header);
         }
     }
 
-    /// A directory gets a name of more than 255 bytes: the next sync says so.
+    /// Records that a directory got a name of more than 255 bytes, for the next sync.
     pub(crate) fn note_long_name(&self) {
         if let Some(live) = self.live() {
             live.state().long_names = true;
         }
     }
 
-    /// Makes the next sync write the root, whatever changed.
+    /// Makes the next sync write the root even if nothing changed.
     pub fn touch(&self) {
         if let Some(live) = self.live() {
             let mut state = live.state();
@@ -109,10 +109,10 @@ impl ObjectSet {
         }
     }
 
-    /// Writes what `txg`, which must be closed, changed; `None` if that is nothing. All earlier groups must be synced.
+    /// Writes the changes of `txg`, which must be closed; `None` if it has none. All earlier txgs must be synced.
     ///
     /// # Errors
-    /// What reading the old trees and writing the new ones meets. The set is then as before.
+    /// Errors of reading the old trees and writing the new ones. The object set is then as before.
     pub async fn sync(self: &Arc<Self>, rq: &Request, txg: Txg) -> Result<Option<ObjsetSyncResult>, ObjectError> {
         let Some(live) = self.live() else { return Ok(None) };
         if !self.is_dirty(txg) {
@@ -151,7 +151,7 @@ impl ObjectSet {
         Ok(Some(outcome))
     }
 
-    /// The new root counts, and the overlay of `txg` is dropped.
+    /// Makes the new root current, and drops the overlay of `txg`.
     pub(crate) fn adopt(&self, live: &DirtyObjset, txg: Txg, root: Arc<Root>, synced: Vec<Adopted>) {
         let per_block = root.meta.as_ref().map_or(32, |m| m.block_bytes() / Dnode::SLOT as u64).max(1);
         let mut state = live.state();
@@ -162,7 +162,7 @@ impl ObjectSet {
         for (id, base) in synced {
             let State { nodes, numbers, .. } = &mut *state;
             let Some(node) = nodes.get_mut(&id) else { continue };
-            // One that was made in this very group stands nowhere, but had its numbers.
+            // An object that was created in this txg is not on disk, but has its object numbers.
             let was = node.base.as_ref().map_or(node.gone_slots.max(1), |base| base.dnode.slots()) as u64;
             let is_gone = base.is_none();
             if node.synced(txg, base) {
@@ -192,13 +192,13 @@ fn written(id: ObjectId, dnode: Option<Dnode>) -> Adopted {
     (id, dnode.map(|dnode| Arc::new(Object::new(id, dnode))))
 }
 
-/// The objects whose dnodes stand in the header.
+/// Whether the object's dnode is in the header.
 fn is_accounting(id: ObjectId) -> bool {
     id.0 >= Objset::PROJECTUSED_OBJECT
 }
 
 impl Writer<'_> {
-    /// Writes one object's tree; who counts its owner's use wants to know what it was before.
+    /// Writes one object's tree. The accounting of owners needs the former dnode.
     async fn sync_counted(&self, dirty: Dirty) -> Result<(Dirty, Option<Dnode>), ObjectError> {
         let dnode = self.sync_object(&dirty).await?;
         Ok((dirty, dnode))
@@ -234,7 +234,7 @@ impl Writer<'_> {
         let bytes = Bytes::from(header.encode(Objset::SIZE_V3, Endian::Little));
         let fill = header.meta_dnode.iter().flat_map(|m| &m.block_pointers).map(BlockPointer::fill).sum();
         let options = self.options(ObjectId(0), ObjectType::OBJSET, 0, 0, bytes.len());
-        // Without the key, only what no MAC covers can have changed: the log's header.
+        // Without the key, only the header of the log can have changed, which no MAC covers.
         let options = WriteOptions { fill, embed: false, sealed: self.set.is_locked(), ..options };
         let place = self.set.place(ObjectId(0), 0, 0);
         let written = self.set.cache().blocks().write(self.rq, bytes, &options).await;
@@ -265,7 +265,7 @@ impl Writer<'_> {
         self.object_of(ObjectId(0), base, &changes, blocks, &|bytes| dnodes_in(bytes)).await
     }
 
-    /// The block `number` of dnodes, of `block_bytes` bytes, as it is with `objects`.
+    /// Returns block `number` of the dnodes, of `block_bytes` bytes, with the changed `objects`.
     async fn dnodes_changed(
         &self,
         old: &Root,
@@ -286,7 +286,7 @@ impl Writer<'_> {
             None => vec![0; block_bytes as usize],
         };
         let per_block = block_bytes / Dnode::SLOT as u64;
-        // What is gone goes first: a larger dnode may stand over its slot now.
+        // Removed dnodes are wiped first, because a larger dnode may cover their slots now.
         for gone in [true, false] {
             for (id, object) in objects.iter().filter(|(_, object)| object.is_none() == gone) {
                 let at = (id.0 % per_block) as usize * Dnode::SLOT;
@@ -297,7 +297,7 @@ impl Writer<'_> {
     }
 }
 
-/// Puts a dnode into its block, or wipes what is there.
+/// Puts a dnode into its block, or wipes the slots that it had.
 pub(crate) fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
     let there = match block.get(at) {
         Some(kind) if *kind != 0 => 1 + block.get(at + EXTRA_SLOTS).map_or(0, |n| usize::from(*n)),
@@ -311,9 +311,10 @@ pub(crate) fn put_dnode(block: &mut [u8], at: usize, dnode: Option<&Dnode>) {
     }
 }
 
-/// Dnodes in use in a block of them.
+/// Number of dnodes in use in a block of dnodes.
 pub(crate) fn dnodes_in(block: &[u8]) -> u64 {
-    let (mut at, mut count) = (0, 0);
+    let mut at = 0;
+    let mut count = 0;
     while let Some(kind) = block.get(at) {
         let used = *kind != 0;
         count += u64::from(used);
@@ -323,8 +324,8 @@ pub(crate) fn dnodes_in(block: &[u8]) -> u64 {
     count
 }
 
-/// The dnode of the dnodes of a new set. But for the MOS, which only the syncer changes, it has all levels from the
-/// start, as OpenZFS expects (`dmu_objset_create_impl_dnstats`).
+/// Meta dnode of a new object set. It has all levels from the start, as OpenZFS expects
+/// (`dmu_objset_create_impl_dnstats`), except in the MOS, which only the syncer changes.
 fn meta_dnode(id: ObjsetId) -> Dnode {
     let new = NewObject::new(ObjectType::DNODE, DNODE_BLOCK_BYTES);
     let mut dnode = fresh(&new);
@@ -338,7 +339,7 @@ fn meta_dnode(id: ObjsetId) -> Dnode {
     dnode
 }
 
-/// The header of a set that is nowhere yet; `counts`: its owners' use is accounted for from the start.
+/// Header of an object set that is not on disk yet; `counts`: whether usage is accounted by owner from the start.
 pub(crate) fn new_header(kind: ObjsetKind, counts: bool) -> Objset {
     let all = Objset::USER_ACCOUNTING | Objset::OBJECT_ACCOUNTING | Objset::PROJECT_ACCOUNTING;
     Objset { kind, flags: if counts { all } else { 0 }, ..empty_header() }

@@ -9,7 +9,7 @@ enum Step {
     Write(u64, Vec<u8>),
     Punch(u64, u64),
     Truncate(u64),
-    /// The open group closes: what follows belongs to the next.
+    /// The open txg closes: the following steps are in another one.
     Close,
 }
 
@@ -24,7 +24,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..24)
 }
 
-/// What a set is like after `steps`: bytes, and where data begins at or after each block.
+/// Plays `steps`; returns the set's bytes, and where data begins at or after each block.
 async fn play(set: &Arc<ObjectSet>, txgs: &Arc<TxgTracker>, steps: &[Step]) -> Result<(), ObjectError> {
     const END: u64 = 8192;
     let rq = &Request::internal("test");
@@ -113,7 +113,7 @@ fn objects_come_and_go() {
     run.unwrap();
 }
 
-/// A live set on a simulated disk, and what its syncs did.
+/// A live object set on a simulated disk, and the results of its syncs.
 struct OnDisk {
     set: Arc<ObjectSet>,
     txgs: Arc<TxgTracker>,
@@ -144,12 +144,12 @@ fn on_disk(world: &SimWorld) -> OnDisk {
 }
 
 impl OnDisk {
-    /// Closes the open group, syncs it, frees what it killed, and opens the result from its pointer alone.
+    /// Closes the open txg, syncs it, frees the blocks that it killed, and opens the result from its pointer alone.
     async fn sync(&mut self, rq: &Request) -> Arc<ObjectSet> {
         let txg = self.txgs.quiesce().await;
         let blocks = self.cache.blocks().clone();
         if let Some(outcome) = self.set.sync(rq, txg).await.unwrap() {
-            // Two blocks that stand in their pointers may be the same to the last bit.
+            // Two embedded blocks may be equal to the last bit.
             for killed in outcome.killed.iter().filter(|k| !k.pointer.is_embedded()) {
                 assert!(self.alive.remove(killed.pointer.words()), "{killed:?} was not alive");
                 blocks.free(rq, &killed.pointer, txg).await.unwrap();
@@ -169,7 +169,7 @@ impl OnDisk {
 }
 
 impl OnDisk {
-    /// The dnodes know what they use.
+    /// Checks the used bytes of the dnodes.
     async fn count(&self, rq: &Request, synced: &Arc<ObjectSet>, files: impl Iterator<Item = &ObjectId>) {
         let blocks = self.cache.blocks();
         let of = |words: &[u64; 16]| blocks.dsize_bytes(&weir_format::BlockPointer::from_words(*words));
@@ -182,7 +182,7 @@ impl OnDisk {
     }
 }
 
-/// Changes a few objects at random, syncs now and then, and compares what is on disk with a model.
+/// Changes a few objects at random, syncs sometimes, and compares the result on disk with a model.
 async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     const END: u64 = 600 << 10;
     let rq = &Request::internal("test");
@@ -251,7 +251,7 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
     assert_eq!(pool.alive.len(), 1, "the header alone is left");
 }
 
-/// Demands that each pointer of an object, holes with a birth included, is of the level, size and type of its place.
+/// Demands that each pointer of an object, including holes with a birth, has the level, size and type of its position.
 async fn demand_levels(rq: &Request, set: &Arc<ObjectSet>, object: &crate::object::Object) {
     let dnode = &object.dnode;
     let mut stack: Vec<(u8, u64, weir_format::BlockPointer)> =
@@ -302,7 +302,7 @@ fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
         demand_levels(rq, &synced, &object).await;
         let top = object.dnode.block_pointers[0];
         assert_eq!((top.is_hole(), top.logical_birth()), (true, txg), "the hole keeps a birth");
-        // The parts of the hole, in the place of which an indirect block comes, keep it as well.
+        // A part of the hole that an indirect block replaces keeps the birth, too.
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         pool.set.write(rq, &tx, id, 3 * 8192, &[3; 8192]).await.unwrap();
         drop(tx);

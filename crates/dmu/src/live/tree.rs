@@ -1,15 +1,14 @@
-//! Writing one object's tree: data blocks first, then what leads to them, bottom up.
+//! Writes the tree of one object: data blocks first, then the blocks of pointers above them, bottom up.
 //!
 //! ```text
-//!   changed blocks ─► written, many at once ─► pointers ─┐
-//!   freed spans    ─────────────────────────► holes ─────┴─► edits of the tree, level by level from below
+//!   changed blocks ─► written, concurrently ─► pointers ─┐
+//!   freed spans    ──────────────────────────► holes ─────┴─► edits of the tree, level by level from below
 //! ```
 //!
 //! Each block is written once per txg, and each block that it replaces is reported as killed, once. Subtrees without an
-//! edit are not looked at.
+//! edit are not read.
 
 use super::node::{Changes, bonus_room};
-use super::room::Room;
 use super::spans::Spans;
 use super::{Killed, ObjsetSyncResult, Policy};
 use crate::dedup::{Dedup, DedupPolicy};
@@ -27,48 +26,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weir_blocks::{BlockError, Class, ReadOptions, WriteOptions};
 use weir_cache::Cache;
 use weir_format::{BlockPointer, CompressionKind, Dnode, Endian, ObjectId, ObjectType, Txg};
-use weir_machine::Request;
+use weir_machine::{ByteSemaphore, Request};
 
-/// Blocks that are handed on together, and their bytes: what a block costs beyond its bytes is shared by all of them.
+/// Maximum number of blocks in a batch. The cost of a batch beyond that of its bytes is shared by its blocks.
 const MAX_BATCH_BLOCKS: usize = 16;
 const MAX_BATCH_BYTES: usize = 1 << 20;
-/// So many times that of one object is being written at the same time, if there is [`Room`] for it.
+/// Maximum number of batches of one object that are written at the same time, as far as [`MAX_IN_FLIGHT_BYTES`] allows.
 const MAX_CONCURRENT_BATCHES: usize = 16;
-/// Bytes of data blocks that are on their way to the devices at once.
-const MAX_IN_FLIGHT_BYTES: u64 = 32 << 20;
-/// Lowest indirect blocks of one object that are being changed at the same time.
+/// Maximum bytes of data blocks that are being written at the same time.
+const MAX_IN_FLIGHT_BYTES: usize = 32 << 20;
+/// Maximum number of level-1 indirect blocks of one object that are changed at the same time.
 const MAX_CONCURRENT_INDIRECT_READS: usize = 16;
-/// Most levels of a tree.
+/// Maximum levels of a tree.
 const MAX_LEVELS: u8 = 12;
 
-/// What a set's trees are written with.
+/// Writer of an object set's trees.
 pub(super) struct Writer<'a> {
     pub set: &'a Arc<ObjectSet>,
     pub rq: &'a Request,
     pub txg: Txg,
     pub policy: Policy,
-    /// What was born and killed so far.
+    /// Blocks that were written and killed so far.
     pub outcome: Mutex<ObjsetSyncResult>,
-    /// What data blocks may be on their way at once.
-    pub room: Room,
+    /// Bounds the bytes of data blocks that are being written.
+    pub in_flight: ByteSemaphore,
 }
 
-/// One object's tree while it is written.
+/// Tree of one object while it is written.
 struct Tree<'a> {
     id: ObjectId,
     kind: ObjectType,
     fan_out_shift: u32,
     edits: BTreeMap<u64, BlockPointer>,
     freed: &'a Spans,
-    /// Bytes by which the object grew on the devices.
+    /// Change of the object's allocated bytes.
     used: Mutex<i64>,
-    /// If the tree gets more levels: how many it had, and the pointers at its top, which come to stand below.
+    /// Former number of levels if the tree gets more; the dnode's former pointers are then below the new levels.
     old_levels: u8,
     old_tops: SmallVec<[BlockPointer; 3]>,
 }
 
 impl Tree<'_> {
-    /// Blocks that one block of `level` covers.
+    /// Blocks below one pointer of `level`.
     fn covered(&self, level: u8, first: u64) -> std::ops::Range<u64> {
         first..first.saturating_add(shift_left(1, self.fan_out_shift * u32::from(level)))
     }
@@ -81,13 +80,13 @@ impl Tree<'_> {
         self.freed.at_or_after(range.start).is_some_and(|span| span.start < range.end)
     }
 
-    /// Whether anything changes at or below the pointer `old` of `level` above the blocks from `first` on.
+    /// Whether the txg changes anything at or below the pointer `old` of `level` above the blocks from `first` on.
     fn touches(&self, old: &BlockPointer, level: u8, first: u64) -> bool {
         let range = self.covered(level, first);
         self.carries_old_top(level, first) || self.has_edit(&range) || !old.is_hole() && self.frees(&range)
     }
 
-    /// Whether the old top comes to stand below the block of `level` that begins at `first`.
+    /// Whether the dnode's former pointers are below the block of `level` that begins at `first`.
     fn carries_old_top(&self, level: u8, first: u64) -> bool {
         self.old_levels > 0 && level >= self.old_levels && first == 0
     }
@@ -97,13 +96,13 @@ impl Tree<'_> {
     }
 }
 
-/// A data block to be written: its number and its bytes.
+/// A data block to write: its number and its bytes.
 pub(super) type Block = Result<(u64, Bytes), ObjectError>;
 
-/// How many blocks (or dnodes) a data block counts for.
+/// Fill count of a data block: the number of its blocks (or dnodes).
 pub(super) type Fill<'a> = &'a (dyn Fn(&[u8]) -> u64 + Sync);
 
-/// A hole with a birth: its pointer holds the logical size, the type and the level of the block that is absent
+/// Makes a hole with a birth: its pointer has the logical size, the type and the level of the absent block
 /// (`zio_write_compress` and `free_blocks` in OpenZFS's `module/zfs/zio.c` and `dnode_sync.c`).
 fn hole_born(kind: ObjectType, level: u8, lsize_bytes: u64, txg: Txg) -> BlockPointer {
     debug_assert!(lsize_bytes.is_multiple_of(512), "a block of {lsize_bytes} bytes is not of whole sectors");
@@ -114,8 +113,8 @@ fn hole_born(kind: ObjectType, level: u8, lsize_bytes: u64, txg: Txg) -> BlockPo
     BlockPointer::from_words(words)
 }
 
-/// The pointer in an indirect block that takes the place of the hole `above`, which is of `level`: the parts of a hole
-/// with a birth are holes of the same birth (`dbuf_handle_indirect_hole` in OpenZFS's `module/zfs/dbuf.c`).
+/// Pointer in an indirect block that replaces the hole `above`, which is of `level`. The parts of a hole with a birth
+/// are holes with the same birth (`dbuf_handle_indirect_hole` in OpenZFS's `module/zfs/dbuf.c`).
 fn part_of_hole(above: &BlockPointer, level: u8, indirect_bytes: u64, block_bytes: u64) -> BlockPointer {
     if above.is_null() || level == 0 {
         return BlockPointer::HOLE;
@@ -124,7 +123,7 @@ fn part_of_hole(above: &BlockPointer, level: u8, indirect_bytes: u64, block_byte
     hole_born(above.object_type(), level - 1, lsize_bytes, above.logical_birth())
 }
 
-/// The pointer to a block that lies where it lies, but belongs to its new owner from `txg` on.
+/// Pointer to a block that stays where it is but has its owner's birth `txg`.
 fn with_birth(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
     let mut words = *pointer.words();
     words[9] = pointer.physical_birth().0;
@@ -134,7 +133,7 @@ fn with_birth(pointer: &BlockPointer, txg: Txg) -> BlockPointer {
 
 impl<'a> Writer<'a> {
     pub fn new(set: &'a Arc<ObjectSet>, rq: &'a Request, txg: Txg, policy: Policy) -> Self {
-        Writer { set, rq, txg, policy, outcome: Mutex::default(), room: Room::new(MAX_IN_FLIGHT_BYTES) }
+        Writer { set, rq, txg, policy, outcome: Mutex::default(), in_flight: ByteSemaphore::new(MAX_IN_FLIGHT_BYTES) }
     }
 }
 
@@ -143,7 +142,7 @@ impl Writer<'_> {
         self.set.place(id, level, block)
     }
 
-    /// How a block is written: what the set's properties, the kind of object and the level say
+    /// Options for writing a block, from the object set's properties, the type of object and the level
     /// (`dmu_write_policy` in OpenZFS's `module/zfs/dmu.c`).
     pub fn options(&self, id: ObjectId, kind: ObjectType, level: u8, block: u64, bytes: usize) -> WriteOptions {
         let policy = &self.policy;
@@ -156,7 +155,7 @@ impl Writer<'_> {
         if let Some(dedup) = policy.dedup.filter(|_| !metadata) {
             options.checksum = dedup.checksum;
             if options.compression == CompressionKind::Off {
-                // Zeros become holes all the same: they would be the most used entry of the table.
+                // Blocks of zeros still become holes: otherwise they would be the entry with the most references.
                 options.compression = CompressionKind::Empty;
             }
         }
@@ -169,14 +168,14 @@ impl Writer<'_> {
         options
     }
 
-    /// The pool's dedup tables, if the data blocks of this kind of object are deduplicated.
+    /// The pool's dedup tables, if data blocks of this type of object are deduplicated.
     fn dedup(&self, kind: ObjectType) -> Option<(Arc<Dedup>, DedupPolicy)> {
         let policy = self.policy.dedup.filter(|_| !kind.is_metadata() && self.set.options().keys.is_none())?;
         Some((self.set.live()?.gate.dedup()?.clone(), policy))
     }
 
-    /// The hole that takes a block's place. It holds this txg as its birth if there was a block, or a hole with a birth:
-    /// `was_null` is false then.
+    /// Makes the hole that replaces a block. Its birth is this txg if there was a block, or a hole with a birth; in
+    /// both cases `was_null` is false.
     fn hole(&self, was_null: bool, kind: ObjectType, level: u8, lsize_bytes: u64) -> BlockPointer {
         if was_null || !self.set.cache().blocks().formats().hole_birth {
             return BlockPointer::HOLE;
@@ -214,7 +213,7 @@ impl Writer<'_> {
         Ok(pointer)
     }
 
-    /// Writes many data blocks at once, on all processors, neighbours together.
+    /// Writes data blocks concurrently on all processors, adjacent ones in one batch.
     async fn write_data(
         &self,
         tree: &Tree<'_>,
@@ -226,7 +225,8 @@ impl Writer<'_> {
         let dedup = self.dedup(tree.kind);
         let mut blocks = pin!(blocks);
         loop {
-            let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+            let mut batch = Vec::new();
+            let mut batch_bytes = 0;
             while batch.len() < MAX_BATCH_BLOCKS && batch_bytes < MAX_BATCH_BYTES {
                 let Some(block) = blocks.next().await else { break };
                 let (n, bytes) = block?;
@@ -237,10 +237,10 @@ impl Writer<'_> {
             }
             let Some((_, first)) = batch.first() else { break };
             let place = self.place(tree.id, 0, first.block);
-            let taken = self.room.take(batch_bytes as u64).await;
+            let permit = self.in_flight.acquire(batch_bytes).await;
             let (cache, read, dedup) = (self.set.cache().clone(), self.set.options_now(), dedup.clone());
             let job = async move {
-                let _taken = taken;
+                let _permit = permit;
                 write_batch(&cache, batch, &read, dedup, place).await
             };
             let handle = self.set.cache().machine().tasks.spawn(job);
@@ -258,7 +258,7 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// Takes over the data blocks that are shared or placed.
+    /// Adopts the data blocks that are shared, or were written to their final place before.
     fn share_data(&self, tree: &Tree<'_>, changes: &Changes, edits: &mut BTreeMap<u64, BlockPointer>) {
         for (n, pointer) in &changes.placed {
             self.born(tree, *pointer);
@@ -279,7 +279,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes what a txg did to one object, and gives its dnode; `None` if it is gone.
+    /// Writes the changes of a txg to one object, and returns its dnode; `None` if it was removed.
     pub async fn object(
         &self,
         id: ObjectId,
@@ -291,7 +291,7 @@ impl Writer<'_> {
         self.object_of(id, base, changes, blocks, &|_| 1).await
     }
 
-    /// The same with blocks that are made as they are written, so that they are not in memory all at once.
+    /// Writes an object whose blocks are made while they are written, so that not all of them are in memory.
     pub async fn object_of(
         &self,
         id: ObjectId,
@@ -332,7 +332,7 @@ impl Writer<'_> {
         let top = dnode.levels - 1;
         self.edit_all(&tree, &mut dnode.block_pointers, top, 0, dnode.data_block_bytes.into()).await?;
         self.spill(&tree, &mut dnode, changes).await?;
-        // The old spill block's pointer may have stood where the bonus area is now.
+        // The pointer of the old spill block may have been where the bonus buffer is now.
         dnode.bonus.clone_from(&image.bonus);
         let spill = dnode.spill;
         super::node::set_spill_pointer(&mut dnode, spill);
@@ -357,7 +357,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What stands in the place of `old`, the pointer of level `level` above the blocks from `first` on.
+    /// Returns the pointer that replaces `old`, the pointer of `level` above the blocks from `first` on.
     fn edit<'f>(
         &'f self,
         tree: &'f Tree<'f>,
@@ -396,15 +396,15 @@ impl Writer<'_> {
         })
     }
 
-    /// What stands in the place of the pointer to data block `n`, which changes.
+    /// Returns the pointer that replaces that of data block `n`, which changes.
     fn edit_data(&self, tree: &Tree<'_>, old: BlockPointer, n: u64, block_bytes: u64) -> BlockPointer {
         self.killed(tree, old, 0, n);
         let new = tree.edits.get(&n).copied();
         new.unwrap_or_else(|| self.hole(old.is_null(), tree.kind, 0, block_bytes))
     }
 
-    /// Brings the pointers of `level`, side by side above the blocks from `first` on, up to date. Of the lowest indirect
-    /// blocks several are on their way at once; what is above them is little.
+    /// Updates adjacent pointers of `level` above the blocks from `first` on. Level-1 indirect blocks are changed
+    /// concurrently; there are few blocks of higher levels.
     async fn edit_all(
         &self,
         tree: &Tree<'_>,
@@ -448,8 +448,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The pointers in the indirect block that `pointer` leads to; holes if it is a hole. When a tree has grown, the
-    /// dnode's old pointers are the first ones of the first block of the new level.
+    /// Returns the pointers in the indirect block of `pointer`; holes if it is a hole. In a tree with new levels, the
+    /// dnode's former pointers are the first ones of the first block of the lowest new level.
     async fn children(
         &self,
         tree: &Tree<'_>,
@@ -477,7 +477,7 @@ impl Writer<'_> {
         Ok((0..count).map(|i| pointer_in(&bytes, pointer, i).unwrap_or_default()).collect())
     }
 
-    /// Reports all blocks below a pointer, and itself, as killed.
+    /// Reports all blocks below a pointer, and its own block, as killed.
     fn free_below<'f>(
         &'f self,
         tree: &'f Tree<'f>,
@@ -503,10 +503,10 @@ impl Writer<'_> {
     }
 }
 
-/// Data blocks that were written, by their numbers.
+/// Written data blocks by number.
 type Written = Vec<(u64, BlockPointer)>;
 
-/// Writes data blocks of one object, of which the first is at `place`, and keeps them in the cache.
+/// Writes data blocks of one object, the first of which is at `place`, and keeps them in the cache.
 async fn write_batch(
     cache: &Cache,
     batch: Vec<(Bytes, WriteOptions)>,
@@ -544,7 +544,7 @@ fn grow(tree: &mut Tree<'_>, dnode: &mut Dnode) {
         levels += 1;
     }
     dnode.levels = levels;
-    // A hole with a birth is of one level as well: left in the dnode, it would be taken for one of the new top level.
+    // A hole with a birth also has a level; in the dnode it would be mistaken for one of the new top level.
     if levels > old && !dnode.block_pointers.iter().all(BlockPointer::is_null) {
         tree.old_levels = old;
         tree.old_tops = dnode.block_pointers.iter().copied().collect();
@@ -552,7 +552,7 @@ fn grow(tree: &mut Tree<'_>, dnode: &mut Dnode) {
     }
 }
 
-/// What a pointer counts for in the fill count above it.
+/// Contribution of a pointer to the fill count above it.
 fn fill_of(pointer: &BlockPointer) -> u64 {
     if pointer.is_hole() {
         0
@@ -563,7 +563,7 @@ fn fill_of(pointer: &BlockPointer) -> u64 {
     }
 }
 
-/// Gives a dnode the tree of its base.
+/// Gives a dnode the pointers of its base.
 fn adopt(dnode: &mut Dnode, base: Option<&Dnode>) {
     match base {
         Some(base) => {

@@ -1,8 +1,9 @@
-//! Who uses how much: the accounting of users, groups and projects.
+//! Accounting of the usage of users, groups and projects.
 //!
-//! Each synced file moves its bytes from the owner it had to the owner it has. The sums are names in three ZAPs whose
-//! dnodes stand in the set's header (`userused`, `groupused`, `projectused`): an id in hexadecimal for bytes, with the
-//! prefix `obj-` for numbers of objects. Source: OpenZFS `module/zfs/dmu_objset.c`, `do_userquota_cacheflush`.
+//! For each synced file, its bytes are subtracted from its former owner and added to its present one. The sums are in
+//! three ZAPs whose dnodes are in the header of the object set (`userused`, `groupused`, `projectused`). The key is an
+//! id in hexadecimal for bytes, and has the prefix `obj-` for objects. Source: OpenZFS `module/zfs/dmu_objset.c`,
+//! `do_userquota_cacheflush`.
 
 use super::node::Changes;
 use super::tree::Writer;
@@ -16,24 +17,24 @@ use std::sync::Arc;
 use weir_format::{Dnode, DnodeFlags, ObjectId, ObjectType, Objset, Txg};
 use weir_machine::Request;
 
-/// What a file adds to its owners' use beyond its blocks: its dnode (`DNODE_MIN_SIZE`).
+/// Bytes of a file that are accounted beyond its blocks: its dnode (`DNODE_MIN_SIZE`).
 const DNODE_BYTES: i64 = 512;
-/// The ZAPs by what they count for, in the order of [`super::OwnerOf`].
+/// ZAPs by kind of owner, in the order of [`super::OwnerOf`].
 const OBJECTS: [u64; 3] = [Objset::USERUSED_OBJECT, Objset::GROUPUSED_OBJECT, Objset::PROJECTUSED_OBJECT];
-/// The index of projects there.
+/// Index of projects in that order.
 const PROJECT: usize = 2;
 /// The default project.
 const NO_PROJECT: u64 = u64::MAX;
 
-/// Changes of use: by what it is counted for and whose it is, bytes and objects.
+/// Changes of usage: bytes and objects by kind of owner and id.
 ///
-/// A set that older software made may count less: its header's flags tell.
+/// In an object set that older software made, less may be accounted, as the flags of its header say.
 #[derive(Default)]
 pub(super) struct Usage(BTreeMap<(usize, u64), (i64, i64)>);
 
 impl Usage {
-    /// Counts what became of one object, and marks its dnode as counted: also that of an object without an owner, such as a
-    /// directory of unlinked files (`dnode_sync` in OpenZFS's `module/zfs/dnode_sync.c`).
+    /// Accounts the change of one object, and marks its dnode as accounted, also that of an object without an owner,
+    /// such as the unlinked set (`dnode_sync` in OpenZFS's `module/zfs/dnode_sync.c`).
     pub async fn count(
         &mut self,
         writer: &Writer<'_>,
@@ -76,7 +77,7 @@ impl Usage {
         }
     }
 
-    /// Writes the sums into the set, as changes of `txg`.
+    /// Adds the sums to the object set, as changes of `txg`.
     pub async fn apply(self, set: &Arc<ObjectSet>, rq: &Request, txg: Txg) -> Result<(), ObjectError> {
         let tx = Tx::of_syncing(txg);
         let flags = set.root().header.flags;

@@ -1,24 +1,25 @@
-//! Writing the meta object set, whose space maps must know where its own blocks lie.
+//! Writes the meta object set (MOS), whose space maps record the space of its own blocks.
 //!
-//! The problem: to write a block of the MOS is to allocate; an allocation is written down in a space map; a space map is
-//! an object of the MOS. OpenZFS goes around until nothing changes any more. This is planned instead:
+//! The problem: writing a block of the MOS allocates space; the allocation is recorded in a space map; a space map is
+//! an object of the MOS. OpenZFS syncs in several passes until nothing changes any more. Weir plans the MOS instead:
 //!
 //! ```text
-//!   1 extend   all blocks that will change (data, dnode blocks, everything above them, the header) get a place, and
-//!              give back the old one                        ◄──────────────────────────────┐
-//!   2 the pool appends what was taken and given back to the space maps: more blocks change ┘ until none joins
-//!   3 write    each block once, bottom up, compressed into its place and padded
+//!   1 extend   all blocks that will change (data, blocks of dnodes, indirect blocks, the header) get new space,
+//!              and their old space is freed                 ◄──────────────────────────────┐
+//!   2 the pool appends allocations and frees to the space maps: more blocks change ────────┘ until there are no more
+//!   3 write    each block once, bottom up, compressed into its space and padded
 //! ```
 //!
-//! How large a block will be is known for most, and estimated for those whose contents are not final: pointers not yet
-//! known, space maps that still grow. A block that does not fit gets a larger place, and 1 to 3 are done once more;
-//! nothing that was written counts before the uberblock.
+//! The size of most blocks is known. It is estimated for blocks whose contents are not final: pointers that are not
+//! known yet, space maps that still grow. A block that does not fit gets more space, and steps 1 to 3 are repeated;
+//! nothing that was written is current before the uberblock is.
 //!
-//! Invariants: between [`MosPlan::extend`] that found nothing new and the end of [`MosPlan::write`] nothing is allocated;
-//! a block's old place is given back exactly once; the sums of [`MosPlan::delta`] are those of the pointers written.
+//! Invariants: nothing is allocated between a [`MosPlan::extend`] that found no new block and the end of
+//! [`MosPlan::write`]; the old space of a block is freed exactly once; [`MosPlan::delta`] is the sum of the written
+//! pointers.
 //!
-//! What was rejected: *writing in place in later rounds* (OpenZFS's `zfs_sync_pass_rewrite`): writes most blocks several
-//! times, and needs a list of frees that is put off to the next group.
+//! Rejected: *rewriting in place in later passes* (OpenZFS's `zfs_sync_pass_rewrite`), because it writes most blocks
+//! several times, and needs frees that are deferred to a later txg.
 
 mod tree;
 mod write;
@@ -40,23 +41,23 @@ use weir_machine::Request;
 
 /// The object that holds all dnodes.
 const META: ObjectId = ObjectId(0);
-/// Objects of the MOS that grow while it is planned have this much more room in their last blocks, in bytes.
+/// Reserve, in bytes, in the last blocks of objects of the MOS that grow while it is planned.
 const GROWTH_BYTES: u64 = 1024;
-/// Bytes by which a changed dnode can make its block longer: its pointers and their checksums.
+/// Bytes by which a changed dnode can make its compressed block longer: its pointers with their checksums.
 const DNODE_BYTES: u64 = 448;
-/// Bytes by which a changed pointer can make its indirect block longer.
+/// Bytes by which a changed pointer can make its compressed indirect block longer.
 const POINTER_BYTES: u64 = 140;
 
-/// How sizes change: of born blocks less killed ones, in bytes.
+/// Change of sizes: written blocks minus killed ones, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MosDelta {
-    /// On the devices, parity left out.
+    /// Allocated, without parity.
     pub used: i64,
     /// After compression.
     pub compressed: i64,
 }
 
-/// The blocks of the MOS that one transaction group writes.
+/// Blocks of the MOS that one txg writes.
 pub struct MosPlan {
     set: Arc<ObjectSet>,
     blocks: Arc<Blocks>,
@@ -64,11 +65,11 @@ pub struct MosPlan {
     trees: BTreeMap<ObjectId, Tree>,
     header: Option<Slot>,
     delta: MosDelta,
-    /// Blocks that turned out larger than their place: how long they must be at least.
+    /// Minimum sizes of blocks that did not fit into their space.
     larger: BTreeMap<(ObjectId, u8, u64), u64>,
 }
 
-/// What the overlay says of one object.
+/// Overlay of one object.
 struct Look {
     id: ObjectId,
     base: Option<Arc<Object>>,
@@ -76,19 +77,22 @@ struct Look {
 }
 
 impl MosPlan {
-    /// A plan for what `txg` changed in the MOS.
+    /// Plan for the changes of `txg` to the MOS.
     pub fn new(set: Arc<ObjectSet>, txg: Txg) -> Self {
         let blocks = set.cache().blocks().clone();
-        let (trees, header, delta, larger) = Default::default();
+        let trees = Default::default();
+        let header = Default::default();
+        let delta = Default::default();
+        let larger = Default::default();
         MosPlan { set, blocks, txg, trees, header, delta, larger }
     }
 
-    /// How the MOS's sizes change, as far as it is planned.
+    /// Change of the MOS's sizes, as far as it is planned.
     pub fn delta(&self) -> MosDelta {
         self.delta
     }
 
-    /// The objects that the group changed, as the overlay has them now.
+    /// Objects that the txg changed, as the overlay has them now.
     fn look(&self) -> Vec<Look> {
         let Some(live) = self.set.live() else { return Vec::new() };
         let state = live.state();
@@ -99,16 +103,16 @@ impl MosPlan {
         state.nodes.iter().filter_map(of).collect()
     }
 
-    /// Whether the group changes the MOS at all.
+    /// Whether the txg changes the MOS.
     pub fn is_needed(&self) -> bool {
         !self.look().is_empty()
     }
 
-    /// Gives a place to every block that will change and has none yet, and gives back the places of those they replace.
-    /// False if there was nothing to do.
+    /// Allocates space for every block that will change and has none yet, and frees the space of the blocks they
+    /// replace. Returns false if there was nothing to do.
     ///
     /// # Errors
-    /// What reading the old trees meets; [`ObjectError::NoSpace`] if the pool is full to the last block.
+    /// Errors of reading the old trees; [`ObjectError::NoSpace`] if the pool has no free block.
     pub async fn extend(&mut self, rq: &Request) -> Result<bool, ObjectError> {
         let looks = self.look();
         if looks.is_empty() {
@@ -166,7 +170,7 @@ impl MosPlan {
             }
         }
         let dirty: BTreeSet<u64> = look.changes.blocks.keys().copied().collect();
-        // Written, given a place, and then freed in the same group.
+        // Blocks that were written, got space, and were then freed in the same txg.
         let gone: Vec<u64> =
             tree.slots.keys().filter(|(l, n)| *l == 0 && !dirty.contains(n)).map(|(_, n)| *n).collect();
         for block in gone {
@@ -192,7 +196,7 @@ impl MosPlan {
         Ok(any)
     }
 
-    /// The dnode blocks of all changed objects, and what is above them.
+    /// Plans the blocks of dnodes of all changed objects, and the indirect blocks above them.
     async fn extend_meta(&mut self, rq: &Request, looks: &[Look]) -> Result<bool, ObjectError> {
         let base = self.set.meta();
         let mut tree = match self.trees.remove(&META) {
@@ -233,11 +237,12 @@ impl MosPlan {
         Ok(any)
     }
 
-    /// How blocks of the MOS are written.
+    /// Options for writing blocks of the MOS.
     fn options(&self, object: ObjectId, kind: ObjectType, level: u8, block: u64) -> WriteOptions {
         let usual = WriteOptions::new(self.txg, kind);
-        let (copies, class) = (3, Class::Special);
-        // What stands in a pointer could grow out of it while the space maps are told of it.
+        let copies = 3;
+        let class = Class::Special;
+        // An embedded block could outgrow its pointer while the space maps record the allocations.
         WriteOptions { object, block, level, copies, class, embed: false, ..usual }
     }
 
@@ -258,7 +263,7 @@ impl MosPlan {
         self.blocks.compressed_bytes(bytes.clone(), options).await.map_err(failed)
     }
 
-    /// How long an indirect block may become: as long as it is, and what the new pointers add.
+    /// Upper bound of the size of an indirect block: its present size and that of the new pointers.
     async fn indirect_psize(
         &self,
         rq: &Request,
@@ -289,7 +294,7 @@ impl MosPlan {
         Ok(())
     }
 
-    /// Bytes of the header block: as long as it was.
+    /// Bytes of the header block: its present length.
     fn header_bytes(&self) -> u64 {
         let old = self.set.pointer();
         if old.is_hole() { Objset::SIZE_V3 as u64 } else { old.lsize_bytes() }
@@ -299,7 +304,7 @@ impl MosPlan {
         self.larger.get(&(id, level, block)).copied().unwrap_or(0)
     }
 
-    /// Takes a place for a block and gives back the one of the block that it replaces.
+    /// Allocates space for a block, and frees that of the block it replaces.
     async fn reserve(
         &mut self,
         rq: &Request,
@@ -325,7 +330,7 @@ impl MosPlan {
         Ok(())
     }
 
-    /// Takes a place for a block of `len` bytes that will be compressed to `psize`.
+    /// Allocates space for a block of `len` bytes that will be compressed to `psize`.
     fn place(&mut self, options: &WriteOptions, psize: u64, len: u64) -> Result<Slot, ObjectError> {
         let failed =
             |error: BlockError| ObjectError::block(self.set.place(options.object, options.level, options.block), error);
@@ -337,7 +342,7 @@ impl MosPlan {
         Ok(slot)
     }
 
-    /// Gives back a place in which nothing that counts was written.
+    /// Frees space to which nothing current was written.
     fn unreserve(&mut self, slot: Slot) -> Result<(), ObjectError> {
         self.delta.used -= slot.dsize_bytes as i64;
         self.delta.compressed -= slot.psize_bytes as i64;
@@ -345,7 +350,7 @@ impl MosPlan {
         self.blocks.unreserve(slot.reserved).map_err(failed)
     }
 
-    /// Gives back a block's place; tells the bytes that it took.
+    /// Frees the space of a block; returns its allocated bytes.
     async fn kill(&mut self, rq: &Request, old: &BlockPointer) -> Result<u64, ObjectError> {
         if old.is_hole() || old.is_embedded() {
             return Ok(0);
@@ -358,7 +363,7 @@ impl MosPlan {
         Ok(bytes)
     }
 
-    /// The pointer of a block in the synced tree.
+    /// Returns the pointer of a block in the synced tree.
     async fn old_pointer(
         &self,
         rq: &Request,
@@ -372,7 +377,7 @@ impl MosPlan {
         }
     }
 
-    /// A block of the synced tree.
+    /// Reads a block of the synced tree.
     async fn old_block(
         &self,
         rq: &Request,
@@ -389,7 +394,7 @@ impl MosPlan {
         Ok(Some(bytes.map_err(|e| ObjectError::block(place, e))?))
     }
 
-    /// All pointers of a synced tree to data blocks of a range; with `above` those to indirect blocks as well.
+    /// Returns all pointers of a synced tree to data blocks of a range; with `above`, those to indirect blocks as well.
     async fn old_pointers(
         &self,
         rq: &Request,

@@ -1,4 +1,4 @@
-//! One object of the MOS that changes: which of its blocks get a new place.
+//! Plan for one object of the MOS: which of its blocks get new space.
 
 use super::{Look, META};
 use crate::live::node;
@@ -8,33 +8,33 @@ use std::sync::Arc;
 use weir_blocks::Reserved;
 use weir_format::{BlockPointer, Dnode, ObjectId, ObjectType};
 
-/// Most levels of a tree.
+/// Maximum levels of a tree.
 const MAX_LEVELS: u8 = 12;
 
-/// A place that was taken for a block.
+/// Space that was allocated for a block.
 pub(super) struct Slot {
     pub reserved: Reserved,
-    /// Bytes that it takes on the devices, parity left out.
+    /// Allocated bytes, without parity.
     pub dsize_bytes: u64,
     pub psize_bytes: u64,
 }
 
-/// An object's tree.
+/// Tree of an object.
 pub(super) struct Tree {
     pub id: ObjectId,
-    /// The synced object whose blocks stay where nothing replaces them.
+    /// Synced object; its blocks stay unless they are replaced.
     pub base: Option<Arc<Object>>,
-    /// All blocks of a removed object were given back.
+    /// Whether all blocks of a removed object were freed.
     pub base_is_freed: bool,
-    /// The object's own fields as they will be; `None` if it is gone.
+    /// The object's own fields after the txg; `None` if it is removed.
     pub image: Option<Dnode>,
-    /// The places of new blocks, by level and number.
+    /// Space of new blocks, by level and number.
     pub slots: BTreeMap<(u8, u64), Slot>,
-    /// Blocks whose old place was given back.
+    /// Blocks whose old space was freed.
     pub replaced: BTreeSet<(u8, u64)>,
     /// Data blocks that became holes.
     pub dead: BTreeSet<u64>,
-    /// By how many bytes the object grows on the devices.
+    /// Change of the object's allocated bytes.
     pub used: i64,
 }
 
@@ -48,7 +48,7 @@ impl Tree {
         tree
     }
 
-    /// The object of dnodes.
+    /// The object of all dnodes.
     pub fn meta(base: Option<Arc<Object>>) -> Self {
         let mut tree = Self::with(META, base.clone());
         tree.image = Some(match base {
@@ -59,7 +59,12 @@ impl Tree {
     }
 
     fn with(id: ObjectId, base: Option<Arc<Object>>) -> Self {
-        let (image, base_is_freed, slots, replaced, dead, used) = Default::default();
+        let image = Default::default();
+        let base_is_freed = Default::default();
+        let slots = Default::default();
+        let replaced = Default::default();
+        let dead = Default::default();
+        let used = Default::default();
         Tree { id, base, base_is_freed, image, slots, replaced, dead, used }
     }
 
@@ -93,7 +98,7 @@ impl Tree {
         self.image.as_ref().map_or(1, |i| i.levels.max(1))
     }
 
-    /// Levels of the synced tree, if it has any block.
+    /// Levels of the synced tree; 0 if it has no block.
     pub fn old_levels(&self) -> u8 {
         match &self.base {
             Some(base) if !base.dnode.block_pointers.iter().all(BlockPointer::is_hole) => base.dnode.levels,
@@ -103,7 +108,8 @@ impl Tree {
 
     /// Adds levels until the last block is below the dnode's pointers.
     pub fn grow(&mut self) {
-        let (old, shift) = (self.old_levels(), self.fan_out_shift());
+        let old = self.old_levels();
+        let shift = self.fan_out_shift();
         let Some(image) = &mut self.image else { return };
         let mut levels = image.levels.max(old).max(1);
         let tops = image.block_pointers.len().max(1) as u64;
@@ -117,7 +123,7 @@ impl Tree {
         image.levels = levels;
     }
 
-    /// All blocks that change: the data blocks `dirty`, and what is above them and above the dead ones.
+    /// All blocks that change: the data blocks `dirty`, and the indirect blocks above these and above the dead ones.
     pub fn wanted(&self, dirty: &BTreeSet<u64>) -> Vec<(u8, u64)> {
         let mut out: Vec<(u8, u64)> = dirty.iter().map(|n| (0, *n)).collect();
         let mut below: BTreeSet<u64> = dirty.union(&self.dead).copied().collect();
@@ -125,7 +131,7 @@ impl Tree {
         for level in 1..self.levels() {
             let mut here: BTreeSet<u64> = below.iter().map(|n| n >> self.fan_out_shift()).collect();
             if old > 0 && level >= old {
-                // What the dnode pointed to so far is now below a block of this level.
+                // The dnode's former pointers are now below a block of this level.
                 here.insert(0);
             }
             out.extend(here.iter().map(|n| (level, *n)));
@@ -134,7 +140,7 @@ impl Tree {
         out
     }
 
-    /// Planned or dead blocks right below an indirect block.
+    /// Planned or dead blocks directly below an indirect block.
     pub fn children_of(&self, level: u8, block: u64) -> u64 {
         let first = block << self.fan_out_shift();
         let end = (block + 1) << self.fan_out_shift();

@@ -1,4 +1,4 @@
-//! Writing what was planned: bottom up, each block once.
+//! Writes the planned blocks: bottom up, each block once.
 
 use super::tree::{Slot, Tree};
 use super::{Look, META, MosPlan};
@@ -15,25 +15,25 @@ use weir_blocks::WriteOptions;
 use weir_format::{BlockPointer, Cursor, Dnode, DnodeFlags, Encoder, Endian, ObjectId, ObjectType, Objset};
 use weir_machine::Request;
 
-/// Blocks of one object under way at the same time.
+/// Maximum number of blocks of one object that are written at the same time.
 const MAX_CONCURRENT_BATCHES: usize = 64;
-/// Objects that are being written at the same time.
+/// Maximum number of objects that are written at the same time.
 const MAX_CONCURRENT_TREES: usize = 32;
 
-/// The MOS as it was written.
+/// Root of the written MOS.
 pub struct MosRoot {
-    /// The pointer for the uberblock.
+    /// Pointer for the uberblock.
     pub pointer: BlockPointer,
     pub(super) header: Objset,
-    /// The changed objects as they are now; `None` for those that are gone.
+    /// Changed objects; `None` for removed ones.
     pub(super) objects: Vec<Adopted>,
 }
 
-/// What became of one object's tree.
+/// Result of writing the tree of one object.
 enum Written {
-    /// Its dnode; `None` if it is gone.
+    /// Dnode of the object; `None` if it was removed.
     Tree(Option<Box<Dnode>>),
-    /// Some blocks of a level are larger than their places: each with its place's size in bytes.
+    /// Blocks of a level that are larger than their space, each with its size in bytes.
     Small(u8, Vec<(u64, u64)>),
 }
 
@@ -41,11 +41,11 @@ enum Written {
 type Pointers = BTreeMap<(u8, u64), BlockPointer>;
 
 impl MosPlan {
-    /// Writes all blocks. `None` if some did not fit into their places: they have larger ones now, and the space maps are
-    /// to be told before it is tried again.
+    /// Writes all blocks. Returns `None` if some did not fit: they have more space now, and the caller updates the
+    /// space maps before it calls this again.
     ///
     /// # Errors
-    /// What reading the old trees and writing to the devices meets.
+    /// Errors of reading the old trees and of writing.
     pub async fn write(&mut self, rq: &Request) -> Result<Option<MosRoot>, ObjectError> {
         let mut objects = Vec::new();
         let mut small = Vec::new();
@@ -87,7 +87,7 @@ impl MosPlan {
         Ok((tree.id, self.write_tree(rq, tree, &contents).await?))
     }
 
-    /// Gives back the places of blocks that did not fit into them, and takes note of how long they were.
+    /// Frees the space of blocks that did not fit, and records their sizes.
     fn enlarge(&mut self, id: ObjectId, level: u8, blocks: Vec<(u64, u64)>) -> Result<(), ObjectError> {
         for (block, was) in blocks {
             self.larger.insert((id, level, block), was + was / 8 + 512);
@@ -113,7 +113,7 @@ impl MosPlan {
         for (block, changed) in by_block {
             let old = self.old_block(rq, tree, 0, block).await?;
             let mut bytes = old.map_or_else(|| vec![0; tree.block_bytes() as usize], |b| b.to_vec());
-            // What is gone goes first: a larger dnode may now stand over its slot.
+            // Removed dnodes are wiped first, because a larger dnode may cover their slots now.
             for gone in [true, false] {
                 for (id, object) in changed.iter().filter(|(_, o)| o.is_none() == gone) {
                     let at = (id.0 % per_block) as usize * Dnode::SLOT;
@@ -150,7 +150,7 @@ impl MosPlan {
         }
     }
 
-    /// Writes an object's blocks, level by level.
+    /// Writes the blocks of an object, level by level.
     async fn write_tree(
         &self,
         rq: &Request,
@@ -180,8 +180,8 @@ impl MosPlan {
         Ok(Written::Tree(Some(Box::new(dnode))))
     }
 
-    /// Fills all places of one level, and keeps in the cache what stands there now: the next group changes most of it
-    /// again. Gives the blocks whose places are too small, and how large those are.
+    /// Writes all planned blocks of one level, and keeps them in the cache, because the following txg changes most of
+    /// them again. Returns the blocks that did not fit, with their sizes.
     async fn fill_all(
         &self,
         rq: &Request,
@@ -211,7 +211,7 @@ impl MosPlan {
         }
     }
 
-    /// An indirect block as it will be, and the sum of what is below it.
+    /// Returns an indirect block with the new pointers, and the sum of the fill counts below it.
     async fn indirect(
         &self,
         rq: &Request,
@@ -253,7 +253,7 @@ impl MosPlan {
     /// Puts the new pointers into the dnode.
     fn set_tops(&self, tree: &Tree, pointers: &Pointers, dnode: &mut Dnode) {
         let top = tree.levels() - 1;
-        // Pointers of another level do not stay in the dnode, be they holes.
+        // Pointers of another level are removed from the dnode, also if they are holes.
         let same_height = |base: &&Arc<Object>| base.dnode.levels.max(1) == tree.levels();
         let old = tree.base.as_ref().filter(same_height).map(|base| &base.dnode.block_pointers);
         for (index, pointer) in dnode.block_pointers.iter_mut().enumerate() {
@@ -265,11 +265,11 @@ impl MosPlan {
         dnode.levels = tree.levels();
         let before = tree.base.as_ref().map_or(0, |base| base.dnode.used_bytes());
         dnode.used = before.saturating_add_signed(tree.used);
-        // An object to which nothing was written yet may lack the flag.
+        // An object that was never written may lack the flag.
         dnode.flags.0 |= DnodeFlags::USED_BYTES;
     }
 
-    /// The root counts: the overlay of the group is dropped.
+    /// Makes the root current, and drops the overlay of the txg.
     pub fn finish(self, root: &MosRoot) {
         if let Some(live) = self.set.live() {
             let objects = root.objects.iter().cloned();
@@ -278,7 +278,7 @@ impl MosPlan {
     }
 }
 
-/// The sum of the fill counts of a block of pointers.
+/// Sum of the fill counts of a block of pointers.
 fn fill_of(block: &[u8]) -> Result<u64, weir_format::DecodeError> {
     let mut cursor = Cursor::new(block, Endian::Little, "indirect block");
     let mut fill = 0u64;

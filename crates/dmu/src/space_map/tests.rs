@@ -6,7 +6,7 @@ use weir_format::ObjsetKind;
 use weir_format::space_map::SpaceEntries;
 use weir_sim::SimWorld;
 
-/// The entries of a map, as its reader sees them.
+/// Returns the entries of a map as its reader decodes them.
 async fn entries(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId, shift: u32) -> Vec<(u64, SpaceEntry)> {
     let object = set.object(rq, id).await.unwrap();
     let length = header(rq, set, id).await.unwrap().length_bytes;
@@ -24,7 +24,7 @@ async fn entries(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId, shift: u32) -
 
 type Flat = Vec<(SpaceKind, Option<u32>, u64, u64)>;
 
-/// Segments of an append as the log has them: allocations first, pieces joined.
+/// Segments of an append in the order of the log: allocations first, adjacent pieces joined.
 fn flat(segments: &[SpaceSegment]) -> Flat {
     let kinds = [SpaceKind::Alloc, SpaceKind::Free];
     let of = |kind| segments.iter().filter(move |s| s.kind == kind);
@@ -43,7 +43,7 @@ fn segment(vdev: bool) -> impl Strategy<Value = SpaceSegment> {
     })
 }
 
-/// Lengths counted by their log2.
+/// Numbers of lengths by their log2.
 fn counted(lengths: impl IntoIterator<Item = u64>) -> [u64; 64] {
     let mut out = [0; 64];
     lengths.into_iter().for_each(|len| out[len.ilog2() as usize] += 1);
@@ -62,7 +62,7 @@ async fn check(set: &Arc<ObjectSet>, id: ObjectId, appended: &[Vec<SpaceSegment>
         if let SpaceEntry::Segment(s) = entry {
             assert!(s.words == 1 || at / 512 == (at + 8) / 512, "an entry straddles blocks");
             assert!(s.vdev.is_none() || s.words == 2);
-            // Runs too long for one entry come in pieces.
+            // Runs that are too long for one entry are in pieces.
             let full = s.length_bytes >> 9;
             match read.last_mut() {
                 Some((kind, vdev, offset, length))
@@ -77,7 +77,7 @@ async fn check(set: &Arc<ObjectSet>, id: ObjectId, appended: &[Vec<SpaceSegment>
         }
     }
     let expected: Flat = appended.iter().flat_map(|s| flat(s)).collect();
-    // A segment of no vdev says vdev 0 if it takes two words.
+    // A segment without a vdev has vdev 0 in an entry of two words.
     let plain = |flat: Flat| flat.into_iter().map(|(k, v, o, l)| (k, v.unwrap_or(0), o, l)).collect::<Vec<_>>();
     assert_eq!(plain(read), plain(expected));
     let header = header(rq, set, id).await.unwrap();
@@ -99,7 +99,8 @@ proptest! {
         let world = SimWorld::new(1);
         let machine = world.machine();
         let run = world.run(async move {
-            let (rq, set) = (&Request::default(), scratch(&machine, ObjsetKind::Meta));
+            let rq = &Request::default();
+            let set = scratch(&machine, ObjsetKind::Meta);
             let tx = &set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
             let id = create(rq, &set, tx, 512, true).await.unwrap();
             let style = Style { shift: 9, two_words: true, pass: 1 };
@@ -123,7 +124,8 @@ fn maps_of_one_word_take_long_runs_in_pieces_and_refuse_the_rest() {
     let world = SimWorld::new(1);
     let machine = world.machine();
     let run = world.run(async move {
-        let (rq, set) = (&Request::default(), scratch(&machine, ObjsetKind::Meta));
+        let rq = &Request::default();
+        let set = scratch(&machine, ObjsetKind::Meta);
         let tx = &set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
         let id = create(rq, &set, tx, 4096, true).await.unwrap();
         let style = Style { shift: 12, two_words: false, pass: 2 };

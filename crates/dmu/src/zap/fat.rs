@@ -1,4 +1,4 @@
-//! Fat ZAPs: look-up and walk through header, pointer table and leaves.
+//! Reads fat ZAPs: look-up and walk through header, pointer table and leaves.
 
 use super::name::NormalizedName;
 use super::{Entry, Key, Match, Position, Value, Zap, name};
@@ -8,20 +8,20 @@ use weir_format::zap::{FatHeader, Leaf, LeafEntry, ZapFlags, hash_bytes, hash_wo
 use weir_format::{Cursor, Endian};
 use weir_machine::Request;
 
-/// Leaves that a walk asks for ahead of itself.
+/// Number of leaves that a walk prefetches.
 const PREFETCH_LEAVES: u64 = 64;
 
-/// How often a look-up begins anew because the ZAP changed under it, before it takes what it finds for what is there.
+/// Maximum number of retries of a look-up while the ZAP changes; then its result is final.
 const READS_MAX: usize = 100;
 
-/// The header, and its block with the embedded table.
+/// Header, and its block with the embedded table.
 struct Head {
     header: FatHeader,
     block: Bytes,
     endian: Endian,
 }
 
-/// A leaf's block with its byte order.
+/// Block of a leaf, with its byte order.
 struct LeafBlock {
     number: u64,
     bytes: Bytes,
@@ -33,7 +33,7 @@ impl Zap {
         FatHeader::decode(&self.first, self.endian).map_err(|e| ObjectError::decode(self.place(0), e))
     }
 
-    /// The block number of the leaf at `index` of the pointer table.
+    /// Returns the block number of the leaf at `index` of the pointer table.
     async fn table_pointer(&self, rq: &Request, head: &Head, index: u64) -> Result<u64, ObjectError> {
         if head.header.is_embedded() {
             let pointer = head.header.embedded_pointer(&head.block, head.endian, index);
@@ -50,20 +50,20 @@ impl Zap {
         found.ok_or(ObjectError::Corrupt { place: self.place(block), why: "a block of a ZAP is a hole" })
     }
 
-    /// The header as it was when the ZAP was opened.
+    /// Decodes the header as of the opening of the ZAP.
     fn head(&self) -> Result<Head, ObjectError> {
         Ok(Head { header: self.header()?, block: self.first.clone(), endian: self.endian })
     }
 
-    /// The header as it is now.
+    /// Reads the present header.
     async fn newest_head(&self, rq: &Request) -> Result<Head, ObjectError> {
         let (block, endian) = self.block(rq, 0).await?;
         let header = FatHeader::decode(&block, endian).map_err(|e| ObjectError::decode(self.place(0), e))?;
         Ok(Head { header, block, endian })
     }
 
-    /// The leaf of a hash. While the ZAP is changed, a header or a table that was just read may lead to what is there no
-    /// longer: the header is read again, then, and left in `head`.
+    /// Returns the leaf of a hash. While the ZAP is changed, a header or table that was just read may be outdated. The
+    /// header is then read again and left in `head`.
     async fn leaf_block(&self, rq: &Request, head: &mut Head, hash: u64) -> Result<LeafBlock, ObjectError> {
         for _ in 0..READS_MAX {
             match self.try_leaf_block(rq, head, hash).await {
@@ -148,7 +148,7 @@ impl Zap {
             self.leaf_entries(&leaf, block.number, flags, after, max - out.len(), &mut out)?;
             let Some(next) = first_hash_after(&leaf) else { break };
             hash = next;
-            // A leaf that has become one with the one before may have what was passed already.
+            // A leaf that was merged with the previous one may have entries that were returned already.
             after = Some(Position { hash: next.saturating_sub(1), cd: u32::MAX });
             if out.len() < max {
                 self.prefetch_leaves(rq, &head, hash).await;
@@ -188,10 +188,10 @@ impl Zap {
         Ok(())
     }
 
-    /// Asks for the leaves that a walk comes to after `hash`. An error is met again by the walk itself.
+    /// Prefetches the leaves after `hash` in the order of a walk. The walk itself meets and returns errors.
     async fn prefetch_leaves(&self, rq: &Request, head: &Head, hash: u64) {
         let first = head.header.index(hash);
-        // Once in a while is enough: a run of leaves at a time.
+        // Prefetches in runs of leaves.
         if !first.is_multiple_of(PREFETCH_LEAVES / 2) {
             return;
         }
@@ -208,7 +208,7 @@ impl Zap {
     }
 }
 
-/// The first hash that belongs to the leaf after this one; `None` after the last.
+/// Returns the first hash of the leaf after this one; `None` after the last.
 fn first_hash_after(leaf: &Leaf<'_>) -> Option<u64> {
     let len = u32::from(leaf.header.prefix_len);
     let next = leaf.header.prefix.checked_add(1)?;

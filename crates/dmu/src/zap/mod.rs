@@ -1,18 +1,19 @@
-//! ZAPs: the pool's dictionaries. Directories, properties, the names of snapshots and nearly everything else that has a
-//! name stands in one.
+//! ZAPs: the key/value objects of a pool. Directories, properties, names of snapshots and nearly all other names are
+//! in ZAPs.
 //!
-//! Two shapes are read behind one face (their blocks: `weir_format::zap`). A *micro* ZAP is one block, searched through.
-//! A *fat* one is a hash table: header block → pointer table → leaf → chain; a look-up reads three blocks at most, most
-//! of them from the cache.
+//! There are two forms (their blocks: `weir_format::zap`). A *micro* ZAP is one block that is searched from end to end.
+//! A *fat* ZAP is a hash table: header block → pointer table → leaf → chain. A look-up reads at most three blocks,
+//! mostly from the cache.
 //!
-//! *Order.* Both are walked in the order of (hash, differentiator), which depends on names alone. A [`Entry::cookie`]
-//! is that pair packed into 64 bits plus one: it stays valid as long as the entry exists, and 0 stands for the start.
+//! *Order.* Both are walked in the order of (hash, collision differentiator), which depends only on names. An
+//! [`Entry::cookie`] is this pair packed into 64 bits, plus one. It is valid as long as the entry exists; 0 is the
+//! start.
 //!
-//! *Names* are compared after [`name::normalize`] if the ZAP has normalization flags; the flags of the hash and those of
-//! the comparison differ when case is kept.
+//! *Names* are compared after [`name::normalize`] if the ZAP has normalization flags. The flags of the hash and those
+//! of the comparison differ if case is significant.
 //!
-//! Invariants: a walk goes on to strictly greater hashes with each leaf, and each leaf must own the hash it was found
-//! by, so that a table that lies is found out and no walk goes in circles. Nothing is allocated beyond one leaf.
+//! Invariants: a walk continues to strictly greater hashes with each leaf, and each leaf must own the hash by which it
+//! was found, so that a malformed table is detected and no walk is endless. Nothing beyond one leaf is allocated.
 
 mod fat;
 pub mod name;
@@ -34,29 +35,29 @@ use weir_format::zap::{BlockKind, MicroZap, NormFlags, ZapFlags, hash_bytes};
 use weir_format::{Endian, ObjectId};
 use weir_machine::Request;
 
-/// How a name is looked for (`matchtype_t`).
+/// Comparison of names in a look-up (`matchtype_t`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Match {
-    /// Byte for byte.
+    /// Byte by byte.
     #[default]
     Exact,
-    /// After normalization as the ZAP has it, case folded if it folds case.
+    /// After the ZAP's normalization, with case folded if the ZAP folds case.
     Normalized,
-    /// After normalization, but case counts.
+    /// After normalization, with case significant.
     NormalizedCase,
 }
 
-/// What a name leads to.
+/// Value of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Bytes of each integer: 1, 2, 4 or 8.
+    /// Size of each integer in bytes: 1, 2, 4 or 8.
     pub int_size: u8,
     /// The integers.
     pub words: Vec<u64>,
 }
 
 impl Value {
-    /// One 64-bit integer.
+    /// A value of one 64-bit integer.
     pub fn word(word: u64) -> Self {
         Value { int_size: 8, words: vec![word] }
     }
@@ -66,12 +67,12 @@ impl Value {
         self.words.first().copied()
     }
 
-    /// The value as bytes, if its integers are bytes.
+    /// The value as bytes, if its integers have 1 byte.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         (self.int_size == 1).then(|| self.words.iter().map(|w| *w as u8).collect())
     }
 
-    /// The value as a text: bytes up to a NUL.
+    /// The value as text: bytes up to a NUL.
     pub fn text(&self) -> Option<String> {
         let bytes = self.bytes()?;
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
@@ -79,7 +80,7 @@ impl Value {
     }
 }
 
-/// The key of an entry.
+/// Key of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A name.
@@ -89,7 +90,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The name; integer keys have none.
+    /// The name; `None` for integer keys.
     pub fn name(&self) -> Option<&[u8]> {
         match self {
             Key::Name(name) => Some(name),
@@ -97,7 +98,7 @@ impl Key {
         }
     }
 
-    /// The name as text; integers in hexadecimal.
+    /// The name, or the integers in hexadecimal.
     pub fn text(&self) -> String {
         match self {
             Key::Name(name) => String::from_utf8_lossy(name).into_owned(),
@@ -113,11 +114,11 @@ pub struct Entry {
     pub key: Key,
     /// The value.
     pub value: Value,
-    /// Where to go on after this entry. Never 0.
+    /// Cookie to continue after this entry. Never 0.
     pub cookie: u64,
 }
 
-/// Hash and collision differentiator: what orders entries.
+/// Hash and collision differentiator: the order of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     hash: u64,
@@ -134,7 +135,7 @@ impl Position {
         ((self.hash >> (64 - bits)) | u64::from(self.cd) << bits).saturating_add(1)
     }
 
-    /// `None` for the cookie of the start.
+    /// Position of a cookie; `None` for the start.
     fn of_cookie(cookie: u64, flags: ZapFlags) -> Option<Self> {
         let packed = cookie.checked_sub(1)?;
         let bits = hash_bits(flags);
@@ -154,11 +155,11 @@ pub struct Zap {
 /// Statistics of a ZAP, as zdb shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One block of so many bytes with so many entries.
+    /// One block with this size and number of entries.
     Micro {
         /// Size of the block.
         block_bytes: usize,
-        /// Entries.
+        /// Number of entries.
         entries: usize,
     },
     /// A hash table.
@@ -194,7 +195,7 @@ impl Zap {
         MicroZap::decode(&self.first, self.endian).map_err(|e| ObjectError::decode(self.place(0), e))
     }
 
-    /// Its shape and statistics.
+    /// Form of the ZAP and its statistics.
     pub fn shape(&self) -> Result<Shape, ObjectError> {
         match self.kind {
             BlockKind::Micro => {
@@ -204,14 +205,14 @@ impl Zap {
         }
     }
 
-    /// What `name` leads to.
+    /// Returns the value of `name`.
     pub async fn lookup(&self, rq: &Request, name: &[u8], how: Match) -> Result<Option<Value>, ObjectError> {
         if self.kind != BlockKind::Micro {
             return self.fat_lookup(rq, name, how).await;
         }
         let micro = self.micro()?;
         let Some(wanted) = name::NormalizedName::new(name, micro.norm, how) else { return Ok(None) };
-        // Of several names that are the same when normalized, an exact one wins.
+        // Of several names that are equal after normalization, an exact match is preferred.
         let found = match micro.get(name) {
             None if !wanted.is_exact() => micro.entries().find(|e| wanted.is(e.name)).map(|e| e.value),
             found => found,
@@ -219,12 +220,12 @@ impl Zap {
         Ok(found.map(Value::word))
     }
 
-    /// What an integer key leads to.
+    /// Returns the value of an integer key.
     pub async fn lookup_words(&self, rq: &Request, key: &[u64]) -> Result<Option<Value>, ObjectError> {
         if self.kind == BlockKind::Micro { Ok(None) } else { self.fat_lookup_words(rq, key).await }
     }
 
-    /// Up to `max` entries after `cookie`, in their order. Fewer than `max` means that the end is reached.
+    /// Returns up to `max` entries after `cookie`, in order. Fewer than `max` means the end.
     pub async fn entries(&self, rq: &Request, cookie: u64, max: usize) -> Result<Vec<Entry>, ObjectError> {
         if self.kind != BlockKind::Micro {
             return self.fat_entries(rq, cookie, max).await;
@@ -248,7 +249,7 @@ impl Zap {
         Ok(all.into_iter().take(max).map(entry).collect())
     }
 
-    /// All entries of a ZAP that is known to be small, in their order; an error beyond `limit`.
+    /// Returns all entries of a small ZAP in order; an error if there are more than `limit`.
     pub async fn all(&self, rq: &Request, limit: usize) -> Result<Vec<Entry>, ObjectError> {
         let mut out: Vec<Entry> = Vec::new();
         loop {
@@ -276,10 +277,10 @@ impl Zap {
     }
 }
 
-/// Entries that [`Zap::all`] takes at a time.
+/// Number of entries that [`Zap::all`] reads at a time.
 const BATCH: usize = 4096;
 
-/// The 64-bit integer that `name` leads to in ZAP `id`; `None` if there is no such name.
+/// Returns the 64-bit integer of `name` in ZAP `id`; `None` if there is no such name.
 pub async fn lookup_word(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -290,7 +291,7 @@ pub async fn lookup_word(
     Ok(zap.lookup(rq, name.as_bytes(), Match::Exact).await?.and_then(|v| v.first()))
 }
 
-/// The value of a [`Match::Exact`] look-up of `name` in ZAP `id`.
+/// Returns the value of a [`Match::Exact`] look-up of `name` in ZAP `id`.
 pub async fn lookup(
     rq: &Request,
     set: &Arc<ObjectSet>,

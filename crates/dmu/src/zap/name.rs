@@ -1,16 +1,16 @@
-//! Comparing names: Unicode normalization and case (`module/zfs/zap_micro.c`, `zap_normalize`, `zap_match`).
+//! Compares names: Unicode normalization and case (`module/zfs/zap_micro.c`, `zap_normalize`, `zap_match`).
 //!
-//! The hash is that of the name in upper case (if the ZAP folds case) and then in normal form. A comparison does the
-//! same on both sides, but leaves case alone if the caller wants it to count. Names that are not UTF-8 match nothing in
-//! a ZAP that has names in normal form.
+//! The hash is that of the name in upper case (if the ZAP folds case) and then in normal form. A comparison converts
+//! both sides likewise, but keeps case if that is significant for the caller. Names that are not UTF-8 match no name in
+//! a ZAP with normal form.
 
 use super::Match;
 use std::borrow::Cow;
 use unicode_normalization::UnicodeNormalization;
 use weir_format::zap::NormFlags;
 
-/// The name as a ZAP with these flags compares it; `None` if it is not UTF-8 but would have to be: in normal form. Case is
-/// folded in any bytes, letter by letter.
+/// Returns the form in which a ZAP with these flags compares the name; `None` if it needs UTF-8 for its normal form and
+/// the name is not. Case is folded letter by letter in any bytes.
 pub fn normalize(name: &[u8], norm: NormFlags) -> Option<Cow<'_, [u8]>> {
     let has = |flag| norm.0 & flag != 0;
     let cased = match (has(NormFlags::TO_UPPER), has(NormFlags::TO_LOWER)) {
@@ -32,10 +32,11 @@ pub fn normalize(name: &[u8], norm: NormFlags) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(normal.into_bytes()))
 }
 
-/// Changes each letter. A first byte says how long a letter is; bytes that are none stay, as does what seems to be a part of
-/// them (`u8_textprep_str` with `U8_TEXTPREP_IGNORE_INVALID`).
+/// Converts each letter. The first byte determines a letter's length; bytes that are not UTF-8 stay, and so do the
+/// bytes that they seem to include (`u8_textprep_str` with `U8_TEXTPREP_IGNORE_INVALID`).
 fn each_letter(name: &[u8], change: fn(char) -> char) -> Vec<u8> {
-    let (mut out, mut rest) = (Vec::with_capacity(name.len()), name);
+    let mut out = Vec::with_capacity(name.len());
+    let mut rest = name;
     while let Some(first) = rest.first() {
         let len = match first {
             0xc2..=0xdf => 2,
@@ -53,8 +54,8 @@ fn each_letter(name: &[u8], change: fn(char) -> char) -> Vec<u8> {
     out
 }
 
-/// The letters that have a capital in Unicode 5.0, or lie between such: what became a letter, or got a capital, since then
-/// stays as it is (`module/unicode/u8_textprep.c`).
+/// Ranges of letters with a capital in Unicode 5.0; letters in between have none. Letters that later versions of
+/// Unicode added, or gave a capital, stay as they are (`module/unicode/u8_textprep.c`).
 const WITH_CAPITALS: [(char, char); 62] = [
     ('\u{b5}', '\u{b5}'),
     ('\u{e0}', '\u{137}'),
@@ -120,8 +121,8 @@ const WITH_CAPITALS: [(char, char); 62] = [
     ('\u{10428}', '\u{1044f}'),
 ];
 
-/// Upper case as OpenZFS has it, one letter for one: letters that would become several stay, but for Greek ones with an
-/// iota below, of which there are capitals.
+/// Upper case as in OpenZFS, one letter for one: letters that would become several stay, except for Greek ones with an
+/// iota subscript, which have capitals.
 fn upper(c: char) -> char {
     if c.is_ascii() {
         return c.to_ascii_uppercase();
@@ -149,7 +150,7 @@ fn lower(c: char) -> char {
     }
 }
 
-/// A name that is looked for.
+/// A name to look for.
 pub(crate) struct NormalizedName<'a> {
     name: &'a [u8],
     normal: Cow<'a, [u8]>,
@@ -158,7 +159,7 @@ pub(crate) struct NormalizedName<'a> {
 }
 
 impl<'a> NormalizedName<'a> {
-    /// `None` if nothing can match.
+    /// `None` if no name can match.
     pub(crate) fn new(name: &'a [u8], norm: NormFlags, how: Match) -> Option<Self> {
         let flags = match how {
             Match::NormalizedCase => NormFlags(norm.0 & !(NormFlags::TO_UPPER | NormFlags::TO_LOWER)),
@@ -169,12 +170,12 @@ impl<'a> NormalizedName<'a> {
         Some(NormalizedName { name, normal, flags, exact })
     }
 
-    /// Whether it has no other spelling.
+    /// Whether the name has no other spelling.
     pub(crate) fn is_exact(&self) -> bool {
         self.exact
     }
 
-    /// Whether a name in the ZAP is the one.
+    /// Whether a name of the ZAP matches.
     pub(crate) fn is(&self, candidate: &[u8]) -> bool {
         candidate == self.name
             || !self.exact && normalize(candidate, self.flags).is_some_and(|normal| normal == self.normal)
@@ -185,11 +186,12 @@ impl<'a> NormalizedName<'a> {
 mod tests {
     use super::*;
 
-    /// What OpenZFS's `u8_textprep_str` makes of each letter, as its library says: their number, and a hash over all.
+    /// Compares with OpenZFS's `u8_textprep_str` on each letter: number of changed letters, and a hash over all.
     #[test]
     fn capitals_are_those_of_openzfs() {
         let folded = ('\u{80}'..='\u{2ffff}').map(|c| (c, upper(c))).filter(|(c, upper)| c != upper);
-        let (mut count, mut hash) = (0, 0u64);
+        let mut count = 0;
+        let mut hash = 0u64;
         for (c, upper) in folded {
             count += 1;
             hash = hash.wrapping_mul(1_000_003) ^ (u64::from(u32::from(c)) << 32 | u64::from(u32::from(upper)));

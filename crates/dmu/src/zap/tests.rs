@@ -40,7 +40,7 @@ fn what_is_not_text_matches_nothing_once_names_are_normalized() {
     assert!(NormalizedName::new(b"\xff", NormFlags(0), Match::Exact).is_some());
 }
 
-/// As OpenZFS's library folds them.
+/// Folded as by OpenZFS's library.
 #[test]
 fn case_is_folded_also_where_names_are_not_text() {
     let upper = |name: &[u8]| normalize(name, NormFlags(UPPER)).unwrap().into_owned();

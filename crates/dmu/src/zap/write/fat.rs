@@ -1,17 +1,17 @@
-//! Changing fat ZAPs.
+//! Changes fat ZAPs.
 //!
-//! A leaf that is full is split by the next bit of its hashes; its half of the pointers then leads to the new leaf. A leaf
-//! that has one pointer alone cannot be split before the table has grown. The table doubles by being copied, one block of
-//! it with each entry that is put in: while it grows, pointers are set in both copies ([`PointerTable`]'s `next_block`).
+//! A full leaf is split by the next bit of its hashes; half of its pointers then lead to the new leaf. A leaf with only
+//! one pointer cannot be split before the table has grown. The table doubles by being copied, one block with each entry
+//! that is added: while it grows, pointers are set in both copies (`next_block` of [`PointerTable`]).
 //!
 //! ```text
 //!   table   a a b c     split a ──►  a A b c     full: c has one pointer ──►  a a A A b b c C
 //! ```
 //!
-//! Two sibling leaves that are both empty become one again.
+//! Two sibling leaves that are both empty are merged.
 //!
-//! Invariants: `free_block` is above every block in use; each leaf's range of pointers leads to it and nobody else's
-//! does. What is read is held against them before it is followed, so nonsense ends in an error.
+//! Invariants: `free_block` is above every block in use; a leaf is referred to by its own range of pointers, and by no
+//! other. Each block is checked against these before it is followed, so a malformed ZAP ends in an error.
 
 use super::{Change, FAT_SHIFT, NOT_TEXT, Writer, fat_entry, hash_of};
 use crate::error::ObjectError;
@@ -25,28 +25,28 @@ use weir_format::zap::{FatHeader, Leaf, LeafEdit, LeafEntry, LeafHeader, MicroZa
 use weir_format::zap::{PointerTable, Slot, ZapFlags};
 use weir_format::{Cursor, Endian};
 
-/// A leaf with one pointer and fewer free chunks than that makes the table grow in advance (`ZAP_LEAF_LOW_WATER`).
+/// If a leaf with one pointer has fewer free chunks, the table grows in advance (`ZAP_LEAF_LOW_WATER`).
 const LOW_WATER_CHUNKS: u16 = 20;
-/// Bytes of the header's fields.
+/// Size of the header's fields in bytes.
 const FIELDS_BYTES: usize = 13 * 8;
 const TABLE: &str = "a ZAP's header is too short for its table";
 const LITTLE: Endian = Endian::Little;
 
-/// A fat ZAP being changed: the blocks that will be written.
+/// A fat ZAP that is being changed: the blocks that will be written.
 pub(super) struct Fat<'a> {
     writer: Writer<'a>,
     object: Option<Arc<Object>>,
     header: FatHeader,
-    /// The header's block: the embedded table is its second half.
+    /// The header's block, whose second half is the embedded table.
     first: Vec<u8>,
-    /// More of that block has changed than the header's fields.
+    /// Whether more of that block has changed than the header's fields.
     first_changed: bool,
     dirty: BTreeMap<u64, Vec<u8>>,
     freed: Vec<(u64, u64)>,
 }
 
 impl<'a> Fat<'a> {
-    /// An empty one. Its blocks are written by [`Fat::flush`].
+    /// Makes an empty ZAP. [`Fat::flush`] writes its blocks.
     pub async fn start(
         writer: Writer<'a>,
         block_shift: u8,
@@ -73,7 +73,7 @@ impl<'a> Fat<'a> {
         Ok(Fat { writer, object: None, header, first, first_changed: true, dirty, freed: Vec::new() })
     }
 
-    /// The ZAP that a micro one becomes, with the same entries.
+    /// Converts a micro ZAP into a fat one with the same entries.
     pub async fn upgrade(writer: Writer<'a>, micro: &MicroZap<'_>) -> Result<Self, ObjectError> {
         let mut fat = Self::start(writer, FAT_SHIFT, micro.salt, micro.norm, ZapFlags(0)).await?;
         for entry in micro.entries() {
@@ -84,14 +84,15 @@ impl<'a> Fat<'a> {
         Ok(fat)
     }
 
-    /// The one whose header stands in `first`; `foreign` if that block was written in the other byte order.
+    /// Opens the ZAP with header block `first`; `foreign`: the block has the other byte order.
     pub fn open(writer: Writer<'a>, object: Arc<Object>, first: Vec<u8>, foreign: bool) -> Result<Self, ObjectError> {
         let header = FatHeader::decode(&first, LITTLE).map_err(|e| ObjectError::decode(writer.place(0), e))?;
-        let (dirty, freed) = (BTreeMap::new(), Vec::new());
+        let dirty = BTreeMap::new();
+        let freed = Vec::new();
         Ok(Fat { writer, object: Some(object), header, first, first_changed: foreign, dirty, freed })
     }
 
-    /// Writes what was changed, at once: who reads meanwhile sees all of it or nothing.
+    /// Writes the changed blocks in one step: a concurrent reader sees all changes or none.
     pub async fn flush(&mut self) -> Result<(), ObjectError> {
         let Writer { rq, set, tx, id } = self.writer;
         let mut head = self.header.encode(LITTLE);
@@ -104,7 +105,7 @@ impl<'a> Fat<'a> {
             let block_bytes = Some(1u32 << self.header.block_shift);
             set.write_blocks(rq, tx, id, block_bytes, &blocks).await?;
         } else {
-            // An entry came or went in one leaf: of the header, the count alone has changed.
+            // If one leaf got or lost an entry, only the count in the header has changed.
             set.write_blocks(rq, tx, id, None, &blocks).await?;
             head.truncate(FIELDS_BYTES);
             set.write(rq, tx, id, 0, &head).await?;
@@ -120,7 +121,7 @@ impl<'a> Fat<'a> {
         ObjectError::Corrupt { place: self.writer.place(block), why }
     }
 
-    /// A block to change; `None` for a hole.
+    /// Takes a block to change it; `None` for a hole.
     async fn take(&mut self, block: u64) -> Result<Option<Vec<u8>>, ObjectError> {
         if block == 0 || block >= self.header.free_block {
             return Err(self.corrupt(0, "a ZAP leads to a block that it does not have"));
@@ -160,7 +161,7 @@ impl<'a> Fat<'a> {
         first
     }
 
-    /// The pointer at `index` of the table.
+    /// Returns the pointer at `index` of the table.
     async fn pointer(&self, index: u64) -> Result<u64, ObjectError> {
         if self.header.is_embedded() {
             return self.decoded(0, self.header.embedded_pointer(&self.first, LITTLE, index));
@@ -171,7 +172,7 @@ impl<'a> Fat<'a> {
         self.decoded(block, cursor.skip(at).and_then(|()| cursor.u64()))
     }
 
-    /// A block as it is now, to be read alone.
+    /// Reads the present block, without changing it.
     async fn look(&self, block: u64) -> Result<(Bytes, Endian), ObjectError> {
         let hole = || self.corrupt(block, "a block of a ZAP is a hole");
         match (self.dirty.get(&block), &self.object) {
@@ -189,7 +190,7 @@ impl<'a> Fat<'a> {
         self.decoded(block, Leaf::decode(&bytes, endian).map(|leaf| leaf.header))
     }
 
-    /// Lets `count` pointers from `index` on lead to `leaf`, in the table and in the copy that it grows into.
+    /// Sets `count` pointers from `index` on to `leaf`, in the table and in the copy that it grows into.
     async fn point(&mut self, index: u64, count: u64, leaf: u64) -> Result<(), ObjectError> {
         if self.header.is_embedded() {
             let start = (1usize << self.header.block_shift >> 1) + 8 * index as usize;
@@ -207,10 +208,11 @@ impl<'a> Fat<'a> {
         Ok(())
     }
 
-    /// Sets pointers of the table that begins at `table`.
+    /// Sets pointers of the table that begins at block `table`.
     async fn fill(&mut self, table: u64, index: u64, count: u64, leaf: u64) -> Result<(), ObjectError> {
         let per_block = 1u64 << (self.header.block_shift - 3);
-        let (mut at, end) = (index, index + count);
+        let mut at = index;
+        let end = index + count;
         while at < end {
             let block = table.saturating_add(at / per_block);
             let until = (at / per_block + 1).saturating_mul(per_block).min(end);
@@ -245,7 +247,7 @@ impl<'a> Fat<'a> {
         self.enter(key, &entry, change).await
     }
 
-    /// Puts an entry in, or changes the one of that name.
+    /// Adds an entry, or changes the one with that name.
     async fn enter(&mut self, key: &Key, entry: &NewEntry, change: Change<'_>) -> Result<bool, ObjectError> {
         loop {
             let (number, mut leaf) = self.take_leaf(entry.hash).await?;
@@ -269,7 +271,7 @@ impl<'a> Fat<'a> {
         }
     }
 
-    /// Puts in an entry that is known to be new.
+    /// Adds an entry that is known to be new.
     async fn add(&mut self, entry: &NewEntry) -> Result<(), ObjectError> {
         loop {
             let (number, mut leaf) = self.take_leaf(entry.hash).await?;
@@ -303,7 +305,7 @@ impl<'a> Fat<'a> {
         self.point(sibling, 1 << diff, block).await
     }
 
-    /// Grows the table by a step if it is growing, or will have to soon because of a leaf that is nearly full.
+    /// Grows the table by a step if it is growing, or will have to soon because a leaf is nearly full.
     async fn grow_ahead(&mut self, prefix_len: u16, free_chunks: u16) -> Result<(), ObjectError> {
         let nearly_full = u32::from(prefix_len) == self.header.table.shift && free_chunks < LOW_WATER_CHUNKS;
         if nearly_full || self.header.table.next_block != 0 {
@@ -312,9 +314,9 @@ impl<'a> Fat<'a> {
         Ok(())
     }
 
-    /// A step towards a table of twice the size; `false` if it is as large as it gets.
+    /// Takes a step towards a table of twice the size; returns false if the table has its maximum size.
     async fn grow_table(&mut self) -> Result<bool, ObjectError> {
-        // An index of more bits than hashes have would not tell anything apart.
+        // An index with more bits than a hash could not distinguish more entries.
         if self.header.table.shift + 2 >= hash_bits(self.header.flags) {
             return Ok(false);
         }
@@ -374,7 +376,7 @@ impl<'a> Fat<'a> {
         Ok(true)
     }
 
-    /// Makes one of the empty leaf of `hash` and its sibling, as long as that is empty, too.
+    /// Merges the empty leaf of `hash` with its sibling, as long as that is empty, too.
     async fn shrink(&mut self, hash: u64) -> Result<(), ObjectError> {
         let mut cut = false;
         loop {
@@ -382,7 +384,8 @@ impl<'a> Fat<'a> {
             let header = self.leaf_header(own).await?;
             let len = header.prefix_len;
             let Some(diff) = self.header.table.shift.checked_sub(len.into()).filter(|_| len > 0) else { break };
-            let (high, other) = (header.prefix | 1, header.prefix ^ 1);
+            let high = header.prefix | 1;
+            let other = header.prefix ^ 1;
             let number = self.pointer(other << diff).await?;
             let last = self.pointer((other << diff) + (1 << diff) - 1).await?;
             let sibling = self.leaf_header(number).await?;
@@ -403,7 +406,7 @@ impl<'a> Fat<'a> {
         if cut { self.cut().await } else { Ok(()) }
     }
 
-    /// Lowers `free_block` to right above the last block in use.
+    /// Lowers `free_block` to the first block after the last one in use.
     async fn cut(&mut self) -> Result<(), ObjectError> {
         let table = self.header.table;
         let mut last = 0;
@@ -423,18 +426,18 @@ impl<'a> Fat<'a> {
     }
 }
 
-/// The highest of an array of block numbers.
+/// Highest of an array of block numbers.
 fn highest(pointers: &[u8], endian: Endian) -> u64 {
     let mut cursor = Cursor::new(pointers, endian, "ZAP pointer table");
     std::iter::from_fn(|| cursor.u64().ok()).max().unwrap_or(0)
 }
 
-/// Each pointer twice.
+/// Returns each pointer twice.
 fn doubled(pointers: &[u8]) -> Vec<u8> {
     pointers.chunks_exact(8).flat_map(|p| [p, p].concat()).collect()
 }
 
-/// The entry of a key in a leaf.
+/// Returns the entry of a key in a leaf.
 fn find(
     leaf: &LeafEdit,
     key: &Key,

@@ -1,8 +1,9 @@
-//! Changing ZAPs.
+//! Changes ZAPs.
 //!
-//! A ZAP begins as a *micro* one of one 512-byte block, which grows by 512 bytes at a time. What a micro ZAP cannot
-//! hold (a value that is not one 64-bit integer, a name of 50 bytes or more, more than 128 KiB, too many names of one
-//! hash) makes it a *fat* one, for good ([`fat`]). A ZAP with flags is fat from the start.
+//! A ZAP begins as a *micro* ZAP of one 512-byte block, which grows by 512 bytes at a time. An entry that a micro ZAP
+//! cannot have (a value that is not one 64-bit integer, a name of 50 bytes or more, too many names with one hash), or a
+//! size of more than 128 KiB, converts it into a *fat* ZAP permanently ([`fat`]). A ZAP with flags is fat from the
+//! start.
 //!
 //! ```text
 //!   insert · put · remove ──► block 0: micro ──► slot                                  (one block written)
@@ -10,14 +11,14 @@
 //!                                                             └─ full: split, table grows a block at a time
 //! ```
 //!
-//! A change works on copies of the blocks and writes them when all is decided: one that fails changes nothing. Blocks
-//! that were written in the other byte order are turned when they are changed.
+//! A change works on copies of the blocks and writes them at its end, so a change that fails changes nothing. Blocks of
+//! the other byte order are converted when they are changed.
 //!
-//! Who changes a ZAP holds whatever lock the ZAP's owner has for it (a directory's, the syncer's being alone): there is
-//! none here. Who reads it needs none: the blocks of one change appear at once, and a reader that was led to what is no
-//! longer there begins anew.
+//! A caller that changes a ZAP holds the lock of the ZAP's owner (a directory's; the syncer needs none, because it is
+//! alone): there is no lock here. A reader needs no lock: it sees all blocks of a change at once, and starts again when
+//! it was led to a block that is outdated.
 //!
-//! Sources of the facts: OpenZFS `module/zfs/{zap,zap_micro,zap_fat,zap_leaf}.c`.
+//! Source: OpenZFS `module/zfs/{zap,zap_micro,zap_fat,zap_leaf}.c`.
 
 mod fat;
 #[cfg(test)]
@@ -38,41 +39,41 @@ use weir_format::zap::{byteswapped, hash_bytes, hash_words};
 use weir_format::{Endian, ObjectId, ObjectType};
 use weir_machine::Request;
 
-/// log2 of the block size that a ZAP gets when it becomes fat (`fzap_default_block_shift`).
+/// log2 of the block size of a ZAP that is converted into a fat one (`fzap_default_block_shift`).
 const FAT_SHIFT: u8 = 14;
-/// The largest micro ZAP, in bytes (`zap_micro_max_size`).
+/// Maximum size of a micro ZAP in bytes (`zap_micro_max_size`).
 const MICRO_MAX_BYTES: usize = 128 << 10;
-/// What a micro ZAP grows by, in bytes.
+/// Growth step of a micro ZAP in bytes.
 const MICRO_STEP_BYTES: usize = 512;
-/// Longest name that is stored, in bytes with its NUL; directories may have longer ones.
+/// Maximum length of a stored name in bytes with its NUL; directories may have longer names.
 const NAME_MAX_BYTES: usize = 256;
 const LONG_NAME_MAX_BYTES: usize = 1024;
-/// Longest value, in bytes (`ZAP_MAXVALUELEN`).
+/// Maximum length of a value in bytes (`ZAP_MAXVALUELEN`).
 const VALUE_MAX_BYTES: usize = 8192;
 
-/// A ZAP to be made.
+/// Description of a new ZAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewZap {
-    /// What the object holds; its contents must be a ZAP.
+    /// Type of the object, which must be a type of ZAP.
     pub kind: ObjectType,
     /// Flags. A ZAP with flags is fat.
     pub flags: ZapFlags,
-    /// How names are compared.
+    /// Comparison of names.
     pub norm: NormFlags,
-    /// log2 of the block size in bytes; 9 and no flags: a micro ZAP that grows.
+    /// log2 of the block size in bytes; 9 without flags means a micro ZAP, which grows.
     pub block_shift: u8,
-    /// log2 of an indirect block's size in bytes.
+    /// log2 of the size of an indirect block in bytes.
     pub indirect_shift: u8,
-    /// What the bonus area holds.
+    /// Type of the bonus buffer's contents.
     pub bonus_type: ObjectType,
-    /// The bonus area's contents.
+    /// Contents of the bonus buffer.
     pub bonus: Vec<u8>,
-    /// 512-byte slots of its dnode.
+    /// Size of the dnode in slots of 512 bytes.
     pub slots: u8,
 }
 
 impl NewZap {
-    /// A micro ZAP with neither flags nor bonus area: what OpenZFS's `zap_create` makes.
+    /// A micro ZAP without flags and bonus buffer, as OpenZFS's `zap_create` makes it.
     pub fn new(kind: ObjectType) -> Self {
         NewZap {
             kind,
@@ -86,12 +87,12 @@ impl NewZap {
         }
     }
 
-    /// A fat ZAP with these flags and this block size, as `zap_create_flags` makes one.
+    /// A fat ZAP with these flags and this block size, as `zap_create_flags` makes it.
     pub fn fat(kind: ObjectType, flags: ZapFlags, block_shift: u8, indirect_shift: u8) -> Self {
         NewZap { flags, block_shift, indirect_shift, ..NewZap::new(kind) }
     }
 
-    /// With this bonus area.
+    /// With this bonus buffer.
     pub fn bonus(mut self, kind: ObjectType, bytes: Vec<u8>) -> Self {
         self.bonus_type = kind;
         self.bonus = bytes;
@@ -110,14 +111,14 @@ impl NewZap {
     }
 }
 
-/// What is done to one name.
+/// Change of one name.
 #[derive(Clone, Copy)]
 enum Change<'a> {
-    /// Put it in; an error if it is there.
+    /// Adds the name; an error if it exists.
     Insert(&'a Value),
-    /// Put it in, or give it another value.
+    /// Adds the name, or replaces its value.
     Put(&'a Value),
-    /// Take it out, if there is one that matches.
+    /// Removes the matching name, if there is one.
     Remove(Match),
 }
 
@@ -128,16 +129,16 @@ pub async fn create(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, new: &NewZap) -
     Ok(id)
 }
 
-/// Makes a ZAP at this very number, which must be free: the intent log's replay.
+/// Makes a ZAP with this object number, which must be free: for replay of the intent log.
 pub async fn claim(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, new: &NewZap) -> Result<(), ObjectError> {
     set.claim(rq, tx, id, &new.object()).await?;
     Writer { rq, set, tx, id }.start(new).await
 }
 
-/// Puts a new name in.
+/// Adds a new name.
 ///
 /// # Errors
-/// [`ObjectError::NameExists`] if it is there; [`ObjectError::TooLong`] if name or value are.
+/// [`ObjectError::NameExists`] if it exists; [`ObjectError::TooLong`] if name or value is too long.
 pub async fn insert(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -149,10 +150,10 @@ pub async fn insert(
     Writer { rq, set, tx, id }.change(key, Change::Insert(value)).await.map(|_| ())
 }
 
-/// Puts a name in, or gives it another value. Gives whether it was there.
+/// Adds a name, or replaces its value. Returns whether it existed.
 ///
 /// # Errors
-/// [`ObjectError::TooLong`] if name or value are.
+/// [`ObjectError::TooLong`] if name or value is too long.
 pub async fn put(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -164,12 +165,12 @@ pub async fn put(
     Writer { rq, set, tx, id }.change(key, Change::Put(value)).await
 }
 
-/// Takes a name out. Gives whether it was there.
+/// Removes a name. Returns whether it existed.
 pub async fn remove(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, key: &Key) -> Result<bool, ObjectError> {
     Writer { rq, set, tx, id }.change(key, Change::Remove(Match::Exact)).await
 }
 
-/// Takes out the name that matches `name` (of several, the one a look-up would find). Gives whether there was one.
+/// Removes the name that matches `name` (of several, the one that a look-up finds). Returns whether there was one.
 pub async fn remove_match(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -181,8 +182,8 @@ pub async fn remove_match(
     Writer { rq, set, tx, id }.change(&Key::Name(name.to_vec()), Change::Remove(how)).await
 }
 
-/// Adds `delta` to the integer that a name leads to, which is 0 if the name is not there; a name that comes to 0 is taken
-/// out. Gives the new value.
+/// Adds `delta` to the integer of a name; a name that does not exist counts as 0, and a name that becomes 0 is removed.
+/// Returns the new value.
 pub async fn add(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -205,7 +206,7 @@ pub async fn add(
     Ok(new)
 }
 
-/// Puts a name in, or changes it, that leads to one 64-bit integer.
+/// Adds or changes a name with one 64-bit integer.
 pub async fn put_word(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -217,7 +218,7 @@ pub async fn put_word(
     put(rq, set, tx, id, &Key::from(name), &Value::word(word)).await.map(|_| ())
 }
 
-/// Puts a name in, or changes it, that leads to an array of 64-bit integers.
+/// Adds or changes a name with an array of 64-bit integers.
 pub async fn put_words(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -230,7 +231,7 @@ pub async fn put_words(
     put(rq, set, tx, id, &Key::from(name), &value).await.map(|_| ())
 }
 
-/// Puts a name in, or changes it, that leads to bytes. A text is stored with a NUL behind it, which the caller adds.
+/// Adds or changes a name with bytes. Text is stored with a NUL at its end, which the caller adds.
 pub async fn put_bytes(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -242,7 +243,7 @@ pub async fn put_bytes(
     put(rq, set, tx, id, &Key::from(name), &Value::of_bytes(bytes)).await.map(|_| ())
 }
 
-/// Takes a name out. Gives whether it was there.
+/// Removes a name. Returns whether it existed.
 pub async fn remove_name(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -253,15 +254,15 @@ pub async fn remove_name(
     remove(rq, set, tx, id, &Key::from(name)).await
 }
 
-/// Puts an integer into a ZAP that is a set of integers (`zap_add_int`).
+/// Adds an integer to a ZAP that is a set of integers (`zap_add_int`).
 ///
 /// # Errors
-/// [`ObjectError::NameExists`] if it is there.
+/// [`ObjectError::NameExists`] if it is a member.
 pub async fn add_int(rq: &Request, set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, n: u64) -> Result<(), ObjectError> {
     insert(rq, set, tx, id, &Key::of_int(n), &Value::word(n)).await
 }
 
-/// Gives an integer a value (`zap_update_int_key`).
+/// Sets the value of an integer key (`zap_update_int_key`).
 pub async fn put_int(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -273,7 +274,7 @@ pub async fn put_int(
     put(rq, set, tx, id, &Key::of_int(n), &Value::word(word)).await.map(|_| ())
 }
 
-/// Takes an integer out (`zap_remove_int`). Gives whether it was there.
+/// Removes an integer (`zap_remove_int`). Returns whether it was a member.
 pub async fn remove_int(
     rq: &Request,
     set: &Arc<ObjectSet>,
@@ -284,13 +285,13 @@ pub async fn remove_int(
     remove(rq, set, tx, id, &Key::of_int(n)).await
 }
 
-/// What an integer leads to (`zap_lookup_int_key`); a set's member leads to itself.
+/// Returns the value of an integer key (`zap_lookup_int_key`); the value of a set's member is the member.
 pub async fn lookup_int(rq: &Request, set: &Arc<ObjectSet>, id: ObjectId, n: u64) -> Result<Option<u64>, ObjectError> {
     super::lookup_word(rq, set, id, &Key::of_int(n).text()).await
 }
 
 impl Key {
-    /// The name that stands for an integer.
+    /// Name that represents an integer.
     pub fn of_int(n: u64) -> Key {
         Key::Name(format!("{n:x}").into_bytes())
     }
@@ -310,7 +311,7 @@ impl From<&str> for Key {
 }
 
 impl Value {
-    /// Bytes.
+    /// A value of bytes.
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Value { int_size: 1, words: bytes.iter().map(|b| u64::from(*b)).collect() }
     }
@@ -320,7 +321,7 @@ impl Value {
     }
 }
 
-/// The hash of a key in a ZAP; `None` if it is not text but is compared as text.
+/// Hash of a key in a ZAP; `None` if the key is not text but is compared as text.
 fn hash_of(key: &Key, salt: u64, flags: ZapFlags, norm: NormFlags) -> Option<u64> {
     match key {
         Key::Name(name) => Some(hash_bytes(salt, flags, &normalize(name, norm)?)),
@@ -331,7 +332,7 @@ fn hash_of(key: &Key, salt: u64, flags: ZapFlags, norm: NormFlags) -> Option<u64
 const NOT_TEXT: ObjectError =
     ObjectError::Unsupported { what: "a name that is not UTF-8, where names are normalized," };
 
-/// One ZAP and the transaction that changes it.
+/// A ZAP and the transaction that changes it.
 #[derive(Clone, Copy)]
 struct Writer<'a> {
     rq: &'a Request,
@@ -349,7 +350,7 @@ impl<'a> Writer<'a> {
         self.set.write_block(self.rq, self.tx, self.id, block, Bytes::from(bytes)).await
     }
 
-    /// A block in this machine's byte order; `None` for a hole.
+    /// Returns a block in this machine's byte order; `None` for a hole.
     async fn load(&self, object: &Arc<Object>, block: u64) -> Result<Option<Vec<u8>>, ObjectError> {
         let Some((bytes, endian)) = self.set.read_ordered_block(self.rq, object, block).await? else {
             return Ok(None);
@@ -357,9 +358,9 @@ impl<'a> Writer<'a> {
         byteswapped(&bytes, endian, Endian::Little).map(Some).map_err(|e| ObjectError::decode(self.place(block), e))
     }
 
-    /// The first contents of a new object.
+    /// Writes the first contents of a new object.
     async fn start(self, new: &NewZap) -> Result<(), ObjectError> {
-        // OpenZFS's salts are odd, so they are never 0.
+        // The salts of OpenZFS are odd, so they are never 0.
         let salt = self.set.cache().machine().entropy.u64() | 1;
         if new.flags != ZapFlags(0) {
             let mut fat = Fat::start(self, new.block_shift, salt, new.norm, new.flags).await?;
@@ -427,7 +428,7 @@ impl<'a> Writer<'a> {
         let hash = hash_of(key, zap.salt, ZapFlags(0), zap.norm).ok_or(NOT_TEXT)?;
         let place = match known {
             Some((at, entry)) => Some((at, entry.cd)),
-            // The slot behind the last, if there is none: the block grows.
+            // Without a free slot, the block grows by one.
             None => free_cd(&zap, hash).map(|cd| (zap.free_slot().unwrap_or(bytes.len()), cd)),
         };
         let place = place.filter(|(at, _)| *at < bytes.len().max(MICRO_MAX_BYTES));
@@ -445,7 +446,7 @@ impl<'a> Writer<'a> {
         Ok(was_there)
     }
 
-    /// Writes the slot that begins at `at` of a micro ZAP's block, which grows if need be.
+    /// Writes the slot at offset `at` of a micro ZAP's block, which grows if necessary.
     async fn store_slot(
         self,
         bytes: Bytes,
@@ -455,7 +456,7 @@ impl<'a> Writer<'a> {
     ) -> Result<(), ObjectError> {
         let Writer { rq, set, tx, id } = self;
         if endian == Endian::Little && at < bytes.len() {
-            // Whoever else has the block keeps it; if nobody does, it is changed where it is.
+            // If no other task holds the block, it is changed in place.
             drop(bytes);
             return set.write(rq, tx, id, at as u64, &slot).await;
         }
@@ -474,7 +475,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether name and value are what a ZAP can hold.
+/// Whether a ZAP can store name and value.
 fn check(object: &Object, key: &Key, value: &Value) -> Result<(), ObjectError> {
     let name_max = match object.dnode.object_type {
         ObjectType::DIRECTORY_CONTENTS => LONG_NAME_MAX_BYTES,
@@ -498,7 +499,7 @@ fn check(object: &Object, key: &Key, value: &Value) -> Result<(), ObjectError> {
     }
 }
 
-/// Where the slot of the name begins that a look-up in a micro ZAP would find.
+/// Offset of the slot that a look-up of the name in a micro ZAP finds.
 fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<usize> {
     if let Some((at, _)) = zap.find(name) {
         return Some(at);
@@ -508,10 +509,10 @@ fn micro_match(zap: &MicroZap<'_>, name: &[u8], how: Match) -> Option<usize> {
     zap.find(found.name).map(|(at, _)| at)
 }
 
-/// The lowest differentiator that no entry of that hash has; `None` if there are so many that one leaf could not hold
-/// them, were the ZAP made fat.
+/// Lowest collision differentiator that no entry with that hash has; `None` if there are more such entries than one
+/// leaf of a fat ZAP could hold.
 fn free_cd(zap: &MicroZap<'_>, hash: u64) -> Option<u32> {
-    /// Chunks that an entry of a micro ZAP takes in a leaf, at most.
+    /// Maximum number of chunks of a leaf that an entry of a micro ZAP needs.
     const CHUNKS: usize = 5;
     let mut taken: Vec<u32> = if zap.norm.any() {
         let of_hash = |e: &MicroEntry<'_>| {
@@ -528,7 +529,7 @@ fn free_cd(zap: &MicroZap<'_>, hash: u64) -> Option<u32> {
     Some(taken.iter().zip(0..).find(|(cd, n)| **cd != *n).map_or(taken.len() as u32, |(_, n)| n))
 }
 
-/// What an entry of a micro ZAP becomes in a leaf.
+/// Converts an entry of a micro ZAP into one of a leaf.
 fn fat_entry(entry: &MicroEntry<'_>, hash: u64) -> NewEntry {
     NewEntry { hash, cd: entry.cd, key: NewKey::Name(entry.name.to_vec()), int_size: 8, value: vec![entry.value] }
 }

@@ -1,4 +1,4 @@
-//! ZAPs against a model: whatever is done to them, they hold what a map would, and their parts agree with each other.
+//! Compares ZAPs with a model: after each operation they have the entries of a map, and their parts are consistent.
 
 use super::*;
 use crate::live::scratch;
@@ -12,7 +12,7 @@ use weir_sim::SimWorld;
 
 type Model = BTreeMap<Key, Value>;
 
-/// Runs `body` on a set that is on no disk.
+/// Runs `body` on an object set that is on no disk.
 fn on_scratch<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(Arc<ObjectSet>, Tx) -> F + Send + 'static) {
     let world = SimWorld::new(1);
     let machine = world.machine();
@@ -65,7 +65,7 @@ async fn apply(set: &Arc<ObjectSet>, tx: &Tx, id: ObjectId, model: &mut Model, s
     }
 }
 
-/// The ZAP holds what the model does, by look-up and by walk, and its own counts are right.
+/// Demands that the ZAP has the model's entries, by look-up and by walk, and that its own counts are right.
 async fn check(set: &Arc<ObjectSet>, id: ObjectId, model: &Model) {
     let rq = &Request::default();
     let zap = Zap::open(rq, set, id).await.unwrap();
@@ -88,13 +88,15 @@ async fn check(set: &Arc<ObjectSet>, id: ObjectId, model: &Model) {
     }
 }
 
-/// Each leaf has one range of pointers, the one its prefix says; counts and block numbers agree.
+/// Demands that each leaf has one range of pointers, that of its prefix, and that counts and block numbers agree.
 async fn check_fat(set: &Arc<ObjectSet>, id: ObjectId, header: &FatHeader) {
     let rq = &Request::default();
     let object = set.object(rq, id).await.unwrap();
     let first = set.read_block(rq, &object, 0).await.unwrap().unwrap();
     let mut used: BTreeSet<u64> = (header.table.first_block..header.table.first_block + header.table.blocks).collect();
-    let (mut index, mut leaves, mut entries) = (0, 0, 0);
+    let mut index = 0;
+    let mut leaves = 0;
+    let mut entries = 0;
     while index < header.table_len() {
         let mut seen = BTreeSet::new();
         let number = pointer(set, &object, &first, header, index).await;
@@ -175,7 +177,7 @@ proptest! {
         run(NewZap::new(ObjectType::ZAP_OTHER), steps);
     }
 
-    /// Leaves of 512 bytes: a dozen entries split them and grow the table.
+    /// With leaves of 512 bytes, twelve entries split them and grow the table.
     #[test]
     fn a_zap_of_small_leaves_is_a_map(steps in proptest::collection::vec(
         ((0u64..200).prop_map(|n| Key::Words(vec![n])), any::<u64>(), 0u8..8), 1..400
@@ -280,7 +282,7 @@ fn names_that_are_the_same_when_folded_stand_beside_each_other() {
                 put_word(rq, &set, &tx, id, &format!("{name}{long}"), n as u64).await.unwrap();
             }
             assert_eq!(lookup_word(rq, &set, id, &format!("Readme{long}")).await.unwrap(), Some(2));
-            // Of several that match, the one with the lowest differentiator.
+            // Of several matching entries, the one with the lowest differentiator.
             let wanted = format!("ReadMe{long}").into_bytes();
             for n in 0..3 {
                 let zap = Zap::open(rq, &set, id).await.unwrap();
